@@ -1,0 +1,84 @@
+"""Builds the extensions: cudriver._core, cudriver._elf and the simulated driver.
+
+CUDRIVER_DEBUG=1      -O0 -g, all warnings are errors
+CUDRIVER_SANITIZE=... a value for -fsanitize= ("address,undefined", "thread")
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+CEXT = Path("cext")
+SIM = "cudriver.libcudriver_sim"
+
+
+def flags() -> tuple[list[str], list[str]]:
+    compile_args = ["-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
+    link_args = ["-pthread"]
+    if os.environ.get("CUDRIVER_DEBUG"):
+        compile_args += ["-O0", "-g", "-UNDEBUG", "-Werror"]
+    else:
+        compile_args += ["-O3", "-g1"]
+    sanitize = os.environ.get("CUDRIVER_SANITIZE")
+    if sanitize:
+        extra = [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+        compile_args += [*extra, "-g", "-O1"]
+        link_args += extra
+    return compile_args, link_args
+
+
+def sources(pattern: str, *leave_out: str) -> list[str]:
+    return sorted(str(p) for p in CEXT.glob(pattern) if p.name not in leave_out)
+
+
+class Build(build_ext):
+    """Finds NumPy's headers late, and names the simulated driver as a plain library."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # The interpreter's own flags may hide warnings of ours or add -DNDEBUG twice; they stay.
+        self.parallel = self.parallel or os.cpu_count()
+
+    def build_extension(self, ext: Extension) -> None:
+        if ext.name == "cudriver._core":
+            import numpy
+
+            ext.include_dirs.append(numpy.get_include())
+        super().build_extension(ext)
+
+    def get_ext_filename(self, fullname: str) -> str:
+        if fullname.endswith("libcudriver_sim"):
+            return os.path.join(*fullname.split(".")) + ".so"
+        return super().get_ext_filename(fullname)
+
+
+if not sys.platform.startswith("linux"):
+    sys.exit(f"cudriver builds on Linux (x86-64, aarch64, WSL); this is {sys.platform}.")
+
+COMPILE, LINK = flags()
+HEADERS = sources("*.h")
+
+
+def extension(name: str, files: list[str], **kwargs) -> Extension:
+    return Extension(
+        name,
+        files,
+        depends=[*HEADERS, *sources("sim/*.h")],
+        include_dirs=[str(CEXT)],
+        extra_compile_args=COMPILE,
+        extra_link_args=LINK + kwargs.pop("link", []),
+        **kwargs,
+    )
+
+
+setup(
+    cmdclass={"build_ext": Build},
+    ext_modules=[
+        extension("cudriver._core", sources("*.c", "elf.c", "elf_module.c"), libraries=["dl"]),
+        extension("cudriver._elf", sources("elf*.c")),
+        extension(SIM, sources("sim/*.c"), libraries=["rt"]),
+    ],
+)

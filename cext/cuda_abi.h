@@ -1,0 +1,394 @@
+/*
+ * The part of the CUDA driver's ABI that this package uses, declared here so that neither a toolkit
+ * nor a header is needed to build. Names, types and values are those of cuda.h; a test compiles this
+ * file beside the official header and fails on any difference.
+ *
+ * CUDRIVER_FUNCTIONS is the one list of driver functions: X(exported name, arguments, since), where
+ * `since` is the driver API version (1000 * major + 10 * minor) that first exported that name. The
+ * exported names carry the ABI: cuMemAlloc is the 32-bit one, cuMemAlloc_v2 the one meant.
+ */
+#ifndef CUDRIVER_CUDA_ABI_H
+#define CUDRIVER_CUDA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef CUDRIVER_TYPES_FROM_CUDA_H /* the ABI test takes them from the official header instead */
+
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUarray_st *CUarray;
+typedef struct CUevent_st *CUevent;
+typedef struct CUstream_st *CUstream;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef void (*CUhostFn)(void *userData);
+typedef uint32_t cuuint32_t;
+typedef uint64_t cuuint64_t;
+
+typedef struct CUuuid_st {
+    char bytes[16];
+} CUuuid;
+
+/* An enumeration in cuda.h; the codes and their texts are in cuda_errors.h. */
+typedef enum cudaError_enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_DEINITIALIZED = 4,
+    CUDA_ERROR_STUB_LIBRARY = 34,
+    CUDA_ERROR_DEVICE_UNAVAILABLE = 46,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_IMAGE = 200,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_MAP_FAILED = 205,
+    CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
+    CUDA_ERROR_CONTEXT_ALREADY_IN_USE = 216,
+    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
+    CUDA_ERROR_INVALID_PTX = 218,
+    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
+    CUDA_ERROR_FILE_NOT_FOUND = 301,
+    CUDA_ERROR_OPERATING_SYSTEM = 304,
+    CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_ILLEGAL_STATE = 401,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
+    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+    CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
+    CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+    CUDA_ERROR_LAUNCH_FAILED = 719,
+    CUDA_ERROR_NOT_PERMITTED = 800,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+    CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE = 804,
+    CUDA_ERROR_UNKNOWN = 999
+} CUresult;
+
+/* The attributes themselves are listed in cuda_attributes.h. */
+typedef enum CUdevice_attribute_enum {
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+    CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
+    CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
+    CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+    CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+    CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
+    CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED = 99,
+    CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
+    CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
+    CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS = 122
+} CUdevice_attribute;
+
+typedef enum CUlimit_enum {
+    CU_LIMIT_STACK_SIZE = 0,
+    CU_LIMIT_PRINTF_FIFO_SIZE = 1,
+    CU_LIMIT_MALLOC_HEAP_SIZE = 2,
+    CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3,
+    CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
+    CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5,
+    CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6
+} CUlimit;
+
+typedef enum CUfunc_cache_enum {
+    CU_FUNC_CACHE_PREFER_NONE = 0,
+    CU_FUNC_CACHE_PREFER_SHARED = 1,
+    CU_FUNC_CACHE_PREFER_L1 = 2,
+    CU_FUNC_CACHE_PREFER_EQUAL = 3
+} CUfunc_cache;
+
+enum {
+    CU_CTX_SCHED_AUTO = 0x00,
+    CU_CTX_SCHED_SPIN = 0x01,
+    CU_CTX_SCHED_YIELD = 0x02,
+    CU_CTX_SCHED_BLOCKING_SYNC = 0x04,
+    CU_CTX_SCHED_MASK = 0x07,
+    CU_CTX_MAP_HOST = 0x08,
+    CU_CTX_LMEM_RESIZE_TO_MAX = 0x10,
+    CU_CTX_SYNC_MEMOPS = 0x80
+};
+
+enum {
+    CU_STREAM_DEFAULT = 0x0,
+    CU_STREAM_NON_BLOCKING = 0x1
+};
+
+enum {
+    CU_EVENT_DEFAULT = 0x0,
+    CU_EVENT_BLOCKING_SYNC = 0x1,
+    CU_EVENT_DISABLE_TIMING = 0x2
+};
+
+enum {
+    CU_STREAM_WAIT_VALUE_GEQ = 0x0,
+    CU_STREAM_WAIT_VALUE_EQ = 0x1
+};
+
+#define CU_MEMHOSTREGISTER_PORTABLE 0x01
+#define CU_MEMHOSTREGISTER_DEVICEMAP 0x02
+#define CU_MEMHOSTREGISTER_READ_ONLY 0x08
+#define CU_MEMHOSTALLOC_PORTABLE 0x01
+#define CU_MEMHOSTALLOC_DEVICEMAP 0x02
+#define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
+
+typedef enum CUmemorytype_enum {
+    CU_MEMORYTYPE_HOST = 1,
+    CU_MEMORYTYPE_DEVICE = 2,
+    CU_MEMORYTYPE_ARRAY = 3,
+    CU_MEMORYTYPE_UNIFIED = 4
+} CUmemorytype;
+
+typedef enum CUpointer_attribute_enum {
+    CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+    CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+    CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+    CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+    CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+    CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12
+} CUpointer_attribute;
+
+typedef enum CUmemPool_attribute_enum {
+    CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
+    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
+    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
+    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
+    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+    CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8
+} CUmemPool_attribute;
+
+typedef enum CUmemAllocationType_enum {
+    CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+    CU_MEM_ALLOCATION_TYPE_MAX = 0x7FFFFFFF
+} CUmemAllocationType;
+
+typedef enum CUmemAllocationHandleType_enum {
+    CU_MEM_HANDLE_TYPE_NONE = 0,
+    CU_MEM_HANDLE_TYPE_MAX = 0x7FFFFFFF
+} CUmemAllocationHandleType;
+
+typedef enum CUmemLocationType_enum {
+    CU_MEM_LOCATION_TYPE_INVALID = 0,
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEM_LOCATION_TYPE_MAX = 0x7FFFFFFF
+} CUmemLocationType;
+
+typedef enum CUmemAccess_flags_enum {
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+    CU_MEM_ACCESS_FLAGS_PROT_MAX = 0x7FFFFFFF
+} CUmemAccess_flags;
+
+typedef enum CUmemcpySrcAccessOrder_enum {
+    CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
+    CU_MEMCPY_SRC_ACCESS_ORDER_MAX = 0x7FFFFFFF
+} CUmemcpySrcAccessOrder;
+
+/* Passed as NULL only, so their insides stay out. */
+typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef enum CUjit_option_enum {
+    CU_JIT_ERROR_LOG_BUFFER = 5,
+    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
+} CUjit_option;
+
+typedef struct CUmemLocation_st {
+    CUmemLocationType type;
+    int id;
+} CUmemLocation;
+
+typedef struct CUmemPoolProps_st {
+    CUmemAllocationType allocType;
+    CUmemAllocationHandleType handleTypes;
+    CUmemLocation location;
+    void *win32SecurityAttributes;
+    size_t maxSize; /* the last 64 bytes were `reserved` before CUDA 12.2; zero means the same */
+    unsigned short usage;
+    unsigned char reserved[54];
+} CUmemPoolProps;
+
+typedef struct CUmemAccessDesc_st {
+    CUmemLocation location;
+    CUmemAccess_flags flags;
+} CUmemAccessDesc;
+
+typedef struct CUmemcpyAttributes_st {
+    CUmemcpySrcAccessOrder srcAccessOrder;
+    CUmemLocation srcLocHint;
+    CUmemLocation dstLocHint;
+    unsigned int flags;
+} CUmemcpyAttributes;
+
+typedef struct CUDA_MEMCPY2D_st {
+    size_t srcXInBytes;
+    size_t srcY;
+    CUmemorytype srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr srcDevice;
+    CUarray srcArray;
+    size_t srcPitch;
+    size_t dstXInBytes;
+    size_t dstY;
+    CUmemorytype dstMemoryType;
+    void *dstHost;
+    CUdeviceptr dstDevice;
+    CUarray dstArray;
+    size_t dstPitch;
+    size_t WidthInBytes;
+    size_t Height;
+} CUDA_MEMCPY2D;
+
+typedef struct CUDA_MEMCPY3D_st {
+    size_t srcXInBytes;
+    size_t srcY;
+    size_t srcZ;
+    size_t srcLOD;
+    CUmemorytype srcMemoryType;
+    const void *srcHost;
+    CUdeviceptr srcDevice;
+    CUarray srcArray;
+    void *reserved0;
+    size_t srcPitch;
+    size_t srcHeight;
+    size_t dstXInBytes;
+    size_t dstY;
+    size_t dstZ;
+    size_t dstLOD;
+    CUmemorytype dstMemoryType;
+    void *dstHost;
+    CUdeviceptr dstDevice;
+    CUarray dstArray;
+    void *reserved1;
+    size_t dstPitch;
+    size_t dstHeight;
+    size_t WidthInBytes;
+    size_t Height;
+    size_t Depth;
+} CUDA_MEMCPY3D;
+
+#endif /* CUDRIVER_TYPES_FROM_CUDA_H */
+
+/* The oldest driver API that the package works with: every function up to it must be there. */
+#define CUDRIVER_OLDEST_API 11000
+
+/* clang-format off */
+#define CUDRIVER_FUNCTIONS(X) \
+    /* the driver itself */ \
+    X(cuInit, (unsigned int flags), 2000) \
+    X(cuDriverGetVersion, (int *version), 2020) \
+    X(cuGetErrorName, (CUresult error, const char **text), 6000) \
+    X(cuGetErrorString, (CUresult error, const char **text), 6000) \
+    /* devices */ \
+    X(cuDeviceGet, (CUdevice *device, int ordinal), 2000) \
+    X(cuDeviceGetCount, (int *count), 2000) \
+    X(cuDeviceGetName, (char *name, int size, CUdevice device), 2000) \
+    X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device), 9020) \
+    X(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device), 11040) \
+    X(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), 3020) \
+    X(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device), 2000) \
+    X(cuDeviceGetByPCIBusId, (CUdevice *device, const char *id), 4010) \
+    X(cuDeviceGetPCIBusId, (char *id, int size, CUdevice device), 4010) \
+    X(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), 4000) \
+    /* primary contexts */ \
+    X(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device), 7000) \
+    X(cuDevicePrimaryCtxRelease_v2, (CUdevice device), 11000) \
+    X(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), 11000) \
+    X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active), 7000) \
+    X(cuDevicePrimaryCtxReset_v2, (CUdevice device), 11000) \
+    /* contexts */ \
+    X(cuCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device), 3020) \
+    X(cuCtxCreate_v4, (CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device), 12050) \
+    X(cuCtxDestroy_v2, (CUcontext context), 4000) \
+    X(cuCtxPushCurrent_v2, (CUcontext context), 4000) \
+    X(cuCtxPopCurrent_v2, (CUcontext *context), 4000) \
+    X(cuCtxSetCurrent, (CUcontext context), 4000) \
+    X(cuCtxGetCurrent, (CUcontext *context), 4000) \
+    X(cuCtxGetDevice, (CUdevice *device), 2000) \
+    X(cuCtxGetFlags, (unsigned int *flags), 7000) \
+    X(cuCtxGetId, (CUcontext context, unsigned long long *id), 12000) \
+    X(cuCtxSynchronize, (void), 2000) \
+    X(cuCtxSetLimit, (CUlimit limit, size_t value), 3010) \
+    X(cuCtxGetLimit, (size_t *value, CUlimit limit), 3010) \
+    X(cuCtxGetCacheConfig, (CUfunc_cache *config), 3020) \
+    X(cuCtxSetCacheConfig, (CUfunc_cache config), 3020) \
+    X(cuCtxGetApiVersion, (CUcontext context, unsigned int *version), 3020) \
+    X(cuCtxGetStreamPriorityRange, (int *least, int *greatest), 5050) \
+    X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags), 4000) \
+    /* device memory */ \
+    X(cuMemGetInfo_v2, (size_t *available, size_t *total), 3020) \
+    X(cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes), 3020) \
+    X(cuMemFree_v2, (CUdeviceptr address), 3020) \
+    X(cuMemAllocFromPoolAsync, (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream), 11020) \
+    X(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), 11020) \
+    X(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), 11020) \
+    X(cuMemPoolDestroy, (CUmemoryPool pool), 11020) \
+    X(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
+    X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
+    X(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), 11020) \
+    X(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count), 11020) \
+    /* host memory */ \
+    X(cuMemHostAlloc, (void **address, size_t bytes, unsigned int flags), 2020) \
+    X(cuMemFreeHost, (void *address), 2000) \
+    X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned int flags), 6050) \
+    X(cuMemHostUnregister, (void *address), 4000) \
+    X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *device, void *address, unsigned int flags), 3020) \
+    X(cuMemHostGetFlags, (unsigned int *flags, void *address), 2030) \
+    X(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address), 4000) \
+    /* copies and fills */ \
+    X(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void *src, size_t bytes), 3020) \
+    X(cuMemcpyDtoH_v2, (void *dst, CUdeviceptr src, size_t bytes), 3020) \
+    X(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), 3020) \
+    X(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream), 3020) \
+    X(cuMemcpyDtoHAsync_v2, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), 3020) \
+    X(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), 3020) \
+    X(cuMemcpyPeer, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes), 4000) \
+    X(cuMemcpyPeerAsync, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream stream), 4000) \
+    X(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), 3020) \
+    X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), 3020) \
+    X(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), 3020) \
+    X(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), 3020) \
+    X(cuMemcpyBatchAsync, (CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attr_indices, size_t attr_count, size_t *failed, CUstream stream), 12080) \
+    X(cuMemcpyBatchAsync_v2, (CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attr_indices, size_t attr_count, CUstream stream), 13000) \
+    X(cuMemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream), 3020) \
+    X(cuMemsetD16Async, (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream), 3020) \
+    X(cuMemsetD32Async, (CUdeviceptr dst, unsigned int value, size_t count, CUstream stream), 3020) \
+    X(cuMemsetD2D8Async, (CUdeviceptr dst, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream), 3020) \
+    X(cuMemsetD2D16Async, (CUdeviceptr dst, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream), 3020) \
+    X(cuMemsetD2D32Async, (CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height, CUstream stream), 3020) \
+    /* streams */ \
+    X(cuStreamCreateWithPriority, (CUstream *stream, unsigned int flags, int priority), 5050) \
+    X(cuStreamDestroy_v2, (CUstream stream), 4000) \
+    X(cuStreamQuery, (CUstream stream), 2000) \
+    X(cuStreamSynchronize, (CUstream stream), 2000) \
+    X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags), 3020) \
+    X(cuStreamGetPriority, (CUstream stream, int *priority), 5050) \
+    X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), 10000) \
+    X(cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), 11070) \
+    X(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), 11070) \
+    /* events */ \
+    X(cuEventCreate, (CUevent *event, unsigned int flags), 2000) \
+    X(cuEventDestroy_v2, (CUevent event), 4000) \
+    X(cuEventRecord, (CUevent event, CUstream stream), 2000) \
+    X(cuEventQuery, (CUevent event), 2000) \
+    X(cuEventSynchronize, (CUevent event), 2000) \
+    X(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end), 2000) \
+    /* kernels, given as PTX */ \
+    X(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values), 2010) \
+    X(cuModuleUnload, (CUmodule module), 2000) \
+    X(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name), 2000) \
+    X(cuLaunchKernel, (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **params, void **extra), 4000)
+/* clang-format on */
+
+#endif

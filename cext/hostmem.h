@@ -1,0 +1,81 @@
+/*
+ * Page-locked host memory. Plain C: CUDA, no Python.
+ *
+ * The bytes are mappings of this process; the driver only registers them (portable: for every
+ * context). A destroyed context takes the registration away, never the bytes.
+ *
+ * Two halves:
+ *   the pool   blocks that we own: reserve, touch, register, hand out, take back, trim
+ *   pins       ranges that somebody else owns: overlapping ones share registrations by reference count
+ *
+ * Every function is thread-safe, and none needs or touches the GIL. Those that may call the driver
+ * take the calling thread's current context; they may block for a registration's length, so the
+ * caller releases the GIL. Taking from or returning to the pool never waits for another thread's
+ * registration.
+ */
+#ifndef CUDRIVER_HOSTMEM_H
+#define CUDRIVER_HOSTMEM_H
+
+#include <stdbool.h>
+
+#include "cuda_abi.h"
+
+struct cudriver_hostmem_stats {
+    size_t used_bytes;       /* handed out, as asked for */
+    size_t used_blocks;
+    size_t pooled_bytes;     /* registered and free */
+    size_t registered_bytes; /* registered in all, by the pool */
+    size_t peak_bytes;       /* the most that was registered at once */
+    size_t limit_bytes;      /* SIZE_MAX: none */
+    size_t pinned_bytes;     /* registered by pins */
+    size_t pins;             /* live pins */
+    unsigned long long hits; /* allocations served without a registration */
+    unsigned long long misses;
+};
+
+/*
+ * Hands out at least `bytes` (0 counts as 1) of page-locked memory aligned to 64 bytes (to 4096 from
+ * 4096 bytes on); large sizes are not rounded beyond the page. `mapped`: in the device's address space
+ * too. Contents are undefined unless *zeroed comes back true (fresh from the system).
+ * Returns the driver's code; OUT_OF_MEMORY for the byte limit and for mmap's refusal too.
+ */
+CUresult cudriver_hostmem_alloc(CUcontext current, size_t bytes, bool mapped, void **address,
+                                bool *zeroed);
+
+/* Serves from free memory only: NULL where that would need a registration. Never calls the driver. */
+void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped);
+
+/* Takes a block back into the pool. Calls no driver function. `address` must be a live block. */
+void cudriver_hostmem_free(void *address);
+
+/* Whether `address` is the start of a live block; *bytes gets the size asked for. Lock-free or short. */
+bool cudriver_hostmem_owns(const void *address, size_t *bytes);
+
+/* Gives free memory back to the system until at most `keep` bytes of it are left. */
+CUresult cudriver_hostmem_trim(CUcontext current, size_t keep, size_t *released);
+
+/* An upper bound of registered bytes; SIZE_MAX for none. Free memory beyond it goes at the next trim. */
+void cudriver_hostmem_set_limit(size_t bytes);
+
+void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
+
+/* `context` is gone, and with it the registrations made in it: notes it, for pool and pins. Free
+ * memory is registered again when next handed out. */
+void cudriver_hostmem_forget_context(CUcontext context);
+
+/* One user's hold on a range; opaque. */
+struct cudriver_pin;
+
+/*
+ * Page-locks [address, address + bytes) in place. Pieces that pins already cover are shared, not
+ * registered twice; memory that is page-locked by somebody else (our pool, cuMemHostAlloc, another
+ * library) is accepted as it is. `read_only` for mappings without write permission.
+ */
+CUresult cudriver_pin_create(CUcontext current, void *address, size_t bytes, bool read_only,
+                             bool mapped, struct cudriver_pin **pin);
+
+/* Undoes one pin; unregisters the pieces that no other pin holds. Frees `pin`. NULL is fine.
+ * `current` may be NULL where no context is left: the bookkeeping is done all the same. */
+CUresult cudriver_pin_destroy(CUcontext current, struct cudriver_pin *pin);
+
+#endif

@@ -1,0 +1,98 @@
+/* Linux (x86-64, aarch64, WSL). See platform.h. */
+#define _GNU_SOURCE
+#include "platform.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *const platform_driver_names[] = {
+    "libcuda.so.1",
+    "/usr/lib/wsl/lib/libcuda.so.1", /* WSL: often not in the loader's cache */
+    NULL,
+};
+
+void platform_describe_search(char *message, size_t size)
+{
+    const char *path = getenv("LD_LIBRARY_PATH");
+    size_t used = strlen(message);
+
+    if (used < size) {
+        snprintf(message + used, size - used,
+                 " (looked by the dynamic loader's rules: LD_LIBRARY_PATH=%s, /etc/ld.so.cache, the "
+                 "default folders%s)",
+                 path != NULL && path[0] ? path : "unset",
+                 access("/dev/dxg", F_OK) == 0 ? ", and /usr/lib/wsl/lib" : "");
+    }
+}
+
+/* cpu.max of cgroup v2, or cpu.cfs_quota_us of v1, as a number of processors; 0 where unlimited. */
+static double cgroup_quota(void)
+{
+    long long quota = 0, period = 0;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+
+    if (file != NULL) {
+        int read = fscanf(file, "%lld %lld", &quota, &period);
+        fclose(file);
+        return read == 2 && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
+    }
+    file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
+    if (file == NULL) {
+        return 0;
+    }
+    int read = fscanf(file, "%lld", &quota);
+    fclose(file);
+    file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
+    if (file == NULL) {
+        return 0;
+    }
+    read += fscanf(file, "%lld", &period);
+    fclose(file);
+    return read == 2 && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
+}
+
+int platform_processor_count(void)
+{
+    long count = 0;
+
+    /* More processors than a fixed cpu_set_t holds: grow until the kernel is content. */
+    for (int size = 1024; size <= 1 << 20; size *= 4) {
+        cpu_set_t *set = CPU_ALLOC(size);
+        if (set == NULL) {
+            break;
+        }
+        if (sched_getaffinity(0, CPU_ALLOC_SIZE(size), set) == 0) {
+            count = CPU_COUNT_S(CPU_ALLOC_SIZE(size), set);
+        }
+        CPU_FREE(set);
+        if (count > 0) {
+            break;
+        }
+    }
+    if (count <= 0) {
+        count = sysconf(_SC_NPROCESSORS_ONLN);
+    }
+    double quota = cgroup_quota();
+    if (quota > 0 && quota < (double)count) {
+        count = (long)(quota + 0.5);
+    }
+    return count < 1 ? 1 : (int)count;
+}
+
+unsigned long platform_thread_id(void)
+{
+    return (unsigned long)syscall(SYS_gettid);
+}
+
+unsigned long long platform_nanoseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
+}

@@ -1,0 +1,22 @@
+/* What is particular to a platform, so that another one can follow here. Plain C. */
+#ifndef CUDRIVER_PLATFORM_H
+#define CUDRIVER_PLATFORM_H
+
+#include <stddef.h>
+
+/* Names to try for the driver library, in order; ends with NULL. */
+extern const char *const platform_driver_names[];
+
+/* Appends to `message` where the loader looks for the driver on this machine. */
+void platform_describe_search(char *message, size_t size);
+
+/* Processors that this process may use: affinity and the cgroup's quota together; at least 1. */
+int platform_processor_count(void);
+
+/* A stable number for the calling thread, as the system names it (gettid). */
+unsigned long platform_thread_id(void);
+
+/* Monotonic time in nanoseconds. */
+unsigned long long platform_nanoseconds(void);
+
+#endif

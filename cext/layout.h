@@ -1,6 +1,6 @@
 /*
- * Strided memory: how two arrays of one shape lie, reduced to the fewest dimensions that say the same,
- * and the loops that move bytes between them on the host. Plain C: no CUDA, no Python.
+ * Strided memory: how two arrays of one shape lie, reduced to the fewest dimensions that say the
+ * same, and the loops that move bytes between them on the host. Plain C: no CUDA, no Python.
  */
 #ifndef CUDRIVER_LAYOUT_H
 #define CUDRIVER_LAYOUT_H
@@ -23,22 +23,30 @@ struct cudriver_layout {
 };
 
 /*
- * Brings a layout into its simplest form, moving the same bytes: dimensions of length 1 dropped, those
- * negative on both sides flipped (into the offsets), sorted so that the destination's strides (then the
- * source's) fall from outer to inner, neighbours merged where both sides allow. After it a copy of
- * contiguous memory has ndim 0 or 1. Returns the number of bytes in all; 0 where a dimension is 0.
- * With `contiguous inner` afterwards itemsize is the length of one run: an innermost dimension that is
- * dense on both sides is folded into itemsize.
+ * Brings a layout into its simplest form, moving the same bytes: dimensions of length 1 dropped,
+ * those negative on both sides flipped (into the offsets), sorted so that the destination's strides
+ * (then the source's) fall from outer to inner, neighbours merged where both sides allow. After it
+ * a copy of contiguous memory has ndim 0 or 1. Returns the number of bytes in all; 0 where a
+ * dimension is 0. Afterwards itemsize is the length of one run: an innermost dimension that is
+ * dense on both sides is folded into it. SIZE_MAX where the number of bytes has no room in size_t.
  */
 size_t cudriver_layout_simplify(struct cudriver_layout *layout);
 
-/* Moves every run of a simplified layout, on the host, in one thread. dst and src do not overlap. */
+/* The same, sorted by the source's strides first: a walk that reads the source in order. */
+size_t cudriver_layout_simplify_by_src(struct cudriver_layout *layout);
+
+/* The number of bytes that a layout moves; 0 where it is empty, SIZE_MAX where size_t has no room.
+ */
+size_t cudriver_layout_bytes(const struct cudriver_layout *layout);
+
+/* Moves every run of a simplified layout, on the host, in one thread. dst and src do not overlap.
+ */
 void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src);
 
 /*
  * The same for the part [begin, end) of the runs' bytes, counted in the order of the walk; so that
- * workers can share one copy, and a packed side can be a slot that holds only that part. `packed_dst` or
- * `packed_src`: that side is dense and begins at byte `begin` of the walk.
+ * workers can share one copy, and a packed side can be a slot that holds only that part.
+ * `packed_dst` or `packed_src`: that side is dense and begins at byte `begin` of the walk.
  */
 void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, bool packed_dst,
                                const char *src, bool packed_src, size_t begin, size_t end);

@@ -1,0 +1,511 @@
+/* Strided memory: its simplest form, and the loops that move it. See layout.h. */
+#include "layout.h"
+
+#include <string.h>
+
+/* Addresses are reckoned modulo 2^64, so that no intermediate product can overflow. */
+static int64_t times(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+
+static int64_t plus(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+static uint64_t magnitude(int64_t value)
+{
+    return value < 0 ? -(uint64_t)value : (uint64_t)value;
+}
+
+static size_t saturating_product(size_t a, size_t b)
+{
+    size_t product;
+
+    return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
+}
+
+static bool is_empty(const struct cudriver_layout *layout)
+{
+    bool empty = layout->itemsize == 0;
+
+    for (int d = 0; d < layout->ndim; d++) {
+        empty |= layout->shape[d] <= 0;
+    }
+    return empty;
+}
+
+size_t cudriver_layout_bytes(const struct cudriver_layout *layout)
+{
+    size_t bytes = layout->itemsize;
+
+    if (is_empty(layout)) {
+        return 0;
+    }
+    for (int d = 0; d < layout->ndim; d++) {
+        bytes = saturating_product(bytes, (size_t)layout->shape[d]);
+    }
+    return bytes;
+}
+
+static void dimension_move(struct cudriver_layout *layout, int to, int from)
+{
+    layout->shape[to] = layout->shape[from];
+    layout->dst_strides[to] = layout->dst_strides[from];
+    layout->src_strides[to] = layout->src_strides[from];
+}
+
+static void dimension_flip(struct cudriver_layout *layout, int d)
+{
+    int64_t last = layout->shape[d] - 1;
+
+    layout->dst_offset = plus(layout->dst_offset, times(last, layout->dst_strides[d]));
+    layout->src_offset = plus(layout->src_offset, times(last, layout->src_strides[d]));
+    layout->dst_strides[d] = times(-1, layout->dst_strides[d]);
+    layout->src_strides[d] = times(-1, layout->src_strides[d]);
+}
+
+/* Drops dimensions of length 1 and turns round those that run backwards on every side that they
+ * move. */
+static void layout_straighten(struct cudriver_layout *layout)
+{
+    int kept = 0;
+
+    for (int d = 0; d < layout->ndim; d++) {
+        if (layout->shape[d] == 1) {
+            continue;
+        }
+        dimension_move(layout, kept, d);
+        int64_t dst = layout->dst_strides[kept], src = layout->src_strides[kept];
+        if (dst <= 0 && src <= 0 && (dst | src) != 0) {
+            dimension_flip(layout, kept);
+        }
+        kept++;
+    }
+    layout->ndim = kept;
+}
+
+/* Whether dimension a belongs outside b where `first` and then `second` are to fall inwards. */
+static bool is_outer(const int64_t *first, const int64_t *second, int a, int b)
+{
+    uint64_t x = magnitude(first[a]), y = magnitude(first[b]);
+
+    return x != y ? x > y : magnitude(second[a]) > magnitude(second[b]);
+}
+
+static void layout_sort(struct cudriver_layout *layout, bool by_dst)
+{
+    const int64_t *first = by_dst ? layout->dst_strides : layout->src_strides;
+    const int64_t *second = by_dst ? layout->src_strides : layout->dst_strides;
+
+    for (int d = 1; d < layout->ndim; d++) {
+        for (int e = d; e > 0 && is_outer(first, second, e, e - 1); e--) {
+            int64_t shape = layout->shape[e], dst = layout->dst_strides[e],
+                    src = layout->src_strides[e];
+            dimension_move(layout, e, e - 1);
+            layout->shape[e - 1] = shape;
+            layout->dst_strides[e - 1] = dst;
+            layout->src_strides[e - 1] = src;
+        }
+    }
+}
+
+static bool is_continued(int64_t outer, int64_t inner, int64_t length)
+{
+    int64_t span;
+
+    return !__builtin_mul_overflow(inner, length, &span) && span == outer;
+}
+
+/* Joins neighbours, and the innermost dimension with the item, where both sides allow it. Keeps the
+ * order of the walk. */
+static void layout_merge(struct cudriver_layout *layout)
+{
+    int top = layout->ndim - 1; /* dimensions from top to the end are done */
+
+    for (int d = layout->ndim - 2; d >= 0; d--) {
+        int64_t length;
+        if (is_continued(layout->dst_strides[d], layout->dst_strides[top], layout->shape[top]) &&
+            is_continued(layout->src_strides[d], layout->src_strides[top], layout->shape[top]) &&
+            !__builtin_mul_overflow(layout->shape[d], layout->shape[top], &length)) {
+            layout->shape[top] = length;
+        } else {
+            dimension_move(layout, --top, d);
+        }
+    }
+    if (top > 0) {
+        for (int d = top; d < layout->ndim; d++) {
+            dimension_move(layout, d - top, d);
+        }
+        layout->ndim -= top;
+    }
+    if (layout->ndim > 0) {
+        int inner = layout->ndim - 1;
+        size_t run;
+        if (layout->dst_strides[inner] > 0 &&
+            (uint64_t)layout->dst_strides[inner] == layout->itemsize &&
+            layout->src_strides[inner] == layout->dst_strides[inner] &&
+            !__builtin_mul_overflow(layout->itemsize, (size_t)layout->shape[inner], &run)) {
+            layout->itemsize = run;
+            layout->ndim = inner;
+        }
+    }
+}
+
+static size_t simplify(struct cudriver_layout *layout, bool by_dst)
+{
+    if (is_empty(layout)) {
+        layout->ndim = 1;
+        layout->shape[0] = 0;
+        layout->dst_strides[0] = layout->src_strides[0] = 0;
+        return 0;
+    }
+    layout_straighten(layout);
+    layout_sort(layout, by_dst);
+    layout_merge(layout);
+    return cudriver_layout_bytes(layout);
+}
+
+size_t cudriver_layout_simplify(struct cudriver_layout *layout)
+{
+    return simplify(layout, true);
+}
+
+size_t cudriver_layout_simplify_by_src(struct cudriver_layout *layout)
+{
+    return simplify(layout, false);
+}
+
+/* ---- loops ------------------------------------------------------------------------------------
+ */
+
+/* Inlined with constants for `size`, and for the strides where they are known, so that the compiler
+ * can unroll and vectorise. */
+static inline __attribute__((always_inline)) void row_of(size_t size, char *restrict dst,
+                                                         int64_t dst_stride,
+                                                         const char *restrict src,
+                                                         int64_t src_stride, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(dst + i * dst_stride, src + i * src_stride, size);
+    }
+}
+
+static inline __attribute__((always_inline)) void row_sized(size_t size, char *restrict dst,
+                                                            int64_t dst_stride,
+                                                            const char *restrict src,
+                                                            int64_t src_stride, int64_t count)
+{
+    int64_t item = (int64_t)size;
+
+    if (dst_stride == item && src_stride == 2 * item) {
+        row_of(size, dst, item, src, 2 * item, count);
+    } else if (dst_stride == item && src_stride == -item) {
+        row_of(size, dst, item, src, -item, count);
+    } else if (dst_stride == item && src_stride == 0) {
+        row_of(size, dst, item, src, 0, count);
+    } else if (dst_stride == item) {
+        row_of(size, dst, item, src, src_stride, count);
+    } else if (src_stride == item && dst_stride == 2 * item) {
+        row_of(size, dst, 2 * item, src, item, count);
+    } else if (src_stride == item) {
+        row_of(size, dst, dst_stride, src, item, count);
+    } else {
+        row_of(size, dst, dst_stride, src, src_stride, count);
+    }
+}
+
+/* One dimension: `count` runs of `size` bytes. */
+static void row_copy(size_t size, char *dst, int64_t dst_stride, const char *src,
+                     int64_t src_stride, int64_t count)
+{
+    switch (size) {
+    case 1:
+        row_sized(1, dst, dst_stride, src, src_stride, count);
+        break;
+    case 2:
+        row_sized(2, dst, dst_stride, src, src_stride, count);
+        break;
+    case 4:
+        row_sized(4, dst, dst_stride, src, src_stride, count);
+        break;
+    case 8:
+        row_sized(8, dst, dst_stride, src, src_stride, count);
+        break;
+    case 16:
+        row_sized(16, dst, dst_stride, src, src_stride, count);
+        break;
+    default:
+        row_of(size, dst, dst_stride, src, src_stride, count);
+    }
+}
+
+/* Two dimensions as a caller sees them; `outer` and `inner` name the roles in a loop. */
+struct axis {
+    int64_t count;
+    int64_t dst;
+    int64_t src;
+};
+
+static void rows_copy(size_t size, struct axis outer, struct axis inner, char *dst, const char *src)
+{
+    for (int64_t i = 0; i < outer.count; i++) {
+        row_copy(size, dst + i * outer.dst, inner.dst, src + i * outer.src, inner.src, inner.count);
+    }
+}
+
+/* Bytes of one side that a tile spans in its own order: a few cache lines, and little enough that
+ * both sides of a tile stay in the first-level cache. */
+#define TILE_BYTES 128
+#define TILE_RUNS 64
+
+/* A plane whose sides disagree about which dimension is the inner one: tile by tile, so that the
+ * lines fetched for one side are used up before they are evicted. */
+static void tiles_copy(size_t size, struct axis outer, struct axis inner, char *dst,
+                       const char *src)
+{
+    int64_t wide = size >= TILE_BYTES ? 1 : (int64_t)(TILE_BYTES / size);
+    int64_t edge = wide > TILE_RUNS ? TILE_RUNS : wide < 8 ? 8 : wide;
+
+    for (int64_t i = 0; i < outer.count; i += edge) {
+        struct axis rows = outer;
+        rows.count = outer.count - i < edge ? outer.count - i : edge;
+        for (int64_t j = 0; j < inner.count; j += edge) {
+            struct axis columns = inner;
+            columns.count = inner.count - j < edge ? inner.count - j : edge;
+            rows_copy(size, rows, columns, dst + i * outer.dst + j * inner.dst,
+                      src + i * outer.src + j * inner.src);
+        }
+    }
+}
+
+/* Runs shorter than this are not worth a row of their own where the other dimension is longer. */
+#define SHORT_ROW 8
+#define SWAPPED_ROW 256
+
+/* A plane with few runs a row: long stretches of the outer dimension become the rows. */
+static void thin_copy(size_t size, struct axis outer, struct axis inner, char *dst, const char *src)
+{
+    for (int64_t i = 0; i < outer.count; i += SWAPPED_ROW) {
+        struct axis part = outer;
+        part.count = outer.count - i < SWAPPED_ROW ? outer.count - i : SWAPPED_ROW;
+        rows_copy(size, inner, part, dst + i * outer.dst, src + i * outer.src);
+    }
+}
+
+static void plane_copy(size_t size, struct axis outer, struct axis inner, char *dst,
+                       const char *src)
+{
+    if (inner.count < SHORT_ROW && outer.count > inner.count && size <= 16) {
+        thin_copy(size, outer, inner, dst, src);
+        return;
+    }
+    uint64_t dst_outer = magnitude(outer.dst), dst_inner = magnitude(inner.dst);
+    uint64_t src_outer = magnitude(outer.src), src_inner = magnitude(inner.src);
+    bool dst_agrees = dst_inner <= dst_outer, src_agrees = src_inner <= src_outer;
+
+    if (size < TILE_BYTES && dst_agrees != src_agrees && outer.count >= SHORT_ROW) {
+        tiles_copy(size, outer, inner, dst, src);
+    } else if (!dst_agrees && !src_agrees) {
+        rows_copy(size, inner, outer, dst, src);
+    } else {
+        rows_copy(size, outer, inner, dst, src);
+    }
+}
+
+static struct axis axis_of(const struct cudriver_layout *layout, int d)
+{
+    return (struct axis){layout->shape[d], layout->dst_strides[d], layout->src_strides[d]};
+}
+
+/* The dimension whose source stride is smallest, if it is not among the last two: with the
+ * innermost one it makes the plane to tile. -1 where the last two do. */
+static int transposed_with(const struct cudriver_layout *layout, int from)
+{
+    int last = layout->ndim - 1, best = last;
+
+    for (int d = last - 1; d >= from; d--) { /* of equal ones the innermost */
+        if (magnitude(layout->src_strides[d]) < magnitude(layout->src_strides[best])) {
+            best = d;
+        }
+    }
+    return best < last - 1 ? best : -1;
+}
+
+/* `count` entries of dimension `d` with all that is below them. */
+static void block_copy(const struct cudriver_layout *layout, int d, int64_t count, char *dst,
+                       const char *src)
+{
+    struct axis outer = axis_of(layout, d);
+
+    outer.count = count;
+    if (d == layout->ndim - 1) {
+        row_copy(layout->itemsize, dst, outer.dst, src, outer.src, count);
+        return;
+    }
+    if (d == layout->ndim - 2) {
+        plane_copy(layout->itemsize, outer, axis_of(layout, d + 1), dst, src);
+        return;
+    }
+    if (transposed_with(layout, d) == d && layout->itemsize < TILE_BYTES) {
+        /* The walk's order within a whole block is free: this dimension goes next to the innermost.
+         */
+        struct cudriver_layout inner;
+        inner.ndim = layout->ndim - d;
+        inner.itemsize = layout->itemsize;
+        for (int e = 0; e < inner.ndim; e++) {
+            int from = e == inner.ndim - 1 ? layout->ndim - 1 : e == inner.ndim - 2 ? d : d + 1 + e;
+            struct axis axis = axis_of(layout, from);
+            inner.shape[e] = from == d ? count : axis.count;
+            inner.dst_strides[e] = axis.dst;
+            inner.src_strides[e] = axis.src;
+        }
+        block_copy(&inner, 0, inner.shape[0], dst, src);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        block_copy(layout, d + 1, layout->shape[d + 1], dst + i * outer.dst, src + i * outer.src);
+    }
+}
+
+/* Runs [first, last) of what lies below dimension d, first < last. */
+static void range_copy(const struct cudriver_layout *layout, int d, char *dst, const char *src,
+                       size_t first, size_t last)
+{
+    if (d == layout->ndim) {
+        memcpy(dst, src, layout->itemsize);
+        return;
+    }
+    size_t below = 1;
+    for (int e = d + 1; e < layout->ndim; e++) {
+        below = saturating_product(below, (size_t)layout->shape[e]);
+    }
+    size_t from = first / below, to = last / below;
+    struct axis axis = axis_of(layout, d);
+
+    if (first % below != 0) {
+        size_t stop = from == to ? last % below : below;
+        range_copy(layout, d + 1, dst + times((int64_t)from, axis.dst),
+                   src + times((int64_t)from, axis.src), first % below, stop);
+        if (from == to) {
+            return;
+        }
+        from++;
+    }
+    if (to > from) {
+        block_copy(layout, d, (int64_t)(to - from), dst + times((int64_t)from, axis.dst),
+                   src + times((int64_t)from, axis.src));
+    }
+    if (last % below != 0) {
+        range_copy(layout, d + 1, dst + times((int64_t)to, axis.dst),
+                   src + times((int64_t)to, axis.src), 0, last % below);
+    }
+}
+
+/* Where run number `run` lies on both sides. */
+static void run_find(const struct cudriver_layout *layout, size_t run, char **dst, const char **src)
+{
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        int64_t index = (int64_t)(run % (size_t)layout->shape[d]);
+        *dst += times(index, layout->dst_strides[d]);
+        *src += times(index, layout->src_strides[d]);
+        run /= (size_t)layout->shape[d];
+    }
+}
+
+static void part_copy(const struct cudriver_layout *layout, char *dst, const char *src,
+                      size_t begin, size_t end)
+{
+    size_t size = layout->itemsize;
+    size_t first = begin / size, last = end / size;
+
+    if (begin % size != 0) {
+        size_t stop = first == last ? end % size : size;
+        char *to = dst;
+        const char *from = src;
+        run_find(layout, first, &to, &from);
+        memcpy(to + begin % size, from + begin % size, stop - begin % size);
+        if (first == last) {
+            return;
+        }
+        first++;
+    }
+    if (last > first) {
+        range_copy(layout, 0, dst, src, first, last);
+    }
+    if (end % size != 0) {
+        run_find(layout, last, &dst, &src);
+        memcpy(dst, src, end % size);
+    }
+}
+
+void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src)
+{
+    if (is_empty(layout)) {
+        return;
+    }
+    dst += layout->dst_offset;
+    src += layout->src_offset;
+    if (layout->ndim == 0) {
+        memcpy(dst, src, layout->itemsize);
+    } else {
+        block_copy(layout, 0, layout->shape[0], dst, src);
+    }
+}
+
+/* Strides of a dense array in the order of the walk. */
+static void pack_strides(const struct cudriver_layout *layout, int64_t *strides)
+{
+    int64_t stride = (int64_t)layout->itemsize;
+
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        strides[d] = stride;
+        stride = times(stride, layout->shape[d]);
+    }
+}
+
+void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, bool packed_dst,
+                               const char *src, bool packed_src, size_t begin, size_t end)
+{
+    struct cudriver_layout walk;
+
+    if (begin >= end || is_empty(layout)) {
+        return;
+    }
+    walk.ndim = layout->ndim;
+    walk.itemsize = layout->itemsize;
+    for (int d = 0; d < layout->ndim; d++) {
+        walk.shape[d] = layout->shape[d];
+        walk.dst_strides[d] = layout->dst_strides[d];
+        walk.src_strides[d] = layout->src_strides[d];
+    }
+    if (packed_dst) {
+        pack_strides(layout, walk.dst_strides);
+    }
+    if (packed_src) {
+        pack_strides(layout, walk.src_strides);
+    }
+    layout_merge(&walk);
+    dst += packed_dst ? -(int64_t)begin : layout->dst_offset;
+    src += packed_src ? -(int64_t)begin : layout->src_offset;
+    part_copy(&walk, dst, src, begin, end);
+}
+
+void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, int64_t *low,
+                            int64_t *high)
+{
+    const int64_t *strides = of_dst ? layout->dst_strides : layout->src_strides;
+    __int128 first = of_dst ? layout->dst_offset : layout->src_offset;
+    __int128 last = first;
+
+    if (!is_empty(layout)) {
+        for (int d = 0; d < layout->ndim; d++) {
+            __int128 span = (__int128)(layout->shape[d] - 1) * strides[d];
+            *(span < 0 ? &first : &last) += span;
+        }
+        last += (__int128)layout->itemsize;
+    }
+    *low = first < INT64_MIN ? INT64_MIN : (int64_t)first;
+    *high = last > INT64_MAX ? INT64_MAX : (int64_t)last;
+}

@@ -59,6 +59,20 @@ void cudriver_hostmem_set_limit(size_t bytes);
 
 void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
 
+/*
+ * The NUMA node that fresh memory is preferably taken from, -1 for none: a wish, which the system may
+ * refuse without anybody noticing. Memory that is in the pool already stays where it is.
+ */
+void cudriver_hostmem_set_node(int node);
+
+/*
+ * How many of the `bytes` from `address` on lie in one registration; `bytes` where `address` is not
+ * page-locked. The driver refuses a copy that begins in one registration and ends beyond it
+ * (INVALID_VALUE), even where the next byte is registered too: copies are cut at this length. Needs
+ * no context for memory of the pool and of pins; else asks the driver, by address alone.
+ */
+size_t cudriver_hostmem_run(const void *address, size_t bytes);
+
 /* `context` is gone, and with it the registrations made in it: notes it, for pool and pins. Free
  * memory is registered again when next handed out. */
 void cudriver_hostmem_forget_context(CUcontext context);

@@ -1,0 +1,162 @@
+/*
+ * The copy engine for host memory that is not page-locked or not in one piece. Plain C: no Python.
+ *
+ * A few threads that sleep when idle pack the host's bytes into page-locked slots (or unpack them)
+ * and keep the bus busy with asynchronous copies of their own streams. Where host and device
+ * disagree about the order of dimensions the bytes travel in the host's order, and a small kernel
+ * puts them in place.
+ *
+ * Every function is thread-safe. None needs the GIL, and those marked "may block" must be called
+ * without it. Unless said otherwise a function takes and leaves the calling thread's context as it
+ * is. In a process forked from one that used the driver everything answers NOT_INITIALIZED and
+ * touches nothing.
+ */
+#ifndef CUDRIVER_STAGING_H
+#define CUDRIVER_STAGING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "cuda_abi.h"
+#include "layout.h"
+
+/* What a copy returns that its caller interrupted; no code of the driver. */
+#define CUDRIVER_STAGING_INTERRUPTED ((CUresult)0x7fff0001)
+
+/*
+ * One copy between host and device. `layout` says where the bytes lie; its destination is the
+ * device where `to_device`, the host otherwise. Any layout of at most CUDRIVER_MAX_DIMS dimensions
+ * will do, simplified or not; it is read during the call only. Host and device memory are borrowed:
+ * the caller keeps them alive until the copy is over.
+ */
+struct cudriver_staging_job {
+    bool to_device;
+    CUcontext context; /* the device memory's; not NULL */
+    CUstream stream;   /* of that context; the copy comes after the work that is queued on it */
+    CUdeviceptr device;
+    void *host; /* only read where `to_device` */
+    const struct cudriver_layout *layout;
+    /* Asked about every 50 ms in a call that waits, by the waiting thread and with no lock held;
+     * true stops the copy. NULL: cannot be interrupted. */
+    bool (*interrupted)(void *data);
+    void *data;
+};
+
+/*
+ * Copies and returns when the bytes are in place. May block. After an error or an interruption no
+ * part of the host's or the device's memory is in use any more; how much of it was written is
+ * undefined.
+ */
+CUresult cudriver_staging_copy(const struct cudriver_staging_job *job);
+
+/* ---- in stream order --------------------------------------------------------------------------
+ */
+
+/* A copy under way; opaque. */
+struct cudriver_staging_transfer;
+
+/*
+ * Queues the copy on job->stream and returns at once: what is queued on the stream before it is
+ * done before the first byte is read or written, what is queued after it waits for the last. On
+ * success *transfer is owned by the caller and goes to cudriver_staging_release. A copy that fails
+ * later lets the stream go on, and says so through the transfer.
+ *
+ * `finished` (may be NULL) is called once with `finished_data` and the result, as soon as the
+ * host's memory is no longer in use: by any thread, the caller's own included, possibly before this
+ * function returns; not at all where this function fails. It must not call the driver nor take a
+ * lock that anybody holds while calling the driver (so not the GIL).
+ *
+ * job->interrupted is not used here. Without cuStreamWaitValue32 (drivers before CUDA 11.7) the
+ * stream waits in a host function instead, and those of other streams with it.
+ */
+CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
+                                     void (*finished)(void *data, CUresult result),
+                                     void *finished_data,
+                                     struct cudriver_staging_transfer **transfer);
+
+/* Whether the copy is over: the host's memory no longer in use, the device's bytes in place. */
+bool cudriver_staging_poll(struct cudriver_staging_transfer *transfer);
+
+/* Waits until the copy is over and returns its result; INTERRUPTED where the wait was, the copy
+ * going on. May block. */
+CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
+                               bool (*interrupted)(void *data), void *data);
+
+/* The result of a copy that is over; NOT_READY before. */
+CUresult cudriver_staging_result(struct cudriver_staging_transfer *transfer);
+
+/* Gives the handle up. A copy that is not over goes on, and both memories must outlive it. NULL is
+ * fine. Calls no driver function. */
+void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
+
+/* ---- which way a copy goes --------------------------------------------------------------------
+ */
+
+enum cudriver_staging_path {
+    CUDRIVER_STAGING_EMPTY = 0,
+    CUDRIVER_STAGING_DRIVER, /* the driver's own copy of pageable memory: small and in one piece */
+    CUDRIVER_STAGING_ONE_SLOT, /* small and strided: packed by the calling thread */
+    CUDRIVER_STAGING_DENSE,    /* staged; the host's memory in one piece */
+    CUDRIVER_STAGING_PACKED,   /* staged; packed or unpacked by the workers */
+    CUDRIVER_STAGING_ROWS,     /* staged; the device's side in rows, by 2D copies */
+    CUDRIVER_STAGING_PERMUTED, /* staged in the host's order, put in place by a kernel */
+};
+
+struct cudriver_staging_plan {
+    enum cudriver_staging_path path;
+    size_t bytes;     /* in all */
+    size_t chunk;     /* bytes of one slot; 0 where nothing is staged */
+    int threads;      /* that may work on it, the caller's included */
+    size_t crossover; /* below it the driver's own path is taken */
+};
+
+/* Says which way a copy of this layout would go. No driver function is called. */
+void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_device, bool blocking,
+                              struct cudriver_staging_plan *plan);
+
+const char *cudriver_staging_path_name(enum cudriver_staging_path path);
+
+/* ---- settings and life ------------------------------------------------------------------------
+ */
+
+struct cudriver_staging_settings {
+    int lanes;             /* threads for one direction of one context */
+    int threads;           /* worker threads in all */
+    size_t crossover_up;   /* bytes from which on a copy to the device is staged */
+    size_t crossover_down; /* the same for copies from it */
+    size_t chunk;          /* bytes of one slot; 0: by the size of the copy */
+    size_t streaming;      /* largest copy with streaming stores; 0: none */
+    size_t scratch;        /* device memory for one permuted copy, at most */
+    int slots;             /* of each lane, 1 to 8 */
+};
+
+void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);
+
+/* Out-of-range values are brought into range. Copies under way keep what they began with. */
+void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings);
+
+struct cudriver_staging_stats {
+    int threads;               /* worker threads that live */
+    int lanes;                 /* streams with slots, idle or not */
+    size_t slot_bytes;         /* page-locked memory that they hold */
+    size_t jobs;               /* under way */
+    unsigned long long copies; /* staged since the start, finished or failed */
+    unsigned long long bytes;
+};
+
+void cudriver_staging_get_stats(struct cudriver_staging_stats *stats);
+
+/* Gives back the streams, slots and kernels that no copy is using. May block. */
+void cudriver_staging_trim(void);
+
+/* Before `context` is destroyed: its copies that have begun are finished, those that still wait for
+ * their stream are given up with CONTEXT_IS_DESTROYED, and everything the engine holds in it is
+ * dropped. May block. */
+void cudriver_staging_forget_context(CUcontext context);
+
+/* At exit: copies under way are stopped, their streams let go, the threads ended, everything given
+ * back. Returns false where that took longer than `milliseconds`; what is left is left alone.
+ * Copies answer DEINITIALIZED from then on. May block. */
+bool cudriver_staging_shutdown(unsigned milliseconds);
+
+#endif

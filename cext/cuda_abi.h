@@ -13,8 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef CUDRIVER_TYPES_FROM_CUDA_H /* the ABI test takes them from the official header instead */
-
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
@@ -214,9 +212,10 @@ typedef struct CUmemPoolProps_st {
     CUmemAllocationHandleType handleTypes;
     CUmemLocation location;
     void *win32SecurityAttributes;
-    size_t maxSize; /* the last 64 bytes were `reserved` before CUDA 12.2; zero means the same */
+    size_t maxSize; /* from here on 64 bytes were `reserved` in CUDA 12.0; zero means the same */
     unsigned short usage;
-    unsigned char reserved[54];
+    unsigned char gpuDirectRDMACapable;
+    unsigned char reserved[53];
 } CUmemPoolProps;
 
 typedef struct CUmemAccessDesc_st {
@@ -277,8 +276,6 @@ typedef struct CUDA_MEMCPY3D_st {
     size_t Height;
     size_t Depth;
 } CUDA_MEMCPY3D;
-
-#endif /* CUDRIVER_TYPES_FROM_CUDA_H */
 
 /* The oldest driver API that the package works with: every function up to it must be there. */
 #define CUDRIVER_OLDEST_API 11000

@@ -19,6 +19,7 @@
     X(34, CUDA_ERROR_STUB_LIBRARY, "the loaded libcuda is the toolkit's link-time stub, not the driver") \
     X(36, CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, "the call needs a driver newer than the one installed") \
     X(46, CUDA_ERROR_DEVICE_UNAVAILABLE, "the device is unavailable now (busy, exclusive-process/prohibited compute mode, or permission)") \
+    X(47, CUDA_ERROR_MULTICAST_RESOURCE_FULL, "the hardware resource for binding memory to a multicast object is exhausted") \
     X(100, CUDA_ERROR_NO_DEVICE, "no CUDA-capable device was detected") \
     X(101, CUDA_ERROR_INVALID_DEVICE, "the device ordinal is not valid, or the action is not valid for the device") \
     X(102, CUDA_ERROR_DEVICE_NOT_LICENSED, "the device has no valid grid licence") \
@@ -47,6 +48,7 @@
     X(224, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, "the execution-affinity type is not supported by the device") \
     X(225, CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC, "PTX to be JIT-compiled calls cudaDeviceSynchronize, which is unsupported") \
     X(226, CUDA_ERROR_CONTAINED, "an exception on the device was contained by GPU error containment") \
+    X(227, CUDA_ERROR_INSUFFICIENT_LOADER_VERSION, "the driver's loader is too old for this fatbin") \
     X(300, CUDA_ERROR_INVALID_SOURCE, "the kernel source is invalid") \
     X(301, CUDA_ERROR_FILE_NOT_FOUND, "file not found") \
     X(302, CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, "a link to a shared object did not resolve") \
@@ -109,6 +111,7 @@
     X(916, CUDA_ERROR_KEY_ROTATION, "key-rotation sequence failed") \
     X(917, CUDA_ERROR_STREAM_DETACHED, "not permitted: the stream is detached") \
     X(918, CUDA_ERROR_GRAPH_RECAPTURE_FAILURE, "graph recapture failed") \
+    X(919, CUDA_ERROR_FABRIC_NOT_READY, "the GPU fabric is not ready yet; the call may be tried again") \
     X(999, CUDA_ERROR_UNKNOWN, "unknown internal error")
 /* clang-format on */
 

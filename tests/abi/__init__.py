@@ -1,0 +1,1 @@
+"""Compares the driver's ABI as this package declares it with the official cuda.h."""

@@ -1,0 +1,174 @@
+"""cuda_abi.h, cuda_attributes.h and cuda_errors.h against the official cuda.h, old and new."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from abi import compare, headers
+from abi.declarations import read
+
+CEXT = Path(__file__).resolve().parent.parent / "cext"
+
+pytestmark = [
+    pytest.mark.skipif(compare.compiler() is None, reason="no C compiler on this machine"),
+    pytest.mark.skipif(not CEXT.is_dir(), reason="no C sources beside the tests"),
+]
+
+
+@pytest.fixture(scope="module")
+def collected() -> tuple[list[compare.Official], list[str]]:
+    found, missing = headers.collect()
+    return [compare.Official(header) for header in found], missing
+
+
+@pytest.fixture(scope="module")
+def officials(collected: tuple[list[compare.Official], list[str]]) -> list[compare.Official]:
+    """All of them: what one header lacks, another has, so a part of them proves nothing."""
+    found, missing = collected
+    if missing and os.environ.get("CI"):
+        pytest.fail("; ".join(missing))
+    if missing:
+        pytest.skip("; ".join(missing))
+    return found
+
+
+def test_agrees_with_the_headers_at_hand(
+    collected: tuple[list[compare.Official], list[str]],
+) -> None:
+    found, missing = collected
+    if not found:
+        pytest.skip("; ".join(missing))
+    ours = read(CEXT)
+    assert [d for official in found for d in compare.differences(CEXT, ours, official)] == []
+
+
+def test_agrees_with_every_official_header(officials: list[compare.Official]) -> None:
+    assert compare.check(CEXT, officials) == []
+
+
+def test_since_covers_the_oldest_driver(officials: list[compare.Official]) -> None:
+    """A function that the oldest driver must have is in the oldest header."""
+    needed = [f.name for f in read(CEXT).functions if f.since <= 11000]
+    assert [name for name in needed if name not in officials[0].functions] == []
+
+
+MUTATIONS = {
+    "a type": (
+        "cuda_abi.h",
+        "typedef unsigned long long CUdeviceptr;",
+        "typedef unsigned int CUdeviceptr;",
+        "CUdeviceptr: type",
+    ),
+    "a handle": (
+        "cuda_abi.h",
+        "typedef struct CUstream_st *CUstream;",
+        "typedef struct CUstreams_st *CUstream;",
+        "CUstream: type",
+    ),
+    "a constant of an enumeration": (
+        "cuda_abi.h",
+        "CU_LIMIT_PRINTF_FIFO_SIZE = 1",
+        "CU_LIMIT_PRINTF_FIFO_SIZE = 2",
+        "CU_LIMIT_PRINTF_FIFO_SIZE: value",
+    ),
+    "a constant's name": (
+        "cuda_abi.h",
+        "CU_LIMIT_PRINTF_FIFO_SIZE = 1",
+        "CU_LIMIT_PRINTF_SIZE = 1",
+        "CU_LIMIT_PRINTF_SIZE: in no official header",
+    ),
+    "a macro": (
+        "cuda_abi.h",
+        "CU_MEMHOSTREGISTER_READ_ONLY 0x08",
+        "CU_MEMHOSTREGISTER_READ_ONLY 0x10",
+        "CU_MEMHOSTREGISTER_READ_ONLY: value",
+    ),
+    "two members of one type exchanged": (
+        "cuda_abi.h",
+        "    size_t srcXInBytes;\n    size_t srcY;\n    CUmemorytype",
+        "    size_t srcY;\n    size_t srcXInBytes;\n    CUmemorytype",
+        "CUDA_MEMCPY2D.srcY: offset",
+    ),
+    "a member's type": (
+        "cuda_abi.h",
+        "    void *reserved0;",
+        "    const void *reserved0;",
+        "CUDA_MEMCPY3D.reserved0: type",
+    ),
+    "a member's length": (
+        "cuda_abi.h",
+        "unsigned char reserved[53];",
+        "unsigned char reserved[52];",
+        "CUmemPoolProps.reserved: type",
+    ),
+    "a structure's size": (
+        "cuda_abi.h",
+        "    size_t Height;\n    size_t Depth;\n",
+        "    size_t Height;\n",
+        "CUDA_MEMCPY3D: size",
+    ),
+    "a signature": (
+        "cuda_abi.h",
+        "X(cuMemHostGetFlags, (unsigned int *flags,",
+        "X(cuMemHostGetFlags, (int *flags,",
+        "cuMemHostGetFlags: signature",
+    ),
+    "an argument left out": (
+        "cuda_abi.h",
+        "X(cuMemFreeAsync, (CUdeviceptr address, CUstream stream)",
+        "X(cuMemFreeAsync, (CUdeviceptr address)",
+        "cuMemFreeAsync: signature",
+    ),
+    "the name without the ABI in it": (
+        "cuda_abi.h",
+        "X(cuMemAlloc_v2,",
+        "X(cuMemAlloc,",
+        "cuMemAlloc: in no official header",
+    ),
+    "the version of a function": (
+        "cuda_abi.h",
+        "(CUcontext context, unsigned long long *id), 12000)",
+        "(CUcontext context, unsigned long long *id), 11000)",
+        "cuCtxGetId: since 12000, not 11000",
+    ),
+    "an attribute's value": (
+        "cuda_attributes.h",
+        "X(WARP_SIZE, 10)",
+        "X(WARP_SIZE, 11)",
+        "attribute WARP_SIZE: value",
+    ),
+    "an attribute left out": (
+        "cuda_attributes.h",
+        "    X(WARP_SIZE, 10) \\\n",
+        "",
+        "attribute WARP_SIZE: missing in our list",
+    ),
+    "an error's code": (
+        "cuda_errors.h",
+        "X(712, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,",
+        "X(713, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,",
+        "error CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED: value",
+    ),
+    "an error left out": (
+        "cuda_errors.h",
+        '    X(4, CUDA_ERROR_DEINITIALIZED, "driver is shutting down") \\\n',
+        "",
+        "error CUDA_ERROR_DEINITIALIZED: missing in our list",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_mistake_is_found(what: str, officials: list[compare.Official], tmp_path: Path) -> None:
+    name, right, wrong, expected = MUTATIONS[what]
+    for header in ("cuda_abi.h", "cuda_attributes.h", "cuda_errors.h"):
+        shutil.copy(CEXT / header, tmp_path)
+    text = (tmp_path / name).read_text()
+    assert text.count(right) == 1, "the line to spoil has changed"
+    (tmp_path / name).write_text(text.replace(right, wrong))
+    found = compare.check(tmp_path, officials)
+    assert any(line.startswith(expected) for line in found), found

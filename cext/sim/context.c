@@ -1,0 +1,650 @@
+/* Contexts, manual and primary, and the stack of current ones that each thread has. */
+#include "sim.h"
+
+#include <string.h>
+
+#define STACK_DEPTH 1024
+#define LEAST_PRIORITY 0
+#define GREATEST_PRIORITY (-5)
+
+/* Handles, not pointers: one may be destroyed by another thread while it is current here. */
+static _Thread_local struct {
+    CUcontext items[STACK_DEPTH];
+    unsigned depth;
+} stack;
+
+static unsigned long long last_id; /* in the monitor */
+
+/* ---- for the other rooms ---- */
+
+CUresult sim_context_of(CUcontext handle, struct sim_context **context)
+{
+    struct sim_context *found = sim_object_find(KIND_CONTEXT, handle);
+
+    if (found == NULL) {
+        return sim_object_was(KIND_CONTEXT, handle) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                    : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (!found->active) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    *context = found;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_context_current(struct sim_context **context)
+{
+    CUresult result;
+
+    if (stack.depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    result = sim_context_of(stack.items[stack.depth - 1], context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return (*context)->broken;
+}
+
+void sim_context_wait(struct sim_context *context)
+{
+    context->waiters++;
+    pthread_cond_wait(&context->done, &sim.lock);
+    context->waiters--;
+}
+
+void sim_context_wake(struct sim_context *context)
+{
+    if (context->waiters > 0) {
+        pthread_cond_broadcast(&context->done);
+    }
+}
+
+void sim_context_work_begin(struct sim_context *context)
+{
+    sim_object_hold(context);
+    context->calls++;
+}
+
+void sim_context_work_end(struct sim_context *context)
+{
+    context->calls--;
+    sim_context_wake(context);
+    sim_object_drop(context);
+}
+
+void sim_context_drain(struct sim_context *context)
+{
+    sim_object_hold(context);
+    while ((context->pending > 0 || context->calls > 0) && !sim_is_down()) {
+        sim_context_wait(context);
+    }
+    sim_object_drop(context);
+}
+
+long long sim_context_live(bool retains)
+{
+    long long count = 0;
+
+    if (retains) {
+        for (int i = 0; i < SIM_MAX_DEVICES; i++) {
+            count += sim.devices[i].retains;
+        }
+        return count;
+    }
+    for (uint32_t i = 0; i < sim_object_slots(KIND_CONTEXT); i++) {
+        struct sim_context *context = sim_object_at(KIND_CONTEXT, i);
+        count += context != NULL && context->active;
+    }
+    return count;
+}
+
+/* ---- making and ending ---- */
+
+static bool flags_are_valid(unsigned flags)
+{
+    unsigned schedule = flags & CU_CTX_SCHED_MASK;
+
+    return (flags & ~(unsigned)(CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX |
+                                CU_CTX_SYNC_MEMOPS)) == 0 &&
+           (schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN ||
+            schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC);
+}
+
+/* Puts a context into the state of a new one. */
+static void context_open(struct sim_context *context, unsigned flags, unsigned api_version)
+{
+    context->active = true;
+    context->abandoned = false;
+    context->broken = CUDA_SUCCESS;
+    context->flags = flags;
+    context->api_version = api_version;
+    context->id = ++last_id;
+    context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
+    context->peers = 0;
+    context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20;
+    context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+    context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+    context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    context->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
+}
+
+static struct sim_context *context_new(int device)
+{
+    struct sim_context *context = sim_object_new(KIND_CONTEXT, sizeof *context);
+
+    if (context != NULL) {
+        context->device = device;
+        pthread_cond_init(&context->done, NULL);
+    }
+    return context;
+}
+
+/* Takes away all that is in a context. From the first line on, calls in it answer that it is destroyed.
+ * The monitor is given up meanwhile. */
+static void context_shut(struct sim_context *context)
+{
+    sim_object_hold(context);
+    context->active = false;
+    context->abandoned = true;
+    sim_stream_wake_all();
+    sim_context_drain(context);
+    sim_stream_forget(context);
+    sim_event_forget(context);
+    sim_module_forget(context);
+    sim_memory_forget(context);
+    sim_host_forget(context);
+    sim_object_drop(context);
+}
+
+static CUresult stack_push(CUcontext handle)
+{
+    if (stack.depth == STACK_DEPTH) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stack.items[stack.depth++] = handle;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned flags, CUdevice device,
+                               unsigned api_version)
+{
+    CUresult result = sim_enter(call);
+    struct sim_context *context;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle == NULL || !flags_are_valid(flags)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!sim_device_is_valid(device)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    sim_lock();
+    context = context_new(device);
+    if (context == NULL) {
+        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    result = stack_push(sim_object_handle(context));
+    if (result != CUDA_SUCCESS) {
+        sim_object_close(context);
+        return sim_leave(result);
+    }
+    context_open(context, flags, api_version);
+    *handle = sim_object_handle(context);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    return context_create(CALL_cuCtxCreate_v2, context, flags, device, 3020);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
+                        CUdevice device)
+{
+    (void)params; /* execution affinity and the like: nothing here to apply them to */
+    return context_create(CALL_cuCtxCreate_v4, context, flags, device, 3020);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+    CUresult result = sim_enter(CALL_cuCtxDestroy_v2);
+    struct sim_context *context;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    result = sim_context_of(handle, &context);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    if (context->primary) {
+        return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    /* As if popped, where it is this thread's current one. Deeper in this stack, and in other threads',
+     * it stays and answers CONTEXT_IS_DESTROYED. */
+    if (stack.depth > 0 && stack.items[stack.depth - 1] == handle) {
+        stack.depth--;
+    }
+    sim_object_hold(context);
+    context_shut(context);
+    sim_object_close(context);
+    sim_object_drop(context);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* ---- the stack ---- */
+
+CUresult cuCtxPushCurrent_v2(CUcontext handle)
+{
+    CUresult result = sim_enter(CALL_cuCtxPushCurrent_v2);
+    struct sim_context *context;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_lock();
+    result = sim_context_of(handle, &context);
+    sim_unlock();
+    return result != CUDA_SUCCESS ? result : stack_push(handle);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *handle)
+{
+    CUresult result = sim_enter(CALL_cuCtxPopCurrent_v2);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (stack.depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    stack.depth--;
+    if (handle != NULL) {
+        *handle = stack.items[stack.depth];
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext handle)
+{
+    CUresult result = sim_enter(CALL_cuCtxSetCurrent);
+    struct sim_context *context;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle == NULL) {
+        if (stack.depth > 0) {
+            stack.depth--;
+        }
+        return CUDA_SUCCESS;
+    }
+    sim_lock();
+    result = sim_context_of(handle, &context);
+    sim_unlock();
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (stack.depth == 0) {
+        return stack_push(handle);
+    }
+    stack.items[stack.depth - 1] = handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *handle)
+{
+    CUresult result = sim_enter(CALL_cuCtxGetCurrent);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *handle = stack.depth > 0 ? stack.items[stack.depth - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+
+/* ---- what a context knows about itself ---- */
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxGetDevice, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (device == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *device = context->device;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxGetFlags, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (flags == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *flags = context->flags;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* A context by handle, or the current one for NULL; on success the monitor is held. */
+static CUresult context_enter_handle(enum sim_call call, CUcontext handle,
+                                     struct sim_context **context)
+{
+    CUresult result;
+
+    if (handle == NULL) {
+        return sim_enter_current(call, context);
+    }
+    result = sim_enter(call);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_lock();
+    result = sim_context_of(handle, context);
+    if (result != CUDA_SUCCESS) {
+        sim_unlock();
+    }
+    return result;
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
+{
+    struct sim_context *context;
+    CUresult result = context_enter_handle(CALL_cuCtxGetId, handle, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (id == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *id = context->id;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
+{
+    struct sim_context *context;
+    CUresult result = context_enter_handle(CALL_cuCtxGetApiVersion, handle, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (version == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *version = context->api_version;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxSynchronize, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_object_hold(context);
+    result = sim_stream_settle_all(context);
+    if (result == CUDA_SUCCESS && context->active) {
+        sim_pool_settle(context->device);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = context->broken;
+    }
+    sim_object_drop(context);
+    return sim_leave(result);
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxSetLimit, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if ((unsigned)limit >= SIM_LIMITS) {
+        return sim_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
+    }
+    context->limits[limit] = value;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxGetLimit, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (value == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if ((unsigned)limit >= SIM_LIMITS) {
+        return sim_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
+    }
+    *value = context->limits[limit];
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache *config)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxGetCacheConfig, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (config == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *config = context->cache_config;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSetCacheConfig(CUfunc_cache config)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxSetCacheConfig, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    context->cache_config = config;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxGetStreamPriorityRange, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (least != NULL) {
+        *least = LEAST_PRIORITY;
+    }
+    if (greatest != NULL) {
+        *greatest = GREATEST_PRIORITY;
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
+{
+    struct sim_context *context, *peer;
+    CUresult result = sim_enter_current(CALL_cuCtxEnablePeerAccess, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = sim_context_of(handle, &peer);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    if (flags != 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (peer->device == context->device) {
+        return sim_leave(peer == context ? CUDA_ERROR_INVALID_CONTEXT
+                                         : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    }
+    if (context->peers & 1u << peer->device) {
+        return sim_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    }
+    context->peers |= 1u << peer->device;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* ---- primary contexts ---- */
+
+/* sim_enter, the device checked, and the monitor held on success. */
+static CUresult primary_enter(enum sim_call call, CUdevice device)
+{
+    CUresult result = sim_enter(call);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (!sim_device_is_valid(device)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    sim_lock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
+{
+    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxRetain, device);
+    struct sim_device *home;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    home = &sim.devices[device];
+    if (home->primary == NULL) {
+        home->primary = context_new(device);
+        if (home->primary == NULL) {
+            return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        home->primary->primary = true;
+    }
+    /* Another thread may be taking it down this moment. */
+    while (home->primary->abandoned) {
+        sim_context_wait(home->primary);
+    }
+    if (!home->primary->active) {
+        context_open(home->primary, home->primary_flags, 3020);
+    }
+    home->retains++;
+    *handle = sim_object_handle(home->primary);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* The handle outlives its context: it is current where it was, and good again after the next retain. */
+static void primary_shut(struct sim_context *context)
+{
+    if (context->active) {
+        context_shut(context);
+        context->abandoned = false;
+        sim_context_wake(context);
+    }
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxRelease_v2, device);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (sim.devices[device].retains == 0) {
+        return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    sim.devices[device].retains--;
+    if (sim.devices[device].retains == 0) {
+        primary_shut(sim.devices[device].primary);
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
+{
+    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxSetFlags_v2, device);
+    struct sim_device *home;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (!flags_are_valid(flags)) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    home = &sim.devices[device];
+    home->primary_flags = flags;
+    if (home->primary != NULL && home->primary->active) {
+        home->primary->flags = flags;
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
+{
+    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxGetState, device);
+    struct sim_device *home;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (flags == NULL || active == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    home = &sim.devices[device];
+    *flags = home->primary_flags;
+    *active = home->primary != NULL && home->primary->active;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxReset_v2, device);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (sim.devices[device].primary != NULL) {
+        sim.devices[device].retains = 0;
+        primary_shut(sim.devices[device].primary);
+    }
+    return sim_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,275 @@
+/* The knobs, from the environment and from tests. */
+#include "sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_MEMORY (8ull << 30)
+#define DEFAULT_VERSION 13000
+#define DEFAULT_REGISTRATION_LIMIT (512ull << 30)
+
+struct sim_knobs sim_knobs = {
+    .devices = 1,
+    .memory = DEFAULT_MEMORY,
+    .version = DEFAULT_VERSION,
+    .registration_limit = DEFAULT_REGISTRATION_LIMIT,
+};
+
+/* Reads a whole number with an optional K, M or G (powers of 1024). */
+static bool number_parse(const char *text, unsigned long long *value)
+{
+    unsigned long long number;
+    unsigned shift = 0;
+    char *end;
+
+    errno = 0;
+    number = strtoull(text, &end, 10);
+    if (end == text || text[0] == '-' || errno != 0) {
+        return false;
+    }
+    if (*end == 'K' || *end == 'k') {
+        shift = 10;
+    } else if (*end == 'M' || *end == 'm') {
+        shift = 20;
+    } else if (*end == 'G' || *end == 'g') {
+        shift = 30;
+    }
+    if (shift != 0) {
+        end++;
+    }
+    if (*end != '\0' || number > ~0ull >> shift) {
+        return false;
+    }
+    *value = number << shift;
+    return true;
+}
+
+static int set_devices(unsigned long long value)
+{
+    return value > SIM_MAX_DEVICES ? -1 : cudriver_sim_set_devices((int)value);
+}
+
+static int set_version(unsigned long long value)
+{
+    return value > 1000000 ? -1 : cudriver_sim_set_driver_version((int)value);
+}
+
+/* A knob that the environment sets to a number. A value that makes no sense is said, not swallowed. */
+static void knob_from_environment(const char *name, int (*set)(unsigned long long))
+{
+    const char *text = getenv(name);
+    unsigned long long value;
+
+    if (text == NULL || text[0] == '\0') {
+        return;
+    }
+    if (!number_parse(text, &value) || set(value) != 0) {
+        fprintf(stderr, "cudriver simulated driver: %s=%s is not understood and has no effect\n", name,
+                text);
+    }
+}
+
+static void text_from_environment(const char *name, int (*set)(const char *))
+{
+    const char *text = getenv(name);
+
+    if (text != NULL && text[0] != '\0' && set(text) != 0) {
+        fprintf(stderr, "cudriver simulated driver: %s=%s is not understood\n", name, text);
+    }
+}
+
+__attribute__((constructor)) static void read_environment(void)
+{
+    text_from_environment("CUDRIVER_SIM_PROFILE", cudriver_sim_set_profile);
+    knob_from_environment("CUDRIVER_SIM_DEVICES", set_devices);
+    knob_from_environment("CUDRIVER_SIM_MEMORY", cudriver_sim_set_memory);
+    knob_from_environment("CUDRIVER_SIM_DRIVER_VERSION", set_version);
+    knob_from_environment("CUDRIVER_SIM_LATENCY_US", cudriver_sim_set_latency);
+    knob_from_environment("CUDRIVER_SIM_BANDWIDTH", cudriver_sim_set_bandwidth);
+    text_from_environment("CUDRIVER_SIM_FAIL", cudriver_sim_fail);
+}
+
+SIM_EXPORT int cudriver_sim_version(void)
+{
+    return CUDRIVER_SIM_VERSION;
+}
+
+SIM_EXPORT void cudriver_sim_reset(void)
+{
+    atomic_store(&sim_knobs.devices, 1);
+    atomic_store(&sim_knobs.memory, DEFAULT_MEMORY);
+    atomic_store(&sim_knobs.latency, 0);
+    atomic_store(&sim_knobs.bandwidth, 0);
+    atomic_store(&sim_knobs.registration_limit, DEFAULT_REGISTRATION_LIMIT);
+    cudriver_sim_set_profile("default");
+    cudriver_sim_clear_faults();
+    cudriver_sim_reset_counts();
+    cudriver_sim_release();
+    read_environment();
+}
+
+SIM_EXPORT int cudriver_sim_set_devices(int count)
+{
+    if (count < 0 || count > SIM_MAX_DEVICES) {
+        return -1;
+    }
+    atomic_store(&sim_knobs.devices, count);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_memory(unsigned long long bytes)
+{
+    if (bytes == 0 || bytes > 1ull << 40) {
+        return -1;
+    }
+    atomic_store(&sim_knobs.memory, bytes);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_driver_version(int version)
+{
+    if (version < 1000) {
+        return -1;
+    }
+    atomic_store(&sim_knobs.version, version);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_latency(unsigned long long microseconds)
+{
+    if (microseconds > 3600000000ull) {
+        return -1;
+    }
+    atomic_store(&sim_knobs.latency, microseconds);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_bandwidth(unsigned long long bytes_per_second)
+{
+    atomic_store(&sim_knobs.bandwidth, bytes_per_second);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_registration_limit(unsigned long long bytes)
+{
+    atomic_store(&sim_knobs.registration_limit, bytes != 0 ? bytes : DEFAULT_REGISTRATION_LIMIT);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_profile(const char *name)
+{
+    static const struct profile {
+        const char *name;
+        int version;
+        bool stub;
+        bool no_device;
+    } profiles[] = {
+        {"default", DEFAULT_VERSION, false, false},
+        {"stub", DEFAULT_VERSION, true, false},
+        {"old", 11000, false, false},
+        {"too_old", 10020, false, false},
+        {"no_device", DEFAULT_VERSION, false, true},
+    };
+
+    for (size_t i = 0; i < sizeof profiles / sizeof profiles[0]; i++) {
+        if (strcmp(profiles[i].name, name) == 0) {
+            atomic_store(&sim_knobs.version, profiles[i].version);
+            atomic_store(&sim_knobs.stub, profiles[i].stub);
+            atomic_store(&sim_knobs.no_device, profiles[i].no_device);
+            return 0;
+        }
+    }
+    return -1;
+}
+
+SIM_EXPORT int cudriver_sim_poison(void)
+{
+    return SIM_POISON;
+}
+
+static long long live_count(const char *what)
+{
+    static const char *const names[] = {
+        "contexts",      "primary_retains",    "streams",     "events",           "allocations",
+        "registrations", "registration_bytes", "host_allocs", "host_alloc_bytes", "allocation_bytes",
+        "device_bytes",  "pools",              "modules",     "workers",          "pending",
+    };
+    size_t i = 0;
+
+    while (i < sizeof names / sizeof names[0] && strcmp(names[i], what) != 0) {
+        i++;
+    }
+    switch (i) {
+    case 0:
+        return sim_context_live(false);
+    case 1:
+        return sim_context_live(true);
+    case 2:
+        return sim_stream_live(false);
+    case 3:
+        return sim_event_live();
+    case 4:
+        return sim_memory_live(false);
+    case 5:
+        return sim_host_live(false, false);
+    case 6:
+        return sim_host_live(false, true);
+    case 7:
+        return sim_host_live(true, false);
+    case 8:
+        return sim_host_live(true, true);
+    case 9:
+        return sim_memory_live(true);
+    case 10:
+        return sim_memory_taken();
+    case 11:
+        return sim_pool_live();
+    case 12:
+        return sim_module_live();
+    case 13:
+        return (long long)sim.workers;
+    case 14:
+        return sim_stream_live(true);
+    default:
+        return -1;
+    }
+}
+
+SIM_EXPORT long long cudriver_sim_live(const char *what)
+{
+    long long count;
+
+    sim_lock();
+    count = live_count(what);
+    sim_unlock();
+    return count;
+}
+
+SIM_EXPORT void cudriver_sim_hold(void)
+{
+    sim_lock();
+    sim.held = true;
+    sim.steps = 0;
+    sim_unlock();
+}
+
+SIM_EXPORT void cudriver_sim_step(unsigned long long count)
+{
+    sim_lock();
+    if (sim.held) {
+        sim.steps += count;
+        sim_stream_wake_all();
+    }
+    sim_unlock();
+}
+
+SIM_EXPORT void cudriver_sim_release(void)
+{
+    sim_lock();
+    sim.held = false;
+    sim.steps = 0;
+    sim_stream_wake_all();
+    sim_unlock();
+}

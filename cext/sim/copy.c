@@ -1,0 +1,760 @@
+/*
+ * Copies and fills.
+ *
+ * Every copy is one shape: rows of `width` bytes, `height` of them in a slice, `depth` slices, with a
+ * pitch on either side. When it happens:
+ *   blocking calls                at once in the calling thread, when the NULL stream's turn has come;
+ *                                 device to device only waits where it must, as hardware does
+ *   asynchronous, page-locked     later, on the stream; the source is read then
+ *   asynchronous, from pageable   up to 64 KiB: the source is read during the call, the rest later;
+ *                                 beyond: over when the call returns
+ *   asynchronous, to pageable     over when the call returns
+ */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGED_BYTES ((size_t)64 << 10)
+#define MAX_PITCH ((size_t)2147483647)
+
+struct side {
+    bool host; /* a host pointer, page-locked or not; else an address that the device can use */
+    uintptr_t address;
+    size_t pitch;
+    size_t slice;
+};
+
+struct shape {
+    struct side dst, src;
+    size_t width, height, depth;
+};
+
+static size_t shape_bytes(const struct shape *shape)
+{
+    return shape->width * shape->height * shape->depth;
+}
+
+/* From the first byte of a side to behind its last. */
+static size_t side_extent(const struct shape *shape, const struct side *side)
+{
+    return (shape->depth - 1) * side->slice + (shape->height - 1) * side->pitch + shape->width;
+}
+
+/* In the monitor. Pins a side; host memory is the caller's to keep. */
+static CUresult side_pin(const struct shape *shape, const struct side *side, struct sim_pin *pin)
+{
+    if (side->host) {
+        pin->block = NULL;
+        pin->bytes = (char *)side->address;
+        return CUDA_SUCCESS;
+    }
+    return sim_memory_pin(side->address, side_extent(shape, side), pin);
+}
+
+static CUresult shape_pin(const struct shape *shape, struct sim_pin *dst, struct sim_pin *src)
+{
+    CUresult result = side_pin(shape, &shape->dst, dst);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = side_pin(shape, &shape->src, src);
+    if (result != CUDA_SUCCESS) {
+        sim_memory_unpin(dst);
+    }
+    return result;
+}
+
+/* In the monitor. Whether both sides are memory that such a copy may use. */
+static CUresult shape_check(const struct shape *shape)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (shape_bytes(shape) == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (!shape->dst.host) {
+        result = sim_memory_check(shape->dst.address, side_extent(shape, &shape->dst));
+    }
+    if (result == CUDA_SUCCESS && !shape->src.host) {
+        result = sim_memory_check(shape->src.address, side_extent(shape, &shape->src));
+    }
+    return result;
+}
+
+/* Moves the bytes, without the monitor. */
+static void shape_move(const struct shape *shape, char *dst, const char *src)
+{
+    if (shape->height == 1 && shape->depth == 1) {
+        memmove(dst, src, shape->width);
+        return;
+    }
+    for (size_t z = 0; z < shape->depth; z++) {
+        for (size_t y = 0; y < shape->height; y++) {
+            memmove(dst + z * shape->dst.slice + y * shape->dst.pitch,
+                    src + z * shape->src.slice + y * shape->src.pitch, shape->width);
+        }
+    }
+}
+
+/* Without the monitor. INVALID_VALUE where a side is no memory any more. */
+static CUresult shape_copy(const struct shape *shape)
+{
+    struct sim_pin dst, src;
+    CUresult result;
+
+    if (shape_bytes(shape) == 0) {
+        return CUDA_SUCCESS;
+    }
+    sim_lock();
+    result = shape_pin(shape, &dst, &src);
+    sim_unlock();
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    shape_move(shape, dst.bytes, src.bytes);
+    sim_lock();
+    sim_memory_unpin(&dst);
+    sim_memory_unpin(&src);
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* ---- on a stream ---- */
+
+struct copy_op {
+    struct sim_op op;
+    struct shape shape;
+    char *staged; /* owned; the source's bytes, read when the copy was issued */
+};
+
+static CUresult copy_run(struct sim_stream *stream, struct sim_op *op)
+{
+    struct copy_op *copy = (struct copy_op *)op;
+
+    (void)stream;
+    return shape_copy(&copy->shape) == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static void copy_finish(struct sim_stream *stream, struct sim_op *op, bool issued)
+{
+    (void)stream;
+    (void)issued;
+    free(((struct copy_op *)op)->staged);
+}
+
+static struct copy_op *copy_new(const struct shape *shape)
+{
+    struct copy_op *copy = sim_op_new(sizeof *copy);
+
+    if (copy != NULL) {
+        copy->op.run = copy_run;
+        copy->op.finish = copy_finish;
+        copy->op.bytes = shape_bytes(shape);
+        copy->shape = *shape;
+    }
+    return copy;
+}
+
+/* Packs the source into memory of the operation's own. Without the monitor. */
+static bool copy_stage(struct copy_op *copy)
+{
+    struct shape pack = copy->shape;
+    size_t bytes = shape_bytes(&copy->shape);
+
+    copy->staged = malloc(bytes);
+    if (copy->staged == NULL) {
+        return false;
+    }
+    pack.dst.pitch = pack.width;
+    pack.dst.slice = pack.width * pack.height;
+    shape_move(&pack, copy->staged, (const char *)copy->shape.src.address);
+    copy->shape.src.address = (uintptr_t)copy->staged;
+    copy->shape.src.pitch = pack.dst.pitch;
+    copy->shape.src.slice = pack.dst.slice;
+    return true;
+}
+
+static bool side_is_pageable(const struct shape *shape, const struct side *side)
+{
+    return side->host && !sim_host_is_locked(side->address, side_extent(shape, side));
+}
+
+/* In the monitor, which may be given up meanwhile. Puts a checked copy on a stream. */
+static CUresult copy_issue(struct sim_stream *stream, const struct shape *shape)
+{
+    struct copy_op *copy;
+    bool from_pageable, to_pageable;
+
+    if (shape_bytes(shape) == 0) {
+        return CUDA_SUCCESS;
+    }
+    from_pageable = side_is_pageable(shape, &shape->src);
+    to_pageable = side_is_pageable(shape, &shape->dst);
+    copy = copy_new(shape);
+    if (copy == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (to_pageable || (from_pageable && copy->op.bytes > STAGED_BYTES)) {
+        return sim_stream_issue_and_wait(stream, &copy->op);
+    }
+    if (from_pageable) {
+        bool staged;
+        CUresult result;
+        sim_object_hold(stream);
+        sim_context_work_begin(stream->context);
+        sim_unlock();
+        staged = copy_stage(copy);
+        sim_lock();
+        if (staged) {
+            result = sim_stream_issue(stream, &copy->op);
+        } else {
+            sim_op_drop(&copy->op);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        sim_context_work_end(stream->context);
+        sim_object_drop(stream);
+        return result;
+    }
+    return sim_stream_issue(stream, &copy->op);
+}
+
+/* An asynchronous call: begins it, checks, issues. */
+static CUresult copy_async(enum sim_call call, const struct shape *shape, CUstream handle)
+{
+    struct sim_context *context;
+    struct sim_stream *stream;
+    CUresult result = sim_enter_current(call, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = sim_stream_of(handle, context, &stream);
+    if (result == CUDA_SUCCESS) {
+        result = shape_check(shape);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = copy_issue(stream, shape);
+    }
+    return sim_leave(result);
+}
+
+/* ---- at once ---- */
+
+/* In the monitor, given up meanwhile. */
+static CUresult copy_now(struct sim_context *context, const struct shape *shape)
+{
+    CUresult result = shape_check(shape);
+
+    if (result != CUDA_SUCCESS || shape_bytes(shape) == 0) {
+        return result;
+    }
+    sim_context_work_begin(context);
+    result = sim_stream_settle(context);
+    if (result == CUDA_SUCCESS) {
+        result = context->broken;
+    }
+    if (result == CUDA_SUCCESS) {
+        sim_unlock();
+        sim_stream_cost(shape_bytes(shape), context);
+        result = shape_copy(shape);
+        sim_lock();
+    }
+    sim_context_work_end(context);
+    return result;
+}
+
+static CUresult copy_sync(enum sim_call call, const struct shape *shape)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(call, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return sim_leave(copy_now(context, shape));
+}
+
+/* From device to device the host does not wait: the copy is put on the NULL stream, unless nothing is
+ * under way and it may as well be done here. */
+static CUresult copy_between(enum sim_call call, const struct shape *shape)
+{
+    struct sim_context *context;
+    struct sim_stream *stream;
+    CUresult result = sim_enter_current(call, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = sim_stream_of(NULL, context, &stream);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    if (sim_stream_is_idle(stream)) {
+        return sim_leave(copy_now(context, shape));
+    }
+    result = shape_check(shape);
+    if (result == CUDA_SUCCESS) {
+        result = copy_issue(stream, shape);
+    }
+    return sim_leave(result);
+}
+
+/* ---- one dimension ---- */
+
+static struct shape flat(bool dst_host, uintptr_t dst, bool src_host, uintptr_t src, size_t bytes)
+{
+    return (struct shape){
+        .dst = {.host = dst_host, .address = dst, .pitch = bytes, .slice = bytes},
+        .src = {.host = src_host, .address = src, .pitch = bytes, .slice = bytes},
+        .width = bytes,
+        .height = 1,
+        .depth = 1,
+    };
+}
+
+/* A host pointer that lies in the devices' address space, or is NULL, is none. */
+static bool is_host_pointer(const void *pointer)
+{
+    return pointer != NULL && !sim_space_owns((uintptr_t)pointer);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
+{
+    struct shape shape = flat(false, dst, is_host_pointer(src), (uintptr_t)src, bytes);
+
+    return copy_sync(CALL_cuMemcpyHtoD_v2, &shape);
+}
+
+CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
+{
+    struct shape shape = flat(is_host_pointer(dst), (uintptr_t)dst, false, src, bytes);
+
+    return copy_sync(CALL_cuMemcpyDtoH_v2, &shape);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+    struct shape shape = flat(false, dst, false, src, bytes);
+
+    return copy_between(CALL_cuMemcpyDtoD_v2, &shape);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
+{
+    struct shape shape = flat(false, dst, is_host_pointer(src), (uintptr_t)src, bytes);
+
+    return copy_async(CALL_cuMemcpyHtoDAsync_v2, &shape, stream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    struct shape shape = flat(is_host_pointer(dst), (uintptr_t)dst, false, src, bytes);
+
+    return copy_async(CALL_cuMemcpyDtoHAsync_v2, &shape, stream);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    struct shape shape = flat(false, dst, false, src, bytes);
+
+    return copy_async(CALL_cuMemcpyDtoDAsync_v2, &shape, stream);
+}
+
+/* In the monitor. Whether the two contexts that a peer copy names exist. */
+static CUresult peers_check(CUcontext dst, CUcontext src)
+{
+    struct sim_context *context;
+    CUresult result = sim_context_of(dst, &context);
+
+    return result != CUDA_SUCCESS ? result : sim_context_of(src, &context);
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
+                      size_t bytes)
+{
+    struct shape shape = flat(false, dst, false, src, bytes);
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemcpyPeer, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = peers_check(dst_context, src_context);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    /* It is in turn with the work of both contexts. */
+    for (int i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
+        struct sim_context *other;
+        result = sim_context_of(i == 0 ? dst_context : src_context, &other);
+        if (result == CUDA_SUCCESS) {
+            sim_context_work_begin(other);
+            result = sim_stream_settle(other);
+            sim_context_work_end(other);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        result = sim_context_current(&context);
+    }
+    return sim_leave(result != CUDA_SUCCESS ? result : copy_now(context, &shape));
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
+                           CUcontext src_context, size_t bytes, CUstream handle)
+{
+    struct shape shape = flat(false, dst, false, src, bytes);
+    struct sim_context *context;
+    struct sim_stream *stream;
+    CUresult result = sim_enter_current(CALL_cuMemcpyPeerAsync, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = peers_check(dst_context, src_context);
+    if (result == CUDA_SUCCESS) {
+        result = sim_stream_of(handle, context, &stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = shape_check(&shape);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = copy_issue(stream, &shape);
+    }
+    return sim_leave(result);
+}
+
+/* ---- two and three dimensions ---- */
+
+/* One side of a descriptor; false where it makes no sense. */
+struct box_side {
+    size_t x, y, z;
+    CUmemorytype type;
+    uintptr_t host;
+    CUdeviceptr device;
+    size_t pitch;
+    size_t height; /* rows in a slice; 0: one slice only */
+};
+
+static bool box_resolve(const struct box_side *box, size_t width, size_t rows, size_t max_pitch,
+                        struct side *side)
+{
+    if (box->pitch < box->x + width || box->pitch > max_pitch ||
+        (box->height != 0 && box->height < box->y + rows)) {
+        return false;
+    }
+    switch (box->type) {
+    case CU_MEMORYTYPE_HOST:
+        side->host = is_host_pointer((const void *)box->host);
+        side->address = box->host;
+        break;
+    case CU_MEMORYTYPE_DEVICE:
+        side->host = false;
+        side->address = (uintptr_t)box->device;
+        break;
+    case CU_MEMORYTYPE_UNIFIED:
+        side->host = is_host_pointer((const void *)(uintptr_t)box->device);
+        side->address = (uintptr_t)box->device;
+        break;
+    default:
+        return false; /* arrays: there are none here */
+    }
+    side->pitch = box->pitch;
+    side->slice = box->pitch * box->height;
+    side->address += box->z * side->slice + box->y * box->pitch + box->x;
+    return true;
+}
+
+static bool shape_from_2d(const CUDA_MEMCPY2D *copy, size_t max_pitch, struct shape *shape)
+{
+    struct box_side dst, src;
+
+    if (copy == NULL) {
+        return false;
+    }
+    dst = (struct box_side){copy->dstXInBytes, copy->dstY, 0, copy->dstMemoryType,
+                            (uintptr_t)copy->dstHost, copy->dstDevice, copy->dstPitch, 0};
+    src = (struct box_side){copy->srcXInBytes, copy->srcY, 0, copy->srcMemoryType,
+                            (uintptr_t)copy->srcHost, copy->srcDevice, copy->srcPitch, 0};
+    shape->width = copy->WidthInBytes;
+    shape->height = copy->Height;
+    shape->depth = 1;
+    return box_resolve(&dst, shape->width, shape->height, max_pitch, &shape->dst) &&
+           box_resolve(&src, shape->width, shape->height, max_pitch, &shape->src);
+}
+
+static bool shape_from_3d(const CUDA_MEMCPY3D *copy, struct shape *shape)
+{
+    struct box_side dst, src;
+
+    if (copy == NULL || copy->srcLOD != 0 || copy->dstLOD != 0 || copy->reserved0 != NULL ||
+        copy->reserved1 != NULL) {
+        return false;
+    }
+    dst = (struct box_side){copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstMemoryType,
+                            (uintptr_t)copy->dstHost, copy->dstDevice, copy->dstPitch,
+                            copy->dstHeight};
+    src = (struct box_side){copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcMemoryType,
+                            (uintptr_t)copy->srcHost, copy->srcDevice, copy->srcPitch,
+                            copy->srcHeight};
+    if (copy->Depth > 1 && (copy->srcHeight == 0 || copy->dstHeight == 0)) {
+        return false;
+    }
+    shape->width = copy->WidthInBytes;
+    shape->height = copy->Height;
+    shape->depth = copy->Depth;
+    return box_resolve(&dst, shape->width, shape->height, MAX_PITCH, &shape->dst) &&
+           box_resolve(&src, shape->width, shape->height, MAX_PITCH, &shape->src);
+}
+
+/* A blocking call with a shape that may be wrong: being called comes before that. */
+static CUresult box_sync(enum sim_call call, const struct shape *shape, bool sensible)
+{
+    CUresult result;
+
+    if (sensible) {
+        return shape->dst.host || shape->src.host ? copy_sync(call, shape) : copy_between(call, shape);
+    }
+    result = sim_enter(call);
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult box_async(enum sim_call call, const struct shape *shape, bool sensible, CUstream stream)
+{
+    CUresult result;
+
+    if (sensible) {
+        return copy_async(call, shape, stream);
+    }
+    result = sim_enter(call);
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
+{
+    struct shape shape;
+    bool sensible = shape_from_2d(copy, SIZE_MAX, &shape);
+
+    return box_sync(CALL_cuMemcpy2DUnaligned_v2, &shape, sensible);
+}
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
+{
+    struct shape shape;
+    bool sensible = shape_from_2d(copy, MAX_PITCH, &shape);
+
+    return box_async(CALL_cuMemcpy2DAsync_v2, &shape, sensible, stream);
+}
+
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
+{
+    struct shape shape;
+    bool sensible = shape_from_3d(copy, &shape);
+
+    return box_sync(CALL_cuMemcpy3D_v2, &shape, sensible);
+}
+
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    struct shape shape;
+    bool sensible = shape_from_3d(copy, &shape);
+
+    return box_async(CALL_cuMemcpy3DAsync_v2, &shape, sensible, stream);
+}
+
+/* ---- many at once ---- */
+
+static CUresult batch_copy(enum sim_call call, CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+                           size_t count, CUmemcpyAttributes *attrs, size_t *attr_indices,
+                           size_t attr_count, size_t *failed, CUstream handle)
+{
+    struct sim_context *context;
+    struct sim_stream *stream;
+    CUresult result = sim_enter_current(call, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (failed != NULL) {
+        *failed = SIZE_MAX; /* not one particular copy */
+    }
+    if (dsts == NULL || srcs == NULL || sizes == NULL || attrs == NULL || attr_indices == NULL ||
+        count == 0 || attr_count == 0 || attr_count > count || attr_indices[0] != 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (size_t i = 0; i < attr_count; i++) {
+        if ((i > 0 && attr_indices[i] <= attr_indices[i - 1]) || attr_indices[i] >= count ||
+            attrs[i].srcAccessOrder < CU_MEMCPY_SRC_ACCESS_ORDER_STREAM ||
+            (int)attrs[i].srcAccessOrder > 3) {
+            return sim_leave(CUDA_ERROR_INVALID_VALUE);
+        }
+    }
+    result = sim_stream_of(handle, context, &stream);
+    if (result == CUDA_SUCCESS && stream->implicit) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    /* All are looked at before the first is issued: a refused batch has done nothing. */
+    for (int issue = 0; issue < 2; issue++) {
+        for (size_t i = 0; i < count; i++) {
+            struct shape shape =
+                flat(is_host_pointer((void *)(uintptr_t)dsts[i]), (uintptr_t)dsts[i],
+                     is_host_pointer((void *)(uintptr_t)srcs[i]), (uintptr_t)srcs[i], sizes[i]);
+            result = dsts[i] == 0 || srcs[i] == 0 || sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
+                     : issue == 0                                  ? shape_check(&shape)
+                                                                   : copy_issue(stream, &shape);
+            if (result != CUDA_SUCCESS) {
+                if (failed != NULL) {
+                    *failed = i;
+                }
+                return sim_leave(result);
+            }
+        }
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                            CUmemcpyAttributes *attrs, size_t *attr_indices, size_t attr_count,
+                            size_t *failed, CUstream stream)
+{
+    return batch_copy(CALL_cuMemcpyBatchAsync, dsts, srcs, sizes, count, attrs, attr_indices,
+                      attr_count, failed, stream);
+}
+
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                               CUmemcpyAttributes *attrs, size_t *attr_indices, size_t attr_count,
+                               CUstream stream)
+{
+    return batch_copy(CALL_cuMemcpyBatchAsync_v2, dsts, srcs, sizes, count, attrs, attr_indices,
+                      attr_count, NULL, stream);
+}
+
+/* ---- fills ---- */
+
+struct fill_op {
+    struct sim_op op;
+    CUdeviceptr dst;
+    size_t pitch, width, height; /* width in elements */
+    uint32_t value;
+    unsigned element; /* bytes of one */
+};
+
+static void fill_row(char *row, uint32_t value, unsigned element, size_t count)
+{
+    if (element == 1) {
+        memset(row, (int)value, count);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (element == 2) {
+            ((uint16_t *)(void *)row)[i] = (uint16_t)value;
+        } else {
+            ((uint32_t *)(void *)row)[i] = value;
+        }
+    }
+}
+
+static size_t fill_extent(const struct fill_op *fill)
+{
+    return (fill->height - 1) * fill->pitch + fill->width * fill->element;
+}
+
+static CUresult fill_run(struct sim_stream *stream, struct sim_op *op)
+{
+    struct fill_op *fill = (struct fill_op *)op;
+    struct sim_pin pin;
+    CUresult result;
+
+    (void)stream;
+    sim_lock();
+    result = sim_memory_pin(fill->dst, fill_extent(fill), &pin);
+    sim_unlock();
+    if (result != CUDA_SUCCESS) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    for (size_t y = 0; y < fill->height; y++) {
+        fill_row(pin.bytes + y * fill->pitch, fill->value, fill->element, fill->width);
+    }
+    sim_lock();
+    sim_memory_unpin(&pin);
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+static CUresult fill_async(enum sim_call call, CUdeviceptr dst, size_t pitch, uint32_t value,
+                           unsigned element, size_t width, size_t height, CUstream handle)
+{
+    struct sim_context *context;
+    struct sim_stream *stream;
+    CUresult result = sim_enter_current(call, &context);
+    struct fill_op *fill;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = sim_stream_of(handle, context, &stream);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    if (dst % element != 0 || (height > 1 && (pitch % element != 0 || pitch < width * element))) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (width == 0 || height == 0) {
+        return sim_leave(CUDA_SUCCESS);
+    }
+    fill = sim_op_new(sizeof *fill);
+    if (fill == NULL) {
+        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    fill->op.run = fill_run;
+    fill->op.bytes = width * height * element;
+    fill->dst = dst;
+    fill->pitch = pitch;
+    fill->width = width;
+    fill->height = height;
+    fill->value = value;
+    fill->element = element;
+    result = sim_memory_check(dst, fill_extent(fill));
+    if (result != CUDA_SUCCESS) {
+        sim_op_drop(&fill->op);
+        return sim_leave(result);
+    }
+    return sim_leave(sim_stream_issue(stream, &fill->op));
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
+{
+    return fill_async(CALL_cuMemsetD8Async, dst, count, value, 1, count, 1, stream);
+}
+
+CUresult cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t count, CUstream stream)
+{
+    return fill_async(CALL_cuMemsetD16Async, dst, 0, value, 2, count, 1, stream);
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count, CUstream stream)
+{
+    return fill_async(CALL_cuMemsetD32Async, dst, 0, value, 4, count, 1, stream);
+}
+
+CUresult cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width,
+                           size_t height, CUstream stream)
+{
+    return fill_async(CALL_cuMemsetD2D8Async, dst, pitch, value, 1, width, height, stream);
+}
+
+CUresult cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short value, size_t width,
+                            size_t height, CUstream stream)
+{
+    return fill_async(CALL_cuMemsetD2D16Async, dst, pitch, value, 2, width, height, stream);
+}
+
+CUresult cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int value, size_t width,
+                            size_t height, CUstream stream)
+{
+    return fill_async(CALL_cuMemsetD2D32Async, dst, pitch, value, 4, width, height, stream);
+}

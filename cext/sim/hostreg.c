@@ -1,0 +1,317 @@
+/* Page-locked host memory: what the driver allocates, and what is registered with it. */
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct host {
+    struct sim_range range;
+    struct sim_context *context; /* borrowed: the range goes with the context */
+    unsigned flags;
+    bool allocated;  /* by cuMemHostAlloc */
+    bool leaving;    /* being freed or unregistered */
+    size_t mapping;  /* allocated: bytes of the mapping */
+};
+
+bool sim_host_is_locked(uintptr_t address, size_t bytes)
+{
+    /* Ranges side by side count as one. */
+    while (bytes > 0) {
+        struct sim_range *range = sim_range_find(sim.hosts, address);
+        size_t rest;
+        if (range == NULL) {
+            return false;
+        }
+        rest = range->bytes - (address - range->start);
+        if (rest >= bytes) {
+            return true;
+        }
+        address += rest;
+        bytes -= rest;
+    }
+    return true;
+}
+
+bool sim_host_info(uintptr_t address, struct sim_host_info *info)
+{
+    struct host *host = (struct host *)sim_range_find(sim.hosts, address);
+
+    if (host == NULL) {
+        return false;
+    }
+    info->start = host->range.start;
+    info->bytes = host->range.bytes;
+    info->context = host->context;
+    info->mapped = true; /* with unified addressing all of it is */
+    return true;
+}
+
+/* In the monitor, given up meanwhile. */
+static void host_remove(struct host *host)
+{
+    sim_range_remove(&sim.hosts, &host->range);
+    if (host->allocated) {
+        sim_unlock();
+        munmap((void *)host->range.start, host->mapping);
+        sim_lock();
+    }
+    free(host);
+}
+
+/* The bytes of cuMemHostAlloc go with the context; those of a registration are somebody else's. */
+void sim_host_forget(struct sim_context *context)
+{
+    struct sim_range *range = sim_range_next(sim.hosts, 0);
+
+    while (range != NULL) {
+        struct host *host = (struct host *)range;
+        uintptr_t end = range->start + range->bytes;
+        if (host->context == context) {
+            host_remove(host);
+        }
+        range = sim_range_next(sim.hosts, end);
+    }
+}
+
+long long sim_host_live(bool allocated, bool bytes)
+{
+    struct sim_range *range = sim_range_next(sim.hosts, 0);
+    long long sum = 0;
+
+    while (range != NULL) {
+        if (((struct host *)range)->allocated == allocated) {
+            sum += bytes ? (long long)range->bytes : 1;
+        }
+        range = sim_range_next(sim.hosts, range->start + range->bytes);
+    }
+    return sum;
+}
+
+/* ---- allocation ---- */
+
+CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)
+{
+    const unsigned known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemHostAlloc, &context);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct host *host;
+    void *memory;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (address == NULL || bytes == 0 || (flags & ~known) != 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (bytes > SIZE_MAX - page) {
+        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    sim_context_work_begin(context);
+    sim_unlock();
+    size_t mapping = (bytes + page - 1) & ~(page - 1);
+    memory = mmap(NULL, mapping, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    host = calloc(1, sizeof *host);
+    sim_lock();
+    sim_context_work_end(context);
+    if (memory == MAP_FAILED || host == NULL || sim_range_overlap(sim.hosts, (uintptr_t)memory, bytes)) {
+        /* The overlap: a registration outlived its mapping, and the system used the address again. */
+        free(host);
+        sim_unlock();
+        if (memory != MAP_FAILED) {
+            munmap(memory, mapping);
+        }
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    host->range.start = (uintptr_t)memory;
+    host->range.bytes = bytes;
+    host->mapping = mapping;
+    host->context = context;
+    host->flags = flags;
+    host->allocated = true;
+    sim_range_insert(&sim.hosts, &host->range);
+    *address = memory;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* In the monitor, given up meanwhile. Waits for all work that may use the range, then removes it. */
+static CUresult host_end(struct sim_context *context, struct host *host)
+{
+    CUresult result;
+
+    host->leaving = true;
+    sim_context_work_begin(context);
+    result = sim_stream_settle_all(context);
+    if (result == CUDA_SUCCESS && host->context != context) {
+        struct sim_context *owner = host->context;
+        sim_object_hold(owner);
+        result = sim_stream_settle_all(owner);
+        sim_object_drop(owner);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = context->broken;
+    }
+    if (result == CUDA_SUCCESS) {
+        host_remove(host);
+    } else {
+        host->leaving = false;
+    }
+    sim_context_work_end(context);
+    return result;
+}
+
+CUresult cuMemFreeHost(void *address)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemFreeHost, &context);
+    struct host *host;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (address == NULL) {
+        return sim_leave(CUDA_SUCCESS);
+    }
+    host = (struct host *)sim_range_find(sim.hosts, (uintptr_t)address);
+    if (host == NULL || !host->allocated || host->leaving || host->range.start != (uintptr_t)address) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return sim_leave(host_end(context, host));
+}
+
+/* ---- registration ---- */
+
+/*
+ * Whether all of [start, start + bytes) is mapped and readable, and writable too where asked.
+ * Reads /proc/self/maps: some 100 us, which a registration costs on hardware too. Without /proc all
+ * memory passes.
+ */
+static bool memory_is_there(uintptr_t start, size_t bytes, bool writable)
+{
+    uintptr_t reached = start, end = start + bytes;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
+    bool whole_line = true;
+
+    if (maps == NULL) {
+        return true;
+    }
+    while (reached < end && fgets(line, sizeof line, maps) != NULL) {
+        unsigned long long first, last;
+        char mode[5];
+        bool begins = whole_line;
+        whole_line = strchr(line, '\n') != NULL;
+        if (!begins || sscanf(line, "%llx-%llx %4s", &first, &last, mode) != 3 || last <= reached) {
+            continue;
+        }
+        if (first > reached || mode[0] != 'r' || (writable && mode[1] != 'w')) {
+            break;
+        }
+        reached = (uintptr_t)last;
+    }
+    fclose(maps);
+    return reached >= end;
+}
+
+CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
+{
+    const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                           CU_MEMHOSTREGISTER_READ_ONLY;
+    uintptr_t start = (uintptr_t)address;
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemHostRegister_v2, &context);
+    struct host *host;
+    bool there;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (address == NULL || bytes == 0 || (flags & ~known) != 0 || start + bytes < start ||
+        bytes >= atomic_load(&sim_knobs.registration_limit)) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (sim_range_overlap(sim.hosts, start, bytes) != NULL) {
+        return sim_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    sim_context_work_begin(context);
+    sim_unlock();
+    there = memory_is_there(start, bytes, (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0);
+    host = calloc(1, sizeof *host);
+    sim_lock();
+    if (host == NULL) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (!there) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    } else if (sim_range_overlap(sim.hosts, start, bytes) != NULL) {
+        result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    } else {
+        host->range.start = start;
+        host->range.bytes = bytes;
+        host->context = context;
+        host->flags = flags;
+        sim_range_insert(&sim.hosts, &host->range);
+        host = NULL;
+    }
+    free(host);
+    sim_context_work_end(context);
+    return sim_leave(result);
+}
+
+CUresult cuMemHostUnregister(void *address)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemHostUnregister, &context);
+    struct host *host;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    host = (struct host *)sim_range_find(sim.hosts, (uintptr_t)address);
+    if (host == NULL || host->allocated || host->leaving) {
+        return sim_leave(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    }
+    if (host->range.start != (uintptr_t)address) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return sim_leave(host_end(context, host));
+}
+
+/* ---- questions ---- */
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *address, unsigned int flags)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemHostGetDevicePointer_v2, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (device == NULL || flags != 0 || sim_range_find(sim.hosts, (uintptr_t)address) == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *device = (CUdeviceptr)(uintptr_t)address;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostGetFlags(unsigned int *flags, void *address)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemHostGetFlags, &context);
+    struct host *host;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    host = (struct host *)sim_range_find(sim.hosts, (uintptr_t)address);
+    if (flags == NULL || host == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *flags = host->flags;
+    return sim_leave(CUDA_SUCCESS);
+}

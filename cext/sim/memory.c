@@ -1,0 +1,258 @@
+/* Device memory: allocations, and what the driver tells about a pointer. */
+#include "sim.h"
+
+#include <string.h>
+
+/* In the monitor. A piece of device memory of which `limit` bytes count, or of page-locked host memory. */
+static bool reaches(const struct sim_block *block, size_t limit, CUdeviceptr address, size_t bytes)
+{
+    size_t offset = (uintptr_t)address - block->range.start;
+
+    return offset < limit && bytes <= limit - offset;
+}
+
+CUresult sim_memory_pin(CUdeviceptr address, size_t bytes, struct sim_pin *pin)
+{
+    struct sim_block *block = sim_space_find(address);
+
+    pin->block = NULL;
+    pin->bytes = NULL;
+    if (block != NULL && reaches(block, block->bytes, address, bytes)) {
+        block->users++;
+        pin->block = block;
+        pin->bytes = sim_space_bytes(block, address);
+        return CUDA_SUCCESS;
+    }
+    if (block == NULL && sim_host_is_locked((uintptr_t)address, bytes)) {
+        pin->bytes = (char *)(uintptr_t)address;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_memory_check(CUdeviceptr address, size_t bytes)
+{
+    const struct sim_block *block = sim_space_find(address);
+    bool good = block != NULL ? reaches(block, block->asked, address, bytes)
+                              : sim_host_is_locked((uintptr_t)address, bytes);
+
+    return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void sim_memory_unpin(struct sim_pin *pin)
+{
+    if (pin->block != NULL) {
+        pin->block->users--;
+        if (pin->block->users == 0 && sim.unpin_waiters > 0) {
+            pthread_cond_broadcast(&sim.unpinned);
+        }
+        pin->block = NULL;
+    }
+}
+
+void sim_memory_forget(struct sim_context *context)
+{
+    struct sim_block *block = sim.devices[context->device].first;
+
+    while (block != NULL) {
+        if (block->state == BLOCK_USED && block->context == context) {
+            sim_space_give(block); /* may join it with its neighbours: begin again */
+            block = sim.devices[context->device].first;
+        } else {
+            block = block->next;
+        }
+    }
+}
+
+long long sim_memory_live(bool bytes)
+{
+    long long sum = 0;
+
+    for (int i = 0; i < SIM_MAX_DEVICES; i++) {
+        for (struct sim_block *block = sim.devices[i].first; block != NULL; block = block->next) {
+            if (block->asked > 0) {
+                sum += bytes ? (long long)block->asked : 1;
+            }
+        }
+    }
+    return sum;
+}
+
+long long sim_memory_taken(void)
+{
+    long long sum = 0;
+
+    for (int i = 0; i < SIM_MAX_DEVICES; i++) {
+        sum += (long long)sim.devices[i].used;
+    }
+    return sum;
+}
+
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemGetInfo_v2, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (available != NULL) {
+        *available = sim_space_available(context->device);
+    }
+    if (total != NULL) {
+        *total = (size_t)atomic_load(&sim_knobs.memory);
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemAlloc_v2, &context);
+    struct sim_block *block;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (address == NULL || bytes == 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    result = sim_space_take(context->device, bytes, &block);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && sim_pool_release_unused(context->device)) {
+        result = sim_space_take(context->device, bytes, &block);
+    }
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    block->context = context;
+    *address = block->range.start;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemFree_v2, &context);
+    struct sim_context *owner;
+    struct sim_block *block;
+    size_t asked;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (address == 0) {
+        return sim_leave(CUDA_SUCCESS);
+    }
+    block = sim_space_find(address);
+    if (block == NULL || block->range.start != address || block->asked == 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    /* The driver waits for the work that may use it. Nobody else can free it meanwhile. */
+    asked = block->asked;
+    block->asked = 0;
+    owner = block->context;
+    sim_context_work_begin(context);
+    result = sim_stream_settle_all(context);
+    if (result == CUDA_SUCCESS && owner != NULL && owner != context) {
+        sim_context_work_begin(owner);
+        result = sim_stream_settle_all(owner);
+        sim_context_work_end(owner);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = context->broken;
+    }
+    if (result != CUDA_SUCCESS) {
+        block->asked = asked;
+    } else if (block->pool != NULL) {
+        sim_pool_free_now(block);
+    } else {
+        sim_space_give(block);
+    }
+    sim_context_work_end(context);
+    return sim_leave(result);
+}
+
+/* What a pointer is, seen by cuPointerGetAttribute. */
+struct pointer_info {
+    CUmemorytype type;
+    CUcontext context;
+    int device;
+    uintptr_t start;
+    size_t bytes;
+};
+
+static CUresult pointer_look(CUdeviceptr address, struct pointer_info *info)
+{
+    struct sim_block *block = sim_space_find(address);
+    struct sim_host_info host;
+
+    if (block != NULL && reaches(block, block->asked, address, 1)) {
+        info->type = CU_MEMORYTYPE_DEVICE;
+        info->context = block->context != NULL ? sim_object_handle(block->context) : NULL;
+        info->device = block->device;
+        info->start = block->range.start;
+        info->bytes = block->asked;
+        return CUDA_SUCCESS;
+    }
+    if (sim_host_info((uintptr_t)address, &host)) {
+        info->type = CU_MEMORYTYPE_HOST;
+        info->context = sim_object_handle(host.context);
+        info->device = host.context->device;
+        info->start = host.start;
+        info->bytes = host.bytes;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    CUresult result = sim_enter(CALL_cuPointerGetAttribute);
+    struct pointer_info info;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (value == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    result = pointer_look(address, &info);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)value = info.context;
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value = info.type;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *(CUdeviceptr *)value = address;
+        break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (info.type == CU_MEMORYTYPE_HOST) {
+            *(void **)value = (void *)(uintptr_t)address;
+        } else {
+            result = CUDA_ERROR_INVALID_VALUE;
+        }
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(unsigned *)value = 0;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value = info.device;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)value = info.start;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)value = info.bytes;
+        break;
+    default:
+        result = CUDA_ERROR_INVALID_VALUE;
+        break;
+    }
+    return sim_leave(result);
+}

@@ -1,0 +1,562 @@
+/*
+ * Pools: memory allocated and freed in stream order.
+ *
+ * A freed block stays with its pool. It serves again, for the same rounded size, on the stream that freed
+ * it at once, and on another when the first has passed the free; when the device has nothing else left, by
+ * making the new stream wait for the old. What a pool holds beyond its threshold goes back to the device
+ * when a program waits for a stream, an event or the context.
+ */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_pool {
+    struct sim_object object;
+    int device;
+    unsigned peers; /* a bit per device that may use its memory */
+    size_t max_bytes; /* 0: no limit */
+    uint64_t threshold;
+    int follow_events, opportunistic, internal;
+    uint64_t reserved, reserved_high, used, used_high;
+    struct sim_block *free; /* freed, as the program sees it */
+    size_t blocks;          /* all of its blocks; each holds a reference */
+};
+
+struct pool_op {
+    struct sim_op op;
+    struct sim_block *block;
+    size_t bytes; /* of an allocation; 0: a free */
+};
+
+/* ---- the list of free blocks ---- */
+
+static void list_add(struct sim_pool *pool, struct sim_block *block)
+{
+    block->pool_previous = NULL;
+    block->pool_next = pool->free;
+    if (pool->free != NULL) {
+        pool->free->pool_previous = block;
+    }
+    pool->free = block;
+}
+
+static void list_remove(struct sim_pool *pool, struct sim_block *block)
+{
+    if (block->pool_previous != NULL) {
+        block->pool_previous->pool_next = block->pool_next;
+    } else {
+        pool->free = block->pool_next;
+    }
+    if (block->pool_next != NULL) {
+        block->pool_next->pool_previous = block->pool_previous;
+    }
+}
+
+static void block_forget_stream(struct sim_block *block)
+{
+    if (block->freed_on != NULL) {
+        sim_object_drop(block->freed_on);
+        block->freed_on = NULL;
+    }
+}
+
+static bool block_is_passed(const struct sim_block *block)
+{
+    return block->freed_on == NULL || block->freed_on->done >= block->freed_at;
+}
+
+/* ---- giving back ---- */
+
+/* In the monitor, given up meanwhile. Gives free blocks back until at most `keep` bytes are reserved.
+ * The caller holds the pool. True where some went. */
+static bool pool_trim(struct sim_pool *pool, uint64_t keep)
+{
+    struct sim_block *block = pool->free;
+    bool some = false;
+
+    while (block != NULL && pool->reserved > keep) {
+        if (block->under_way > 0 || !block_is_passed(block)) {
+            block = block->pool_next;
+            continue;
+        }
+        list_remove(pool, block);
+        block_forget_stream(block);
+        pool->reserved -= block->range.bytes;
+        pool->blocks--;
+        block->pool = NULL;
+        sim_space_give(block);
+        sim_object_drop(pool);
+        some = true;
+        block = pool->free;
+    }
+    return some;
+}
+
+/* A destroyed pool gives up all that is free, and goes with its last block. */
+static void pool_collect(struct sim_pool *pool)
+{
+    if (!pool->object.alive) {
+        sim_object_hold(pool);
+        pool_trim(pool, 0);
+        sim_object_drop(pool);
+    }
+}
+
+static bool pools_trim(int device, bool all)
+{
+    bool some = false;
+
+    for (uint32_t i = 0; i < sim_object_slots(KIND_POOL); i++) {
+        struct sim_pool *pool = sim_object_at(KIND_POOL, i);
+        if (pool != NULL && pool->device == device && pool->free != NULL) {
+            sim_object_hold(pool);
+            some |= pool_trim(pool, all ? 0 : pool->threshold);
+            sim_object_drop(pool);
+        }
+    }
+    return some;
+}
+
+void sim_pool_settle(int device)
+{
+    pools_trim(device, false);
+}
+
+bool sim_pool_release_unused(int device)
+{
+    return pools_trim(device, true);
+}
+
+long long sim_pool_live(void)
+{
+    long long count = 0;
+
+    for (uint32_t i = 0; i < sim_object_slots(KIND_POOL); i++) {
+        count += sim_object_at(KIND_POOL, i) != NULL;
+    }
+    return count;
+}
+
+/* ---- pools ---- */
+
+/* Begins a call about a pool; on success the monitor is held. Pools belong to devices: no context. */
+static CUresult pool_enter(enum sim_call call, CUmemoryPool handle, struct sim_pool **pool)
+{
+    CUresult result = sim_enter(call);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_lock();
+    *pool = sim_object_find(KIND_POOL, handle);
+    return *pool != NULL ? CUDA_SUCCESS : sim_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
+{
+    CUresult result = sim_enter(CALL_cuMemPoolCreate);
+    struct sim_pool *pool;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle == NULL || props == NULL || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        props->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!sim_device_is_valid(props->location.id)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    sim_lock();
+    pool = sim_object_new(KIND_POOL, sizeof *pool);
+    if (pool == NULL) {
+        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    pool->device = props->location.id;
+    pool->max_bytes = props->maxSize;
+    pool->follow_events = 1;
+    pool->opportunistic = 1;
+    pool->internal = 1;
+    *handle = sim_object_handle(pool);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* What is still allocated from it stays good; the pool goes with the last of it. */
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+    struct sim_pool *pool;
+    CUresult result = pool_enter(CALL_cuMemPoolDestroy, handle, &pool);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_object_hold(pool);
+    sim_object_close(pool);
+    pool_collect(pool);
+    sim_object_drop(pool);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    struct sim_pool *pool;
+    CUresult result = pool_enter(CALL_cuMemPoolSetAttribute, handle, &pool);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (value == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+        pool->follow_events = *(int *)value != 0;
+        break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+        pool->opportunistic = *(int *)value != 0;
+        break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        pool->internal = *(int *)value != 0;
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        pool->threshold = *(cuuint64_t *)value;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        /* A high-water mark can be set back to 0 only. */
+        if (*(cuuint64_t *)value != 0) {
+            return sim_leave(CUDA_ERROR_INVALID_VALUE);
+        }
+        if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
+            pool->used_high = pool->used;
+        } else {
+            pool->reserved_high = pool->reserved;
+        }
+        break;
+    default:
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
+{
+    struct sim_pool *pool;
+    CUresult result = pool_enter(CALL_cuMemPoolGetAttribute, handle, &pool);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (value == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+        *(int *)value = pool->follow_events;
+        break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+        *(int *)value = pool->opportunistic;
+        break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *)value = pool->internal;
+        break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *(cuuint64_t *)value = pool->threshold;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *(cuuint64_t *)value = pool->reserved;
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *(cuuint64_t *)value = pool->reserved_high;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *(cuuint64_t *)value = pool->used;
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        *(cuuint64_t *)value = pool->used_high;
+        break;
+    default:
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+    struct sim_pool *pool;
+    CUresult result = pool_enter(CALL_cuMemPoolTrimTo, handle, &pool);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_object_hold(pool);
+    pool_trim(pool, keep);
+    sim_object_drop(pool);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
+{
+    struct sim_pool *pool;
+    CUresult result = pool_enter(CALL_cuMemPoolSetAccess, handle, &pool);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (map == NULL || count == 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (size_t i = 0; i < count; i++) {
+        bool grant = map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || (!grant && map[i].flags != 0) ||
+            (!grant && map[i].location.id == pool->device)) {
+            return sim_leave(CUDA_ERROR_INVALID_VALUE);
+        }
+        if (!sim_device_is_valid(map[i].location.id)) {
+            return sim_leave(CUDA_ERROR_INVALID_DEVICE);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        unsigned bit = 1u << map[i].location.id;
+        bool grant = map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        pool->peers = grant ? pool->peers | bit : pool->peers & ~bit;
+    }
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* ---- allocation ---- */
+
+/* The stream has reached an allocation or a free. In the monitor. */
+static void pool_finish(struct sim_stream *stream, struct sim_op *op, bool issued)
+{
+    struct pool_op *step = (struct pool_op *)op;
+
+    if (!issued) {
+        return; /* the call that failed puts things back itself */
+    }
+    step->block->bytes = step->bytes;
+    if (step->bytes > step->block->written) {
+        step->block->written = step->bytes;
+    }
+    step->block->under_way--;
+    if (step->bytes == 0) {
+        if (step->block->freed_on == stream && step->block->freed_at == op->sequence) {
+            block_forget_stream(step->block); /* passed: for all streams from now on */
+        }
+        pool_collect(step->block->pool);
+    }
+}
+
+/* A free, as the stream reaches it: whoever still copies there sees poison. Without the monitor. */
+static CUresult pool_free_run(struct sim_stream *stream, struct sim_op *op)
+{
+    struct sim_block *block = ((struct pool_op *)op)->block;
+
+    (void)stream;
+    sim_lock();
+    block->bytes = 0;
+    sim_space_poison(block);
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+static struct pool_op *pool_op_new(struct sim_block *block, size_t bytes)
+{
+    struct pool_op *step = sim_op_new(sizeof *step);
+
+    if (step != NULL) {
+        step->op.run = bytes == 0 ? pool_free_run : NULL;
+        step->op.finish = pool_finish;
+        step->block = block;
+        step->bytes = bytes;
+    }
+    return step;
+}
+
+/* A free block of that size for `stream`; `depend` takes any, which the stream must then wait for. */
+static struct sim_block *pool_find(struct sim_pool *pool, size_t bytes, struct sim_stream *stream,
+                                   bool depend)
+{
+    for (struct sim_block *block = pool->free; block != NULL; block = block->pool_next) {
+        if (block->range.bytes < bytes || block->range.bytes - bytes >= 512) {
+            continue;
+        }
+        if (depend || block->freed_on == stream || block->freed_on == NULL ||
+            (pool->opportunistic && block_is_passed(block))) {
+            return block;
+        }
+    }
+    return NULL;
+}
+
+/* In the monitor, given up meanwhile. A block for the pool from its device. */
+static CUresult pool_grow(struct sim_pool *pool, size_t bytes, struct sim_block **block)
+{
+    CUresult result;
+
+    if (pool->max_bytes != 0 && pool->reserved + bytes > pool->max_bytes) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = sim_space_take(pool->device, bytes, block);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && sim_pool_release_unused(pool->device)) {
+        result = sim_space_take(pool->device, bytes, block);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    (*block)->asked = 0;
+    (*block)->bytes = 0;
+    (*block)->pool = pool;
+    sim_object_hold(pool);
+    pool->blocks++;
+    pool->reserved += (*block)->range.bytes;
+    if (pool->reserved > pool->reserved_high) {
+        pool->reserved_high = pool->reserved;
+    }
+    list_add(pool, *block);
+    return CUDA_SUCCESS;
+}
+
+/* In the monitor, given up meanwhile. Gives the program a block and puts the allocation on the stream. */
+static CUresult pool_take(struct sim_pool *pool, size_t bytes, struct sim_stream *stream,
+                          CUdeviceptr *address)
+{
+    struct sim_block *block = pool_find(pool, bytes, stream, false);
+    struct pool_op *step;
+    CUresult result = CUDA_SUCCESS;
+
+    if (block == NULL) {
+        result = pool_grow(pool, bytes, &block);
+    }
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->internal) {
+        block = pool_find(pool, bytes, stream, true);
+        result = block != NULL ? CUDA_SUCCESS : result;
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (block_is_passed(block) && block->under_way == 0 && sim_stream_is_idle(stream)) {
+        block->bytes = bytes;
+        block->written = bytes;
+    } else {
+        step = pool_op_new(block, bytes);
+        if (step == NULL) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (block->freed_on != NULL && block->freed_on != stream) {
+            result = sim_waits_add(&step->op.waits, block->freed_on, block->freed_at);
+            if (result != CUDA_SUCCESS) {
+                sim_op_drop(&step->op);
+                return result;
+            }
+        }
+        result = sim_stream_issue(stream, &step->op);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        block->under_way++;
+    }
+    list_remove(pool, block);
+    block_forget_stream(block);
+    block->asked = bytes;
+    pool->used += block->range.bytes;
+    if (pool->used > pool->used_high) {
+        pool->used_high = pool->used;
+    }
+    *address = block->range.start;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool handle,
+                                 CUstream stream_handle)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemAllocFromPoolAsync, &context);
+    struct sim_stream *stream;
+    struct sim_pool *pool;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    pool = sim_object_find(KIND_POOL, handle);
+    if (address == NULL || bytes == 0 || pool == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    result = sim_stream_of(stream_handle, context, &stream);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    sim_object_hold(pool);
+    sim_object_hold(stream);
+    result = pool_take(pool, bytes, stream, address);
+    sim_object_drop(stream);
+    sim_object_drop(pool);
+    return sim_leave(result);
+}
+
+/* The program has given a block up; in the monitor. */
+static void pool_put(struct sim_block *block, struct sim_stream *stream)
+{
+    block->pool->used -= block->range.bytes;
+    block->asked = 0;
+    block_forget_stream(block);
+    if (stream != NULL) {
+        sim_object_hold(stream);
+        block->freed_on = stream;
+        block->freed_at = stream->issued;
+    }
+    list_add(block->pool, block);
+}
+
+void sim_pool_free_now(struct sim_block *block)
+{
+    struct sim_pool *pool = block->pool;
+
+    sim_object_hold(pool);
+    block->bytes = 0;
+    sim_space_poison(block);
+    pool_put(block, NULL);
+    pool_collect(pool);
+    sim_object_drop(pool);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuMemFreeAsync, &context);
+    struct sim_stream *stream;
+    struct sim_block *block;
+    struct pool_op *step;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    block = sim_space_find(address);
+    if (block == NULL || block->range.start != address || block->asked == 0 || block->pool == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    result = sim_stream_of(stream_handle, context, &stream);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    if (block->under_way == 0 && block->users == 0 && sim_stream_is_idle(stream)) {
+        /* From here on the program has it no more, though the monitor is given up. */
+        block->asked = 0;
+        sim_pool_free_now(block);
+        return sim_leave(CUDA_SUCCESS);
+    }
+    step = pool_op_new(block, 0);
+    if (step == NULL) {
+        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    result = sim_stream_issue(stream, &step->op);
+    if (result == CUDA_SUCCESS) {
+        block->under_way++;
+        pool_put(block, stream);
+    }
+    return sim_leave(result);
+}

@@ -1,0 +1,340 @@
+/* The monitor, the handles, and how every call begins. */
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_state sim = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .worker_gone = PTHREAD_COND_INITIALIZER,
+    .unpinned = PTHREAD_COND_INITIALIZER,
+};
+
+static atomic_bool initialised;
+static atomic_bool forked;
+static atomic_bool down;
+static _Thread_local bool in_callback;
+
+void sim_lock(void)
+{
+    pthread_mutex_lock(&sim.lock);
+}
+
+void sim_unlock(void)
+{
+    pthread_mutex_unlock(&sim.lock);
+}
+
+CUresult sim_leave(CUresult result)
+{
+    sim_unlock();
+    return result;
+}
+
+bool sim_is_down(void)
+{
+    return atomic_load_explicit(&down, memory_order_relaxed);
+}
+
+bool sim_is_initialised(void)
+{
+    return atomic_load_explicit(&initialised, memory_order_acquire);
+}
+
+void sim_mark_callback(bool inside)
+{
+    in_callback = inside;
+}
+
+/* ---- fork and exit ---- */
+
+static void fork_prepare(void)
+{
+    sim_lock();
+}
+
+static void fork_parent(void)
+{
+    sim_unlock();
+}
+
+/* The child has neither the workers nor a right to the device. Its copy of the state stays readable. */
+static void fork_child(void)
+{
+    if (sim_is_initialised()) {
+        atomic_store(&forked, true);
+    }
+    sim_unlock();
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+__attribute__((destructor)) static void shut_down(void)
+{
+    atomic_store(&down, true);
+    if (sim_is_initialised() && !atomic_load(&forked)) {
+        sim_stream_shut_down();
+    }
+}
+
+/* Workers run in this library's code: it must never be unmapped, as the real one never is. */
+static void stay_loaded(void)
+{
+    Dl_info info;
+
+    if (dladdr((void *)&sim, &info) != 0 && info.dli_fname != NULL) {
+        (void)dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    }
+}
+
+CUresult sim_initialise(void)
+{
+    if (atomic_load(&sim_knobs.no_device) || atomic_load(&sim_knobs.devices) == 0) {
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    if (!sim_is_initialised()) {
+        stay_loaded();
+        atomic_store_explicit(&initialised, true, memory_order_release);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* ---- entering a call ---- */
+
+/* These work before cuInit, and in a forked child. */
+static bool call_needs_no_init(enum sim_call call)
+{
+    return call == CALL_cuInit || call == CALL_cuDriverGetVersion || call == CALL_cuGetErrorName ||
+           call == CALL_cuGetErrorString;
+}
+
+CUresult sim_enter(enum sim_call call)
+{
+    sim_fault_count(call);
+    if (atomic_load_explicit(&sim_knobs.stub, memory_order_relaxed)) {
+        return CUDA_ERROR_STUB_LIBRARY;
+    }
+    if (sim_call_since(call) > atomic_load_explicit(&sim_knobs.version, memory_order_relaxed)) {
+        return CUDA_ERROR_NOT_SUPPORTED; /* a real driver of that age lacks the function altogether */
+    }
+    if (in_callback) {
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    if (sim_is_down()) {
+        return CUDA_ERROR_DEINITIALIZED;
+    }
+    if (!call_needs_no_init(call)) {
+        if (!sim_is_initialised()) {
+            return CUDA_ERROR_NOT_INITIALIZED;
+        }
+        if (atomic_load_explicit(&forked, memory_order_relaxed)) {
+            return CUDA_ERROR_NOT_INITIALIZED;
+        }
+    } else if (call == CALL_cuInit && atomic_load(&forked)) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return sim_fault_call(call);
+}
+
+CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
+{
+    CUresult result = sim_enter(call);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_lock();
+    result = sim_context_current(context);
+    if (result != CUDA_SUCCESS) {
+        sim_unlock();
+    }
+    return result;
+}
+
+/* ---- handles ---- */
+
+/*
+ * A handle: bits 56-62 the kind (from 0x51 on, which is no canonical address: whoever dereferences one
+ * faults), 24-55 the slot's generation, 0-23 its index. Slots are reused oldest first, so that a stale
+ * handle stays stale for long.
+ */
+struct slot {
+    struct sim_object *object; /* NULL: free */
+    uint32_t generation;       /* of the present or the next object */
+    uint32_t next;             /* free slots: index + 1 */
+};
+
+struct table {
+    struct slot *slots;
+    uint32_t count, room;
+    uint32_t first_free, last_free; /* index + 1; 0: none */
+};
+
+#define INDEX_BITS 24
+#define GENERATION_BITS 32
+#define INDEX_LIMIT (1u << INDEX_BITS)
+
+static struct table tables[KINDS];
+
+static uint64_t handle_make(enum sim_kind kind, uint32_t generation, uint32_t index)
+{
+    return (uint64_t)(0x51 + kind) << (INDEX_BITS + GENERATION_BITS) |
+           (uint64_t)generation << INDEX_BITS | index;
+}
+
+/* The slot that a handle names and its generation; NULL where no handle of that kind looks so. */
+static struct slot *handle_slot(enum sim_kind kind, const void *handle, uint32_t *generation)
+{
+    uint64_t value = (uint64_t)(uintptr_t)handle;
+    uint32_t index = (uint32_t)(value & (INDEX_LIMIT - 1));
+
+    if (value >> (INDEX_BITS + GENERATION_BITS) != 0x51u + kind || index >= tables[kind].count) {
+        return NULL;
+    }
+    *generation = (uint32_t)(value >> INDEX_BITS);
+    return &tables[kind].slots[index];
+}
+
+static bool table_grow(struct table *table)
+{
+    uint32_t room = table->room == 0 ? 64 : table->room * 2;
+    struct slot *slots;
+
+    if (table->room >= INDEX_LIMIT) {
+        return false;
+    }
+    slots = realloc(table->slots, room * sizeof *slots);
+    if (slots == NULL) {
+        return false;
+    }
+    memset(slots + table->room, 0, (room - table->room) * sizeof *slots);
+    table->slots = slots;
+    table->room = room;
+    return true;
+}
+
+void *sim_object_new(enum sim_kind kind, size_t bytes)
+{
+    struct table *table = &tables[kind];
+    struct sim_object *object;
+    uint32_t index;
+
+    /* A few slots rest in the list before they are used again. */
+    if (table->first_free == 0 || table->first_free == table->last_free) {
+        if (table->count == table->room && !table_grow(table)) {
+            return NULL;
+        }
+    }
+    object = calloc(1, bytes);
+    if (object == NULL) {
+        return NULL;
+    }
+    if (table->first_free != 0 && table->first_free != table->last_free) {
+        index = table->first_free - 1;
+        table->first_free = table->slots[index].next;
+    } else {
+        index = table->count++;
+        table->slots[index].generation = 1;
+    }
+    object->kind = kind;
+    object->index = index;
+    object->alive = true;
+    object->references = 1;
+    table->slots[index].object = object;
+    return object;
+}
+
+void *sim_object_find(enum sim_kind kind, const void *handle)
+{
+    uint32_t generation;
+    struct slot *slot = handle_slot(kind, handle, &generation);
+
+    if (slot == NULL || slot->object == NULL || slot->generation != generation ||
+        !slot->object->alive) {
+        return NULL;
+    }
+    return slot->object;
+}
+
+bool sim_object_was(enum sim_kind kind, const void *handle)
+{
+    uint32_t generation;
+    struct slot *slot = handle_slot(kind, handle, &generation);
+
+    return slot != NULL && generation != 0 && generation <= slot->generation;
+}
+
+void *sim_object_at(enum sim_kind kind, uint32_t index)
+{
+    struct sim_object *object = tables[kind].slots[index].object;
+
+    return object != NULL && object->alive ? object : NULL;
+}
+
+uint32_t sim_object_slots(enum sim_kind kind)
+{
+    return tables[kind].count;
+}
+
+void *sim_object_handle(const void *object)
+{
+    const struct sim_object *head = object;
+    uint32_t generation = tables[head->kind].slots[head->index].generation;
+
+    return (void *)(uintptr_t)handle_make(head->kind, generation, head->index);
+}
+
+void sim_object_hold(void *object)
+{
+    ((struct sim_object *)object)->references++;
+}
+
+static void object_free(struct sim_object *object)
+{
+    struct table *table = &tables[object->kind];
+    struct slot *slot = &table->slots[object->index];
+
+    slot->object = NULL;
+    slot->generation++;
+    slot->next = 0;
+    if (table->last_free != 0) {
+        table->slots[table->last_free - 1].next = object->index + 1;
+    } else {
+        table->first_free = object->index + 1;
+    }
+    table->last_free = object->index + 1;
+
+    if (object->kind == KIND_CONTEXT) {
+        pthread_cond_destroy(&((struct sim_context *)object)->done);
+    } else if (object->kind == KIND_STREAM) {
+        struct sim_stream *stream = (struct sim_stream *)object;
+        pthread_cond_destroy(&stream->work);
+        sim_object_drop(stream->context);
+    }
+    free(object);
+}
+
+void sim_object_drop(void *object)
+{
+    struct sim_object *head = object;
+
+    head->references--;
+    if (head->references == 0) {
+        object_free(head);
+    }
+}
+
+void sim_object_close(void *object)
+{
+    struct sim_object *head = object;
+
+    if (head->alive) {
+        head->alive = false;
+        sim_object_drop(head);
+    }
+}

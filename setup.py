@@ -2,6 +2,8 @@
 
 CUDRIVER_DEBUG=1      -O0 -g, all warnings are errors
 CUDRIVER_SANITIZE=... a value for -fsanitize= ("address,undefined", "thread")
+
+Each kind of build has a folder of its own below build/, so that none takes the objects of another.
 """
 
 import os
@@ -30,6 +32,13 @@ def flags() -> tuple[list[str], list[str]]:
     return compile_args, link_args
 
 
+def kind() -> str:
+    sanitize = os.environ.get("CUDRIVER_SANITIZE")
+    if sanitize:
+        return "sanitize-" + sanitize.replace(",", "-")
+    return "debug" if os.environ.get("CUDRIVER_DEBUG") else "release"
+
+
 def sources(pattern: str, *leave_out: str) -> list[str]:
     return sorted(str(p) for p in CEXT.glob(pattern) if p.name not in leave_out)
 
@@ -39,7 +48,6 @@ class Build(build_ext):
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        # The interpreter's own flags may hide warnings of ours or add -DNDEBUG twice; they stay.
         self.parallel = self.parallel or os.cpu_count()
 
     def build_extension(self, ext: Extension) -> None:
@@ -76,6 +84,7 @@ def extension(name: str, files: list[str], **kwargs) -> Extension:
 
 setup(
     cmdclass={"build_ext": Build},
+    options={"build": {"build_base": f"build/{kind()}"}},
     ext_modules=[
         extension("cudriver._core", sources("*.c", "elf.c", "elf_module.c"), libraries=["dl"]),
         extension("cudriver._elf", sources("elf*.c")),

@@ -1,0 +1,198 @@
+# The tasks of this project; `make` alone prints them.
+#
+#   PYTHON=python3.12   the interpreter that the virtual environment is made with
+#   VENV=.venv          where it is made
+#   ARGS="-x -k pin"    passed on to pytest, or to the command that a task runs
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+CC ?= cc
+ARGS ?=
+
+PY := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest
+# --no-build-isolation: the build's needs are in the environment, so that a rebuild asks no registry.
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
+
+SOURCES := $(wildcard cext/*.[ch] cext/sim/*.[ch]) setup.py pyproject.toml $(wildcard README.md)
+SOURCES += $(shell find python -type f ! -name '*.pyc' ! -path '*.egg-info*')
+C_FILES = $(shell find cext tests -name '*.[ch]')
+# A list of pyproject.toml, as words for pip.
+requirements = $(shell sed -n 's/^$(1) = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d ' ' | tr ',' ' ')
+
+.PHONY: help
+help: ## print the tasks
+	@echo "make TASK  (PYTHON=python3.12 and ARGS='...' are passed on)"
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
+	    while IFS=$$'\t' read -r task text; do printf '  %-14s %s\n' "$$task" "$$text"; done
+
+# --- the environment -------------------------------------------------------------------------------
+
+define NEED_PYTHON
+import os, sys, sysconfig
+version = "%d.%d" % sys.version_info[:2]
+if sys.version_info < (3, 10):
+    sys.exit("cudriver needs Python 3.10 or newer; %s is %s. Name another: make PYTHON=python3.12"
+             % (sys.executable, version))
+try:
+    import ensurepip, venv
+except ImportError:
+    sys.exit("%s cannot make virtual environments. On Debian: apt-get install python3-venv"
+             % sys.executable)
+header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+if not os.path.exists(header):
+    sys.exit("%s is missing: the C core needs Python's headers. On Debian: apt-get install python3-dev"
+             % header)
+endef
+export NEED_PYTHON
+
+$(PY):
+	@command -v "$(PYTHON)" >/dev/null || { \
+	    echo "$(PYTHON) was not found. On Debian: apt-get install python3 python3-venv python3-dev" >&2; \
+	    exit 1; }
+	@"$(PYTHON)" -c "$$NEED_PYTHON"
+	@command -v $(firstword $(CC)) >/dev/null || { \
+	    echo "No C compiler ($(CC)). On Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/.requirements: pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check \
+	    $(foreach list,requires dependencies test,$(call requirements,$(list)))
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.requirements
+	$(PY) -m pip install --quiet --disable-pip-version-check $(call requirements,dev)
+	@touch $@
+
+# What an earlier build copied must not outlive its source; the objects may.
+SWEEP = find build -path '*/lib.*' -type f ! -name '*.so' -delete 2>/dev/null || true
+
+$(VENV)/.installed: $(SOURCES) $(VENV)/.requirements
+	@$(SWEEP)
+	$(INSTALL) --force-reinstall .
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.installed ## make .venv, build, install
+
+.PHONY: editable
+editable: $(VENV)/.requirements ## install for development: edits of Python files show at once
+	CUDRIVER_DEBUG=1 $(INSTALL) --editable .
+	@rm -f $(VENV)/.installed
+
+# --- running and testing ---------------------------------------------------------------------------
+
+.PHONY: run
+run: install ## run the demo, on the real driver where there is one, else on the simulated one
+	$(VENV)/bin/cudriver demo $(ARGS)
+
+.PHONY: test
+test: install ## the whole suite on the simulated driver; all but the large downloads
+	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(ARGS)
+
+.PHONY: test-gpu
+test-gpu: install ## the suite on the real driver
+	CUDRIVER_TEST_DRIVER=real $(PYTEST) $(ARGS)
+
+.PHONY: test-network
+test-network: install ## tests that download real frameworks (GBs, kept in ~/.cache/cudriver-tests)
+	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network $(ARGS)
+
+.PHONY: check-newest
+check-newest: install ## our declarations against the newest cuda.h that NVIDIA's wheels have
+	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/test_abi.py $(ARGS)
+
+.PHONY: fuzz
+fuzz: install ## fuzz the readers of files that others wrote, for a short while
+	CUDRIVER_TEST_DRIVER=sim $(PYTEST) tests/fuzz $(ARGS)
+
+.PHONY: bench
+bench: install ## measure the copies, on the real driver where there is one
+	$(VENV)/bin/cudriver bench $(ARGS)
+
+# --- sanitizers ------------------------------------------------------------------------------------
+#
+# The extensions and the simulated driver are built with the sanitizer into build/NAME/site, which
+# PYTHONPATH puts before the installed package; the interpreter itself is the ordinary one, so the
+# sanitizer's runtime is loaded before it. PYTHONMALLOC=malloc, so that every Python object is its own
+# block and a read past one is seen. Leaks are not asked for: an interpreter keeps thousands of blocks
+# until exit, and ours are counted by the simulated driver, by live_allocations() and, for the C parts
+# alone, by the native tests, which LeakSanitizer does watch. Reports go to files, because pytest keeps
+# standard error of a process that dies; a report of any child fails the task.
+
+RUNTIME = $(shell $(CC) -print-file-name=lib$(1).so)
+REPORT = $(CURDIR)/build/$(1)/report
+ASAN_OPTIONS = detect_leaks=0:detect_stack_use_after_return=1:allocator_may_return_null=1
+TSAN_OPTIONS = suppressions=$(CURDIR)/tests/tsan.supp:history_size=4:report_signal_unsafe=0
+# gcc's libtsan cannot live with the widest address space randomisation of newer kernels.
+FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+# Tests of files, headers and builds run none of our code.
+SANITIZED = not network and not static
+
+# $(1) name, $(2) -fsanitize=, $(3) variables for the run, $(4) pytest's arguments
+define sanitize
+	@$(SWEEP)
+	rm -rf build/$(1)/site build/$(1)/report.*
+	CUDRIVER_SANITIZE=$(2) $(INSTALL) --target build/$(1)/site .
+	@status=0; \
+	CUDRIVER_TEST_DRIVER=sim CUDRIVER_TEST_SANITIZER=$(1) PYTHONPATH=$(CURDIR)/build/$(1)/site \
+	PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1:log_path=$(call REPORT,$(1)) $(3) \
+	    $(PYTEST) -p no:cacheprovider $(4) $(ARGS) || status=$$?; \
+	for report in build/$(1)/report.*; do \
+	    [ ! -e "$$report" ] || { cat "$$report"; status=1; }; \
+	done; exit $$status
+endef
+
+.PHONY: asan
+asan: $(VENV)/.requirements ## the suite with AddressSanitizer and UndefinedBehaviorSanitizer
+	$(call sanitize,asan,address$(,)undefined,ASAN_OPTIONS=$(ASAN_OPTIONS):log_path=$(call REPORT,asan) LD_PRELOAD=$(call RUNTIME,asan),-m "$(SANITIZED)")
+
+.PHONY: ubsan
+ubsan: $(VENV)/.requirements ## the suite with UndefinedBehaviorSanitizer alone: quicker
+	$(call sanitize,ubsan,undefined,,-m "$(SANITIZED)")
+
+.PHONY: tsan
+tsan: $(VENV)/.requirements ## the tests that use threads, with ThreadSanitizer
+	$(call sanitize,tsan,thread,TSAN_OPTIONS=$(TSAN_OPTIONS):log_path=$(call REPORT,tsan) LD_PRELOAD=$(call RUNTIME,tsan),-m "$(SANITIZED) and threads")
+
+, := ,
+
+# --- the code's form -------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: $(VENV)/.installed $(VENV)/.dev ## clang-format, ruff, mypy with the stubs, stubtest
+	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	CUDRIVER_LIBRARY=sim $(PY) -m mypy.stubtest --mypy-config-file pyproject.toml \
+	    $(patsubst python/cudriver/%.pyi,cudriver.%,$(wildcard python/cudriver/*.pyi))
+
+.PHONY: format
+format: $(VENV)/.dev ## rewrite the sources the way that lint wants them
+	$(VENV)/bin/clang-format -i $(C_FILES)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+.PHONY: debug
+debug: $(VENV)/.requirements ## build without optimisation, every warning an error (into build/debug/site)
+	@$(SWEEP)
+	rm -rf build/debug/site
+	CUDRIVER_DEBUG=1 $(INSTALL) --target build/debug/site .
+
+# --- releases --------------------------------------------------------------------------------------
+
+.PHONY: sdist
+sdist: $(VENV)/.requirements ## a source archive, in dist/
+	$(PY) -c "from setuptools import build_meta; print('dist/' + build_meta.build_sdist('dist'))"
+
+.PHONY: clean
+clean: ## remove what was built, and .venv
+	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis python/*.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+	find python cext -name '*.so' -delete

@@ -1,0 +1,163 @@
+"""The choice of driver, and what tests share.
+
+CUDRIVER_TEST_DRIVER=sim (the default) runs the suite on the simulated driver, `real` on the
+system's. A test says what it needs by a fixture or a marker (`sim`, `two_devices`, `gpu`) and is
+skipped, with the reason, where that is not to be had; never by a platform's name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import cudriver
+
+DRIVER = os.environ.get("CUDRIVER_TEST_DRIVER", "sim")
+SANITIZER = os.environ.get("CUDRIVER_TEST_SANITIZER", "")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the first import of cudriver, and for the programs that tests start."""
+    if DRIVER not in ("sim", "real"):
+        raise pytest.UsageError(f"CUDRIVER_TEST_DRIVER={DRIVER}: neither sim nor real")
+    if DRIVER == "sim":
+        os.environ["CUDRIVER_LIBRARY"] = "sim"
+        os.environ.setdefault("CUDRIVER_SIM_DEVICES", "2")
+    else:
+        os.environ.pop("CUDRIVER_LIBRARY", None)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    what = "the simulated driver" if DRIVER == "sim" else "the system's driver"
+    return f"cudriver: {what}" + (f", built with {SANITIZER}" if SANITIZER else "")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if DRIVER == "sim":
+        skip = pytest.mark.skip(reason="needs the real driver and a GPU: make test-gpu")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(skip)
+
+
+class Simulator:
+    """The simulated driver's own functions (cext/sim/cudriver_sim.h), in the library that the
+    extension has open: one file, so one set of globals."""
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)
+        text, word = ctypes.c_char_p, ctypes.c_ulonglong
+        signatures: dict[str, tuple[Any, list[Any]]] = {
+            "version": (ctypes.c_int, []),
+            "has": (ctypes.c_int, [text]),
+            "reset": (None, []),
+            "set_devices": (ctypes.c_int, [ctypes.c_int]),
+            "set_memory": (ctypes.c_int, [word]),
+            "set_driver_version": (ctypes.c_int, [ctypes.c_int]),
+            "set_latency": (ctypes.c_int, [word]),
+            "set_bandwidth": (ctypes.c_int, [word]),
+            "set_registration_limit": (ctypes.c_int, [word]),
+            "set_profile": (ctypes.c_int, [text]),
+            "fail": (ctypes.c_int, [text]),
+            "fail_next": (ctypes.c_int, [text, ctypes.c_int]),
+            "clear_faults": (None, []),
+            "call_count": (ctypes.c_longlong, [text]),
+            "reset_counts": (None, []),
+            "live": (ctypes.c_longlong, [text]),
+            "hold": (None, []),
+            "step": (None, [word]),
+            "release": (None, []),
+            "poison": (ctypes.c_int, []),
+        }
+        self.path = path
+        self._functions = {}
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, f"cudriver_sim_{name}")
+            function.restype, function.argtypes = result, arguments
+            self._functions[name] = function
+
+    def call(self, name: str, *arguments: object) -> Any:
+        """cudriver_sim_NAME; -1, where that is its way to refuse, is a ValueError here."""
+        encoded = [a.encode() if isinstance(a, str) else a for a in arguments]
+        result = self._functions[name](*encoded)
+        if result == -1:
+            raise ValueError(f"cudriver_sim_{name}{arguments} refused")
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._functions:
+            raise AttributeError(name)
+        return lambda *arguments: self.call(name, *arguments)
+
+
+@pytest.fixture(scope="session")
+def cu() -> Any:
+    """The package, as `import cudriver as cu`."""
+    import cudriver
+
+    return cudriver
+
+
+@pytest.fixture(scope="session")
+def _simulator() -> Simulator | None:
+    if DRIVER != "sim":
+        return None
+    import cudriver
+
+    return Simulator(cudriver.driver_path())
+
+
+@pytest.fixture
+def sim(_simulator: Simulator | None) -> Iterator[Simulator]:
+    """The simulated driver's controls: sim.live("streams"), sim.fail("cuMemAlloc_v2:1:2"), ...
+    Its knobs, faults and counters are put back before and after."""
+    if _simulator is None:
+        pytest.skip("needs the simulated driver's controls")
+    _simulator.reset()
+    yield _simulator
+    _simulator.reset()
+
+
+@pytest.fixture
+def two_devices(cu: Any) -> tuple[cudriver.Device, cudriver.Device]:
+    count = cu.device_count()
+    if count < 2:
+        pytest.skip(f"needs two devices; this driver shows {count}")
+    return cu.Device(0), cu.Device(1)
+
+
+LIVE = ("contexts", "streams", "events", "allocations", "host_allocs", "modules")
+
+
+@pytest.fixture
+def no_leaks(cu: Any, _simulator: Simulator | None) -> Iterator[None]:
+    """Nothing that the test made is alive after it: by the package's own account, and on the
+    simulated driver by the driver's. The context that memory calls use by default is made first: it
+    is kept on purpose."""
+    cu.memory_info()
+    gc.collect()
+    before = _alive(cu, _simulator)
+    yield
+    gc.collect()
+    after = _alive(cu, _simulator)
+    assert after == before, "alive after the test, against before it"
+
+
+def _alive(cu: Any, simulator: Simulator | None) -> dict[str, object]:
+    alive: dict[str, object] = {"live_allocations": len(cu.live_allocations())}
+    if simulator is not None:
+        alive.update({what: simulator.live(what) for what in LIVE})
+    return alive
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The source tree that these tests lie in."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,190 @@
+"""What is built and shipped: the source archive, the wheel, and an install of the one into a bare
+environment from the other, in a copy of the tree so that nothing here is touched."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.static
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python" / "cudriver"
+LEFT_OUT = {".git", "build", "dist", "__pycache__", ".probe"}
+
+
+def run(*command: object, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LD_"))},
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+def without_build_needs() -> str | None:
+    try:
+        import numpy
+        import setuptools
+    except ImportError as error:
+        return f"building needs {error.name}"
+    if int(setuptools.__version__.split(".")[0]) < 77 or int(numpy.__version__.split(".")[0]) < 2:
+        here = f"setuptools {setuptools.__version__}, NumPy {numpy.__version__}"
+        return f"building needs setuptools 77 and NumPy 2; here: {here}"
+    if shutil.which(os.environ.get("CC", "cc").split()[0]) is None:
+        return "no C compiler on this machine"
+    return None
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (ROOT / "setup.py").exists():
+        pytest.skip("no source tree beside the tests")
+    if reason := without_build_needs():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("sdist")
+    tree = folder / "tree"
+
+    def left_out(directory: str, names: list[str]) -> set[str]:
+        top = Path(directory) == ROOT
+        return {
+            n
+            for n in names
+            if n in LEFT_OUT or n.endswith((".so", ".egg-info")) or (top and n.startswith(".venv"))
+        }
+
+    shutil.copytree(ROOT, tree, ignore=left_out, symlinks=True)
+    code = f"from setuptools import build_meta; print(build_meta.build_sdist({str(folder)!r}))"
+    name = run(sys.executable, "-c", code, cwd=tree).splitlines()[-1]
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path) -> Path:
+    """Built from what the archive holds and nothing else."""
+    folder = sdist.parent
+    tree = unpack(sdist, folder / "unpacked")
+    code = f"from setuptools import build_meta; print(build_meta.build_wheel({str(folder)!r}))"
+    return folder / run(sys.executable, "-c", code, cwd=tree).splitlines()[-1]
+
+
+def unpack(sdist: Path, folder: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+        else:
+            archive.extractall(folder)
+    (tree,) = folder.iterdir()
+    return tree
+
+
+def tracked() -> set[str]:
+    """The files that git knows, or an empty set outside a clone."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        return set()
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def test_the_archive_has_the_sources_and_no_more(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {n.split("/", 1)[1] for n in archive.getnames() if "/" in n}
+        files = {m.name.split("/", 1)[1] for m in archive.getmembers() if m.isfile()}
+    assert {"setup.py", "pyproject.toml", "LICENSE", "README.md", "Makefile"} <= names
+    missing = {
+        n for n in tracked() if n.startswith(("cext/", "python/", "tests/", "benchmarks/"))
+    } - files
+    assert missing == set()
+    stray = [n for n in files if n.endswith((".so", ".o", ".pyc")) or "__pycache__" in n]
+    assert stray == []
+
+
+def test_the_wheel_has_the_package_and_no_more(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    own = {n for n in names if ".dist-info/" not in n}
+    built = {n for n in own if n.endswith(".so")}
+    assert {n.split(".")[0] for n in built} >= {
+        "cudriver/_core",
+        "cudriver/_elf",
+        "cudriver/libcudriver_sim",
+    }
+    wanted = {
+        "cudriver/" + str(p.relative_to(PACKAGE))
+        for p in PACKAGE.rglob("*")
+        if p.is_file() and p.suffix in (".py", ".pyi", ".typed", ".json", ".md", ".html", ".css")
+    }
+    assert own - built == wanted | {"cudriver/py.typed"}
+    assert {"cudriver/_core.pyi", "cudriver/_elf.pyi"} <= own
+    assert any(n.endswith("/licenses/LICENSE") for n in names)
+    assert any(n.endswith("/entry_points.txt") for n in names)
+
+
+def test_the_simulated_driver_stands_alone(wheel: Path, tmp_path: Path) -> None:
+    """It links to nothing of this package and exports the driver's names and its own, no other."""
+    if shutil.which("nm") is None:
+        pytest.skip("no nm on this machine")
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.extract("cudriver/libcudriver_sim.so", tmp_path)
+    lines = run("nm", "-D", "--defined-only", library, cwd=tmp_path).splitlines()
+    exported = {line.split()[-1].split("@")[0] for line in lines}
+    assert {n for n in exported if not n.startswith(("cu", "cudriver_sim_"))} == set()
+
+
+def test_installs_from_the_archive_into_a_bare_environment(wheel: Path, tmp_path: Path) -> None:
+    """With nothing else in it: no NumPy. The package imports, and imports no NumPy of its own."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare", cwd=tmp_path)
+    python = tmp_path / "bare" / "bin" / "python"
+    site = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=tmp_path))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    version = run(python, "-c", "import cudriver; print(cudriver.__version__)", cwd=tmp_path)
+    assert version == declared_version()
+    run(python, "-c", "import cudriver._elf, cudriver.stack, cudriver.cli", cwd=tmp_path)
+
+
+def test_import_is_light() -> None:
+    """`import cudriver` loads neither NumPy nor rich, and no driver."""
+    code = (
+        "import sys, cudriver; heavy = {'numpy', 'rich', 'argparse', 'json'} & set(sys.modules);"
+        "print(sorted(heavy), 'libcuda' in open('/proc/self/maps').read())"
+    )
+    assert run(sys.executable, "-c", code, cwd=Path.home()) == "[] False"
+
+
+def declared_version() -> str:
+    for line in (ROOT / "pyproject.toml").read_text().splitlines():
+        if line.startswith("version = "):
+            return str(ast.literal_eval(line.split("=", 1)[1].strip()))
+    raise AssertionError("pyproject.toml has no version")
+
+
+def test_one_version() -> None:
+    from importlib.metadata import version
+
+    import cudriver
+
+    assert cudriver.__version__ == version("cudriver") == declared_version()
+
+
+def test_editable_install(sdist: Path, tmp_path: Path) -> None:
+    """pip install -e: the extensions and the simulated driver lie beside the Python files."""
+    tree = unpack(sdist, tmp_path)
+    run(sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", cwd=tree)
+    built = {p.name.split(".")[0] for p in (tree / "python" / "cudriver").glob("*.so")}
+    assert built >= {"_core", "_elf", "libcudriver_sim"}
+    code = "import cudriver; print(cudriver.__file__)"
+    where = run(sys.executable, "-c", f"import sys; sys.path.insert(0, 'python'); {code}", cwd=tree)
+    assert Path(where) == tree / "python" / "cudriver" / "__init__.py"

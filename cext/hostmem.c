@@ -265,6 +265,25 @@ static size_t region_size(size_t bytes, bool lean)
     return limit_allows(size) ? size : least;
 }
 
+/* Gives a region its memory and its records. All or nothing. */
+static CUresult region_make(struct hostmem_region *region)
+{
+    CUresult result = map_registered(region->bytes, &region->base);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (hostmem_region_open(region)) {
+        if (region_enter(region, region)) {
+            return CUDA_SUCCESS;
+        }
+        hostmem_region_close(region);
+    }
+    (void)hostmem_unregister(region->base, region->bytes);
+    hostmem_unmap(region->base, region->bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Adds a region for a request and takes the block from it. Lock held before and after only. */
 static CUresult region_add(CUcontext current, size_t bytes, bool lean, void **block, bool *zeroed)
 {
@@ -283,26 +302,16 @@ static CUresult region_add(CUcontext current, size_t bytes, bool lean, void **bl
     region->arena = hostmem_is_for_arena(bytes);
     region->context = current;
     region->state = HOSTMEM_BUSY;
-    if (!hostmem_region_open(region)) {
-        free(region);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     region_link(region);
     pool.reserved += size;
     pthread_mutex_unlock(&pool.lock);
 
-    result = map_registered(size, &region->base);
-    if (result == CUDA_SUCCESS && !region_enter(region, region)) {
-        (void)hostmem_unregister(region->base, size);
-        hostmem_unmap(region->base, size);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    result = region_make(region);
 
     pthread_mutex_lock(&pool.lock);
     pool.reserved -= size;
     if (result != CUDA_SUCCESS) {
         region_unlink(region);
-        hostmem_region_close(region);
         free(region);
         pthread_cond_broadcast(&pool.changed);
         return result;

@@ -81,7 +81,6 @@ static struct hostmem_extent *extent_new(void)
 
 static void extent_forget(struct hostmem_extent *extent)
 {
-    extent->region = NULL;
     extent->next = spare_extents;
     spare_extents = extent;
 }
@@ -96,7 +95,7 @@ static size_t region_pages(const struct hostmem_region *region)
     return region->bytes / HOSTMEM_PAGE;
 }
 
-/* Notes an extent where its neighbours and hostmem_block_bytes look for it. */
+/* Notes an extent where its neighbours and block_find look for it. */
 static void extent_note(struct hostmem_extent *extent)
 {
     extent->region->pages[extent->first] = extent;
@@ -242,10 +241,13 @@ static void extent_give(struct hostmem_extent *extent)
 
     extent->kind = EXTENT_FREE;
     extent->fresh = false;
+    /* Where two become one, no entry may stay between its ends. */
     if (before != NULL && before->kind == EXTENT_FREE) {
         if (is_listed_region(region)) {
             extent_unlist(before);
         }
+        region->pages[before->first + before->pages - 1] = NULL;
+        region->pages[extent->first] = NULL;
         extent->first = before->first;
         extent->pages += before->pages;
         extent_forget(before);
@@ -254,6 +256,8 @@ static void extent_give(struct hostmem_extent *extent)
         if (is_listed_region(region)) {
             extent_unlist(after);
         }
+        region->pages[after->first] = NULL;
+        region->pages[end - 1] = NULL;
         extent->pages += after->pages;
         extent_forget(after);
     }
@@ -344,7 +348,6 @@ static void slab_dissolve(struct hostmem_slab *slab)
     if (slab->listed) {
         slab_unlist(slab);
     }
-    /* The pages between must not point at a record that is about to serve another extent. */
     memset(&extent->region->pages[extent->first], 0, SLAB_PAGES * sizeof extent->region->pages[0]);
     extent->slab = NULL;
     extent_give(extent);
@@ -455,15 +458,11 @@ static struct hostmem_extent *block_find(const struct hostmem_region *region, co
     size_t offset = (size_t)((const char *)address - region->base);
     struct hostmem_extent *extent = region->pages[offset / HOSTMEM_PAGE];
 
-    if (extent == NULL || extent->region != region) {
+    if (extent == NULL || extent->kind == EXTENT_FREE) {
         return NULL;
     }
     if (extent->kind == EXTENT_BLOCK) {
         return offset == extent->first * HOSTMEM_PAGE ? extent : NULL;
-    }
-    /* An entry between an extent's ends may be left over from an earlier one; a slab's never is. */
-    if (extent->kind != EXTENT_SLAB || offset / HOSTMEM_PAGE - extent->first >= extent->pages) {
-        return NULL;
     }
     struct hostmem_slab *slab = extent->slab;
     unsigned within = (unsigned)(offset - extent->first * HOSTMEM_PAGE);
@@ -504,15 +503,13 @@ void hostmem_block_give(struct hostmem_region *region, void *address)
 
 bool hostmem_region_open(struct hostmem_region *region)
 {
-    struct hostmem_extent *extent = extent_new();
+    struct hostmem_extent *extent = calloc(1, sizeof *extent);
 
     region->pages = calloc(region_pages(region), sizeof region->pages[0]);
     if (extent == NULL || region->pages == NULL) {
         free(region->pages);
+        free(extent);
         region->pages = NULL;
-        if (extent != NULL) {
-            extent_forget(extent);
-        }
         return false;
     }
     extent->region = region;
@@ -526,7 +523,7 @@ bool hostmem_region_open(struct hostmem_region *region)
 void hostmem_region_close(struct hostmem_region *region)
 {
     assert(region->pages[0]->pages == region_pages(region));
-    extent_forget(region->pages[0]);
+    free(region->pages[0]);
     free(region->pages);
     region->pages = NULL;
 }

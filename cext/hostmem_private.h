@@ -20,7 +20,9 @@
 
 #define HOSTMEM_PAGE ((size_t)4096)        /* the unit of blocks, whatever the system's page is */
 #define HOSTMEM_ALIGNMENT ((size_t)1 << 21) /* of regions: a huge page */
-#define HOSTMEM_PIECE ((size_t)1 << 36)    /* the most that one registration covers: 64 GiB */
+#ifndef HOSTMEM_PIECE /* the tests make it small */
+#define HOSTMEM_PIECE ((size_t)1 << 36) /* the most that one registration covers: 64 GiB */
+#endif
 #define HOSTMEM_MOST ((size_t)1 << 47)     /* no request can be larger */
 
 enum hostmem_region_state {
@@ -50,11 +52,12 @@ enum hostmem_fit {
     HOSTMEM_ANY,    /* from wherever they fit */
 };
 
-/* --- hostmem_block.c: everything under the pool's lock --- */
+/* --- hostmem_block.c: under the pool's lock, but for open and close --- */
 
 /* Makes a fresh region one free extent, not on the lists yet. False for want of memory. */
 bool hostmem_region_open(struct hostmem_region *region);
-/* Frees what hostmem_region_open made. Every block must be free and the region off the lists. */
+/* Frees what hostmem_region_open made. Every block must be free, and the region off the lists and out
+ * of everybody's reach. */
 void hostmem_region_close(struct hostmem_region *region);
 /* Puts the free extents and slabs of a region on the lists, or takes them off. */
 void hostmem_region_list(struct hostmem_region *region);

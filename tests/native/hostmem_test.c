@@ -1,0 +1,1346 @@
+/*
+ * Tests of hostmem, without Python: `hostmem_test SCENARIO [SEED]`, exit status 0 when all holds. The
+ * scenarios are listed at the end; without an argument it prints their names. Run by
+ * test_native_hostmem.py on the fake driver and on the simulated one, also under sanitizers.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver_under_test.h"
+#include "hostmem.h"
+#include "hostmem_private.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* --- the system's calls that hostmem makes, counted and made to fail (the linker's --wrap) --- */
+
+static atomic_size_t mapped_bytes;
+static atomic_int system_fail_at;
+static atomic_bool system_has_failed;
+
+static bool system_fails(void)
+{
+    if (atomic_load(&system_fail_at) > 0 && atomic_fetch_sub(&system_fail_at, 1) == 1) {
+        atomic_store(&system_has_failed, true);
+        errno = ENOMEM;
+        return true;
+    }
+    return false;
+}
+
+void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+int __real_munmap(void *address, size_t bytes);
+int __real_madvise(void *address, size_t bytes, int advice);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument);
+
+void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
+{
+    void *made = system_fails() ? MAP_FAILED
+                                : __real_mmap(address, bytes, protection, flags, file, offset);
+    if (made != MAP_FAILED) {
+        atomic_fetch_add(&mapped_bytes, bytes);
+    }
+    return made;
+}
+
+int __wrap_munmap(void *address, size_t bytes)
+{
+    atomic_fetch_sub(&mapped_bytes, bytes);
+    return __real_munmap(address, bytes);
+}
+
+int __wrap_madvise(void *address, size_t bytes, int advice)
+{
+    return system_fails() ? -1 : __real_madvise(address, bytes, advice);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return system_fails() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *old, size_t size)
+{
+    return system_fails() ? NULL : __real_realloc(old, size);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                          void *argument)
+{
+    return system_fails() ? EAGAIN : __real_pthread_create(thread, attributes, run, argument);
+}
+
+/* --- small helpers --- */
+
+static CUcontext context;
+
+static uint64_t random_state = 1;
+
+static uint64_t random_below_of(uint64_t *state, uint64_t bound)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state % bound;
+}
+
+static uint64_t random_below(uint64_t bound)
+{
+    return random_below_of(&random_state, bound);
+}
+
+static CUcontext new_context(void)
+{
+    CUcontext made = NULL;
+
+    CHECK(cuda.cuCtxCreate_v2(&made, 0, 0) == CUDA_SUCCESS);
+    CHECK(cuda.cuCtxSetCurrent(made) == CUDA_SUCCESS);
+    return made;
+}
+
+static struct cudriver_hostmem_stats stats_now(void)
+{
+    struct cudriver_hostmem_stats stats;
+
+    cudriver_hostmem_get_stats(&stats);
+    return stats;
+}
+
+static bool is_zero(const char *bytes, size_t count)
+{
+    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
+static CUresult try_make(size_t bytes, char **block)
+{
+    bool zeroed;
+    void *address;
+    CUresult result = cudriver_hostmem_alloc(context, bytes, false, &address, &zeroed);
+
+    CHECK((address != NULL) == (result == CUDA_SUCCESS));
+    if (address != NULL) {
+        size_t size;
+        CHECK(cudriver_hostmem_owns(address, &size) && size == (bytes > 0 ? bytes : 1));
+        CHECK((uintptr_t)address % (bytes >= 4096 ? 4096 : 64) == 0);
+        CHECK(!zeroed || is_zero(address, bytes));
+        CHECK(driver_is_registered(address, bytes));
+    }
+    *block = address;
+    return result;
+}
+
+static char *make(size_t bytes)
+{
+    char *block;
+
+    CHECK(try_make(bytes, &block) == CUDA_SUCCESS);
+    return block;
+}
+
+static size_t trim_all(void)
+{
+    size_t released;
+
+    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+    return released;
+}
+
+/* Nothing handed out: everything can go, and all counts say so. */
+static void check_clean(void)
+{
+    struct cudriver_hostmem_stats stats = stats_now();
+
+    CHECK(stats.used_bytes == 0 && stats.used_blocks == 0 && stats.pins == 0);
+    CHECK(stats.pinned_bytes == 0 && stats.pooled_bytes == stats.registered_bytes);
+    size_t before = stats.pooled_bytes;
+    CHECK(trim_all() >= before);
+    stats = stats_now();
+    CHECK(stats.registered_bytes == 0 && stats.pooled_bytes == 0);
+    CHECK(driver_registrations() == 0 && driver_registered_bytes() == 0);
+    CHECK(atomic_load(&mapped_bytes) == 0);
+}
+
+/* --- the pool --- */
+
+static void fill(char *block, size_t bytes, uint64_t key)
+{
+    memset(block, (int)(key % 251), bytes);
+}
+
+static bool is_filled(const char *block, size_t bytes, uint64_t key)
+{
+    return block[0] == (char)(key % 251) && memcmp(block, block + 1, bytes - 1) == 0;
+}
+
+/* Every size up to a page and around each boundary: aligned, apart, counted, all bytes usable. */
+static void test_sizes(void)
+{
+    static char *blocks[6000];
+    static size_t sizes[6000];
+    size_t count = 0, total = 0;
+
+    for (size_t bytes = 0; bytes < 4200; bytes++) {
+        sizes[count++] = bytes;
+    }
+    for (size_t power = 13; power < 25; power++) {
+        for (size_t i = 0; i < 5; i++) {
+            sizes[count++] = ((size_t)1 << power) - 2 + i;
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        blocks[i] = make(sizes[i]);
+        sizes[i] = sizes[i] > 0 ? sizes[i] : 1;
+        total += sizes[i];
+        fill(blocks[i], sizes[i], i);
+        struct cudriver_hostmem_stats stats = stats_now();
+        CHECK(stats.used_bytes == total && stats.used_blocks == i + 1);
+    }
+    for (size_t i = 0; i < count; i++) {
+        CHECK(is_filled(blocks[i], sizes[i], i));
+        cudriver_hostmem_free(blocks[i]);
+        size_t bytes;
+        CHECK(!cudriver_hostmem_owns(blocks[i], &bytes));
+    }
+    check_clean();
+}
+
+/* What is not the start of a live block is not ours: inside, stale, foreign, absurd addresses. */
+static void test_owns(void)
+{
+    size_t bytes, sizes[] = {1, 64, 100, 3000, 4096, 65536, 5 * MIB, 20 * MIB + 5};
+    int local;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char *block = make(sizes[i]);
+        for (size_t inner = 1; inner < sizes[i]; inner += 1 + inner / 3) {
+            CHECK(!cudriver_hostmem_owns(block + inner, &bytes));
+        }
+        CHECK(!cudriver_hostmem_owns(block - 1, &bytes));
+        CHECK(!cudriver_hostmem_owns(block + (sizes[i] + 4095) / 4096 * 4096 + (4 * MIB), &bytes));
+        cudriver_hostmem_free(block);
+        CHECK(!cudriver_hostmem_owns(block, &bytes));
+    }
+    void *foreign = malloc(100);
+    CHECK(!cudriver_hostmem_owns(foreign, &bytes) && !cudriver_hostmem_owns(&local, &bytes));
+    CHECK(!cudriver_hostmem_owns(NULL, &bytes) && !cudriver_hostmem_owns((void *)-1, &bytes));
+    CHECK(!cudriver_hostmem_owns((void *)((uintptr_t)1 << 56), &bytes));
+    free(foreign);
+    check_clean();
+}
+
+/* A large block takes its bytes and no more than a page; a small one at most an eighth. */
+static void test_exact(void)
+{
+    const size_t large = 17 * MIB + 12345;
+    size_t before = stats_now().registered_bytes;
+    char *block = make(large);
+    CHECK(stats_now().registered_bytes - before == hostmem_round(large));
+    CHECK(stats_now().pooled_bytes == 0);
+    cudriver_hostmem_free(block);
+    CHECK(stats_now().pooled_bytes == hostmem_round(large));
+    check_clean();
+
+    for (size_t bytes = 513; bytes < 4096; bytes += 13) {
+        block = make(bytes);
+        struct cudriver_hostmem_stats stats = stats_now();
+        size_t taken = stats.registered_bytes - stats.pooled_bytes;
+        CHECK(taken >= bytes && (taken - bytes) * 8 <= taken);
+        cudriver_hostmem_free(block);
+    }
+    check_clean();
+}
+
+/* Free memory is cut up and put together again without asking the driver. */
+static void test_reuse(void)
+{
+    char *first = make(32 * MIB), *second, *third;
+    unsigned calls = driver_calls();
+    unsigned long long misses = stats_now().misses;
+
+    cudriver_hostmem_free(first);
+    second = make(28 * MIB);
+    CHECK(second == first);
+    third = make(4 * MIB - 100); /* for an arena, so not from the rest */
+    CHECK(stats_now().misses == misses + 1);
+    calls = driver_calls();
+    cudriver_hostmem_free(third);
+    cudriver_hostmem_free(second);
+    second = make(20 * MIB);
+    third = make(12 * MIB);
+    CHECK(second == first && third == first + 20 * MIB);
+    cudriver_hostmem_free(second);
+    cudriver_hostmem_free(third);
+    first = make(32 * MIB);
+    CHECK(first == second);
+    cudriver_hostmem_free(first);
+    CHECK(driver_calls() == calls && stats_now().misses == misses + 1);
+
+    /* A block that is far too large is not cut for a request. */
+    char *big = make(64 * MIB);
+    cudriver_hostmem_free(big);
+    first = make(32 * MIB), second = make(5 * MIB);
+    CHECK(first < big || first >= big + 64 * MIB);
+    CHECK(second < big || second >= big + 64 * MIB);
+    cudriver_hostmem_free(first);
+    cudriver_hostmem_free(second);
+    check_clean();
+}
+
+static void test_try_alloc(void)
+{
+    unsigned calls = driver_calls();
+
+    CHECK(cudriver_hostmem_try_alloc(100, false) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(100 * MIB, false) == NULL);
+    CHECK(driver_calls() == calls);
+    cudriver_hostmem_free(make(100));
+    calls = driver_calls();
+    unsigned long long hits = stats_now().hits;
+    char *block = cudriver_hostmem_try_alloc(100, false);
+    CHECK(block != NULL && driver_calls() == calls && stats_now().hits == hits + 1);
+    CHECK(cudriver_hostmem_try_alloc(SIZE_MAX, false) == NULL);
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
+static void test_too_large(void)
+{
+    char *block;
+
+    CHECK(try_make(SIZE_MAX, &block) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(try_make(SIZE_MAX / 2, &block) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(try_make((size_t)1 << 46, &block) == CUDA_ERROR_OUT_OF_MEMORY);
+    check_clean();
+}
+
+static void test_limit(void)
+{
+    char *first, *second, *small;
+
+    cudriver_hostmem_set_limit(20 * MIB);
+    CHECK(stats_now().limit_bytes == 20 * MIB);
+    first = make(12 * MIB);
+    CHECK(try_make(9 * MIB, &second) == CUDA_ERROR_OUT_OF_MEMORY);
+    second = make(8 * MIB);
+    CHECK(stats_now().registered_bytes == 20 * MIB);
+    CHECK(try_make(1, &small) == CUDA_ERROR_OUT_OF_MEMORY);
+    cudriver_hostmem_free(first);
+    small = make(1); /* at the limit a small block comes from wherever there is room */
+    CHECK(stats_now().registered_bytes <= 20 * MIB);
+    cudriver_hostmem_free(small);
+    first = make(10 * MIB);
+    cudriver_hostmem_free(second);
+    cudriver_hostmem_free(first);
+    first = make(20 * MIB); /* what is free makes room */
+    CHECK(stats_now().registered_bytes == 20 * MIB);
+    cudriver_hostmem_free(first);
+
+    trim_all();
+    cudriver_hostmem_set_limit(100 * KIB);
+    small = make(10);
+    CHECK(stats_now().registered_bytes <= 100 * KIB);
+    cudriver_hostmem_free(small);
+    cudriver_hostmem_set_limit(0);
+    trim_all();
+    CHECK(try_make(1, &small) == CUDA_ERROR_OUT_OF_MEMORY);
+    cudriver_hostmem_set_limit(SIZE_MAX);
+    cudriver_hostmem_free(make(1));
+    check_clean();
+}
+
+static void test_trim(void)
+{
+    char *blocks[4];
+    const size_t sizes[4] = {8 * MIB, 16 * MIB, 24 * MIB, 5 * MIB};
+    size_t released;
+
+    for (int i = 0; i < 4; i++) {
+        blocks[i] = make(sizes[i]);
+    }
+    CHECK(trim_all() == 0);
+    for (int i = 0; i < 3; i++) {
+        cudriver_hostmem_free(blocks[i]);
+    }
+    CHECK(stats_now().pooled_bytes == 48 * MIB);
+    CHECK(cudriver_hostmem_trim(context, 48 * MIB, &released) == CUDA_SUCCESS && released == 0);
+    /* The smallest that does. */
+    CHECK(cudriver_hostmem_trim(context, 40 * MIB, &released) == CUDA_SUCCESS);
+    CHECK(released == 8 * MIB && stats_now().pooled_bytes == 40 * MIB);
+    CHECK(cudriver_hostmem_trim(context, 30 * MIB, &released) == CUDA_SUCCESS);
+    CHECK(released == 16 * MIB && stats_now().pooled_bytes == 24 * MIB);
+    CHECK(trim_all() == 24 * MIB && stats_now().registered_bytes == 5 * MIB);
+    CHECK(stats_now().peak_bytes >= 53 * MIB);
+    cudriver_hostmem_free(blocks[3]);
+    check_clean();
+}
+
+/* Where *zeroed comes back true the bytes are zero (try_make looks); where memory is fresh, it does. */
+static void test_zeroed(void)
+{
+    bool zeroed;
+    void *block;
+
+    for (int round = 0; round < 50; round++) {
+        size_t bytes = (size_t)1 << (6 + random_below(18));
+        char *made = make(bytes + random_below(bytes));
+        memset(made, 0xAB, bytes);
+        cudriver_hostmem_free(made);
+    }
+    trim_all();
+    CHECK(cudriver_hostmem_alloc(context, 6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(zeroed && is_zero(block, 6 * MIB));
+    memset(block, 1, 6 * MIB);
+    cudriver_hostmem_free(block);
+    CHECK(cudriver_hostmem_alloc(context, 6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(!zeroed);
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
+/* A context goes: live bytes stay, free memory is registered again before it is handed out. */
+static void test_context_loss(void)
+{
+    char *large = make(10 * MIB), *freed = make(6 * MIB), *small = make(100), *other = make(100);
+    struct cudriver_hostmem_stats stats;
+
+    fill(large, 10 * MIB, 3);
+    fill(small, 100, 4);
+    cudriver_hostmem_free(freed);
+    cudriver_hostmem_free(other);
+    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_context(context);
+    stats = stats_now();
+    CHECK(stats.registered_bytes == 0 && stats.pooled_bytes == 0 && stats.used_blocks == 2);
+    CHECK(is_filled(large, 10 * MIB, 3) && is_filled(small, 100, 4));
+    CHECK(cudriver_hostmem_try_alloc(100, false) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(6 * MIB, false) == NULL);
+    CHECK(!driver_is_registered(large, 10 * MIB));
+
+    context = new_context();
+    CHECK(make(6 * MIB) == freed); /* the lost region, registered anew */
+    char *again = make(100);
+    CHECK(driver_is_registered(small, 100)); /* with the rest of its region */
+    CHECK(is_filled(small, 100, 4));
+    cudriver_hostmem_free(again);
+    cudriver_hostmem_free(freed);
+    cudriver_hostmem_free(small);
+    cudriver_hostmem_free(large); /* its region still lost */
+    CHECK(stats_now().registered_bytes > 0);
+    check_clean();
+
+    /* Blocks freed while their region is lost. */
+    char *many[100];
+    for (int i = 0; i < 100; i++) {
+        many[i] = make(1000);
+    }
+    large = make(9 * MIB);
+    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_context(context);
+    for (int i = 0; i < 100; i++) {
+        cudriver_hostmem_free(many[i]);
+    }
+    cudriver_hostmem_free(large);
+    CHECK(stats_now().used_blocks == 0 && stats_now().pooled_bytes == 0);
+    context = new_context();
+    CHECK(make(9 * MIB) == large);
+    cudriver_hostmem_free(large);
+    check_clean();
+
+    /* Told of a loss that was none: registered all the same afterwards. */
+    large = make(9 * MIB);
+    cudriver_hostmem_free(large);
+    cudriver_hostmem_forget_context(context);
+    CHECK(make(9 * MIB) == large && driver_is_registered(large, 9 * MIB));
+    cudriver_hostmem_free(large);
+    cudriver_hostmem_forget_context(context);
+    check_clean();
+}
+
+/* Memory that was unmapped while registered spoils its address; the pool takes another. */
+static void test_spoilt_address(void)
+{
+    char *block;
+
+    driver_fail(1, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    block = make(5 * MIB);
+    CHECK(driver_has_failed());
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
+/* A region that cannot be unregistered is kept: unmapping it would spoil its address. */
+static void test_trim_refused(void)
+{
+    size_t released;
+
+    cudriver_hostmem_free(make(5 * MIB));
+    driver_fail(1, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_ERROR_LAUNCH_FAILED && released == 0);
+    CHECK(stats_now().pooled_bytes == 5 * MIB);
+    char *block = cudriver_hostmem_try_alloc(5 * MIB, false);
+    CHECK(block != NULL);
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
+/* How far a copy may go. */
+static void test_run(void)
+{
+    char *large = make(20 * MIB), plain[64];
+
+    if (HOSTMEM_PIECE < 20 * MIB) {
+        CHECK(cudriver_hostmem_run(large, 20 * MIB) == HOSTMEM_PIECE);
+        CHECK(cudriver_hostmem_run(large + HOSTMEM_PIECE, 10) == 10);
+        CHECK(cudriver_hostmem_run(large + HOSTMEM_PIECE - 10, 20) == 10);
+    } else {
+        CHECK(cudriver_hostmem_run(large, 20 * MIB) == 20 * MIB);
+    }
+    CHECK(cudriver_hostmem_run(large, 100) == 100);
+    CHECK(cudriver_hostmem_run(plain, 64) == 64);
+    cudriver_hostmem_free(large);
+
+    struct cudriver_pin *pin, *wider;
+    char *buffer = aligned_alloc(4096, 65536);
+    CHECK(cudriver_pin_create(context, buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(context, buffer, 5000, false, false, &wider) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_run(buffer, 5000) == 100);
+    CHECK(cudriver_hostmem_run(buffer + 100, 4900) == 1000);
+    CHECK(cudriver_hostmem_run(buffer + 1100, 3900) == 3900);
+    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(context, wider) == CUDA_SUCCESS);
+    CHECK(cuda.cuMemHostRegister_v2(buffer, 8192, 0) == CUDA_SUCCESS); /* somebody else's */
+    CHECK(cudriver_hostmem_run(buffer + 10, 65526) == 8182);
+    CHECK(cuda.cuMemHostUnregister(buffer) == CUDA_SUCCESS);
+    free(buffer);
+    check_clean();
+}
+
+/* --- the child of a fork --- */
+
+static atomic_bool stop;
+
+static void *churn(void *argument)
+{
+    (void)argument;
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    while (!atomic_load(&stop)) {
+        size_t released;
+        char *block = make(5 * MIB), local[256];
+        struct cudriver_pin *pin;
+        CHECK(cudriver_pin_create(context, local, 256, false, false, &pin) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+        cudriver_hostmem_free(block);
+        CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+    }
+    return NULL;
+}
+
+static void in_child(char *large, char *small, struct cudriver_pin *pin)
+{
+    void *block;
+    bool zeroed;
+    size_t bytes, released;
+    struct cudriver_pin *other;
+    char local[64];
+
+    CHECK(is_filled(large, 10 * MIB, 5) && is_filled(small, 100, 6));
+    CHECK(cudriver_hostmem_alloc(context, 10, false, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_try_alloc(10, false) == NULL);
+    CHECK(cudriver_pin_create(context, local, 64, false, false, &other) ==
+          CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_owns(large, &bytes) && bytes == 10 * MIB);
+    cudriver_hostmem_free(large);
+    cudriver_hostmem_free(small);
+    CHECK(cudriver_pin_destroy(NULL, pin) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(NULL, 0, &released) == CUDA_SUCCESS);
+    CHECK(stats_now().used_blocks <= 1);
+    _exit(0);
+}
+
+static void test_fork(void)
+{
+    pthread_t threads[3];
+    char buffer[1000], *large = make(10 * MIB), *small = make(100);
+    struct cudriver_pin *pin;
+
+    fill(large, 10 * MIB, 5);
+    fill(small, 100, 6);
+    CHECK(cudriver_pin_create(context, buffer, 1000, false, false, &pin) == CUDA_SUCCESS);
+    for (int i = 0; i < 1; i++) {
+        CHECK(pthread_create(&threads[i], NULL, churn, NULL) == 0);
+    }
+    for (int i = 0; i < 20; i++) {
+        int status;
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            alarm(60); /* a lock left held shows as this signal */
+            in_child(large, small, pin);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 1; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    CHECK(is_filled(large, 10 * MIB, 5) && driver_is_registered(large, 10 * MIB));
+    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+    cudriver_hostmem_free(large);
+    cudriver_hostmem_free(small);
+    check_clean();
+}
+
+/* --- pins --- */
+
+static struct cudriver_pin *pin_on(char *address, size_t bytes)
+{
+    struct cudriver_pin *pin;
+
+    CHECK(cudriver_pin_create(context, address, bytes, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(driver_is_registered(address, bytes));
+    return pin;
+}
+
+static void unpin(struct cudriver_pin *pin)
+{
+    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+}
+
+static void test_pins(void)
+{
+    char *buffer = aligned_alloc(4096, 1 * MIB);
+    struct cudriver_pin *a, *b, *c, *d;
+
+    /* repeated */
+    a = pin_on(buffer, 1000);
+    b = pin_on(buffer, 1000);
+    CHECK(stats_now().pins == 2 && stats_now().pinned_bytes == 1000);
+    unpin(a);
+    CHECK(driver_is_registered(buffer, 1000));
+    unpin(b);
+    CHECK(!driver_is_registered(buffer, 1) && stats_now().pinned_bytes == 0);
+
+    /* two on one page, and one over both and the hole between */
+    a = pin_on(buffer + 100, 100);
+    b = pin_on(buffer + 300, 100);
+    CHECK(!driver_is_registered(buffer + 200, 1) && !driver_is_registered(buffer + 99, 1));
+    c = pin_on(buffer, 5000);
+    CHECK(stats_now().pinned_bytes == 5000);
+    unpin(a);
+    CHECK(driver_is_registered(buffer, 5000));
+    unpin(b);
+    CHECK(driver_is_registered(buffer, 5000));
+    d = pin_on(buffer + 150, 10); /* within a piece that outlived its maker */
+    unpin(c);
+    CHECK(stats_now().pinned_bytes == 100 && driver_is_registered(buffer + 100, 100));
+    unpin(d);
+
+    /* nested, the outer one first away: its piece stays whole */
+    a = pin_on(buffer, 10000);
+    b = pin_on(buffer + 5000, 10);
+    unpin(a);
+    CHECK(stats_now().pinned_bytes == 10000);
+    unpin(b);
+
+    /* adjacent ones share nothing */
+    a = pin_on(buffer, 64);
+    b = pin_on(buffer + 64, 64);
+    unpin(a);
+    CHECK(stats_now().pinned_bytes == 64 && !driver_is_registered(buffer, 1));
+    unpin(b);
+
+    /* nothing */
+    a = pin_on(buffer, 0);
+    CHECK(cudriver_pin_create(context, NULL, 0, false, false, &b) == CUDA_SUCCESS);
+    CHECK(stats_now().pins == 2 && stats_now().pinned_bytes == 0);
+    unpin(a);
+    unpin(b);
+    CHECK(cudriver_pin_destroy(context, NULL) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(context, NULL, 1, false, false, &b) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_create(context, buffer, SIZE_MAX, false, false, &b) ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(b == NULL);
+
+    /* with no context current, as at the end of a program */
+    a = pin_on(buffer, 100);
+    CHECK(cuda.cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(NULL, a) == CUDA_SUCCESS);
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(!driver_is_registered(buffer, 100));
+    free(buffer);
+    check_clean();
+}
+
+/* Memory that others have page-locked: taken as it is where it covers the range, else the error. */
+static void test_foreign_pins(void)
+{
+    char *buffer = aligned_alloc(4096, 1 * MIB);
+    struct cudriver_pin *pin, *other;
+
+    CHECK(cuda.cuMemHostRegister_v2(buffer, 4096, 0) == CUDA_SUCCESS);
+    CHECK(cuda.cuMemHostRegister_v2(buffer + 4096, 4096, 0) == CUDA_SUCCESS);
+    pin = pin_on(buffer + 100, 8000);
+    CHECK(stats_now().pins == 1 && stats_now().pinned_bytes == 0);
+    CHECK(cudriver_pin_create(context, buffer, 8193, false, false, &other) ==
+          CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    CHECK(other == NULL && stats_now().pins == 1 && stats_now().pinned_bytes == 0);
+    unpin(pin);
+    CHECK(driver_is_registered(buffer, 8192));
+
+    pin = pin_on(buffer, 4096);
+    CHECK(cuda.cuMemHostUnregister(buffer) == CUDA_SUCCESS);
+    CHECK(cuda.cuMemHostUnregister(buffer + 4096) == CUDA_SUCCESS);
+    other = pin_on(buffer, 4096); /* theirs is gone, so it is ours now */
+    CHECK(stats_now().pinned_bytes == 4096);
+    unpin(pin);
+    CHECK(driver_is_registered(buffer, 4096));
+    unpin(other);
+
+    /* ours that somebody else has unregistered: gone already */
+    pin = pin_on(buffer, 4096);
+    CHECK(cuda.cuMemHostUnregister(buffer) == CUDA_SUCCESS);
+    unpin(pin);
+
+    if (driver_is_fake()) { /* what the driver itself allocated */
+        driver_set_allocated(buffer, 8192);
+        CHECK(cudriver_pin_create(context, buffer + 10, 8000, false, false, &pin) == CUDA_SUCCESS);
+        CHECK(stats_now().pinned_bytes == 0);
+        unpin(pin);
+        CHECK(cudriver_pin_create(context, buffer, 9000, false, false, &pin) ==
+              CUDA_ERROR_INVALID_VALUE);
+        driver_set_allocated(NULL, 0);
+    }
+    free(buffer);
+    check_clean();
+}
+
+static void test_read_only_pins(void)
+{
+    char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct cudriver_pin *pin, *other;
+
+    CHECK(page != MAP_FAILED);
+    memset(page, 7, 8192);
+    CHECK(mprotect(page, 8192, PROT_READ) == 0);
+    driver_set_read_only(page, 8192);
+    CHECK(cudriver_pin_create(context, page, 5000, false, false, &pin) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_create(context, page, 5000, true, false, &pin) == CUDA_SUCCESS);
+    CHECK(driver_is_registered(page, 5000));
+    CHECK(cudriver_pin_create(context, page + 100, 8000, true, false, &other) == CUDA_SUCCESS);
+    CHECK(page[0] == 7 && stats_now().pinned_bytes == 8100);
+    unpin(pin);
+    unpin(other);
+    driver_set_read_only(NULL, 0);
+    munmap(page, 8192);
+    check_clean();
+}
+
+/* Pins on the pool's own memory hold nothing of their own; lost memory is registered by them. */
+static void test_pooled_pins(void)
+{
+    char *block = make(6 * MIB), *small = make(100);
+    struct cudriver_pin *pin = pin_on(block + 1000, 5 * MIB), *other = pin_on(small, 100);
+
+    CHECK(stats_now().pins == 2 && stats_now().pinned_bytes == 0);
+    unpin(pin);
+    CHECK(driver_is_registered(block, 6 * MIB));
+    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_context(context);
+    context = new_context();
+    pin = pin_on(block + 5000, 10);
+    CHECK(driver_is_registered(block, 6 * MIB) && stats_now().registered_bytes == 6 * MIB);
+    unpin(pin);
+    unpin(other);
+    cudriver_hostmem_free(block);
+    cudriver_hostmem_free(small);
+    check_clean();
+}
+
+static void test_lost_pins(void)
+{
+    char *buffer = aligned_alloc(4096, 64 * KIB);
+    struct cudriver_pin *a = pin_on(buffer, 1000), *b = pin_on(buffer + 500, 1000), *c;
+    CUcontext second;
+
+    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_context(context);
+    CHECK(stats_now().pinned_bytes == 0 && stats_now().pins == 2);
+    context = new_context();
+    c = pin_on(buffer + 900, 50); /* renews the pieces it touches, no others */
+    CHECK(stats_now().pinned_bytes == 1000 && driver_is_registered(buffer, 1000));
+    CHECK(!driver_is_registered(buffer + 1000, 1));
+    unpin(a);
+    unpin(b);
+    CHECK(driver_is_registered(buffer, 1000));
+    unpin(c);
+    CHECK(!driver_is_registered(buffer, 1));
+
+    /* Only what was registered in the context that went. */
+    a = pin_on(buffer, 100);
+    second = context;
+    context = new_context();
+    b = pin_on(buffer + 50, 100);
+    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_context(context);
+    context = second;
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(stats_now().pinned_bytes == 100 && driver_is_registered(buffer, 100));
+    unpin(b);
+    unpin(a);
+    free(buffer);
+    check_clean();
+}
+
+/* --- nothing waits for another thread's registration, but for the bytes themselves --- */
+
+static sem_t inside, leave;
+static atomic_int hook_calls;
+
+static void wait_in_driver(const void *address)
+{
+    (void)address;
+    atomic_fetch_add(&hook_calls, 1);
+    sem_post(&inside);
+    sem_wait(&leave);
+}
+
+/* True within a minute; a test must not hang, and no shorter time says anything. */
+static void wait_for(sem_t *semaphore)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 60;
+    CHECK(sem_timedwait(semaphore, &until) == 0);
+}
+
+static void *make_large(void *argument)
+{
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    *(char **)argument = make(6 * MIB);
+    return NULL;
+}
+
+static char *shared_buffer;
+
+static void *pin_shared(void *argument)
+{
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    *(struct cudriver_pin **)argument = pin_on(shared_buffer, 1000);
+    return NULL;
+}
+
+static void test_no_waiting(void)
+{
+    pthread_t threads[2];
+    char *blocks[2], *small = make(100), other[64];
+    struct cudriver_pin *made[2], *pin;
+    size_t bytes, released;
+
+    CHECK(sem_init(&inside, 0, 0) == 0 && sem_init(&leave, 0, 0) == 0);
+    pin = pin_on(other, 64);
+    driver_set_hook(wait_in_driver);
+
+    /* Two register at once, and the pool goes on. */
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_create(&threads[i], NULL, make_large, &blocks[i]) == 0);
+    }
+    wait_for(&inside);
+    wait_for(&inside);
+    char *next = cudriver_hostmem_try_alloc(200, false);
+    CHECK(next != NULL && cudriver_hostmem_owns(next, &bytes));
+    cudriver_hostmem_free(next);
+    next = make(5000);
+    cudriver_hostmem_free(next);
+    CHECK(stats_now().used_blocks == 1);
+    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+    cudriver_hostmem_set_limit(SIZE_MAX);
+    unpin(pin);
+    sem_post(&leave);
+    sem_post(&leave);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        cudriver_hostmem_free(blocks[i]);
+    }
+
+    /* Two pin the same bytes: one registers, the other waits for it. */
+    atomic_store(&hook_calls, 0);
+    shared_buffer = malloc(2000);
+    CHECK(pthread_create(&threads[0], NULL, pin_shared, &made[0]) == 0);
+    wait_for(&inside);
+    CHECK(pthread_create(&threads[1], NULL, pin_shared, &made[1]) == 0);
+    usleep(20000); /* time to do it wrong */
+    CHECK(atomic_load(&hook_calls) == 1 && stats_now().pins == 1);
+    sem_post(&leave);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    CHECK(atomic_load(&hook_calls) == 1 && stats_now().pins == 2);
+    driver_set_hook(NULL);
+    unpin(made[0]);
+    unpin(made[1]);
+    free(shared_buffer);
+    cudriver_hostmem_free(small);
+    check_clean();
+}
+
+/* A context that goes while memory is being registered in it. */
+static void forget_in_driver(const void *address)
+{
+    (void)address;
+    if (atomic_fetch_add(&hook_calls, 1) == 0) {
+        cudriver_hostmem_forget_context(context);
+    }
+}
+
+static void test_loss_in_between(void)
+{
+    char *block, buffer[100];
+    struct cudriver_pin *pin;
+
+    atomic_store(&hook_calls, 0);
+    driver_set_hook(forget_in_driver);
+    block = make(6 * MIB); /* once more, after being told */
+    CHECK(atomic_load(&hook_calls) >= 2 && stats_now().registered_bytes == 6 * MIB);
+    atomic_store(&hook_calls, 0);
+    CHECK(cudriver_pin_create(context, buffer, 100, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(stats_now().pinned_bytes == 0);
+    driver_set_hook(NULL);
+    unpin(pin);
+    CHECK(cuda.cuMemHostUnregister(buffer) == CUDA_SUCCESS); /* it was a lie */
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
+/* --- faults --- */
+
+/* A bit of everything; failures are taken as they come, and what was had is given back. */
+static void use_everything(void)
+{
+    char *blocks[6] = {0}, *buffer = malloc(9 * MIB);
+    const size_t sizes[6] = {10, 3000, 5000, 2 * MIB, 18 * MIB, 40 * MIB};
+    struct cudriver_pin *pins[4] = {0};
+    size_t released;
+
+    for (int i = 0; i < 6; i++) {
+        (void)try_make(sizes[i], &blocks[i]);
+        if (blocks[i] != NULL) {
+            fill(blocks[i], sizes[i], (uint64_t)i);
+        }
+    }
+    (void)cudriver_pin_create(context, buffer + 1000, 100, false, false, &pins[0]);
+    (void)cudriver_pin_create(context, buffer + 2000, 100, true, false, &pins[1]);
+    (void)cudriver_pin_create(context, buffer, 9 * MIB, false, false, &pins[2]);
+    if (blocks[3] != NULL) {
+        (void)cudriver_pin_create(context, blocks[3], 100, false, false, &pins[3]);
+    }
+    cudriver_hostmem_forget_context(context); /* a false report, so that memory is renewed */
+    for (int i = 0; i < 6; i += 2) {
+        if (blocks[i] != NULL) {
+            CHECK(is_filled(blocks[i], sizes[i], (uint64_t)i));
+            cudriver_hostmem_free(blocks[i]);
+        }
+        (void)try_make(sizes[i], &blocks[i]);
+    }
+    (void)cudriver_hostmem_trim(context, 0, &released);
+    for (int i = 0; i < 4; i++) {
+        (void)cudriver_pin_destroy(context, pins[i]);
+    }
+    for (int i = 0; i < 6; i++) {
+        if (blocks[i] != NULL) {
+            cudriver_hostmem_free(blocks[i]);
+        }
+    }
+    /* The pins' registrations were not lost in truth. */
+    (void)cuda.cuMemHostUnregister(buffer + 1000);
+    (void)cuda.cuMemHostUnregister(buffer + 2000);
+    for (size_t at = 0; driver_is_fake() && at < 9 * MIB;) {
+        at += cudriver_hostmem_run(buffer + at, 9 * MIB - at);
+    }
+    free(buffer);
+}
+
+static void test_driver_faults(void)
+{
+    const CUresult codes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE,
+                              CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_DEINITIALIZED,
+                              CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+                              CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED};
+
+    for (size_t code = 0; code < sizeof codes / sizeof codes[0]; code++) {
+        for (unsigned n = 1;; n++) {
+            size_t released;
+            CHECK(n < 1000);
+            driver_fail(n, codes[code]);
+            use_everything();
+            bool failed = driver_has_failed();
+            driver_fail(0, CUDA_SUCCESS);
+            /* A refused unregistration may leave a registration of pins, and nothing else. */
+            CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+            struct cudriver_hostmem_stats stats = stats_now();
+            CHECK(stats.used_blocks == 0 && stats.used_bytes == 0 && stats.pins == 0);
+            CHECK(stats.registered_bytes == 0 && stats.pinned_bytes == 0);
+            CHECK(atomic_load(&mapped_bytes) == 0);
+            CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+            cudriver_hostmem_forget_context(context);
+            context = new_context();
+            check_clean();
+            if (!failed) {
+                break;
+            }
+        }
+    }
+}
+
+static void test_system_faults(void)
+{
+    for (int n = 1;; n++) {
+        CHECK(n < 1000);
+        atomic_store(&system_has_failed, false);
+        atomic_store(&system_fail_at, n);
+        use_everything();
+        bool failed = atomic_load(&system_has_failed);
+        atomic_store(&system_fail_at, 0);
+        CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+        cudriver_hostmem_forget_context(context);
+        context = new_context();
+        check_clean();
+        if (!failed) {
+            break;
+        }
+    }
+}
+
+/* --- at random, against what a simple model says --- */
+
+static size_t random_size_of(uint64_t *state)
+{
+    size_t most = (size_t)1 << (4 + random_below_of(state, 20));
+    return 1 + random_below_of(state, most);
+}
+
+static void test_model(void)
+{
+    enum { BLOCKS = 400 };
+    static char *blocks[BLOCKS];
+    static size_t sizes[BLOCKS];
+    size_t used = 0, count = 0, limit = SIZE_MAX;
+
+    for (int round = 0; round < 20000; round++) {
+        size_t i = random_below(BLOCKS), released;
+        if (blocks[i] != NULL) {
+            CHECK(is_filled(blocks[i], sizes[i], i));
+            cudriver_hostmem_free(blocks[i]);
+            blocks[i] = NULL;
+            used -= sizes[i];
+            count--;
+        } else {
+            sizes[i] = random_size_of(&random_state);
+            if (random_below(3) == 0) {
+                blocks[i] = cudriver_hostmem_try_alloc(sizes[i], false);
+                CHECK(blocks[i] == NULL || driver_is_registered(blocks[i], sizes[i]));
+            } else {
+                CUresult result = try_make(sizes[i], &blocks[i]);
+                CHECK(result == CUDA_SUCCESS ||
+                      (result == CUDA_ERROR_OUT_OF_MEMORY && limit < SIZE_MAX));
+            }
+            if (blocks[i] != NULL) {
+                fill(blocks[i], sizes[i], i);
+                used += sizes[i];
+                count++;
+            }
+        }
+        struct cudriver_hostmem_stats stats = stats_now();
+        CHECK(stats.used_bytes == used && stats.used_blocks == count);
+        CHECK(stats.registered_bytes >= stats.pooled_bytes);
+        CHECK(stats.peak_bytes >= stats.registered_bytes);
+        CHECK(!driver_is_fake() || stats.registered_bytes == driver_registered_bytes());
+        switch (random_below(200)) {
+        case 0:
+            released = (size_t)random_below(8 * MIB);
+            CHECK(cudriver_hostmem_trim(context, released, &released) == CUDA_SUCCESS);
+            break;
+        case 1:
+            limit = random_below(2) ? SIZE_MAX : 4 * MIB + random_below(64 * MIB);
+            cudriver_hostmem_set_limit(limit);
+            break;
+        case 2:
+            CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+            cudriver_hostmem_forget_context(context);
+            context = new_context();
+            break;
+        }
+    }
+    cudriver_hostmem_set_limit(SIZE_MAX);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        if (blocks[i] != NULL) {
+            CHECK(is_filled(blocks[i], sizes[i], i));
+            cudriver_hostmem_free(blocks[i]);
+        }
+    }
+    check_clean();
+}
+
+/* Pins at random: what live pins cover is registered, and nothing once they have gone. */
+static void test_pin_model(void)
+{
+    enum { PINS = 40, BYTES = 20000 };
+    struct cudriver_pin *pins[PINS] = {0};
+    size_t begins[PINS], ends[PINS], live = 0;
+    char *buffer = aligned_alloc(4096, 20480);
+
+    for (int round = 0; round < 20000; round++) {
+        size_t i = random_below(PINS);
+        if (pins[i] != NULL) {
+            unpin(pins[i]);
+            pins[i] = NULL;
+            live--;
+        } else {
+            begins[i] = random_below(BYTES);
+            ends[i] = begins[i] + random_below((BYTES - begins[i]) / (1 + random_below(8)) + 1);
+            pins[i] = pin_on(buffer + begins[i], ends[i] - begins[i]);
+            live++;
+        }
+        CHECK(stats_now().pins == live);
+        CHECK(!driver_is_fake() || stats_now().pinned_bytes == driver_registered_bytes());
+        for (size_t k = 0; k < PINS && round % 8 == 0; k++) {
+            CHECK(pins[k] == NULL ||
+                  driver_is_registered(buffer + begins[k], ends[k] - begins[k]));
+        }
+        if (random_below(500) == 0) {
+            CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+            cudriver_hostmem_forget_context(context);
+            context = new_context();
+            for (size_t k = 0; k < PINS; k++) { /* each renews what it needs */
+                if (pins[k] != NULL) {
+                    struct cudriver_pin *again = pin_on(buffer + begins[k], ends[k] - begins[k]);
+                    unpin(pins[k]);
+                    pins[k] = again;
+                }
+            }
+        }
+    }
+    for (size_t i = 0; i < PINS; i++) {
+        unpin(pins[i]);
+    }
+    free(buffer);
+    check_clean();
+}
+
+enum { THREADS = 4, ROUNDS = 1500, EXCHANGED = 64 };
+static _Atomic(char *) exchanged[EXCHANGED]; /* blocks that one thread makes and another frees */
+static char pinned_by_all[20000];
+
+static void *work(void *argument)
+{
+    uint64_t state = 77 + 1000003 * (uint64_t)(uintptr_t)argument;
+    struct cudriver_pin *pins[8] = {0};
+
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t bytes = random_size_of(&state), size, released, slot = random_below_of(&state, 8);
+        char *block = NULL;
+        (void)try_make(bytes, &block);
+        if (block != NULL) {
+            fill(block, bytes, bytes);
+        }
+        char *old = atomic_exchange(&exchanged[random_below_of(&state, EXCHANGED)], block);
+        if (old != NULL) {
+            CHECK(cudriver_hostmem_owns(old, &size) && is_filled(old, size, size));
+            cudriver_hostmem_free(old);
+        }
+        CHECK(!cudriver_hostmem_owns(pinned_by_all + slot, &size));
+        CHECK(cudriver_pin_destroy(context, pins[slot]) == CUDA_SUCCESS);
+        size_t begin = random_below_of(&state, 15000), length = random_below_of(&state, 5000);
+        pins[slot] = pin_on(pinned_by_all + begin, length);
+        switch (random_below_of(&state, 400)) {
+        case 0:
+            CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+            break;
+        case 1:
+            cudriver_hostmem_set_limit(random_below_of(&state, 2) ? SIZE_MAX : 32 * MIB);
+            break;
+        }
+        if (round % 16 == 0) {
+            struct cudriver_hostmem_stats stats = stats_now();
+            CHECK(stats.registered_bytes >= stats.pooled_bytes);
+        }
+    }
+    for (size_t i = 0; i < 8; i++) {
+        CHECK(cudriver_pin_destroy(context, pins[i]) == CUDA_SUCCESS);
+    }
+    return NULL;
+}
+
+static void test_threads(void)
+{
+    pthread_t threads[THREADS];
+
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        CHECK(pthread_create(&threads[i], NULL, work, (void *)i) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    cudriver_hostmem_set_limit(SIZE_MAX);
+    for (int i = 0; i < EXCHANGED; i++) {
+        char *block = atomic_load(&exchanged[i]);
+        if (block != NULL) {
+            cudriver_hostmem_free(block);
+        }
+    }
+    check_clean();
+}
+
+/* The same while contexts are said to go: the bytes must stay, and the counts come out even. */
+static void *lose_contexts(void *argument)
+{
+    (void)argument;
+    while (!atomic_load(&stop)) {
+        cudriver_hostmem_forget_context(context);
+        usleep(20000); /* long enough for a registration in between */
+    }
+    return NULL;
+}
+
+static void *work_on_blocks(void *argument)
+{
+    uint64_t state = 99 + 1000003 * (uint64_t)(uintptr_t)argument;
+
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t bytes = random_size_of(&state), size;
+        void *block;
+        bool zeroed;
+        CHECK(cudriver_hostmem_alloc(context, bytes, false, &block, &zeroed) == CUDA_SUCCESS);
+        fill(block, bytes, bytes);
+        char *old = atomic_exchange(&exchanged[random_below_of(&state, EXCHANGED)], block);
+        if (old != NULL) {
+            CHECK(cudriver_hostmem_owns(old, &size) && is_filled(old, size, size));
+            cudriver_hostmem_free(old);
+        }
+    }
+    return NULL;
+}
+
+static void test_losses_by_threads(void)
+{
+    pthread_t threads[THREADS], loser;
+
+    CHECK(pthread_create(&loser, NULL, lose_contexts, NULL) == 0);
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        CHECK(pthread_create(&threads[i], NULL, work_on_blocks, (void *)i) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    atomic_store(&stop, true);
+    pthread_join(loser, NULL);
+    for (int i = 0; i < EXCHANGED; i++) {
+        char *block = atomic_load(&exchanged[i]);
+        if (block != NULL) {
+            cudriver_hostmem_free(block);
+        }
+    }
+    check_clean();
+}
+
+/* Settings that the system may refuse: memory comes all the same. */
+static void test_settings(void)
+{
+    const char *const wishes[] = {"0", "1", "", "yes"};
+
+    for (int node = -2; node < 2000; node += 667) {
+        cudriver_hostmem_set_node(node);
+        for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
+            CHECK(setenv("CUDRIVER_HUGEPAGES", wishes[i], 1) == 0);
+            char *block = make(40 * MIB);
+            CHECK(is_zero(block, 40 * MIB));
+            cudriver_hostmem_free(block);
+            trim_all();
+        }
+    }
+    check_clean();
+}
+
+/* --- the list --- */
+
+static const struct scenario {
+    const char *name;
+    void (*run)(void);
+    bool needs_fake;
+} scenarios[] = {
+    {"sizes", test_sizes, false},
+    {"owns", test_owns, false},
+    {"exact", test_exact, false},
+    {"reuse", test_reuse, false},
+    {"try_alloc", test_try_alloc, false},
+    {"too_large", test_too_large, false},
+    {"limit", test_limit, false},
+    {"trim", test_trim, false},
+    {"zeroed", test_zeroed, false},
+    {"context_loss", test_context_loss, false},
+    {"spoilt_address", test_spoilt_address, true},
+    {"trim_refused", test_trim_refused, true},
+    {"run", test_run, false},
+    {"fork", test_fork, false},
+    {"pins", test_pins, false},
+    {"foreign_pins", test_foreign_pins, false},
+    {"read_only_pins", test_read_only_pins, false},
+    {"pooled_pins", test_pooled_pins, false},
+    {"lost_pins", test_lost_pins, false},
+    {"no_waiting", test_no_waiting, true},
+    {"loss_in_between", test_loss_in_between, true},
+    {"driver_faults", test_driver_faults, true},
+    {"system_faults", test_system_faults, true},
+    {"model", test_model, false},
+    {"pin_model", test_pin_model, false},
+    {"threads", test_threads, false},
+    {"losses_by_threads", test_losses_by_threads, true},
+    {"settings", test_settings, false},
+};
+
+int main(int count, char **arguments)
+{
+    const size_t number = sizeof scenarios / sizeof scenarios[0];
+
+    for (size_t i = 0; i < number; i++) {
+        if (count < 2) {
+            printf("%s%s\n", scenarios[i].name, scenarios[i].needs_fake ? " fake" : "");
+        } else if (strcmp(arguments[1], scenarios[i].name) == 0) {
+            random_state = count > 2 ? strtoull(arguments[2], NULL, 10) | 1 : 12345;
+            driver_start();
+            context = new_context();
+            scenarios[i].run();
+            return 0;
+        }
+    }
+    if (count > 1) {
+        fprintf(stderr, "no scenario %s\n", arguments[1]);
+        return 2;
+    }
+    return 0;
+}

@@ -153,7 +153,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
     }
     if (missing > 0 || (version != 0 && version < CUDRIVER_OLDEST_API)) {
         char lacks[2048];
-        snprintf(lacks, sizeof lacks, "%s", cudriver_driver.message);
+        snprintf(lacks, sizeof lacks, "%.2047s", cudriver_driver.message);
         snprintf(cudriver_driver.message, sizeof cudriver_driver.message,
                  "%s offers CUDA %d.%d; cudriver needs a driver for CUDA %d.%d or newer%s%s",
                  cudriver_driver.path, version / 1000, version % 1000 / 10,

@@ -1,0 +1,556 @@
+/*
+ * Context: creation, the registry, begin and end of use, closing. The Python type that shows it is
+ * in context_type.c.
+ */
+#include "context.h"
+
+#include <string.h>
+
+#include "context_private.h"
+#include "device.h"
+#include "driver.h"
+#include "error.h"
+#include "hostmem.h"
+#include "staging.h"
+#include "thread.h"
+
+int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
+{
+    PyObject *index = PyNumber_Index(object);
+
+    if (index == NULL) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError, "flags must be an int or a ContextFlags, not %.100s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    *flags = PyLong_AsUnsignedLong(index);
+    if (PyErr_Occurred() || *flags > 0xff) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError, "%R are no context flags: see ContextFlags", object);
+        Py_DECREF(index);
+        return -1;
+    }
+    Py_DECREF(index);
+    return 0;
+}
+
+/* A new object in the registry; it does not own the handle until `kind` says so. */
+static ContextObject *context_new(CoreState *state, CUcontext handle, int ordinal,
+                                  enum cudriver_context_kind kind)
+{
+    static const char *const kinds[] = {"context", "primary context", "foreign context"};
+    ContextObject *self = (ContextObject *)state->context_type->tp_alloc(state->context_type, 0);
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->handle = handle;
+    self->ordinal = ordinal;
+    self->kind = kind;
+    self->number = ++state->serial;
+    self->next = state->contexts;
+    state->contexts = self;
+    if (kind != CUDRIVER_CONTEXT_FOREIGN) {
+        cudriver_live_add(state, &self->live, kinds[kind], 0, (uintptr_t)handle, ordinal);
+    }
+    return self;
+}
+
+static void registry_remove(CoreState *state, ContextObject *self)
+{
+    for (ContextObject **link = &state->contexts; *link != NULL; link = &(*link)->next) {
+        if (*link == self) {
+            *link = self->next;
+            return;
+        }
+    }
+}
+
+/* The open object for a handle, borrowed, or NULL. */
+static ContextObject *registry_find(CoreState *state, CUcontext handle)
+{
+    for (ContextObject *item = state->contexts; item != NULL; item = item->next) {
+        if (item->handle == handle && item->state == CUDRIVER_CONTEXT_OPEN) {
+            return item;
+        }
+    }
+    return NULL;
+}
+
+static ContextObject *registry_find_primary(CoreState *state, int ordinal)
+{
+    for (ContextObject *item = state->contexts; item != NULL; item = item->next) {
+        if (item->ordinal == ordinal && item->kind == CUDRIVER_CONTEXT_PRIMARY &&
+            item->state == CUDRIVER_CONTEXT_OPEN) {
+            return item;
+        }
+    }
+    return NULL;
+}
+
+ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned long flags)
+{
+    CUcontext handle = NULL, popped;
+    ContextObject *self;
+    CUdevice device;
+    CUresult result;
+
+    if (cudriver_device_handle(state, ordinal, &device) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (cuda.cuCtxCreate_v4 != NULL) {
+        result = cuda.cuCtxCreate_v4(&handle, NULL, (unsigned int)flags, device);
+    } else {
+        result = cuda.cuCtxCreate_v2(&handle, (unsigned int)flags, device);
+    }
+    Py_END_ALLOW_THREADS
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuCtxCreate", "flags 0x%lx, device %d", flags, ordinal);
+        return NULL;
+    }
+    /* The driver made it current; ours begins off every stack. */
+    result = cuda.cuCtxPopCurrent_v2(&popped);
+    self = result == CUDA_SUCCESS
+               ? context_new(state, handle, ordinal, CUDRIVER_CONTEXT_MANUAL)
+               : (ContextObject *)cudriver_raise(state, result, "cuCtxPopCurrent_v2", "%s", "");
+    if (self == NULL) {
+        cuda.cuCtxDestroy_v2(handle);
+        return NULL;
+    }
+    if (cuda.cuCtxGetId != NULL) {
+        cuda.cuCtxGetId(handle, &self->id);
+    }
+    return self;
+}
+
+ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags)
+{
+    CUcontext handle = NULL;
+    ContextObject *self;
+    CUdevice device;
+    CUresult result;
+
+    if (cudriver_require(state) < 0 || cudriver_device_handle(state, ordinal, &device) < 0) {
+        return NULL;
+    }
+    if (flags != NULL) {
+        result = cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags);
+        if (result != CUDA_SUCCESS) {
+            return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxSetFlags_v2",
+                                                   "device %d, 0x%lx", ordinal, *flags);
+        }
+    }
+    self = registry_find_primary(state, ordinal);
+    if (self != NULL) {
+        return (ContextObject *)Py_NewRef((PyObject *)self);
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuDevicePrimaryCtxRetain(&handle, device);
+    Py_END_ALLOW_THREADS
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxRetain",
+                                               "device %d", ordinal);
+    }
+    self = registry_find_primary(state, ordinal); /* another thread may have been quicker */
+    if (self != NULL) {
+        cuda.cuDevicePrimaryCtxRelease_v2(device);
+        return (ContextObject *)Py_NewRef((PyObject *)self);
+    }
+    self = context_new(state, handle, ordinal, CUDRIVER_CONTEXT_PRIMARY);
+    if (self == NULL) {
+        cuda.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    return self;
+}
+
+/* Wraps a handle that is current here and that nobody of ours knows. New reference. */
+static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
+{
+    unsigned int flags;
+    int active = 0, ordinal = 0, count = 0;
+    CUdevice candidate;
+    CUcontext primary;
+    ContextObject *self;
+
+    cuda.cuDeviceGetCount(&count);
+    while (ordinal < count &&
+           (cuda.cuDeviceGet(&candidate, ordinal) != CUDA_SUCCESS || candidate != device)) {
+        ordinal++;
+    }
+    if (cuda.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active &&
+        cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
+        if (primary == handle) {
+            self = context_new(state, handle, ordinal, CUDRIVER_CONTEXT_PRIMARY);
+            if (self == NULL) {
+                cuda.cuDevicePrimaryCtxRelease_v2(device);
+            }
+            return self;
+        }
+        cuda.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    self = context_new(state, handle, ordinal, CUDRIVER_CONTEXT_FOREIGN);
+    if (self != NULL && cuda.cuCtxGetId != NULL) {
+        cuda.cuCtxGetId(handle, &self->id);
+    }
+    return self;
+}
+
+/* A foreign handle may have been destroyed and given out again: the driver's id tells. */
+static bool is_stale(ContextObject *self)
+{
+    unsigned long long id = 0;
+
+    return self->kind == CUDRIVER_CONTEXT_FOREIGN && cuda.cuCtxGetId != NULL &&
+           cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
+}
+
+CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
+{
+    CUcontext handle = NULL;
+    ContextObject *self;
+    CUdevice device;
+    CUresult result = cuda.cuCtxGetCurrent(&handle);
+
+    *found = NULL;
+    if (result != CUDA_SUCCESS || handle == NULL) {
+        return result;
+    }
+    self = registry_find(state, handle);
+    if (self != NULL && self->kind != CUDRIVER_CONTEXT_FOREIGN) {
+        *found = (ContextObject *)Py_NewRef((PyObject *)self);
+        return CUDA_SUCCESS;
+    }
+    /* Asked first, because other queries on a destroyed context are not safe. */
+    result = cuda.cuCtxGetDevice(&device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (self != NULL && is_stale(self)) {
+        self->state = CUDRIVER_CONTEXT_CLOSED;
+        self = NULL;
+    }
+    *found = self != NULL ? (ContextObject *)Py_NewRef((PyObject *)self)
+                          : context_adopt(state, handle, device);
+    return CUDA_SUCCESS;
+}
+
+/* Device 0's primary context, kept from here on and made current. New reference. */
+static ContextObject *context_implicit(CoreState *state)
+{
+    ContextObject *self = state->implicit;
+    CUresult result;
+
+    if (self == NULL || self->state != CUDRIVER_CONTEXT_OPEN) {
+        if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
+            return NULL;
+        }
+        self = cudriver_context_primary(state, 0, NULL);
+        if (self == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(state->implicit, self);
+    }
+    result = cuda.cuCtxSetCurrent(self->handle);
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result, "cuCtxSetCurrent",
+                                               "device 0's primary context");
+    }
+    return (ContextObject *)Py_NewRef((PyObject *)self);
+}
+
+ContextObject *cudriver_context_for_use(CoreState *state)
+{
+    ContextObject *self = NULL;
+    CUresult result;
+
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    result = cudriver_context_find_current(state, &self);
+    if (self != NULL || PyErr_Occurred()) {
+        return self;
+    }
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
+        ThreadObject *thread = cudriver_thread_find(state);
+        /* A primary context that was current here unasked, and has been reset: begin anew. */
+        if (thread == NULL || thread->context_count == 0) {
+            cuda.cuCtxSetCurrent(NULL);
+            result = CUDA_SUCCESS;
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result, "cuCtxGetCurrent",
+                                               "this thread's current context was destroyed");
+    }
+    return context_implicit(state);
+}
+
+ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
+{
+    ContextObject *current;
+    int ordinal;
+
+    if (device == NULL || device == Py_None) {
+        return cudriver_context_for_use(state);
+    }
+    ordinal = cudriver_device_parse(state, device);
+    if (ordinal < 0) {
+        return NULL;
+    }
+    if (cudriver_context_find_current(state, &current) == CUDA_SUCCESS && current != NULL) {
+        if (current->ordinal == ordinal) {
+            return current;
+        }
+        Py_DECREF(current);
+    }
+    return PyErr_Occurred() ? NULL : cudriver_context_primary(state, ordinal, NULL);
+}
+
+int cudriver_context_check(CoreState *state, ContextObject *self)
+{
+    if (self->state == CUDRIVER_CONTEXT_OPEN) {
+        return 0;
+    }
+    cudriver_raise_plain(state, "InvalidContextError", "%R %s", self,
+                         self->state == CUDRIVER_CONTEXT_RESET
+                             ? "was reset: everything in it is gone (reset_primary_context)"
+                             : "is closed");
+    return -1;
+}
+
+int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
+{
+    CUcontext current = NULL;
+    CUresult result;
+
+    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0) {
+        return -1;
+    }
+    *pushed = false;
+    result = cuda.cuCtxGetCurrent(&current);
+    if (result == CUDA_SUCCESS && current != self->handle) {
+        result = cuda.cuCtxPushCurrent_v2(self->handle);
+        *pushed = result == CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
+                       self->number, self->ordinal);
+        return -1;
+    }
+    self->in_use++;
+    return 0;
+}
+
+void cudriver_context_end(ContextObject *self, bool pushed)
+{
+    CUcontext ignored;
+
+    if (pushed) {
+        cuda.cuCtxPopCurrent_v2(&ignored);
+    }
+    self->in_use--;
+}
+
+bool cudriver_context_begin_quietly(CoreState *state, ContextObject *self, bool *pushed)
+{
+    CUcontext current = NULL;
+
+    (void)state;
+    *pushed = false;
+    if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
+        cuda.cuCtxGetCurrent(&current) != CUDA_SUCCESS) {
+        return false;
+    }
+    if (current != self->handle) {
+        *pushed = cuda.cuCtxPushCurrent_v2(self->handle) == CUDA_SUCCESS;
+        if (!*pushed) {
+            return false;
+        }
+    }
+    self->in_use++;
+    return true;
+}
+
+CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *self)
+{
+    if (self->alloc_stream == NULL) {
+        CUresult result =
+            cuda.cuStreamCreateWithPriority(&self->alloc_stream, CU_STREAM_NON_BLOCKING, 0);
+        if (result != CUDA_SUCCESS) {
+            self->alloc_stream = NULL;
+            cudriver_raise(state, result, "cuStreamCreateWithPriority", "for allocations");
+        }
+    }
+    return self->alloc_stream;
+}
+
+bool cudriver_context_is_any_current(void)
+{
+    CUcontext current = NULL;
+
+    return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL;
+}
+
+/* Gives the driver's side back and says what failed. The GIL is held; the state is no longer OPEN.
+ */
+static CUresult context_release(ContextObject *self, const char **function)
+{
+    CUcontext handle = self->handle;
+    CUstream stream = self->alloc_stream;
+    bool was_reset = self->state == CUDRIVER_CONTEXT_RESET;
+    CUresult result = CUDA_SUCCESS;
+    CUdevice device;
+
+    self->alloc_stream = NULL;
+    *function = "cuCtxDestroy_v2";
+    if (cudriver_driver_is_forked()) {
+        return CUDA_SUCCESS;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (!was_reset && self->kind != CUDRIVER_CONTEXT_MANUAL && stream != NULL) {
+        cuda.cuStreamDestroy_v2(stream); /* a manual context's goes with it */
+    }
+    if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
+        cudriver_staging_forget_context(handle);
+        cudriver_hostmem_forget_context(handle);
+        result = cuda.cuCtxDestroy_v2(handle);
+    } else if (self->kind == CUDRIVER_CONTEXT_PRIMARY) {
+        unsigned int flags;
+        int active = 1;
+        *function = "cuDevicePrimaryCtxRelease_v2";
+        if (!was_reset) {
+            cudriver_staging_forget_context(handle);
+        }
+        result = cuda.cuDeviceGet(&device, self->ordinal);
+        if (result == CUDA_SUCCESS) {
+            result = cuda.cuDevicePrimaryCtxRelease_v2(device);
+        }
+        if (result == CUDA_SUCCESS && !was_reset &&
+            cuda.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active) {
+            cudriver_hostmem_forget_context(handle);
+        }
+    }
+    Py_END_ALLOW_THREADS
+    return result;
+}
+
+int cudriver_context_close(CoreState *state, ContextObject *self)
+{
+    const char *function;
+    CUresult result;
+
+    if (self->state == CUDRIVER_CONTEXT_CLOSED) {
+        return 0;
+    }
+    if (self->pushes > 0) {
+        cudriver_context_walk_stack(state, NULL); /* another library may have popped it meanwhile */
+        PyErr_Clear();
+    }
+    if (self->pushes > 0) {
+        ContextObject *current = NULL;
+        cudriver_context_find_current(state, &current);
+        cudriver_raise_plain(
+            state, "InvalidContextError",
+            "cannot close %R: it is on the stack of thread %lu (here %S is current); "
+            "pop it there first",
+            self, self->pushed_by, current != NULL ? (PyObject *)current : Py_None);
+        Py_XDECREF(current);
+        return -1;
+    }
+    if (self->children > 0 || self->in_use > 0) {
+        cudriver_raise_plain(
+            state, "InvalidContextError",
+            "cannot close %R: %zd arrays, streams or events still live in it%s (see "
+            "live_allocations())",
+            self, self->children, self->in_use > 0 ? ", and a call is running" : "");
+        return -1;
+    }
+    if (self->state == CUDRIVER_CONTEXT_OPEN) {
+        self->state = CUDRIVER_CONTEXT_CLOSED;
+    }
+    cudriver_live_remove(state, &self->live);
+    if (state->implicit == self) {
+        state->implicit = NULL;
+        Py_DECREF(self); /* the caller holds another */
+    }
+    result = context_release(self, &function);
+    self->state = CUDRIVER_CONTEXT_CLOSED;
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
+                       self->ordinal);
+        return -1;
+    }
+    return 0;
+}
+
+void cudriver_context_dealloc(PyObject *object)
+{
+    ContextObject *self = (ContextObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    CoreState *state = cudriver_state_of(object);
+    const char *function;
+
+    if (self->weak != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    registry_remove(state, self);
+    cudriver_live_remove(state, &self->live);
+    if (self->state != CUDRIVER_CONTEXT_CLOSED) {
+        CUresult result;
+        if (self->state == CUDRIVER_CONTEXT_OPEN) {
+            self->state = CUDRIVER_CONTEXT_CLOSED;
+        }
+        result = context_release(self, &function);
+        cudriver_report(state, result, function, NULL);
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+int cudriver_context_reset_primary(CoreState *state, int ordinal)
+{
+    ContextObject *self = registry_find_primary(state, ordinal);
+    CUcontext handle = NULL, current = NULL;
+    CUdevice device;
+    CUresult result;
+
+    if (cudriver_device_handle(state, ordinal, &device) < 0) {
+        return -1;
+    }
+    if (self != NULL && (self->pinning > 0 || self->in_use > 0)) {
+        cudriver_raise_plain(state, "InvalidContextError", "cannot reset %R: %s", self,
+                             self->in_use > 0
+                                 ? "a call is running in it"
+                                 : "write-combined arrays live in it, and their memory "
+                                   "would vanish");
+        return -1;
+    }
+    if (self != NULL) {
+        Py_INCREF(self);
+        handle = self->handle;
+        Py_BEGIN_ALLOW_THREADS
+        cudriver_staging_forget_context(handle);
+        Py_END_ALLOW_THREADS
+        self->state = CUDRIVER_CONTEXT_RESET;
+        self->alloc_stream = NULL;
+        if (state->implicit == self) {
+            Py_CLEAR(state->implicit);
+        }
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuDevicePrimaryCtxReset_v2(device);
+    if (result == CUDA_SUCCESS && handle != NULL) {
+        cudriver_hostmem_forget_context(handle);
+    }
+    Py_END_ALLOW_THREADS
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
+    } else if (self != NULL && self->pushes == 0 &&
+               cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
+        cuda.cuCtxSetCurrent(NULL); /* it was current here unasked */
+    }
+    Py_XDECREF(self);
+    return result == CUDA_SUCCESS ? 0 : -1;
+}

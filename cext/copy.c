@@ -1,0 +1,553 @@
+/* Copies: reading the ends, blocking and asynchronous, and the module functions. See copy.h. */
+#include "copy.h"
+
+#include <string.h>
+
+#include "copy_path.h"
+#include "device_array.h"
+#include "driver.h"
+#include "error.h"
+#include "foreign_array.h"
+#include "numpy_bridge.h"
+#include "shape.h"
+#include "stream.h"
+#include "transfer.h"
+
+/* Dense copies are issued in pieces of this size, so that Ctrl-C need not wait for the whole. */
+#define PIECE ((size_t)256 << 20)
+
+void cudriver_endpoint_done(struct cudriver_endpoint *end)
+{
+    Py_CLEAR(end->owner);
+    Py_CLEAR(end->dtype);
+    Py_CLEAR(end->context);
+}
+
+int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
+                            struct cudriver_endpoint *end)
+{
+    int found;
+
+    end->owner = end->dtype = NULL;
+    end->context = NULL;
+    end->host = NULL;
+    end->device = 0;
+    end->busy = NULL;
+    if (Py_IS_TYPE(object, state->device_array_type)) {
+        return cudriver_device_array_endpoint(state, object, end);
+    }
+    if (cudriver_numpy_is_array(object)) {
+        return cudriver_numpy_endpoint(object, write, end);
+    }
+    found = cudriver_foreign_endpoint(state, object, write, end);
+    if (found == 0) {
+        PyErr_Format(PyExc_TypeError, "%s must be a numpy.ndarray or a DeviceArray, not %.100s%s",
+                     name, Py_TYPE(object)->tp_name,
+                     write ? "" : " (np.asarray() makes an array of most things)");
+    }
+    return found > 0 ? 0 : -1;
+}
+
+/* New reference: an end's shape, for messages. */
+static PyObject *end_shape(const struct cudriver_endpoint *end)
+{
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+
+    for (int i = 0; i < end->ndim; i++) {
+        shape[i] = (Py_ssize_t)end->shape[i];
+    }
+    return cudriver_shape_tuple(end->ndim, shape);
+}
+
+/* Whether both ends have one shape and dtype; else ValueError or TypeError. 0 or -1. */
+static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
+{
+    if (dst->ndim != src->ndim ||
+        memcmp(dst->shape, src->shape, (size_t)dst->ndim * sizeof dst->shape[0]) != 0) {
+        PyObject *to = end_shape(dst), *from = end_shape(src);
+        if (to != NULL && from != NULL) {
+            PyErr_Format(PyExc_ValueError,
+                         "the shapes differ: %R cannot be copied into %R (nothing was copied)",
+                         from, to);
+        }
+        Py_XDECREF(to);
+        Py_XDECREF(from);
+        return -1;
+    }
+    if (dst->dtype != src->dtype && !cudriver_numpy_same_dtype(dst->dtype, src->dtype)) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "the dtypes differ: %S cannot be copied into %S (nothing was copied); cast the "
+            "source with astype() first",
+            src->dtype, dst->dtype);
+        return -1;
+    }
+    return 0;
+}
+
+/* Both ends of a copy, read and matched. */
+struct ends {
+    struct cudriver_endpoint dst, src;
+};
+
+static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct ends *ends)
+{
+    if (cudriver_endpoint_parse(state, dst, true, "dst", &ends->dst) < 0) {
+        return -1;
+    }
+    if (cudriver_endpoint_parse(state, src, false, "src", &ends->src) < 0) {
+        cudriver_endpoint_done(&ends->dst);
+        return -1;
+    }
+    if (ends_match(&ends->dst, &ends->src) < 0) {
+        cudriver_endpoint_done(&ends->dst);
+        cudriver_endpoint_done(&ends->src);
+        return -1;
+    }
+    return 0;
+}
+
+static void ends_done(struct ends *ends)
+{
+    cudriver_endpoint_done(&ends->dst);
+    cudriver_endpoint_done(&ends->src);
+}
+
+/* While a call runs without the GIL, neither end's memory may be closed. */
+static void ends_busy(struct ends *ends, Py_ssize_t by)
+{
+    if (ends->dst.busy != NULL) {
+        *ends->dst.busy += by;
+    }
+    if (ends->src.busy != NULL) {
+        *ends->src.busy += by;
+    }
+}
+
+/* The staging engine's question, asked without the GIL. `data` is the saved thread state. */
+static bool signal_arrived(void *data)
+{
+    PyThreadState **saved = data;
+    bool arrived;
+
+    PyEval_RestoreThread(*saved);
+    arrived = PyErr_CheckSignals() < 0;
+    *saved = PyEval_SaveThread();
+    return arrived;
+}
+
+static void job_describe(struct cudriver_staging_job *job, const struct cudriver_copy_path *path,
+                         const struct ends *ends, CUstream stream)
+{
+    memset(job, 0, sizeof *job);
+    job->to_device = path->to_device;
+    job->context = path->context->handle;
+    job->stream = stream;
+    job->device = path->to_device ? ends->dst.device : ends->src.device;
+    job->host = path->to_device ? ends->src.host : ends->dst.host;
+    job->layout = &path->layout;
+}
+
+static int raise_copy(CoreState *state, CUresult result, const char *function,
+                      const struct cudriver_copy_path *path)
+{
+    if (!PyErr_Occurred()) {
+        cudriver_raise(state, result, function, "%zu bytes, %s copy", path->bytes,
+                       cudriver_copy_kind_name(path->kind));
+    }
+    return -1;
+}
+
+/* A staged copy, waited for. Within begin and end. 0 or -1. */
+static int staged_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           const struct ends *ends, CUstream stream)
+{
+    struct cudriver_staging_job job;
+    PyThreadState *saved;
+    CUresult result;
+
+    job_describe(&job, path, ends, stream);
+    job.interrupted = signal_arrived;
+    job.data = &saved;
+    saved = PyEval_SaveThread();
+    result = cudriver_staging_copy(&job);
+    PyEval_RestoreThread(saved);
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, "cuMemcpyAsync", path);
+}
+
+/* A dense copy between host and device in pieces, each waited for. 0 or -1. */
+static int direct_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           const struct ends *ends, CUstream stream, bool given)
+{
+    CUdeviceptr to = ends->dst.device + (CUdeviceptr)path->layout.dst_offset;
+    CUdeviceptr from = ends->src.device + (CUdeviceptr)path->layout.src_offset;
+    char *host_to = path->to_device ? NULL : ends->dst.host + path->layout.dst_offset;
+    const char *host_from = path->to_device ? ends->src.host + path->layout.src_offset : NULL;
+    const char *function = path->to_device ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
+
+    for (size_t at = 0; at < path->bytes; at += PIECE) {
+        size_t bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
+        CUresult result;
+        Py_BEGIN_ALLOW_THREADS
+        if (given) {
+            result = path->to_device
+                         ? cuda.cuMemcpyHtoDAsync_v2(to + at, host_from + at, bytes, stream)
+                         : cuda.cuMemcpyDtoHAsync_v2(host_to + at, from + at, bytes, stream);
+            if (result == CUDA_SUCCESS) {
+                result = cuda.cuStreamSynchronize(stream);
+            }
+        } else {
+            result = path->to_device ? cuda.cuMemcpyHtoD_v2(to + at, host_from + at, bytes)
+                                     : cuda.cuMemcpyDtoH_v2(host_to + at, from + at, bytes);
+        }
+        Py_END_ALLOW_THREADS
+        if (result != CUDA_SUCCESS) {
+            return raise_copy(state, result, function, path);
+        }
+        if (at + bytes < path->bytes && PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Driver copies on a stream, then a wait for it. 0 or -1. */
+static int issued_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           const struct ends *ends, CUstream stream)
+{
+    const char *function = "";
+    CUresult result, waited;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, stream, &function);
+    waited = cuda.cuStreamSynchronize(stream); /* also after a failure: a part may be under way */
+    if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
+        result = waited;
+        function = "cuStreamSynchronize";
+    }
+    Py_END_ALLOW_THREADS
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
+}
+
+/* Device to device where no driver copy fits: through a dense array in host memory. 0 or -1. */
+static int bounced_blocking(CoreState *state, const struct ends *ends)
+{
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    PyObject *between;
+    int failed = -1;
+
+    for (int i = 0; i < ends->src.ndim; i++) {
+        shape[i] = (Py_ssize_t)ends->src.shape[i];
+    }
+    between = cudriver_numpy_empty(ends->src.dtype, ends->src.ndim, shape, false);
+    if (between != NULL && cudriver_copy_blocking(state, between, ends->src.owner) == 0) {
+        failed = cudriver_copy_blocking(state, ends->dst.owner, between);
+    }
+    Py_XDECREF(between);
+    return failed;
+}
+
+/* The blocking copy along a path that was decided. 0 or -1. */
+static int follow_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           struct ends *ends)
+{
+    struct cudriver_stream stream;
+    bool given, pushed;
+    int failed = 0;
+
+    if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME) {
+        return 0;
+    }
+    if (path->kind == CUDRIVER_COPY_HOST) {
+        return cudriver_numpy_copy(ends->dst.owner, ends->src.owner);
+    }
+    if (path->kind == CUDRIVER_COPY_BOUNCED) {
+        return bounced_blocking(state, ends);
+    }
+    if (cudriver_stream_parse(state, NULL, path->context, &stream, &given) < 0) {
+        return -1;
+    }
+    if (stream.context->ordinal !=
+        path->context->ordinal) { /* a `with stream:` of another device */
+        stream.handle = NULL;
+        given = false;
+    }
+    if (cudriver_context_begin(state, path->context, &pushed) < 0) {
+        cudriver_stream_done(&stream);
+        return -1;
+    }
+    ends_busy(ends, 1);
+    if (path->kind == CUDRIVER_COPY_STAGED) {
+        failed = staged_blocking(state, path, ends, stream.handle);
+    } else if (path->kind == CUDRIVER_COPY_DIRECT && path->to_device != path->from_device) {
+        failed = direct_blocking(state, path, ends, stream.handle, given);
+    } else {
+        failed = issued_blocking(state, path, ends, stream.handle);
+    }
+    ends_busy(ends, -1);
+    cudriver_context_end(path->context, pushed);
+    cudriver_stream_done(&stream);
+    return failed;
+}
+
+int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
+{
+    struct cudriver_copy_path path;
+    struct ends ends;
+    int failed;
+
+    if (ends_parse(state, dst, src, &ends) < 0) {
+        return -1;
+    }
+    cudriver_copy_decide(&ends.dst, &ends.src, &path);
+    failed = follow_blocking(state, &path, &ends);
+    ends_done(&ends);
+    return failed;
+}
+
+/* The copy engine's asynchronous copy; the batch that follows it ends after it. 0 or -1. */
+static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
+                        const struct ends *ends, CUstream stream,
+                        struct cudriver_staging_transfer **transfer)
+{
+    struct cudriver_staging_job job;
+    CUresult result;
+
+    job_describe(&job, path, ends, stream);
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
+    Py_END_ALLOW_THREADS
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, "cuMemcpyAsync", path);
+}
+
+/* Driver copies on a stream, not waited for. 0 or -1. */
+static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
+                        const struct ends *ends, CUstream stream)
+{
+    const char *function = "";
+    CUresult result;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, stream, &function);
+    if (result != CUDA_SUCCESS) {
+        cuda.cuStreamSynchronize(
+            stream); /* a part may be under way, and nobody would hold its ends */
+    }
+    Py_END_ALLOW_THREADS
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
+}
+
+/* What remains for the copies that no stream can carry out: wait for the stream, then copy. */
+static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_path *path,
+                                 struct ends *ends, const struct cudriver_stream *stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+
+    if (path->kind != CUDRIVER_COPY_EMPTY && path->kind != CUDRIVER_COPY_SAME) {
+        if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+            return NULL;
+        }
+        Py_BEGIN_ALLOW_THREADS
+        result = cuda.cuStreamSynchronize(stream->handle);
+        Py_END_ALLOW_THREADS
+        cudriver_context_end(stream->context, pushed);
+        if (result != CUDA_SUCCESS) {
+            return cudriver_raise(state, result, "cuStreamSynchronize", "%s", "");
+        }
+        if (follow_blocking(state, path, ends) < 0) {
+            return NULL;
+        }
+    }
+    return cudriver_transfer_done(state, path->bytes);
+}
+
+/* The asynchronous copy along a path that was decided, on a stream of its device. */
+static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path *path,
+                              struct ends *ends, const struct cudriver_stream *stream)
+{
+    struct cudriver_staging_transfer *staged = NULL;
+    struct cudriver_batch *batch;
+    bool pushed;
+    int failed;
+
+    if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME ||
+        path->kind == CUDRIVER_COPY_HOST || path->kind == CUDRIVER_COPY_BOUNCED) {
+        return follow_in_order(state, path, ends, stream);
+    }
+    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+        return NULL;
+    }
+    ends_busy(ends, 1);
+    failed = path->kind == CUDRIVER_COPY_STAGED
+                 ? staged_async(state, path, ends, stream->handle, &staged)
+                 : issued_async(state, path, ends, stream->handle);
+    ends_busy(ends, -1);
+    batch = failed < 0 ? NULL : cudriver_batch_add(state, stream, ends->dst.owner, ends->src.owner);
+    cudriver_context_end(stream->context, pushed);
+    if (batch == NULL) {
+        cudriver_staging_release(staged);
+        return NULL;
+    }
+    return cudriver_transfer_new(state, batch, staged, path->bytes);
+}
+
+/* Whether the stream's device is one of the copy's; else ValueError. 0 or -1. */
+static int stream_fits(const struct cudriver_stream *stream, const struct ends *ends)
+{
+    const ContextObject *to = ends->dst.context, *from = ends->src.context;
+
+    if ((to == NULL && from == NULL) || (to != NULL && to->ordinal == stream->context->ordinal) ||
+        (from != NULL && from->ordinal == stream->context->ordinal)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
+                 stream->context->ordinal, to != NULL ? to->ordinal : from->ordinal);
+    return -1;
+}
+
+PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *argument)
+{
+    struct cudriver_copy_path path;
+    struct cudriver_stream stream;
+    PyObject *transfer = NULL;
+    struct ends ends;
+    bool given;
+
+    if (ends_parse(state, dst, src, &ends) < 0) {
+        return NULL;
+    }
+    cudriver_copy_decide(&ends.dst, &ends.src, &path);
+    if (cudriver_stream_parse(state, argument, path.context, &stream, &given) == 0) {
+        if (stream_fits(&stream, &ends) == 0) {
+            transfer = follow_async(state, &path, &ends, &stream);
+        }
+        cudriver_stream_done(&stream);
+    }
+    ends_done(&ends);
+    return transfer;
+}
+
+static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                             PyObject *names)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    if (count != 2 || names != NULL) {
+        PyErr_SetString(PyExc_TypeError, "copy(dst, src) takes two positional arguments");
+        return NULL;
+    }
+    if (cudriver_copy_blocking(state, args[0], args[1]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                   PyObject *names)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *stream = count >= 3 ? args[2] : NULL;
+
+    if (names != NULL && PyTuple_GET_SIZE(names) == 1 && count == 2 &&
+        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") == 0) {
+        stream = args[2];
+    } else if (count < 2 || count > 3 || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "copy_async(dst, src, stream) takes two arrays and a stream");
+        return NULL;
+    }
+    return cudriver_copy_async(state, args[0], args[1], stream);
+}
+
+static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_staging_plan plan;
+    struct cudriver_copy_path path;
+    struct ends ends;
+    PyObject *row;
+
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "explain_copy(dst, src) takes two arguments");
+        return NULL;
+    }
+    if (ends_parse(state, args[0], args[1], &ends) < 0) {
+        return NULL;
+    }
+    memset(&plan, 0, sizeof plan);
+    cudriver_copy_decide(&ends.dst, &ends.src, &path);
+    if (path.kind == CUDRIVER_COPY_STAGED) {
+        cudriver_staging_explain(&path.layout, path.to_device, true, &plan);
+    }
+    row = PyStructSequence_New(state->copy_plan_type);
+    if (row != NULL) {
+        PyStructSequence_SetItem(row, 0, PyUnicode_FromString(cudriver_copy_kind_name(path.kind)));
+        PyStructSequence_SetItem(row, 1, PyUnicode_FromString(path.why));
+        PyStructSequence_SetItem(row, 2, PyLong_FromSize_t(path.bytes));
+        PyStructSequence_SetItem(row, 3, PyBool_FromLong(path.page_locked));
+        PyStructSequence_SetItem(row, 4,
+                                 path.kind == CUDRIVER_COPY_STAGED
+                                     ? PyUnicode_FromString(cudriver_staging_path_name(plan.path))
+                                     : Py_NewRef(Py_None));
+        PyStructSequence_SetItem(row, 5, PyLong_FromSize_t(plan.chunk));
+        PyStructSequence_SetItem(row, 6, PyLong_FromLong(plan.threads));
+        PyStructSequence_SetItem(row, 7, PyLong_FromSize_t(plan.crossover));
+    }
+    if (PyErr_Occurred()) {
+        Py_CLEAR(row);
+    }
+    ends_done(&ends);
+    return row;
+}
+
+static PyStructSequence_Field plan_fields[] = {
+    {"path", "'direct', '2D', '3D', 'staged', 'peer', 'bounced', 'host', 'same' or 'empty'"},
+    {"why", "the reason, in a sentence"},
+    {"nbytes", "bytes to be moved"},
+    {"page_locked", "whether the host side is page-locked"},
+    {"staging", "how a staged copy travels: 'dense', 'packed', 'rows', 'permuted', ...; else None"},
+    {"chunk", "bytes of one page-locked slot of a staged copy; else 0"},
+    {"threads", "threads that may work on a staged copy; else 0"},
+    {"crossover", "bytes from which on a dense pageable copy is staged; 0 where not staged"},
+    {NULL, NULL},
+};
+
+static PyStructSequence_Desc plan_desc = {
+    .name = "cudriver.CopyPlan",
+    .doc = "Which path a copy takes, and why; see explain_copy().",
+    .fields = plan_fields,
+    .n_in_sequence = 8,
+};
+
+static PyMethodDef functions[] = {
+    {"copy", (PyCFunction)(void (*)(void))module_copy, METH_FASTCALL | METH_KEYWORDS,
+     "copy(dst, src, /)\n--\n\n"
+     "Copies `src` into `dst` and waits: ndarrays and DeviceArrays (or other libraries' device\n"
+     "arrays) of one shape and dtype, of any strides, on either side; else ValueError or "
+     "TypeError\n"
+     "before anything is copied. It is ordered after the work of the default stream, or of the\n"
+     "enclosing `with stream:`. Other threads run meanwhile."},
+    {"copy_async", (PyCFunction)(void (*)(void))module_copy_async, METH_FASTCALL | METH_KEYWORDS,
+     "copy_async(dst, src, stream)\n--\n\n"
+     "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "
+     "alive\n"
+     "until it is over. Do not change the source, nor read the destination, before that. Host to\n"
+     "host copies, and device copies that no driver copy fits, are done when the call returns."},
+    {"explain_copy", (PyCFunction)(void (*)(void))module_explain_copy, METH_FASTCALL,
+     "explain_copy(dst, src, /)\n--\n\n"
+     "Which path copy(dst, src) would take and why: a CopyPlan. Copies nothing."},
+    {NULL},
+};
+
+int cudriver_copy_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->copy_plan_type = PyStructSequence_NewType(&plan_desc);
+    if (state->copy_plan_type == NULL ||
+        PyModule_AddObjectRef(module, "CopyPlan", (PyObject *)state->copy_plan_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}

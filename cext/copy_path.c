@@ -1,0 +1,290 @@
+/* Which way a copy goes. See copy_path.h. */
+#include "copy_path.h"
+
+#include <string.h>
+
+#include "driver.h"
+
+/* The longest distance between rows that the driver's 2D copies take
+ * (CU_DEVICE_ATTRIBUTE_MAX_PITCH). */
+#define MAX_PITCH 0x7fffffff
+
+/* Rows shorter than this travel slower by the driver's 2D copies than packed. */
+#define SHORTEST_ROW 64
+
+/* More driver calls than this for one copy cost more than packing does. */
+#define MOST_CALLS 64
+
+const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
+{
+    static const char *const names[] = {"empty", "same",   "host", "direct", "2D",
+                                        "3D",    "staged", "peer", "bounced"};
+
+    return names[kind];
+}
+
+bool cudriver_copy_is_page_locked(const char *low, const char *high)
+{
+    unsigned int type = 0;
+
+    /* Both ends of the range: registrations are by byte, and one that ends short must not count. */
+    return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      (CUdeviceptr)(uintptr_t)low) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_HOST &&
+           cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      (CUdeviceptr)(uintptr_t)(high - 1)) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_HOST;
+}
+
+/* Whether [a, a + stretch of a) and the same of b share a byte. */
+static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
+{
+    int64_t dst_low, dst_high, src_low, src_high;
+
+    cudriver_layout_extent(layout, true, &dst_low, &dst_high);
+    cudriver_layout_extent(layout, false, &src_low, &src_high);
+    return dst + (CUdeviceptr)dst_low < src + (CUdeviceptr)src_high &&
+           src + (CUdeviceptr)src_low < dst + (CUdeviceptr)dst_high;
+}
+
+static bool is_same_memory(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
+{
+    return dst->device == src->device &&
+           memcmp(dst->strides, src->strides, (size_t)dst->ndim * sizeof dst->strides[0]) == 0;
+}
+
+/* Whether the driver's 2D copy takes dimension `axis` as its rows. */
+static bool is_rows(const struct cudriver_layout *layout, int axis)
+{
+    int64_t run = (int64_t)layout->itemsize;
+
+    return layout->dst_strides[axis] >= run && layout->src_strides[axis] >= run &&
+           layout->dst_strides[axis] <= MAX_PITCH && layout->src_strides[axis] <= MAX_PITCH;
+}
+
+/* Whether `axis` is a stack of the rows of axis + 1, as the 3D copy wants it. */
+static bool is_stack(const struct cudriver_layout *layout, int axis)
+{
+    int64_t height = layout->shape[axis + 1];
+    int64_t dst = layout->dst_strides[axis + 1], src = layout->src_strides[axis + 1];
+
+    return layout->dst_strides[axis] % dst == 0 && layout->src_strides[axis] % src == 0 &&
+           layout->dst_strides[axis] / dst >= height && layout->src_strides[axis] / src >= height;
+}
+
+/* DIRECT, 2D or 3D where the layout is one of them with few calls; BOUNCED where it is none. */
+static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout)
+{
+    int64_t calls = 1;
+    int rows = layout->ndim - 1, outer;
+
+    if (layout->ndim == 0) {
+        return CUDRIVER_COPY_DIRECT;
+    }
+    if (!is_rows(layout, rows)) {
+        return CUDRIVER_COPY_BOUNCED;
+    }
+    outer = rows > 0 && is_stack(layout, rows - 1) ? rows - 1 : rows;
+    for (int i = 0; i < outer && calls <= MOST_CALLS; i++) {
+        calls *= layout->shape[i];
+    }
+    if (calls > MOST_CALLS) {
+        return CUDRIVER_COPY_BOUNCED;
+    }
+    return outer < rows ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
+}
+
+/* Host memory at one end. */
+static void decide_host(struct cudriver_copy_path *path, const struct cudriver_endpoint *host)
+{
+    enum cudriver_copy_kind kind = shape_kind(&path->layout);
+    int64_t low, high;
+
+    cudriver_layout_extent(&path->layout, !path->to_device, &low, &high);
+    path->page_locked = cudriver_copy_is_page_locked(host->host + low, host->host + high);
+    path->kind = CUDRIVER_COPY_STAGED;
+    if (kind == CUDRIVER_COPY_DIRECT) {
+        struct cudriver_staging_plan plan;
+        cudriver_staging_explain(&path->layout, path->to_device, true, &plan);
+        if (path->page_locked || plan.path == CUDRIVER_STAGING_DRIVER) {
+            path->kind = CUDRIVER_COPY_DIRECT;
+            path->why =
+                path->page_locked
+                    ? "dense on both sides and page-locked: one copy at the bus's own speed"
+                    : "dense and small: the driver's own copy of pageable memory is as good";
+        } else {
+            path->why = "dense but pageable: worker threads move it through page-locked slots";
+        }
+    } else if (kind != CUDRIVER_COPY_BOUNCED && path->page_locked &&
+               path->layout.itemsize >= SHORTEST_ROW) {
+        path->kind = kind;
+        path->why = "page-locked rows: the driver copies them as they lie";
+    } else {
+        path->why = path->page_locked
+                        ? "strided in a way that the driver does not copy fast: packed into slots"
+                        : "strided and pageable: worker threads pack it into page-locked slots";
+    }
+}
+
+/* Device memory at both ends. */
+static void decide_device(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
+                          const struct cudriver_endpoint *src)
+{
+    enum cudriver_copy_kind kind = shape_kind(&path->layout);
+
+    if (is_same_memory(dst, src)) {
+        path->kind = CUDRIVER_COPY_SAME;
+        path->why = "both ends are the same memory: nothing to do";
+        return;
+    }
+    path->overlap = ranges_meet(dst->device, src->device, &path->layout);
+    if (path->overlap) {
+        path->kind = CUDRIVER_COPY_BOUNCED;
+        path->why = "the ends may overlap: copied through a temporary";
+    } else if (dst->context->ordinal != src->context->ordinal) {
+        path->kind = kind == CUDRIVER_COPY_DIRECT ? CUDRIVER_COPY_PEER : CUDRIVER_COPY_BOUNCED;
+        path->why =
+            kind == CUDRIVER_COPY_DIRECT
+                ? "dense, on two devices: a peer copy (the driver goes through the host where "
+                  "the devices cannot reach each other)"
+                : "strided, on two devices: through dense temporaries";
+    } else {
+        path->kind = kind;
+        path->why = kind == CUDRIVER_COPY_DIRECT ? "dense on both sides of one device"
+                    : kind == CUDRIVER_COPY_BOUNCED
+                        ? "the two sides are strided too differently for "
+                          "the driver's copies: through host memory"
+                        : "rows on one device: the driver copies them";
+    }
+}
+
+void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src,
+                          struct cudriver_copy_path *path)
+{
+    struct cudriver_layout *layout = &path->layout;
+
+    path->to_device = cudriver_endpoint_is_device(dst);
+    path->from_device = cudriver_endpoint_is_device(src);
+    path->page_locked = path->overlap = false;
+    path->context = path->to_device ? dst->context : src->context;
+    layout->ndim = dst->ndim;
+    layout->itemsize = dst->itemsize;
+    layout->dst_offset = layout->src_offset = 0;
+    memcpy(layout->shape, dst->shape, (size_t)dst->ndim * sizeof dst->shape[0]);
+    memcpy(layout->dst_strides, dst->strides, (size_t)dst->ndim * sizeof dst->strides[0]);
+    memcpy(layout->src_strides, src->strides, (size_t)src->ndim * sizeof src->strides[0]);
+    path->bytes = cudriver_layout_simplify(layout);
+    if (path->bytes == 0) {
+        path->kind = CUDRIVER_COPY_EMPTY;
+        path->why = "there is nothing to copy";
+    } else if (!path->to_device && !path->from_device) {
+        path->kind = CUDRIVER_COPY_HOST;
+        path->why = "both ends are in host memory: NumPy copies";
+    } else if (path->to_device && path->from_device) {
+        decide_device(path, dst, src);
+    } else {
+        decide_host(path, path->to_device ? src : dst);
+    }
+}
+
+/* One dense copy. */
+static CUresult issue_direct(const struct cudriver_copy_path *path,
+                             const struct cudriver_endpoint *dst,
+                             const struct cudriver_endpoint *src, CUstream stream,
+                             const char **function)
+{
+    CUdeviceptr to = dst->device + (CUdeviceptr)path->layout.dst_offset;
+    CUdeviceptr from = src->device + (CUdeviceptr)path->layout.src_offset;
+
+    if (path->kind == CUDRIVER_COPY_PEER) {
+        *function = "cuMemcpyPeerAsync";
+        return cuda.cuMemcpyPeerAsync(to, dst->context->handle, from, src->context->handle,
+                                      path->bytes, stream);
+    }
+    if (path->to_device && path->from_device) {
+        *function = "cuMemcpyDtoDAsync_v2";
+        return cuda.cuMemcpyDtoDAsync_v2(to, from, path->bytes, stream);
+    }
+    if (path->to_device) {
+        *function = "cuMemcpyHtoDAsync_v2";
+        return cuda.cuMemcpyHtoDAsync_v2(to, src->host + path->layout.src_offset, path->bytes,
+                                         stream);
+    }
+    *function = "cuMemcpyDtoHAsync_v2";
+    return cuda.cuMemcpyDtoHAsync_v2(dst->host + path->layout.dst_offset, from, path->bytes,
+                                     stream);
+}
+
+/* The 2D or 3D copy that begins `dst_at` and `src_at` bytes into the ends. */
+static CUresult issue_rows(const struct cudriver_copy_path *path,
+                           const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src,
+                           int64_t dst_at, int64_t src_at, CUstream stream, const char **function)
+{
+    const struct cudriver_layout *layout = &path->layout;
+    int rows = layout->ndim - 1;
+    CUDA_MEMCPY3D copy;
+
+    memset(&copy, 0, sizeof copy);
+    copy.dstMemoryType = path->to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    copy.srcMemoryType = path->from_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    copy.dstDevice = path->to_device ? dst->device + (CUdeviceptr)dst_at : 0;
+    copy.srcDevice = path->from_device ? src->device + (CUdeviceptr)src_at : 0;
+    copy.dstHost = path->to_device ? NULL : dst->host + dst_at;
+    copy.srcHost = path->from_device ? NULL : src->host + src_at;
+    copy.dstPitch = (size_t)layout->dst_strides[rows];
+    copy.srcPitch = (size_t)layout->src_strides[rows];
+    copy.WidthInBytes = layout->itemsize;
+    copy.Height = (size_t)layout->shape[rows];
+    if (path->kind == CUDRIVER_COPY_3D) {
+        *function = "cuMemcpy3DAsync_v2";
+        copy.Depth = (size_t)layout->shape[rows - 1];
+        copy.dstHeight = (size_t)(layout->dst_strides[rows - 1] / layout->dst_strides[rows]);
+        copy.srcHeight = (size_t)(layout->src_strides[rows - 1] / layout->src_strides[rows]);
+        return cuda.cuMemcpy3DAsync_v2(&copy, stream);
+    }
+    CUDA_MEMCPY2D flat = {
+        .srcMemoryType = copy.srcMemoryType,
+        .srcHost = copy.srcHost,
+        .srcDevice = copy.srcDevice,
+        .srcPitch = copy.srcPitch,
+        .dstMemoryType = copy.dstMemoryType,
+        .dstHost = copy.dstHost,
+        .dstDevice = copy.dstDevice,
+        .dstPitch = copy.dstPitch,
+        .WidthInBytes = copy.WidthInBytes,
+        .Height = copy.Height,
+    };
+    *function = "cuMemcpy2DAsync_v2";
+    return cuda.cuMemcpy2DAsync_v2(&flat, stream);
+}
+
+/* Walks the dimensions outside those of one driver call. */
+static CUresult issue_outer(const struct cudriver_copy_path *path,
+                            const struct cudriver_endpoint *dst,
+                            const struct cudriver_endpoint *src, int axis, int64_t dst_at,
+                            int64_t src_at, CUstream stream, const char **function)
+{
+    const struct cudriver_layout *layout = &path->layout;
+    CUresult result = CUDA_SUCCESS;
+
+    if (axis == layout->ndim - (path->kind == CUDRIVER_COPY_3D ? 2 : 1)) {
+        return issue_rows(path, dst, src, dst_at, src_at, stream, function);
+    }
+    for (int64_t i = 0; i < layout->shape[axis] && result == CUDA_SUCCESS; i++) {
+        result = issue_outer(path, dst, src, axis + 1, dst_at + i * layout->dst_strides[axis],
+                             src_at + i * layout->src_strides[axis], stream, function);
+    }
+    return result;
+}
+
+CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
+                             const struct cudriver_endpoint *dst,
+                             const struct cudriver_endpoint *src, CUstream stream,
+                             const char **function)
+{
+    if (path->kind == CUDRIVER_COPY_DIRECT || path->kind == CUDRIVER_COPY_PEER) {
+        return issue_direct(path, dst, src, stream, function);
+    }
+    return issue_outer(path, dst, src, 0, path->layout.dst_offset, path->layout.src_offset, stream,
+                       function);
+}

@@ -1,0 +1,688 @@
+/* DeviceArray: construction, closing, properties. Views are in device_view.c, fills in
+ * device_fill.c. */
+#include "device_array.h"
+
+#include <string.h>
+
+#include "device.h"
+#include "driver.h"
+#include "error.h"
+#include "numpy_bridge.h"
+#include "shape.h"
+#include "transfer.h"
+
+static DeviceArrayObject *array_of(PyObject *object)
+{
+    return (DeviceArrayObject *)object;
+}
+
+static DeviceArrayObject *root_of(DeviceArrayObject *self)
+{
+    return self->root != NULL ? self->root : self;
+}
+
+static Py_ssize_t array_bytes(DeviceArrayObject *self)
+{
+    Py_ssize_t bytes = self->itemsize;
+
+    for (int i = 0; i < self->ndim; i++) {
+        bytes *= self->shape[i];
+    }
+    return bytes;
+}
+
+/* A zeroed object with room for its geometry. */
+static DeviceArrayObject *array_alloc(CoreState *state, int ndim)
+{
+    PyTypeObject *type = state->device_array_type;
+    DeviceArrayObject *self = (DeviceArrayObject *)type->tp_alloc(type, 0);
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->ndim = ndim;
+    self->shape = self->inlined;
+    if (2 * (size_t)ndim > sizeof self->inlined / sizeof self->inlined[0]) {
+        self->shape = PyMem_Calloc(2 * (size_t)ndim, sizeof *self->shape);
+        if (self->shape == NULL) {
+            self->shape = self->inlined;
+            Py_DECREF(self);
+            return (DeviceArrayObject *)PyErr_NoMemory();
+        }
+    }
+    self->strides = self->shape + ndim;
+    return self;
+}
+
+PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, StreamObject *stream,
+                                    PyObject *dtype, Py_ssize_t itemsize, int ndim,
+                                    const Py_ssize_t *shape)
+{
+    Py_ssize_t bytes = cudriver_shape_bytes(ndim, shape, itemsize), stride = itemsize;
+    DeviceArrayObject *self;
+    bool pushed;
+    int failed;
+
+    if (bytes < 0) {
+        return NULL;
+    }
+    self = array_alloc(state, ndim);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->dtype = Py_NewRef(dtype);
+    self->itemsize = itemsize;
+    for (int i = ndim - 1; i >= 0; i--) {
+        self->shape[i] = shape[i];
+        self->strides[i] = stride;
+        stride *= shape[i] > 0 ? shape[i] : 1;
+    }
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    failed = cudriver_device_alloc(state, context, stream, (size_t)bytes, &self->block);
+    cudriver_context_end(context, pushed);
+    if (failed < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->address = self->block.address;
+    self->context = (ContextObject *)Py_NewRef((PyObject *)context);
+    context->children++;
+    cudriver_live_add(state, &self->live, "device array", (size_t)bytes, self->address,
+                      context->ordinal);
+    return (PyObject *)self;
+}
+
+PyObject *cudriver_device_view_new(CoreState *state, DeviceArrayObject *of, CUdeviceptr address,
+                                   int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides)
+{
+    DeviceArrayObject *self = array_alloc(state, ndim);
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->dtype = Py_NewRef(of->dtype);
+    self->itemsize = of->itemsize;
+    self->address = address;
+    self->root = (DeviceArrayObject *)Py_NewRef((PyObject *)root_of(of));
+    self->root->views++;
+    self->context = (ContextObject *)Py_NewRef((PyObject *)of->context);
+    memcpy(self->shape, shape, (size_t)ndim * sizeof *shape);
+    memcpy(self->strides, strides, (size_t)ndim * sizeof *strides);
+    return (PyObject *)self;
+}
+
+/* Shared by close() and dealloc. */
+static CUresult array_release(CoreState *state, DeviceArrayObject *self, const char **function)
+{
+    CUresult result;
+
+    *function = "";
+    if (self->closed || self->root != NULL) {
+        return CUDA_SUCCESS;
+    }
+    self->closed = true;
+    if (self->context == NULL) {
+        return CUDA_SUCCESS;
+    }
+    cudriver_live_remove(state, &self->live);
+    result = cudriver_device_free(state, self->context, &self->block, function);
+    self->context->children--;
+    return result;
+}
+
+static void array_dealloc(PyObject *object)
+{
+    DeviceArrayObject *self = array_of(object);
+    CoreState *state = cudriver_state_of(object);
+    PyTypeObject *type = Py_TYPE(object);
+    const char *function;
+
+    if (self->weak != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    cudriver_report(state, array_release(state, self, &function), function, NULL);
+    if (self->shape != self->inlined) {
+        PyMem_Free(self->shape);
+    }
+    Py_XDECREF(self->dtype);
+    Py_XDECREF(self->context);
+    if (self->root != NULL) {
+        self->root->views--;
+        Py_DECREF(self->root);
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    DeviceArrayObject *self = array_of(object);
+    CoreState *state = cudriver_state_of(object);
+    const char *function;
+    CUresult result;
+
+    if (self->root != NULL) {
+        PyErr_Format(PyExc_ValueError, "%R is a view: close the array that owns the memory",
+                     object);
+        return NULL;
+    }
+    if (self->views > 0 || self->busy > 0) {
+        PyErr_Format(PyExc_ValueError, "cannot close %R: %zd views%s use its memory", object,
+                     self->views, self->busy > 0 ? " and a running call" : "");
+        return NULL;
+    }
+    cudriver_batches_reap(state, true);
+    if (Py_REFCNT(object) > 1 && cudriver_batches_hold(state, object)) {
+        PyErr_Format(PyExc_ValueError,
+                     "cannot close %R: an asynchronous copy uses it; wait() for that first",
+                     object);
+        return NULL;
+    }
+    result = array_release(state, self, &function);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, function, "0x%llx", (unsigned long long)self->address);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Whether the memory may be used; else ValueError or InvalidContextError. 0 or -1. */
+static int array_check(CoreState *state, DeviceArrayObject *self)
+{
+    if (root_of(self)->closed) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+        return -1;
+    }
+    return cudriver_context_check(state, self->context);
+}
+
+int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
+                                   struct cudriver_endpoint *end)
+{
+    DeviceArrayObject *self = array_of(object);
+
+    if (array_check(state, self) < 0) {
+        return -1;
+    }
+    end->owner = Py_NewRef(object);
+    end->dtype = Py_NewRef(self->dtype);
+    end->context = (ContextObject *)Py_NewRef((PyObject *)self->context);
+    end->host = NULL;
+    end->device = self->address;
+    end->busy = &root_of(self)->busy;
+    end->itemsize = (size_t)self->itemsize;
+    end->ndim = self->ndim;
+    for (int i = 0; i < self->ndim; i++) {
+        end->shape[i] = self->shape[i];
+        end->strides[i] = self->strides[i];
+    }
+    return 0;
+}
+
+static PyObject *array_repr(PyObject *object)
+{
+    DeviceArrayObject *self = array_of(object);
+    PyObject *shape = cudriver_shape_tuple(self->ndim, self->shape);
+    PyObject *text = NULL;
+
+    if (shape != NULL) {
+        text =
+            PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape,
+                                 self->dtype, self->context != NULL ? self->context->ordinal : -1,
+                                 root_of(self)->closed ? ", closed" : "");
+        Py_DECREF(shape);
+    }
+    return text;
+}
+
+static Py_ssize_t array_length(PyObject *object)
+{
+    if (array_of(object)->ndim == 0) {
+        PyErr_SetString(PyExc_TypeError, "len() of an array without dimensions");
+        return -1;
+    }
+    return array_of(object)->shape[0];
+}
+
+static PyObject *get_shape(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->shape);
+}
+
+static PyObject *get_strides(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->strides);
+}
+
+static PyObject *get_dtype(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(array_of(object)->dtype);
+}
+
+static PyObject *get_ndim(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong(array_of(object)->ndim);
+}
+
+static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
+{
+    Py_ssize_t size = 1;
+
+    for (int i = 0; i < array_of(object)->ndim; i++) {
+        size *= array_of(object)->shape[i];
+    }
+    return PyLong_FromSsize_t(size);
+}
+
+static PyObject *get_itemsize(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(array_of(object)->itemsize);
+}
+
+static PyObject *get_nbytes(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(array_bytes(array_of(object)));
+}
+
+static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(root_of(array_of(object))->closed);
+}
+
+static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
+{
+    DeviceArrayObject *self = array_of(object);
+
+    if (array_check(cudriver_state_of(object), self) < 0) {
+        return NULL;
+    }
+    root_of(self)->block.shared = true;
+    return PyLong_FromUnsignedLongLong(self->address);
+}
+
+static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)array_of(object)->context);
+}
+
+static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+
+    return cudriver_require(state) < 0
+               ? NULL
+               : cudriver_device_new(state, array_of(object)->context->ordinal);
+}
+
+static PyObject *get_interface(PyObject *object, void *closure)
+{
+    DeviceArrayObject *self = array_of(object);
+    PyObject *typestr, *descr, *shape, *strides, *pointer, *result = NULL;
+
+    pointer = get_pointer(object, closure);
+    if (pointer == NULL) {
+        return NULL;
+    }
+    typestr = cudriver_numpy_typestr(self->dtype);
+    descr = PyObject_GetAttrString(self->dtype, "descr");
+    shape = get_shape(object, NULL);
+    strides = get_strides(object, NULL);
+    if (typestr != NULL && descr != NULL && shape != NULL && strides != NULL) {
+        result = Py_BuildValue("{s:i,s:O,s:O,s:O,s:O,s:(OO),s:O}", "version", 3, "typestr", typestr,
+                               "descr", descr, "shape", shape, "strides", strides, "data", pointer,
+                               Py_False, "stream", Py_None);
+    }
+    Py_DECREF(pointer);
+    Py_XDECREF(typestr);
+    Py_XDECREF(descr);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return result;
+}
+
+/* What fill() and device_zeros() share. `value` is cast to the array's dtype first. 0 or -1. */
+static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
+                      PyObject *argument)
+{
+    struct cudriver_stream stream;
+    struct cudriver_batch *batch;
+    DeviceArrayObject *root = root_of(self);
+    const char *function = "";
+    char *pattern;
+    CUresult result;
+    bool pushed, given;
+
+    if (array_check(state, self) < 0) {
+        return -1;
+    }
+    pattern = PyMem_Calloc(1, (size_t)self->itemsize + 1);
+    if (pattern == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if ((value != NULL &&
+         cudriver_numpy_pattern(value, self->dtype, pattern, self->itemsize) < 0) ||
+        cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
+        PyMem_Free(pattern);
+        return -1;
+    }
+    if (cudriver_context_begin(state, self->context, &pushed) < 0) {
+        cudriver_stream_done(&stream);
+        PyMem_Free(pattern);
+        return -1;
+    }
+    root->busy++;
+    result = cudriver_device_fill(self, pattern, stream.handle, &function);
+    if (result == CUDA_SUCCESS && !given) {
+        Py_BEGIN_ALLOW_THREADS
+        function = "cuStreamSynchronize";
+        result = cuda.cuStreamSynchronize(stream.handle);
+        Py_END_ALLOW_THREADS
+    }
+    root->busy--;
+    cudriver_context_end(self->context, pushed);
+    PyMem_Free(pattern);
+    if (result == CUDA_SUCCESS && given && array_bytes(self) > 0) {
+        batch = cudriver_batch_add(state, &stream, (PyObject *)self, NULL);
+        if (batch != NULL) {
+            cudriver_batch_release(state, batch);
+        }
+    }
+    cudriver_stream_done(&stream);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, function, "0x%llx, %zd bytes",
+                       (unsigned long long)self->address, array_bytes(self));
+        return -1;
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *method_fill(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"value", "stream", NULL};
+    PyObject *value, *stream = NULL;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:fill", names, &value, &stream) ||
+        array_fill(cudriver_state_of(object), array_of(object), value, stream) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* dst <- src: blocking without a stream, else a Transfer. */
+static PyObject *copy_between(PyObject *object, PyObject *dst, PyObject *src, PyObject *stream)
+{
+    CoreState *state = cudriver_state_of(object);
+
+    if (stream != NULL && stream != Py_None) {
+        return cudriver_copy_async(state, dst, src, stream);
+    }
+    if (cudriver_copy_blocking(state, dst, src) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_copy_from(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"src", "stream", NULL};
+    PyObject *src, *stream = NULL;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:copy_from", names, &src, &stream)) {
+        return NULL;
+    }
+    return copy_between(object, object, src, stream);
+}
+
+static PyObject *method_copy_to(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"dst", "stream", NULL};
+    PyObject *dst, *stream = NULL;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:copy_to", names, &dst, &stream)) {
+        return NULL;
+    }
+    return copy_between(object, dst, object, stream);
+}
+
+static PyObject *method_to_numpy(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"out", NULL};
+    DeviceArrayObject *self = array_of(object);
+    CoreState *state = cudriver_state_of(object);
+    PyObject *out = Py_None;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:to_numpy", names, &out) ||
+        array_check(state, self) < 0) {
+        return NULL;
+    }
+    out = out != Py_None ? Py_NewRef(out)
+                         : cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
+    if (out != NULL && cudriver_copy_blocking(state, out, object) < 0) {
+        Py_CLEAR(out);
+    }
+    return out;
+}
+
+static PyObject *method_refuse(PyObject *object, PyObject *Py_UNUSED(args),
+                               PyObject *Py_UNUSED(keywords))
+{
+    PyErr_Format(
+        PyExc_TypeError,
+        "%R is in device memory and does not turn into a NumPy array by itself: call to_numpy()",
+        object);
+    return NULL;
+}
+
+static PyGetSetDef array_getset[] = {
+    {"shape", get_shape, NULL, "The lengths, as a tuple.", NULL},
+    {"strides", get_strides, NULL, "Bytes from one item to the next, as a tuple.", NULL},
+    {"dtype", get_dtype, NULL, "The numpy.dtype of its items.", NULL},
+    {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
+    {"size", get_size, NULL, "Number of items.", NULL},
+    {"itemsize", get_itemsize, NULL, "Bytes of an item.", NULL},
+    {"nbytes", get_nbytes, NULL, "Bytes of all its items.", NULL},
+    {"pointer", get_pointer, NULL,
+     "The device address of its first item (CUdeviceptr) as an int. Once it has been asked for, "
+     "the "
+     "memory is freed only after all work of its context, as cuMemFree does.",
+     NULL},
+    {"device", get_device, NULL, "Its Device.", NULL},
+    {"context", get_context, NULL, "Its Context.", NULL},
+    {"closed", get_closed, NULL, "Whether its memory has been given back.", NULL},
+    {"__cuda_array_interface__", get_interface, NULL,
+     "The protocol by which other libraries take it without a copy (version 3).", NULL},
+    {NULL},
+};
+
+static PyMethodDef array_methods[] = {
+    {"fill", (PyCFunction)(void (*)(void))method_fill, METH_VARARGS | METH_KEYWORDS,
+     "fill(value, stream=None)\n--\n\nSets every item to `value`, cast to the dtype. Without a "
+     "stream it "
+     "is done when the call returns (cuMemsetD8/16/32, or a copy for other item sizes)."},
+    {"copy_from", (PyCFunction)(void (*)(void))method_copy_from, METH_VARARGS | METH_KEYWORDS,
+     "copy_from(src, stream=None)\n--\n\nCopies `src` into it: see copy() without a stream, "
+     "copy_async() "
+     "with one (then a Transfer comes back)."},
+    {"copy_to", (PyCFunction)(void (*)(void))method_copy_to, METH_VARARGS | METH_KEYWORDS,
+     "copy_to(dst, stream=None)\n--\n\nCopies it into `dst`: see copy() without a stream, "
+     "copy_async() "
+     "with one (then a Transfer comes back)."},
+    {"to_numpy", (PyCFunction)(void (*)(void))method_to_numpy, METH_VARARGS | METH_KEYWORDS,
+     "to_numpy(out=None)\n--\n\nIts items as a new C-ordered ndarray, or in `out`, which must have "
+     "its "
+     "shape and dtype. Waits."},
+    {"close", array_close, METH_NOARGS,
+     "close()\n--\n\nGives the memory back now. ValueError while views or running copies use it. "
+     "Closing "
+     "twice is fine."},
+    {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
+     "__array__(*args)\n--\n\nTypeError: a silent copy from the device is seldom meant; see "
+     "to_numpy()."},
+    {NULL},
+};
+
+static PyMemberDef array_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(DeviceArrayObject, weak), READONLY, NULL},
+    {NULL},
+};
+
+static PyType_Slot array_slots[] = {
+    {Py_tp_doc,
+     "An array in a device's memory: device_empty(), device_zeros() or to_device() make one.\n\n"
+     "Basic indexing gives views, as NumPy's does: a[2:5, ::-1], a[..., 0], a[None]. It keeps its\n"
+     "context alive; its memory goes with the last owner, or by close()."},
+    {Py_tp_dealloc, array_dealloc},
+    {Py_tp_repr, array_repr},
+    {Py_tp_methods, array_methods},
+    {Py_tp_getset, array_getset},
+    {Py_tp_members, array_members},
+    {Py_mp_length, array_length},
+    {Py_mp_subscript, cudriver_device_view},
+    {0, NULL},
+};
+
+static PyType_Spec array_spec = {
+    .name = "cudriver.DeviceArray",
+    .basicsize = sizeof(DeviceArrayObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = array_slots,
+};
+
+/* What device_empty and device_zeros share. New reference. */
+static PyObject *array_make(CoreState *state, PyObject *args, PyObject *keywords,
+                            const char *format, PyObject **stream_argument)
+{
+    static char *names[] = {"shape", "dtype", "device", "stream", NULL};
+    PyObject *shape_argument, *dtype_argument = NULL, *device = NULL, *dtype, *array = NULL;
+    struct cudriver_stream stream;
+    ContextObject *context;
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
+    int ndim;
+    bool given;
+
+    *stream_argument = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &shape_argument,
+                                     &dtype_argument, &device, stream_argument) ||
+        cudriver_shape_parse(shape_argument, &ndim, shape) < 0 ||
+        cudriver_numpy_dtype(dtype_argument, &dtype, &itemsize) < 0) {
+        return NULL;
+    }
+    context =
+        device != NULL && device != Py_None ? cudriver_context_for_device(state, device) : NULL;
+    if (context == NULL && PyErr_Occurred()) {
+        Py_DECREF(dtype);
+        return NULL;
+    }
+    if (cudriver_stream_parse(state, *stream_argument, context, &stream, &given) == 0) {
+        if (context != NULL && stream.context->ordinal != context->ordinal) {
+            PyErr_Format(PyExc_ValueError,
+                         "device %d was asked for, but the stream is on device %d",
+                         context->ordinal, stream.context->ordinal);
+        } else {
+            array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
+                                              dtype, itemsize, ndim, shape);
+        }
+        cudriver_stream_done(&stream);
+    }
+    Py_XDECREF(context);
+    Py_DECREF(dtype);
+    return array;
+}
+
+static PyObject *module_device_empty(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    PyObject *stream;
+
+    return array_make(cudriver_state_of_module(module), args, keywords, "O|O$OO:device_empty",
+                      &stream);
+}
+
+static PyObject *module_device_zeros(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *stream, *array = array_make(state, args, keywords, "O|O$OO:device_zeros", &stream);
+
+    if (array != NULL && array_fill(state, array_of(array), NULL, stream) < 0) {
+        Py_CLEAR(array);
+    }
+    return array;
+}
+
+static PyObject *module_to_device(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"array", "stream", NULL};
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *source, *argument = NULL, *array = NULL, *transfer;
+    struct cudriver_endpoint end;
+    struct cudriver_stream stream;
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    bool given;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:to_device", names, &source, &argument)) {
+        return NULL;
+    }
+    source = Py_IS_TYPE(source, state->device_array_type) ||
+                     PyObject_HasAttrString(source, "__cuda_array_interface__")
+                 ? Py_NewRef(source)
+                 : cudriver_numpy_asarray(source);
+    if (source == NULL) {
+        return NULL;
+    }
+    if (cudriver_endpoint_parse(state, source, false, "array", &end) < 0) {
+        Py_DECREF(source);
+        return NULL;
+    }
+    for (int i = 0; i < end.ndim; i++) {
+        shape[i] = (Py_ssize_t)end.shape[i];
+    }
+    if (cudriver_stream_parse(state, argument, NULL, &stream, &given) == 0) {
+        array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
+                                          end.dtype, (Py_ssize_t)end.itemsize, end.ndim, shape);
+        if (array != NULL && argument != NULL && argument != Py_None) {
+            transfer = cudriver_copy_async(state, array, source, argument);
+            if (transfer == NULL) {
+                Py_CLEAR(array);
+            }
+            Py_XDECREF(transfer);
+        } else if (array != NULL && cudriver_copy_blocking(state, array, source) < 0) {
+            Py_CLEAR(array);
+        }
+        cudriver_stream_done(&stream);
+    }
+    cudriver_endpoint_done(&end);
+    Py_DECREF(source);
+    return array;
+}
+
+static PyMethodDef functions[] = {
+    {"device_empty", (PyCFunction)(void (*)(void))module_device_empty, METH_VARARGS | METH_KEYWORDS,
+     "device_empty(shape, dtype=float, *, device=None, stream=None)\n--\n\n"
+     "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
+     "primary one of `device`). Without a stream it may be used in any; with one it is made, and\n"
+     "later freed, in that stream's order. OutOfMemoryError says what the device has left."},
+    {"device_zeros", (PyCFunction)(void (*)(void))module_device_zeros, METH_VARARGS | METH_KEYWORDS,
+     "device_zeros(shape, dtype=float, *, device=None, stream=None)\n--\n\n"
+     "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},
+    {"to_device", (PyCFunction)(void (*)(void))module_to_device, METH_VARARGS | METH_KEYWORDS,
+     "to_device(array, stream=None)\n--\n\n"
+     "A new C-ordered DeviceArray with the shape, dtype and contents of `array` (anything that\n"
+     "np.asarray takes). Without a stream the copy is over when the call returns; with one it "
+     "runs\n"
+     "in that stream's order and keeps its source alive."},
+    {NULL},
+};
+
+int cudriver_device_array_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->device_array_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &array_spec, NULL);
+    if (state->device_array_type == NULL ||
+        PyModule_AddType(module, state->device_array_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}

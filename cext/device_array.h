@@ -1,0 +1,51 @@
+/* DeviceArray: an n-dimensional array in a device's memory. */
+#ifndef CUDRIVER_DEVICE_ARRAY_H
+#define CUDRIVER_DEVICE_ARRAY_H
+
+#include "copy.h"
+#include "device_memory.h"
+
+typedef struct DeviceArrayObject {
+    PyObject_HEAD
+    struct cudriver_live live;      /* listed where this array owns memory */
+    ContextObject *context;         /* owned */
+    struct DeviceArrayObject *root; /* owned: whose memory a view shows; NULL where it is its own */
+    struct cudriver_device_block block; /* a root's memory */
+    CUdeviceptr address;                /* the first item */
+    PyObject *dtype;                    /* owned: a numpy.dtype */
+    Py_ssize_t itemsize;
+    Py_ssize_t busy;  /* a root's: calls that use the memory without the GIL */
+    Py_ssize_t views; /* a root's: live views */
+    bool closed;      /* a root's */
+    int ndim;
+    Py_ssize_t *shape;   /* `ndim` lengths, then `ndim` strides in bytes */
+    Py_ssize_t *strides; /* within `shape`'s block */
+    Py_ssize_t inlined[8];
+    PyObject *weak;
+} DeviceArrayObject;
+
+/* New reference: an uninitialised C-ordered array. `stream` may be NULL. */
+PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, StreamObject *stream,
+                                    PyObject *dtype, Py_ssize_t itemsize, int ndim,
+                                    const Py_ssize_t *shape);
+
+/* Fills an endpoint. 0, or -1 with ValueError where it is closed, InvalidContextError where it is
+ * gone. */
+int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
+                                   struct cudriver_endpoint *end);
+
+int cudriver_device_array_setup(PyObject *module);
+
+/* device_fill.c: writes `pattern` (itemsize bytes) into every item, on `stream` and within begin
+ * and end. The GIL is held on entry. */
+CUresult cudriver_device_fill(DeviceArrayObject *self, const char *pattern, CUstream stream,
+                              const char **function);
+
+/* device_view.c: basic indexing. New reference: a view. */
+PyObject *cudriver_device_view(PyObject *object, PyObject *key);
+
+/* New reference: a view of `root` with the given geometry. */
+PyObject *cudriver_device_view_new(CoreState *state, DeviceArrayObject *of, CUdeviceptr address,
+                                   int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides);
+
+#endif

@@ -1,0 +1,176 @@
+/* Device memory. See device_memory.h. */
+#include "device_memory.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "driver.h"
+#include "error.h"
+#include "transfer.h"
+
+/*
+ * One pool a device, made at first use, under the GIL. A pool belongs to the device, not to a
+ * context, and outlives both resets and contexts; the process keeps it, as it keeps the driver
+ * table.
+ */
+#define DEVICES 256
+
+static struct {
+    CUmemoryPool pool;
+    bool tried;
+} pools[DEVICES];
+
+/* Lets every device that can reach this one read and write the pool's memory. Best effort. */
+static void pool_share(CUmemoryPool pool, CUdevice device)
+{
+    int count = 0, can;
+
+    cuda.cuDeviceGetCount(&count);
+    for (int i = 0; i < count; i++) {
+        CUdevice peer;
+        if (cuda.cuDeviceGet(&peer, i) == CUDA_SUCCESS && peer != device &&
+            cuda.cuDeviceCanAccessPeer(&can, peer, device) == CUDA_SUCCESS && can) {
+            CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, peer},
+                                      CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+            cuda.cuMemPoolSetAccess(pool, &access, 1);
+        }
+    }
+}
+
+/* The device's pool, or NULL where it has none. */
+static CUmemoryPool pool_get(int ordinal)
+{
+    CUmemPoolProps props;
+    CUdevice device;
+    int supported = 0, no = 0;
+    cuuint64_t keep = UINT64_MAX;
+
+    if (ordinal >= DEVICES) {
+        return NULL;
+    }
+    if (pools[ordinal].tried) {
+        return pools[ordinal].pool;
+    }
+    pools[ordinal].tried = true;
+    if (cuda.cuMemPoolCreate == NULL || cuda.cuMemAllocFromPoolAsync == NULL ||
+        cuda.cuMemFreeAsync == NULL || cuda.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
+        cuda.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) !=
+            CUDA_SUCCESS ||
+        !supported) {
+        return NULL;
+    }
+    memset(&props, 0, sizeof props);
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    props.location.id = device;
+    if (cuda.cuMemPoolCreate(&pools[ordinal].pool, &props) != CUDA_SUCCESS) {
+        pools[ordinal].pool = NULL;
+        return NULL;
+    }
+    /* Keep freed memory; and never hand out memory that another stream has yet to finish with, so
+     * that an allocation is usable everywhere at once. */
+    if (cuda.cuMemPoolSetAttribute(pools[ordinal].pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) !=
+            CUDA_SUCCESS ||
+        cuda.cuMemPoolSetAttribute(pools[ordinal].pool,
+                                   CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                                   &no) != CUDA_SUCCESS) {
+        cuda.cuMemPoolDestroy(pools[ordinal].pool);
+        pools[ordinal].pool = NULL;
+        return NULL;
+    }
+    pool_share(pools[ordinal].pool, device);
+    return pools[ordinal].pool;
+}
+
+void cudriver_device_trim(void)
+{
+    for (int i = 0; i < DEVICES; i++) {
+        if (pools[i].pool != NULL) {
+            cuda.cuMemPoolTrimTo(pools[i].pool, 0);
+        }
+    }
+}
+
+/* One attempt. The GIL is held on entry and on return. */
+static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address)
+{
+    CUresult result;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = pool != NULL ? cuda.cuMemAllocFromPoolAsync(address, bytes, pool, stream)
+                          : cuda.cuMemAlloc_v2(address, bytes);
+    Py_END_ALLOW_THREADS
+    return result;
+}
+
+int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
+                          size_t bytes, struct cudriver_device_block *block)
+{
+    CUmemoryPool pool = pool_get(context->ordinal);
+    CUstream order = NULL;
+    CUresult result;
+
+    memset(block, 0, sizeof *block);
+    if (bytes == 0) {
+        return 0;
+    }
+    cudriver_batches_reap(state, false);
+    if (pool != NULL) {
+        order = stream != NULL ? stream->handle : cudriver_context_alloc_stream(state, context);
+        if (order == NULL) {
+            return -1;
+        }
+    }
+    result = alloc_once(pool, order, bytes, &block->address);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        cudriver_batches_reap(state, true);
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuCtxSynchronize();
+        cudriver_device_trim();
+        Py_END_ALLOW_THREADS
+        result = alloc_once(pool, order, bytes, &block->address);
+    }
+    if (result != CUDA_SUCCESS) {
+        size_t available = 0, total = 0;
+        cuda.cuMemGetInfo_v2(&available, &total);
+        block->address = 0;
+        cudriver_raise(state, result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
+                       "%zu bytes; device %d has %zu of %zu free", bytes, context->ordinal,
+                       available, total);
+        return -1;
+    }
+    block->bytes = bytes;
+    block->pooled = pool != NULL;
+    block->home = pool != NULL ? stream : NULL;
+    Py_XINCREF(block->home);
+    return 0;
+}
+
+CUresult cudriver_device_free(CoreState *state, ContextObject *context,
+                              struct cudriver_device_block *block, const char **function)
+{
+    CUstream order = block->home != NULL ? block->home->handle : context->alloc_stream;
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+
+    *function = "cuMemFree_v2";
+    if (block->address != 0 && cudriver_context_begin_quietly(state, context, &pushed)) {
+        /* A closed home stream's work is over or runs out: then only cuMemFree waits for it. */
+        if (block->pooled && !block->shared && order != NULL) {
+            *function = "cuMemFreeAsync";
+            result = cuda.cuMemFreeAsync(block->address, order);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            result = cuda.cuMemFree_v2(block->address);
+            Py_END_ALLOW_THREADS
+        }
+        cudriver_context_end(context, pushed);
+    } else if (block->address != 0 && block->pooled && context->state == CUDRIVER_CONTEXT_RESET &&
+               !cudriver_driver_is_forked()) {
+        /* The pool's memory outlives its context. */
+        result = cuda.cuMemFree_v2(block->address);
+    }
+    block->address = 0;
+    Py_CLEAR(block->home);
+    return result;
+}

@@ -1,0 +1,33 @@
+/* Device memory: from a pool of the driver's where it has one, from cuMemAlloc where not. */
+#ifndef CUDRIVER_DEVICE_MEMORY_H
+#define CUDRIVER_DEVICE_MEMORY_H
+
+#include "context.h"
+#include "stream.h"
+
+struct cudriver_device_block {
+    CUdeviceptr address; /* 0 for an empty block */
+    size_t bytes;
+    bool pooled;
+    bool shared; /* its address was handed out: it is freed as cuMemFree does, after all work */
+    StreamObject
+        *home; /* owned: the stream in whose order it was made and goes; NULL: none named */
+};
+
+/*
+ * Memory of `bytes` in `context`, within begin and end. Without `stream` it may be used in any
+ * stream at once: the pool is kept from handing out memory that waits for another stream. With it,
+ * in its order. On exhaustion: lets finished work go, trims the pool, tries again. 0 or -1.
+ */
+int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
+                          size_t bytes, struct cudriver_device_block *block);
+
+/* Gives it back; the block is empty then. Nothing of ours may be using it. Needs no current
+ * context. */
+CUresult cudriver_device_free(CoreState *state, ContextObject *context,
+                              struct cudriver_device_block *block, const char **function);
+
+/* Gives the pools' free memory back to the driver. */
+void cudriver_device_trim(void);
+
+#endif

@@ -1,0 +1,154 @@
+/* Device arrays of other libraries. See foreign_array.h. */
+#include "foreign_array.h"
+
+#include "driver.h"
+#include "error.h"
+#include "numpy_bridge.h"
+#include "shape.h"
+
+/* Borrowed: an entry of the interface, or NULL where it is missing or None. */
+static PyObject *entry(PyObject *interface, const char *name)
+{
+    PyObject *value = PyDict_GetItemString(interface, name);
+
+    return value == Py_None ? NULL : value;
+}
+
+/* The address; refuses read-only memory where it is to be written. 0 or -1. */
+static int read_data(PyObject *interface, bool write, struct cudriver_endpoint *end)
+{
+    PyObject *data = entry(interface, "data");
+    int read_only;
+
+    if (data == NULL || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__cuda_array_interface__: 'data' is (address, read-only)");
+        return -1;
+    }
+    end->device = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(data, 0));
+    if (end->device == (CUdeviceptr)-1 && PyErr_Occurred()) {
+        return -1;
+    }
+    read_only = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
+    if (read_only > 0 && write) {
+        PyErr_SetString(PyExc_ValueError, "the destination is read-only");
+    }
+    return read_only < 0 || PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
+{
+    PyObject *shape = entry(interface, "shape"), *strides = entry(interface, "strides");
+    Py_ssize_t lengths[CUDRIVER_MAX_DIMS], stride = (Py_ssize_t)end->itemsize;
+
+    if (shape == NULL || !PyTuple_Check(shape) ||
+        (strides != NULL &&
+         (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(shape)))) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__cuda_array_interface__: 'shape' and 'strides' are tuples of one length");
+        return -1;
+    }
+    if (cudriver_shape_parse(shape, &end->ndim, lengths) < 0) {
+        return -1;
+    }
+    for (int i = end->ndim - 1; i >= 0; i--) {
+        end->shape[i] = lengths[i];
+        end->strides[i] = stride;
+        stride *= lengths[i] > 0 ? lengths[i] : 1;
+        if (strides != NULL) {
+            end->strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
+        }
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_dtype(PyObject *interface, struct cudriver_endpoint *end)
+{
+    PyObject *typestr = entry(interface, "typestr"), *descr = entry(interface, "descr");
+    Py_ssize_t itemsize;
+    bool structured = typestr != NULL && PyUnicode_Check(typestr) && descr != NULL &&
+                      PyUnicode_GET_LENGTH(typestr) > 1 && PyUnicode_READ_CHAR(typestr, 1) == 'V';
+
+    if (typestr == NULL) {
+        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ has no 'typestr'");
+        return -1;
+    }
+    if (cudriver_numpy_dtype(structured ? descr : typestr, &end->dtype, &itemsize) < 0) {
+        return -1;
+    }
+    end->itemsize = (size_t)itemsize;
+    return 0;
+}
+
+/* The context of the memory's device, and the producer's work awaited. 0 or -1. */
+static int read_place(CoreState *state, PyObject *interface, struct cudriver_endpoint *end)
+{
+    PyObject *stream = entry(interface, "stream"), *device;
+    CUresult result;
+    bool pushed;
+    int ordinal = 0;
+
+    if (cudriver_require(state) < 0) {
+        return -1;
+    }
+    result = end->device == 0 ? CUDA_SUCCESS
+                              : cuda.cuPointerGetAttribute(
+                                    &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, end->device);
+    if (result != CUDA_SUCCESS) {
+        PyErr_Format(PyExc_ValueError,
+                     "__cuda_array_interface__: %p is no memory that the driver knows",
+                     (void *)(uintptr_t)end->device);
+        return -1;
+    }
+    device = PyLong_FromLong(ordinal);
+    end->context = device != NULL ? cudriver_context_for_device(state, device) : NULL;
+    Py_XDECREF(device);
+    if (end->context == NULL || stream == NULL) {
+        return end->context == NULL ? -1 : 0;
+    }
+    CUstream handle = (CUstream)PyLong_AsVoidPtr(stream);
+    if (PyErr_Occurred() || cudriver_context_begin(state, end->context, &pushed) < 0) {
+        return -1;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuStreamSynchronize(handle);
+    Py_END_ALLOW_THREADS
+    cudriver_context_end(end->context, pushed);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuStreamSynchronize", "the producer's stream %p",
+                       (void *)handle);
+        return -1;
+    }
+    return 0;
+}
+
+int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
+                              struct cudriver_endpoint *end)
+{
+    PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__");
+    int failed;
+
+    if (interface == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
+    }
+    if (!PyDict_Check(interface) || entry(interface, "mask") != NULL) {
+        PyErr_Format(PyExc_TypeError, "%.100s.__cuda_array_interface__ is %s",
+                     Py_TYPE(object)->tp_name,
+                     PyDict_Check(interface) ? "masked, which is not supported" : "no dict");
+        Py_DECREF(interface);
+        return -1;
+    }
+    end->owner = Py_NewRef(object);
+    failed = read_data(interface, write, end) < 0 || read_dtype(interface, end) < 0 ||
+             read_geometry(interface, end) < 0 || read_place(state, interface, end) < 0;
+    Py_DECREF(interface);
+    if (failed) {
+        cudriver_endpoint_done(end);
+        return -1;
+    }
+    return 1;
+}

@@ -1,0 +1,21 @@
+/*
+ * What is alive: every object that holds something of the driver's or a page lock is in one list,
+ * under the GIL. live_allocations() reads it.
+ */
+#ifndef CUDRIVER_LIVE_H
+#define CUDRIVER_LIVE_H
+
+#include "state.h"
+
+/* Lists `entry`; with tracing on, it notes the line of Python that is running. `kind` is a literal.
+ */
+void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char *kind,
+                       size_t bytes, unsigned long long address, int device);
+
+/* Takes `entry` out; harmless where it is not listed. */
+void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
+
+/* Module functions live_allocations, trace_allocations, _report_leaks. 0 or -1. */
+int cudriver_live_setup(PyObject *module);
+
+#endif

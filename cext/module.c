@@ -1,0 +1,297 @@
+/* cudriver._core: the module, its state, and the functions about the driver itself. */
+#include "context.h"
+#include "copy.h"
+#include "device.h"
+#include "device_array.h"
+#include "driver.h"
+#include "error.h"
+#include "event.h"
+#include "host_memory.h"
+#include "live.h"
+#include "numpy_bridge.h"
+#include "staging.h"
+#include "state.h"
+#include "stream.h"
+#include "thread.h"
+#include "transfer.h"
+
+static PyStructSequence_Field version_fields[] = {
+    {"major", "as the 13 of CUDA 13.0"}, {"minor", "as the 0 of CUDA 13.0"}, {NULL, NULL}};
+
+static PyStructSequence_Desc version_desc = {
+    .name = "cudriver.DriverVersion",
+    .doc = "The newest CUDA version that the driver offers, as (major, minor).",
+    .fields = version_fields,
+    .n_in_sequence = 2,
+};
+
+static PyObject *version_str(PyObject *self)
+{
+    return PyUnicode_FromFormat("%S.%S", PyStructSequence_GetItem(self, 0),
+                                PyStructSequence_GetItem(self, 1));
+}
+
+static PyObject *module_init(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    if (cudriver_require(cudriver_state_of_module(module)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_is_available(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+    int count = 0;
+
+    if (cudriver_require(state) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            return NULL; /* KeyboardInterrupt and the like are not about the driver */
+        }
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    return PyBool_FromLong(cuda.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 0);
+}
+
+static PyObject *module_driver_version(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *version;
+
+    if (cudriver_require_loaded(state) < 0) {
+        return NULL;
+    }
+    if (cudriver_driver.version == 0) {
+        return cudriver_raise(state, CUDA_ERROR_STUB_LIBRARY, "cuDriverGetVersion", "%s",
+                              cudriver_driver.path);
+    }
+    version = PyStructSequence_New(state->driver_version_type);
+    if (version == NULL) {
+        return NULL;
+    }
+    PyStructSequence_SetItem(version, 0, PyLong_FromLong(cudriver_driver.version / 1000));
+    PyStructSequence_SetItem(version, 1, PyLong_FromLong(cudriver_driver.version % 1000 / 10));
+    return version;
+}
+
+static PyObject *module_driver_path(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    if (cudriver_require_loaded(cudriver_state_of_module(module)) < 0) {
+        return NULL;
+    }
+    return PyUnicode_DecodeFSDefault(cudriver_driver.path);
+}
+
+static PyObject *module_is_simulated(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    if (cudriver_require_loaded(cudriver_state_of_module(module)) < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(cudriver_driver.simulated);
+}
+
+static PyObject *module_use_driver(PyObject *module, PyObject *choice)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *path;
+
+    path = PyOS_FSPath(choice);
+    if (path == NULL) {
+        return NULL;
+    }
+    if (cudriver_driver.loaded) {
+        cudriver_raise_plain(
+            state, "CudaError",
+            "use_driver(%R): the driver %s is in use already, and a process has one; "
+            "choose before the first call, or with CUDRIVER_LIBRARY",
+            choice, cudriver_driver.path);
+        Py_DECREF(path);
+        return NULL;
+    }
+    Py_XSETREF(state->choice, path);
+    Py_RETURN_NONE;
+}
+
+/* At the interpreter's exit, by atexit: work in flight ends before the memory under it goes. */
+static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
+        cudriver_batches_drain(state);
+        Py_BEGIN_ALLOW_THREADS
+        cudriver_staging_shutdown(2000);
+        Py_END_ALLOW_THREADS
+    }
+    state->exiting = true;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"init", module_init, METH_NOARGS,
+     "init()\n--\n\nInitialises the driver (cuInit). Every call that needs it does it too; twice "
+     "is "
+     "fine. DriverNotFoundError, UnsupportedDriverError or CudaError where that fails."},
+    {"is_available", module_is_available, METH_NOARGS,
+     "is_available()\n--\n\nWhether a driver loads, initialises and shows a device. Never raises, "
+     "creates no context."},
+    {"driver_version", module_driver_version, METH_NOARGS,
+     "driver_version()\n--\n\nThe newest CUDA version that the driver offers, a named tuple "
+     "(major, "
+     "minor) that prints as '13.0' (cuDriverGetVersion). Needs no initialisation."},
+    {"driver_path", module_driver_path, METH_NOARGS,
+     "driver_path()\n--\n\nThe file of the driver library in use."},
+    {"driver_is_simulated", module_is_simulated, METH_NOARGS,
+     "driver_is_simulated()\n--\n\nWhether the driver in use is the simulated one."},
+    {"use_driver", module_use_driver, METH_O,
+     "use_driver(choice, /)\n--\n\nChooses the driver library before the first call: 'sim' for the "
+     "simulated one, or a path. CudaError where one is in use already. The environment variable "
+     "CUDRIVER_LIBRARY does the same."},
+    {"_shutdown", module_shutdown, METH_NOARGS, NULL},
+    {NULL},
+};
+
+/* DriverVersion prints as '13.0'. 0 or -1. */
+static int version_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->driver_version_type = PyStructSequence_NewType(&version_desc);
+    if (state->driver_version_type == NULL) {
+        return -1;
+    }
+    state->driver_version_type->tp_str = version_str;
+    PyType_Modified(state->driver_version_type);
+    return PyModule_AddObjectRef(module, "DriverVersion", (PyObject *)state->driver_version_type);
+}
+
+/* Registers _shutdown with atexit, and switches tracing on where the environment asks. 0 or -1. */
+static int exit_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    const char *trace = getenv("CUDRIVER_TRACE");
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *function = PyObject_GetAttrString(module, "_shutdown");
+    PyObject *done = NULL;
+
+    state->tracing = trace != NULL && trace[0] != '\0' && trace[0] != '0';
+    if (atexit != NULL && function != NULL) {
+        done = PyObject_CallMethod(atexit, "register", "O", function);
+    }
+    Py_XDECREF(atexit);
+    Py_XDECREF(function);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int module_exec(PyObject *module)
+{
+    static int (*const setups[])(PyObject *) = {
+        version_setup,
+        cudriver_error_setup,
+        cudriver_device_setup,
+        cudriver_thread_setup,
+        cudriver_context_setup,
+        cudriver_limits_setup,
+        cudriver_stream_setup,
+        cudriver_event_setup,
+        cudriver_transfer_setup,
+        cudriver_copy_setup,
+        cudriver_device_array_setup,
+        cudriver_host_memory_setup,
+        cudriver_pin_setup,
+        cudriver_numpy_setup,
+        cudriver_live_setup,
+        exit_setup,
+    };
+
+    for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) {
+        if (setups[i](module) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Calls `visit` for every reference of the state; traverse and clear share the list. */
+static PyObject **state_reference(CoreState *state, int index)
+{
+    PyObject **references[] = {
+        (PyObject **)&state->device_type,
+        (PyObject **)&state->context_type,
+        (PyObject **)&state->limits_type,
+        (PyObject **)&state->thread_type,
+        (PyObject **)&state->stream_type,
+        (PyObject **)&state->event_type,
+        (PyObject **)&state->device_array_type,
+        (PyObject **)&state->transfer_type,
+        (PyObject **)&state->host_memory_type,
+        (PyObject **)&state->pin_type,
+        (PyObject **)&state->numpy_block_type,
+        (PyObject **)&state->driver_version_type,
+        (PyObject **)&state->memory_info_type,
+        (PyObject **)&state->allocation_type,
+        (PyObject **)&state->priority_range_type,
+        (PyObject **)&state->copy_plan_type,
+        (PyObject **)&state->host_stats_type,
+        &state->errors,
+        &state->choice,
+        &state->thread_key,
+        (PyObject **)&state->implicit,
+    };
+
+    return index < (int)(sizeof references / sizeof references[0]) ? references[index] : NULL;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    for (int i = 0; state_reference(state, i) != NULL; i++) {
+        Py_VISIT(*state_reference(state, i));
+    }
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    Py_CLEAR(state->implicit); /* while its type is still here */
+    for (int i = 0; state_reference(state, i) != NULL; i++) {
+        Py_CLEAR(*state_reference(state, i));
+    }
+    return 0;
+}
+
+static void module_free(void *module)
+{
+    module_clear((PyObject *)module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+#if PY_VERSION_HEX >= 0x030C0000
+    /* The driver is one a process, and its table is not an interpreter's. */
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+struct PyModuleDef cudriver_core_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "cudriver._core",
+    .m_doc = "The memory half of cudriver: the CUDA driver API and page-locked NumPy arrays.",
+    .m_size = sizeof(CoreState),
+    .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    return PyModuleDef_Init(&cudriver_core_module);
+}

@@ -1,0 +1,529 @@
+/*
+ * NumPy, behind one door. See numpy_bridge.h. The second half is the allocator handler (NEP 49) of
+ * pinned_numpy().
+ */
+#include "numpy_bridge.h"
+
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION /* the first with PyDataMem_SetHandler */
+#include <numpy/arrayobject.h>
+
+#include <string.h>
+
+#include "driver.h"
+#include "error.h"
+#include "hostmem.h"
+
+#if NPY_ABI_VERSION < 0x02000000
+#define PyDataType_ELSIZE(descr) ((descr)->elsize)
+#endif
+
+/* Set once NumPy's C API is imported; a constant of the process, as NumPy's own table is. */
+static bool imported;
+
+int cudriver_numpy_require(void)
+{
+    if (imported) {
+        return 0;
+    }
+    if (_import_array() < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ImportError, "NumPy's C API could not be imported");
+        }
+        return -1;
+    }
+    imported = true;
+    return 0;
+}
+
+bool cudriver_numpy_is_array(PyObject *object)
+{
+    if (!imported) {
+        /* An ndarray can only be here if somebody imported NumPy. */
+        PyObject *modules = PyImport_GetModuleDict();
+        if (modules == NULL || PyDict_GetItemString(modules, "numpy") == NULL ||
+            cudriver_numpy_require() < 0) {
+            PyErr_Clear();
+            return false;
+        }
+    }
+    return PyArray_Check(object);
+}
+
+/* Whether a dtype holds Python objects; sets TypeError then. */
+static bool holds_objects(PyArray_Descr *descr)
+{
+    if (PyDataType_REFCHK(descr)) {
+        PyErr_Format(PyExc_TypeError,
+                     "dtype %S holds Python objects, which have no place in memory that "
+                     "a device reads",
+                     descr);
+        return true;
+    }
+    return false;
+}
+
+int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize)
+{
+    PyArray_Descr *descr = NULL;
+
+    *dtype = NULL;
+    if (cudriver_numpy_require() < 0) {
+        return -1;
+    }
+    if (argument == NULL) {
+        descr = PyArray_DescrFromType(NPY_DOUBLE);
+    } else if (!PyArray_DescrConverter(argument, &descr)) {
+        return -1;
+    }
+    if (descr == NULL || holds_objects(descr)) {
+        Py_XDECREF(descr);
+        return -1;
+    }
+    if (PyDataType_ELSIZE(descr) == 0 && PyTypeNum_ISSTRING(descr->type_num)) {
+        /* As np.empty does it: 'S' and 'U' stand for one character. */
+        PyObject *name = PyUnicode_FromFormat("%c1", descr->kind);
+        Py_DECREF(descr);
+        descr = NULL;
+        if (name == NULL || !PyArray_DescrConverter(name, &descr)) {
+            Py_XDECREF(name);
+            return -1;
+        }
+        Py_DECREF(name);
+    }
+    *dtype = (PyObject *)descr;
+    *itemsize = (Py_ssize_t)PyDataType_ELSIZE(descr);
+    return 0;
+}
+
+bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second)
+{
+    return PyArray_EquivTypes((PyArray_Descr *)first, (PyArray_Descr *)second);
+}
+
+int cudriver_numpy_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    PyArray_Descr *descr = PyArray_DESCR(array);
+
+    if (holds_objects(descr)) {
+        return -1;
+    }
+    if (write && !PyArray_ISWRITEABLE(array)) {
+        PyErr_SetString(PyExc_ValueError, "the destination is read-only");
+        return -1;
+    }
+    end->owner = Py_NewRef(object);
+    end->dtype = Py_NewRef((PyObject *)descr);
+    end->context = NULL;
+    end->busy = NULL;
+    end->device = 0;
+    end->host = PyArray_BYTES(array);
+    end->itemsize = (size_t)PyArray_ITEMSIZE(array);
+    end->ndim = PyArray_NDIM(array);
+    for (int i = 0; i < end->ndim; i++) {
+        end->shape[i] = PyArray_DIM(array, i);
+        end->strides[i] = PyArray_STRIDE(array, i);
+    }
+    return 0;
+}
+
+PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape, bool fortran)
+{
+    if (cudriver_numpy_require() < 0) {
+        return NULL;
+    }
+    Py_INCREF(dtype); /* PyArray_Empty takes one */
+    return PyArray_Empty(ndim, (npy_intp *)shape, (PyArray_Descr *)dtype, fortran);
+}
+
+PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
+                              const Py_ssize_t *shape, bool fortran)
+{
+    PyObject *array;
+
+    Py_INCREF(dtype); /* PyArray_NewFromDescr takes one */
+    array = PyArray_NewFromDescr(
+        &PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape, NULL, address,
+        NPY_ARRAY_WRITEABLE | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0), NULL);
+    if (array == NULL) {
+        return NULL;
+    }
+    Py_INCREF(owner);
+    if (PyArray_SetBaseObject((PyArrayObject *)array, owner) < 0) { /* takes it, also on failure */
+        Py_DECREF(array);
+        return NULL;
+    }
+    return array;
+}
+
+PyObject *cudriver_numpy_asarray(PyObject *object)
+{
+    return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);
+}
+
+int cudriver_numpy_copy(PyObject *dst, PyObject *src)
+{
+    return PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)src);
+}
+
+int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_ssize_t itemsize)
+{
+    PyArrayObject *item;
+
+    if (cudriver_numpy_require() < 0) {
+        return -1;
+    }
+    Py_INCREF(dtype);
+    item = (PyArrayObject *)PyArray_FromAny(value, (PyArray_Descr *)dtype, 0, 0,
+                                            NPY_ARRAY_FORCECAST | NPY_ARRAY_CARRAY_RO, NULL);
+    if (item == NULL) {
+        return -1;
+    }
+    if (PyArray_SIZE(item) != 1) {
+        PyErr_Format(PyExc_ValueError, "the fill value must be one item, not %zd",
+                     (Py_ssize_t)PyArray_SIZE(item));
+        Py_DECREF(item);
+        return -1;
+    }
+    memcpy(pattern, PyArray_DATA(item), (size_t)itemsize);
+    Py_DECREF(item);
+    return 0;
+}
+
+PyObject *cudriver_numpy_typestr(PyObject *dtype)
+{
+    return PyObject_GetAttrString(dtype, "str");
+}
+
+int cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    struct cudriver_layout layout = {.ndim = PyArray_NDIM(array),
+                                     .itemsize = (size_t)PyArray_ITEMSIZE(array)};
+    int64_t from, to;
+
+    if (holds_objects(PyArray_DESCR(array))) {
+        return -1;
+    }
+    for (int i = 0; i < layout.ndim; i++) {
+        layout.shape[i] = PyArray_DIM(array, i);
+        layout.dst_strides[i] = layout.src_strides[i] = PyArray_STRIDE(array, i);
+    }
+    cudriver_layout_extent(&layout, false, &from, &to);
+    *low = PyArray_BYTES(array) + from;
+    *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)(to - from);
+    *writable = PyArray_ISWRITEABLE(array);
+    return 0;
+}
+
+/* ---- NEP 49: NumPy allocates page-locked memory -------------------------------------------------
+ */
+
+/* One pinned_numpy() block's handler. Every array that it made keeps its capsule, and so this,
+ * alive. */
+struct handler {
+    PyDataMem_Handler numpy; /* what NumPy calls; first, so that a pointer to it is one to this */
+    PyDataMem_Handler *ordinary;
+    CoreState *state;
+    PyObject *module; /* owned: the state's */
+    size_t min_bytes;
+    bool warned;
+};
+
+/* Once a block: the driver refused, and ordinary memory is given. Leaves no exception behind. */
+static void handler_warn(struct handler *handler, size_t bytes)
+{
+    if (handler->warned) {
+        return;
+    }
+    handler->warned = true;
+    if (PyErr_WarnFormat(
+            PyExc_RuntimeWarning, 1,
+            "pinned_numpy(): %zu bytes could not be page-locked; this array, and perhaps "
+            "later ones, are in ordinary memory",
+            bytes) < 0) {
+        PyErr_WriteUnraisable(NULL); /* warnings are errors here, but np.empty must not fail */
+    }
+}
+
+/* Page-locked memory, or NULL. Any pending exception is kept. */
+static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
+{
+    void *address = NULL;
+    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+    ContextObject *context;
+    PyObject *type, *value, *traceback;
+    PyGILState_STATE held;
+    bool pushed;
+
+    *zeroed = false;
+    if (cudriver_driver_is_forked() || Py_IsFinalizing()) {
+        return NULL;
+    }
+    address = cudriver_hostmem_try_alloc(bytes, false);
+    if (address != NULL) {
+        return address;
+    }
+    held = PyGILState_Ensure();
+    PyErr_Fetch(&type, &value, &traceback);
+    context = cudriver_context_for_use(handler->state);
+    if (context != NULL && cudriver_context_begin(handler->state, context, &pushed) == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_hostmem_alloc(context->handle, bytes, false, &address, zeroed);
+        Py_END_ALLOW_THREADS
+        cudriver_context_end(context, pushed);
+    }
+    Py_XDECREF(context);
+    PyErr_Clear();
+    if (result != CUDA_SUCCESS) {
+        address = NULL;
+        handler_warn(handler, bytes);
+    }
+    PyErr_Restore(type, value, traceback);
+    PyGILState_Release(held);
+    return address;
+}
+
+static void *handler_malloc(void *context, size_t size)
+{
+    struct handler *handler = context;
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    void *address;
+    bool zeroed;
+
+    address = size >= handler->min_bytes ? handler_lock(handler, size, &zeroed) : NULL;
+    return address != NULL ? address : ordinary->malloc(ordinary->ctx, size);
+}
+
+static void *handler_calloc(void *context, size_t count, size_t size)
+{
+    struct handler *handler = context;
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    void *address = NULL;
+    size_t bytes;
+    bool zeroed = true;
+
+    if (!__builtin_mul_overflow(count, size, &bytes) && bytes >= handler->min_bytes) {
+        address = handler_lock(handler, bytes, &zeroed);
+    }
+    if (address == NULL) {
+        return ordinary->calloc(ordinary->ctx, count, size);
+    }
+    return zeroed ? address : memset(address, 0, bytes);
+}
+
+static void handler_free(void *context, void *address, size_t size)
+{
+    struct handler *handler = context;
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    size_t bytes;
+
+    if (address != NULL && cudriver_hostmem_owns(address, &bytes)) {
+        cudriver_hostmem_free(address);
+    } else {
+        ordinary->free(ordinary->ctx, address, size);
+    }
+}
+
+/* An ordinary block grows to `size` first, because nobody tells its old size; then it may move. */
+static void *realloc_ordinary(struct handler *handler, void *address, size_t size)
+{
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    void *grown = ordinary->realloc(ordinary->ctx, address, size), *locked;
+    bool zeroed;
+
+    if (grown == NULL || size < handler->min_bytes) {
+        return grown;
+    }
+    locked = handler_lock(handler, size, &zeroed);
+    if (locked == NULL) {
+        return grown;
+    }
+    memcpy(locked, grown, size);
+    ordinary->free(ordinary->ctx, grown, size);
+    return locked;
+}
+
+static void *handler_realloc(void *context, void *address, size_t size)
+{
+    struct handler *handler = context;
+    size_t old;
+    void *moved;
+
+    if (address == NULL) {
+        return handler_malloc(context, size);
+    }
+    if (!cudriver_hostmem_owns(address, &old)) {
+        return realloc_ordinary(handler, address, size);
+    }
+    moved = handler_malloc(context, size);
+    if (moved != NULL) {
+        memcpy(moved, address, old < size ? old : size);
+        cudriver_hostmem_free(address);
+    }
+    return moved;
+}
+
+static void handler_end(PyObject *capsule)
+{
+    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler");
+
+    if (handler != NULL) {
+        Py_XDECREF(handler->module);
+        PyMem_Free(handler);
+    }
+}
+
+/* New reference: a capsule with a handler of its own. */
+static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_bytes)
+{
+    struct handler *handler = PyMem_Calloc(1, sizeof *handler);
+    PyObject *capsule;
+
+    if (handler == NULL) {
+        return PyErr_NoMemory();
+    }
+    handler->ordinary = PyCapsule_GetPointer(PyDataMem_DefaultHandler, "mem_handler");
+    if (handler->ordinary == NULL) {
+        PyMem_Free(handler);
+        return NULL;
+    }
+    memcpy(handler->numpy.name, "cudriver_page_locked", sizeof "cudriver_page_locked");
+    handler->numpy.version = 1;
+    handler->numpy.allocator.ctx = handler;
+    handler->numpy.allocator.malloc = handler_malloc;
+    handler->numpy.allocator.calloc = handler_calloc;
+    handler->numpy.allocator.realloc = handler_realloc;
+    handler->numpy.allocator.free = handler_free;
+    handler->state = state;
+    handler->min_bytes = min_bytes;
+    capsule = PyCapsule_New(handler, "mem_handler", handler_end);
+    if (capsule == NULL) {
+        PyMem_Free(handler);
+        return NULL;
+    }
+    handler->module = Py_NewRef(module);
+    return capsule;
+}
+
+/* The `with pinned_numpy():` block. */
+typedef struct {
+    PyObject_HEAD
+    size_t min_bytes;
+    PyObject *outer; /* owned: the handler that was in force before; NULL outside of the block */
+} BlockObject;
+
+static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"min_bytes", NULL};
+    Py_ssize_t min_bytes = 65536;
+    BlockObject *self;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$n:pinned_numpy", names, &min_bytes)) {
+        return NULL;
+    }
+    if (min_bytes < 0) {
+        PyErr_Format(PyExc_ValueError, "min_bytes is a number of bytes, not %zd", min_bytes);
+        return NULL;
+    }
+    if (cudriver_numpy_require() < 0) {
+        return NULL;
+    }
+    self = (BlockObject *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->min_bytes = (size_t)min_bytes;
+    }
+    return (PyObject *)self;
+}
+
+static void block_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+
+    Py_XDECREF(((BlockObject *)object)->outer);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    BlockObject *self = (BlockObject *)object;
+    CoreState *state = cudriver_state_of(object);
+    PyObject *capsule;
+
+    if (self->outer != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this pinned_numpy() is entered already: make another");
+        return NULL;
+    }
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    capsule = handler_new(state, PyType_GetModule(Py_TYPE(object)), self->min_bytes);
+    if (capsule == NULL) {
+        return NULL;
+    }
+    self->outer = PyDataMem_SetHandler(capsule);
+    Py_DECREF(capsule);
+    return self->outer == NULL ? NULL : Py_NewRef(object);
+}
+
+static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
+                            Py_ssize_t Py_UNUSED(count))
+{
+    BlockObject *self = (BlockObject *)object;
+    PyObject *outer = self->outer, *left;
+
+    if (outer == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this pinned_numpy() is not entered");
+        return NULL;
+    }
+    self->outer = NULL;
+    left = PyDataMem_SetHandler(outer);
+    Py_DECREF(outer);
+    if (left == NULL) {
+        return NULL;
+    }
+    Py_DECREF(left);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef block_methods[] = {
+    {"__enter__", block_enter, METH_NOARGS,
+     "__enter__()\n--\n\nNumPy allocates page-locked memory."},
+    {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL,
+     "__exit__(*exception)\n--\n\nNumPy allocates as it did before the block."},
+    {NULL},
+};
+
+static PyType_Slot block_slots[] = {
+    {Py_tp_doc, "pinned_numpy(*, min_bytes=65536)\n--\n\n"
+                "Inside `with pinned_numpy():` every array that NumPy allocates with at least "
+                "`min_bytes` bytes is\n"
+                "page-locked: np.empty, np.load, arithmetic, resize (NEP 49). Arrays may outlive "
+                "the block and be\n"
+                "freed in any thread. In force for the running context (contextvars), as NumPy "
+                "defines it: other\n"
+                "threads and tasks are not affected. Where the driver refuses, the array is in "
+                "ordinary memory,\n"
+                "and there is one RuntimeWarning a block."},
+    {Py_tp_new, block_create},
+    {Py_tp_dealloc, block_dealloc},
+    {Py_tp_methods, block_methods},
+    {0, NULL},
+};
+
+static PyType_Spec block_spec = {
+    .name = "cudriver.pinned_numpy",
+    .basicsize = sizeof(BlockObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = block_slots,
+};
+
+int cudriver_numpy_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->numpy_block_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &block_spec, NULL);
+    return state->numpy_block_type == NULL ? -1 : PyModule_AddType(module, state->numpy_block_type);
+}

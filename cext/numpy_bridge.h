@@ -1,0 +1,54 @@
+/*
+ * NumPy, behind one door: numpy_bridge.c is the only file that includes it, and NumPy is imported
+ * at the first call that needs it, not with this extension. Every function needs the GIL.
+ */
+#ifndef CUDRIVER_NUMPY_BRIDGE_H
+#define CUDRIVER_NUMPY_BRIDGE_H
+
+#include "copy.h"
+#include "state.h"
+
+/* Imports NumPy's C API once. 0 or -1. */
+int cudriver_numpy_require(void);
+
+/* Whether `object` is an ndarray (subclasses included); false where NumPy is not imported yet. */
+bool cudriver_numpy_is_array(PyObject *object);
+
+/* A dtype argument (NULL: float64): new reference in *dtype, its size in *itemsize. Types that hold
+ * Python objects are refused with TypeError. 0 or -1. */
+int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize);
+
+/* Whether two dtypes describe the same bytes. */
+bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
+
+/* Fills an endpoint from an ndarray; `write`: refuse read-only ones. 0 or -1. */
+int cudriver_numpy_endpoint(PyObject *array, bool write, struct cudriver_endpoint *end);
+
+/* New reference: an uninitialised array of ordinary memory. `fortran`: column-major. */
+PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape, bool fortran);
+
+/* New reference: an array over [address, ...) whose base is `owner` (borrowed; it gets a
+ * reference). */
+PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
+                              const Py_ssize_t *shape, bool fortran);
+
+/* New reference: any object as an ndarray, as np.asarray does it. */
+PyObject *cudriver_numpy_asarray(PyObject *object);
+
+/* Copies with NumPy's own rules (overlap, order), source and destination of one shape and dtype. */
+int cudriver_numpy_copy(PyObject *dst, PyObject *src);
+
+/* Casts a scalar to `dtype` and writes its bytes to `pattern`, which has room for an item. 0 or -1.
+ */
+int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_ssize_t itemsize);
+
+/* New reference: the dtype's array-interface string, as in '<f4'. */
+PyObject *cudriver_numpy_typestr(PyObject *dtype);
+
+/* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. 0 or
+ * -1. */
+int cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);
+
+int cudriver_numpy_setup(PyObject *module);
+
+#endif

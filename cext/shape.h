@@ -1,0 +1,22 @@
+/* Shapes as arguments: an int or a sequence of ints. */
+#ifndef CUDRIVER_SHAPE_H
+#define CUDRIVER_SHAPE_H
+
+#include "state.h"
+
+#include "layout.h"
+
+/* Reads a shape argument into at most CUDRIVER_MAX_DIMS lengths. 0, or -1 with TypeError or
+ * ValueError. */
+int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape);
+
+/* The bytes of an array of that shape, or -1 with ValueError where they do not fit. */
+Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize);
+
+/* Reads an order argument (NULL or None: "C"): 'C' or 'F'. 0 or -1. */
+int cudriver_order_parse(PyObject *argument, bool *fortran);
+
+/* New reference: a tuple of `count` ints. */
+PyObject *cudriver_shape_tuple(int count, const Py_ssize_t *values);
+
+#endif

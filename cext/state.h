@@ -1,0 +1,72 @@
+/* The state of cudriver._core: everything Python that outlives a call. One per module object. */
+#ifndef CUDRIVER_STATE_H
+#define CUDRIVER_STATE_H
+
+#include "compat.h"
+
+#include <stdbool.h>
+
+#include "cuda_abi.h"
+
+struct ContextObject;
+struct cudriver_batch;
+
+/* One thing that is alive; embedded in the object that is. See live.h. */
+struct cudriver_live {
+    struct cudriver_live *next, *prev; /* NULL: not listed */
+    const char *kind;
+    size_t bytes;
+    unsigned long long address;
+    int device;      /* -1: none */
+    PyObject *where; /* owned: "file:line" when tracing is on, else NULL */
+};
+
+typedef struct {
+    PyTypeObject *device_type;
+    PyTypeObject *context_type;
+    PyTypeObject *limits_type;
+    PyTypeObject *thread_type;
+    PyTypeObject *stream_type;
+    PyTypeObject *event_type;
+    PyTypeObject *device_array_type;
+    PyTypeObject *transfer_type;
+    PyTypeObject *host_memory_type;
+    PyTypeObject *pin_type;
+    PyTypeObject *numpy_block_type;
+    PyTypeObject *driver_version_type;
+    PyTypeObject *memory_info_type;
+    PyTypeObject *allocation_type;
+    PyTypeObject *priority_range_type;
+    PyTypeObject *copy_plan_type;
+    PyTypeObject *host_stats_type;
+
+    PyObject *errors;     /* owned: cudriver.errors, imported at the first raise */
+    PyObject *choice;     /* owned: what use_driver was given, or NULL */
+    PyObject *thread_key; /* owned: this module's key in a thread's state dictionary */
+
+    struct ContextObject *contexts; /* borrowed: every live Context, newest first */
+    struct ContextObject *implicit; /* owned: device 0's primary context, once used unasked */
+    unsigned long long serial;      /* the last number given to a context */
+
+    struct cudriver_live *live; /* borrowed: everything alive, newest first */
+    bool tracing;
+
+    struct cudriver_batch *batches; /* closed batches of asynchronous work, not yet seen finished */
+    bool exiting;                   /* the interpreter is going: frees are silent from here on */
+} CoreState;
+
+extern struct PyModuleDef cudriver_core_module;
+
+/* The state behind an object of one of our types. Borrowed, never NULL. */
+static inline CoreState *cudriver_state_of(PyObject *self)
+{
+    return (CoreState *)PyType_GetModuleState(Py_TYPE(self));
+}
+
+/* The state behind a module function's self. */
+static inline CoreState *cudriver_state_of_module(PyObject *module)
+{
+    return (CoreState *)PyModule_GetState(module);
+}
+
+#endif

@@ -1,0 +1,42 @@
+/* Stream: a queue of work on a device. */
+#ifndef CUDRIVER_STREAM_H
+#define CUDRIVER_STREAM_H
+
+#include "context.h"
+
+typedef struct StreamObject {
+    PyObject_HEAD
+    struct cudriver_live live;
+    ContextObject *context; /* owned */
+    CUstream handle;        /* owned while not closed */
+    bool closed;
+    Py_ssize_t waiters; /* calls that use the handle without the GIL */
+    int priority;
+    struct cudriver_batch *open; /* borrowed: the batch that new work joins */
+    PyObject *weak;
+} StreamObject;
+
+/* What a stream argument stands for, while a call runs. */
+struct cudriver_stream {
+    CUstream handle;        /* NULL: the legacy default stream */
+    StreamObject *object;   /* borrowed from the argument or the thread; NULL for others' streams */
+    ContextObject *context; /* owned: release with cudriver_stream_done */
+};
+
+/*
+ * Reads a stream argument: a Stream; None or NULL for this thread's innermost `with stream:`, else
+ * the default stream of `fallback` (or of the current context where that is NULL); or another
+ * library's stream by its `__cuda_stream__` or `cuda_stream`. *given tells whether there was any
+ * but the default. 0, or -1 with an exception set.
+ */
+int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
+                          struct cudriver_stream *stream, bool *given);
+
+static inline void cudriver_stream_done(struct cudriver_stream *stream)
+{
+    Py_CLEAR(stream->context);
+}
+
+int cudriver_stream_setup(PyObject *module);
+
+#endif

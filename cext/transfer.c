@@ -1,0 +1,509 @@
+/* Batches of asynchronous work, and Transfer. See transfer.h. */
+#include "transfer.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "driver.h"
+#include "error.h"
+#include "platform.h"
+
+enum batch_state {
+    BATCH_OPEN,   /* more work may join; no event yet */
+    BATCH_CLOSED, /* its event is recorded */
+    BATCH_DONE,   /* over: `result` says how; owners let go */
+};
+
+struct cudriver_batch {
+    struct cudriver_batch *next; /* state->batches */
+    Py_ssize_t refs;             /* the list's one, and one a Transfer */
+    enum batch_state state;
+    CUresult result;
+    ContextObject *context; /* owned */
+    StreamObject *object;   /* borrowed while open: whose open batch this is; NULL for others */
+    CUstream stream;
+    CUevent event;      /* owned while closed */
+    Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
+    Py_ssize_t count, room;
+    PyObject **owners; /* owned references */
+};
+
+/* How many entries an open batch takes before its event is recorded without being asked. */
+#define BATCH_ENTRIES 256
+
+typedef struct {
+    PyObject_HEAD
+    struct cudriver_batch *batch;             /* owned; NULL: over */
+    struct cudriver_staging_transfer *staged; /* owned: knows how an engine's copy ended; or NULL */
+    size_t bytes;
+    CUresult result;
+} TransferObject;
+
+static void batch_let_go(struct cudriver_batch *batch)
+{
+    PyObject **owners = batch->owners;
+    Py_ssize_t count = batch->count;
+
+    batch->owners = NULL;
+    batch->count = batch->room = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_XDECREF(owners[i]); /* may run anything */
+    }
+    PyMem_Free(owners);
+}
+
+static void batch_destroy_event(struct cudriver_batch *batch)
+{
+    CoreState *state = cudriver_state_of((PyObject *)batch->context);
+    bool pushed;
+
+    if (batch->event != NULL && cudriver_context_begin_quietly(state, batch->context, &pushed)) {
+        cuda.cuEventDestroy_v2(batch->event);
+        cudriver_context_end(batch->context, pushed);
+    }
+    batch->event = NULL;
+}
+
+/* From here on it is over with `result`; owners are let go. */
+static void batch_finish(struct cudriver_batch *batch, CUresult result)
+{
+    if (batch->waiters == 0) {
+        batch_destroy_event(batch);
+    }
+    batch->state = BATCH_DONE;
+    batch->result = result;
+    batch_let_go(batch);
+}
+
+/* Records the event behind the batch's work. Where that cannot be, waits for the stream instead. */
+static void batch_close(CoreState *state, struct cudriver_batch *batch)
+{
+    CUresult result;
+    bool pushed;
+
+    if (batch->object != NULL) {
+        batch->object->open = NULL;
+        batch->object = NULL;
+    }
+    if (!cudriver_context_begin_quietly(state, batch->context, &pushed)) {
+        if (!cudriver_driver_is_forked()) {
+            batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
+        return;
+    }
+    result = cuda.cuEventCreate(&batch->event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventRecord(batch->event, batch->stream);
+    } else {
+        batch->event = NULL;
+    }
+    if (result == CUDA_SUCCESS) {
+        batch->state = BATCH_CLOSED;
+        cudriver_context_end(batch->context, pushed);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuStreamSynchronize(batch->stream);
+    Py_END_ALLOW_THREADS
+    cudriver_context_end(batch->context, pushed);
+    if (batch->state == BATCH_OPEN) {
+        batch_finish(batch, result);
+    }
+}
+
+/* Looks whether it is over; NOT_READY, or how it ended. */
+static CUresult batch_poll(CoreState *state, struct cudriver_batch *batch)
+{
+    CUresult result;
+    bool pushed;
+
+    if (batch->state == BATCH_OPEN) {
+        batch_close(state, batch);
+    }
+    if (batch->state == BATCH_DONE) {
+        return batch->result;
+    }
+    if (batch->context->state != CUDRIVER_CONTEXT_OPEN) {
+        batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        return batch->result;
+    }
+    if (!cudriver_context_begin_quietly(state, batch->context, &pushed)) {
+        return CUDA_ERROR_NOT_INITIALIZED; /* a forked child: never over here */
+    }
+    result = cuda.cuEventQuery(batch->event);
+    cudriver_context_end(batch->context, pushed);
+    if (result != CUDA_ERROR_NOT_READY) {
+        batch_finish(batch, result);
+    }
+    return result;
+}
+
+void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
+{
+    (void)state;
+    if (--batch->refs == 0) {
+        batch_let_go(batch);
+        Py_DECREF(batch->context);
+        PyMem_Free(batch);
+    }
+}
+
+static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
+{
+    struct cudriver_batch *batch = PyMem_Calloc(1, sizeof *batch);
+    struct cudriver_batch **link = &state->batches;
+
+    if (batch == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    batch->context = (ContextObject *)Py_NewRef((PyObject *)stream->context);
+    batch->stream = stream->handle;
+    batch->refs = 1; /* the list's */
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = batch;
+    if (stream->object != NULL) {
+        batch->object = stream->object;
+        stream->object->open = batch;
+    }
+    return batch;
+}
+
+static int batch_hold(struct cudriver_batch *batch, PyObject *owner)
+{
+    if (owner == NULL) {
+        return 0;
+    }
+    if (batch->count == batch->room) {
+        Py_ssize_t room = batch->room == 0 ? 4 : batch->room * 2;
+        PyObject **owners = PyMem_Realloc(batch->owners, (size_t)room * sizeof *owners);
+        if (owners == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        batch->owners = owners;
+        batch->room = room;
+    }
+    batch->owners[batch->count++] = Py_NewRef(owner);
+    return 0;
+}
+
+struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
+                                          PyObject *first, PyObject *second)
+{
+    struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
+
+    if (batch != NULL && batch->count >= BATCH_ENTRIES) {
+        batch_close(state, batch);
+        cudriver_batches_reap(state, false);
+        batch = NULL;
+    }
+    if (batch == NULL) {
+        batch = batch_new(state, stream);
+    }
+    if (batch == NULL || batch_hold(batch, first) < 0 || batch_hold(batch, second) < 0) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream->handle);
+        Py_END_ALLOW_THREADS
+        PyErr_Restore(type, value, traceback);
+        return NULL;
+    }
+    batch->refs++;
+    return batch;
+}
+
+void cudriver_batches_reap(CoreState *state, bool all)
+{
+    struct cudriver_batch **link = &state->batches;
+
+    while (*link != NULL) {
+        struct cudriver_batch *batch = *link;
+        if (batch->state == BATCH_OPEN && !all) {
+            link = &batch->next;
+            continue;
+        }
+        if (batch->state != BATCH_DONE) {
+            batch->refs++; /* batch_finish may run anything */
+            CUresult result = batch_poll(state, batch);
+            cudriver_batch_release(state, batch);
+            if (result == CUDA_ERROR_NOT_READY || result == CUDA_ERROR_NOT_INITIALIZED) {
+                link = &batch->next;
+                continue;
+            }
+            link = &state->batches; /* the list may have changed under it */
+            continue;
+        }
+        *link = batch->next;
+        cudriver_batch_release(state, batch);
+    }
+}
+
+bool cudriver_batches_hold(CoreState *state, PyObject *object)
+{
+    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+        for (Py_ssize_t i = 0; i < batch->count; i++) {
+            if (batch->owners[i] == object) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void cudriver_batch_close_open(CoreState *state, StreamObject *stream)
+{
+    if (stream->open != NULL) {
+        batch_close(state, stream->open);
+    }
+}
+
+void cudriver_batches_drain(CoreState *state)
+{
+    for (int round = 0; round < 5000 && state->batches != NULL; round++) {
+        cudriver_batches_reap(state, true);
+        if (state->batches != NULL) {
+            struct timespec pause = {0, 1000000};
+            Py_BEGIN_ALLOW_THREADS
+            nanosleep(&pause, NULL);
+            Py_END_ALLOW_THREADS
+        }
+        if (cudriver_driver_is_forked()) {
+            return;
+        }
+    }
+}
+
+int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
+                  const char *function)
+{
+    unsigned long long begin = platform_nanoseconds();
+    CUresult result;
+
+    for (;;) {
+        Py_BEGIN_ALLOW_THREADS
+        unsigned long long entered = platform_nanoseconds(), now = entered;
+        while ((result = query(handle)) == CUDA_ERROR_NOT_READY && now - entered < 20000000ull) {
+            now = platform_nanoseconds();
+            if (now - begin > 50000) { /* spin for 50 us, then sleep an eighth of the time so far */
+                unsigned long long pause = (now - begin) / 8;
+                struct timespec sleep = {0, (long)(pause > 1000000 ? 1000000 : pause)};
+                nanosleep(&sleep, NULL);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        if (result == CUDA_SUCCESS) {
+            return 0;
+        }
+        if (result != CUDA_ERROR_NOT_READY) {
+            cudriver_raise(state, result, function, "%s", "");
+            return -1;
+        }
+        if (PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+}
+
+static PyObject *transfer_alloc(CoreState *state, struct cudriver_batch *batch,
+                                struct cudriver_staging_transfer *staged, size_t bytes)
+{
+    TransferObject *self =
+        (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+
+    if (self == NULL) {
+        if (batch != NULL) {
+            cudriver_batch_release(state, batch);
+        }
+        cudriver_staging_release(staged);
+        return NULL;
+    }
+    self->batch = batch;
+    self->staged = staged;
+    self->bytes = bytes;
+    return (PyObject *)self;
+}
+
+PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
+                                struct cudriver_staging_transfer *staged, size_t bytes)
+{
+    return transfer_alloc(state, batch, staged, bytes);
+}
+
+PyObject *cudriver_transfer_done(CoreState *state, size_t bytes)
+{
+    return transfer_alloc(state, NULL, NULL, bytes);
+}
+
+static void transfer_dealloc(PyObject *object)
+{
+    TransferObject *self = (TransferObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+
+    if (self->batch != NULL) {
+        cudriver_batch_release(cudriver_state_of(object), self->batch);
+    }
+    cudriver_staging_release(self->staged);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+/* NOT_READY, or how it ended; remembers an ending. */
+static CUresult transfer_poll(TransferObject *self)
+{
+    CoreState *state = cudriver_state_of((PyObject *)self);
+    struct cudriver_batch *batch = self->batch;
+    CUresult result;
+
+    if (batch == NULL) {
+        return self->result;
+    }
+    batch->refs++;
+    result = batch_poll(state, batch);
+    cudriver_batch_release(state, batch);
+    if (result != CUDA_ERROR_NOT_READY && self->batch == batch &&
+        !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
+        self->batch = NULL;
+        self->result = result;
+        /* The engine lets the stream go on after a fault, and tells of it here. */
+        if (result == CUDA_SUCCESS && self->staged != NULL) {
+            self->result = cudriver_staging_wait(self->staged, NULL, NULL);
+        }
+        cudriver_batch_release(state, batch);
+        return self->result;
+    }
+    return result;
+}
+
+static CUresult event_query(void *handle)
+{
+    return cuda.cuEventQuery(*(CUevent *)handle);
+}
+
+static PyObject *transfer_raise(TransferObject *self, CUresult result)
+{
+    return cudriver_raise(cudriver_state_of((PyObject *)self), result, "cuEventQuery",
+                          "after an asynchronous copy of %zu bytes", self->bytes);
+}
+
+static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    TransferObject *self = (TransferObject *)object;
+    CoreState *state = cudriver_state_of(object);
+    CUresult result = transfer_poll(self);
+
+    while (result == CUDA_ERROR_NOT_READY) {
+        struct cudriver_batch *batch = self->batch;
+        bool pushed;
+        int failed;
+        if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
+            return NULL;
+        }
+        batch->refs++;
+        batch->waiters++;
+        failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
+        batch->waiters--;
+        cudriver_context_end(batch->context, pushed);
+        if (batch->state == BATCH_DONE && batch->waiters == 0) {
+            batch_destroy_event(batch);
+        }
+        cudriver_batch_release(state, batch);
+        if (failed < 0) {
+            return NULL;
+        }
+        result = transfer_poll(self);
+    }
+    if (result != CUDA_SUCCESS) {
+        return transfer_raise(self, result);
+    }
+    cudriver_batches_reap(state, false);
+    Py_RETURN_NONE;
+}
+
+static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUresult result = transfer_poll((TransferObject *)object);
+
+    if (result == CUDA_ERROR_NOT_READY) {
+        Py_RETURN_FALSE;
+    }
+    if (result != CUDA_SUCCESS) {
+        return transfer_raise((TransferObject *)object, result);
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyObject *transfer_get_nbytes(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(((TransferObject *)object)->bytes);
+}
+
+static PyObject *transfer_repr(PyObject *object)
+{
+    CUresult result = transfer_poll((TransferObject *)object);
+
+    return PyUnicode_FromFormat("<Transfer of %zu bytes, %s>", ((TransferObject *)object)->bytes,
+                                result == CUDA_SUCCESS           ? "done"
+                                : result == CUDA_ERROR_NOT_READY ? "in flight"
+                                                                 : cudriver_error_name(result));
+}
+
+/* `await transfer`: the polling is a coroutine's, in Python. */
+static PyObject *transfer_await(PyObject *object)
+{
+    PyObject *module = PyImport_ImportModule("cudriver._waiting");
+    PyObject *iterator;
+
+    if (module == NULL) {
+        return NULL;
+    }
+    iterator = PyObject_CallMethod(module, "wait", "O", object);
+    Py_DECREF(module);
+    return iterator;
+}
+
+static PyGetSetDef transfer_getset[] = {
+    {"done", transfer_get_done, NULL,
+     "Whether the copy is over. Does not wait. Raises where the copy failed.", NULL},
+    {"nbytes", transfer_get_nbytes, NULL, "Bytes that it moves.", NULL},
+    {NULL},
+};
+
+static PyMethodDef transfer_methods[] = {
+    {"wait", transfer_wait, METH_NOARGS,
+     "wait()\n--\n\nWaits until the copy is over; other threads run meanwhile, and Ctrl-C "
+     "interrupts the "
+     "wait (the copy goes on, and keeps its ends alive)."},
+    {NULL},
+};
+
+static PyType_Slot transfer_slots[] = {
+    {Py_tp_doc,
+     "An asynchronous copy that was issued: `wait()` for it, look at `done`, or `await` it. It "
+     "keeps "
+     "both ends alive until the copy is over, also where the Transfer itself is dropped."},
+    {Py_tp_dealloc, transfer_dealloc},
+    {Py_tp_repr, transfer_repr},
+    {Py_tp_methods, transfer_methods},
+    {Py_tp_getset, transfer_getset},
+    {Py_am_await, transfer_await},
+    {0, NULL},
+};
+
+static PyType_Spec transfer_spec = {
+    .name = "cudriver.Transfer",
+    .basicsize = sizeof(TransferObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = transfer_slots,
+};
+
+int cudriver_transfer_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->transfer_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &transfer_spec, NULL);
+    return state->transfer_type == NULL ? -1 : PyModule_AddType(module, state->transfer_type);
+}

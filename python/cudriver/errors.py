@@ -1,0 +1,92 @@
+"""The exceptions of cudriver.
+
+Every failed driver call raises a :class:`CudaError` with the driver's code; the subclasses are those that
+a caller would catch. Bad arguments raise ``TypeError`` or ``ValueError`` before the driver is called.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = [
+    "CudaError",
+    "DriverNotFoundError",
+    "ForkedProcessError",
+    "InvalidContextError",
+    "NotInitializedError",
+    "OutOfMemoryError",
+    "UnsupportedDriverError",
+]
+
+
+class CudaError(RuntimeError):
+    """A CUDA driver call failed, or cannot be made.
+
+    Attributes:
+        code: the driver's ``CUresult``; 0 where no call was made.
+        name: its name in ``cuda.h``, as in ``"CUDA_ERROR_INVALID_VALUE"``; empty where no call was made.
+        description: the driver's own text for the code.
+        function: the driver function's exported name, as in ``"cuMemAlloc_v2"``.
+    """
+
+    code: int
+    name: str
+    description: str
+    function: str
+
+    def __init__(
+        self,
+        message: str = "",
+        code: int = 0,
+        name: str = "",
+        description: str = "",
+        function: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.description = description
+        self.function = function
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        message = self.args[0] if self.args else ""
+        return type(self), (message, self.code, self.name, self.description, self.function)
+
+
+class OutOfMemoryError(CudaError, MemoryError):
+    """Device memory, or page-locked memory, is used up (``CUDA_ERROR_OUT_OF_MEMORY``)."""
+
+
+class NotInitializedError(CudaError):
+    """The driver is not initialised, or is shutting down."""
+
+
+class ForkedProcessError(NotInitializedError):
+    """The process was forked from one in which CUDA was initialised; the driver cannot be used in it."""
+
+
+class InvalidContextError(CudaError):
+    """A context is closed, reset, or not the one that must be current here."""
+
+
+class DriverNotFoundError(CudaError, ImportError):
+    """No driver library could be opened; the message says where it was looked for."""
+
+
+class UnsupportedDriverError(CudaError):
+    """The driver is too old for what was asked, or is the toolkit's stub library."""
+
+
+def simulated_driver_path() -> str:
+    """The simulated driver's library file, as it was installed beside this package."""
+    import cudriver
+
+    for folder in cudriver.__path__:
+        path = os.path.join(folder, "libcudriver_sim.so")
+        if os.path.exists(path):
+            return path
+    raise DriverNotFoundError(
+        f"the simulated driver (libcudriver_sim.so) is not in {list(cudriver.__path__)}; "
+        "install cudriver again"
+    )

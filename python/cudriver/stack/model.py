@@ -49,7 +49,9 @@ class Requirement(Record):
     name: str  # normalised
     specifier: str  # "==12.8.4.1", "" for any
     evidence: Evidence
-    extras: list[str] = fresh(list)
+    extras: list[str] = fresh(list)  # asked of the required one: cuda-toolkit[cublas]
+    extra: str = ""  # counts only where this extra of the requiring one is asked for
+    build: str | None = None  # conda's build string, where it is pinned
 
 
 class Distribution(Record):

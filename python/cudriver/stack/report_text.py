@@ -53,7 +53,7 @@ class Style:
 
 def render(report: Report, style: Style, *, verbose: bool = False) -> str:
     """The whole report; ends with a newline."""
-    lines = [_heading(report.facts, style), ""]
+    lines = [*_heading(report.facts, style), ""]
     for label, severity, text in components(report):
         lines += _component(label, severity, text, style)
     if verbose:
@@ -218,7 +218,7 @@ def one_line(report: Report, style: Style) -> str:
     )
     rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
     severity = {CONSISTENT: "ok", UNKNOWN: WARNING}.get(report.verdict, ERROR)
-    text = f"{report.prefix}  {frameworks or 'no framework that uses CUDA'}"
+    text = clean(f"{report.prefix}  {frameworks or 'no framework that uses CUDA'}")
     return f"{style.mark(severity)} {text}" + (f"  {style.paint(rules, 'red')}" if rules else "")
 
 
@@ -227,13 +227,14 @@ def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:
     observation = report.observation
     if observation is None:
         return []
-    lines = [style.paint("observed", "bold") + f"  {observation.summary()}"]
+    first, *rest = wrap(observation.summary(), style.width - 10)
+    lines = [f"{style.paint('observed', 'bold')}  {first}", *(" " * 10 + line for line in rest)]
     for row in observation.rows:
         if row.agrees and not verbose:
             continue
-        lines.append(f"  {row.name}: {'same' if row.agrees else style.paint('differs', 'red')}")
-        lines.append(f"    predicted  {row.predicted or '-'}")
-        lines.append(f"    observed   {row.observed or '-'}")
+        lines.append(f"  {clean(row.name)}: {'same' if row.agrees else style.paint('differs', 'red')}")
+        lines.append(f"    predicted  {clean(row.predicted or '-')}")
+        lines.append(f"    observed   {clean(row.observed or '-')}")
     return lines
 
 
@@ -241,17 +242,24 @@ def short_path(facts: Facts, path: str) -> str:
     """A path inside the environment without the prefix; any other as it is."""
     for folder in sorted(facts.environment.site_packages, key=len, reverse=True):
         if path.startswith(folder + "/"):
-            return "site-packages/" + path[len(folder) + 1 :]
+            return clean("site-packages/" + path[len(folder) + 1 :])
     prefix = facts.environment.prefix
     if len(prefix) > 1 and path.startswith(prefix + "/"):
-        return path[len(prefix) + 1 :]
-    return path
+        return clean(path[len(prefix) + 1 :])
+    return clean(path)
+
+
+def clean(text: str) -> str:
+    """Control characters as their codes: a file's content must not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or ord(c) > 0xFF else f"\\x{ord(c):02x}" for c in text)
 
 
 def wrap(text: str, width: int) -> list[str]:
     """Words in lines of at most `width`; a longer word has a line of its own."""
     lines: list[str] = []
-    for word in text.split():
+    for word in map(clean, text.split()):
         if lines and len(lines[-1]) + 1 + len(word) <= width:
             lines[-1] += " " + word
         else:
@@ -261,7 +269,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 def wrap_command(command: str, width: int) -> list[str]:
     """A shell command in lines that can be pasted as they stand."""
-    words = _shell_words(command)
+    words = _shell_words(clean(command))
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word) <= width - 2:
@@ -292,20 +300,35 @@ def is_command(text: str) -> bool:
     return "\n" not in text and not text.rstrip().endswith((".", ":")) and " " in text.strip()
 
 
-def _heading(facts: Facts, style: Style) -> str:
+def _heading(facts: Facts, style: Style) -> list[str]:
     environment = facts.environment
     about = [environment.kind]
     if environment.python:
         about.append(f"Python {environment.python}")
     if facts.root != "/":
         about.append(f"in {facts.root}")
-    return f"{style.paint(environment.prefix, 'bold')} ({', '.join(about)})"
+    prefix, details = clean(environment.prefix), f"({', '.join(about)})"
+    if len(prefix) + 1 + len(clean(details)) <= style.width:
+        return [f"{style.paint(prefix, 'bold')} {clean(details)}"]
+    return [style.paint(prefix, "bold"), *wrap(details, style.width)]
 
 
 def _component(label: str, severity: str, text: str, style: Style) -> list[str]:
-    first, *rest = wrap(text, style.width - LABEL - 4)
-    lines = [f"{style.mark(severity)} {label:<{LABEL}}  {first}"]
+    first, *rest = _wrap_clauses(text, style.width - LABEL - 4)
+    lines = [f"{style.mark(severity)} {clean(label):<{LABEL}}  {first}"]
     return lines + [" " * (LABEL + 4) + line for line in rest]
+
+
+def _wrap_clauses(text: str, width: int) -> list[str]:
+    """As `wrap`, but a clause that fits a line is kept in one."""
+    lines: list[str] = []
+    *clauses, last = clean(text).split("; ")
+    for clause in [*(clause + ";" for clause in clauses), last]:
+        if lines and len(lines[-1]) + 1 + len(clause) <= width:
+            lines[-1] += " " + clause
+        else:
+            lines += wrap(clause, width)
+    return lines
 
 
 def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
@@ -316,7 +339,7 @@ def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
     lines += [" " * (len(tag) + 2) + line for line in rest]
     indent, room = 8, style.width - 8
     if finding.predicts:
-        lines += _labelled("error", wrap(finding.predicts, room), indent, style)
+        lines += _labelled("says", wrap(finding.predicts, room), indent, style)
     shown: list[str] = []
     for evidence in finding.evidence[:EVIDENCE_SHOWN]:
         shown += _evidence(evidence, facts, room)
@@ -341,7 +364,7 @@ def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
     place = short_path(facts, evidence.file)
     if evidence.line is not None:
         place += f":{evidence.line}"
-    value = evidence.value.strip()
+    value = clean(evidence.value.strip())
     if not value:
         return [place]
     if len(place) + 2 + len(value) <= room:
@@ -378,16 +401,23 @@ def _library_table(report: Report, style: Style) -> list[str]:
 
 def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
     """A library: name and version, its file, the rule that found it, what that shadows."""
-    head = f"{style.paint(library.soname, 'bold')} {library.version or ''}".rstrip()
+    head = f"{library.soname} {library.version or ''}"
     if library.provided_by:
-        head += f"  {style.paint(library.provided_by, 'dim')}"
-    lines = [head, f"    {short_path(facts, library.path)}"]
+        head += f" ({library.provided_by})"
+    first, *more = wrap(head, style.width - 4)
+    lines = [style.paint(first, "bold"), *("    " + line for line in more)]
+    lines.append(f"    {short_path(facts, library.path)}")
     if library.found_by:
-        lines.append(f"    by {library.found_by}")
+        lines += _hanging("by " + library.found_by, style)
     for other in library.shadowed:
-        version = f" {other.version}" if other.version else ""
-        lines.append(f"    shadows{version} {short_path(facts, other.path)} ({other.rule})")
+        place = short_path(facts, other.path)
+        lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
     return lines
+
+
+def _hanging(text: str, style: Style) -> list[str]:
+    first, *rest = wrap(text, style.width - 6)
+    return ["    " + first, *("      " + line for line in rest)]
 
 
 def _worst(report: Report, *families: str) -> str:

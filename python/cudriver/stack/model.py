@@ -230,27 +230,21 @@ class Library(Record):
     needed_by: list[str] = fresh(list)
     origin: str = "environment"  # "environment", "system", "framework"
     version_evidence: Evidence | None = None
+    detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder
 
 
-class SymbolProblem(Record):
-    """An undefined symbol that nothing in scope exports."""
+class LoadFault(Record):
+    """Why the loader refuses a library: what an import or a dlopen ends with."""
 
-    library: str  # the file that needs it
-    symbol: str
-    version: str | None  # the symbol version asked for
-    provider: str | None  # the file that should have had it, by SONAME or version
-    message: str  # what the loader will print
-    weak: bool = False
+    kind: str  # "not found", "version", "symbol", "rejected", "damaged"
+    library: str  # the file that wants it
+    message: str  # what the loader says, and so the ImportError
+    name: str = ""  # the library, version or symbol that is missing
+    version: str | None = None  # the symbol's
+    provider: str | None = None  # the file that should have had it
     lazy: bool = False  # met at the first call, not at load
-
-
-class SubLibrary(Record):
-    """One of the libraries that cuDNN or nvrtc opens by SONAME."""
-
-    soname: str
-    path: str | None
-    version: str | None
-    rule: str = ""
+    framework: str | None = None  # whose import meets it
+    optional: bool = False  # the import goes on without
 
 
 class FileFault(Record):
@@ -276,7 +270,7 @@ class Facts(Record):
     frameworks: list[Framework] = fresh(list)
     libraries: list[Library] = fresh(list)
     resolutions: list[Resolution] = fresh(list)
-    symbols: list[SymbolProblem] = fresh(list)
+    load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
     problems: list[Problem] = fresh(list)
     match: str | None = None  # --match: "system"

@@ -15,9 +15,8 @@ from cudriver.stack.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
-_LINE = re.compile(
-    rb'^(?:"([^"\n]*)"|([^,"\n]*\.so(?:\.[0-9][0-9.]*)?)),([^,\n]*),([0-9]*)\r?$', re.MULTILINE
-)
+_LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
+_LIBRARY = re.compile(r"\.so(?:\.\d+)*\Z")
 
 
 class Entry(Record):
@@ -48,19 +47,20 @@ def libraries(
         problems.append(Problem(file, "is not text"))
         return []
     found: list[Entry] = []
-    counted, line = 0, 1
-    for match in _LINE.finditer(raw):
-        name = (match[1] if match[1] is not None else match[2]).decode("utf-8", "replace")
-        if ".so" not in name or not re.search(r"\.so(\.\d+)*\Z", name):
-            continue
-        path = os.path.normpath(os.path.join(dist.location, name))
-        line += raw.count(b"\n", counted, match.start())
-        counted = match.start()
-        size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-        value = match[0].decode("utf-8", "replace").strip()[:200]
-        found.append(
-            Entry(dist, path, match[3].decode("ascii", "replace"), size, Evidence(file, line, value))
-        )
+    at, counted, line = raw.find(b".so"), 0, 1
+    while at >= 0:
+        start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
+        end = len(raw) if end < 0 else end
+        text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
+        match = _LINE.match(text)
+        name = (match[1] or match[2] or "") if match else ""
+        if match and _LIBRARY.search(name):
+            path = os.path.normpath(os.path.join(dist.location, name))
+            line += raw.count(b"\n", counted, start)
+            counted = start
+            size = int(match[4]) if match[4] and len(match[4]) < 19 else None
+            found.append(Entry(dist, path, match[3], size, Evidence(file, line, text[:200])))
+        at = raw.find(b".so", end)
     return found
 
 

@@ -162,6 +162,16 @@ static PyObject *version_tuple(const struct elf_file *file)
     return made;
 }
 
+static PyObject *base_version(const struct elf_file *file)
+{
+    for (size_t i = 0; i < file->version_count; i++) {
+        if (file->versions[i].base) {
+            return text(file->versions[i].name);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *need_tuple(const struct elf_state *state, const struct elf_file *file)
 {
     PyObject *made = PyTuple_New((Py_ssize_t)file->need_count);
@@ -266,6 +276,7 @@ static int fill_fields(const struct elf_state *state, const struct elf_file *fil
         put(fields, "interpreter", text(file->interpreter)) < 0 ||
         put(fields, "build_id", build_id(file)) < 0 ||
         put(fields, "versions", version_tuple(file)) < 0 ||
+        put(fields, "base_version", base_version(file)) < 0 ||
         put(fields, "has_versions", PyBool_FromLong(file->has_versions)) < 0 ||
         put(fields, "has_symbol_versions", PyBool_FromLong(file->versym.present)) < 0 ||
         put(fields, "version_needs", need_tuple(state, file)) < 0) {

@@ -245,6 +245,10 @@ static int compare(struct elf_file *file, uint64_t index, const struct elf_wante
     if (status <= 0) {
         return status;
     }
+    if (!file->versym.present && wanted->version != NULL && file->soname != NULL &&
+        wanted->version->library != NULL && strcmp(file->soname, wanted->version->library) == 0) {
+        return 0; /* the very library asked for a version has none: ld.so gives up here */
+    }
     if (file->versym.present) {
         status = read_version(file, index, &number, &has);
         if (status < 0) {

@@ -13,13 +13,14 @@ class ElfError(Exception):
     filename: str
     reason: str
     loader_text: str | None
+    errno: int | None  # of a failed system call; None for damage
+    machine: int  # e_machine, 0 where not known
 
 class ForeignElfError(ElfError):
     """A sound ELF header of a class or byte order that this reader leaves alone."""
 
     elf_class: int  # 32 or 64
     byte_order: Literal["little", "big"]
-    machine: int
 
 class VersionNeed(NamedTuple):
     """One entry of DT_VERNEED."""
@@ -68,7 +69,9 @@ class ElfFile:
     interpreter: str | None  # PT_INTERP
     build_id: str | None  # hexadecimal
     versions: tuple[str, ...]  # DT_VERDEF without its base entry
+    base_version: str | None  # the name in that base entry
     has_versions: bool  # has a DT_VERDEF at all
+    has_symbol_versions: bool  # has a DT_VERSYM
     version_needs: tuple[VersionNeed, ...]  # DT_VERNEED in file order
     def find(self, name: str, /) -> list[Export]:
         """Every definition of one name, through the hash table."""

@@ -279,15 +279,16 @@ class _Search:
         return settings
 
     def _library_version(self, prefix: str) -> str | None:
-        """ "3.11" where the prefix has bin/python3 and packages of its own to look at."""
-        if not any(name.startswith("python3") for name in self.files.names(f"{prefix}/bin")):
-            return None
+        """ "3.11" where the prefix has an interpreter and a folder for packages; else None."""
+        programs = self.files.names(f"{prefix}/bin")
+        shared = self.files.is_dir(f"{prefix}/lib/python3/dist-packages")  # Debian's
         for name in self.files.names(f"{prefix}/lib"):
             version = name.removeprefix("python")
-            if version != name and version[:2] == "3." and version[2:].isdigit():
-                packages = (f"{prefix}/lib/{name}/site-packages", f"{prefix}/lib/{name}/dist-packages")
-                if any(map(self.files.is_dir, packages)):
-                    return version
+            if version == name or version[:2] != "3." or not version[2:].isdigit():
+                continue
+            folders = (f"{prefix}/lib/{name}/{kind}-packages" for kind in ("site", "dist"))
+            if name in programs and (shared or any(map(self.files.is_dir, folders))):
+                return version
         return None
 
 

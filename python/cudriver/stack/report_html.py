@@ -41,7 +41,8 @@ border-radius:1rem;color:#fff;font-weight:600}
 .cudriver th,.cudriver td{text-align:left;vertical-align:top;padding:.35rem .8rem .35rem 0;
 border-bottom:1px solid var(--line);overflow-wrap:anywhere;background:none;color:inherit}
 .cudriver thead th{color:var(--soft);font-weight:500;font-size:.85rem}
-.cudriver tbody th{font-weight:600;white-space:nowrap}
+.cudriver tbody th{font-weight:600}
+.cudriver thead th,.cudriver .whole{overflow-wrap:normal;white-space:nowrap}
 .cudriver .mark{width:1.6rem;font-weight:700;padding-right:0}
 .cudriver .mark.good,.cudriver .tag.good{color:var(--good)}
 .cudriver .mark.doubt,.cudriver .tag.doubt{color:var(--doubt)}
@@ -137,7 +138,7 @@ def _finding(finding: Finding, facts: Facts) -> str:
     style = "note" if finding.severity == NOTE else CLASSES[finding.severity]
     rows = []
     if finding.predicts:
-        rows.append(("error", f"<pre>{_text(finding.predicts)}</pre>"))
+        rows.append(("says", f"<pre>{_text(finding.predicts)}</pre>"))
     if finding.evidence:
         rows.append(("seen", "".join(_evidence(item, facts) for item in finding.evidence)))
     if finding.fix:
@@ -171,7 +172,7 @@ def _libraries(libraries: Iterable[Library], facts: Facts) -> str:
             for other in library.shadowed
         )
         rows.append(
-            f"<tr><th>{_text(library.soname)}</th><td>{_text(library.version or '')}</td>"
+            f"<tr><th>{_text(library.soname)}</th><td class="whole">{_text(library.version or '')}</td>"
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
             f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>'
             f"<td>{_text(library.found_by)}</td><td>{shadowed}</td></tr>"

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from cudriver.stack.collect import Machine
     from cudriver.stack.report import Report
 
 EPILOG = """\
@@ -97,14 +98,14 @@ def _reports(arguments: Namespace) -> list[Report]:
 
         prefixes = [found.prefix for found in find_environments(arguments.root)]
     else:
-        prefixes = [target.as_prefix(path, arguments.root) for path in arguments.prefix] or [None]
+        prefixes = list(arguments.prefix) or [None]
     reports = []
     for prefix in terminal.progress(prefixes, "checking"):
         reports.append(_report(prefix, machine, arguments))
     return reports
 
 
-def _report(prefix: str | None, machine: target.Machine, arguments: Namespace) -> Report:
+def _report(prefix: str | None, machine: Machine, arguments: Namespace) -> Report:
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -54,12 +52,3 @@ def facts(prefix: str | None, of: Machine) -> Facts:
     from cudriver.stack.collect import collect
 
     return collect(prefix, machine=of)
-
-
-def as_prefix(path: str, root: str) -> str:
-    """An absolute prefix for what the user typed: a folder, or a bin/python inside one."""
-    whole = path if root != "/" else os.path.abspath(os.path.expanduser(path))
-    folder, name = os.path.split(whole)
-    if name.startswith("python") and os.path.basename(folder) == "bin":
-        return os.path.dirname(folder)
-    return whole

@@ -42,7 +42,7 @@ def parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Prints the libraries and returns the exit code."""
-    prefix = arguments.prefix and target.as_prefix(arguments.prefix, arguments.root)
+    prefix = arguments.prefix
     try:
         facts = target.facts(prefix, target.machine(arguments))
         other = _what_if(prefix, arguments)

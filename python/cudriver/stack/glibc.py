@@ -278,7 +278,7 @@ def _read_configuration(
 
 
 def _matching(root: Root, pattern: str) -> list[str]:
-    """glob(3) inside the root, for a pattern in the last part, which is how includes are written."""
+    """glob(3) inside the root, for a pattern in the last part: so includes are written."""
     import fnmatch
 
     folder, _, last = pattern.rpartition("/")

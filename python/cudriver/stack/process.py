@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from cudriver import _elf
-from cudriver.stack.loader import LoadedObject, Loader, Search
+from cudriver.stack.loader import LOADED, Hit, LoadedObject, Loader, Search
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.symbols import (
     ABORT,
@@ -33,7 +33,7 @@ class Load(Record):
     """One dlopen, or the program's start."""
 
     name: str
-    search: Search | None = None  # None: the program itself, or mapped already
+    search: Search
     object: LoadedObject | None = None  # None: the load failed
     objects: list[LoadedObject] = fresh(list)  # newly mapped, in ld.so's order, also on failure
     searches: list[Search] = fresh(list)  # every lookup it made
@@ -97,22 +97,22 @@ class Process:
 
     def _map(
         self, name: str, asking: LoadedObject, load: Load, loader: LoadedObject | None
-    ) -> tuple[LoadedObject | None, Search | None]:
+    ) -> LoadedObject | None:
         """Find `name` among the mapped objects, else by the rules. None: a fault is noted."""
         known = self._names.get(name)
         if known is not None:
-            return known, None
+            return known
         search = self.loader.search(name, asking, self.main)
         load.searches.append(search)
         if search.path is None or search.real_path is None:
             load.faults.append(_search_fault(search, asking))
-            return None, search
+            return None
         elf = self.loader.open(search.path)
         known = self._inodes.get(self.loader.identity(elf))
         if known is not None:
             known.names.add(name)
             self._names.setdefault(name, known)
-            return known, search
+            return known
         obj = LoadedObject(
             search.path,
             search.real_path,
@@ -124,7 +124,7 @@ class Process:
         obj.names.add(name)
         load.objects.append(obj)
         self._enter(obj)
-        return obj, search
+        return obj
 
     def _map_needed(self, roots: Sequence[LoadedObject], load: Load) -> list[LoadedObject]:
         """Map what the roots need, breadth first. Returns the search list, roots first."""
@@ -134,7 +134,7 @@ class Process:
             if not obj.linked:
                 obj.linked = True
                 for name in obj.elf.needed:
-                    child, _ = self._map(name, obj, load, obj)
+                    child = self._map(name, obj, load, obj)
                     obj.needed.append((name, child))
                     if child is not None and id(child) not in seen:
                         seen.add(id(child))
@@ -149,14 +149,15 @@ class Process:
     # ---- the program ----
 
     def _start(self, interpreter: str | None) -> Load:
-        load = Load(self.main.path, object=self.main)
-        self._enter(self.main)
+        main = self.main
+        load = Load(main.path, Search(main.path, None, main.path, main.real_path), main)
+        self._enter(main)
         preloaded: list[LoadedObject] = []
         if interpreter is not None:
             self._map_interpreter(interpreter, load)
         for name, source in self._preloads():
             before = len(load.faults)
-            obj, _ = self._map(name, self.main, load, self.main)
+            obj = self._map(name, self.main, load, self.main)
             if obj is not None and obj not in preloaded:
                 preloaded.append(obj)
             for fault in load.faults[before:]:
@@ -215,10 +216,15 @@ class Process:
         ctypes' own extension. What is found loads its needs as its own: a caller's DT_RPATH helps
         to find `name`, not what `name` needs.
         """
-        load = Load(name)
-        root, load.search = self._map(name, caller or self.main, load, None)
+        asking = caller or self.main
+        load = Load(name, Search(name, asking.path))
+        root = self._map(name, asking, load, None)
+        if load.searches:
+            load.search = load.searches[0]
         if root is None:
             return load
+        if not load.searches:
+            self._describe_mapped(load.search, root, asking)
         searchlist = self._map_needed([root], load)
         if not load.faults:
             self._check(searchlist, load, now)
@@ -230,6 +236,15 @@ class Process:
             known = {id(obj) for obj in self.scope}
             self.scope += [obj for obj in searchlist if id(obj) not in known]
         return load
+
+    def _describe_mapped(self, search: Search, obj: LoadedObject, asking: LoadedObject) -> None:
+        """Fill in a lookup that ended at a mapped object; shadowed is what the rules had given."""
+        search.path, search.real_path, search.rule = obj.path, obj.real_path, LOADED
+        other = self.loader.search(search.name, asking, self.main)
+        hits = list(other.shadowed)
+        if other.path is not None and other.real_path is not None:
+            hits.insert(0, Hit(other.path, other.real_path, other.rule, other.entry, other.owner))
+        search.shadowed = [hit for hit in hits if hit.real_path != obj.real_path]
 
     def _check(self, searchlist: list[LoadedObject], load: Load, now: bool) -> None:
         new = {id(obj) for obj in load.objects}

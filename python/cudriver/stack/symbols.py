@@ -56,8 +56,7 @@ def check_versions(new: Sequence[LoadedObject], find: Find) -> list[Fault]:
             faults.append(
                 Fault(
                     VERSION,
-                    f"{provider.path}: version `{need.version}' not found "
-                    f"(required by {obj.path})",
+                    f"{provider.path}: version `{need.version}' not found (required by {obj.path})",
                     obj.path,
                     need.version,
                     need.version,

@@ -62,10 +62,17 @@ class Distribution(Record):
     kind: str  # "wheel", "egg", "conda"
     path: str  # the .dist-info folder, or the conda-meta file
     location: str  # the site-packages folder, or the conda prefix
+    line: int | None = None  # of its version in METADATA
     build: str | None = None  # conda's build string
     channel: str | None = None  # conda's
     installer: str | None = None  # what INSTALLER says: pip, uv, conda
     requires: list[Requirement] = fresh(list)
+
+    @property
+    def evidence(self) -> Evidence:
+        """The file that says that it is installed."""
+        file = {"wheel": "/METADATA", "egg": "/PKG-INFO", "conda": ""}[self.kind]
+        return Evidence(self.path + file, self.line, f"{self.name} {self.version}")
 
 
 class Environment(Record):
@@ -190,7 +197,7 @@ class Framework(Record):
     cudnn_evidence: Evidence | None = None
     distribution: str | None = None
     libraries: list[str] = fresh(list)  # its own shared libraries, the roots of the resolution
-    preloads: list[str] = fresh(list)  # SONAMEs that it loads itself before its own libraries
+    loads: list[str] = fresh(list)  # the CUDA libraries in its process, by path
 
 
 class Shadowed(Record):
@@ -231,6 +238,7 @@ class Library(Record):
     origin: str = "environment"  # "environment", "system", "framework"
     version_evidence: Evidence | None = None
     detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder
+    own_copy: Shadowed | None = None  # the environment's, where this one comes from outside
 
 
 class LoadFault(Record):
@@ -273,6 +281,7 @@ class Facts(Record):
     load_faults: list[LoadFault] = fresh(list)
     file_faults: list[FileFault] = fresh(list)
     problems: list[Problem] = fresh(list)
+    unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
     match: str | None = None  # --match: "system"
     match_level: str = "minor"  # "major", "minor", "exact"
 

@@ -118,6 +118,7 @@ def collect(
     where = _prefix(tree, prefix)
     problems: list[Problem] = list(machine.problems)
 
+    from cudriver.stack import visible
     from cudriver.stack.collect import distributions, environment, toolkits
     from cudriver.stack.collect.frameworks import Finder
     from cudriver.stack.collect.libraries import Resolver
@@ -136,7 +137,9 @@ def collect(
     facts.libraries = list(resolver.libraries.values())
     facts.resolutions = list(resolver.resolutions.values())
     facts.load_faults = resolver.faults
+    facts.unsure = resolver.unsure
     facts.driver = machine.driver()
+    visible.mark(facts.driver.devices, machine.variables.get(visible.VARIABLE))
     return facts
 
 

@@ -131,7 +131,7 @@ def _headers(
         if key == "Requires-Dist":
             _require(dist, file, number, value, markers, problems)
         elif key == "Version" and value.strip():
-            dist.version = value.strip()
+            dist.version, dist.line = value.strip(), number
         elif key == "Name" and value.strip():
             named = True
     if raw and not named:

@@ -138,7 +138,7 @@ def collect(
     else:
         names = [n for n in root.names("/dev") if re.fullmatch(r"nvidia(ctl|\d+|-uvm)", n)]
         driver.nodes = [DeviceNode(f"/dev/{n}") for n in names]
-    if driver.kernel_release is None and driver.path is None:
+    if driver.kernel_release is None:
         driver.pci_devices = _pci(root)
     return driver
 

@@ -43,7 +43,7 @@ def own_version(
     coded = _coded(root, real, row, split(soname)[1])
     owned = _owned(owner, row)
     if coded is None:
-        return (owned, Evidence(owner.path, None, f"{owner.name} {owner.version}")) if owned and owner else (
+        return (owned, owner.evidence) if owned and owner else (
             number if number.count(".") else None,
             Evidence(path, None, os.path.basename(real)),
         )
@@ -114,6 +114,8 @@ def constants(code: bytes, machine: int) -> list[int]:
 
 def decode(number: int, code: str) -> str | None:
     """A version from its library's own encoding; None for a number that cannot be one."""
+    if code == "cudnn" and 5 << 16 <= number < 64 << 16:  # cudnn_graph_version: 0x090a02
+        return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
     if code == "cudnn":
         scale = 10000 if number >= 90000 else 1000
     elif code == "nccl":

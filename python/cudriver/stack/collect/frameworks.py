@@ -188,10 +188,12 @@ class Finder:
         for name in ("libtorch_python.so", "libtorch_cuda.so"):
             path = f"{package}/lib/{name}"
             text = self.strings(path)
-            match = re.search(rb"\0((?:(?:sm|compute)_\d+[af]? ?)+)\0", text) if text else None
-            if match:
-                framework.archs = match[1].decode().split()
-                framework.archs_evidence = Evidence(path, None, match[1].decode().strip())
+            # What lies before the string may be a constant without a terminator.
+            lists = re.findall(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0", text or b"")
+            if lists:
+                archs = max(lists, key=len).rstrip(b" \0").decode()
+                framework.archs = archs.split()
+                framework.archs_evidence = Evidence(path, None, archs)
                 return
 
     def strings(self, path: str) -> bytes | None:
@@ -214,7 +216,7 @@ class Finder:
         framework = Framework(name, version[0] if version else dist.version if dist else "")
         framework.path, framework.distribution = package, dist.name if dist else None
         framework.libraries = self.libraries(dist, package)
-        evidence = version[1] if version else Evidence(dist.path if dist else package, None, framework.version)
+        evidence = version[1] if version else dist.evidence if dist else Evidence(package)
         self._by_tag(framework, evidence, dist)
         return framework
 
@@ -294,7 +296,7 @@ class Finder:
                 continue
             framework.variant, framework.cuda = "cuda", major
             framework.distribution = plugin.name
-            framework.cuda_evidence = Evidence(plugin.path, None, f"{plugin.name} {plugin.version}")
+            framework.cuda_evidence = plugin.evidence
             framework.path = self.package(f"jax_plugins/xla_cuda{major}") or package
             framework.libraries = self.libraries(plugin, framework.path)
             return framework
@@ -303,7 +305,7 @@ class Finder:
         if local or conda:
             framework.variant = "cuda"
             framework.cuda = local[1] if local else None
-            framework.cuda_evidence = Evidence(dist.path, None, dist.build or dist.version)
+            framework.cuda_evidence = dist.evidence
             framework.libraries = self.libraries(dist, package)
         return framework
 
@@ -319,7 +321,7 @@ class Finder:
         if tag:
             framework.cuda = tag[1] if tag[2] == "x" else f"{tag[1]}.{tag[2]}"
             framework.variant = "cuda"
-            framework.cuda_evidence = Evidence(dist.path, None, f"{dist.name} {dist.version}")
+            framework.cuda_evidence = dist.evidence
         elif "rocm" in dist.name:
             framework.variant = "rocm"
         framework.libraries = self.libraries(dist, package)
@@ -353,7 +355,7 @@ class Finder:
         tag = re.search(r"-cu(\d+)\Z", dist.name)
         if tag:
             framework.cuda, framework.variant = tag[1], "cuda"
-            framework.cuda_evidence = Evidence(dist.path, None, f"{dist.name} {dist.version}")
+            framework.cuda_evidence = dist.evidence
         libs = self.distributions.get(f"{dist.name}-libs")
         framework.libraries = self.libraries(libs or dist, framework.path)
         return framework
@@ -375,7 +377,7 @@ class Finder:
         package = os.path.commonpath(paths) if len(paths) > 1 else os.path.dirname(paths[0])
         framework = Framework(dist.name, dist.version, variant="unknown", path=package)
         framework.distribution, framework.libraries = dist.name, paths
-        self._by_tag(framework, Evidence(dist.path, None, dist.version), dist)
+        self._by_tag(framework, dist.evidence, dist)
         return framework
 
 

@@ -48,6 +48,7 @@ class Resolver:
         self.libraries: dict[str, Library] = {}  # by path
         self.resolutions: dict[tuple[str, str, str], Resolution] = {}
         self.faults: list[LoadFault] = []
+        self.unsure: list[str] = []
         self._paths: dict[int, str] = {}
 
     def run(self, frameworks: list[Framework], debian: DebianOwners | None = None) -> list[Framework]:
@@ -83,9 +84,9 @@ class Resolver:
         try:
             return step(framework)
         except (OSError, ValueError, KeyError, IndexError, RecursionError, NotImplementedError) as error:
-            self.problems.append(
-                Problem(framework.path, f"its libraries could not be resolved: {type(error).__name__}: {error}")
-            )
+            why = f"its libraries could not be resolved: {type(error).__name__}: {error}"
+            self.problems.append(Problem(framework.path, why))
+            self.unsure.append(f"{framework.name}: {why}")
             return None
 
     def _process(self) -> Process:
@@ -99,11 +100,20 @@ class Resolver:
         process = self._process()
         for load in import_torch(process, framework.path, self.env.site_packages):
             self._take(load, framework, "preload" if "nvidia" in load.name else "needed")
+        mapped = {os.path.normpath(each.path) for each in process.objects}
+        for path in framework.libraries:
+            # Its own libraries that it opens when they are first used: linear algebra, nvrtc.
+            if os.path.normpath(path) not in mapped and "/lib/libtorch_" in path:
+                self._take(process.dlopen(path), framework, "dlopen")
         self._dlopened(process, framework)
         return process
 
     def _extensions(self, framework: Framework, entries: list[str], process: Process | None) -> None:
-        process = process or self._process()
+        if process is None:
+            process = self._process()
+        else:
+            mapped = (os.path.normpath(m.path) for m in process.objects)
+            framework.loads = [path for path in mapped if path in self.libraries]
         for entry in entries[:MAX_ENTRIES]:
             self._take(process.dlopen(entry), framework, "needed")
         self._dlopened(process, framework)
@@ -170,6 +180,9 @@ class Resolver:
             self._resolution(search, how if first else "needed", optional and first)
         for mapped in load.objects:
             self._library(mapped)
+            path = os.path.normpath(mapped.path)
+            if path in self.libraries and path not in framework.loads:
+                framework.loads.append(path)
         if load.faults:
             self._fault(load.faults[0], framework, optional)
         for fault in load.later:
@@ -244,6 +257,8 @@ class Resolver:
         )
         if owner is None and self.debian is not None and library.origin == "system":
             library.provided_by = self.debian.owner(path) or self.debian.owner(mapped.real_path)
+        if library.origin == "system":
+            library.own_copy = self._own_copy(soname, library.shadowed)
         for other in library.shadowed:
             other.version = own_version(self.root, other.path, soname, None)[0]
         self.libraries[path] = library
@@ -256,23 +271,34 @@ class Resolver:
         inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
         return "environment" if inside else "system"
 
+    def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
+        """The environment's file of this name, which a library from outside keeps from use."""
+        for path, claims in self.owners.by_path.items():
+            if path.endswith("/" + soname) and self.root.is_file(path):
+                version, _ = own_version(self.root, path, soname, claims[0].distribution)
+                return Shadowed(path, "environment", version)
+        for other in shadowed:
+            if self.origin(other.path, other.path) == "environment":
+                return other
+        return None
+
     def _runtime_versions(self, framework: Framework) -> None:
         """cuDNN and NCCL as the framework gets them."""
         if framework.variant not in ("cuda", "unknown") or framework.name in ("triton", "numba"):
             return
-        for library in self.libraries.values():
-            if library.soname.startswith("libcudnn") and library.version and framework.cudnn is None:
-                framework.cudnn = self._cudnn()
-            elif library.soname.startswith("libnccl.so") and library.version:
-                framework.nccl = library.version
+        used = [self.libraries[path] for path in framework.loads]
+        # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
+        framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
+        framework.nccl = _first(used, "libnccl.so")
 
-    def _cudnn(self) -> str | None:
-        """Of the library that answers cudnnGetVersion: libcudnn_graph in 9, libcudnn_ops_infer in 8."""
-        for stem in ("libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so"):
-            for library in self.libraries.values():
-                if library.soname.startswith(stem) and library.version:
-                    return cut(library.version, 3)
-        return None
+
+def _first(libraries: list[Library], *stems: str) -> str | None:
+    """The version of the first library that has one, stem by stem."""
+    for stem in stems:
+        for library in libraries:
+            if library.soname.startswith(stem) and library.version:
+                return cut(library.version, 3)
+    return None
 
 
 class DebianOwners:

@@ -315,7 +315,7 @@ def _conda(root: Root, env: Environment, by_name: dict[str, Distribution]) -> To
     elif dist.name == "cuda-nvcc":
         version = toolkit_of("nvcc", dist.version) or cut(dist.version, 2)
     toolkit = Toolkit("environment", "conda", version, env.prefix)
-    toolkit.evidence = Evidence(dist.path, None, f"{dist.name} {dist.version}")
+    toolkit.evidence = dist.evidence
     nvcc = f"{env.prefix}/bin/nvcc"
     if root.is_file(nvcc):
         toolkit.nvcc = nvcc
@@ -332,10 +332,10 @@ def _wheels(
     meta = by_name.get("cuda-toolkit")
     if meta and meta.kind != "conda" and not suffix and major(meta.version) == major(dist.version):
         version: str | None = meta.version
-        evidence = Evidence(meta.path, None, f"{meta.name} {meta.version}")
+        evidence = meta.evidence
     else:
         version = toolkit_of("cudart", dist.version) or cut(dist.version, 2)
-        evidence = Evidence(dist.path, None, f"{dist.name} {dist.version}")
+        evidence = dist.evidence
     base = f"{dist.location}/nvidia"
     joined = f"{base}/cu{major(dist.version)}"
     path = joined if root.is_dir(joined) else base

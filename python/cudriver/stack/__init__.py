@@ -9,10 +9,10 @@ Nothing is run in the inspected environment and libcuda is never loaded into thi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from cudriver.stack.report import Report
 

@@ -6,9 +6,11 @@ turns it into a real one. Versions are strings as found; `None` means that nothi
 
 from __future__ import annotations
 
-from typing import Any
-
 from cudriver.stack.record import Record, fresh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SCHEMA = 1
 

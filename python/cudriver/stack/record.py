@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+TYPE_CHECKING = False  # typing takes 5 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
 
-T = TypeVar("T")
+    from typing_extensions import dataclass_transform
+
+    T = TypeVar("T")
+else:
+
+    def dataclass_transform(**_):
+        return lambda cls: cls
 
 
 class _Fresh:
@@ -18,14 +26,6 @@ class _Fresh:
 def fresh(make: Callable[[], T]) -> T:
     """A field's default, made anew for each instance: `names: list[str] = fresh(list)`."""
     return _Fresh(make)  # type: ignore[return-value]
-
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_: Any) -> Callable[[T], T]:
-        return lambda cls: cls
 
 
 @dataclass_transform(field_specifiers=(fresh,))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
 from cudriver.stack.model import Driver, Facts, Problem, Shadowed, Toolkit
 from cudriver.stack.rootfs import Root
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.collect.driver import Found, Probe
     from cudriver.stack.collect.libraries import DebianOwners

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
-
 from cudriver.stack.collect.file_version import cuda_of, describe, own_version, split
 from cudriver.stack.collect.frameworks import CUDA_LIBRARY
 from cudriver.stack.collect.records import Owners
@@ -26,6 +24,7 @@ from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.loader import LoadedObject, Loader, Search
     from cudriver.stack.process import Fault, Load, Process

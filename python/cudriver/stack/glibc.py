@@ -55,8 +55,8 @@ class Glibc:
         release = _RELEASE.search(data)
         self.version = (int(release[1]), int(release[2])) if release else None
         cache = _CACHE_PATH.search(data)
-        self.cache_path = cache[0].decode("utf-8", "surrogateescape") if cache else None
-        self.cache_path = self.cache_path or "/etc/ld.so.cache"
+        path = cache[0] if cache else b"/etc/ld.so.cache"
+        self.cache_path = path.decode("utf-8", "surrogateescape")
         self.hwcaps_folders = b"glibc-hwcaps" in data  # 2.33 and later
         self.legacy_folders = self.version is None or self.version < (2, 37)
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.

@@ -145,7 +145,7 @@ class Loader:
         self.machine = machine if machine is not None else this_machine()
         self.problems: list[tuple[str, str]] = []  # (file, what is wrong with it)
         self._hwcaps = list(hwcaps) if hwcaps is not None else None
-        self._glibc: glibc.Glibc | None = None
+        self._settings: glibc.Glibc | None = None
         self._cache: glibc.Cache | None = None
         self._cache_read = False
         self._folders: dict[str, _Folder | None] = {}
@@ -160,16 +160,16 @@ class Loader:
     def use_program(self, interpreter: str | None, machine: int) -> None:
         """Take the settings of the loader that a program names."""
         self.machine = machine
-        self._glibc = glibc.read_glibc(self.root, interpreter, machine)
+        self._settings = glibc.read_glibc(self.root, interpreter, machine)
         self._folders.clear()
         self._defaults = self._environment = None
 
     @property
-    def glibc(self) -> glibc.Glibc:
+    def settings(self) -> glibc.Glibc:
         """The built-in settings of this root's loader."""
-        if self._glibc is None:
-            self._glibc = glibc.read_glibc(self.root, None, self.machine)
-        return self._glibc
+        if self._settings is None:
+            self._settings = glibc.read_glibc(self.root, None, self.machine)
+        return self._settings
 
     @property
     def hwcaps(self) -> list[str]:
@@ -250,12 +250,12 @@ class Loader:
             return None
         folder = _Folder()
         names = listed[2]
-        if self.glibc.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
+        if self.settings.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
             for level in self.hwcaps:
                 part = self._list(f"{name}glibc-hwcaps/{level}/")
                 if part is not None:
                     folder.parts.append(part)
-        if self.glibc.legacy_folders and self.machine == glibc.X86_64:
+        if self.settings.legacy_folders and self.machine == glibc.X86_64:
             folder.parts.extend(self._legacy_parts(name, names))
         folder.parts.append(listed)
         return folder
@@ -311,7 +311,7 @@ class Loader:
                         return None
                     done.append(owner.origin)
                 else:
-                    done.append(self.glibc.lib if token == "LIB" else self.platform)
+                    done.append(self.settings.lib if token == "LIB" else self.platform)
                 at += length
                 break
             else:
@@ -354,7 +354,7 @@ class Loader:
 
     def _default_path(self) -> list[tuple[str, str]]:
         if self._defaults is None:
-            self._defaults = [(f, f.rstrip("/") or "/") for f in self.glibc.folders]
+            self._defaults = [(f, f.rstrip("/") or "/") for f in self.settings.folders]
         return self._defaults
 
     @property
@@ -362,7 +362,7 @@ class Loader:
         """/etc/ld.so.cache; None where there is none or it is unusable (see `problems`)."""
         if not self._cache_read:
             self._cache_read = True
-            path = self.glibc.cache_path
+            path = self.settings.cache_path
             try:
                 self._cache = glibc.read_cache(self.root, path)
             except glibc.CacheError as error:
@@ -490,7 +490,7 @@ class Loader:
     def _in_cache(
         self, name: str, asking: LoadedObject | None
     ) -> Iterator[tuple[Hit | None, Place]]:
-        cache, source = self.cache, self.glibc.cache_path
+        cache, source = self.cache, self.settings.cache_path
         if cache is None:
             return
         flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
@@ -501,7 +501,7 @@ class Loader:
             self._cache = None
             return
         if paths and asking is not None and asking.elf.flags_1 & DF_1_NODEFLIB:
-            paths = [p for p in paths if not p.startswith(tuple(self.glibc.folders))]
+            paths = [p for p in paths if not p.startswith(tuple(self.settings.folders))]
         if not paths:
             yield None, Place(CACHE, source, source)
         # The loader tries the first entry only; the others are shadowed, or never found.

@@ -157,17 +157,22 @@ class Process:
             self._map_interpreter(interpreter, load)
         for name, source in self._preloads():
             before = len(load.faults)
-            obj = self._map(name, self.main, load, self.main)
+            obj = self._map(name, main, load, main)
             if obj is not None and obj not in preloaded:
                 preloaded.append(obj)
             for fault in load.faults[before:]:
+                # Here ld.so prints the message without the system's words for errno.
                 reason = fault.message.partition(": ")[2]
+                if not reason.startswith("wrong ELF class"):
+                    reason = reason.partition(": ")[0]
                 self.ignored.append(
                     f"ERROR: ld.so: object '{name}' from {source} cannot be preloaded "
                     f"({reason}): ignored."
                 )
             del load.faults[before:]
-        self.scope = self._map_needed([self.main, *preloaded], load)
+        self.scope = self._map_needed([main, *preloaded], load)
+        # ld.so moves itself to where it is first needed.
+        self.objects = list(self.scope)
         if not load.faults or load.faults[0].kind not in (NOT_FOUND, REJECTED):
             load.faults += check_versions(self.objects, self.find)
             if self.symbols:

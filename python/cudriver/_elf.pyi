@@ -1,0 +1,91 @@
+"""A bounded reader of ELF files: what a dynamic loader would read of them, and no more."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, final
+
+class ElfError(Exception):
+    """A file that cannot be read as ELF: missing, damaged, hostile.
+
+    `loader_text` is what ld.so says where it refuses the file for the same reason ("file too
+    short", "invalid ELF header"); None where ld.so would not notice.
+    """
+
+    filename: str
+    reason: str
+    loader_text: str | None
+    errno: int | None  # of a failed system call; None for damage
+    machine: int  # e_machine, 0 where not known
+
+class ForeignElfError(ElfError):
+    """A sound ELF header of a class or byte order that this reader leaves alone."""
+
+    elf_class: int  # 32 or 64
+    byte_order: Literal["little", "big"]
+
+class VersionNeed(NamedTuple):
+    """One entry of DT_VERNEED."""
+
+    library: str  # the DT_NEEDED name that should have it
+    version: str
+    weak: bool
+
+class Reference(NamedTuple):
+    """An undefined symbol that a relocation binds."""
+
+    name: str
+    version: str | None
+    library: str | None  # of the DT_VERNEED entry
+    weak: bool
+    lazy: bool  # every relocation of it is in DT_JMPREL
+
+class Export(NamedTuple):
+    """A definition that the hash table offers."""
+
+    name: str
+    version: str | None
+    default: bool  # NAME@@VERSION; False: NAME@VERSION
+    weak: bool
+
+@final
+class ElfFile:
+    """The dynamic section of a 64-bit little-endian file. Raises ElfError."""
+
+    def __new__(cls, path: str, /, shown: str | None = None) -> ElfFile:
+        """Read `path`. shown: the name to put in errors (a path inside another root)."""
+    path: str  # as given
+    device: int
+    inode: int
+    size: int  # bytes
+    machine: int  # EM_X86_64 is 62, EM_AARCH64 183
+    type: int  # ET_EXEC 2, ET_DYN 3
+    soname: str | None
+    needed: tuple[str, ...]
+    rpath: str | None  # DT_RPATH, also where DT_RUNPATH makes the loader ignore it
+    runpath: str | None
+    flags: int  # DT_FLAGS
+    flags_1: int  # DT_FLAGS_1
+    bind_now: bool  # by DT_BIND_NOW, DF_BIND_NOW or DF_1_NOW
+    dynamic: bool  # has a dynamic section
+    interpreter: str | None  # PT_INTERP
+    build_id: str | None  # hexadecimal
+    versions: tuple[str, ...]  # DT_VERDEF without its base entry
+    base_version: str | None  # the name in that base entry
+    has_versions: bool  # has a DT_VERDEF at all
+    has_symbol_versions: bool  # has a DT_VERSYM
+    version_needs: tuple[VersionNeed, ...]  # DT_VERNEED in file order
+    def find(self, name: str, /) -> list[Export]:
+        """Every definition of one name, through the hash table."""
+    def exports(self) -> list[Export]:
+        """Every definition, in hash order. Slow on a large library; for tests and tools."""
+    def references(self) -> list[Reference]:
+        """Undefined symbols in the order in which the loader meets them, each once."""
+
+def missing(
+    jobs: Sequence[tuple[ElfFile, Sequence[ElfFile]]], /
+) -> list[list[Reference] | ElfError]:
+    """For each (file, scope): the references of `file`, weak ones aside, that no file of `scope`
+    defines, by the loader's rules for versions, in the loader's order.
+
+    A file that turns out damaged gives its ElfError in the place of its answer; a damaged file in
+    the scope does so for every job that had to look into it.
+    """

@@ -1,0 +1,184 @@
+"""`cudriver check`: does the CUDA of an environment fit together, and what mends it."""
+
+from __future__ import annotations
+
+import sys
+
+from cudriver.cli import USAGE_ERROR, target, terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from cudriver.stack.collect import Machine
+    from cudriver.stack.report import Report
+
+EPILOG = """\
+exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
+
+  cudriver check                              the environment that cudriver runs in
+  cudriver check ~/envs/train /opt/conda      others, from outside
+  cudriver check --all                        every environment on this machine
+  cudriver check --match system               does its toolkit equal the system's
+  cudriver check --assume-driver 535.104.05 --assume-gpu 9.0
+                                              would it run over there
+"""
+
+
+def parser() -> ArgumentParser:
+    """The command's options."""
+    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+    result = ArgumentParser(
+        prog="cudriver check",
+        description="What CUDA an environment really uses, whether it fits together, what mends it. "
+        "Nothing is run or changed in it.",
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add = result.add_argument
+    add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")
+    add("--all", action="store_true", help="every environment on this machine, a line each")
+    add("--json", action="store_true", help="the report as JSON, schema version 1")
+    add("--html", metavar="FILE", help="write the report as one HTML file too ('-': to stdout)")
+    add("-v", "--verbose", action="store_true", help="every library, every note in full")
+    add("--strict", action="store_true", help="warnings are mismatches too")
+    add("--select", metavar="RULES", type=_rules, default=[], help="only these: CU303,CU4")
+    add("--ignore", metavar="RULES", type=_rules, default=[], help="not these")
+    add("--match", choices=["system"], help="the environment's toolkit must equal the system's")
+    add(
+        "--match-level",
+        choices=["major", "minor", "exact"],
+        default="minor",
+        help="how far (default: minor, that is major.minor)",
+    )
+    add(
+        "--observe",
+        action="store_true",
+        help="import the framework with the environment's own Python and compare",
+    )
+    add("--timeout", metavar="SECONDS", type=float, default=120.0, help="of --observe")
+    target.add_options(result)
+    return result
+
+
+def run(arguments: Namespace) -> int:
+    """Checks, prints, and returns the exit code."""
+    if arguments.all and arguments.prefix:
+        terminal.complain("--all and PREFIX exclude each other")
+        return USAGE_ERROR
+    if arguments.observe and arguments.root != "/":
+        terminal.complain("--observe runs programs of the environment; not with --root")
+        return USAGE_ERROR
+    try:
+        reports = _reports(arguments)
+    except (NotADirectoryError, ValueError) as error:
+        terminal.complain(_reason(error))
+        return USAGE_ERROR
+    if arguments.html and not _write_html(reports, arguments.html):
+        return USAGE_ERROR
+    if arguments.json:
+        _print_json(reports, arguments)
+    elif arguments.html != "-":
+        _print_text(reports, arguments)
+    return exit_code(reports)
+
+
+def exit_code(reports: list[Report]) -> int:
+    """The worst: a mismatch, then what could not be told, then 0."""
+    codes = {report.exit_code for report in reports}
+    return next((code for code in (1, 3) if code in codes), 0)
+
+
+def _reports(arguments: Namespace) -> list[Report]:
+    machine = target.machine(arguments)
+    prefixes: list[str | None]
+    if arguments.all:
+        from cudriver.stack.discover import find_environments
+
+        prefixes = [found.prefix for found in find_environments(arguments.root)]
+    else:
+        prefixes = list(arguments.prefix) or [None]
+    reports = []
+    for prefix in terminal.progress(prefixes, "checking"):
+        reports.append(_report(prefix, machine, arguments))
+    return reports
+
+
+def _report(prefix: str | None, machine: Machine, arguments: Namespace) -> Report:
+    from cudriver.stack.report import Report
+    from cudriver.stack.rules import judge
+
+    facts = target.facts(prefix, machine)
+    facts.match, facts.match_level = arguments.match, arguments.match_level
+    report = Report(facts, judge(facts), strict=arguments.strict)
+    if arguments.observe:
+        from cudriver.stack.observe import observe
+
+        with terminal.busy(f"importing in {report.prefix}"):
+            report.observation = observe(facts, timeout=arguments.timeout)
+    if arguments.select or arguments.ignore:
+        report = report.restricted(arguments.select, arguments.ignore)
+    return report
+
+
+def _print_json(reports: list[Report], arguments: Namespace) -> None:
+    if len(reports) == 1 and not arguments.all:
+        print(reports[0].to_json())
+        return
+    import json
+
+    codes = {0: "consistent", 1: "mismatch", 3: "unknown"}
+    several = {
+        "schema": 1,
+        "verdict": codes[exit_code(reports)],
+        "reports": [report.to_dict() for report in reports],
+    }
+    print(json.dumps(several, indent=2))
+
+
+def _print_text(reports: list[Report], arguments: Namespace) -> None:
+    from cudriver.stack.report_text import one_line, render
+
+    style = terminal.style(sys.stdout)
+    if arguments.all:
+        for report in reports:
+            terminal.write(one_line(report, style) + "\n")
+        wrong = sum(report.exit_code == 1 for report in reports)
+        terminal.write(f"{len(reports)} environments, {wrong or 'none'} with a mismatch\n")
+        return
+    texts = (render(report, style, verbose=arguments.verbose) for report in reports)
+    terminal.write("\n".join(texts))
+
+
+def _write_html(reports: list[Report], name: str) -> bool:
+    from cudriver.stack.report_html import page
+
+    text = page(reports)
+    if name == "-":
+        sys.stdout.write(text)
+        return True
+    try:
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        terminal.complain(f"{name}: {error.strerror}")
+        return False
+    return True
+
+
+def _rules(text: str) -> list[str]:
+    """ "CU303,CU4" as a list; what is no rule or start of one is a usage error."""
+    from argparse import ArgumentTypeError
+
+    names = [name.strip().upper() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not (name.startswith("CU") and name[2:].isdigit() and len(name) <= 5):
+            raise ArgumentTypeError(f"{name!r} is no rule (CU303) nor the start of one (CU3)")
+    return names
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return str(error)

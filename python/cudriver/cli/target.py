@@ -1,0 +1,54 @@
+"""The options by which `check` and `which` say what to look at, and the looking."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
+
+    from cudriver.stack.collect import Machine
+    from cudriver.stack.model import Facts
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """--root, --assume-driver, --assume-gpu, --no-probe."""
+    group = parser.add_argument_group("another machine")
+    group.add_argument(
+        "--root",
+        metavar="DIR",
+        default="/",
+        help="look at the file system below DIR (an image, a container); PREFIX is a path inside it",
+    )
+    group.add_argument(
+        "--assume-driver", metavar="VERSION", help="stand-in for the driver's release: 535.104.05"
+    )
+    group.add_argument(
+        "--assume-gpu",
+        metavar="CAPABILITY",
+        action="append",
+        help="stand-in for a GPU of this compute capability: 9.0 (repeatable)",
+    )
+    group.add_argument(
+        "--no-probe", action="store_true", help="read files only; do not ask NVML in a child process"
+    )
+
+
+def machine(arguments: Namespace, environ: Mapping[str, str] | None = None) -> Machine:
+    """The machine's half of the facts. Raises ValueError, NotADirectoryError for bad options."""
+    from cudriver.stack.collect import collect_machine
+
+    return collect_machine(
+        root=arguments.root,
+        environ=environ,
+        probe_driver=not arguments.no_probe,
+        assume_driver=arguments.assume_driver,
+        assume_gpus=arguments.assume_gpu,
+    )
+
+
+def facts(prefix: str | None, of: Machine) -> Facts:
+    """The facts of one environment; `prefix` may be its interpreter too."""
+    from cudriver.stack.collect import collect
+
+    return collect(prefix, machine=of)

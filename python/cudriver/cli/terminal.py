@@ -1,0 +1,105 @@
+"""What a terminal allows: colour, width, symbols, and progress on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TextIO, TypeVar
+
+    from cudriver.stack.report_text import Style
+
+    T = TypeVar("T")
+
+NARROW, WIDE = 40, 100
+PATIENCE = 1.0  # seconds before a progress bar shows
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """True on a terminal that shows colour, unless NO_COLOR is set (https://no-color.org)."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def width(stream: TextIO) -> int:
+    """Columns to write in: the terminal's, within reason; 80 where there is none."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return min(max(int(columns), NARROW), WIDE)
+    try:
+        return min(max(os.get_terminal_size(stream.fileno()).columns, NARROW), WIDE)
+    except (OSError, ValueError):
+        return 80
+
+
+def can_encode(stream: TextIO, text: str) -> bool:
+    """Whether the stream's encoding has these characters (a C locale has no tick)."""
+    try:
+        text.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def style(stream: TextIO) -> Style:
+    """How a report is to be written on this stream."""
+    from cudriver.stack.report_text import MARKS, Style
+
+    plain = not can_encode(stream, "".join(MARKS.values()))
+    return Style(width=width(stream), colour=wants_colour(stream), plain=plain)
+
+
+def write(text: str) -> None:
+    """To standard output; what its encoding lacks is escaped (a file name may hold any byte)."""
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def progress(items: list[T], label: str) -> Iterable[T]:
+    """Yields the items; where that takes over a second, with a bar on a terminal's stderr.
+
+    `rich` is imported only then: it costs more than a whole quiet check.
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from time import monotonic
+
+    started = monotonic()
+    for position, item in enumerate(items):
+        if monotonic() - started > PATIENCE:
+            from rich.console import Console
+            from rich.progress import track
+
+            yield from track(
+                items[position:],
+                description=label,
+                total=len(items),
+                completed=position,
+                console=Console(stderr=True),
+                transient=True,
+            )
+            return
+        yield item
+
+
+@contextmanager
+def busy(label: str) -> Iterator[None]:
+    """Shows on a terminal's stderr that one long step is under way."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label):
+        yield
+
+
+def complain(text: str) -> None:
+    """One line on standard error, named after the program."""
+    print(f"cudriver: {text}", file=sys.stderr)

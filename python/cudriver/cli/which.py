@@ -1,0 +1,155 @@
+"""`cudriver which`: the file each CUDA library resolves to, by which rule, and what it shadows."""
+
+from __future__ import annotations
+
+import sys
+
+from cudriver.cli import USAGE_ERROR, target, terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from cudriver.stack.model import Facts, Library, Resolution
+
+NOT_FOUND = 1
+NOTHING = 3
+
+
+def parser() -> ArgumentParser:
+    """The command's options."""
+    from argparse import ArgumentParser
+
+    result = ArgumentParser(
+        prog="cudriver which",
+        description="The file that each CUDA library resolves to in an environment, the dynamic "
+        "loader's rule that found it, and the files which that rule hides.",
+        epilog="exit status: 0 all found, 1 a library is nowhere, 2 usage, "
+        "3 no CUDA library in use here",
+    )
+    add = result.add_argument
+    add("library", metavar="LIBRARY", nargs="*", help="libcudnn.so.9, libcudnn or cudnn")
+    add("--prefix", metavar="PREFIX", help="the environment (default: the one cudriver runs in)")
+    add(
+        "--ld-library-path",
+        metavar="DIRS",
+        help="what if LD_LIBRARY_PATH were this; only what would change is shown",
+    )
+    add("--json", action="store_true", help="as JSON")
+    target.add_options(result)
+    return result
+
+
+def run(arguments: Namespace) -> int:
+    """Prints the libraries and returns the exit code."""
+    prefix = arguments.prefix
+    try:
+        facts = target.facts(prefix, target.machine(arguments))
+        other = _what_if(prefix, arguments)
+    except (NotADirectoryError, ValueError) as error:
+        terminal.complain(str(error))
+        return USAGE_ERROR
+    shown = other or facts
+    libraries = [lib for lib in shown.libraries if _wanted(lib.soname, lib.family, arguments.library)]
+    missing = _missing(shown, arguments.library)
+    unknown = _unmatched(libraries, missing, arguments.library)
+    before = {library.soname: library for library in facts.libraries}
+    if other is not None:
+        libraries = [
+            library
+            for library in libraries
+            if library.soname not in before or before[library.soname].path != library.path
+        ]
+    if arguments.json:
+        _print_json(libraries, missing, unknown, before if other else {})
+    else:
+        _print_text(shown, libraries, missing, unknown, before if other else {})
+    if missing or unknown:
+        return NOT_FOUND
+    return 0 if shown.libraries else NOTHING
+
+
+def _what_if(prefix: str | None, arguments: Namespace) -> Facts | None:
+    if arguments.ld_library_path is None:
+        return None
+    import os
+
+    environ = dict(os.environ) if arguments.root == "/" else {}
+    environ["LD_LIBRARY_PATH"] = arguments.ld_library_path
+    return target.facts(prefix, target.machine(arguments, environ))
+
+
+def _wanted(soname: str, family: str, names: list[str]) -> bool:
+    """Whether one of `names` means this library: its SONAME, its stem with or without lib."""
+    stem = soname.partition(".so")[0]
+    return not names or any(
+        name in (soname, stem, stem.removeprefix("lib"), family) for name in names
+    )
+
+
+def _missing(facts: Facts, names: list[str]) -> list[Resolution]:
+    found: dict[str, Resolution] = {}
+    for resolution in facts.resolutions:
+        if resolution.path is None and not resolution.optional:
+            if _wanted(resolution.soname, "", names):
+                found.setdefault(resolution.soname, resolution)
+    return list(found.values())
+
+
+def _unmatched(libraries: list[Library], missing: list[Resolution], names: list[str]) -> list[str]:
+    """Names that no library answers to."""
+    return [
+        name
+        for name in names
+        if not any(_wanted(library.soname, library.family, [name]) for library in libraries)
+        and not any(_wanted(resolution.soname, "", [name]) for resolution in missing)
+    ]
+
+
+def _print_text(
+    facts: Facts,
+    libraries: list[Library],
+    missing: list[Resolution],
+    unknown: list[str],
+    before: dict[str, Library],
+) -> None:
+    from cudriver.stack.report_text import library_lines, short_path
+
+    style = terminal.style(sys.stdout)
+    lines = [f"{style.paint(facts.environment.prefix, 'bold')}"]
+    for library in libraries:
+        lines += library_lines(library, facts, style)
+        if library.soname in before:
+            was = before[library.soname]
+            lines.append(f"    instead of {short_path(facts, was.path)} (by {was.found_by})")
+    for resolution in missing:
+        lines.append(f"{style.paint(resolution.soname, 'bold', 'red')} is nowhere")
+        lines.append(f"    needed by {short_path(facts, resolution.needed_by)}")
+        lines += [f"    not in {short_path(facts, place)}" for place in resolution.searched]
+    lines += [f"{name}: no CUDA library of that name is in use here" for name in unknown]
+    if before and not libraries and not missing:
+        lines.append("nothing would change")
+    elif not libraries and not missing and not unknown:
+        lines.append("no CUDA library is in use here")
+    terminal.write("\n".join(lines) + "\n")
+
+
+def _print_json(
+    libraries: list[Library],
+    missing: list[Resolution],
+    unknown: list[str],
+    before: dict[str, Library],
+) -> None:
+    import json
+
+    from cudriver.stack.model import public
+    from cudriver.stack.report import LIBRARY_FIELDS
+
+    rows = []
+    for library in libraries:
+        row = public(library, *LIBRARY_FIELDS)
+        if library.soname in before:
+            row["instead_of"] = before[library.soname].path
+        rows.append(row)
+    gone = [public(r, "soname", "needed_by", "searched") for r in missing]
+    print(json.dumps({"libraries": rows, "missing": gone, "unknown": unknown}, indent=2))

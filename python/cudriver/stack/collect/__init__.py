@@ -1,0 +1,169 @@
+"""Collects the facts of a machine (once) and of an environment on it (each)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from cudriver.stack.model import Driver, Facts, Problem, Shadowed, Toolkit
+from cudriver.stack.rootfs import Root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.collect.driver import Found, Probe
+    from cudriver.stack.collect.libraries import DebianOwners
+    from cudriver.stack.collect.records import Owners
+    from cudriver.stack.loader import Loader
+
+
+class Machine:
+    """What the environments of one machine (or one root) share."""
+
+    def __init__(self, root: Root, variables: dict[str, str]) -> None:
+        self.root = root
+        self.variables = variables
+        self.problems: list[Problem] = []
+        self.toolkits: list[Toolkit] = []
+        self.assumed: Driver | None = None
+        self.gpus: Driver | None = None
+        self.probe: Probe | None = None
+        self._loader: Loader | None = None
+        self._debian: DebianOwners | None = None
+        self._driver: Driver | None = None
+
+    @property
+    def loader(self) -> Loader:
+        """ld.so of this root and these variables, with its cache of parsed files."""
+        if self._loader is None:
+            from cudriver.stack.loader import Loader
+
+            self._loader = Loader(self.root, self.variables)
+        return self._loader
+
+    @property
+    def debian(self) -> DebianOwners:
+        if self._debian is None:
+            from cudriver.stack.collect.libraries import DebianOwners
+
+            self._debian = DebianOwners(self.root)
+        return self._debian
+
+    def search(self, name: str) -> Found:
+        """A library by the loader's rules, for nobody in particular."""
+        from cudriver.stack.collect.driver import Found
+
+        try:
+            search = self.loader.search(name)
+        except NotImplementedError:
+            return Found(None)
+        shadowed = [Shadowed(hit.path, hit.rule) for hit in search.shadowed]
+        return Found(search.path, search.rule, shadowed)
+
+    def driver(self) -> Driver:
+        """The driver, with NVML's answers in: joins the child that was started first."""
+        if self._driver is None:
+            from cudriver.stack.collect import driver
+
+            if self.assumed is not None:
+                self._driver = self.assumed
+            else:
+                self._driver = driver.collect(self.root, self.variables, self.search, self.problems)
+                driver.complete(self._driver, self.probe, self.variables)
+                if self.gpus is not None:
+                    self._driver.devices = self.gpus.devices
+        return self._driver
+
+
+def collect_machine(
+    root: str = "/",
+    environ: Mapping[str, str] | None = None,
+    probe_driver: bool = True,
+    assume_driver: str | None = None,
+    assume_gpus: Sequence[str] | None = None,
+) -> Machine:
+    """The machine's half of the facts. Raises NotADirectoryError, ValueError as `inspect` does."""
+    from cudriver.stack.collect import driver, toolkits
+
+    if not os.path.isdir(root):
+        raise NotADirectoryError(f"{root} is no folder")
+    tree = Root(root)
+    if environ is None:
+        environ = os.environ if tree.host else {}
+    machine = Machine(tree, dict(environ))
+    if assume_driver is not None:
+        machine.assumed = driver.assumed(assume_driver, assume_gpus)
+    elif assume_gpus:
+        machine.gpus = driver.assumed(None, assume_gpus)
+    if machine.assumed is None and probe_driver and driver.worth_asking(tree, machine.variables):
+        machine.probe = driver.Probe(machine.variables)
+    machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
+    return machine
+
+
+def collect(
+    prefix: str | None = None,
+    *,
+    root: str = "/",
+    environ: Mapping[str, str] | None = None,
+    probe_driver: bool = True,
+    assume_driver: str | None = None,
+    assume_gpus: Sequence[str] | None = None,
+    machine: Machine | None = None,
+) -> Facts:
+    """The facts of the environment at `prefix`. A `machine` stands in for the other arguments."""
+    if machine is None:
+        machine = collect_machine(root, environ, probe_driver, assume_driver, assume_gpus)
+    tree = machine.root
+    where = _prefix(tree, prefix)
+    problems: list[Problem] = list(machine.problems)
+
+    from cudriver.stack import visible
+    from cudriver.stack.collect import distributions, environment, toolkits
+    from cudriver.stack.collect.frameworks import Finder
+    from cudriver.stack.collect.libraries import Resolver
+
+    env = environment.describe(tree, where, machine.variables, problems)
+    facts = Facts(environment=env, root=tree.path, problems=problems)
+    facts.distributions = distributions.collect(tree, env, problems)
+    owners = _owners(tree, facts, problems)
+    facts.file_faults = owners.faults()
+    facts.toolkits = machine.toolkits + toolkits.environment(tree, env, facts.distributions, problems)
+    facts.nvcc = toolkits.choice(tree, machine.variables, env, facts.toolkits)
+    facts.compiler = toolkits.host_compiler(tree, machine.variables, env)
+    finder = Finder(tree, facts.distributions, owners, env.site_packages, problems)
+    resolver = Resolver(tree, machine.loader, env, owners, problems)
+    facts.frameworks = resolver.run(finder.all(), machine.debian)
+    facts.libraries = list(resolver.libraries.values())
+    facts.resolutions = list(resolver.resolutions.values())
+    facts.load_faults = resolver.faults
+    facts.unsure = resolver.unsure
+    facts.driver = machine.driver()
+    visible.mark(facts.driver.devices, machine.variables.get(visible.VARIABLE))
+    return facts
+
+
+def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
+    from cudriver.stack.collect import distributions, records
+    from cudriver.stack.collect.frameworks import matters_here
+
+    owners = records.Owners(tree)
+    for dist in facts.distributions:
+        if dist.kind == "conda":
+            if distributions.CONDA_CUDA.match(dist.name):
+                owners.add_conda(dist)
+        elif dist.name.startswith("nvidia-") or matters_here(dist):
+            owners.add(dist, records.libraries(tree, dist, problems))
+    return owners
+
+
+def _prefix(tree: Root, prefix: str | None) -> str:
+    """The folder to inspect. An interpreter's path stands for its environment."""
+    if prefix is None:
+        prefix = sys.prefix if tree.host else "/usr"
+    path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix)
+    if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
+        path = os.path.dirname(os.path.dirname(path))
+    if not tree.is_dir(path):
+        raise NotADirectoryError(f"{prefix} is no folder" + ("" if tree.host else f" in {tree.path}"))
+    return path
+

@@ -1,0 +1,374 @@
+"""The driver: the kernel's half, libcuda as the loader finds it, device nodes, NVML, devices.
+
+libcuda is never loaded here. What asks the driver runs in a child (probe_child.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from cudriver.stack.collect.child import Child, interpreter
+from cudriver.stack.model import Device, DeviceNode, Driver, Evidence, Problem, Shadowed
+from cudriver.stack.rootfs import Root
+from cudriver.stack.tables import driver_cuda
+from cudriver.stack.versions import from_code
+
+PROC_VERSION = "/proc/driver/nvidia/version"
+SYS_VERSION = "/sys/module/nvidia/version"
+WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
+TIME_LIMIT = 3.0  # seconds for NVML; a driver that wakes its GPUs can take two
+CUDA_TIME_LIMIT = 10.0
+FABRIC_DONE = 3
+
+_RELEASE = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
+_IN_NAME = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z")
+_CANDIDATES = (
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+    "/usr/lib64/libcuda.so.1",
+    "/usr/lib/libcuda.so.1",
+    WSL_LIBRARY,
+)
+
+
+class Found:
+    """libcuda as the loader of an environment finds it."""
+
+    def __init__(self, path: str | None, rule: str = "", shadowed: Sequence[Shadowed] = ()) -> None:
+        self.path = path
+        self.rule = rule
+        self.shadowed = list(shadowed)
+
+
+Search = Callable[[str], Found]
+
+
+def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
+    """A driver that is stated, not found. Raises ValueError for what is no release or capability."""
+    driver = Driver(assumed=True)
+    if release is not None:
+        if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", release):
+            raise ValueError(f"{release!r} is no driver release; one looks like 535.104.05")
+        driver.release = driver.kernel_release = driver.paired_release = release
+        driver.cuda = driver_cuda(release)
+    for index, text in enumerate(gpus or ()):
+        driver.devices.append(Device(index, compute_capability=capability(text), assumed=True))
+    return driver
+
+
+def capability(text: str) -> str:
+    """"9.0" from "9.0", "90" or "sm_90". Raises ValueError."""
+    match = re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)[af]?", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no compute capability; one looks like 9.0")
+    return f"{int(match[1])}.{match[2]}"
+
+
+class Probe:
+    """The child that asks NVML, started early and joined late."""
+
+    def __init__(self, environ: Mapping[str, str], cuda: str | None = None) -> None:
+        """cuda: a libcuda to initialise too. Never raises; `error` says what went wrong."""
+        self.values: dict[str, list[str]] = {}
+        self.error: str | None = None
+        self._child: Child | None = None
+        python = interpreter()
+        if python is None:
+            self.error = "this process has no Python interpreter of its own to ask the driver with"
+            return
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe_child.py")
+        jobs = ["nvml=libnvidia-ml.so.1"] if cuda is None else [f"cuda={cuda}"]
+        limit = TIME_LIMIT if cuda is None else CUDA_TIME_LIMIT
+        try:
+            self._child = Child([python, "-I", "-S", "-E", script, *jobs], environ, limit)
+        except OSError as error:
+            self.error = f"could not be started: {error.strerror}"
+
+    def join(self) -> dict[str, list[str]]:
+        """Every name it printed, with its values in order."""
+        if self._child is not None:
+            output, self.error = self._child.join()
+            self._child = None
+            for line in output.splitlines():
+                name, sign, value = line.partition("=")
+                if sign:
+                    self.values.setdefault(name, []).append(value)
+        return self.values
+
+    def first(self, name: str) -> str | None:
+        return self.values.get(name, [None])[0]  # type: ignore[list-item]
+
+
+def worth_asking(root: Root, environ: Mapping[str, str]) -> bool:
+    """Whether there is a sign of a driver. A child for nothing would cost its start."""
+    if not root.host:
+        return False
+    signs = ("/dev/nvidiactl", "/proc/driver/nvidia", "/sys/module/nvidia", "/dev/dxg", "/dev/nvhost-ctrl")
+    if any(os.path.exists(path) for path in signs):
+        return True
+    folders = [f for f in environ.get("LD_LIBRARY_PATH", "").split(":") if f]
+    return any(os.path.exists(f"{f}/libnvidia-ml.so.1") for f in folders)
+
+
+def collect(
+    root: Root,
+    variables: Mapping[str, str],
+    search: Search,
+    problems: list[Problem],
+) -> Driver:
+    """What files say. NVML's answers are added by `complete`."""
+    driver = Driver()
+    _kernel(root, driver)
+    _surroundings(root, variables, driver)
+    found = search("libcuda.so.1")
+    if found.path is None and root.host is False:
+        found = _usual(root)
+    if found.path is not None:
+        driver.path = root.resolve(found.path)
+        driver.found_by = found.rule
+        driver.copies = [s.path for s in found.shadowed]
+        driver.kind = _kind(driver.path, found.path)
+        _user_release(root, driver, found.path)
+    _paired(root, driver)
+    _compat(root, driver)
+    if root.host:
+        _nodes(driver)
+    else:
+        names = [n for n in root.names("/dev") if re.fullmatch(r"nvidia(ctl|\d+|-uvm)", n)]
+        driver.nodes = [DeviceNode(f"/dev/{n}") for n in names]
+    if driver.kernel_release is None:
+        driver.pci_devices = _pci(root)
+    return driver
+
+
+def _kernel(root: Root, driver: Driver) -> None:
+    text = root.text(PROC_VERSION, 4096)
+    if text:
+        match = re.search(r"Kernel Module\b.*?\s(\d{3}\.\d+(?:\.\d+)?)", text)
+        if match:
+            driver.kernel_release = match[1]
+            driver.kernel_open = "Open Kernel Module" in text
+            driver.kernel_evidence = Evidence(PROC_VERSION, 1, text.splitlines()[0].strip())
+            return
+    text = root.text(SYS_VERSION, 256)
+    if text and _RELEASE.match(text.strip()):
+        driver.kernel_release = text.strip()
+        driver.kernel_evidence = Evidence(SYS_VERSION, 1, text.strip())
+
+
+def _surroundings(root: Root, variables: Mapping[str, str], driver: Driver) -> None:
+    kernel = root.text("/proc/sys/kernel/osrelease", 256) or ""
+    driver.wsl = "microsoft" in kernel.lower() or root.exists("/dev/dxg")
+    if root.exists(WSL_LIBRARY):
+        driver.wsl_library = WSL_LIBRARY
+        driver.wsl = driver.wsl or not kernel
+    if root.exists("/run/.containerenv"):
+        driver.container = "podman"
+    elif root.exists("/.dockerenv"):
+        driver.container = "docker"
+    elif root.exists("/.singularity.d"):
+        driver.container = "apptainer"
+    else:
+        groups = root.text("/proc/1/cgroup", 65536) or ""
+        marks = (("kubepods", "kubernetes"), ("docker", "docker"), ("lxc", "lxc"), ("libpod", "podman"))
+        driver.container = next((name for mark, name in marks if mark in groups), None)
+    if variables.get("KUBERNETES_SERVICE_HOST") or root.exists("/var/run/secrets/kubernetes.io"):
+        driver.container = "kubernetes"
+
+
+def _usual(root: Root) -> Found:
+    path = next((p for p in _CANDIDATES if root.exists(p)), None)
+    return Found(path, "default" if path else "")
+
+
+def _kind(path: str, named: str) -> str:
+    for text in (named, path):
+        if "/stubs/" in text:
+            return "stub"
+        if re.search(r"/compat(?:/|_)", text):
+            return "compat"
+        if text.startswith("/usr/lib/wsl/"):
+            return "wsl"
+        if "/tegra/" in text or text.endswith("libcuda.so.1.1"):
+            return "tegra"
+        if "cudriver_sim" in text:
+            return "simulated"
+    return "native"
+
+
+def _user_release(root: Root, driver: Driver, named: str) -> None:
+    """From the file's name; on WSL and Tegra the name says nothing."""
+    match = _IN_NAME.search(driver.path or "")
+    if match:
+        driver.release = match[1]
+        driver.release_evidence = Evidence(named, None, os.path.basename(driver.path or ""))
+        driver.cuda = driver_cuda(driver.release)
+
+
+def _paired(root: Root, driver: Driver) -> None:
+    """The release of the libcuda that belongs to the kernel driver, where another one is used."""
+    if driver.kind == "native":
+        driver.paired_release = driver.release
+        return
+    for path in (*driver.copies, *_CANDIDATES):
+        match = _IN_NAME.search(root.resolve(path)) if root.exists(path) else None
+        if match and _kind(root.resolve(path), path) == "native":
+            driver.paired_release = match[1]
+            return
+
+
+def _compat(root: Root, driver: Driver) -> None:
+    for name in root.names("/usr/local"):
+        if not name.startswith("cuda"):
+            continue
+        folder = f"/usr/local/{name}/compat"
+        for file in root.names(folder):
+            match = _IN_NAME.search(file)
+            if match and file.startswith("libcuda.so."):
+                real = root.resolve(f"{folder}/{file}")
+                if all(known.file != real for known in driver.compat):
+                    driver.compat.append(Evidence(real, None, match[1]))
+
+
+def _nodes(driver: Driver) -> None:
+    """/dev/nvidiaN is not opened: without persistence that wakes the GPU, which takes seconds."""
+    try:
+        names = [n for n in os.listdir("/dev") if re.fullmatch(r"nvidia(ctl|\d+|-uvm)", n)]
+    except OSError:
+        return
+    for name in sorted(names):
+        path = f"/dev/{name}"
+        node = DeviceNode(path)
+        try:
+            if name in ("nvidiactl", "nvidia-uvm"):
+                os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+            elif not os.access(path, os.R_OK | os.W_OK):
+                node.errno = 13
+        except OSError as error:
+            node.errno = error.errno or 5
+        driver.nodes.append(node)
+
+
+def _pci(root: Root) -> list[str]:
+    """Display and 3D controllers of vendor 0x10de."""
+    found = []
+    for name in root.names("/sys/bus/pci/devices"):
+        folder = f"/sys/bus/pci/devices/{name}"
+        if (root.text(f"{folder}/vendor", 16) or "").strip() == "0x10de" and (
+            root.text(f"{folder}/class", 16) or ""
+        ).startswith("0x03"):
+            found.append(name)
+    return found
+
+
+def doubtful(driver: Driver, probe: Probe) -> bool:
+    """Whether cuInit should be asked too. It takes a tenth of a second and more, so not always."""
+    if driver.path is None or driver.kind == "simulated":
+        return False
+    if driver.kind in ("stub", "compat", "wsl", "tegra"):
+        return True
+    if not probe.first("nvml.done"):
+        return True
+    fabric = [v for name, values in probe.values.items() if name.endswith(".fabric") for v in values]
+    if any(not _fabric_fine(value) for value in fabric):
+        return True
+    return _was_suspended()
+
+
+def _fabric_fine(value: str) -> bool:
+    """State 0 is "no fabric here", 3 "done"; a status other than 0 is an error."""
+    state, _, status = value.partition(" ")
+    return state == "0" or (state == str(FABRIC_DONE) and status in ("0", ""))
+
+
+def _was_suspended() -> bool:
+    try:
+        with open("/sys/power/suspend_stats/success", encoding="ascii") as file:
+            return int(file.read(32)) > 0
+    except (OSError, ValueError):
+        return False
+
+
+def complete(driver: Driver, probe: Probe | None, environ: Mapping[str, str]) -> None:
+    """Adds what NVML said, and cuInit where there is doubt. Then says what is wrong, if anything."""
+    if probe is not None:
+        probe.join()
+        driver.probed = True
+        driver.probe_error = probe.error
+        driver.nvml_error = probe.first("nvml.error")
+        _from_nvml(driver, probe)
+        if driver.path and doubtful(driver, probe):
+            second = Probe(environ, cuda=driver.path)
+            second.join()
+            _from_cuda(driver, second)
+    driver.error = _error(driver)
+
+
+def _from_nvml(driver: Driver, probe: Probe) -> None:
+    release = probe.first("nvml.driver")
+    if release and _RELEASE.match(release):
+        if driver.kernel_release is None:
+            driver.kernel_release = release
+            driver.kernel_evidence = Evidence("libnvidia-ml.so.1", None, release)
+        if driver.release is None and driver.kind in ("native", "wsl", "tegra") and driver.path:
+            driver.release = release
+            driver.release_evidence = Evidence("libnvidia-ml.so.1", None, release)
+    code = probe.first("nvml.cuda")
+    if code and code.isdigit() and driver.kind not in ("compat", "stub"):
+        driver.cuda = from_code(int(code))
+    elif driver.cuda is None:
+        driver.cuda = driver_cuda(driver.release)
+    count = probe.first("nvml.count") or "0"
+    for index in range(min(int(count), 256) if count.isdigit() else 0):
+        value = lambda name, i=index: probe.first(f"device.{i}.{name}")  # noqa: E731
+        memory = value("memory")
+        driver.devices.append(
+            Device(
+                index,
+                name=value("name") or None,
+                uuid=value("uuid") or None,
+                pci_bus_id=value("pci"),
+                compute_capability=value("capability"),
+                memory=int(memory) if memory and memory.isdigit() else None,
+                mig=value("mig") == "1",
+                instances=probe.values.get(f"device.{index}.instance", []),
+            )
+        )
+
+
+def _from_cuda(driver: Driver, probe: Probe) -> None:
+    code, version = probe.first("cuda.init"), probe.first("cuda.version")
+    if code and code.lstrip("-").isdigit():
+        driver.init_code = int(code)
+    if version and version.isdigit() and int(version) > 0:
+        driver.cuda = from_code(int(version))
+    if probe.error:
+        driver.probe_error = f"cuInit {probe.error}"
+    elif probe.first("cuda.error"):
+        driver.probe_error = probe.first("cuda.error")
+    count = probe.first("cuda.count") or "0"
+    if not driver.devices and count.isdigit():
+        for index in range(min(int(count), 256)):
+            driver.devices.append(
+                Device(
+                    index,
+                    name=probe.first(f"visible.{index}.name"),
+                    compute_capability=probe.first(f"visible.{index}.capability"),
+                )
+            )
+
+
+def _error(driver: Driver) -> str | None:
+    if driver.assumed:
+        return None
+    if driver.path is None:
+        return "libcuda.so.1 is not found"
+    if driver.kind == "stub":
+        return f"{driver.path} is a stub library"
+    if driver.init_code:
+        return f"cuInit returns {driver.init_code}"
+    if driver.nvml_error and not driver.devices:
+        return f"NVML: {driver.nvml_error}"
+    return driver.probe_error

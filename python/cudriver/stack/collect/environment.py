@@ -1,0 +1,203 @@
+"""What kind of environment a prefix is, its Python, and the folders on that Python's path."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from cudriver.stack.model import Environment, Problem
+from cudriver.stack.rootfs import Root
+
+VARIABLES = (
+    "CC",
+    "CONDA_PREFIX",
+    "CUDAHOSTCXX",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CXX",
+    "HOME",
+    "LD_BIND_NOW",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "NVCC_CCBIN",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PATH",
+    "PYTHONHOME",
+    "PYTHONNOUSERSITE",
+    "PYTHONPATH",
+    "PYTORCH_NVCC",
+    "UV_PROJECT_ENVIRONMENT",
+    "VIRTUAL_ENV",
+)
+_LIB_PYTHON = re.compile(r"python(\d+)\.(\d+)(t?)\Z")
+_PTH_LIMIT = 64 << 10
+
+
+def pyvenv(root: Root, prefix: str) -> dict[str, str]:
+    """The keys of pyvenv.cfg, in lower case; {} where there is none."""
+    text = root.text(f"{prefix}/pyvenv.cfg", 64 << 10) or ""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {key.strip().lower(): value.strip() for key, sign, value in pairs if sign}
+
+
+def describe(
+    root: Root, prefix: str, variables: dict[str, str], problems: list[Problem]
+) -> Environment:
+    """The environment at `prefix`, a folder inside the root."""
+    prefix = prefix.rstrip("/") or "/"
+    settings = pyvenv(root, prefix)
+    conda = root.is_dir(f"{prefix}/conda-meta")
+    env = Environment(prefix=prefix, kind=_kind(root, prefix, settings, conda))
+    env.variables = {name: variables[name] for name in VARIABLES if name in variables}
+    env.executable = _executable(root, prefix)
+    env.python, threaded = _python(root, prefix, settings, env.executable)
+    env.installer = _installer(root, env, settings)
+    if settings.get("home"):
+        env.base_prefix = settings.get("base-prefix") or os.path.dirname(settings["home"])
+    env.platform = _machine(root, env)
+    folders = _folders(root, env, settings, threaded)
+    env.site_packages = _with_pth(root, folders, problems)
+    return env
+
+
+def _kind(root: Root, prefix: str, settings: dict[str, str], conda: bool) -> str:
+    if conda:
+        return "conda"
+    if settings:
+        if root.is_file(f"{prefix}/pipx_metadata.json"):
+            return "pipx"
+        return "uv" if "uv" in settings else "venv"
+    if prefix in ("/", "/usr", "/usr/local") or _executable(root, prefix):
+        return "system"
+    return "unknown"
+
+
+def _executable(root: Root, prefix: str) -> str | None:
+    names = root.names(f"{prefix}/bin")
+    for name in ("python", "python3", *[n for n in names if re.fullmatch(r"python3\.\d+", n)]):
+        if name in names and root.is_file(f"{prefix}/bin/{name}"):
+            return os.path.join(prefix, "bin", name)
+    return None
+
+
+def _python(
+    root: Root, prefix: str, settings: dict[str, str], executable: str | None
+) -> tuple[str | None, str]:
+    """The version, as exactly as files tell it, and "t" for a free-threaded build."""
+    stated = settings.get("version_info") or settings.get("version") or ""
+    match = re.match(r"\d+\.\d+(?:\.\d+)?", stated)
+    found = [m for name in root.names(f"{prefix}/lib") if (m := _LIB_PYTHON.match(name))]
+    if match:
+        short = ".".join(match[0].split(".")[:2])
+        threaded = any(m[3] and f"{m[1]}.{m[2]}" == short for m in found)
+        return match[0], "t" if threaded else ""
+    for name in root.names(f"{prefix}/conda-meta"):
+        conda = re.match(r"python-(\d+\.\d+\.\d+)", name)
+        if conda:
+            return conda[1], "t" if "cp" in name and "t" in name.rpartition("_")[2] else ""
+    if executable:
+        target = os.path.basename(root.resolve(executable))
+        named = re.fullmatch(r"python(\d+\.\d+)(t?)", target)
+        if named:
+            return _patch_level(root, prefix, named[1]), named[2]
+    if found:
+        newest = max(found, key=lambda m: (int(m[1]), int(m[2])))
+        return _patch_level(root, prefix, f"{newest[1]}.{newest[2]}"), newest[3]
+    return None, ""
+
+
+def _patch_level(root: Root, prefix: str, short: str) -> str:
+    """"3.12" made exact by the header that a Python keeps beside itself, if it is there."""
+    header = root.text(f"{prefix}/include/python{short}/patchlevel.h", 64 << 10) or ""
+    match = re.search(r'define PY_VERSION\s+"(\d+\.\d+\.\d+)', header)
+    return match[1] if match else short
+
+
+def _installer(root: Root, env: Environment, settings: dict[str, str]) -> str:
+    if env.kind == "conda":
+        if "/.pixi/envs/" in env.prefix:
+            return "pixi"
+        history = root.text(f"{env.prefix}/conda-meta/history", 256 << 10) or ""
+        commands = re.findall(r"^# cmd: (\S+)", history, re.MULTILINE)
+        if commands and any(name in commands[-1] for name in ("mamba", "micromamba")):
+            return "micromamba" if "micromamba" in commands[-1] else "mamba"
+        base = re.match(r"(.+)/envs/[^/]+\Z", env.prefix)
+        home = base[1] if base else env.prefix
+        return "mamba" if root.is_file(f"{home}/bin/mamba") else "conda"
+    if env.kind == "pipx":
+        return "pipx"
+    return "uv" if "uv" in settings else "pip"
+
+
+def _machine(root: Root, env: Environment) -> str:
+    """Of the interpreter's own file: an image may be for another machine than this one."""
+    if env.executable:
+        try:
+            head = root.read(root.resolve(env.executable), 20)
+        except (OSError, ValueError):
+            head = b""
+        if head[:4] == b"\x7fELF" and len(head) == 20:
+            return {62: "x86_64", 183: "aarch64", 21: "ppc64le"}.get(head[18] | head[19] << 8, "unknown")
+    return os.uname().machine if root.host else "x86_64"
+
+
+def _folders(
+    root: Root, env: Environment, settings: dict[str, str], threaded: str
+) -> list[str]:
+    """site-packages in the order in which that Python would have them."""
+    variables, prefix = env.variables, env.prefix
+    short = ".".join((env.python or "").split(".")[:2])
+    name = f"python{short}{threaded}"
+    shared = settings.get("include-system-site-packages", "").lower() == "true"
+    folders = [p for p in variables.get("PYTHONPATH", "").split(":") if p.startswith("/")]
+    home = variables.get("HOME", "")
+    if home and short and (not settings or shared) and not variables.get("PYTHONNOUSERSITE"):
+        folders.append(f"{home}/.local/lib/{name}/site-packages")
+    if short:
+        folders += _of_prefix(prefix, name)
+    if shared and env.base_prefix:
+        folders += _of_prefix(env.base_prefix, name)
+    kept: list[str] = []
+    seen: set[str] = set()
+    for folder in folders:
+        if root.is_dir(folder) and (true := root.resolve(folder)) not in seen:
+            seen.add(true)
+            kept.append(folder)
+    return kept
+
+
+def _of_prefix(prefix: str, name: str) -> list[str]:
+    if prefix in ("/", "/usr"):
+        return [
+            f"/usr/local/lib/{name}/site-packages",
+            f"/usr/local/lib64/{name}/site-packages",
+            f"/usr/local/lib/{name}/dist-packages",
+            f"/usr/lib64/{name}/site-packages",
+            f"/usr/lib/{name}/site-packages",
+            "/usr/lib/python3/dist-packages",
+        ]
+    return [f"{prefix}/{lib}/{name}/site-packages" for lib in ("lib", "lib64")]
+
+
+def _with_pth(root: Root, folders: list[str], problems: list[Problem]) -> list[str]:
+    """The folders, and those that their .pth files add. Lines that run code are not run."""
+    every = list(folders)
+    for folder in folders:
+        for name in root.names(folder):
+            if not name.endswith(".pth"):
+                continue
+            text = root.text(f"{folder}/{name}", _PTH_LIMIT)
+            if text is None:
+                problems.append(Problem(f"{folder}/{name}", "cannot be read"))
+                continue
+            for line in text.splitlines():
+                entry = line.strip()
+                if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:
+                    continue
+                added = os.path.normpath(os.path.join(folder, entry))
+                if added not in every and root.is_dir(added):
+                    every.append(added)
+    return every

@@ -1,0 +1,157 @@
+"""A library's own version: from its file name, from its code, from the package that owns it."""
+
+from __future__ import annotations
+
+import os
+import re
+from struct import unpack
+
+from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.model import Distribution, Evidence
+from cudriver.stack.rootfs import Root
+from cudriver.stack.tables import table
+from cudriver.stack.versions import cut, major
+
+CODE_LIMIT = 2048  # bytes of a version function that are looked at
+X86_64, AARCH64 = 62, 183
+_STEM = re.compile(r"(lib[A-Za-z0-9_-]+?)(?:\.alt)?\.so(?:\.([0-9][0-9.]*))?\Z")
+# mov dword [reg], imm32; mov dword [reg+8], imm32; mov dword [rsp+8], imm32; mov r32, imm32
+_X86_CONSTANT = re.compile(rb"(?s)(?:\xc7[\x00-\x03\x06\x07]|\xc7[\x40-\x43\x45-\x47].|\xc7\x44\x24.|[\xb8-\xbf])(....)")
+
+
+def split(soname: str) -> tuple[str, str]:
+    """("libcublas", "12") from "libcublas.so.12"; the second is "" where there is none."""
+    match = _STEM.match(soname)
+    return (match[1], match[2] or "") if match else (soname, "")
+
+
+def describe(stem: str) -> dict[str, str]:
+    """The row of a CUDA library in libraries.json; {} for any other library."""
+    row: dict[str, str] = table("libraries")["libraries"].get(stem, {})
+    return row
+
+
+def own_version(
+    root: Root, path: str, soname: str, owner: Distribution | None
+) -> tuple[str | None, Evidence | None]:
+    """The version of the library at `path`, and what says so."""
+    real = root.resolve(path)
+    stem, number = split(os.path.basename(real))
+    row = describe(split(soname)[0])
+    if number.count(".") >= 2 or (stem == "libnvrtc-builtins" and "." in number):
+        return number, Evidence(path, None, os.path.basename(real))
+    coded = _coded(root, real, row, split(soname)[1])
+    owned = _owned(owner, row)
+    if coded is None:
+        return (owned, owner.evidence) if owned and owner else (
+            number if number.count(".") else None,
+            Evidence(path, None, os.path.basename(real)),
+        )
+    version, said = coded
+    if owned and (owned + ".").startswith(version + ".") and row.get("code") not in ("cudnn", "nccl"):
+        version = owned  # the package tells more numbers, and they agree
+    return version, Evidence(real, None, said)
+
+
+def _owned(owner: Distribution | None, row: dict[str, str]) -> str | None:
+    """A package's version, where that is its library's: NVIDIA's are, torch's is not."""
+    if owner is None or not row:
+        return None
+    stem = re.sub(r"-cu\d+(?:-libs)?\Z", "", owner.name)
+    if stem in (row.get("wheel"), row.get("conda")) or re.match(r"lib|cuda-|cudnn|nccl", stem):
+        version = owner.version.split("+")[0]
+        return cut(version, 3) if row.get("code") in ("cudnn", "nccl") or row["family"] == "cudnn" else version
+    return None
+
+
+def _coded(
+    root: Root, real: str, row: dict[str, str], soname_number: str
+) -> tuple[str, str] | None:
+    """What the library's version symbol holds, and that in words."""
+    symbol, code = row.get("symbol"), row.get("code")
+    if not symbol or not code:
+        return None
+    try:
+        with ElfBits(root.open(real)) as file:
+            raw = file.symbol(symbol, CODE_LIMIT)
+            machine = file.machine
+    except (OSError, ValueError):
+        return None
+    if not raw:
+        return None
+    numbers = [unpack("<I", raw)[0]] if len(raw) == 4 else constants(raw, machine)
+    wanted = major(soname_number)
+    if code == "pair":
+        for at, number in enumerate(numbers[:-1]):
+            if number == wanted and numbers[at + 1] < 100:
+                return f"{number}.{numbers[at + 1]}", f"{symbol}: {number}.{numbers[at + 1]}"
+        return None
+    for number in numbers:
+        version = decode(number, code)
+        if version and (len(raw) == 4 or wanted is None or major(version) == wanted):
+            return version, f"{symbol}: {number}"
+    return None
+
+
+def constants(code: bytes, machine: int) -> list[int]:
+    """The 32-bit constants that a function stores or moves, in order."""
+    if machine == X86_64:
+        return [unpack("<I", m[1])[0] for m in _X86_CONSTANT.finditer(code)]
+    if machine != AARCH64:
+        return []
+    found: list[int] = []
+    registers: dict[int, int] = {}
+    size = len(code) // 4
+    for word in unpack(f"<{size}I", code[: 4 * size]):
+        register, value = word & 31, word >> 5 & 0xFFFF
+        if word & 0xFFE00000 == 0x52800000:  # movz w, #value
+            registers[register] = len(found)
+            found.append(value)
+        elif word & 0xFFE00000 == 0x72A00000 and register in registers:  # movk w, #value, lsl 16
+            found[registers[register]] |= value << 16
+    return found
+
+
+def decode(number: int, code: str) -> str | None:
+    """A version from its library's own encoding; None for a number that cannot be one."""
+    if code == "cudnn" and 5 << 16 <= number < 64 << 16:  # cudnn_graph_version: 0x090a02
+        return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"
+    if code == "cudnn":
+        scale = 10000 if number >= 90000 else 1000
+    elif code == "nccl":
+        scale = 10000 if number >= 20000 else 1000
+    elif code == "ten_thousand":
+        scale = 10000
+    elif code == "thousand":
+        scale = 1000
+    else:
+        return None
+    if not 100 <= number < 1_000_000:
+        return None
+    return f"{number // scale}.{number % scale // 100}.{number % 100}"
+
+
+def cuda_of(soname: str, version: str | None, owner: Distribution | None) -> str | None:
+    """The CUDA release that a library belongs to: "12.8.1", "12.8" or "12"; None: not told."""
+    from cudriver.stack.tables import toolkit_of
+
+    stem, number = split(soname)
+    row = describe(stem)
+    family = row.get("family", "")
+    if family in ("cudart", "nvrtc", "nvjitlink") and version and version.count("."):
+        return cut(version, 2)
+    component = row.get("component")
+    if component:
+        release = toolkit_of(component, version)
+        if release:
+            return release
+    tag = re.search(r"-cu(\d+)", owner.name) if owner else None
+    if tag:
+        return tag[1]
+    built = re.search(r"cuda_?(\d+)", owner.build or "") if owner else None
+    if built:
+        return built[1] if len(built[1]) <= 2 else f"{built[1][:2]}.{built[1][2:]}"
+    for name, soname_of in (row.get("sonames") or {}).items():  # type: ignore[union-attr]
+        if soname_of == soname and sum(v == soname for v in row["sonames"].values()) == 1:  # type: ignore[attr-defined]
+            return str(name)
+    return None

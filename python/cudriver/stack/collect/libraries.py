@@ -1,0 +1,342 @@
+"""Which file each CUDA library resolves to when the frameworks are imported, and what goes wrong.
+
+One simulated process for PyTorch and what is built on it, one for each other framework: as a
+user's programs would load them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from cudriver.stack.collect.file_version import cuda_of, describe, own_version, split
+from cudriver.stack.collect.frameworks import CUDA_LIBRARY
+from cudriver.stack.collect.records import Owners
+from cudriver.stack.model import (
+    Environment,
+    Framework,
+    Library,
+    LoadFault,
+    Problem,
+    Resolution,
+    Shadowed,
+)
+from cudriver.stack.rootfs import Root
+from cudriver.stack.tables import table
+from cudriver.stack.versions import cut
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.loader import LoadedObject, Loader, Search
+    from cudriver.stack.process import Fault, Load, Process
+
+PYTORCH_KIN = {"torch", "torchvision", "torchaudio"}
+MAX_ENTRIES = 60  # extension modules of one framework that are loaded
+
+
+class Resolver:
+    """Collects libraries, resolutions and faults over the frameworks of one environment."""
+
+    def __init__(
+        self, root: Root, loader: Loader, env: Environment, owners: Owners, problems: list[Problem]
+    ) -> None:
+        self.root = root
+        self.loader = loader
+        self.env = env
+        self.owners = owners
+        self.problems = problems
+        self.libraries: dict[str, Library] = {}  # by path
+        self.resolutions: dict[tuple[str, str, str], Resolution] = {}
+        self.faults: list[LoadFault] = []
+        self.unsure: list[str] = []
+        self._paths: dict[int, str] = {}
+
+    def run(self, frameworks: list[Framework], debian: DebianOwners | None = None) -> list[Framework]:
+        """Resolves all; returns the frameworks without those that turn out to use no CUDA."""
+        self.debian = debian
+        torch = next((f for f in frameworks if f.name == "torch"), None)
+        kept: list[Framework] = []
+        process: Process | None = None
+        if torch is not None and torch.variant != "cpu" and torch.libraries:
+            process = self._guarded(torch, self._torch)
+        for framework in frameworks:
+            if framework is torch:
+                kept.append(framework)
+            elif framework.libraries:
+                entries = self._using_cuda(framework)
+                known = framework.name in PYTORCH_KIN or framework.variant != "unknown"
+                if entries:
+                    on_torch = process is not None and any(self._needs_torch(e) for e in entries)
+                    self._guarded(
+                        framework,
+                        lambda f, e=entries, p=process if on_torch else None: self._extensions(f, e, p),  # type: ignore[misc]
+                    )
+                if entries or known:
+                    kept.append(framework)
+            elif framework.name in ("triton", "numba") or framework.variant != "unknown":
+                kept.append(framework)
+        for framework in kept:
+            self._runtime_versions(framework)
+        return kept
+
+    def _guarded(self, framework: Framework, step):  # type: ignore[no-untyped-def]
+        """A step that fails on something unforeseen is a problem of its own, not the report's end."""
+        try:
+            return step(framework)
+        except (OSError, ValueError, KeyError, IndexError, RecursionError, NotImplementedError) as error:
+            why = f"its libraries could not be resolved: {type(error).__name__}: {error}"
+            self.problems.append(Problem(framework.path, why))
+            self.unsure.append(f"{framework.name}: {why}")
+            return None
+
+    def _process(self) -> Process:
+        from cudriver.stack.process import Process
+
+        return Process(self.loader, self.env.executable or "/usr/bin/python3")
+
+    def _torch(self, framework: Framework) -> Process:
+        from cudriver.stack.preload import import_torch
+
+        process = self._process()
+        for load in import_torch(process, framework.path, self.env.site_packages):
+            self._take(load, framework, "preload" if "nvidia" in load.name else "needed")
+        mapped = {os.path.normpath(each.path) for each in process.objects}
+        for path in framework.libraries:
+            # Its own libraries that it opens when they are first used: linear algebra, nvrtc.
+            if os.path.normpath(path) not in mapped and "/lib/libtorch_" in path:
+                self._take(process.dlopen(path), framework, "dlopen")
+        self._dlopened(process, framework)
+        return process
+
+    def _extensions(self, framework: Framework, entries: list[str], process: Process | None) -> None:
+        if process is None:
+            process = self._process()
+        else:
+            mapped = (os.path.normpath(m.path) for m in process.objects)
+            framework.loads = [path for path in mapped if path in self.libraries]
+        for entry in entries[:MAX_ENTRIES]:
+            self._take(process.dlopen(entry), framework, "needed")
+        self._dlopened(process, framework)
+
+    def _dlopened(self, process: Process, framework: Framework) -> None:
+        """The libraries that cuDNN and nvrtc open by SONAME when they are first used."""
+        parts = table("libraries")
+        for number, names in parts["cudnn_parts"].items():
+            main = process.find(f"libcudnn.so.{number}")
+            for name in names if main is not None else ():
+                optional = name in parts["cudnn_parts_optional"]
+                self._open(process, framework, name, main, optional)
+        for mapped in list(process.objects):
+            if mapped.elf.soname and re.fullmatch(r"libnvrtc\.so\.[\d.]+", mapped.elf.soname):
+                name = self._builtins(mapped)
+                if name:
+                    self._open(process, framework, name, mapped, optional=False)
+
+    def _builtins(self, nvrtc: LoadedObject) -> str | None:
+        """nvrtc opens libnvrtc-builtins of its own minor version."""
+        real = self.root.resolve(nvrtc.path)
+        owner = self.owners.owner(os.path.normpath(nvrtc.path)) or self.owners.owner(real)
+        version, _ = own_version(self.root, nvrtc.path, nvrtc.elf.soname or "", owner)
+        short = cut(version, 2)
+        if short and nvrtc.elf.soname == "libnvrtc.so.11.2":
+            short = None if short == "11.2" and version == short else short
+        return f"libnvrtc-builtins.so.{short}" if short and "." in short else None
+
+    def _open(
+        self,
+        process: Process,
+        framework: Framework,
+        name: str,
+        caller: LoadedObject | None,
+        optional: bool,
+    ) -> None:
+        load = process.dlopen(name, caller)
+        self._take(load, framework, "dlopen", optional)
+
+    def _needs_torch(self, path: str) -> bool:
+        return any(n.startswith(("libtorch", "libc10")) for n in self._needed(path))
+
+    def _needed(self, path: str) -> tuple[str, ...]:
+        from cudriver import _elf
+
+        try:
+            return _elf.ElfFile(self.root.real(path), path).needed
+        except (_elf.ElfError, OSError):
+            return ()
+
+    def _using_cuda(self, framework: Framework) -> list[str]:
+        """Those of its libraries that need a CUDA library, or PyTorch's CUDA half."""
+        found = []
+        for path in framework.libraries:
+            needed = self._needed(path)
+            if any(CUDA_LIBRARY.match(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed):
+                found.append(path)
+        return found
+
+    def _take(self, load: Load, framework: Framework, how: str, optional: bool = False) -> None:
+        """What one dlopen teaches."""
+        for search in (load.search, *load.searches):
+            first = search is load.search
+            self._resolution(search, how if first else "needed", optional and first)
+        for mapped in load.objects:
+            self._library(mapped)
+            path = os.path.normpath(mapped.path)
+            if path in self.libraries and path not in framework.loads:
+                framework.loads.append(path)
+        if load.faults:
+            self._fault(load.faults[0], framework, optional)
+        for fault in load.later:
+            self._fault(fault, framework, optional)
+
+    def _fault(self, fault: Fault, framework: Framework, optional: bool) -> None:
+        found = LoadFault(
+            kind=fault.kind,
+            library=fault.library,
+            message=fault.message,
+            name=fault.name,
+            version=fault.version,
+            provider=fault.provider,
+            lazy=fault.lazy,
+            framework=framework.name,
+            optional=optional,
+        )
+        if all((f.message, f.library) != (found.message, found.library) for f in self.faults):
+            self.faults.append(found)
+
+    def _resolution(self, search: Search, how: str, optional: bool) -> None:
+        name = os.path.basename(search.name)
+        if not CUDA_LIBRARY.match(name) or (search.rule == "loaded" and how == "needed"):
+            return
+        key = (search.name, search.requested_by or "", search.rule)
+        if key in self.resolutions:
+            return
+        path = os.path.normpath(search.path) if search.path else None
+        self.resolutions[key] = Resolution(
+            soname=name,
+            needed_by=search.requested_by or "",
+            path=path,
+            rule=search.rule,
+            detail=search.entry,
+            how=how,
+            optional=optional,
+            shadowed=self._shadowed(search),
+            searched=[place.folder for place in search.searched],
+        )
+
+    def _shadowed(self, search: Search) -> list[Shadowed]:
+        return [
+            Shadowed(os.path.normpath(hit.path), hit.rule)
+            for hit in search.shadowed
+            if hit.real_path != search.real_path
+        ]
+
+    def _library(self, mapped: LoadedObject) -> None:
+        soname = mapped.elf.soname or os.path.basename(mapped.path)
+        path = os.path.normpath(mapped.path)
+        if not CUDA_LIBRARY.match(soname) or path in self.libraries:
+            return
+        if soname.startswith(("libcuda.so", "libnvidia-ml")):
+            return  # the driver's, reported there
+        search = mapped.search
+        owner = self.owners.owner(path) or self.owners.owner(mapped.real_path)
+        version, evidence = own_version(self.root, path, soname, owner)
+        library = Library(
+            soname=soname,
+            path=path,
+            version=version,
+            provided_by=f"{owner.name} {owner.version}" if owner else None,
+            found_by=search.rule if search else "",
+            shadowed=self._shadowed(search) if search else [],
+            family=describe(split(soname)[0]).get("family", ""),
+            cuda=cuda_of(soname, version, owner),
+            real_path=mapped.real_path,
+            needed_by=[mapped.loader.path] if mapped.loader else [],
+            origin=self.origin(path, mapped.real_path),
+            version_evidence=evidence,
+            detail=search.entry if search else "",
+        )
+        if owner is None and self.debian is not None and library.origin == "system":
+            library.provided_by = self.debian.owner(path) or self.debian.owner(mapped.real_path)
+        if library.origin == "system":
+            library.own_copy = self._own_copy(soname, library.shadowed)
+        for other in library.shadowed:
+            other.version = own_version(self.root, other.path, soname, None)[0]
+        self.libraries[path] = library
+
+    def origin(self, path: str, real: str) -> str:
+        """Where a file comes from: this environment, the base of a venv, or the system."""
+        folders = list(self.env.site_packages)
+        if self.env.kind != "system":
+            folders.append(self.env.prefix)
+        inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
+        return "environment" if inside else "system"
+
+    def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
+        """The environment's file of this name, which a library from outside keeps from use."""
+        for path, claims in self.owners.by_path.items():
+            if path.endswith("/" + soname) and self.root.is_file(path):
+                version, _ = own_version(self.root, path, soname, claims[0].distribution)
+                return Shadowed(path, "environment", version)
+        for other in shadowed:
+            if self.origin(other.path, other.path) == "environment":
+                return other
+        return None
+
+    def _runtime_versions(self, framework: Framework) -> None:
+        """cuDNN and NCCL as the framework gets them."""
+        if framework.variant not in ("cuda", "unknown") or framework.name in ("triton", "numba"):
+            return
+        used = [self.libraries[path] for path in framework.loads]
+        # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
+        framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
+        framework.nccl = _first(used, "libnccl.so")
+
+
+def _first(libraries: list[Library], *stems: str) -> str | None:
+    """The version of the first library that has one, stem by stem."""
+    for stem in stems:
+        for library in libraries:
+            if library.soname.startswith(stem) and library.version:
+                return cut(library.version, 3)
+    return None
+
+
+class DebianOwners:
+    """Which Debian package owns a file, by /var/lib/dpkg/info/*.list."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._lists: list[tuple[str, bytes]] | None = None
+        self._versions: dict[str, str] | None = None
+
+    def owner(self, path: str) -> str | None:
+        """ "libcudnn9-cuda-12 9.14.0.64-1", or None."""
+        if self._lists is None:
+            self._lists = []
+            for name in self.root.names("/var/lib/dpkg/info"):
+                if name.endswith(".list") and re.match(r"lib(cu|nv|npp)|cuda|nvidia|tensorrt", name):
+                    try:
+                        raw = self.root.read(f"/var/lib/dpkg/info/{name}")
+                    except (OSError, ValueError):
+                        continue
+                    self._lists.append((name[:-5].split(":")[0], b"\n" + raw + b"\n"))
+        wanted = b"\n" + os.fsencode(path) + b"\n"
+        for package, raw in self._lists:
+            if wanted in raw:
+                return f"{package} {self.versions().get(package, '')}".rstrip()
+        return None
+
+    def versions(self) -> dict[str, str]:
+        """Installed Debian packages of CUDA, with their versions."""
+        if self._versions is None:
+            self._versions = {}
+            text = self.root.text("/var/lib/dpkg/status", 64 << 20) or ""
+            for match in re.finditer(
+                r"^Package: ((?:lib(?:cu|nv|npp|nccl)|cuda|nvidia|tensorrt)\S*)\n((?:.+\n)*?)Version: (\S+)",
+                text,
+                re.MULTILINE,
+            ):
+                if "Status: install ok installed" in match[2]:
+                    self._versions[match[1]] = match[3]
+        return self._versions
+
+

@@ -1,0 +1,156 @@
+"""Run in a child process: asks NVML, and libcuda where told to, and prints lines of name=value.
+
+Not imported by the package. It may hang or crash with the driver; its parent sets the time limit.
+"""
+
+import ctypes
+import os
+import sys
+from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+
+SUCCESS = 0
+
+
+class PciInfo(ctypes.Structure):
+    _fields_ = [
+        ("legacy", ctypes.c_char * 16),
+        ("domain", c_uint),
+        ("bus", c_uint),
+        ("device", c_uint),
+        ("pci_device", c_uint),
+        ("pci_subsystem", c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    ]
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+
+
+class Fabric(ctypes.Structure):
+    _fields_ = [
+        ("cluster", ctypes.c_char * 16),
+        ("status", c_uint),
+        ("clique", c_uint),
+        ("state", ctypes.c_ubyte),
+        ("spare", ctypes.c_ubyte * 3),
+    ]
+
+
+def say(name, value):
+    text = str(value).replace("\n", " ")
+    os.write(1, f"{name}={text}\n".encode("utf-8", "replace"))
+
+
+def text_of(call, *arguments, size=96):
+    buffer = ctypes.create_string_buffer(size)
+    if call(*arguments, buffer, c_uint(size)) != SUCCESS:
+        return None
+    return buffer.value.decode("utf-8", "replace")
+
+
+def ask_nvml(name):
+    try:
+        nvml = ctypes.CDLL(name)
+    except OSError as error:
+        say("nvml.error", error)
+        return
+    code = nvml.nvmlInit_v2()
+    if code != SUCCESS:
+        nvml.nvmlErrorString.restype = c_char_p
+        reason = nvml.nvmlErrorString(code) or b"?"
+        say("nvml.code", code)
+        say("nvml.error", reason.decode("utf-8", "replace"))
+        return
+    say("nvml.driver", text_of(nvml.nvmlSystemGetDriverVersion) or "")
+    version = c_int()
+    for function in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
+        if hasattr(nvml, function) and getattr(nvml, function)(byref(version)) == SUCCESS:
+            say("nvml.cuda", version.value)
+            break
+    count = c_uint()
+    if nvml.nvmlDeviceGetCount_v2(byref(count)) == SUCCESS:
+        say("nvml.count", count.value)
+    for index in range(min(count.value, 256)):
+        ask_device(nvml, index)
+    say("nvml.done", 1)
+
+
+def ask_device(nvml, index):
+    handle = c_void_p()
+    code = nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle))
+    if code != SUCCESS:
+        say(f"device.{index}.error", code)
+        return
+    say(f"device.{index}.name", text_of(nvml.nvmlDeviceGetName, handle) or "")
+    say(f"device.{index}.uuid", text_of(nvml.nvmlDeviceGetUUID, handle) or "")
+    major, minor = c_int(), c_int()
+    if nvml.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)) == SUCCESS:
+        say(f"device.{index}.capability", f"{major.value}.{minor.value}")
+    memory = Memory()
+    if nvml.nvmlDeviceGetMemoryInfo(handle, byref(memory)) == SUCCESS:
+        say(f"device.{index}.memory", memory.total)
+    pci = PciInfo()
+    if hasattr(nvml, "nvmlDeviceGetPciInfo_v3"):
+        if nvml.nvmlDeviceGetPciInfo_v3(handle, byref(pci)) == SUCCESS:
+            say(f"device.{index}.pci", pci.bus_id.decode("ascii", "replace"))
+    if hasattr(nvml, "nvmlDeviceGetGpuFabricInfo"):
+        fabric = Fabric()
+        if nvml.nvmlDeviceGetGpuFabricInfo(handle, byref(fabric)) == SUCCESS:
+            say(f"device.{index}.fabric", f"{fabric.state} {fabric.status}")
+    current, pending = c_uint(), c_uint()
+    if hasattr(nvml, "nvmlDeviceGetMigMode"):
+        if nvml.nvmlDeviceGetMigMode(handle, byref(current), byref(pending)) == SUCCESS:
+            say(f"device.{index}.mig", current.value)
+            if current.value:
+                ask_instances(nvml, index, handle)
+
+
+def ask_instances(nvml, index, handle):
+    for slot in range(8):
+        instance = c_void_p()
+        if nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, c_uint(slot), byref(instance)) == SUCCESS:
+            say(f"device.{index}.instance", text_of(nvml.nvmlDeviceGetUUID, instance) or "")
+
+
+def ask_cuda(name):
+    try:
+        cuda = ctypes.CDLL(name)
+    except OSError as error:
+        say("cuda.error", error)
+        return
+    version, count = c_int(), c_int()
+    code = cuda.cuInit(c_uint(0))
+    say("cuda.init", code)
+    if cuda.cuDriverGetVersion(byref(version)) == SUCCESS:
+        say("cuda.version", version.value)
+    if code == SUCCESS and cuda.cuDeviceGetCount(byref(count)) == SUCCESS:
+        say("cuda.count", count.value)
+        for index in range(min(count.value, 256)):
+            device, major, minor = c_int(), c_int(), c_int()
+            cuda.cuDeviceGet(byref(device), c_int(index))
+            cuda.cuDeviceGetAttribute(byref(major), c_int(75), device)
+            cuda.cuDeviceGetAttribute(byref(minor), c_int(76), device)
+            say(f"visible.{index}.name", text_of_name(cuda, device))
+            say(f"visible.{index}.capability", f"{major.value}.{minor.value}")
+    say("cuda.done", 1)
+
+
+def text_of_name(cuda, device):
+    buffer = ctypes.create_string_buffer(128)
+    if cuda.cuDeviceGetName(buffer, c_int(128), device) != SUCCESS:
+        return ""
+    return buffer.value.decode("utf-8", "replace")
+
+
+def main():
+    for job in sys.argv[1:]:
+        what, _, name = job.partition("=")
+        if what == "nvml":
+            ask_nvml(name)
+        elif what == "cuda":
+            ask_cuda(name)
+    os._exit(0)  # the driver's own exit handlers may hang too
+
+
+main()

@@ -1,0 +1,143 @@
+"""Who owns a file: RECORD of wheels, the file lists of conda, and whether the disk agrees.
+
+Only shared libraries are looked at, and version.py: torch alone lists 14,000 files. A library's
+size against RECORD is compared for all; its hash only where two distributions claim it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
+from cudriver.stack.record import Record
+from cudriver.stack.rootfs import Root
+
+RECORD_LIMIT = 32 << 20
+HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
+_LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
+_LIBRARY = re.compile(r"\.so(?:\.\d+)*\Z")
+
+
+class Entry(Record):
+    """One file of a distribution, as its list has it."""
+
+    distribution: Distribution
+    path: str  # inside the root, normalised
+    digest: str  # "sha256=...", "" for none
+    size: int | None
+    evidence: Evidence
+
+
+def libraries(
+    root: Root, dist: Distribution, problems: list[Problem]
+) -> list[Entry]:
+    """The shared libraries that a wheel's RECORD lists. [] where there is no RECORD."""
+    if dist.kind != "wheel":
+        return []
+    file = f"{dist.path}/RECORD"
+    try:
+        raw = root.read(file, RECORD_LIMIT + 1)
+    except (OSError, ValueError):
+        return []  # distribution packages of Debian and others have none
+    if len(raw) > RECORD_LIMIT:
+        problems.append(Problem(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read"))
+        raw = raw[:RECORD_LIMIT]
+    if b"\0" in raw[:4096]:
+        problems.append(Problem(file, "is not text"))
+        return []
+    found: list[Entry] = []
+    at, counted, line = raw.find(b".so"), 0, 1
+    while at >= 0:
+        start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
+        end = len(raw) if end < 0 else end
+        text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
+        match = _LINE.match(text)
+        name = (match[1] or match[2] or "") if match else ""
+        if match and _LIBRARY.search(name):
+            path = os.path.normpath(os.path.join(dist.location, name))
+            line += raw.count(b"\n", counted, start)
+            counted = start
+            size = int(match[4]) if match[4] and len(match[4]) < 19 else None
+            found.append(Entry(dist, path, match[3], size, Evidence(file, line, text[:200])))
+        at = raw.find(b".so", end)
+    return found
+
+
+class Owners:
+    """Which distributions claim a file."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self.by_path: dict[str, list[Entry]] = {}
+        self.of: dict[str, list[Entry]] = {}  # distribution's path -> its entries
+        self._conda: list[tuple[Distribution, bytes]] = []
+
+    def add(self, dist: Distribution, entries: list[Entry]) -> None:
+        self.of[dist.path] = entries
+        for entry in entries:
+            self.by_path.setdefault(entry.path, []).append(entry)
+
+    def add_conda(self, dist: Distribution) -> None:
+        try:
+            self._conda.append((dist, self.root.read(dist.path, RECORD_LIMIT)))
+        except (OSError, ValueError):
+            pass  # already reported by whoever read the record
+
+    def owner(self, path: str) -> Distribution | None:
+        """The distribution that a file belongs to: of two claims, the one whose size fits."""
+        claims = self.by_path.get(path)
+        if claims:
+            if len(claims) > 1:
+                size = _size(self.root, path)
+                claims = [c for c in claims if c.size == size] or claims
+            return claims[0].distribution
+        for dist, raw in self._conda:
+            inside = path.removeprefix(dist.location.rstrip("/") + "/")
+            if inside != path and b'"%s"' % inside.encode() in raw:
+                return dist
+        return None
+
+    def faults(self) -> list[FileFault]:
+        """What RECORD says and the disk denies."""
+        found: list[FileFault] = []
+        for path, claims in self.by_path.items():
+            size = _size(self.root, path)
+            owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
+            for claim in claims:
+                name, evidence = claim.distribution.name, claim.evidence
+                if size is None:
+                    found.append(FileFault(name, path, "missing", evidence, owners))
+                elif claim.distribution.installer == "conda":
+                    continue  # conda patches paths into files after pip has written RECORD
+                elif claim.size is not None and claim.size != size:
+                    evidence = Evidence(evidence.file, evidence.line, f"{evidence.value} (on disk: {size} bytes)")
+                    what = "owners" if len(claims) > 1 else "size"
+                    found.append(FileFault(name, path, what, evidence, owners))
+                elif len(claims) > 1 and self._wrong_hash(claim, size):
+                    found.append(FileFault(name, path, "owners", evidence, owners))
+        return found
+
+    def _wrong_hash(self, claim: Entry, size: int) -> bool:
+        kind, _, wanted = claim.digest.partition("=")
+        if kind != "sha256" or size > HASH_LIMIT:
+            return False
+        import base64
+        import hashlib
+
+        digest = hashlib.sha256()
+        try:
+            descriptor = self.root.open(claim.path)
+        except (OSError, ValueError):
+            return False
+        with os.fdopen(descriptor, "rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+        return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != wanted.rstrip("=")
+
+
+def _size(root: Root, path: str) -> int | None:
+    try:
+        return root.stat(path).st_size
+    except (OSError, ValueError):
+        return None

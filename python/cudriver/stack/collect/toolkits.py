@@ -1,0 +1,434 @@
+"""CUDA toolkits: the system's folders, those inside the environment, and which one a build takes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.model import (
+    Distribution,
+    Environment,
+    Evidence,
+    HostCompiler,
+    NvccChoice,
+    Problem,
+    Toolkit,
+)
+from cudriver.stack.rootfs import Root
+from cudriver.stack.tables import toolkit_of
+from cudriver.stack.versions import cut, from_code, major
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_HOME = "/usr/local/cuda"
+HEADER_LIMIT = 256 << 10
+JSON_LIMIT = 1 << 20
+NVCC_LIMIT = 128 << 20
+_NVCC_SAYS = re.compile(rb"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)")
+_TARGETS = ("x86_64-linux", "sbsa-linux", "aarch64-linux")
+
+
+def search_path(variables: Mapping[str, str], prefix: str | None) -> list[str]:
+    """PATH as it is with the environment activated: its bin first."""
+    folders = [f for f in variables.get("PATH", DEFAULT_PATH).split(":") if f.startswith("/")]
+    if prefix and f"{prefix}/bin" not in folders and prefix not in ("/", "/usr"):
+        folders.insert(0, f"{prefix}/bin")
+    return folders
+
+
+def which(root: Root, name: str, folders: list[str]) -> str | None:
+    """The first executable of this name."""
+    for folder in folders:
+        path = os.path.join(folder, name)
+        try:
+            status = root.stat(path)
+        except (OSError, ValueError):
+            continue
+        if status.st_mode & 0o170000 == 0o100000 and status.st_mode & 0o111:
+            return path
+    return None
+
+
+def system(
+    root: Root, variables: Mapping[str, str], problems: list[Problem]
+) -> list[Toolkit]:
+    """Toolkits outside any environment. One that is reached by several names is listed once."""
+    found: dict[str, Toolkit] = {}
+    for path, why in _candidates(root, variables):
+        if not root.is_dir(path):
+            continue
+        try:
+            true = root.resolve(path)
+        except (OSError, ValueError):
+            continue
+        if true in ("/", "/usr", "/usr/local") or _in_environment(root, true):
+            continue
+        if true not in found:
+            toolkit = directory(root, true, problems)
+            if toolkit is None:
+                continue
+            found[true] = toolkit
+        if why:
+            found[true].chosen_by.append(why)
+    return list(found.values())
+
+
+def _in_environment(root: Root, path: str) -> bool:
+    """A CUDA_HOME that is a conda environment or lies in site-packages is that environment's."""
+    return root.is_dir(f"{path}/conda-meta") or "/site-packages/" in path
+
+
+def _candidates(root: Root, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    every: list[tuple[str, str]] = []
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        value = variables.get(name, "")
+        if value.startswith("/"):
+            every.append((os.path.normpath(value), name))
+    nvcc = which(root, "nvcc", search_path(variables, None))
+    if nvcc:
+        every.append((home_of(root, nvcc), "PATH"))
+    every.append((DEFAULT_HOME, DEFAULT_HOME))
+    every += [(f"/usr/local/{n}", "") for n in root.names("/usr/local") if n.startswith("cuda-")]
+    every += [("/opt/cuda", ""), ("/usr/lib/cuda", ""), ("/usr/lib/nvidia-cuda-toolkit", "")]
+    every += [(f"/opt/{n}", "") for n in root.names("/opt") if n.startswith("cuda-")]
+    for system_name in root.names("/opt/nvidia/hpc_sdk"):
+        for release in root.names(f"/opt/nvidia/hpc_sdk/{system_name}"):
+            folder = f"/opt/nvidia/hpc_sdk/{system_name}/{release}/cuda"
+            every += [(f"{folder}/{n}", "") for n in root.names(folder) if n[:1].isdigit()]
+    every += _from_loader(root)
+    return every
+
+
+def _from_loader(root: Root) -> list[tuple[str, str]]:
+    """Folders that ld.so.conf.d names for CUDA."""
+    found = []
+    for name in root.names("/etc/ld.so.conf.d"):
+        if not re.search(r"cuda|nvidia", name):
+            continue
+        for line in (root.text(f"/etc/ld.so.conf.d/{name}", 65536) or "").splitlines():
+            folder = line.strip()
+            match = re.match(r"(/.*?)/(?:targets/[^/]+/)?lib(?:64)?\Z", folder)
+            if match:
+                found.append((match[1], ""))
+    return found
+
+
+def home_of(root: Root, nvcc: str) -> str:
+    """The toolkit that an nvcc belongs to: links followed, and a wrapper script's exec."""
+    true = root.resolve(nvcc)
+    head = b""
+    try:
+        head = root.read(true, 4096)
+    except (OSError, ValueError):
+        pass
+    if head.startswith(b"#!"):
+        match = re.search(rb"^\s*exec\s+[\"']?(/[^\s\"']+/nvcc)\b", head, re.MULTILINE)
+        if match:
+            true = root.resolve(match[1].decode("utf-8", "replace"))
+    return os.path.dirname(os.path.dirname(true))
+
+
+def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
+    """The toolkit in a folder, or None where there is nothing of one."""
+    toolkit = Toolkit("system", "directory", None, path)
+    toolkit.libraries = _library_folders(root, path)
+    toolkit.headers = _headers(root, path)
+    nvcc = f"{path}/bin/nvcc"
+    toolkit.nvcc = nvcc if root.is_file(nvcc) else None
+    claims = toolkit.claims
+    _from_json(root, path, claims, toolkit, problems)
+    _from_text(root, path, claims, problems)
+    _from_header(root, toolkit, claims, problems)
+    _from_library(root, toolkit, claims)
+    if toolkit.nvcc and toolkit.nvcc_version is None:
+        toolkit.nvcc_version, evidence = nvcc_release(root, toolkit.nvcc)
+        if evidence:
+            claims.append(evidence)
+    _host_limits(root, toolkit)
+    named = re.search(r"cuda-?(\d+\.\d+)\Z", path)
+    if claims:
+        toolkit.evidence = claims[0]
+        toolkit.version = claims[0].value
+    elif named and (toolkit.libraries or toolkit.nvcc or toolkit.headers):
+        toolkit.version, toolkit.evidence = named[1], Evidence(path, None, named[1])
+    usable = toolkit.nvcc or toolkit.headers or claims or toolkit.version
+    return toolkit if usable else None
+
+
+def _library_folders(root: Root, path: str) -> list[str]:
+    found, seen = [], set()
+    for name in ("lib64", "lib", *(f"targets/{t}/lib" for t in _TARGETS)):
+        folder = f"{path}/{name}"
+        names = root.names(folder)
+        if any(n.startswith(("libcuda", "libcu", "libnv")) and ".so" in n for n in names):
+            true = root.resolve(folder)
+            if true not in seen:
+                seen.add(true)
+                found.append(folder)
+    return found
+
+
+def _headers(root: Root, path: str) -> str | None:
+    for name in ("include", *(f"targets/{t}/include" for t in _TARGETS)):
+        if root.is_file(f"{path}/{name}/cuda.h"):
+            return f"{path}/{name}"
+    return None
+
+
+def _from_json(
+    root: Root, path: str, claims: list[Evidence], toolkit: Toolkit, problems: list[Problem]
+) -> None:
+    file = f"{path}/version.json"
+    if not root.exists(file):
+        return
+    from cudriver.stack.collect.distributions import conda_json
+
+    try:
+        raw = root.read(file, JSON_LIMIT)
+    except (OSError, ValueError) as error:
+        problems.append(Problem(file, f"cannot be read: {error}"))
+        return
+    record = conda_json(raw, file, problems)
+    for key in ("cuda", "cuda_nvcc"):
+        part = record.get(key) if record else None
+        version = part.get("version") if isinstance(part, dict) else None
+        if isinstance(version, str) and re.match(r"\d+\.\d+", version):
+            at = raw.find(f'"{version}"'.encode(), max(raw.find(f'"{key}"'.encode()), 0))
+            line = raw.count(b"\n", 0, at) + 1 if at >= 0 else None
+            if key == "cuda":
+                claims.append(Evidence(file, line, version))
+            else:
+                toolkit.nvcc_version = version
+        elif record is not None and key == "cuda":
+            problems.append(Problem(file, "has no version of CUDA"))
+
+
+def _from_text(root: Root, path: str, claims: list[Evidence], problems: list[Problem]) -> None:
+    file = f"{path}/version.txt"
+    text = root.text(file, 65536) if root.exists(file) else None
+    if text is None:
+        return
+    match = re.search(r"CUDA Version (\d+(?:\.\d+)+)", text)
+    if match:
+        claims.append(Evidence(file, text.count("\n", 0, match.start()) + 1, match[1]))
+    else:
+        problems.append(Problem(file, "does not say CUDA Version"))
+
+
+def _from_header(
+    root: Root, toolkit: Toolkit, claims: list[Evidence], problems: list[Problem]
+) -> None:
+    for name, macro in (("cuda.h", "CUDA_VERSION"), ("cuda_runtime_api.h", "CUDART_VERSION")):
+        file = f"{toolkit.headers}/{name}" if toolkit.headers else ""
+        text = root.text(file, HEADER_LIMIT) if file and root.exists(file) else None
+        if text is None:
+            continue
+        match = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{macro}[ \t]+(\d{{4,6}})\b", text, re.MULTILINE)
+        if match:
+            line = text.count("\n", 0, match.start()) + 1
+            claims.append(Evidence(file, line, from_code(int(match[1]))))
+            return
+        problems.append(Problem(file, f"does not define {macro}"))
+
+
+def _from_library(root: Root, toolkit: Toolkit, claims: list[Evidence]) -> None:
+    """libcudart's file name, where nothing else speaks."""
+    for folder in toolkit.libraries:
+        for name in root.names(folder):
+            match = re.fullmatch(r"libcudart\.so\.(\d+\.\d+)\.\d+", name)
+            if match:
+                claims.append(Evidence(f"{folder}/{name}", None, match[1]))
+                return
+
+
+def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
+    """What `nvcc --version` would say, from the text inside the program."""
+    true = root.resolve(nvcc)
+    wrapped = f"{home_of(root, nvcc)}/bin/nvcc"
+    if wrapped != true and root.is_file(wrapped):
+        true = root.resolve(wrapped)
+    try:
+        with ElfBits(root.open(true)) as file:
+            text = file.section(".rodata", NVCC_LIMIT) or b""
+    except (OSError, ValueError):
+        return None, None
+    at = text.find(b"Cuda compilation tools, release ")
+    match = _NVCC_SAYS.match(text, at) if at >= 0 else None
+    if match is None:
+        return None, None
+    return match[2].decode(), Evidence(true, None, match[1].decode())
+
+
+def _host_limits(root: Root, toolkit: Toolkit) -> None:
+    """The newest host compilers that crt/host_config.h accepts."""
+    if toolkit.headers is None:
+        return
+    file = f"{toolkit.headers}/crt/host_config.h"
+    text = root.text(file, HEADER_LIMIT) if root.exists(file) else None
+    if text is None:
+        return
+    gcc = re.search(r"^[ \t]*#[ \t]*if\s+__GNUC__\s*>\s*(\d+)", text, re.MULTILINE)
+    if gcc:
+        toolkit.host_compiler_limit = int(gcc[1])
+        line = text.count("\n", 0, gcc.start()) + 1
+        toolkit.host_compiler_evidence = Evidence(file, line, gcc[0].strip())
+    clang = re.search(r"__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*3\)", text)
+    older = re.search(r"__clang_major__\s*>\s*(\d+)\)", text)
+    if clang:
+        toolkit.clang_limit = int(clang[1]) - 1
+    elif older:
+        toolkit.clang_limit = int(older[1])
+
+
+def environment(
+    root: Root, env: Environment, distributions: list[Distribution], problems: list[Problem]
+) -> list[Toolkit]:
+    """The toolkits that an environment's packages make up: one a CUDA major."""
+    found = []
+    by_name = {d.name: d for d in distributions}
+    if env.kind == "conda":
+        toolkit = _conda(root, env, by_name)
+        if toolkit:
+            found.append(toolkit)
+    for suffix in ("", "-cu13", "-cu12", "-cu11"):
+        dist = by_name.get(f"nvidia-cuda-runtime{suffix}")
+        if dist is None or dist.kind == "conda" or dist.version.startswith("0.0"):
+            continue
+        found.append(_wheels(root, dist, by_name, suffix))
+    for toolkit in found:
+        if toolkit.nvcc:
+            toolkit.nvcc_version = nvcc_release(root, toolkit.nvcc)[0] or toolkit.nvcc_version
+        _host_limits(root, toolkit)
+    return found
+
+
+def _conda(root: Root, env: Environment, by_name: dict[str, Distribution]) -> Toolkit | None:
+    names = ("cuda-toolkit", "cudatoolkit", "cuda-cudart", "cuda-nvcc", "cuda-version")
+    parts = [by_name[n] for n in names if n in by_name and by_name[n].kind == "conda"]
+    if not parts or (len(parts) == 1 and parts[0].name == "cuda-version"):
+        return None
+    dist = parts[0]
+    version: str | None = dist.version
+    if dist.name == "cuda-cudart":
+        version = toolkit_of("cudart", dist.version) or cut(dist.version, 2)
+    elif dist.name == "cuda-nvcc":
+        version = toolkit_of("nvcc", dist.version) or cut(dist.version, 2)
+    toolkit = Toolkit("environment", "conda", version, env.prefix)
+    toolkit.evidence = dist.evidence
+    nvcc = f"{env.prefix}/bin/nvcc"
+    if root.is_file(nvcc):
+        toolkit.nvcc = nvcc
+        compiler = by_name.get("cuda-nvcc")
+        toolkit.nvcc_version = compiler.version if compiler else None
+    toolkit.headers = _headers(root, env.prefix)
+    toolkit.libraries = [f"{env.prefix}/lib"]
+    return toolkit
+
+
+def _wheels(
+    root: Root, dist: Distribution, by_name: dict[str, Distribution], suffix: str
+) -> Toolkit:
+    meta = by_name.get("cuda-toolkit")
+    if meta and meta.kind != "conda" and not suffix and major(meta.version) == major(dist.version):
+        version: str | None = meta.version
+        evidence = meta.evidence
+    else:
+        version = toolkit_of("cudart", dist.version) or cut(dist.version, 2)
+        evidence = dist.evidence
+    base = f"{dist.location}/nvidia"
+    joined = f"{base}/cu{major(dist.version)}"
+    path = joined if root.is_dir(joined) else base
+    toolkit = Toolkit("environment", "wheels", version, path, evidence)
+    for folder in (joined, f"{base}/cuda_nvcc"):
+        if root.is_file(f"{folder}/bin/nvcc"):
+            toolkit.nvcc = f"{folder}/bin/nvcc"
+            compiler = by_name.get(f"nvidia-cuda-nvcc{suffix}")
+            toolkit.nvcc_version = compiler.version if compiler else None
+    for folder in (joined, f"{base}/cuda_runtime"):
+        toolkit.headers = toolkit.headers or _headers(root, folder)
+        if root.is_dir(f"{folder}/lib"):
+            toolkit.libraries.append(f"{folder}/lib")
+    return toolkit
+
+
+def choice(
+    root: Root, variables: Mapping[str, str], env: Environment, toolkits: list[Toolkit]
+) -> NvccChoice:
+    """CUDA_HOME as torch.utils.cpp_extension works it out."""
+    chosen = NvccChoice()
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if variables.get(name):
+            chosen.home, chosen.chosen_by = variables[name], name
+            break
+    else:
+        nvcc = which(root, "nvcc", search_path(variables, env.prefix))
+        if nvcc:
+            chosen.home, chosen.chosen_by = os.path.dirname(os.path.dirname(nvcc)), "PATH"
+        elif root.exists(DEFAULT_HOME):
+            chosen.home, chosen.chosen_by = DEFAULT_HOME, "default"
+    if chosen.home is None:
+        return chosen
+    chosen.nvcc = os.path.join(chosen.home, "bin", "nvcc")
+    chosen.exists = chosen.nvcc.startswith("/") and root.is_file(chosen.nvcc)
+    if not chosen.exists:
+        return chosen
+    true = home_of(root, chosen.nvcc)
+    for toolkit in toolkits:
+        if toolkit.nvcc and toolkit.nvcc_version and home_of(root, toolkit.nvcc) == true:
+            chosen.version = toolkit.nvcc_version
+            chosen.evidence = Evidence(toolkit.nvcc, None, toolkit.nvcc_version)
+            return chosen
+    chosen.version, chosen.evidence = nvcc_release(root, chosen.nvcc)
+    if chosen.version is None:
+        # A wrapper that is not understood: the folder it stands in may say.
+        beside = directory(root, true, [])
+        if beside and beside.version:
+            chosen.version, chosen.evidence = beside.version, beside.evidence
+    return chosen
+
+
+def host_compiler(root: Root, variables: Mapping[str, str], env: Environment) -> HostCompiler | None:
+    """The compiler that nvcc would run: NVCC_CCBIN, else gcc on PATH."""
+    folders = search_path(variables, env.prefix)
+    stated = variables.get("NVCC_CCBIN", "")
+    if stated:
+        path = stated if "/" in stated else which(root, stated, folders)
+        if path and root.is_dir(path):
+            path = which(root, "gcc", [path]) or which(root, "g++", [path])
+        why = "NVCC_CCBIN"
+    else:
+        path, why = which(root, "gcc", folders), "PATH"
+        wrapper = variables.get("CXX", "")
+        if env.kind == "conda" and "conda" in os.path.basename(wrapper):
+            path, why = (wrapper if "/" in wrapper else which(root, wrapper, folders)), "CXX"
+        elif env.kind == "conda":
+            names = [n for n in root.names(f"{env.prefix}/bin") if re.fullmatch(r".*-conda-linux-gnu-g\+\+", n)]
+            if names:
+                path, why = f"{env.prefix}/bin/{names[0]}", "conda"
+    if not path or not root.exists(path):
+        return None
+    true = root.resolve(path)
+    kind = "clang" if "clang" in os.path.basename(true) else "gcc"
+    return HostCompiler(path, compiler_version(root, true), kind, why)
+
+
+def compiler_version(root: Root, true: str) -> str | None:
+    """From the program's name (gcc-12), else from its private folder (lib/gcc/TRIPLE/12)."""
+    name = os.path.basename(true)
+    match = re.search(r"-(\d+(?:\.\d+)*)\Z", name)
+    if match:
+        return match[1]
+    llvm = re.search(r"/llvm-(\d+)/", true)
+    if llvm:
+        return llvm[1]
+    triple = re.match(r"(.+?)-(?:gcc|g\+\+|cc|c\+\+)\Z", name)
+    top = os.path.dirname(os.path.dirname(true))
+    for folder in (f"{top}/lib/gcc", f"{top}/lib64/gcc", f"{top}/libexec/gcc"):
+        for target in root.names(folder):
+            if triple and target != triple[1]:
+                continue
+            versions = [n for n in root.names(f"{folder}/{target}") if re.fullmatch(r"\d+(\.\d+)*", n)]
+            if len(versions) == 1:
+                return versions[0]
+    return None

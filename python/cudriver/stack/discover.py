@@ -1,0 +1,302 @@
+"""Finds the Python environments of a machine: conda, venv, uv, pipx, pyenv, Jupyter kernels.
+
+Only folder listings and small text files are read; nothing is run.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cudriver.stack.record import Record
+from cudriver.stack.rootfs import Root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CONDA_HOMES = (
+    "~/miniconda3",
+    "~/anaconda3",
+    "~/miniforge3",
+    "~/mambaforge",
+    "~/micromamba",
+    "~/.local/share/mamba",
+    "~/.conda",
+    "/opt/conda",
+    "/opt/miniconda3",
+    "/opt/anaconda3",
+    "/opt/miniforge3",
+    "/opt/mambaforge",
+    "/usr/local/miniconda3",
+)
+# Folders whose every child may be an environment.
+SHELVES = (
+    "$WORKON_HOME",
+    "$UV_TOOL_DIR",
+    "$PIPX_HOME/venvs",
+    "~/.virtualenvs",
+    "~/.venvs",
+    "~/venvs",
+    "~/envs",
+    "~/.local/share/virtualenvs",
+    "~/.cache/pypoetry/virtualenvs",
+    "~/.local/share/pdm/venvs",
+    "~/.local/share/pipx/venvs",
+    "~/.local/pipx/venvs",
+    "/opt/pipx/venvs",
+    "~/.local/share/uv/tools",
+    "~/.local/share/uv/python",
+    "$UV_PYTHON_INSTALL_DIR",
+    "$PYENV_ROOT/versions",
+    "~/.pyenv/versions",
+    "~/.asdf/installs/python",
+    "~/.local/share/mise/installs/python",
+)
+# Trees that people keep projects in, with how many levels below to look.
+PROJECTS = (
+    (".", 1),
+    ("~", 3),
+    ("/opt", 2),
+    ("/srv", 2),
+    ("/app", 1),
+    ("/work", 2),
+    ("/workspace", 2),
+    ("/workspaces", 2),
+    ("/content", 1),
+)
+KERNELS = (
+    "$JUPYTER_DATA_DIR/kernels",
+    "~/.local/share/jupyter/kernels",
+    "/usr/local/share/jupyter/kernels",
+    "/usr/share/jupyter/kernels",
+)
+SYSTEM = ("/usr/local", "/usr")
+MAX_FOLDERS = 20_000  # listed below PROJECTS, so that a home on a slow network ends
+NEVER = frozenset({"node_modules", "site-packages", "__pycache__", "proc", "sys", "dev"})
+
+
+class Found(Record):
+    """An environment and how it came to light."""
+
+    prefix: str
+    kind: str  # "conda", "venv", "uv", "pipx", "jupyter", "system"
+    source: str  # what named it: a file, a folder, a variable
+    python: str | None = None  # version, where the folder tells
+
+
+def find_environments(
+    root: str = "/",
+    *,
+    environ: Mapping[str, str] | None = None,
+    home: str | None = None,
+    cwd: str | None = None,
+) -> list[Found]:
+    """Every environment in sight, each once, by how it was found: active ones first.
+
+    root: another file system's root; variables, home and working folder of this process then
+    count for nothing unless given. Another user's home is seen as far as it can be read.
+    """
+    files = Root(root)
+    if environ is None:
+        environ = os.environ if files.host else {}
+    homes = [home] if home else _homes(files, environ)
+    if cwd is None and files.host:
+        cwd = os.getcwd()
+    return list(_Search(files, environ, homes, cwd).run())
+
+
+def prefix_of_python(files: Root, executable: str) -> str | None:
+    """The environment that an interpreter belongs to: the folder above its bin."""
+    folder, _, name = executable.rpartition("/")
+    if not name.startswith("python") or not folder.endswith("/bin"):
+        return None
+    prefix = folder[: -len("/bin")] or "/"
+    return prefix if files.is_dir(prefix) else None
+
+
+def _homes(files: Root, environ: Mapping[str, str]) -> list[str]:
+    if files.host:
+        return [environ.get("HOME") or os.path.expanduser("~")]
+    return ["/root", *(f"/home/{name}" for name in files.names("/home"))]
+
+
+class _Search:
+    """One search: what was seen already, and the rules in order."""
+
+    def __init__(
+        self, files: Root, environ: Mapping[str, str], homes: list[str], cwd: str | None
+    ) -> None:
+        self.files = files
+        self.environ = environ
+        self.homes = homes
+        self.cwd = cwd
+        self.seen: set[str] = set()
+        self.folders_left = MAX_FOLDERS
+
+    def run(self) -> Iterator[Found]:
+        for prefix, source in self._candidates():
+            found = self._look(prefix, source)
+            if found is not None:
+                yield found
+                yield from self._kernels(f"{prefix}/share/jupyter/kernels")
+        for pattern in KERNELS:
+            for folder in self._expand(pattern):
+                yield from self._kernels(folder)
+
+    def _candidates(self) -> Iterator[tuple[str, str]]:
+        for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            if self.environ.get(variable):
+                yield self.environ[variable], variable
+        yield from self._conda()
+        for pattern in SHELVES:
+            for folder in self._expand(pattern):
+                for name in self.files.names(folder):
+                    yield f"{folder}/{name}", folder
+        for start, depth in PROJECTS:
+            for folder in self._expand(start):
+                yield from self._walk(folder, depth, folder)
+        for prefix in SYSTEM:
+            yield prefix, "system"
+
+    def _expand(self, pattern: str) -> list[str]:
+        """Folders for a pattern: `.` the working folder, `~` each home, `$NAME/...` a variable."""
+        if pattern == ".":
+            return [self.cwd] if self.cwd else []
+        if pattern.startswith("~"):
+            return [home + pattern[1:] for home in self.homes]
+        if pattern.startswith("$"):
+            name, slash, rest = pattern[1:].partition("/")
+            value = self.environ.get(name, "")
+            return [value + slash + rest] if value.startswith("/") else []
+        return [pattern]
+
+    def _conda(self) -> Iterator[tuple[str, str]]:
+        bases = [self.environ.get("MAMBA_ROOT_PREFIX", ""), self.environ.get("CONDA_ROOT", "")]
+        if self.environ.get("CONDA_EXE"):
+            bases.append(os.path.dirname(os.path.dirname(self.environ["CONDA_EXE"])))
+        for pattern in CONDA_HOMES:
+            bases += self._expand(pattern)
+        for home in self.homes:
+            list_file = f"{home}/.conda/environments.txt"
+            for line in (self.files.text(list_file) or "").splitlines():
+                if line.startswith("/"):
+                    yield line.strip(), list_file
+        for base in filter(None, bases):
+            yield base, base
+            for name in self.files.names(f"{base}/envs"):
+                yield f"{base}/envs/{name}", f"{base}/envs"
+        shelves = self.environ.get("CONDA_ENVS_PATH") or self.environ.get("CONDA_ENVS_DIRS") or ""
+        for shelf in [*shelves.split(":"), *self._condarc()]:
+            for name in self.files.names(shelf) if shelf else ():
+                yield f"{shelf}/{name}", shelf
+
+    def _condarc(self) -> Iterator[str]:
+        """The envs_dirs list of each .condarc: a plain YAML list, read as lines."""
+        for home in self.homes:
+            inside = False
+            for line in (self.files.text(f"{home}/.condarc") or "").splitlines():
+                entry = line.strip()
+                if not line.startswith((" ", "-", "\t")):
+                    inside = entry.split(":")[0] in ("envs_dirs", "envs_path")
+                elif inside and entry.startswith("- "):
+                    folder = entry[2:].split(" #")[0].strip("'\" ")
+                    yield home + folder[1:] if folder.startswith("~") else folder
+
+    def _walk(self, folder: str, depth: int, source: str) -> Iterator[tuple[str, str]]:
+        """Folders with a pyvenv.cfg, at most `depth` levels down; environments are not entered."""
+        if self.folders_left <= 0:
+            return
+        self.folders_left -= 1
+        try:
+            with os.scandir(self.files.real(folder)) as entries:
+                inside = sorted(
+                    entry.name
+                    for entry in entries
+                    if entry.is_dir(follow_symlinks=False)
+                    and entry.name not in NEVER
+                    and (not entry.name.startswith(".") or entry.name in (".venv", ".env"))
+                )
+        except (OSError, ValueError):
+            return
+        for name in inside:
+            path = f"{folder.rstrip('/')}/{name}"
+            if self._is_environment(path):
+                yield path, source
+            elif depth > 1:
+                yield from self._walk(path, depth - 1, source)
+
+    def _is_environment(self, path: str) -> bool:
+        return self.files.is_file(f"{path}/pyvenv.cfg") or self.files.is_dir(f"{path}/conda-meta")
+
+    def _kernels(self, folder: str) -> Iterator[Found]:
+        for name in self.files.names(folder):
+            spec = f"{folder}/{name}/kernel.json"
+            executable = self._kernel_python(spec)
+            prefix = executable and prefix_of_python(self.files, executable)
+            if prefix:
+                found = self._look(prefix, spec, "jupyter")
+                if found is not None:
+                    yield found
+
+    def _kernel_python(self, spec: str) -> str | None:
+        text = self.files.text(spec, 1 << 20)
+        if text is None:
+            return None
+        import json
+
+        try:
+            words = json.loads(text)["argv"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        first = words[0] if isinstance(words, list) and words else None
+        return first if isinstance(first, str) and first.startswith("/") else None
+
+    def _look(self, prefix: str, source: str, kind: str | None = None) -> Found | None:
+        """The environment at `prefix`; None where there is none, or it was seen."""
+        try:
+            resolved = self.files.resolve(prefix)
+        except (OSError, ValueError):
+            return None
+        if resolved in self.seen:
+            return None
+        self.seen.add(resolved)
+        settings = self._settings(prefix)
+        conda = self.files.is_dir(f"{prefix}/conda-meta")
+        python = settings.get("version_info") or settings.get("version")
+        if python is None:
+            python = self._library_version(prefix)
+            if python is None and not conda:
+                return None
+        return Found(prefix, kind or _kind(prefix, source, conda, settings), source, python)
+
+    def _settings(self, prefix: str) -> dict[str, str]:
+        """pyvenv.cfg's `name = value` lines, names in lower case."""
+        settings = {}
+        for line in (self.files.text(f"{prefix}/pyvenv.cfg", 1 << 16) or "").splitlines():
+            name, equals, value = line.partition("=")
+            if equals:
+                settings[name.strip().lower()] = value.strip()
+        return settings
+
+    def _library_version(self, prefix: str) -> str | None:
+        """ "3.11" where the prefix has an interpreter and a folder for packages; else None."""
+        programs = self.files.names(f"{prefix}/bin")
+        shared = self.files.is_dir(f"{prefix}/lib/python3/dist-packages")  # Debian's
+        for name in self.files.names(f"{prefix}/lib"):
+            version = name.removeprefix("python")
+            if version == name or version[:2] != "3." or not version[2:].isdigit():
+                continue
+            folders = (f"{prefix}/lib/{name}/{kind}-packages" for kind in ("site", "dist"))
+            if name in programs and (shared or any(map(self.files.is_dir, folders))):
+                return version
+        return None
+
+
+def _kind(prefix: str, source: str, conda: bool, settings: Mapping[str, str]) -> str:
+    if conda:
+        return "conda"
+    if "pipx" in source:
+        return "pipx"
+    if "uv" in settings or "/uv/" in prefix:
+        return "uv"
+    return "venv" if settings else "system"

@@ -1,0 +1,143 @@
+"""Two things that a loader never asks of an ELF file: a section's bytes, and those of a symbol.
+
+For reading a library's own version and a framework's list of architectures. 64-bit little-endian
+only; every read is bounded, and a file that lies gives None.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import error as StructError
+from struct import unpack_from
+
+PT_LOAD, PT_DYNAMIC = 1, 2
+DT_STRTAB, DT_SYMTAB, DT_GNU_HASH = 5, 6, 0x6FFFFEF5
+STT_FUNC = 2
+MAX_CHAIN = 4096
+MAX_SECTIONS = 1024
+MAX_HEADERS = 256
+
+
+class ElfBits:
+    """An open file. Close it, or use it in a `with` statement."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._head = self._at(0, 64)
+        self._loads: list[tuple[int, int, int]] | None = None  # address, offset, size in the file
+        self._tables: dict[int, int] = {}
+
+    def __enter__(self) -> ElfBits:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    @property
+    def sound(self) -> bool:
+        """A 64-bit little-endian ELF header."""
+        return len(self._head) == 64 and self._head[:6] == b"\x7fELF\x02\x01"
+
+    @property
+    def machine(self) -> int:
+        """EM_X86_64 is 62, EM_AARCH64 183."""
+        return int(unpack_from("<H", self._head, 18)[0]) if self.sound else 0
+
+    def _at(self, offset: int, size: int) -> bytes:
+        if offset < 0 or offset >= 1 << 63:
+            return b""
+        try:
+            return os.pread(self.descriptor, size, offset)
+        except OSError:
+            return b""
+
+    def section(self, name: str, limit: int) -> bytes | None:
+        """At most `limit` bytes of the first section of this name."""
+        try:
+            return self._section(name.encode(), limit)
+        except (StructError, OverflowError):
+            return None
+
+    def _section(self, name: bytes, limit: int) -> bytes | None:
+        if not self.sound:
+            return None
+        (table,) = unpack_from("<Q", self._head, 40)
+        entry, count, names = unpack_from("<HHH", self._head, 58)
+        if entry < 64 or not 0 < count <= MAX_SECTIONS or names >= count:
+            return None
+        headers = self._at(table, entry * count)
+        strings, size = unpack_from("<QQ", headers, names * entry + 24)
+        text = self._at(strings, min(size, 1 << 16))
+        for index in range(count):
+            (where,) = unpack_from("<I", headers, index * entry)
+            if text[where : where + len(name) + 1] == name + b"\0":
+                offset, size = unpack_from("<QQ", headers, index * entry + 24)
+                return self._at(offset, min(size, limit))
+        return None
+
+    def symbol(self, name: str, limit: int) -> bytes | None:
+        """The bytes of an exported object or function, as many as it has, at most `limit`."""
+        try:
+            return self._symbol(name.encode(), limit)
+        except (StructError, OverflowError, ZeroDivisionError):
+            return None
+
+    def _symbol(self, name: bytes, limit: int) -> bytes | None:
+        if not self.sound or not self._dynamic():
+            return None
+        table = self._file(self._tables[DT_GNU_HASH])
+        symbols = self._file(self._tables[DT_SYMTAB])
+        strings = self._file(self._tables[DT_STRTAB])
+        if table is None or symbols is None or strings is None:
+            return None
+        buckets, first, bloom, _ = unpack_from("<4I", self._at(table, 16))
+        wanted = 5381
+        for byte in name:
+            wanted = (wanted * 33 + byte) & 0xFFFFFFFF
+        bucket_at = table + 16 + 8 * bloom
+        (index,) = unpack_from("<I", self._at(bucket_at + 4 * (wanted % buckets), 4))
+        if index < first:
+            return None
+        chain = bucket_at + 4 * buckets
+        for step in range(index, index + MAX_CHAIN):
+            (value,) = unpack_from("<I", self._at(chain + 4 * (step - first), 4))
+            if value | 1 == wanted | 1:
+                where, _, _, section, address, size = unpack_from(
+                    "<IBBHQQ", self._at(symbols + 24 * step, 24)
+                )
+                same = self._at(strings + where, len(name) + 1) == name + b"\0"
+                if same and section:
+                    offset = self._file(address)
+                    return None if offset is None else self._at(offset, min(size, limit))
+            if value & 1:
+                return None
+        return None
+
+    def _dynamic(self) -> bool:
+        """Reads the program headers once; True where all three tables are named."""
+        if self._loads is None:
+            self._loads = []
+            (table,) = unpack_from("<Q", self._head, 32)
+            entry, count = unpack_from("<HH", self._head, 54)
+            if entry < 56 or count > MAX_HEADERS:
+                return False
+            headers = self._at(table, entry * count)
+            dynamic = b""
+            for index in range(count):
+                kind, _, offset, address, _, size = unpack_from("<IIQQQQ", headers, index * entry)
+                if kind == PT_LOAD:
+                    self._loads.append((address, offset, size))
+                elif kind == PT_DYNAMIC:
+                    dynamic = self._at(offset, min(size, 1 << 16))
+            for at in range(0, len(dynamic) - 15, 16):
+                tag, value = unpack_from("<QQ", dynamic, at)
+                if tag == 0:
+                    break
+                self._tables.setdefault(tag, value)
+        return all(tag in self._tables for tag in (DT_STRTAB, DT_SYMTAB, DT_GNU_HASH))
+
+    def _file(self, address: int) -> int | None:
+        for start, offset, size in self._loads or ():
+            if start <= address < start + size:
+                return int(address - start + offset)
+        return None

@@ -1,0 +1,291 @@
+"""What a root's own loader and its configuration say: default folders, /etc/ld.so.cache, CPU.
+
+Read from files only. The formats are glibc's; musl has none of them.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cudriver.stack.rootfs import Root
+
+X86_64, AARCH64, PPC64 = 62, 183, 21  # e_machine
+
+INTERPRETERS = {
+    X86_64: "/lib64/ld-linux-x86-64.so.2",
+    AARCH64: "/lib/ld-linux-aarch64.so.1",
+    PPC64: "/lib64/ld64.so.2",
+}
+PLATFORMS = {X86_64: "x86_64", AARCH64: "aarch64", PPC64: "powerpc64le"}
+# The flags of cache entries that a program of this machine may take; 1 is the old "any libc".
+CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03), PPC64: (1, 0x0503, 0x0303)}
+
+CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
+CONF_DEPTH = 8  # includes within includes
+
+_FOLDERS = re.compile(rb"(?:/[^\0:%\s]{1,200}/\0){1,8}")
+_RELEASE = re.compile(rb"release version (\d+)\.(\d+)")
+_CACHE_PATH = re.compile(rb"/[^\0\s%]{0,200}/ld\.so\.cache(?=\0)")
+
+_LEVELS = (
+    ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
+    ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
+    ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
+)
+
+
+class Glibc:
+    """One loader's built-in settings, read from its file."""
+
+    __slots__ = ("cache_path", "folders", "hwcaps_folders", "legacy_folders", "lib", "version")
+
+    def __init__(self, data: bytes, machine: int) -> None:
+        found = [m.group(0) for m in _FOLDERS.finditer(data) if b"lib" in m.group(0)]
+        # The list of default folders is the longest such run; others are single paths.
+        folders = max(found, key=lambda run: run.count(b"\0"), default=b"")
+        self.folders = [f.decode("utf-8", "surrogateescape") for f in folders.split(b"\0") if f]
+        if not self.folders:
+            wide = "64" if machine in (X86_64, PPC64) else ""
+            self.folders = [f"/lib{wide}/", f"/usr/lib{wide}/"]
+        release = _RELEASE.search(data)
+        self.version = (int(release[1]), int(release[2])) if release else None
+        cache = _CACHE_PATH.search(data)
+        path = cache[0] if cache else b"/etc/ld.so.cache"
+        self.cache_path = path.decode("utf-8", "surrogateescape")
+        self.hwcaps_folders = b"glibc-hwcaps" in data  # 2.33 and later
+        self.legacy_folders = self.version is None or self.version < (2, 37)
+        # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
+        lib = self.folders[0].strip("/")
+        self.lib = lib[4:] if lib.startswith("usr/") else lib
+
+
+def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:
+    """The settings of the loader at `interpreter`; common ones where it cannot be read."""
+    data = b""
+    path = interpreter or INTERPRETERS.get(machine)
+    if path is not None:
+        try:
+            data = root.read(path, 4 << 20)
+        except (OSError, ValueError):
+            data = b""
+    return Glibc(data, machine)
+
+
+def cpu_folders(root: Root, machine: int) -> list[str]:
+    """The glibc-hwcaps folders that this root's CPU takes, best first; [] where unknown."""
+    if machine != X86_64:
+        return _power_folders(root) if machine == PPC64 else []
+    flags: set[str] = set()
+    for line in _cpu_lines(root):
+        if line.startswith("flags"):
+            flags = set(line.partition(":")[2].split())
+            break
+    good: list[str] = []
+    for name, needs in _LEVELS:
+        if not flags.issuperset(needs.split()):
+            break
+        good.insert(0, name)
+    return good
+
+
+def _power_folders(root: Root) -> list[str]:
+    for line in _cpu_lines(root):
+        model = re.match(r"cpu\s*:\s*POWER(\d+)", line)
+        if model:
+            return [f"power{n}" for n in (11, 10, 9) if n <= int(model[1])]
+    return []
+
+
+def _cpu_lines(root: Root) -> list[str]:
+    # The first processor's entry is enough, and a large machine takes long to print them all.
+    try:
+        return root.read("/proc/cpuinfo", 8192).decode("ascii", "replace").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+class CacheError(ValueError):
+    """A cache that is cut off or of no known format."""
+
+
+class Cache:
+    """/etc/ld.so.cache: one lookup at a time, straight from its bytes."""
+
+    OLD = b"ld.so-1.7.0\0"
+    NEW = b"glibc-ld.so.cache1.1"
+    EXTENSION = 0xEAA42174
+    HWCAP_EXTENSION = 1 << 30  # in the upper half of hwcap
+    ISA_LEVELS = (1 << 10) - 1
+
+    def __init__(self, data: bytes) -> None:
+        """Raises CacheError."""
+        base = 0
+        if data.startswith(self.OLD):
+            # An old table, and the new one after it, aligned to 8.
+            if len(data) < 16:
+                raise CacheError("cut off in its header")
+            (count,) = struct.unpack_from("<I", data, 12)
+            base = (16 + 12 * count + 7) & ~7
+        if not data.startswith(self.NEW, base):
+            raise CacheError("no glibc-ld.so.cache1.1 header")
+        if len(data) < base + 48:
+            raise CacheError("cut off in its header")
+        count, strings, byte_order, extensions = struct.unpack_from("<IIB3xI", data, base + 20)
+        if byte_order & 3 not in (0, 2):
+            raise CacheError("of a big-endian machine")
+        if base + 48 + 24 * count + strings > len(data):
+            raise CacheError("cut off in its entries")
+        self._data = data
+        self._base = base
+        self._count: int = count
+        self._hwcaps = self._read_extensions(extensions) if extensions else []
+
+    def _read_extensions(self, offset: int) -> list[str]:
+        at = self._base + offset
+        if at + 8 > len(self._data):
+            raise CacheError("cut off in its extensions")
+        magic, count = struct.unpack_from("<II", self._data, at)
+        if magic != self.EXTENSION or at + 8 + 16 * count > len(self._data):
+            raise CacheError("bad extensions")
+        for i in range(count):
+            tag, _, where, size = struct.unpack_from("<IIII", self._data, at + 8 + 16 * i)
+            if tag == 1:
+                if self._base + where + size > len(self._data):
+                    raise CacheError("bad extensions")
+                names = struct.unpack_from(f"<{size // 4}I", self._data, self._base + where)
+                return [self._string(name) for name in names]
+        return []
+
+    def _bytes(self, offset: int) -> bytes:
+        start = self._base + offset
+        end = self._data.find(b"\0", start)
+        if start >= len(self._data) or end < 0:
+            raise CacheError("a string is out of bounds")
+        return self._data[start:end]
+
+    def _string(self, offset: int) -> str:
+        return self._bytes(offset).decode("utf-8", "surrogateescape")
+
+    def _entry(self, index: int) -> tuple[int, int, int, int]:
+        """flags, name, path, hwcap"""
+        flags, key, value, _, hwcap = struct.unpack_from(
+            "<iIIIQ", self._data, self._base + 48 + 24 * index
+        )
+        return flags, key, value, hwcap
+
+    def lookup(self, name: str, flags: Sequence[int], hwcaps: Sequence[str]) -> list[str]:
+        """The paths for `name`, the loader's choice first. Raises CacheError."""
+        want = name.encode("utf-8", "surrogateescape")
+        key = _sort_key(want)
+        low, high = 0, self._count
+        while low < high:  # names descend
+            middle = (low + high) // 2
+            if _sort_key(self._bytes(self._entry(middle)[1])) > key:
+                low = middle + 1
+            else:
+                high = middle
+        plain: list[str] = []
+        special: list[tuple[int, str]] = []
+        for index in range(low, self._count):
+            entry_flags, entry_name, path, hwcap = self._entry(index)
+            if _sort_key(self._bytes(entry_name)) != key:
+                break
+            if entry_flags not in flags:
+                continue
+            if (hwcap >> 32) & ~self.ISA_LEVELS == self.HWCAP_EXTENSION:
+                number = hwcap & 0xFFFFFFFF
+                folder = self._hwcaps[number] if number < len(self._hwcaps) else None
+                if folder in hwcaps:
+                    special.append((hwcaps.index(folder), self._string(path)))
+            elif hwcap == 0:
+                plain.append(self._string(path))
+        special.sort(key=lambda item: item[0])
+        return [path for _, path in special] + plain
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        """name, path, flags of every entry. Raises CacheError."""
+        for index in range(self._count):
+            flags, name, path, _ = self._entry(index)
+            yield self._string(name), self._string(path), flags
+
+
+def _sort_key(name: bytes) -> list[tuple[int, int]]:
+    """The cache's order: runs of digits count by value and come after any other byte."""
+    key: list[tuple[int, int]] = []
+    at = 0
+    while at < len(name):
+        if 48 <= name[at] <= 57:
+            end = at
+            while end < len(name) and 48 <= name[end] <= 57:
+                end += 1
+            key.append((1, int(name[at:end][-18:])))
+            at = end
+        else:
+            byte = name[at]
+            key.append((0, byte if byte < 128 else byte - 256))
+            at += 1
+    return key
+
+
+def read_cache(root: Root, path: str) -> Cache | None:
+    """The cache, or None where there is none. Raises CacheError where it is unusable."""
+    try:
+        data = root.read(path, CACHE_LIMIT)
+    except (OSError, ValueError):
+        return None
+    return Cache(data)
+
+
+def configured_folders(root: Root, path: str = "/etc/ld.so.conf") -> list[tuple[str, str]]:
+    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes."""
+    folders: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    _read_configuration(root, path, 0, folders, seen)
+    return folders
+
+
+def _read_configuration(
+    root: Root, path: str, depth: int, folders: list[tuple[str, str]], seen: set[str]
+) -> None:
+    text = root.text(path)
+    if text is None or depth > CONF_DEPTH:
+        return
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if words[0] == "include":
+            for pattern in words[1:]:
+                if not pattern.startswith("/"):
+                    pattern = path.rpartition("/")[0] + "/" + pattern
+                for included in _matching(root, pattern):
+                    _read_configuration(root, included, depth + 1, folders, seen)
+            continue
+        if words[0] == "hwcap":
+            continue
+        # A line is one folder; "=TYPE" was libc5's.
+        folder = line.partition("#")[0].strip().partition("=")[0].rstrip()
+        while len(folder) > 1 and folder.endswith("/"):
+            folder = folder[:-1]
+        if folder.startswith("/") and folder not in seen:
+            seen.add(folder)
+            folders.append((folder, path))
+
+
+def _matching(root: Root, pattern: str) -> list[str]:
+    """glob(3) inside the root, for a pattern in the last part: so includes are written."""
+    import fnmatch
+
+    folder, _, last = pattern.rpartition("/")
+    if not any(c in last for c in "*?["):
+        return [pattern]
+    return [
+        f"{folder}/{name}"
+        for name in root.names(folder or "/")
+        if fnmatch.fnmatchcase(name, last) and (last.startswith(".") or not name.startswith("."))
+    ]

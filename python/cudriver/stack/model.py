@@ -1,0 +1,302 @@
+"""What is known about a machine and an environment (facts), and what follows from it (findings).
+
+Every path is a path inside the inspected root, as a process living there would see it; rootfs
+turns it into a real one. Versions are strings as found; `None` means that nothing said so.
+"""
+
+from __future__ import annotations
+
+from cudriver.stack.record import Record, fresh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SCHEMA = 1
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
+
+
+class Evidence(Record):
+    """Where a fact was read. `line` counts from 1; None where lines mean nothing."""
+
+    file: str
+    line: int | None = None
+    value: str = ""
+
+
+class Finding(Record):
+    """One thing a rule found. `predicts` is the error text the user will meet, if one is known."""
+
+    rule: str
+    severity: str
+    title: str
+    evidence: list[Evidence] = fresh(list)
+    predicts: str | None = None
+    fix: list[str] = fresh(list)
+
+
+class Problem(Record):
+    """A file that could not be read or understood, or a step that failed. Never an exception."""
+
+    file: str
+    text: str
+    line: int | None = None
+
+
+class Requirement(Record):
+    """One requirement of a distribution that applies to this environment."""
+
+    name: str  # normalised
+    specifier: str  # "==12.8.4.1", "" for any
+    evidence: Evidence
+    extras: list[str] = fresh(list)  # asked of the required one: cuda-toolkit[cublas]
+    extra: str = ""  # counts only where this extra of the requiring one is asked for
+    build: str | None = None  # conda's build string, where it is pinned
+
+
+class Distribution(Record):
+    """An installed package: a wheel's .dist-info, an .egg-info, or a conda-meta record."""
+
+    name: str  # normalised: lower case, runs of -_. become one -
+    version: str
+    kind: str  # "wheel", "egg", "conda"
+    path: str  # the .dist-info folder, or the conda-meta file
+    location: str  # the site-packages folder, or the conda prefix
+    line: int | None = None  # of its version in METADATA
+    build: str | None = None  # conda's build string
+    channel: str | None = None  # conda's
+    installer: str | None = None  # what INSTALLER says: pip, uv, conda
+    requires: list[Requirement] = fresh(list)
+
+    @property
+    def evidence(self) -> Evidence:
+        """The file that says that it is installed."""
+        file = {"wheel": "/METADATA", "egg": "/PKG-INFO", "conda": ""}[self.kind]
+        return Evidence(self.path + file, self.line, f"{self.name} {self.version}")
+
+
+class Environment(Record):
+    """The environment under inspection."""
+
+    prefix: str
+    kind: str  # "venv", "uv", "conda", "pipx", "system", "unknown"
+    python: str | None = None  # version, "3.12.1"
+    executable: str | None = None  # its interpreter
+    site_packages: list[str] = fresh(list)  # in the order of sys.path
+    installer: str = "pip"  # "pip", "uv", "conda", "mamba": which command mends it
+    base_prefix: str | None = None  # of a venv: where its interpreter lives
+    platform: str = "x86_64"  # machine of its interpreter
+    variables: dict[str, str] = fresh(dict)  # the environment variables that matter
+
+
+class Device(Record):
+    """A GPU. `visible` is False where CUDA_VISIBLE_DEVICES hides it."""
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    compute_capability: str | None = None  # "9.0"
+    memory: int | None = None  # bytes
+    mig: bool = False
+    visible: bool = True
+    assumed: bool = False
+    instances: list[str] = fresh(list)  # UUIDs of its MIG instances
+
+
+class DeviceNode(Record):
+    """A /dev entry of the driver, and whether this user can open it (errno, 0: yes)."""
+
+    path: str
+    errno: int = 0
+
+
+class Driver(Record):
+    """Both halves of the driver: the kernel module, and libcuda as the loader finds it."""
+
+    release: str | None = None  # the user-mode driver's, from libcuda's file name or NVML
+    kernel_release: str | None = None
+    cuda: str | None = None  # newest CUDA that the user-mode driver in use offers, "13.0"
+    path: str | None = None  # libcuda.so.1 as resolved, links followed
+    found_by: str | None = None  # the loader's rule for it
+    error: str | None = None  # why there is no usable driver, in one line
+    devices: list[Device] = fresh(list)
+    kind: str = "native"  # "native", "compat", "stub", "wsl", "tegra", "simulated"
+    paired_release: str | None = None  # of the libcuda that came with the kernel driver
+    release_evidence: Evidence | None = None
+    kernel_evidence: Evidence | None = None
+    kernel_open: bool = False  # the open kernel modules
+    nodes: list[DeviceNode] = fresh(list)
+    pci_devices: list[str] = fresh(list)  # NVIDIA display devices under /sys/bus/pci
+    copies: list[str] = fresh(list)  # other libcuda.so.1 files
+    compat: list[Evidence] = fresh(list)  # cuda-compat folders: file and release
+    container: str | None = None  # "docker", "podman", "kubernetes", ...
+    wsl: bool = False
+    wsl_library: str | None = None  # /usr/lib/wsl/lib/libcuda.so.1 where it exists
+    nvml_error: str | None = None
+    init_code: int | None = None  # what cuInit returned; None: not asked
+    probe_error: str | None = None  # the child hung, crashed or said nothing
+    assumed: bool = False
+    probed: bool = False  # NVML answered, or was asked and said why not
+
+
+class Toolkit(Record):
+    """A CUDA toolkit, or the part of one that is there."""
+
+    origin: str  # "system", "environment"
+    kind: str  # "directory", "conda", "wheels", "debian"
+    version: str | None  # "13.0.2", "13.0" where no more is known
+    path: str
+    evidence: Evidence | None = None
+    nvcc: str | None = None
+    nvcc_version: str | None = None
+    headers: str | None = None  # the folder with cuda.h
+    libraries: list[str] = fresh(list)  # folders
+    host_compiler_limit: int | None = None  # newest GCC major that host_config.h takes
+    host_compiler_evidence: Evidence | None = None
+    clang_limit: int | None = None
+    chosen_by: list[str] = fresh(list)  # "CUDA_HOME", "CUDA_PATH", "PATH", "/usr/local/cuda", ...
+    claims: list[Evidence] = fresh(list)  # every statement of its version, to be compared
+
+
+class HostCompiler(Record):
+    """The C++ compiler that nvcc would run."""
+
+    path: str
+    version: str | None
+    kind: str = "gcc"  # "gcc", "clang"
+    chosen_by: str = "PATH"  # "NVCC_CCBIN", "CC", "PATH"
+
+
+class NvccChoice(Record):
+    """How torch.utils.cpp_extension would look for CUDA: CUDA_HOME, CUDA_PATH, nvcc, default."""
+
+    home: str | None = None
+    chosen_by: str | None = None
+    nvcc: str | None = None  # where the nvcc of that home should be
+    exists: bool = False
+    version: str | None = None
+    evidence: Evidence | None = None
+
+
+class Framework(Record):
+    """A package whose libraries use CUDA."""
+
+    name: str
+    version: str
+    cuda: str | None = None  # what it was built with; None: CPU only or unknown
+    cudnn: str | None = None  # what it will get at run time
+    nccl: str | None = None
+    archs: list[str] = fresh(list)  # "sm_90", "compute_120"
+    path: str = ""  # its package folder
+    variant: str = "cuda"  # "cuda", "cpu", "rocm", "unknown"
+    cudnn_built: str | None = None
+    nccl_built: str | None = None
+    cuda_evidence: Evidence | None = None
+    archs_evidence: Evidence | None = None
+    cudnn_evidence: Evidence | None = None
+    distribution: str | None = None
+    libraries: list[str] = fresh(list)  # its own shared libraries, the roots of the resolution
+    loads: list[str] = fresh(list)  # the CUDA libraries in its process, by path
+
+
+class Shadowed(Record):
+    """A file that the loader would have taken had an earlier rule not found another."""
+
+    path: str
+    rule: str
+    version: str | None = None
+
+
+class Resolution(Record):
+    """One DT_NEEDED entry, dlopen or preload, resolved as the loader would."""
+
+    soname: str
+    needed_by: str  # the file that asks
+    path: str | None  # None: found nowhere
+    rule: str  # loaded, preload, rpath, LD_LIBRARY_PATH, runpath, cache, default, absolute, none
+    detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder, a file
+    how: str = "needed"  # "needed", "dlopen", "preload"
+    optional: bool = False  # a dlopen that the caller survives
+    shadowed: list[Shadowed] = fresh(list)
+    searched: list[str] = fresh(list)
+
+
+class Library(Record):
+    """A CUDA library as this environment gets it."""
+
+    soname: str
+    path: str  # as found
+    version: str | None = None  # its own, "9.19.0"
+    provided_by: str | None = None  # "nvidia-cudnn-cu12 9.19.0.56", "libcudnn9-cuda-12 9.14.0.64-1"
+    found_by: str = ""  # the loader's rule
+    shadowed: list[Shadowed] = fresh(list)
+    family: str = ""  # "cublas", "cudnn", ...
+    cuda: str | None = None  # CUDA release it belongs to: "12.8" or "12"
+    real_path: str = ""  # links followed
+    needed_by: list[str] = fresh(list)
+    origin: str = "environment"  # "environment", "system", "framework"
+    version_evidence: Evidence | None = None
+    detail: str = ""  # the entry that matched: "$ORIGIN/../../nvidia/nccl/lib", a folder
+    own_copy: Shadowed | None = None  # the environment's, where this one comes from outside
+
+
+class LoadFault(Record):
+    """Why the loader refuses a library: what an import or a dlopen ends with."""
+
+    kind: str  # "not found", "version", "symbol", "rejected", "damaged"
+    library: str  # the file that wants it
+    message: str  # what the loader says, and so the ImportError
+    name: str = ""  # the library, version or symbol that is missing
+    version: str | None = None  # the symbol's
+    provider: str | None = None  # the file that should have had it
+    lazy: bool = False  # met at the first call, not at load
+    framework: str | None = None  # whose import meets it
+    optional: bool = False  # the import goes on without
+
+
+class FileFault(Record):
+    """A file that RECORD or conda-meta lists and the disk contradicts."""
+
+    distribution: str
+    file: str
+    what: str  # "missing", "hash", "size", "owners"
+    evidence: Evidence
+    owners: list[str] = fresh(list)
+
+
+class Facts(Record):
+    """Everything that the rules may look at."""
+
+    environment: Environment
+    root: str = "/"
+    driver: Driver = fresh(Driver)
+    toolkits: list[Toolkit] = fresh(list)
+    nvcc: NvccChoice = fresh(NvccChoice)
+    compiler: HostCompiler | None = None
+    distributions: list[Distribution] = fresh(list)
+    frameworks: list[Framework] = fresh(list)
+    libraries: list[Library] = fresh(list)
+    resolutions: list[Resolution] = fresh(list)
+    load_faults: list[LoadFault] = fresh(list)
+    file_faults: list[FileFault] = fresh(list)
+    problems: list[Problem] = fresh(list)
+    unsure: list[str] = fresh(list)  # steps that failed, so that silence about them means nothing
+    match: str | None = None  # --match: "system"
+    match_level: str = "minor"  # "major", "minor", "exact"
+
+    def distribution(self, name: str) -> Distribution | None:
+        """The installed distribution of this (normalised) name, or None."""
+        return next((d for d in self.distributions if d.name == name), None)
+
+    def framework(self, name: str) -> Framework | None:
+        """The framework of this name, or None."""
+        return next((f for f in self.frameworks if f.name == name), None)
+
+
+def public(record: Record, *fields: str) -> dict[str, Any]:
+    """The named fields as plain data: what the JSON schema promises, and no more."""
+    whole = record.to_dict()
+    return {name: whole[name] for name in fields}

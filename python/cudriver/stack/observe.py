@@ -1,0 +1,256 @@
+"""Asks an environment itself: its own Python imports the framework, and what is mapped is read.
+
+The import happens in a child process with a time limit and with the environment variables of the
+report; this process never loads anything. The child writes no bytecode.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cudriver.stack.record import Record, fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cudriver.stack.model import Facts
+
+TIME_LIMIT = 120.0  # seconds; a first import of PyTorch from a slow disk takes long
+OUTPUT_LIMIT = 8 << 20  # bytes of the child's answer
+
+# Runs in the inspected environment: no cudriver there, any Python from 3.6 on. What it finds goes
+# to a descriptor of its own, since imports may print. After the import it makes the calls by which
+# a framework loads the rest of its libraries; none of them needs a GPU.
+CHILD = r"""
+import importlib, json, os, sys
+fd, names = int(sys.argv[1]), sys.argv[2:]
+answer = {"imports": {}, "values": {}, "mapped": []}
+def call(key, get):
+    try:
+        answer["values"][key] = get()
+    except BaseException as error:
+        answer["values"][key] = None
+for name in names:
+    try:
+        module = importlib.import_module(name)
+    except BaseException as error:
+        answer["imports"][name] = "%s: %s" % (type(error).__name__, error)
+        continue
+    answer["imports"][name] = None
+    call(name + ".version", lambda: str(module.__version__))
+    if name == "torch":
+        call("torch.cuda", lambda: module.version.cuda)
+        call("torch.cudnn", lambda: module.backends.cudnn.version())
+        call("torch.nccl", lambda: list(module.cuda.nccl.version()))
+        call("torch.archs", lambda: module._C._cuda_getArchFlags().split())
+with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+    for line in maps:
+        fields = line.rstrip("\n").split(None, 5)
+        if len(fields) == 6 and fields[5].startswith("/") and fields[5] not in answer["mapped"]:
+            answer["mapped"].append(fields[5])
+with os.fdopen(fd, "w") as out:
+    json.dump(answer, out)
+"""
+
+
+class Row(Record):
+    """One value, predicted and observed. None: not known on that side."""
+
+    name: str
+    predicted: str | None
+    observed: str | None
+
+    @property
+    def agrees(self) -> bool:
+        """True where both sides say the same, or one has nothing to say."""
+        return self.predicted is None or self.observed is None or self.predicted == self.observed
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "agrees": self.agrees}
+
+
+class Observation(Record):
+    """What a child process saw."""
+
+    imports: dict[str, str | None] = fresh(dict)  # module: None, or the error it raised
+    rows: list[Row] = fresh(list)
+    error: str | None = None  # the child did not answer
+
+    @property
+    def differs(self) -> bool:
+        """True where a prediction was wrong or an import failed."""
+        return any(not row.agrees for row in self.rows) or any(
+            error is not None for error in self.imports.values()
+        )
+
+    def summary(self) -> str:
+        """One line."""
+        if self.error:
+            return self.error
+        failed = {name: error for name, error in self.imports.items() if error}
+        wrong = sum(not row.agrees for row in self.rows)
+        text = f"{len(self.rows)} values, {wrong or 'none'} differ{'s' if wrong == 1 else ''}"
+        return "; ".join([text, *(f"import {name}: {error}" for name, error in failed.items())])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "imports": dict(self.imports),
+            "rows": [row.to_dict() for row in self.rows],
+            "error": self.error,
+        }
+
+
+def observe(
+    facts: Facts,
+    *,
+    environ: Mapping[str, str] | None = None,
+    timeout: float = TIME_LIMIT,
+) -> Observation:
+    """Runs the environment's interpreter and compares what it says with `facts`.
+
+    environ: what the child gets (default: this process's). timeout: seconds. Raises ValueError
+    for an environment inside another root: its programs are not this machine's to run.
+    """
+    if facts.root != "/":
+        raise ValueError("an environment inside another root cannot be run here")
+    executable = facts.environment.executable
+    if executable is None:
+        return Observation(error=f"no interpreter in {facts.environment.prefix}")
+    modules = [framework.name for framework in facts.frameworks if framework.name in MODULES]
+    if not modules:
+        return Observation(error="no framework to import")
+    answer, error = _ask(executable, [MODULES[name] for name in modules], environ, timeout)
+    if answer is None:
+        return Observation(error=error)
+    return Observation(answer["imports"], list(_compare(facts, answer)))
+
+
+MODULES = {
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+    "cupy": "cupy",
+    "onnxruntime": "onnxruntime",
+    "tensorrt": "tensorrt",
+    "numba": "numba",
+}
+
+
+def _ask(
+    executable: str, modules: list[str], environ: Mapping[str, str] | None, timeout: float
+) -> tuple[dict[str, Any] | None, str | None]:
+    """(the child's answer, None) or (None, why there is none)."""
+    import json
+    import os
+    import signal
+    import subprocess
+    import tempfile
+    import threading
+
+    variables = dict(os.environ if environ is None else environ)
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    reader, writer = os.pipe()
+    pieces: list[bytes] = []
+
+    def drain() -> None:
+        left = OUTPUT_LIMIT
+        while left > 0 and (piece := os.read(reader, 1 << 16)):
+            pieces.append(piece)
+            left -= len(piece)
+
+    with tempfile.TemporaryDirectory(prefix="cudriver-") as folder:
+        try:
+            child = subprocess.Popen(
+                [executable, "-c", CHILD, str(writer), *modules],
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(reader)
+            os.close(writer)
+            return None, f"{executable} does not start: {error.strerror}"
+        os.close(writer)
+        thread = threading.Thread(target=drain, daemon=True)
+        thread.start()
+        try:
+            status = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return None, f"no answer within {timeout:g} s"
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+        thread.join(5.0)
+        if not thread.is_alive():
+            os.close(reader)
+    try:
+        return json.loads(b"".join(pieces)), None
+    except ValueError:
+        if status < 0:
+            return None, f"the interpreter died of {signal.Signals(-status).name}"
+        return None, f"the interpreter ended with status {status} and no answer"
+
+
+def _compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
+    values = answer["values"]
+    torch = facts.framework("torch")
+    if torch is not None and answer["imports"].get("torch", "") is None:
+        yield Row("torch.version.cuda", torch.cuda, values.get("torch.cuda"))
+        if torch.variant == "cuda":
+            yield Row("torch.backends.cudnn.version()", torch.cudnn, cudnn(values.get("torch.cudnn")))
+            yield Row("torch.cuda.nccl.version()", torch.nccl, dotted(values.get("torch.nccl")))
+            archs = values.get("torch.archs")
+            yield Row(
+                "arch list",
+                " ".join(sorted(torch.archs)) or None,
+                " ".join(sorted(archs)) if archs else None,
+            )
+    if any(answer["imports"].values()):
+        return  # half an import maps half of the libraries
+    predicted = {library.real_path or library.path: library for library in facts.libraries}
+    mapped = set(answer["mapped"])
+    names = {library.soname: path for path, library in predicted.items()}
+    for path, library in predicted.items():
+        if path in mapped:
+            yield Row(library.soname, path, path)
+        else:
+            # Not every library is loaded by an import; one that is, from elsewhere, differs.
+            other = [p for p in mapped if p.rpartition("/")[2] == path.rpartition("/")[2]]
+            if other:
+                yield Row(library.soname, path, sorted(other)[0])
+    for path in sorted(mapped - set(predicted)):
+        name = path.rpartition("/")[2]
+        if is_cuda_library(name) and name not in names:
+            yield Row(name, "(not predicted)", path)
+
+
+CUDA_STEMS = (
+    "libcudart", "libcublas", "libcudnn", "libcufft", "libcurand", "libcusolver", "libcusparse",
+    "libnccl", "libnvrtc", "libnvJitLink", "libcupti", "libnvToolsExt", "libcufile", "libnvshmem",
+    "libnvinfer", "libcutensor", "libnvfatbin", "libnvvm", "libcuda.so", "libcudss", "libnvjpeg",
+)  # fmt: skip
+
+
+def is_cuda_library(name: str) -> bool:
+    """True for a file name that is one of NVIDIA's libraries."""
+    return name.startswith(CUDA_STEMS)
+
+
+def cudnn(number: int | None) -> str | None:
+    """cuDNN's version number as text: 8907 is 8.9.7, 91002 is 9.10.2."""
+    if not number:
+        return None
+    major = 10000 if number >= 90000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
+
+
+def dotted(parts: list[int] | None) -> str | None:
+    """[2, 27, 3] as "2.27.3"."""
+    return ".".join(map(str, parts)) if parts else None

@@ -1,0 +1,187 @@
+"""What frameworks load by themselves before their own libraries, read from their sources.
+
+torch/__init__.py first loads libtorch_global_deps.so for everybody. It then preloads CUDA libraries
+from site-packages: since 2.6 always, where its own libcudart came along, and in every version where
+that first load failed. Which libraries, in which order and from which folders differs by version,
+so it is taken from the text of the very file, which is never run.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import TYPE_CHECKING
+
+from cudriver.stack.record import Record, fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cudriver.stack.process import Load, Process
+    from cudriver.stack.rootfs import Root
+
+SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
+
+_FUNCTION = re.compile(
+    r"^def (_load_global_deps|_preload_cuda_deps|_preload_cuda_lib|_get_cuda_dep_paths)\(.*?"
+    r"(?=^[^\s#)])",
+    re.MULTILINE | re.DOTALL,
+)
+_PAIR = re.compile(
+    r"""(?:\(\s*|cuda_libs\[)?['"](\w+)['"]\]?\s*[:,=]\s*['"](lib[\w.+-]+\.so[^'"]*)['"]"""
+)
+_CALL = re.compile(
+    r"""_preload_cuda_(?:deps|lib)\(\s*(?:['"](\w+)['"],\s*['"]([^'"]+)['"](,\s*required=False)?)?"""
+)
+_MAPS = re.compile(r"""['"]([^'"]+)['"] not in _maps""")
+
+
+class Preload(Record):
+    """One library that torch loads from sys.path: nvidia/FOLDER/lib/PATTERN."""
+
+    folder: str
+    pattern: str
+    required: bool = True
+
+
+class TorchPreloads(Record):
+    """What a torch/__init__.py does about CUDA libraries."""
+
+    always: list[Preload] = fresh(list)  # after libtorch_global_deps.so, errors are swallowed
+    needs_mapped: str = ""  # ... and only where a mapped file's name contains this
+    rescue: list[Preload] = fresh(list)  # where libtorch_global_deps.so failed
+    unified: bool = False  # nvidia/cuNN/lib is looked into as well
+
+
+def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
+    """The preloads in the text of a torch/__init__.py; none where it has no such code."""
+    # Comments may name libraries too.
+    text = re.sub(r"^[ \t]*#.*\n", "", text, flags=re.MULTILINE)
+    functions = {m[1]: m[0] for m in _FUNCTION.finditer(text + "\n.")}
+    found = TorchPreloads()
+    main = functions.get("_load_global_deps", "")
+    attempt, _, rescue = main.partition("except OSError")
+    shared = functions.get("_preload_cuda_deps", "")
+    listed = shared if "cuda_libs" in shared else rescue
+    found.rescue = _pairs(listed, cuda_major) if "_preload_cuda_" in rescue else []
+    maps = _MAPS.search(attempt)
+    if maps is not None:
+        found.needs_mapped = maps[1]
+        for folder, pattern, optional in _CALL.findall(attempt[maps.end() :]):
+            if folder:
+                found.always.append(Preload(folder, pattern, not optional))
+            else:
+                found.always += _pairs(shared, cuda_major)
+    paths = functions.get("_get_cuda_dep_paths", "") or shared
+    found.unified = re.search(r"""f['"]cu\{""", paths) is not None
+    return found
+
+
+def _pairs(text: str, cuda_major: int | None) -> list[Preload]:
+    """The (folder, pattern) pairs of a list or dictionary, and the single calls after it."""
+    found: list[Preload] = []
+    for match in _PAIR.finditer(text):
+        call = text[: match.start()].rstrip(" \n(").endswith(("_preload_cuda_lib", "_cuda_deps"))
+        if call:
+            end = text.find(")", match.end())
+            found.append(
+                Preload(match[1], match[2], "required=False" not in text[match.end() : end])
+            )
+        elif "cuda_libs[" in match[0] and (cuda_major or 0) < 12:
+            continue  # libcufile, which CUDA 11 lacks
+        else:
+            found.append(Preload(match[1], match[2]))
+    return found
+
+
+def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> list[Load]:
+    """`import torch` as far as the loader sees it: libtorch_global_deps.so, the preloads that
+    torch/__init__.py of this very version makes, then torch._C. `package` is the torch folder,
+    `sys_path` what sys.path will be (the site-packages folders do). Returns every dlopen made; the
+    last one is torch._C's, unless an earlier one ended the import.
+    """
+    root = process.loader.root
+    text = _text(root, f"{package}/__init__.py")
+    cuda = re.search(
+        r"^cuda\b[^=\n]*=\s*['\"](\d+)", _text(root, f"{package}/version.py"), re.MULTILINE
+    )
+    major = int(cuda[1]) if cuda else None
+    plan = read_torch(text, major)
+    folders = [*sys_path]
+    parent = package.rstrip("/").rpartition("/")[0]
+    if parent not in folders:
+        folders.append(parent)
+
+    loads: list[Load] = []
+    dependencies = f"{package}/lib/libtorch_global_deps.so"
+    if process.loader.is_file(dependencies):
+        first = process.dlopen(dependencies, everywhere=True)
+        loads.append(first)
+        if first.error is None:
+            if any(plan.needs_mapped in obj.path for obj in process.objects if plan.needs_mapped):
+                _preload(process, plan.always, plan.unified, major, folders, loads)
+        else:
+            names = [preload.pattern.partition(".")[0] for preload in plan.rescue]
+            if not any(name in first.error for name in names):
+                return loads
+            if not _preload(process, plan.rescue, plan.unified, major, folders, loads):
+                return loads
+            loads.append(process.dlopen(dependencies, everywhere=True))
+            if loads[-1].error is not None:
+                return loads
+    extension = _extension(root, package)
+    if extension is not None:
+        loads.append(process.dlopen(extension))
+    return loads
+
+
+def _preload(
+    process: Process,
+    preloads: Sequence[Preload],
+    unified: bool,
+    major: int | None,
+    folders: Sequence[str],
+    loads: list[Load],
+) -> bool:
+    """Loads one after the other; False where one is missing or fails, which ends the series."""
+    for preload in preloads:
+        path = _candidate(process.loader.root, preload, unified, major, folders)
+        if path is None:
+            if preload.required:
+                return False
+            continue
+        loads.append(process.dlopen(path))
+        if loads[-1].error is not None:
+            return False
+    return True
+
+
+def _candidate(
+    root: Root, preload: Preload, unified: bool, major: int | None, folders: Sequence[str]
+) -> str | None:
+    """The first match on sys.path. Of several in one folder torch takes glob's first."""
+    for folder in folders:
+        places = [f"{folder}/nvidia/{preload.folder}/lib"]
+        if unified and major is not None:
+            places.append(f"{folder}/nvidia/cu{major}/lib")
+        places.append(f"{folder}/{preload.folder}/lib")
+        for place in places:
+            for name in root.names(place):
+                if fnmatch.fnmatchcase(name, preload.pattern):
+                    return f"{place}/{name}"
+    return None
+
+
+def _extension(root: Root, package: str) -> str | None:
+    """torch._C's file, whatever Python it is for."""
+    for name in root.names(package):
+        if re.fullmatch(r"_C\.(?:cpython-\w+(?:-[\w-]+)?|abi3)\.so|_C\.so", name):
+            return f"{package}/{name}"
+    return None
+
+
+def _text(root: Root, path: str) -> str:
+    try:
+        return root.read(path, SOURCE_LIMIT).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,286 @@
+"""A process as the loader sees it: a program, what is mapped, and dlopen after dlopen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cudriver import _elf
+from cudriver.stack.loader import LOADED, Hit, LoadedObject, Loader, Search
+from cudriver.stack.record import Record, fresh
+from cudriver.stack.symbols import (
+    ABORT,
+    DAMAGED,
+    NOT_FOUND,
+    REJECTED,
+    SYMBOL,
+    VERSION,
+    Fault,
+    check_symbols,
+    check_versions,
+    relocation_order,
+)
+
+__all__ = [
+    "ABORT", "DAMAGED", "NOT_FOUND", "REJECTED", "SYMBOL", "VERSION",
+    "Fault", "Load", "Process", "load_graph",
+]  # fmt: skip
+
+PRELOAD_FILE = "/etc/ld.so.preload"
+
+
+class Load(Record):
+    """One dlopen, or the program's start."""
+
+    name: str
+    search: Search
+    object: LoadedObject | None = None  # None: the load failed
+    objects: list[LoadedObject] = fresh(list)  # newly mapped, in ld.so's order, also on failure
+    searches: list[Search] = fresh(list)  # every lookup it made
+    faults: list[Fault] = fresh(list)  # in ld.so's order: the first one is what the user sees
+    later: list[Fault] = fresh(list)  # lazy bindings that will fail when called
+
+    @property
+    def error(self) -> str | None:
+        """What dlerror() says; None: it loads."""
+        return self.faults[0].message if self.faults else None
+
+
+class Process:
+    """A running program. `objects` is ld.so's list, the program first.
+
+    A failed dlopen leaves nothing mapped, as in ld.so; its Load still tells what it had found.
+    `ignored` has ld.so's warnings about LD_PRELOAD.
+    """
+
+    def __init__(self, loader: Loader, executable: str, *, symbols: bool = True) -> None:
+        """executable: the program's file. symbols=False skips the look at symbols.
+
+        Raises ElfError where the program cannot be read.
+        """
+        self.loader = loader
+        self.symbols = symbols
+        self.objects: list[LoadedObject] = []
+        self.ignored: list[str] = []
+        self.scope: list[LoadedObject] = []  # global
+        self._names: dict[str, LoadedObject] = {}
+        self._inodes: dict[tuple[int, int], LoadedObject] = {}
+        executable = loader.absolute(executable)
+        real = loader.real_path(executable)
+        elf = loader.open(real)
+        loader.use_program(elf.interpreter, elf.machine)
+        self.main = LoadedObject(executable, real, elf, origin=_folder_of(real))
+        self.start = self._start(elf.interpreter)
+
+    # ---- what is mapped ----
+
+    def find(self, name: str) -> LoadedObject | None:
+        """The mapped object that a request for `name` (a SONAME, mostly) would get."""
+        return self._names.get(name)
+
+    def _enter(self, obj: LoadedObject) -> None:
+        self.objects.append(obj)
+        self._inodes.setdefault(self.loader.identity(obj.elf), obj)
+        for name in obj.names:
+            self._names.setdefault(name, obj)
+
+    def _forget(self, new: Sequence[LoadedObject]) -> None:
+        gone = {id(obj) for obj in new}
+        kept = [obj for obj in self.objects if id(obj) not in gone]
+        self.objects = []
+        self._names.clear()
+        self._inodes.clear()
+        for obj in kept:
+            self._enter(obj)
+
+    # ---- mapping ----
+
+    def _map(
+        self, name: str, asking: LoadedObject, load: Load, loader: LoadedObject | None
+    ) -> LoadedObject | None:
+        """Find `name` among the mapped objects, else by the rules. None: a fault is noted."""
+        known = self._names.get(name)
+        if known is not None:
+            return known
+        search = self.loader.search(name, asking, self.main)
+        load.searches.append(search)
+        if search.path is None or search.real_path is None:
+            load.faults.append(_search_fault(search, asking))
+            return None
+        elf = self.loader.open(search.path)
+        known = self._inodes.get(self.loader.identity(elf))
+        if known is not None:
+            known.names.add(name)
+            self._names.setdefault(name, known)
+            return known
+        obj = LoadedObject(
+            search.path,
+            search.real_path,
+            elf,
+            origin=_folder_of(self.loader.absolute(search.path)),
+            loader=loader,
+            search=search,
+        )
+        obj.names.add(name)
+        load.objects.append(obj)
+        self._enter(obj)
+        return obj
+
+    def _map_needed(self, roots: Sequence[LoadedObject], load: Load) -> list[LoadedObject]:
+        """Map what the roots need, breadth first. Returns the search list, roots first."""
+        found = list(roots)
+        seen = {id(obj) for obj in found}
+        for obj in found:  # grows
+            if not obj.linked:
+                obj.linked = True
+                for name in obj.elf.needed:
+                    child = self._map(name, obj, load, obj)
+                    obj.needed.append((name, child))
+                    if child is not None and id(child) not in seen:
+                        seen.add(id(child))
+                        found.append(child)
+                continue
+            for _, child in obj.needed:
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    found.append(child)
+        return found
+
+    # ---- the program ----
+
+    def _start(self, interpreter: str | None) -> Load:
+        main = self.main
+        load = Load(main.path, Search(main.path, None, main.path, main.real_path), main)
+        self._enter(main)
+        preloaded: list[LoadedObject] = []
+        if interpreter is not None:
+            self._map_interpreter(interpreter, load)
+        for name, source in self._preloads():
+            before = len(load.faults)
+            obj = self._map(name, main, load, main)
+            if obj is not None and obj not in preloaded:
+                preloaded.append(obj)
+            for fault in load.faults[before:]:
+                # Here ld.so prints the message without the system's words for errno.
+                reason = fault.message.partition(": ")[2]
+                if not reason.startswith("wrong ELF class"):
+                    reason = reason.partition(": ")[0]
+                self.ignored.append(
+                    f"ERROR: ld.so: object '{name}' from {source} cannot be preloaded "
+                    f"({reason}): ignored."
+                )
+            del load.faults[before:]
+        self.scope = self._map_needed([main, *preloaded], load)
+        # ld.so moves itself to where it is first needed.
+        self.objects = list(self.scope)
+        if not load.faults or load.faults[0].kind not in (NOT_FOUND, REJECTED):
+            load.faults += check_versions(self.objects, self.find)
+            if self.symbols:
+                now = bool(self.loader.environ.get("LD_BIND_NOW"))
+                faults, load.later = check_symbols(
+                    self.objects[::-1], self.scope, self.find, now=now
+                )
+                load.faults += faults
+        load.objects = list(self.objects)
+        return load
+
+    def _map_interpreter(self, path: str, load: Load) -> None:
+        """ld.so itself is mapped before anything else, and answers to its SONAME."""
+        try:
+            elf = self.loader.open(path)
+        except _elf.ElfError as error:
+            load.faults.append(Fault(NOT_FOUND, str(error), self.main.path, path))
+            return
+        real = self.loader.real_path(path)
+        self._enter(LoadedObject(path, real, elf, origin=_folder_of(path)))
+
+    def _preloads(self) -> list[tuple[str, str]]:
+        """(name, where it is asked for)"""
+        wanted = [
+            (name, "LD_PRELOAD")
+            for name in re.split("[ :]", self.loader.environ.get("LD_PRELOAD", ""))
+        ]
+        text = self.loader.root.text(PRELOAD_FILE) or ""
+        for line in text.splitlines():
+            wanted += [(n, PRELOAD_FILE) for n in re.split(r"[\s:]", line.partition("#")[0])]
+        return [(name, source) for name, source in wanted if name]
+
+    # ---- dlopen ----
+
+    def dlopen(
+        self,
+        name: str,
+        caller: LoadedObject | None = None,
+        *,
+        now: bool = True,
+        everywhere: bool = False,
+    ) -> Load:
+        """dlopen(name, RTLD_NOW or RTLD_LAZY | RTLD_GLOBAL where `everywhere`) from `caller`.
+
+        Python's import and ctypes.CDLL use RTLD_NOW; the caller is the interpreter (None), or
+        ctypes' own extension. What is found loads its needs as its own: a caller's DT_RPATH helps
+        to find `name`, not what `name` needs.
+        """
+        asking = caller or self.main
+        load = Load(name, Search(name, asking.path))
+        root = self._map(name, asking, load, None)
+        if load.searches:
+            load.search = load.searches[0]
+        if root is None:
+            return load
+        if not load.searches:
+            self._describe_mapped(load.search, root, asking)
+        searchlist = self._map_needed([root], load)
+        if not load.faults:
+            self._check(searchlist, load, now)
+        if load.faults:
+            self._forget(load.objects)
+            return load
+        load.object = root
+        if everywhere:
+            known = {id(obj) for obj in self.scope}
+            self.scope += [obj for obj in searchlist if id(obj) not in known]
+        return load
+
+    def _describe_mapped(self, search: Search, obj: LoadedObject, asking: LoadedObject) -> None:
+        """Fill in a lookup that ended at a mapped object; shadowed is what the rules had given."""
+        search.path, search.real_path, search.rule = obj.path, obj.real_path, LOADED
+        other = self.loader.search(search.name, asking, self.main)
+        hits = list(other.shadowed)
+        if other.path is not None and other.real_path is not None:
+            hits.insert(0, Hit(other.path, other.real_path, other.rule, other.entry, other.owner))
+        search.shadowed = [hit for hit in hits if hit.real_path != obj.real_path]
+
+    def _check(self, searchlist: list[LoadedObject], load: Load, now: bool) -> None:
+        new = {id(obj) for obj in load.objects}
+        load.faults += check_versions(load.objects, self.find)
+        if not self.symbols or not new:
+            return
+        known = {id(obj) for obj in self.scope}
+        scope = self.scope + [obj for obj in searchlist if id(obj) not in known]
+        order = [obj for obj in relocation_order(searchlist) if id(obj) in new]
+        faults, load.later = check_symbols(
+            order, scope, self.find, now=now or bool(self.loader.environ.get("LD_BIND_NOW"))
+        )
+        load.faults += faults
+
+
+def _search_fault(search: Search, asking: LoadedObject) -> Fault:
+    kind = NOT_FOUND
+    if search.damage is not None and search.damage.errno is None:
+        kind = REJECTED if search.damage.loader_text is not None else DAMAGED
+    elif search.rule != "none" and search.damage is None:
+        kind = REJECTED
+    return Fault(kind, search.error or "", asking.path, search.name)
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def load_graph(
+    loader: Loader, executable: str, entries: Sequence[str], *, symbols: bool = True
+) -> tuple[Process, list[Load]]:
+    """A process of `executable` that dlopens every entry in order, as `import` would."""
+    process = Process(loader, executable, symbols=symbols)
+    return process, [process.dlopen(entry) for entry in entries]

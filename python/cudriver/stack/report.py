@@ -1,0 +1,163 @@
+"""The outcome of a check: facts, findings and a verdict, in every form that people read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cudriver.stack.model import (
+    CONSISTENT,
+    ERROR,
+    MISMATCH,
+    SCHEMA,
+    UNKNOWN,
+    WARNING,
+    Driver,
+    Facts,
+    Finding,
+    Framework,
+    Library,
+    Toolkit,
+    public,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from cudriver.stack.observe import Observation
+
+EXIT_CODES = {CONSISTENT: 0, MISMATCH: 1, UNKNOWN: 3}
+
+ENVIRONMENT_FIELDS = ("prefix", "kind", "python")
+DRIVER_FIELDS = ("release", "kernel_release", "cuda", "path", "error")
+DEVICE_FIELDS = (
+    "index",
+    "name",
+    "uuid",
+    "pci_bus_id",
+    "compute_capability",
+    "memory",
+    "visible",
+    "assumed",
+)
+TOOLKIT_FIELDS = ("origin", "kind", "version", "path")
+FRAMEWORK_FIELDS = ("name", "version", "cuda", "cudnn", "nccl", "archs", "path")
+LIBRARY_FIELDS = ("soname", "version", "path", "provided_by", "found_by", "shadowed")
+
+
+class Report:
+    """What `cudriver.stack.inspect` returns. Read only; shows itself in a notebook.
+
+    strict: warnings count as mismatches too.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        findings: Iterable[Finding],
+        *,
+        strict: bool = False,
+        observation: Observation | None = None,
+    ) -> None:
+        self.facts = facts
+        self.findings: list[Finding] = list(findings)
+        self.strict = strict
+        self.observation = observation
+
+    @property
+    def prefix(self) -> str:
+        """The environment's folder, inside `facts.root`."""
+        return self.facts.environment.prefix
+
+    @property
+    def driver(self) -> Driver:
+        return self.facts.driver
+
+    @property
+    def toolkits(self) -> list[Toolkit]:
+        return self.facts.toolkits
+
+    @property
+    def frameworks(self) -> list[Framework]:
+        return self.facts.frameworks
+
+    @property
+    def libraries(self) -> list[Library]:
+        return self.facts.libraries
+
+    @property
+    def verdict(self) -> str:
+        """"consistent", "mismatch" or "unknown" (could not tell)."""
+        from cudriver.stack.rules import verdict
+
+        if self.strict and any(f.severity in (ERROR, WARNING) for f in self.findings):
+            return MISMATCH
+        if self.observation is not None and self.observation.differs:
+            return MISMATCH
+        return verdict(self.findings, self.facts)
+
+    @property
+    def exit_code(self) -> int:
+        """0 consistent, 1 mismatch, 3 could not tell."""
+        return EXIT_CODES[self.verdict]
+
+    def restricted(self, select: Collection[str], ignore: Collection[str]) -> Report:
+        """The same report with only the rules whose name starts with one of `select` (all where
+        that is empty) and with none of `ignore`: "CU303", or "CU3" for all of its hundred.
+        """
+        kept = [
+            finding
+            for finding in self.findings
+            if (not select or finding.rule.startswith(tuple(select)))
+            and not finding.rule.startswith(tuple(ignore))
+        ]
+        return Report(self.facts, kept, strict=self.strict, observation=self.observation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, by `data/report.schema.json`."""
+        facts = self.facts
+        data: dict[str, Any] = {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "environment": public(facts.environment, *ENVIRONMENT_FIELDS),
+            "driver": {
+                **public(facts.driver, *DRIVER_FIELDS),
+                "devices": [public(device, *DEVICE_FIELDS) for device in facts.driver.devices],
+            },
+            "toolkits": [public(toolkit, *TOOLKIT_FIELDS) for toolkit in facts.toolkits],
+            "frameworks": [public(framework, *FRAMEWORK_FIELDS) for framework in facts.frameworks],
+            "libraries": [public(library, *LIBRARY_FIELDS) for library in facts.libraries],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "problems": [problem.to_dict() for problem in facts.problems],
+        }
+        if facts.root != "/":
+            data["environment"]["root"] = facts.root
+        if self.observation is not None:
+            data["observation"] = self.observation.to_dict()
+        return data
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """JSON, version 1. Text that is not Unicode in a file name is escaped, never lost."""
+        import json
+
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
+        """What the terminal shows."""
+        from cudriver.stack.report_text import Style, render
+
+        return render(self, Style(width=width, colour=colour), verbose=verbose)
+
+    def to_html(self) -> str:
+        """A whole page in one file: no script, nothing loaded from elsewhere."""
+        from cudriver.stack.report_html import page
+
+        return page([self])
+
+    def _repr_html_(self) -> str:
+        from cudriver.stack.report_html import fragment
+
+        return fragment(self)
+
+    def __repr__(self) -> str:
+        findings = ", ".join(dict.fromkeys(f.rule for f in self.findings)) or "no findings"
+        return f"<Report of {self.prefix}: {self.verdict}, {findings}>"

@@ -1,0 +1,208 @@
+"""A report as HTML: one file, no script, nothing loaded from elsewhere, every value escaped."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN
+from cudriver.stack.report_text import RANK, components, is_command, short_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cudriver.stack.model import Evidence, Facts, Finding, Library
+    from cudriver.stack.report import Report
+
+VERDICTS = {
+    CONSISTENT: ("good", "consistent"),
+    UNKNOWN: ("doubt", "could not tell"),
+    "mismatch": ("bad", "mismatch"),
+}
+CLASSES = {"ok": "good", NOTE: "good", "warning": "doubt", ERROR: "bad"}
+MARKS = {"good": "✓", "doubt": "!", "bad": "✗"}
+
+STYLE = """
+.cudriver{--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--code:#f3f5f8;
+--good:#18794e;--doubt:#946300;--bad:#c0262d;--note:#1f66b0;
+color:var(--ink);background:var(--page);font:15px/1.5 system-ui,sans-serif;max-width:62rem;
+text-align:left}
+.cudriver h1,.cudriver h2,.cudriver h3{font-weight:600;line-height:1.25;margin:0;color:inherit}
+.cudriver h1{font-size:1.3rem;overflow-wrap:anywhere}
+.cudriver h2{font-size:1.05rem;margin:1.8rem 0 .5rem}
+.cudriver h3{font-size:1rem}
+.cudriver p{margin:.3rem 0}
+.cudriver .soft{color:var(--soft)}
+.cudriver .verdict{display:inline-block;margin:.6rem 0 .4rem;padding:.15rem .7rem;
+border-radius:1rem;color:#fff;font-weight:600}
+.cudriver .verdict.good{background:#18794e}.cudriver .verdict.doubt{background:#946300}
+.cudriver .verdict.bad{background:#c0262d}
+.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit}
+.cudriver th,.cudriver td{text-align:left;vertical-align:top;padding:.35rem .8rem .35rem 0;
+border-bottom:1px solid var(--line);overflow-wrap:anywhere;background:none;color:inherit}
+.cudriver thead th{color:var(--soft);font-weight:500;font-size:.85rem}
+.cudriver tbody th{font-weight:600}
+.cudriver thead th,.cudriver .whole{overflow-wrap:normal;white-space:nowrap}
+.cudriver .mark{width:1.6rem;font-weight:700;padding-right:0}
+.cudriver .mark.good,.cudriver .tag.good{color:var(--good)}
+.cudriver .mark.doubt,.cudriver .tag.doubt{color:var(--doubt)}
+.cudriver .mark.bad,.cudriver .tag.bad{color:var(--bad)}
+.cudriver .tag.note{color:var(--note)}
+.cudriver article{border:1px solid var(--line);border-left-width:4px;border-radius:6px;
+padding:.7rem 1rem;margin:.7rem 0}
+.cudriver article.bad{border-left-color:var(--bad)}
+.cudriver article.doubt{border-left-color:var(--doubt)}
+.cudriver article.note{border-left-color:var(--note)}
+.cudriver .tag{font-weight:700;font-size:.85rem;margin-right:.6rem}
+.cudriver dl{display:grid;grid-template-columns:4.5rem 1fr;gap:.3rem .6rem;margin:.6rem 0 0}
+.cudriver dt{color:var(--soft)}
+.cudriver dd{margin:0;min-width:0}
+.cudriver code,.cudriver pre{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
+color:inherit;background:none;overflow-wrap:anywhere}
+.cudriver pre{background:var(--code);border-radius:4px;padding:.4rem .6rem;margin:0 0 .3rem;
+white-space:pre-wrap}
+.cudriver details{margin-top:1.4rem}
+.cudriver summary{cursor:pointer;font-weight:600}
+@media (prefers-color-scheme:dark){.cudriver.page{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;
+--page:#14181e;--code:#1f252d;--good:#4cc38a;--doubt:#f0b429;--bad:#ff7b7f;--note:#70b8ff}}
+"""
+PAGE_STYLE = """
+html{color-scheme:light dark}
+body{margin:0;padding:2rem 1.2rem}
+@media (prefers-color-scheme:light){body{background:#fff}}
+@media (prefers-color-scheme:dark){body{background:#14181e}}
+.cudriver.page{margin:0 auto 3rem}
+"""
+
+
+def page(reports: Sequence[Report]) -> str:
+    """A whole document, one section a report."""
+    title = "CUDA stack of " + ", ".join(report.prefix for report in reports)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_text(title)}</title><style>{STYLE}{PAGE_STYLE}</style></head>\n<body>"
+        + "\n".join(_section(report, "cudriver page") for report in reports)
+        + "</body></html>\n"
+    )
+
+
+def fragment(report: Report) -> str:
+    """For a notebook's cell: the section with its style."""
+    return f"<style>{STYLE}</style>{_section(report, 'cudriver')}"
+
+
+def _section(report: Report, classes: str) -> str:
+    facts = report.facts
+    style, verdict = VERDICTS[report.verdict]
+    about = [facts.environment.kind]
+    if facts.environment.python:
+        about.append(f"Python {facts.environment.python}")
+    if facts.root != "/":
+        about.append(f"in {facts.root}")
+    findings = sorted(report.findings, key=lambda finding: RANK[finding.severity])
+    parts = [
+        f'<section class="{classes}"><h1>{_text(report.prefix)}</h1>',
+        f'<p class="soft">{_text(", ".join(about))}</p>',
+        f'<span class="verdict {style}">{_text(verdict)}</span>',
+        _components(report),
+    ]
+    if findings:
+        parts.append("<h2>Findings</h2>")
+        parts += [_finding(finding, facts) for finding in findings]
+    if report.observation is not None:
+        parts.append(_observation(report))
+    if facts.problems:
+        rows = "".join(
+            f"<li><code>{_text(problem.file)}</code> {_text(problem.text)}</li>"
+            for problem in facts.problems
+        )
+        parts.append(f"<h2>Not readable</h2><ul>{rows}</ul>")
+    parts.append(_libraries(report.libraries, facts))
+    parts.append("</section>")
+    return "".join(parts)
+
+
+def _components(report: Report) -> str:
+    rows = []
+    for label, severity, text in components(report):
+        style = CLASSES[severity]
+        rows.append(
+            f'<tr><td class="mark {style}">{MARKS[style]}</td><th>{_text(label)}</th>'
+            f"<td>{_text(text)}</td></tr>"
+        )
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _finding(finding: Finding, facts: Facts) -> str:
+    style = "note" if finding.severity == NOTE else CLASSES[finding.severity]
+    rows = []
+    if finding.predicts:
+        rows.append(("says", f"<pre>{_text(finding.predicts)}</pre>"))
+    if finding.evidence:
+        rows.append(("seen", "".join(_evidence(item, facts) for item in finding.evidence)))
+    if finding.fix:
+        rows.append(("mend", "".join(map(_fix, finding.fix))))
+    body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+    return (
+        f'<article class="{style}"><h3><span class="tag {style}">{_text(finding.rule)} '
+        f"{_text(finding.severity)}</span>{_text(finding.title)}</h3>"
+        f"{f'<dl>{body}</dl>' if body else ''}</article>"
+    )
+
+
+def _fix(text: str) -> str:
+    return f"<pre>{_text(text)}</pre>" if is_command(text) else f"<p>{_text(text)}</p>"
+
+
+def _evidence(evidence: Evidence, facts: Facts) -> str:
+    place = short_path(facts, evidence.file)
+    if evidence.line is not None:
+        place += f":{evidence.line}"
+    value = f' <span class="soft">{_text(evidence.value)}</span>' if evidence.value else ""
+    return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
+
+
+def _libraries(libraries: Iterable[Library], facts: Facts) -> str:
+    rows = []
+    for library in libraries:
+        shadowed = "<br>".join(
+            f"<code>{_text(short_path(facts, other.path))}</code> "
+            f'<span class="soft">{_text(other.version or "")} {_text(other.rule)}</span>'
+            for other in library.shadowed
+        )
+        rows.append(
+            f"<tr><th>{_text(library.soname)}</th><td class="whole">{_text(library.version or '')}</td>"
+            f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
+            f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>'
+            f"<td>{_text(library.found_by)}</td><td>{shadowed}</td></tr>"
+        )
+    if not rows:
+        return ""
+    head = "".join(f"<th>{name}</th>" for name in ("library", "version", "file", "found by", "shadows"))
+    return (
+        f"<details><summary>{len(rows)} CUDA libraries</summary><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></details>"
+    )
+
+
+def _observation(report: Report) -> str:
+    observation = report.observation
+    if observation is None:
+        return ""
+    rows = "".join(
+        f'<tr><td class="mark {"good" if row.agrees else "bad"}">{"✓" if row.agrees else "✗"}</td>'
+        f"<th>{_text(row.name)}</th><td>{_text(row.predicted or '-')}</td>"
+        f"<td>{_text(row.observed or '-')}</td></tr>"
+        for row in observation.rows
+    )
+    return (
+        f"<h2>Observed</h2><p>{_text(observation.summary())}</p><table><thead><tr><th></th><th></th>"
+        f"<th>predicted</th><th>observed</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _text(value: str) -> str:
+    """Escaped; characters that no XML or UTF-8 text may hold are shown as their code."""
+    clean = "".join(c if c in "\t\n" or ord(c) >= 32 and not 0xD800 <= ord(c) < 0xE000 else f"\\x{ord(c):02x}" for c in value)
+    return escape(clean, quote=True)

@@ -1,0 +1,445 @@
+"""A report for people at a terminal: a line a component, a block a finding, the verdict.
+
+Nothing is wider than `Style.width` except a path that is. Quiet when all is well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cudriver.stack.model import Evidence, Facts, Finding, Library
+    from cudriver.stack.report import Report
+
+COLOURS = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "cyan": "36",
+}
+SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
+RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
+MARKS = {"ok": "✓", NOTE: "✓", WARNING: "!", ERROR: "✗"}
+PLAIN_MARKS = {"ok": "+", NOTE: "+", WARNING: "!", ERROR: "x"}
+LABEL = 12  # columns of the left-hand names
+EVIDENCE_SHOWN = 6
+
+
+class Style:
+    """How to write: columns, colour, and whether the stream can show a tick."""
+
+    def __init__(self, *, width: int = 80, colour: bool = False, plain: bool = False) -> None:
+        self.width = width
+        self.colour = colour
+        self.marks = PLAIN_MARKS if plain else MARKS
+
+    def paint(self, text: str, *names: str) -> str:
+        """`text` in these colours, or as it is."""
+        if not self.colour or not text:
+            return text
+        return f"\x1b[{';'.join(COLOURS[name] for name in names)}m{text}\x1b[0m"
+
+    def mark(self, severity: str) -> str:
+        """The sign in front of a component."""
+        colour = SEVERITY_COLOUR[severity] if severity in (ERROR, WARNING) else "green"
+        return self.paint(self.marks[severity], colour)
+
+
+def render(report: Report, style: Style, *, verbose: bool = False) -> str:
+    """The whole report; ends with a newline."""
+    lines = [*_heading(report.facts, style), ""]
+    for label, severity, text in components(report):
+        lines += _component(label, severity, text, style)
+    if verbose:
+        lines += ["", *_library_table(report, style)]
+    ranked = sorted(report.findings, key=lambda finding: RANK[finding.severity])
+    for finding in ranked:
+        if finding.severity != NOTE or verbose:
+            lines += ["", *_finding(finding, report.facts, style)]
+    notes = [finding for finding in ranked if finding.severity == NOTE]
+    if notes and not verbose:
+        lines.append("")
+        for note in notes:
+            lines += _note(note, style)
+    if report.facts.problems:
+        lines += ["", *_problems(report.facts, style, verbose)]
+    if report.observation is not None:
+        lines += ["", *observation_lines(report, style, verbose)]
+    lines += ["", verdict_line(report, style)]
+    return "\n".join(lines) + "\n"
+
+
+def components(report: Report) -> list[tuple[str, str, str]]:
+    """(name, worst severity, one line) for the driver, toolkits, each framework, the libraries."""
+    facts = report.facts
+    lines = [
+        ("driver", _worst(report, "CU1", "CU5"), driver_line(facts)),
+        ("toolkit", _worst(report, "CU2"), toolkit_line(facts)),
+    ]
+    packages = _worst(report, "CU4")
+    for framework in facts.frameworks:
+        about = _about(report, framework.name)
+        lines.append((framework.name, about or "ok", framework_line(facts, framework.name)))
+    if not facts.frameworks:
+        lines.append(("frameworks", packages, "none that uses CUDA"))
+    elif packages in (ERROR, WARNING) and not any(s == packages for _, s, _ in lines[2:]):
+        name, _, text = lines[2]
+        lines[2] = (name, packages, text)
+    lines.append(("libraries", _worst(report, "CU3"), libraries_line(facts)))
+    return lines
+
+
+def driver_line(facts: Facts) -> str:
+    """Release, CUDA version and devices."""
+    driver = facts.driver
+    if driver.release is None and driver.path is None and driver.cuda is None:
+        text = driver.error or "none"
+    else:
+        text = driver.release or "release unknown"
+        if driver.cuda:
+            text += f", up to CUDA {driver.cuda}"
+        if driver.kind not in ("native", "wsl", "tegra"):
+            text += f" ({driver.kind} library)"
+        if driver.kernel_release and driver.kernel_release != driver.release:
+            text += f", kernel module {driver.kernel_release}"
+        if driver.error:
+            text += f"; {driver.error}"
+    if driver.assumed:
+        text += " (assumed)"
+    names: dict[str, int] = {}
+    for device in driver.devices:
+        capability = f" ({device.compute_capability})" if device.compute_capability else ""
+        name = f"{device.name or 'GPU'}{capability}{'' if device.visible else ', hidden'}"
+        names[name] = names.get(name, 0) + 1
+    if names:
+        gpus = "; ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())
+        text += f"; {gpus}"
+    return text
+
+
+def toolkit_line(facts: Facts) -> str:
+    """The environment's toolkit, then the system's."""
+    inside = [t for t in facts.toolkits if t.origin == "environment"]
+    system = [t for t in facts.toolkits if t.origin == "system"]
+    parts = []
+    if inside:
+        of = ", ".join(f"{t.version or 'unknown version'} ({t.kind})" for t in inside)
+        parts.append(f"environment {of}")
+    else:
+        parts.append("none in the environment")
+    if system:
+        of = ", ".join(f"{t.version or 'unknown version'} at {t.path}" for t in system)
+        parts.append(f"system {of}")
+    else:
+        parts.append("none on the system")
+    return "; ".join(parts)
+
+
+def framework_line(facts: Facts, name: str) -> str:
+    """Version, and what of CUDA it has."""
+    framework = next(f for f in facts.frameworks if f.name == name)
+    if framework.variant == "cpu":
+        return f"{framework.version}, CPU only"
+    if framework.variant == "rocm":
+        return f"{framework.version}, for ROCm"
+    parts = [
+        f"{label} {value}"
+        for label, value in (
+            ("CUDA", framework.cuda),
+            ("cuDNN", framework.cudnn),
+            ("NCCL", framework.nccl),
+        )
+        if value
+    ]
+    text = framework.version
+    if parts:
+        text += ": " + ", ".join(parts)
+    return text
+
+
+def libraries_line(facts: Facts) -> str:
+    """How many CUDA libraries, where they come from, and what of the system stays unused."""
+    libraries = [library for library in facts.libraries if library.family != "driver"]
+    if not libraries:
+        return "no CUDA libraries"
+    outside = [library for library in libraries if library.origin == "system"]
+    missing = {r.soname for r in facts.resolutions if r.path is None and not r.optional}
+    if not outside:
+        text = f"{len(libraries)}, all from the environment"
+    elif len(outside) == len(libraries):
+        text = f"{len(libraries)}, all from the system"
+    else:
+        text = f"{len(libraries)}, of them from the system: {_some(l.soname for l in outside)}"
+    if missing:
+        text += f"; not found: {_some(sorted(missing))}"
+    unused = []
+    for library in libraries:
+        for other in library.shadowed:
+            if library.origin != "system" and not _inside(facts, other.path):
+                unused.append(f"{library.soname} {other.version or ''}".rstrip())
+                break
+    if unused:
+        text += f"; unused on the system: {_some(unused)}"
+    return text
+
+
+def verdict_line(report: Report, style: Style) -> str:
+    """The last line."""
+    errors = sum(f.severity == ERROR for f in report.findings)
+    warnings = sum(f.severity == WARNING for f in report.findings)
+    counts = ", ".join(
+        f"{n} {word}{'s' if n > 1 else ''}"
+        for n, word in ((errors, "error"), (warnings, "warning"))
+        if n
+    )
+    verdict = report.verdict
+    if verdict == CONSISTENT:
+        text = style.paint("consistent", "green", "bold")
+        return f"{text} ({counts})" if counts else text
+    rules = list(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
+    more = f"; cudriver explain {rules[0]}" if rules else ""
+    if verdict == UNKNOWN:
+        return style.paint("could not tell", "yellow", "bold") + (f" ({counts})" if counts else "") + more
+    return style.paint("mismatch", "red", "bold") + (f": {counts}" if counts else "") + more
+
+
+def one_line(report: Report, style: Style) -> str:
+    """An environment in a line, for --all."""
+    facts = report.facts
+    frameworks = ", ".join(
+        f"{f.name} {f.version}" + (f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
+        for f in facts.frameworks
+    )
+    rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
+    severity = {CONSISTENT: "ok", UNKNOWN: WARNING}.get(report.verdict, ERROR)
+    text = clean(f"{report.prefix}  {frameworks or 'no framework that uses CUDA'}")
+    return f"{style.mark(severity)} {text}" + (f"  {style.paint(rules, 'red')}" if rules else "")
+
+
+def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:
+    """Prediction and observation, side by side."""
+    observation = report.observation
+    if observation is None:
+        return []
+    first, *rest = wrap(observation.summary(), style.width - 10)
+    lines = [f"{style.paint('observed', 'bold')}  {first}", *(" " * 10 + line for line in rest)]
+    for row in observation.rows:
+        if row.agrees and not verbose:
+            continue
+        lines.append(f"  {clean(row.name)}: {'same' if row.agrees else style.paint('differs', 'red')}")
+        lines.append(f"    predicted  {clean(row.predicted or '-')}")
+        lines.append(f"    observed   {clean(row.observed or '-')}")
+    return lines
+
+
+def short_path(facts: Facts, path: str) -> str:
+    """A path inside the environment without the prefix; any other as it is."""
+    for folder in sorted(facts.environment.site_packages, key=len, reverse=True):
+        if path.startswith(folder + "/"):
+            return clean("site-packages/" + path[len(folder) + 1 :])
+    prefix = facts.environment.prefix
+    if len(prefix) > 1 and path.startswith(prefix + "/"):
+        return clean(path[len(prefix) + 1 :])
+    return clean(path)
+
+
+def clean(text: str) -> str:
+    """Control characters as their codes: a file's content must not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or ord(c) > 0xFF else f"\\x{ord(c):02x}" for c in text)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Words in lines of at most `width`; a longer word has a line of its own."""
+    lines: list[str] = []
+    for word in map(clean, text.split()):
+        if lines and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += " " + word
+        else:
+            lines.append(word)
+    return lines or [""]
+
+
+def wrap_command(command: str, width: int) -> list[str]:
+    """A shell command in lines that can be pasted as they stand."""
+    words = _shell_words(clean(command))
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 1 + len(word) <= width - 2:
+            lines[-1] += " " + word
+        else:
+            lines.append(word if not lines else "  " + word)
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def _shell_words(command: str) -> list[str]:
+    """Split at blanks outside quotes, the quotes kept."""
+    words, quote = [""], ""
+    for character in command:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == " ":
+            if words[-1]:
+                words.append("")
+            continue
+        words[-1] += character
+    return [word for word in words if word] or [command]
+
+
+def is_command(text: str) -> bool:
+    """True for a line of a fix that is to be typed, False for one that is to be read."""
+    return "\n" not in text and not text.rstrip().endswith((".", ":")) and " " in text.strip()
+
+
+def _heading(facts: Facts, style: Style) -> list[str]:
+    environment = facts.environment
+    about = [environment.kind]
+    if environment.python:
+        about.append(f"Python {environment.python}")
+    if facts.root != "/":
+        about.append(f"in {facts.root}")
+    prefix, details = clean(environment.prefix), f"({', '.join(about)})"
+    if len(prefix) + 1 + len(clean(details)) <= style.width:
+        return [f"{style.paint(prefix, 'bold')} {clean(details)}"]
+    return [style.paint(prefix, "bold"), *wrap(details, style.width)]
+
+
+def _component(label: str, severity: str, text: str, style: Style) -> list[str]:
+    first, *rest = _wrap_clauses(text, style.width - LABEL - 4)
+    lines = [f"{style.mark(severity)} {clean(label):<{LABEL}}  {first}"]
+    return lines + [" " * (LABEL + 4) + line for line in rest]
+
+
+def _wrap_clauses(text: str, width: int) -> list[str]:
+    """As `wrap`, but a clause that fits a line is kept in one."""
+    lines: list[str] = []
+    *clauses, last = clean(text).split("; ")
+    for clause in [*(clause + ";" for clause in clauses), last]:
+        if lines and len(lines[-1]) + 1 + len(clause) <= width:
+            lines[-1] += " " + clause
+        else:
+            lines += wrap(clause, width)
+    return lines
+
+
+def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
+    tag = f"{finding.severity} {finding.rule}"
+    colour = SEVERITY_COLOUR[finding.severity]
+    first, *rest = wrap(finding.title, style.width - len(tag) - 2)
+    lines = [f"{style.paint(tag, colour, 'bold')}  {first}"]
+    lines += [" " * (len(tag) + 2) + line for line in rest]
+    indent, room = 8, style.width - 8
+    if finding.predicts:
+        lines += _labelled("says", wrap(finding.predicts, room), indent, style)
+    shown: list[str] = []
+    for evidence in finding.evidence[:EVIDENCE_SHOWN]:
+        shown += _evidence(evidence, facts, room)
+    if len(finding.evidence) > EVIDENCE_SHOWN:
+        shown.append(f"and {len(finding.evidence) - EVIDENCE_SHOWN} more (--json has them all)")
+    if shown:
+        lines += _labelled("seen", shown, indent, style)
+    fixes: list[str] = []
+    for fix in finding.fix:
+        fixes += wrap_command(fix, room) if is_command(fix) else wrap(fix, room)
+    if fixes:
+        lines += _labelled("mend", fixes, indent, style)
+    return lines
+
+
+def _labelled(label: str, texts: Sequence[str], indent: int, style: Style) -> list[str]:
+    head = "  " + style.paint(f"{label:<{indent - 2}}", "dim") + texts[0]
+    return [head, *(" " * indent + text for text in texts[1:])]
+
+
+def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
+    place = short_path(facts, evidence.file)
+    if evidence.line is not None:
+        place += f":{evidence.line}"
+    value = clean(evidence.value.strip())
+    if not value:
+        return [place]
+    if len(place) + 2 + len(value) <= room:
+        return [f"{place}  {value}"]
+    return [place, *("  " + line for line in wrap(value, room - 2))]
+
+
+def _note(finding: Finding, style: Style) -> list[str]:
+    tag = f"note {finding.rule}"
+    first, *rest = wrap(finding.title, style.width - len(tag) - 2)
+    return [
+        f"{style.paint(tag, 'cyan')}  {first}",
+        *(" " * (len(tag) + 2) + line for line in rest),
+    ]
+
+
+def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
+    lines = []
+    shown = facts.problems if verbose else facts.problems[:3]
+    for problem in shown:
+        place = short_path(facts, problem.file) + (f":{problem.line}" if problem.line else "")
+        lines += wrap(f"unreadable  {place}: {problem.text}", style.width)
+    if len(shown) < len(facts.problems):
+        lines.append(f"            and {len(facts.problems) - len(shown)} more (-v)")
+    return lines
+
+
+def _library_table(report: Report, style: Style) -> list[str]:
+    lines = []
+    for library in report.libraries:
+        lines += library_lines(library, report.facts, style)
+    return lines
+
+
+def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
+    """A library: name and version, its file, the rule that found it, what that shadows."""
+    head = f"{library.soname} {library.version or ''}"
+    if library.provided_by:
+        head += f" ({library.provided_by})"
+    first, *more = wrap(head, style.width - 4)
+    lines = [style.paint(first, "bold"), *("    " + line for line in more)]
+    lines.append(f"    {short_path(facts, library.path)}")
+    if library.found_by:
+        lines += _hanging("by " + library.found_by, style)
+    for other in library.shadowed:
+        place = short_path(facts, other.path)
+        lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
+    return lines
+
+
+def _hanging(text: str, style: Style) -> list[str]:
+    first, *rest = wrap(text, style.width - 6)
+    return ["    " + first, *("      " + line for line in rest)]
+
+
+def _worst(report: Report, *families: str) -> str:
+    ranks = [RANK[f.severity] for f in report.findings if f.rule.startswith(families)]
+    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), "ok")
+
+
+def _about(report: Report, name: str) -> str | None:
+    """The worst severity among package findings that name this framework."""
+    ranks = [
+        RANK[f.severity]
+        for f in report.findings
+        if f.rule.startswith(("CU4", "CU5")) and name in f.title.lower().replace(",", " ").split()
+    ]
+    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2))
+
+
+def _inside(facts: Facts, path: str) -> bool:
+    return path.startswith(facts.environment.prefix.rstrip("/") + "/")
+
+
+def _some(names: Iterable[str], limit: int = 3) -> str:
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -1,0 +1,74 @@
+"""The rules: each a function from facts to findings, by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from cudriver.stack.model import (
+    CONSISTENT,
+    ERROR,
+    MISMATCH,
+    NOTE,
+    UNKNOWN,
+    WARNING,
+    Evidence,
+    Facts,
+    Finding,
+)
+
+Rule = Callable[[Facts], Iterable[Finding]]
+
+_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
+CRASHED = "could not be checked"
+
+
+def registry() -> dict[str, Rule]:
+    """Every rule, in order of its number."""
+    from cudriver.stack.rules import cu1, cu2, cu3, cu4, cu5
+
+    rules: dict[str, Rule] = {}
+    for module in (cu1, cu2, cu3, cu4, cu5):
+        rules.update(module.RULES)
+    return dict(sorted(rules.items()))
+
+
+def judge(facts: Facts, rules: dict[str, Rule] | None = None) -> list[Finding]:
+    """What all rules find, the worst first. A rule that fails is a finding, and the others run."""
+    findings: list[Finding] = []
+    for number, rule in (registry() if rules is None else rules).items():
+        try:
+            findings.extend(rule(facts))
+        except Exception as error:
+            findings.append(_crash(number, error))
+    findings.sort(key=lambda f: (_ORDER[f.severity], f.rule))
+    return findings
+
+
+def _crash(number: str, error: Exception) -> Finding:
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    evidence = []
+    if where is not None:
+        file = where.tb_frame.f_code.co_filename
+        evidence = [Evidence(file, where.tb_lineno, f"{type(error).__name__}: {error}")]
+    title = f"{number} {CRASHED}: {type(error).__name__}: {error}"
+    fix = ["report this as a bug of cudriver, with the output of `cudriver check --json`"]
+    return Finding(number, WARNING, title, evidence, None, fix)
+
+
+def verdict(findings: Iterable[Finding], facts: Facts) -> str:
+    """"mismatch" with an error, "unknown" where something decisive could not be told."""
+    findings = list(findings)
+    if any(f.severity == ERROR for f in findings):
+        return MISMATCH
+    if facts.unsure or any(f" {CRASHED}: " in f.title for f in findings):
+        return UNKNOWN
+    if facts.match is not None:
+        from cudriver.stack.rules.cu2 import environment_cuda, system_cuda
+
+        if environment_cuda(facts) is None or system_cuda(facts) is None:
+            return UNKNOWN
+    if facts.environment.python is None and not facts.distributions:
+        return UNKNOWN
+    return CONSISTENT

@@ -1,0 +1,409 @@
+"""CU3: libraries: which file is used, and whether they fit together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from cudriver.stack.collect.file_version import describe, split
+from cudriver.stack.collect.frameworks import CUDA_LIBRARY
+from cudriver.stack.model import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Distribution,
+    Evidence,
+    Facts,
+    Finding,
+    Library,
+    LoadFault,
+
+)
+from cudriver.stack.rules import fix
+from cudriver.stack.versions import cut, minor
+
+DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libcuda.so", "libnvcuvid.so.1", "libnvidia-encode.so.1")
+CORE = ("torch", "torchvision", "torchaudio", "tensorflow")
+# Libraries and modules that a package does without.
+SPARE = re.compile(r"providers_tensorrt|nvshmem|cutensornet|providers_(?:openvino|rocm|migraphx)|_mpi|gds")
+FAMILIES = ("cublas", "cufft", "cusolver", "npp")
+
+
+def _said(library: Library) -> Evidence:
+    version = library.version or "unknown version"
+    return library.version_evidence or Evidence(library.path, None, version)
+
+
+def _file(library: Library) -> Evidence:
+    return Evidence(library.path, None, f"{library.version or 'unknown version'}, by {library.found_by}")
+
+
+def pinned(facts: Facts, family: str, cuda: str | None = None) -> tuple[Distribution, str] | None:
+    """The installed wheel of a library family, and the version that a framework pins of it."""
+    for dist in facts.distributions:
+        for requirement in dist.requires:
+            stem = re.sub(r"-cu\d+\Z", "", requirement.name)
+            match = re.match(r"==\s*([0-9][0-9.]*?)(?:\.\*)?\Z", requirement.specifier)
+            if match and not requirement.extra and _wheel_of(family) == stem:
+                installed = facts.distribution(requirement.name)
+                if installed:
+                    return installed, match[1]
+    return None
+
+
+def _wheel_of(family: str) -> str | None:
+    from cudriver.stack.tables import table
+
+    for row in table("libraries")["libraries"].values():
+        if row["family"] == family:
+            wheel: str = row["wheel"]
+            return wheel
+    return None
+
+
+def back_to_pin(facts: Facts, soname: str, path: str | None = None) -> list[str]:
+    """The command that puts a library's pinned wheel in place, or the owner of a file."""
+    env = facts.environment
+    family = describe(split(soname)[0]).get("family", "")
+    found = pinned(facts, family)
+    if found:
+        dist, version = found
+        tool = fix.installer(env, dist)
+        return [fix.install(env, f"{dist.name}=={version}", by=tool, again=True, alone=True)]
+    owner = owner_of(facts, path) if path else None
+    if owner:
+        return [fix.reinstall(facts, owner)]
+    wheel = _wheel_of(family)
+    dist = next((d for d in facts.distributions if wheel and re.fullmatch(rf"{wheel}(-cu\d+)?", d.name)), None)
+    if dist:
+        return [fix.reinstall(facts, dist)]
+    if env.kind == "conda":
+        conda = describe(split(soname)[0]).get("conda")
+        return [fix.install(env, conda)] if conda else []
+    return []
+
+
+def owner_of(facts: Facts, path: str) -> Distribution | None:
+    """The distribution that provides a library in use."""
+    for library in facts.libraries:
+        if path in (library.path, library.real_path) and library.provided_by:
+            return facts.distribution(library.provided_by.split(" ")[0])
+    for framework in facts.frameworks:
+        if framework.distribution and framework.path and path.startswith(framework.path + "/"):
+            return facts.distribution(framework.distribution)
+    return None
+
+
+def leak(facts: Facts, library: Library) -> list[str]:
+    """What stops a library from coming in from outside."""
+    variables = facts.environment.variables
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
+        value = variables.get(name, "")
+        folder = os.path.dirname(library.path)
+        entries = [p.rstrip("/") for p in value.split(":") if p]
+        hits = [p for p in entries if p in (folder, library.path, library.real_path)]
+        hits += [p for p in entries if p not in hits and os.path.normpath(p) == folder]
+        if hits:
+            return [fix.without(name, value, hits)]
+    return []
+
+
+def cu301(facts: Facts) -> Iterator[Finding]:
+    """cuDNN older than the one that the framework was built with."""
+    for framework in facts.frameworks:
+        built, found = minor(framework.cudnn_built), minor(framework.cudnn)
+        if built is None or found is None or framework.variant != "cuda":
+            continue
+        if found[0] == built[0] and found[1] >= built[1]:
+            continue
+        library = next(
+            (x for x in facts.libraries if x.family == "cudnn" and cut(x.version, 3) == framework.cudnn), None
+        )
+        evidence = [framework.cudnn_evidence] if framework.cudnn_evidence else []
+        mend: list[str] = []
+        if library:
+            evidence = [_file(library), *evidence]
+            mend = (leak(facts, library) if library.origin == "system" else []) or back_to_pin(facts, library.soname)
+        predicts = None
+        if framework.name == "torch":
+            predicts = (
+                f"cuDNN version incompatibility: PyTorch was compiled  against {_tuple(framework.cudnn_built)} "
+                f"but found runtime version {_tuple(framework.cudnn)}."
+            )
+        yield Finding(
+            "CU301",
+            ERROR,
+            f"{framework.name} was built with cuDNN {framework.cudnn_built} and gets {framework.cudnn}",
+            evidence,
+            predicts,
+            mend,
+        )
+
+
+def _tuple(version: str | None) -> str:
+    return "(" + ", ".join((cut(version, 3) or "").split(".")) + ")"
+
+
+def cu302(facts: Facts) -> Iterator[Finding]:
+    """A library from outside, though the environment has its own."""
+    for library in facts.libraries:
+        own = library.own_copy
+        if library.origin != "system" or own is None:
+            continue
+        same = own.version is not None and own.version == library.version
+        yield Finding(
+            "CU302",
+            NOTE if same else WARNING,
+            f"{library.soname} comes from outside the environment: "
+            f"{library.version or 'an unknown version'} instead of its own {own.version or 'copy'}",
+            [_file(library), Evidence(own.path, None, f"{own.version or 'unknown version'}, not used")],
+            None,
+            leak(facts, library) or back_to_pin(facts, library.soname),
+        )
+
+
+def cu303(facts: Facts) -> Iterator[Finding]:
+    """A symbol, or a version of symbols, that nothing in scope has."""
+    for fault in facts.load_faults:
+        if fault.kind not in ("symbol", "version"):
+            continue
+        severity = WARNING if fault.lazy or fault.optional else ERROR
+        when = " when it is first called" if fault.lazy else ""
+        what = f"version {fault.name}" if fault.kind == "version" else fault.name
+        evidence = [Evidence(fault.library, None, f"needs {fault.name}")]
+        provider = next((x for x in facts.libraries if fault.provider in (x.path, x.real_path, x.soname)), None)
+        if provider:
+            evidence.append(_file(provider))
+        elif fault.provider:
+            evidence.append(Evidence(fault.provider, None, "does not have it"))
+        yield Finding(
+            "CU303",
+            severity,
+            f"{os.path.basename(fault.library)} needs {what}, which nothing provides{when}",
+            evidence,
+            fault.message,
+            _symbol_mend(facts, fault, provider),
+        )
+
+
+def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
+    """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch."""
+    if provider is not None:
+        outside = leak(facts, provider) if provider.origin == "system" else []
+        mend = outside or back_to_pin(facts, provider.soname, provider.path)
+        if mend:
+            return mend
+    owner = owner_of(facts, fault.library)
+    if provider is None and re.match(r"_ZN?K?(?:S[a-z])?\d*.*(?:c10|at|torch|caffe2)", fault.name):
+        framework = fault.framework if fault.framework not in (None, "torch") else None
+        dist = facts.distribution(framework) if framework else owner
+        if dist:
+            # A wheel built for another PyTorch: only one built for this one helps.
+            tool = fix.installer(facts.environment, dist)
+            command = fix.install(facts.environment, dist.name, by=tool, again=True, alone=True)
+            return [f"{command} --no-cache-dir --no-build-isolation --no-binary {dist.name}"] if tool == "pip" else [command]
+    cuda = [n for n in (fault.provider or "", fault.name) if CUDA_LIBRARY.match(os.path.basename(n))]
+    if cuda:
+        mend = back_to_pin(facts, os.path.basename(cuda[0]))
+        if mend:
+            return mend
+    guess = _family_of_symbol(fault.name)
+    if guess:
+        mend = back_to_pin(facts, guess)
+        if mend:
+            return mend
+    return [fix.reinstall(facts, owner)] if owner else []
+
+
+def _family_of_symbol(symbol: str) -> str | None:
+    """The library that a function's name belongs to, by its prefix."""
+    prefixes = (
+        ("__nvJitLink", "libnvJitLink.so"),
+        ("nvJitLink", "libnvJitLink.so"),
+        ("nccl", "libnccl.so"),
+        ("cublasLt", "libcublasLt.so"),
+        ("cublas", "libcublas.so"),
+        ("cudnn", "libcudnn.so"),
+        ("cusparseLt", "libcusparseLt.so"),
+        ("cusparse", "libcusparse.so"),
+        ("cusolver", "libcusolver.so"),
+        ("cufft", "libcufft.so"),
+        ("curand", "libcurand.so"),
+        ("nvrtc", "libnvrtc.so"),
+        ("nvshmem", "libnvshmem_host.so"),
+        ("cupti", "libcupti.so"),
+        ("cuda", "libcudart.so"),
+    )
+    return next((library for prefix, library in prefixes if symbol.startswith(prefix)), None)
+
+
+def cu304(facts: Facts) -> Iterator[Finding]:
+    """Parts of cuDNN of two versions."""
+    for framework in facts.frameworks:
+        parts = [
+            x
+            for x in facts.libraries
+            if x.family == "cudnn" and x.version and x.path in framework.loads
+        ]
+        versions = {cut(x.version, 3) for x in parts}
+        if len(versions) < 2:
+            continue
+        main = next((x for x in parts if x.soname.startswith(("libcudnn.so", "libcudnn_graph"))), parts[0])
+        strange = next(x for x in parts if cut(x.version, 3) != cut(main.version, 3))
+        outside = next((x for x in parts if x.origin == "system" and leak(facts, x)), None)
+        mend = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
+        yield Finding(
+            "CU304",
+            ERROR,
+            f"cuDNN is of two versions: {main.soname} {main.version}, {strange.soname} {strange.version}",
+            [_file(x) for x in parts],
+            "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+            mend,
+        )
+        return
+
+
+def _missing(facts: Facts) -> Iterator[LoadFault]:
+    for fault in facts.load_faults:
+        if fault.kind == "not found" and not fault.optional and fault.name not in DRIVER_LIBRARIES:
+            yield fault
+
+
+def other_major(facts: Facts, fault: LoadFault) -> bool:
+    """A missing library of another CUDA major than PyTorch's: CU403 speaks of it."""
+    torch = facts.framework("torch")
+    wanted = _cuda_major(fault.name)
+    built = cut(torch.cuda, 1) if torch and torch.cuda else None
+    return fault.framework != "torch" and wanted is not None and built is not None and wanted != built
+
+
+def _cuda_major(soname: str) -> str | None:
+    """ "12" for libcudart.so.12; None where the SONAME does not tell."""
+    match = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(\d+)", soname)
+    return match[1] if match else None
+
+
+def cu305(facts: Facts) -> Iterator[Finding]:
+    """A needed library that is nowhere."""
+    seen = set()
+    for fault in _missing(facts):
+        name = fault.name
+        relevant = CUDA_LIBRARY.match(name) or name.startswith(("libtorch", "libc10"))
+        if name in seen or not relevant or SPARE.search(fault.library) or SPARE.search(name):
+            continue
+        if other_major(facts, fault) or _variant_that_loads(facts, fault):
+            continue
+        if re.match(r"libcudnn_|libnvrtc-builtins", name):
+            continue  # opened by SONAME: CU304 and CU306
+        seen.add(name)
+        core = fault.framework in CORE
+        present = _in_environment(facts, name)
+        if present and not core:
+            continue  # such packages load it themselves before
+        yield Finding(
+            "CU305",
+            ERROR if core else WARNING,
+            f"{name}, which {os.path.basename(fault.library)} needs, is nowhere",
+            [Evidence(fault.library, None, f"needs {name}"), *_searched(facts, name)],
+            fault.message,
+            back_to_pin(facts, name) or _owner_mend(facts, fault),
+        )
+
+
+def _searched(facts: Facts, name: str) -> list[Evidence]:
+    for resolution in facts.resolutions:
+        if resolution.soname == name and resolution.path is None and resolution.searched:
+            folders = [f for f in dict.fromkeys(resolution.searched) if f]
+            return [Evidence(folder, None, "does not have it") for folder in folders[:3]]
+    return []
+
+
+def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
+    owner = owner_of(facts, fault.library)
+    if owner is None and fault.framework:
+        owner = facts.distribution(fault.framework)
+    if owner is None:
+        return []
+    tool = fix.installer(facts.environment, owner)
+    index = None
+    local = re.search(r"\+(cu\d+)\Z", owner.version)
+    if local and owner.name.startswith("torch"):
+        index = f"{fix.INDEX}/{local[1]}"
+    return [fix.install(facts.environment, f"{owner.name}=={owner.version}", by=tool, index=index, again=True)]
+
+
+def _variant_that_loads(facts: Facts, fault: LoadFault) -> bool:
+    """A package may carry one library per CUDA version and load the one that fits."""
+    name = os.path.basename(fault.library)
+    if not re.search(r"cuda?\d+|cu\d\d", name):
+        return False
+    framework = next((f for f in facts.frameworks if f.name == fault.framework), None)
+    broken = {f.library for f in facts.load_faults}
+    stem = re.sub(r"\d+", "#", name)
+    others = framework.libraries if framework else []
+    return any(re.sub(r"\d+", "#", os.path.basename(o)) == stem and o not in broken for o in others)
+
+
+def _in_environment(facts: Facts, soname: str) -> bool:
+    return any(x.soname == soname and x.origin == "environment" for x in facts.libraries) or any(
+        soname in x.path for x in facts.libraries
+    )
+
+
+def cu306(facts: Facts) -> Iterator[Finding]:
+    """nvrtc without the builtins of its own minor version."""
+    for resolution in facts.resolutions:
+        if resolution.how != "dlopen" or not resolution.soname.startswith("libnvrtc-builtins"):
+            continue
+        nvrtc = next((x for x in facts.libraries if resolution.needed_by in (x.path, x.real_path)), None)
+        if resolution.path is not None:
+            continue
+        evidence = [Evidence(resolution.needed_by, None, f"opens {resolution.soname}")]
+        if nvrtc:
+            evidence.append(_said(nvrtc))
+        name = resolution.soname
+        yield Finding(
+            "CU306",
+            ERROR,
+            f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " "),
+            evidence,
+            f"nvrtc: error: failed to open {name}.",
+            back_to_pin(facts, "libnvrtc.so", resolution.needed_by),
+        )
+
+
+def cu307(facts: Facts) -> Iterator[Finding]:
+    """One library family from two CUDA releases."""
+    for family in FAMILIES:
+        members = [x for x in facts.libraries if x.family == family and x.version]
+        by_process = [
+            [x for x in members if x.path in framework.loads] for framework in facts.frameworks
+        ]
+        for used in by_process:
+            releases = {cut(x.version, 3) for x in used}
+            if len(releases) < 2:
+                continue
+            first, second = used[0], next(x for x in used if cut(x.version, 3) != cut(used[0].version, 3))
+            apart = minor(first.version) != minor(second.version)
+            outside = next((x for x in used if x.origin == "system" and leak(facts, x)), None)
+            yield Finding(
+                "CU307",
+                ERROR if apart else WARNING,
+                f"{first.soname} {first.version} works with {second.soname} {second.version}",
+                [_file(x) for x in used],
+                None,
+                leak(facts, outside) if outside else back_to_pin(facts, first.soname, first.path),
+            )
+            break
+
+
+RULES = {
+    "CU301": cu301,
+    "CU302": cu302,
+    "CU303": cu303,
+    "CU304": cu304,
+    "CU305": cu305,
+    "CU306": cu306,
+    "CU307": cu307,
+}

@@ -1,0 +1,518 @@
+"""CU4: packages."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from cudriver.stack.collect.distributions import active
+from cudriver.stack.model import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Distribution,
+    Evidence,
+    Facts,
+    FileFault,
+    Finding,
+    Framework,
+    Requirement,
+)
+from cudriver.stack.rules import fix
+from cudriver.stack.rules.cu3 import other_major, owner_of
+from cudriver.stack.versions import cut, major, minor, satisfies
+
+RELEVANT = re.compile(r"(?:nvidia-|cuda-toolkit\Z|cudnn\Z|nccl\Z|triton\Z|torch\Z|tensorrt|jax-cuda|cudatoolkit\Z)")
+# Newer ones of the same major stand in for older ones.
+FORWARD = re.compile(r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?\Z")
+SHOWN = 5  # pieces of evidence of one kind
+
+
+class Pin:
+    """A requirement that applies, and who makes it."""
+
+    def __init__(self, by: Distribution, requirement: Requirement, top: str) -> None:
+        self.by = by
+        self.requirement = requirement
+        self.top = top  # the distribution that a user asked for: torch, where cuda-toolkit pins
+
+
+def pins(facts: Facts) -> list[Pin]:
+    """Every requirement on a CUDA package, through the extras of cuda-toolkit and the like too."""
+    asked: dict[str, set[str]] = {}
+    top: dict[str, str] = {}
+    for dist in facts.distributions:
+        for requirement in active(dist, []):
+            if requirement.extras:
+                asked.setdefault(requirement.name, set()).update(requirement.extras)
+                top.setdefault(requirement.name, dist.name)
+    found = []
+    for dist in facts.distributions:
+        extras = sorted(asked.get(dist.name, ()))
+        for requirement in active(dist, extras):
+            if RELEVANT.match(requirement.name):
+                found.append(Pin(dist, requirement, top.get(dist.name, dist.name)))
+    return found
+
+
+def _gpu(facts: Facts) -> bool:
+    return bool(facts.driver.devices or facts.driver.kernel_release or facts.driver.pci_devices)
+
+
+def cu401(facts: Facts) -> Iterator[Finding]:
+    """A build without CUDA where there is a GPU."""
+    for framework in facts.frameworks:
+        if framework.variant != "cpu" or framework.name not in ("torch", "tensorflow", "jax", "onnxruntime"):
+            continue
+        dist = facts.distribution(framework.distribution or framework.name)
+        evidence = [framework.cuda_evidence] if framework.cuda_evidence else []
+        if dist:
+            build = f" {dist.build}" if dist.build else ""
+            evidence.append(Evidence(dist.evidence.file, dist.line, f"{dist.name} {dist.version}{build}"))
+        severity = NOTE
+        if framework.name == "torch" and _gpu(facts):
+            severity = ERROR
+        title = f"{framework.name} {framework.version} is built without CUDA"
+        predicts = "torch.cuda.is_available() is False" if framework.name == "torch" else None
+        yield Finding("CU401", severity, title, evidence, predicts, _cuda_build(facts, framework, dist))
+
+
+def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -> list[str]:
+    env = facts.environment
+    tool = fix.installer(env, dist)
+    if framework.name == "torch":
+        if tool in ("conda", "mamba", "micromamba", "pixi"):
+            return [fix.install(env, "pytorch-gpu", by=tool)]
+        choices = fix.variants(framework.version)
+        cuda = fix.torch_for_driver(facts) or (choices[-1] if choices else None)
+        return [fix.torch_from(facts, cuda)] if cuda else []
+    cuda = str(min(major(facts.driver.cuda) or 12, 13))
+    wanted = {"tensorflow": "tensorflow[and-cuda]", "jax": f"jax[cuda{cuda}]", "onnxruntime": "onnxruntime-gpu"}
+    return [fix.install(env, wanted[framework.name], by="pip" if tool == "conda" else tool)]
+
+
+def cu402(facts: Facts) -> Iterator[Finding]:
+    """Installed versions that are not those that METADATA asks for."""
+    every = pins(facts)
+    groups: dict[str, list[tuple[Pin, str, str | None]]] = {}
+    for pin in every:
+        requirement = pin.requirement
+        if pin.by.kind == "conda":
+            continue  # conda's solver has its own grammar, and keeps to it
+        installed = facts.distribution(requirement.name)
+        if installed is None:
+            missing = requirement.name.startswith("nvidia-") or requirement.name == "cuda-toolkit"
+            if missing and not _elsewhere(facts, requirement.name):
+                groups.setdefault(pin.top, []).append((pin, WARNING, None))
+            continue
+        if satisfies(installed.version, requirement.specifier) is not False:
+            continue
+        if _contested(every, pin, installed):
+            continue  # CU407
+        groups.setdefault(pin.top, []).append((pin, _gravity(pin, installed), installed.version))
+    for top, unmet in groups.items():
+        worst = ERROR if any(s == ERROR for _, s, _ in unmet) else WARNING
+        worst = worst if any(s != NOTE for _, s, _ in unmet) else NOTE
+        yield _unmet(facts, top, unmet, worst)
+
+
+def _elsewhere(facts: Facts, name: str) -> bool:
+    """A conda environment has the library under conda's name, so that pip's is not missed."""
+    if facts.environment.kind != "conda":
+        return False
+    stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
+    return any(d.kind == "conda" and d.name in (stem, f"lib{stem}", f"cuda-{stem}") for d in facts.distributions)
+
+
+def _contested(every: list[Pin], pin: Pin, installed: Distribution) -> bool:
+    """Another framework's pin on the same package is the one that is met."""
+    return any(
+        other.requirement.name == pin.requirement.name
+        and other.top != pin.top
+        and other.requirement.specifier
+        and satisfies(installed.version, other.requirement.specifier)
+        and not _compatible(other.requirement.specifier, pin.requirement.specifier)
+        for other in every
+    )
+
+
+def _compatible(a: str, b: str) -> bool:
+    """Whether an exact version in one specifier meets the other."""
+    for one, other in ((a, b), (b, a)):
+        match = re.fullmatch(r"==\s*([0-9.]+?)(?:\.\*)?", one.strip())
+        if match and satisfies(match[1], other) is not True:
+            return False
+    return True
+
+
+def _gravity(pin: Pin, installed: Distribution) -> str:
+    """How bad an unmet pin is: patch levels and newer forward-compatible libraries are harmless."""
+    match = re.match(r"[=~<>!]*\s*([0-9][0-9.]*)", pin.requirement.specifier)
+    wanted = match[1].rstrip(".") if match else None
+    name = pin.requirement.name
+    have, want = minor(installed.version), minor(wanted)
+    if name in ("torch",):
+        return ERROR
+    if have is None or want is None:
+        return WARNING
+    if have[0] != want[0]:
+        return ERROR
+    if have == want:
+        return NOTE
+    if FORWARD.match(name) and have > want:
+        return NOTE
+    return WARNING
+
+
+def _unmet(
+    facts: Facts, top: str, unmet: list[tuple[Pin, str, str | None]], severity: str
+) -> Finding:
+    dist = facts.distribution(top)
+    evidence = []
+    specifiers = []
+    parts = []
+    for pin, _, have in unmet:
+        name, wanted = pin.requirement.name, pin.requirement.specifier
+        evidence.append(pin.requirement.evidence)
+        installed = facts.distribution(name)
+        if installed:
+            evidence.append(installed.evidence)
+        parts.append(f"{name}{wanted} (installed: {have or 'none'})")
+        specifiers.append(f"{name}{_installable(wanted)}")
+    shown = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
+    tool = fix.installer(facts.environment, dist)
+    mend = []
+    if any(p.requirement.name == "torch" for p, _, _ in unmet) and dist:
+        mend = [_kin_for_torch(facts, dist)]
+    elif tool in ("pip", "uv", "pipx"):
+        mend = [fix.install(facts.environment, *specifiers, by=tool)]
+    elif dist:
+        mend = [fix.reinstall(facts, dist)]
+    return Finding("CU402", severity, f"{top} requires {shown}", evidence, None, mend)
+
+
+def _installable(specifier: str) -> str:
+    """A specifier as one types it; "==13.0.88.*" stays what it is."""
+    return specifier.replace(" ", "")
+
+
+def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
+    """torchvision and others follow torch: the resolver picks the one that fits."""
+    torch = facts.framework("torch")
+    version = cut(torch.version, 3) if torch else None
+    index = f"{fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else None
+    tool = fix.installer(facts.environment, dist)
+    names = [f"torch=={version}"] if version else []
+    return fix.install(facts.environment, *names, dist.name, by=tool, index=index)
+
+
+def cu403(facts: Facts) -> Iterator[Finding]:
+    """Two CUDA majors in what one framework loads or requires."""
+    for fault in facts.load_faults:
+        if fault.kind == "not found" and not fault.optional and other_major(facts, fault):
+            torch = facts.framework("torch")
+            present = [d.evidence for d in facts.distributions if re.match(r"nvidia-cuda-runtime", d.name)]
+            evidence = [Evidence(fault.library, None, f"needs {fault.name}"), *present]
+            if torch and torch.cuda_evidence:
+                evidence.append(torch.cuda_evidence)
+            yield Finding(
+                "CU403",
+                ERROR,
+                f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA {torch.cuda if torch else ''}",
+                evidence,
+                fault.message,
+                _one_major(facts, fault.framework or "", fault.name),
+            )
+            return
+    for framework in facts.frameworks:
+        used = [x for x in facts.libraries if x.path in framework.loads]
+        runtimes = {x.soname: x for x in used if x.soname.startswith("libcudart.so")}
+        if len(runtimes) > 1:
+            yield Finding(
+                "CU403",
+                WARNING,
+                f"{framework.name} loads {' and '.join(sorted(runtimes))} into one process",
+                [Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}") for x in runtimes.values()],
+                None,
+                _one_major(facts, framework.distribution or framework.name, ""),
+            )
+            return
+    for dist in facts.distributions:
+        if dist.kind == "conda":
+            continue
+        majors: dict[str, Requirement] = {}
+        for requirement in active(dist, []):
+            match = re.search(r"\Anvidia-.*-cu(\d+)\Z", requirement.name)
+            if match:
+                majors.setdefault(match[1], requirement)
+        if len(majors) > 1:
+            yield Finding(
+                "CU403",
+                WARNING,
+                f"{dist.name} requires packages of CUDA {' and '.join(sorted(majors))}",
+                [r.evidence for r in majors.values()],
+                None,
+                [fix.reinstall(facts, dist)],
+            )
+            return
+
+
+def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
+    env = facts.environment
+    dist = facts.distribution(name)
+    wanted = re.search(r"\.so\.(\d+)", soname)
+    torch = facts.framework("torch")
+    mend = []
+    if wanted and torch:
+        for variant in reversed(fix.variants(torch.version)):
+            if str(major(variant)) == wanted[1]:
+                mend.append(fix.torch_from(facts, variant))
+                break
+    if dist and torch and torch.cuda:
+        tool = fix.installer(env, dist)
+        mend.append(fix.install(env, dist.name, by=tool, again=True) + f"  # a build for CUDA {major(torch.cuda)}")
+    return mend
+
+
+def cu404(facts: Facts) -> Iterator[Finding]:
+    """Files that are missing, changed, or owned by two distributions."""
+    groups: dict[tuple[str, str], list[FileFault]] = {}
+    for fault in facts.file_faults:
+        groups.setdefault((fault.distribution, fault.what), []).append(fault)
+    required = {p.requirement.name for p in pins(facts)}
+    frameworks = {f.distribution for f in facts.frameworks}
+    for (name, what), faults in groups.items():
+        dist = facts.distribution(name)
+        if dist is None:
+            continue
+        needed = name in required or name in frameworks
+        others = sorted({o for f in faults for o in f.owners if not o.startswith(f"{name} ")})
+        if what == "owners":
+            title = f"{_files(faults)} of {name} {dist.version} overwritten by {', '.join(others) or 'another package'}"
+            severity = ERROR if needed else NOTE
+        elif what == "missing":
+            title = f"{_files(faults)} of {name} {dist.version} missing"
+            severity = ERROR if needed else WARNING
+        else:
+            title = f"{_files(faults)} of {name} {dist.version} not as installed"
+            severity = WARNING
+        mend = []
+        if what == "owners" and severity == ERROR:
+            for other in others:
+                loser = facts.distribution(other.split(" ")[0])
+                if loser and loser.name not in required:
+                    mend.append(fix.uninstall(facts.environment, loser))
+        mend.append(fix.reinstall(facts, dist))
+        evidence = [f.evidence for f in faults[:SHOWN]]
+        yield Finding("CU404", severity, title, evidence, _fault_text(facts, faults), mend)
+    for broken in facts.load_faults:
+        if broken.kind not in ("rejected", "damaged"):
+            continue
+        owner = owner_of(facts, broken.library) or owner_of(facts, broken.name) or _record_owner(facts, broken.name)
+        yield Finding(
+            "CU404",
+            ERROR if not broken.optional else WARNING,
+            f"{os.path.basename(broken.name or broken.library)} is no usable library",
+            [Evidence(broken.name or broken.library, None, broken.message)],
+            broken.message,
+            [fix.reinstall(facts, owner)] if owner else [],
+        )
+
+
+def _record_owner(facts: Facts, path: str) -> Distribution | None:
+    for fault in facts.file_faults:
+        if fault.file == path:
+            return facts.distribution(fault.distribution)
+    return None
+
+
+def _files(faults: list[FileFault]) -> str:
+    first = os.path.basename(faults[0].file)
+    return f"{first} is" if len(faults) == 1 else f"{first} and {len(faults) - 1} more files are"
+
+
+def _fault_text(facts: Facts, faults: list[FileFault]) -> str | None:
+    """What the loader says of the first of these files, if it is asked for."""
+    names = {os.path.basename(f.file) for f in faults}
+    return next((f.message for f in facts.load_faults if f.name in names), None)
+
+
+def cu405(facts: Facts) -> Iterator[Finding]:
+    """torchvision and torchaudio for another CUDA than PyTorch."""
+    torch = facts.framework("torch")
+    if torch is None:
+        return
+    for name in ("torchvision", "torchaudio"):
+        kin = facts.framework(name)
+        if kin is None or kin.variant not in ("cuda", "cpu") or torch.variant not in ("cuda", "cpu"):
+            continue
+        mine, theirs = cut(torch.cuda, 2), cut(kin.cuda, 2)
+        if mine == theirs:
+            continue
+        apart = name == "torchaudio" or mine is None or theirs is None or major(mine) != major(theirs)
+        evidence = [e for e in (torch.cuda_evidence, kin.cuda_evidence) if e]
+        predicts = None
+        if mine and theirs and major(mine) != major(theirs) and name == "torchvision":
+            predicts = (
+                "Detected that PyTorch and torchvision were compiled with different CUDA major versions. "
+                f"PyTorch has CUDA Version={mine} and torchvision has CUDA Version={theirs}."
+            )
+        elif mine and theirs and name == "torchaudio":
+            predicts = "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
+        yield Finding(
+            "CU405",
+            ERROR if apart else NOTE,
+            f"torch is built for {_built(mine)}, {name} for {_built(theirs)}",
+            evidence,
+            predicts,
+            [_same_index(facts, name, torch)],
+        )
+
+
+def _built(cuda: str | None) -> str:
+    return f"CUDA {cuda}" if cuda else "the CPU"
+
+
+def _same_index(facts: Facts, name: str, torch: Framework) -> str:
+    env = facts.environment
+    dist = facts.distribution(name)
+    tool = fix.installer(env, dist)
+    if tool in ("conda", "mamba", "micromamba", "pixi"):
+        return fix.install(env, name, by=tool, again=True)
+    label = fix.tag(torch.cuda) if torch.cuda else "cpu"
+    kin = facts.framework(name)
+    version = cut(kin.version, 3) if kin else None
+    wanted = f"{name}=={version}" if version else name
+    return fix.install(env, wanted, by=tool, index=f"{fix.INDEX}/{label}", again=True, alone=True)
+
+
+def cu406(facts: Facts) -> Iterator[Finding]:
+    """TensorRT for another CUDA major."""
+    trt = facts.framework("tensorrt")
+    built = major(trt.cuda) if trt else None
+    if trt is None or built is None:
+        return
+    env = facts.environment
+    dist = facts.distribution(trt.distribution or "tensorrt")
+    tool = fix.installer(env, dist)
+    others = [f for f in facts.frameworks if f.name in ("torch", "onnxruntime") and f.variant == "cuda"]
+    offered = major(facts.driver.cuda)
+    evidence = [trt.cuda_evidence] if trt.cuda_evidence else []
+    if offered is not None and offered < built:
+        yield Finding(
+            "CU406",
+            ERROR,
+            f"TensorRT {trt.version} is for CUDA {built}, the driver offers {facts.driver.cuda}",
+            [*evidence, Evidence(facts.driver.path or "driver", None, facts.driver.release or "")],
+            "CUDA initialization failure with error: 35",
+            [fix.install(env, f"tensorrt-cu{offered}=={trt.version}", by=tool)],
+        )
+        return
+    for other in others:
+        wanted = major(other.cuda)
+        if wanted is None or wanted == built:
+            continue
+        if other.cuda_evidence:
+            evidence.append(other.cuda_evidence)
+        mend = [fix.uninstall(env, dist)] if dist else []
+        mend.append(fix.install(env, f"tensorrt-cu{wanted}=={trt.version}", by=tool))
+        yield Finding(
+            "CU406",
+            ERROR,
+            f"TensorRT {trt.version} is for CUDA {built}, {other.name} for CUDA {wanted}",
+            evidence,
+            "CUDA initialization failure with error: 35" if built > wanted else None,
+            mend,
+        )
+        return
+
+
+def cu407(facts: Facts) -> Iterator[Finding]:
+    """Frameworks whose pins cannot be met together."""
+    by_package: dict[str, list[Pin]] = {}
+    for pin in pins(facts):
+        if pin.requirement.specifier and pin.by.kind != "conda":
+            by_package.setdefault(pin.requirement.name, []).append(pin)
+    clashes: dict[tuple[str, str], list[tuple[Pin, Pin]]] = {}
+    for package in by_package.values():
+        for index, one in enumerate(package):
+            for other in package[index + 1 :]:
+                if one.top != other.top and not _compatible(one.requirement.specifier, other.requirement.specifier):
+                    clashes.setdefault((one.top, other.top), []).append((one, other))
+    for (first, second), pairs in clashes.items():
+        one, other = pairs[0]
+        name = one.requirement.name
+        installed = facts.distribution(name)
+        more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+        evidence = [p.requirement.evidence for pair in pairs[:SHOWN] for p in pair]
+        if installed:
+            evidence.append(installed.evidence)
+        yield Finding(
+            "CU407",
+            WARNING,
+            f"{first} wants {name}{one.requirement.specifier}, {second} {other.requirement.specifier}{more}",
+            evidence,
+            None,
+            [_separate(facts, second)],
+        )
+    yield from _majors_apart(facts)
+
+
+def _majors_apart(facts: Facts) -> Iterator[Finding]:
+    """Frameworks for two CUDA majors: each works alone, in one process they meet."""
+    built = [f for f in facts.frameworks if f.variant == "cuda" and f.cuda and f.name in ("torch", "jax", "tensorflow", "cupy", "onnxruntime")]
+    if len({major(f.cuda) for f in built}) < 2:
+        return
+    text = ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
+    evidence = [f.cuda_evidence for f in built if f.cuda_evidence]
+    yield Finding("CU407", WARNING, f"frameworks for two CUDA majors: {text}", evidence, None, [_separate(facts, built[-1].distribution or built[-1].name)])
+
+
+def _separate(facts: Facts, name: str) -> str:
+    env = facts.environment
+    tool = env.installer
+    if tool in ("conda", "mamba", "micromamba"):
+        return f"{tool} create -n {name} python={cut(env.python, 2)} {name}"
+    if tool == "uv":
+        return f"uv venv {name}-env && uv pip install --python {name}-env {name}"
+    return f"python3 -m venv {name}-env && {name}-env/bin/python -m pip install {name}"
+
+
+def cu408(facts: Facts) -> Iterator[Finding]:
+    """PyTorch in one site-packages, its NVIDIA wheels in another."""
+    torch = facts.framework("torch")
+    dist = facts.distribution("torch")
+    if torch is None or dist is None or dist.kind != "wheel" or dist.installer == "conda":
+        return
+    home = dist.location
+    away = []
+    for pin in pins(facts):
+        wheel = facts.distribution(pin.requirement.name)
+        if wheel and wheel.kind == "wheel" and pin.top == "torch" and wheel.name.startswith("nvidia-") and wheel.location != home:
+            away.append(wheel)
+    if not away:
+        return
+    broken = any(f.kind == "not found" and f.framework == "torch" for f in facts.load_faults)
+    tool = fix.installer(facts.environment, dist)
+    wanted = [f"{w.name}=={w.version}" for w in {w.name: w for w in away}.values()]
+    yield Finding(
+        "CU408",
+        ERROR if broken else WARNING,
+        f"torch is in {home}, its NVIDIA libraries are in {away[0].location}",
+        [dist.evidence, *(w.evidence for w in away[:SHOWN])],
+        next((f.message for f in facts.load_faults if f.kind == "not found" and f.framework == "torch"), None),
+        [fix.install(facts.environment, *wanted, by=tool, again=True, alone=True)],
+    )
+
+
+RULES = {
+    "CU401": cu401,
+    "CU402": cu402,
+    "CU403": cu403,
+    "CU404": cu404,
+    "CU405": cu405,
+    "CU406": cu406,
+    "CU407": cu407,
+    "CU408": cu408,
+}

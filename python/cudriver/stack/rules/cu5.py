@@ -1,0 +1,162 @@
+"""CU5: the GPU, and what the environment variables leave of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cudriver.stack.model import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
+from cudriver.stack.rules import fix
+from cudriver.stack.tables import table
+from cudriver.stack.versions import cut, major, minor
+from cudriver.stack.visible import VARIABLE, select
+
+
+def fits(capability: str, archs: list[str]) -> str | None:
+    """How a list of architectures serves a device: "cubin", "ptx", or None.
+
+    A cubin runs on its own minor version and later ones of one major; sm_90a on 9.0 alone;
+    sm_100f in its family; PTX (compute_NN) on anything newer, by the driver's compiler.
+    """
+    wanted = minor(capability)
+    if wanted is None:
+        return None
+    ptx = False
+    for arch in archs:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch.strip())
+        if match is None:
+            continue
+        have = (int(match[2]), int(match[3]))
+        if match[4] == "a":
+            if match[1] == "sm" and have == wanted:
+                return "cubin"
+            continue
+        if match[1] == "sm" and have[0] == wanted[0] and have[1] <= wanted[1]:
+            return "cubin"
+        if match[1] == "compute" and (have <= wanted if match[4] == "" else have[0] == wanted[0] and have <= wanted):
+            ptx = True
+    return "ptx" if ptx else None
+
+
+def _device(device: Device) -> Evidence:
+    name = device.name or ("assumed" if device.assumed else "unknown")
+    return Evidence(f"GPU {device.index}", None, f"{name}, compute capability {device.compute_capability}")
+
+
+def cu501(facts: Facts) -> Iterator[Finding]:
+    """A GPU that the framework has no code for."""
+    for framework in facts.frameworks:
+        if framework.variant != "cuda" or not framework.archs:
+            continue
+        archs = _with_ptx(framework)
+        done = set()
+        for device in facts.driver.devices:
+            capability = device.compute_capability
+            if capability is None or capability in done or not device.visible:
+                continue
+            done.add(capability)
+            how = fits(capability, archs)
+            if how == "cubin":
+                continue
+            evidence = [_device(device)]
+            if framework.archs_evidence:
+                evidence.append(framework.archs_evidence)
+            if how == "ptx":
+                title = f"{framework.name} {framework.version} has no code for compute capability {capability}: the driver compiles its PTX at first use"
+                yield Finding("CU501", NOTE, title, evidence)
+                continue
+            yield Finding(
+                "CU501",
+                ERROR,
+                f"{framework.name} {framework.version} has no code for compute capability {capability}",
+                evidence,
+                "no kernel image is available for execution on the device",
+                _other_build(facts, framework, capability),
+            )
+    yield from _dropped(facts)
+
+
+def _with_ptx(framework: Framework) -> list[str]:
+    """The arch list that PyTorch prints leaves out PTX that its build added; the table has it."""
+    if framework.name != "torch" or any(a.startswith("compute_") for a in framework.archs):
+        return framework.archs
+    for row in _rows(framework.version):
+        if row["cuda"] == cut(framework.cuda, 2) and "+PTX" in row["archs"]:
+            return [*framework.archs, f"compute_{_newest(row['archs'])}"]
+    return framework.archs
+
+
+def _rows(version: str) -> list[dict[str, str]]:
+    wanted = cut(version, 2)
+    return [r for r in table("architectures")["torch"] if r["torch"] == wanted and "x86_64" in r["platform"]]
+
+
+def _newest(archs: str) -> str:
+    return archs.replace("+PTX", "").split(";")[-1].replace(".", "")
+
+
+def _other_build(facts: Facts, framework: Framework, capability: str) -> list[str]:
+    """The same PyTorch for another CUDA, if one has code for this GPU; else a newer or older one."""
+    if framework.name != "torch":
+        return []
+    offered = major(facts.driver.cuda)
+    good = []
+    for row in _rows(framework.version):
+        archs = [f"sm_{a.replace('.', '')}" for a in row["archs"].replace("+PTX", "").split(";")]
+        if "+PTX" in row["archs"]:
+            archs.append(f"compute_{_newest(row['archs'])}")
+        if fits(capability, archs) and (offered is None or (major(row["cuda"]) or 0) <= offered):
+            good.append(row["cuda"])
+    if good:
+        return [fix.torch_from(facts, max(good, key=lambda v: minor(v) or (0, 0)))]
+    wanted = minor(capability) or (0, 0)
+    env = facts.environment
+    if wanted >= (10, 0):
+        return [fix.install(env, "torch", by=fix.installer(env, facts.distribution("torch")), index=f"{fix.INDEX}/cu128", again=True)]
+    return [fix.install(env, "torch==2.7.1", by=fix.installer(env, facts.distribution("torch")), index=f"{fix.INDEX}/cu126", again=True)]
+
+
+def _dropped(facts: Facts) -> Iterator[Finding]:
+    """A GPU that the driver's branch no longer supports. Seen where both are stated."""
+    branch = major(facts.driver.release)
+    for device in facts.driver.devices:
+        for row in table("driver")["last_branch"]:
+            if row["capability"] == device.compute_capability and branch is not None and branch > row["last_branch"] and device.assumed:
+                yield Finding(
+                    "CU501",
+                    ERROR,
+                    f"driver {facts.driver.release} does not support compute capability {device.compute_capability}; R{row['last_branch']} was the last",
+                    [_device(device)],
+                    None,
+                    [fix.driver_package(None, row["last_branch"])],
+                )
+
+
+def cu502(facts: Facts) -> Iterator[Finding]:
+    """CUDA_VISIBLE_DEVICES that hides more than it says."""
+    value = facts.environment.variables.get(VARIABLE)
+    devices = [d for d in facts.driver.devices if not d.assumed]
+    if value is None or not devices:
+        return
+    chosen = select(value, devices)
+    evidence = [Evidence(f"${VARIABLE}", None, value), *(_uuid(d) for d in devices)]
+    if chosen.stopped_at is not None and not (chosen.stopped_at.startswith("-") and not chosen.ordinals):
+        hidden = f"; {', '.join(chosen.unread)} after it not read" if chosen.unread else ""
+        left = ",".join(str(i) for i in chosen.ordinals)
+        title = f"{VARIABLE}={value}: {chosen.stopped_at!r} {chosen.reason}{hidden}, {len(chosen.ordinals)} of {len(devices)} GPUs visible"
+        severity = WARNING if chosen.ordinals else ERROR
+        mend = [f"export {VARIABLE}={left}" if left else f"unset {VARIABLE}"]
+        yield Finding("CU502", severity, title, evidence, None if chosen.ordinals else "No CUDA GPUs are available", mend)
+    elif not chosen.ordinals:
+        title = f"{VARIABLE}={value!r} hides every GPU"
+        yield Finding("CU502", WARNING, title, evidence, "No CUDA GPUs are available", [f"unset {VARIABLE}"])
+    elif len(chosen.ordinals) < len(devices):
+        title = f"{VARIABLE}={value} leaves {len(chosen.ordinals)} of {len(devices)} GPUs"
+        yield Finding("CU502", NOTE, title, evidence)
+
+
+def _uuid(device: Device) -> Evidence:
+    return Evidence(f"GPU {device.index}", None, f"{device.name or 'unknown'} {device.uuid or ''}".strip())
+
+
+RULES = {"CU501": cu501, "CU502": cu502}

@@ -1,0 +1,154 @@
+"""Commands that mend an environment, for the installer that it was made with."""
+
+from __future__ import annotations
+
+import re
+
+from cudriver.stack.model import Distribution, Environment, Facts
+from cudriver.stack.tables import table
+from cudriver.stack.versions import compare, cut, major
+
+INDEX = "https://download.pytorch.org/whl"
+_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
+
+
+def quote(word: str) -> str:
+    """A word as a shell takes it."""
+    if _SAFE.match(word):
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def installer(env: Environment, dist: Distribution | None) -> str:
+    """Who installed a distribution; where that is not known, who makes this environment."""
+    stated = (dist.installer or "").lower() if dist else ""
+    if stated in ("conda", "pip", "uv"):
+        if stated == "conda":
+            return env.installer if env.kind == "conda" else "conda"
+        if stated == "pip" and env.installer in ("uv", "pipx"):
+            return env.installer
+        return stated
+    return env.installer
+
+
+def install(
+    env: Environment,
+    *specifiers: str,
+    by: str | None = None,
+    index: str | None = None,
+    again: bool = False,
+    alone: bool = False,
+) -> str:
+    """One command that installs these. again: even where that version is there; alone: without
+    what they require. by: "pip", "uv", "conda", ...; default: the environment's own.
+    """
+    tool = by or env.installer
+    if tool in ("conda", "mamba", "micromamba", "pixi"):
+        return _conda(env, tool, specifiers, again)
+    words = [quote(s) for s in specifiers]
+    if tool == "uv":
+        command = ["uv", "pip", "install", "--python", quote(env.executable or env.prefix)]
+        if again:
+            names = [re.split(r"[\[=<>~! ]", s, maxsplit=1)[0] for s in specifiers]
+            command += [word for name in names for word in ("--reinstall-package", name)]
+        command += ["--no-deps"] if alone else []
+    elif tool == "pipx":
+        name = env.prefix.rstrip("/").rpartition("/")[2]
+        command = ["pipx", "runpip", quote(name), "install"]
+        command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
+    else:
+        command = [quote(env.executable or f"{env.prefix}/bin/python"), "-m", "pip", "install"]
+        command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
+    command += words
+    if index:
+        command += ["--index-url", index]
+    return " ".join(command)
+
+
+def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool) -> str:
+    words = " ".join(quote(re.sub(r"==", "=", s)) for s in specifiers)
+    if tool == "pixi":
+        return f"pixi add {words}"
+    return f"{tool} install -p {quote(env.prefix)} {'--force-reinstall ' if again else ''}{words}"
+
+
+def uninstall(env: Environment, dist: Distribution) -> str:
+    """The command that removes one distribution."""
+    tool = installer(env, dist)
+    if tool in ("conda", "mamba", "micromamba"):
+        return f"{tool} remove -p {quote(env.prefix)} {dist.name}"
+    if tool == "pixi":
+        return f"pixi remove {dist.name}"
+    if tool == "uv":
+        return f"uv pip uninstall --python {quote(env.executable or env.prefix)} {dist.name}"
+    if tool == "pipx":
+        name = env.prefix.rstrip("/").rpartition("/")[2]
+        return f"pipx runpip {quote(name)} uninstall -y {dist.name}"
+    return f"{quote(env.executable or env.prefix + '/bin/python')} -m pip uninstall -y {dist.name}"
+
+
+def reinstall(facts: Facts, dist: Distribution) -> str:
+    """Puts a distribution's own files back, in the version that is recorded."""
+    env = facts.environment
+    tool = installer(env, dist)
+    version = dist.version
+    index = None
+    local = re.search(r"\+(cu\d+|cpu)\Z", version)
+    if local and dist.name.startswith("torch"):
+        index = f"{INDEX}/{local[1]}"
+    return install(env, f"{dist.name}=={version}", by=tool, index=index, again=True, alone=True)
+
+
+def tag(cuda: str) -> str:
+    """ "cu128" for "12.8"."""
+    return "cu" + (cut(cuda, 2) or "").replace(".", "")
+
+
+def variants(torch: str) -> list[str]:
+    """The CUDA variants of a PyTorch release on its wheel index, oldest first."""
+    wanted = cut(torch, 2)
+    for row in table("pytorch")["releases"]:
+        if row["torch"] == wanted:
+            return sorted(row["cuda"], key=lambda v: tuple(map(int, v.split("."))))
+    return []
+
+
+def torch_from(facts: Facts, cuda: str) -> str:
+    """The command that puts the same PyTorch, built for another CUDA, in place of this one."""
+    env = facts.environment
+    torch = facts.framework("torch")
+    dist = facts.distribution("torch")
+    tool = installer(env, dist)
+    release = cut(torch.version, 3) if torch else None
+    if tool in ("conda", "mamba", "micromamba", "pixi"):
+        pin = f"pytorch={release}=cuda{(cut(cuda, 2) or '').replace('.', '')}*" if release else "pytorch"
+        return install(env, pin, by=tool)
+    names = [f"torch=={release}" if release else "torch"]
+    names += [n for n in ("torchvision", "torchaudio") if facts.distribution(n)]
+    return install(env, *names, by=tool, index=f"{INDEX}/{tag(cuda)}", again=True)
+
+
+def torch_for_driver(facts: Facts) -> str | None:
+    """The newest variant of this PyTorch that the driver runs; None where there is none."""
+    torch, offered = facts.framework("torch"), facts.driver.cuda
+    if torch is None or offered is None:
+        return None
+    fitting = [v for v in variants(torch.version) if (major(v) or 0) <= (major(offered) or 0)]
+    below = [v for v in fitting if compare(v, offered) <= 0]
+    return (below or fitting or [None])[-1]
+
+
+def driver_package(cuda: str | None, branch: int | None = None) -> str:
+    """How to get a driver: from the distribution, by branch."""
+    if branch is None:
+        wanted = major(cuda) or 13
+        branch = {11: 470, 12: 535, 13: 580}.get(wanted, 580)
+    return f"sudo apt-get install nvidia-driver-{branch}  # or your distribution's package of R{branch} or newer, then reboot"
+
+
+def without(variable: str, value: str, unwanted: list[str]) -> str:
+    """The variable set to its own value less some folders, or unset where nothing is left."""
+    kept = [p for p in value.split(":") if p and p.rstrip("/") not in unwanted]
+    if not kept:
+        return f"unset {variable}"
+    return f"export {variable}={quote(':'.join(kept))}"

@@ -1,0 +1,143 @@
+"""Versions and symbols: what ld.so checks between mapping objects and running them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from cudriver import _elf
+from cudriver.stack.record import Record
+
+if TYPE_CHECKING:
+    from cudriver._elf import Reference
+    from cudriver.stack.loader import LoadedObject
+
+NOT_FOUND, REJECTED, DAMAGED, VERSION, SYMBOL, ABORT = (
+    "not found",  # a needed library is nowhere
+    "rejected",  # the loader refuses the file: not ELF, too short, a program
+    "damaged",  # the loader may not notice, but its tables are broken
+    "version",  # a library lacks a version that another needs
+    "symbol",  # an undefined symbol
+    "abort",  # ld.so ends the whole process
+)
+
+# The line number differs between releases of glibc.
+_INCONSISTENT = (
+    "Inconsistency detected by ld.so: dl-lookup.c: check_match: Assertion `version->filename == "
+    "NULL || ! _dl_name_match_p (version->filename, map)' failed!"
+)
+
+Find = Callable[[str], "LoadedObject | None"]
+
+
+class Fault(Record):
+    """Why a load fails, or would fail had not an earlier fault ended it."""
+
+    kind: str
+    message: str  # as dlerror() has it, and so Python's ImportError or OSError
+    library: str  # path of the object that wants it
+    name: str = ""  # the library, version or symbol
+    version: str | None = None
+    provider: str | None = None  # path (else the name) of what should have had it
+    lazy: bool = False  # met at the first call only
+
+
+def check_versions(new: Sequence[LoadedObject], find: Find) -> list[Fault]:
+    """The versions that the new objects need and their providers lack, in ld.so's order."""
+    faults: list[Fault] = []
+    for obj in new:
+        for need in obj.elf.version_needs:
+            provider = find(need.library)
+            # A provider without any versions is taken as it is, until a symbol is looked up.
+            if provider is None or need.weak or not provider.elf.has_versions:
+                continue
+            if need.version in provider.elf.versions or need.version == provider.elf.base_version:
+                continue
+            faults.append(
+                Fault(
+                    VERSION,
+                    f"{provider.path}: version `{need.version}' not found (required by {obj.path})",
+                    obj.path,
+                    need.version,
+                    need.version,
+                    provider.path,
+                )
+            )
+    return faults
+
+
+def relocation_order(searchlist: Sequence[LoadedObject]) -> list[LoadedObject]:
+    """Dependencies first, as ld.so (2.35 and later) sorts a breadth-first list."""
+    members = {id(obj) for obj in searchlist}
+    done: set[int] = set()
+    order: list[LoadedObject] = []
+    for start in reversed(searchlist):
+        if id(start) in done:
+            continue
+        done.add(id(start))
+        # A stack of its own: chains of dependencies may be longer than Python's.
+        stack = [(start, _dependencies(start))]
+        while stack:
+            obj, left = stack[-1]
+            for child in left:
+                if id(child) in members and id(child) not in done:
+                    done.add(id(child))
+                    stack.append((child, _dependencies(child)))
+                    break
+            else:
+                stack.pop()
+                order.append(obj)
+    return order
+
+
+def _dependencies(obj: LoadedObject) -> Iterator[LoadedObject]:
+    return (child for _, child in obj.needed if child is not None)
+
+
+def check_symbols(
+    new: Sequence[LoadedObject],
+    scope: Sequence[LoadedObject],
+    find: Find,
+    *,
+    now: bool = True,
+) -> tuple[list[Fault], list[Fault]]:
+    """The undefined symbols of the new objects (in relocation order) that `scope` lacks: those
+    that end the load, and those that a call would meet later (lazy binding).
+    """
+    elves = tuple(obj.elf for obj in scope)
+    answers = _elf.missing([(obj.elf, elves) for obj in new])
+    faults: list[Fault] = []
+    later: list[Fault] = []
+    damaged: set[str] = set()
+    for obj, answer in zip(new, answers, strict=True):
+        if isinstance(answer, _elf.ElfError):
+            if answer.filename not in damaged:
+                damaged.add(answer.filename)
+                faults.append(Fault(DAMAGED, str(answer), answer.filename))
+            continue
+        for reference in answer:
+            lazy = reference.lazy and not now and not obj.elf.bind_now
+            (later if lazy else faults).append(_symbol_fault(obj, reference, lazy, find))
+    return faults, later
+
+
+def _symbol_fault(obj: LoadedObject, reference: Reference, lazy: bool, find: Find) -> Fault:
+    provider = find(reference.library) if reference.library is not None else None
+    kind, message = SYMBOL, f"{obj.path}: undefined symbol: {reference.name}"
+    if reference.version is not None:
+        message += f", version {reference.version}"
+    if (
+        provider is not None
+        and not provider.elf.has_symbol_versions
+        and provider.elf.find(reference.name)
+    ):
+        kind, message = ABORT, _INCONSISTENT
+    return Fault(
+        kind,
+        message,
+        obj.path,
+        reference.name,
+        reference.version,
+        provider.path if provider is not None else reference.library,
+        lazy,
+    )

@@ -1,0 +1,78 @@
+"""The tables in data/, read when first asked for and kept."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
+
+
+@lru_cache(maxsize=None)
+def table(name: str) -> dict[str, Any]:
+    """One table, as data/NAME.json has it. (importlib.resources takes 35 ms to import.)"""
+    import json
+
+    with open(os.path.join(FOLDER, f"{name}.json"), encoding="utf-8") as file:
+        loaded: dict[str, Any] = json.load(file)
+    return loaded
+
+
+def driver_cuda(release: str | None) -> str | None:
+    """The newest CUDA that a driver release offers: "580.95.05" gives "13.0"."""
+    from cudriver.stack.versions import major
+
+    branch = major(release)
+    if branch is None or not 300 <= branch < 2000:
+        return None
+    best = None
+    for row in table("driver")["branches"]:
+        if row["branch"] <= branch:
+            best = row["cuda"]
+    return best
+
+
+def driver_floor(cuda: str | None) -> str | None:
+    """The oldest driver release on which libraries of this CUDA run: its major's from 11 on,
+    before that its own.
+    """
+    from cudriver.stack.versions import cut, major
+
+    wanted = major(cuda)
+    if wanted is not None and wanted < 11:
+        own = [r["driver"] for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2)]
+        return min(own) if own else None
+    for row in table("driver")["floors"]:
+        if row["cuda_major"] == wanted:
+            floor: str = row["linux"]
+            return floor
+    return None
+
+
+def toolkit_of(component: str, version: str | None) -> str | None:
+    """The toolkit release that a component's version belongs to: ("cudart", "12.8.90") is "12.8.1".
+
+    Where several releases share the component, the part that they share: "13.1". None: unknown.
+    """
+    if not version:
+        return None
+    releases = [
+        name
+        for name, parts in table("toolkits")["releases"].items()
+        if component in parts and _same(parts[component], version)
+    ]
+    if len(releases) <= 1:
+        return releases[0] if releases else None
+    shared = {".".join(r.split(".")[:2]) for r in releases}
+    return shared.pop() if len(shared) == 1 else None
+
+
+def _same(listed: str, version: str) -> bool:
+    """Equal, or equal as far as the shorter one goes: binaries tell fewer numbers than packages."""
+    a, b = listed.split("."), version.split(".")
+    size = min(len(a), len(b))
+    return size >= 3 and a[:size] == b[:size]

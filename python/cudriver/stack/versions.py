@@ -1,0 +1,137 @@
+"""Versions and specifiers by PEP 440.
+
+`packaging` decides. Its import costs 60 ms, so plain numbers ("12.8.93", "==12.8.*"), which is
+nearly all that CUDA packages use, are settled here; a test holds the two to the same answers.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_PLAIN = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,7}\Z", re.ASCII)
+_CLAUSE = re.compile(r"\s*(==|!=|<=|>=|<|>|~=)\s*([0-9][0-9.]*?)(\.\*)?\s*\Z", re.ASCII)
+_LOCAL = re.compile(r"\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*\Z", re.ASCII)
+
+
+def plain(text: str) -> tuple[int, ...] | None:
+    """The numbers of a version that is nothing but numbers and dots, else None."""
+    if not _PLAIN.match(text):
+        return None
+    return tuple(map(int, text.split(".")))
+
+
+def _padded(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    size = max(len(a), len(b))
+    return a + (0,) * (size - len(a)), b + (0,) * (size - len(b))
+
+
+def compare(a: str, b: str) -> int:
+    """-1, 0 or 1. Raises ValueError where one of them is no version."""
+    left, right = plain(a), plain(b)
+    if left is not None and right is not None:
+        left, right = _padded(left, right)
+        return (left > right) - (left < right)
+    from packaging.version import Version
+
+    first, second = Version(a), Version(b)
+    return (first > second) - (first < second)
+
+
+def at_least(version: str | None, floor: str) -> bool | None:
+    """version >= floor; None where the version is unknown or unreadable."""
+    if version is None:
+        return None
+    try:
+        return compare(version, floor) >= 0
+    except ValueError:
+        return None
+
+
+def satisfies(version: str, specifier: str) -> bool | None:
+    """Whether a version meets a specifier, pre-releases allowed; None where either is unreadable."""
+    if not specifier.strip():
+        return True
+    quick = _quickly(version, specifier)
+    return _by_packaging(version, specifier) if quick is None else quick
+
+
+def _quickly(version: str, specifier: str) -> bool | None:
+    """The answer where every clause is plain numbers. A local part ("+cu128") does not count
+    against clauses that have none.
+    """
+    number = plain(_LOCAL.sub("", version))
+    if number is None:
+        return None
+    for clause in specifier.split(","):
+        match = _CLAUSE.match(clause)
+        wanted = plain(match[2]) if match else None
+        if match is None or wanted is None:
+            return None
+        operator, wildcard = match[1], match[3] is not None
+        if wildcard and operator not in ("==", "!="):
+            return None
+        if operator == "~=" and len(wanted) < 2:
+            return None
+        if not _holds(number, operator, wanted, wildcard):
+            return False
+    return True
+
+
+def _holds(
+    number: tuple[int, ...], operator: str, wanted: tuple[int, ...], wildcard: bool
+) -> bool:
+    if wildcard or operator == "~=":
+        stem = wanted if wildcard else wanted[:-1]
+        head = (number + (0,) * len(stem))[: len(stem)]
+        same = head == stem
+        if operator == "~=":
+            left, right = _padded(number, wanted)
+            return same and left >= right
+        return same if operator == "==" else not same
+    left, right = _padded(number, wanted)
+    if operator == "==":
+        return left == right
+    if operator == "!=":
+        return left != right
+    if operator == "<=":
+        return left <= right
+    if operator == ">=":
+        return left >= right
+    return left < right if operator == "<" else left > right
+
+
+@lru_cache(maxsize=256)
+def _by_packaging(version: str, specifier: str) -> bool | None:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except (InvalidSpecifier, ValueError):
+        return None
+
+
+def cut(version: str | None, parts: int) -> str | None:
+    """The first numbers of a version: cut("12.8.93", 2) is "12.8"."""
+    if not version:
+        return None
+    numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return ".".join(numbers[0].split(".")[:parts]) if numbers else None
+
+
+def major(version: str | None) -> int | None:
+    """The first number of a version."""
+    head = cut(version, 1)
+    return int(head) if head and len(head) < 10 else None
+
+
+def minor(version: str | None) -> tuple[int, int] | None:
+    """The first two numbers of a version; None where it has fewer."""
+    head = cut(version, 2)
+    numbers = plain(head) if head else None
+    return (numbers[0], numbers[1]) if numbers and len(numbers) == 2 else None
+
+
+def from_code(code: int) -> str:
+    """A CUDA version from the API's own number: 12080 is "12.8"."""
+    return f"{code // 1000}.{code % 1000 // 10}"

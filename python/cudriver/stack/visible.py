@@ -1,0 +1,84 @@
+"""CUDA_VISIBLE_DEVICES, as the driver reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from cudriver.stack.model import Device
+from cudriver.stack.record import Record, fresh
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Selection(Record):
+    """What a value selects. `stopped_at` is the entry that ends the list, and why."""
+
+    ordinals: list[int] = fresh(list)  # of the machine's devices, in the program's order
+    stopped_at: str | None = None
+    reason: str | None = None
+    unread: list[str] = fresh(list)  # entries after that one
+
+
+def select(value: str, devices: Sequence[Device]) -> Selection:
+    """Entries count up to the first that is invalid: the driver drops it and all after it.
+
+    An entry is an index, a UUID or the beginning of one (GPU-..., MIG-...). An empty value, and
+    one that starts with an invalid entry such as -1 or "none", selects nothing.
+    """
+    chosen = Selection()
+    entries = value.split(",")
+    if not value.strip():
+        return chosen
+    for position, text in enumerate(entries):
+        entry = text.strip()
+        ordinal, reason = _find(entry, devices)
+        if reason is None and ordinal in chosen.ordinals and not entry.startswith("MIG-"):
+            reason = "names a device twice"
+        if reason is not None:
+            chosen.stopped_at, chosen.reason = entry, reason
+            chosen.unread = [e.strip() for e in entries[position + 1 :]]
+            return chosen
+        if ordinal is not None and ordinal not in chosen.ordinals:
+            chosen.ordinals.append(ordinal)
+    return chosen
+
+
+def _find(entry: str, devices: Sequence[Device]) -> tuple[int | None, str | None]:
+    """The index of the device that an entry names, or why it names none."""
+    if re.fullmatch(r"-\d+", entry):
+        return None, "is negative"
+    number = re.match(r"\+?\d+", entry)
+    if number:
+        # The driver reads as strtol does: what follows the digits is left alone.
+        index = int(number[0]) if len(number[0]) < 9 else 1 << 30
+        if any(d.index == index for d in devices):
+            return index, None
+        return None, "is no device's index"
+    if entry.startswith("GPU-"):
+        hits = [d for d in devices if (d.uuid or "").startswith(entry)]
+        return _single(hits)
+    if entry.startswith("MIG-"):
+        hits = [
+            d
+            for d in devices
+            if any(i.startswith(entry) for i in d.instances)
+            or (d.mig and entry.startswith(f"MIG-{d.uuid}/"))
+        ]
+        return _single(hits[:1])
+    return None, "is neither an index nor a UUID" if entry else "is empty"
+
+
+def _single(hits: Sequence[Device]) -> tuple[int | None, str | None]:
+    if len(hits) == 1:
+        return hits[0].index, None
+    return None, "fits no device's UUID" if not hits else "fits more than one device's UUID"
+
+
+def mark(devices: Sequence[Device], value: str | None) -> None:
+    """Sets `visible` of each device."""
+    if value is None:
+        return
+    chosen = select(value, devices)
+    for device in devices:
+        device.visible = device.index in chosen.ordinals

@@ -1,0 +1,110 @@
+"""Hand-made facts and findings for tests of what a person sees."""
+
+from cudriver.stack.model import (
+    Device,
+    Driver,
+    Environment,
+    Evidence,
+    Facts,
+    Finding,
+    Framework,
+    Library,
+    Problem,
+    Shadowed,
+    Toolkit,
+)
+
+SITE = "/home/ana/envs/train/lib/python3.11/site-packages"
+
+
+def healthy() -> Facts:
+    """PyTorch cu128 on an H200, with a system cuDNN that stays unused."""
+    return Facts(
+        Environment(
+            "/home/ana/envs/train", "venv", python="3.11.7", site_packages=[SITE], installer="pip"
+        ),
+        driver=Driver(
+            release="580.159.04",
+            kernel_release="580.159.04",
+            cuda="13.0",
+            path="/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04",
+            devices=[
+                Device(0, "NVIDIA H200", compute_capability="9.0", memory=150_000_000_000),
+                Device(1, "NVIDIA H200", compute_capability="9.0", visible=False),
+            ],
+            probed=True,
+        ),
+        toolkits=[
+            Toolkit("environment", "wheels", "12.8.1", f"{SITE}/nvidia"),
+            Toolkit("system", "directory", "12.4.1", "/usr/local/cuda-12.4"),
+        ],
+        frameworks=[
+            Framework(
+                "torch",
+                "2.8.0+cu128",
+                cuda="12.8",
+                cudnn="9.10.2",
+                nccl="2.27.3",
+                archs=["sm_90", "compute_120"],
+                path=f"{SITE}/torch",
+            )
+        ],
+        libraries=[
+            Library(
+                "libcudnn.so.9",
+                f"{SITE}/nvidia/cudnn/lib/libcudnn.so.9",
+                version="9.10.2",
+                provided_by="nvidia-cudnn-cu12 9.10.2.21",
+                found_by="rpath of libtorch_cuda.so",
+                shadowed=[
+                    Shadowed("/usr/lib/x86_64-linux-gnu/libcudnn.so.9", "cache", "9.14.0"),
+                ],
+                family="cudnn",
+            )
+        ],
+    )
+
+
+PREDICTED = (
+    f"ImportError: {SITE}/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12: undefined symbol: "
+    "__nvJitLinkCreate_12_8, version libnvJitLink.so.12"
+)
+
+
+def broken_findings() -> list[Finding]:
+    """One finding of each severity."""
+    return [
+        Finding("CU201", "note", "the environment's toolkit (12.8) is not the system's (12.4)"),
+        Finding(
+            "CU303",
+            "error",
+            "libcusparse.so.12 needs __nvJitLinkCreate_12_8, which libnvJitLink.so.12 lacks",
+            evidence=[
+                Evidence(f"{SITE}/nvidia/nvjitlink/lib/libnvJitLink.so.12", None, "12.1.105"),
+                Evidence(
+                    f"{SITE}/torch-2.8.0.dist-info/METADATA", 31, "nvidia-nvjitlink-cu12==12.8.93"
+                ),
+            ],
+            predicts=PREDICTED,
+            fix=[
+                "/home/ana/envs/train/bin/python -m pip install --force-reinstall --no-deps "
+                "nvidia-nvjitlink-cu12==12.8.93"
+            ],
+        ),
+        Finding("CU302", "warning", "libnccl.so.2 comes from outside the environment"),
+    ]
+
+
+def hostile() -> tuple[Facts, list[Finding]]:
+    """Every string is markup, control characters, or bytes that are no text."""
+    nasty = '<script>alert(1)</script>"\'&\x1b[31m\udcff\x00'
+    facts = Facts(
+        Environment(f"/tmp/{nasty}", "venv", python=nasty, site_packages=[f"/tmp/{nasty}/s"]),
+        driver=Driver(release=nasty, error=nasty, devices=[Device(0, nasty)]),
+        toolkits=[Toolkit("system", "directory", nasty, nasty)],
+        frameworks=[Framework("torch", nasty, cuda=nasty)],
+        libraries=[Library(nasty, nasty, nasty, nasty, nasty, [Shadowed(nasty, nasty, nasty)])],
+        problems=[Problem(nasty, nasty)],
+    )
+    finding = Finding("CU303", "error", nasty, [Evidence(nasty, 1, nasty)], nasty, [nasty])
+    return facts, [finding]

@@ -1,0 +1,235 @@
+"""Environments broken with real wheels. The oracle is a real import; the mend is carried out.
+
+Each case: break a clone, see the real failure, see the rule and its prediction, run the fix that
+the report names, see both silent.
+"""
+
+import shlex
+import shutil
+
+import pytest
+import real
+
+pytestmark = pytest.mark.network
+
+CU12, CU13 = "torch-2.8.0-cu128", "torch-2.11.0-cu130"
+MACHINE = {"CU101"}  # no driver here; not what these tests are about
+
+
+@pytest.fixture
+def cu12():
+    with real.clone(CU12) as prefix:
+        yield prefix
+
+
+@pytest.fixture
+def cu13():
+    with real.clone(CU13) as prefix:
+        yield prefix
+
+
+def mend(prefix, finding) -> None:
+    """Runs the finding's commands, from the cache of wheels where they are there."""
+    commands = [fix for fix in finding.fix if " install " in fix or " uninstall " in fix]
+    assert commands, finding.fix
+    for command in commands:
+        words = shlex.split(command)
+        assert words[0].startswith(str(prefix)), command
+        done = real.run(*words, PIP_FIND_LINKS=str(real.CACHE / "wheels"), PIP_YES="1")
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def assert_sound(prefix) -> None:
+    assert real.import_error(prefix) is None
+    assert real.rules(real.check(prefix)) - MACHINE == set()
+
+
+@pytest.mark.parametrize(
+    ("requirement", "symbol"),
+    [
+        ("nvidia-nvjitlink-cu12==12.1.105", "__nvJitLinkCreate_12_8"),
+        ("nvidia-cuda-runtime-cu12==12.1.105", "cudaGetDriverEntryPointByVersion"),
+        ("nvidia-nccl-cu12==2.18.1", "ncclMemFree"),
+    ],
+)
+def test_an_old_wheel_lacks_a_symbol(cu12, requirement, symbol):
+    real.install(cu12, requirement)
+    seen = real.import_error(cu12)
+    assert symbol in seen
+    report = real.check(cu12)
+    found = real.finding(report, "CU303")
+    assert found.severity == "error"
+    assert found.predicts == seen
+    assert "CU402" in real.rules(report)
+    mend(cu12, found)
+    assert_sound(cu12)
+
+
+def test_a_foreign_cublas_loads_but_is_not_what_the_build_pins(cu12):
+    real.install(cu12, "nvidia-cublas-cu12==12.1.3.1")
+    # Nothing fails at import: that is why only the pins tell.
+    assert real.import_error(cu12) is None
+    report = real.check(cu12)
+    found = real.finding(report, "CU402")
+    assert "nvidia-cublas-cu12" in found.title + "".join(e.value for e in found.evidence)
+    check = real.pip(cu12, "check")
+    assert "nvidia-cublas-cu12" in check.stdout
+    assert "CU303" not in real.rules(report)
+    mend(cu12, found)
+    assert_sound(cu12)
+
+
+@pytest.mark.parametrize(
+    ("sibling", "soname"),
+    [
+        ("nvidia-nvshmem-cu12==3.4.5", "libnvshmem_host.so.3"),
+        ("nvidia-nccl-cu12==2.18.1", "libnccl.so.2"),
+    ],
+)
+def test_a_sibling_of_another_major_takes_the_files_with_it(cu13, sibling, soname):
+    real.install(cu13, sibling)
+    owned_twice = real.check(cu13)
+    assert "CU404" in {finding.rule for finding in owned_twice.findings}
+    real.uninstall(cu13, sibling.partition("==")[0])
+    seen = real.import_error(cu13)
+    assert seen == (
+        f"ImportError: {soname}: cannot open shared object file: No such file or directory"
+    )
+    report = real.check(cu13)
+    assert real.finding(report, "CU305").predicts == seen
+    found = real.finding(report, "CU404")
+    assert found.severity == "error"
+    mend(cu13, found)
+    assert_sound(cu13)
+
+
+def test_nvrtc_without_its_builtins(cu12):
+    folder = real.site_packages(cu12) / "nvidia" / "cuda_nvrtc" / "lib"
+    (builtins,) = folder.glob("libnvrtc-builtins.so.12.8")
+    builtins.unlink()
+    seen = real.ask(cu12, COMPILE)
+    assert "failed to open libnvrtc-builtins.so.12.8" in seen
+    report = real.check(cu12)
+    found = real.finding(report, "CU306")
+    assert found.predicts.rstrip(".") in seen
+    mend(cu12, found)
+    assert real.ask(cu12, COMPILE) == ""
+    assert_sound(cu12)
+
+
+COMPILE = r"""
+import ctypes, json, torch
+nvrtc = ctypes.CDLL("libnvrtc.so.12")
+program = ctypes.c_void_p()
+nvrtc.nvrtcCreateProgram(ctypes.byref(program), b"__global__ void f() {}", None, 0, None, None)
+nvrtc.nvrtcCompileProgram(program, 0, None)
+size = ctypes.c_size_t()
+nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+log = ctypes.create_string_buffer(size.value)
+nvrtc.nvrtcGetProgramLog(program, log)
+print(json.dumps(log.value.decode().strip()))
+"""
+
+
+def test_cudnn_of_two_minors_by_a_folder_on_the_library_path(cu12, tmp_path):
+    """cuDNN opens its parts by SONAME, and a RUNPATH comes after LD_LIBRARY_PATH."""
+    with real.clone(CU13) as other:
+        folder = tmp_path / "cudnn"
+        shutil.copytree(real.site_packages(other) / "nvidia" / "cudnn" / "lib", folder)
+    # The main library is found by RPATH, its parts by the variable.
+    environ = real.clean_environ(LD_LIBRARY_PATH=str(folder))
+    seen = real.ask(cu12, PARTS, LD_LIBRARY_PATH=str(folder))
+    assert seen["main"].startswith(str(cu12))
+    assert seen["parts"] != []
+    assert all(path.startswith(str(folder)) for path in seen["parts"])
+    report = real.check(cu12, environ=environ)
+    found = real.finding(report, "CU304")
+    shown = found.title + " ".join(f"{e.file} {e.value}" for e in found.evidence)
+    assert "9.10.2" in shown
+    assert "9.19.0" in shown
+    libraries = {lib.soname: lib.real_path for lib in report.libraries}
+    assert libraries["libcudnn.so.9"] == seen["main"]
+    predicted = {path.rpartition("/")[2]: path for path in libraries.values()}
+    assert [predicted[path.rpartition("/")[2]] for path in seen["parts"]] == seen["parts"]
+    # The mend is to unset the variable.
+    assert_sound(cu12)
+
+
+PARTS = r"""
+import ctypes, json, torch
+cudnn = ctypes.CDLL("libcudnn.so.9")
+cudnn.cudnnOpsVersionCheck()
+with open("/proc/self/maps") as maps:
+    files = {row[5] for row in (l.rstrip("\n").split(None, 5) for l in maps) if len(row) == 6}
+files = sorted(path for path in files if "/libcudnn" in path)
+print(json.dumps({
+    "main": [path for path in files if path.endswith("libcudnn.so.9")][0],
+    "parts": [path for path in files if not path.endswith("libcudnn.so.9")],
+}))
+"""
+
+
+def test_an_old_nvjitlink_on_the_library_path(cu12, tmp_path):
+    """Whether it leaks in hangs on who asks first; the loader itself is the oracle."""
+    with real.clone(CU12) as other:
+        real.install(other, "nvidia-nvjitlink-cu12==12.1.105")
+        folder = tmp_path / "old"
+        shutil.copytree(real.site_packages(other) / "nvidia" / "nvjitlink" / "lib", folder)
+    environ = real.clean_environ(LD_LIBRARY_PATH=str(folder))
+    assert real.import_error(cu12, LD_LIBRARY_PATH=str(folder)) is None
+    (mapped,) = real.ask(cu12, MAPPED_NVJITLINK, LD_LIBRARY_PATH=str(folder))
+    report = real.check(cu12, environ=environ)
+    assert [lib.real_path for lib in report.libraries if lib.family == "nvjitlink"] == [mapped]
+    assert real.rules(report, "error") - MACHINE == set()
+    assert ("CU302" in real.rules(report)) == mapped.startswith(str(folder))
+
+
+MAPPED_NVJITLINK = r"""
+import json, torch
+with open("/proc/self/maps") as maps:
+    files = {row[5] for row in (l.rstrip("\n").split(None, 5) for l in maps) if len(row) == 6}
+print(json.dumps([path for path in files if "libnvJitLink" in path]))
+"""
+
+
+def test_torchvision_of_another_torch(cu13):
+    real.install(cu13, "torchvision==0.23.0")
+    got = real.pip(cu13, "install", "pillow")
+    assert got.returncode == 0, got.stderr
+    assert real.import_error(cu13, "torchvision") is not None
+    report = real.check(cu13)
+    assert real.rules(report) & {"CU303", "CU305", "CU402", "CU405"}
+    assert real.finding(report, "CU405")
+
+
+def test_site_packages_split_in_two(cu12):
+    """torch in lib64, nvidia in lib: what $ORIGIN leads to is not there."""
+    site = real.site_packages(cu12)
+    other = cu12 / "lib64"
+    if other.is_symlink():
+        other.unlink()
+    far = other / site.relative_to(cu12 / "lib")
+    far.mkdir(parents=True)
+    for name in ("torch", "torchgen", "functorch", "torch-2.8.0.dist-info"):
+        if (site / name).exists():
+            (site / name).rename(far / name)
+    seen = real.import_error(cu12, PYTHONPATH=str(far))
+    report = real.check(cu12, environ=real.clean_environ(PYTHONPATH=str(far)))
+    found = real.finding(report, "CU408")
+    if seen is None:  # torch looked through sys.path itself, and its preload mends the split
+        assert "error" not in {f.severity for f in report.findings if f.rule not in MACHINE}
+    else:
+        assert found.severity == "error"
+        assert found.predicts == seen
+
+
+def test_a_file_changed_after_installation(cu12):
+    """RECORD's hash is the oracle: pip wrote it."""
+    library = real.site_packages(cu12) / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12"
+    data = bytearray(library.read_bytes())
+    library.unlink()  # the clone shares it with the cache
+    data[-1] ^= 0xFF
+    library.write_bytes(data + b"\0")
+    report = real.check(cu12)
+    found = real.finding(report, "CU404")
+    assert "libcudart.so.12" in found.title + "".join(e.file + e.value for e in found.evidence)

@@ -1,0 +1,313 @@
+"""The command line: exit codes, streams, options. Processes of their own, as a script sees them."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from test_report import strict_schema
+
+import cudriver
+from cudriver import cli
+from cudriver.cli import check, terminal
+
+SOURCES = str(Path(cudriver.__file__).parent.parent)
+
+
+def run(*words: str, text: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LD_", "CUDA", "CONDA", "VIRTUAL_ENV", "NO_COLOR", "COLUMNS"))
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "cudriver", *words],
+        env={**environ, "PYTHONPATH": SOURCES, **variables},
+        input=text,
+        stdin=subprocess.DEVNULL if text is None else None,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def on_terminal(*words: str, **variables: str) -> str:
+    """Standard output of a run whose output is a terminal."""
+    master, slave = pty.openpty()
+    environ = {**os.environ, "PYTHONPATH": SOURCES, "TERM": "xterm", **variables}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "cudriver", *words],
+        env=environ, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(slave)
+    pieces = []
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(master)
+    child.wait(60)
+    return b"".join(pieces).decode()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Another machine: a file system with a healthy, CUDA-free venv in it and no driver."""
+    venv = tmp_path / "envs/plain"
+    (venv / "lib/python3.11/site-packages").mkdir(parents=True)
+    (venv / "bin").mkdir()
+    (venv / "bin/python").symlink_to("/usr/bin/python3")
+    (venv / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+    return tmp_path
+
+
+@pytest.fixture
+def cpu_torch(root):
+    """The same with a PyTorch that has no CUDA."""
+    package = root / "envs/plain/lib/python3.11/site-packages/torch"
+    package.mkdir()
+    (package / "version.py").write_text(
+        "__version__ = '2.8.0+cpu'\ndebug = False\ncuda = None\nhip = None\n"
+    )
+    return root
+
+
+def test_no_command_is_help():
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        done = run(*words)
+        assert done.returncode == 0
+        assert "check" in done.stdout
+        assert done.stderr == ""
+
+
+def test_version():
+    done = run("--version")
+    assert done.returncode == 0
+    assert re.fullmatch(r"cudriver \d+\.\d+\S*\n", done.stdout)
+
+
+def test_version_imports_next_to_nothing():
+    script = (
+        "import sys; from cudriver.cli import main; main(['--version']); "
+        "print(*sorted({'argparse', 'numpy', 'rich', 'json', 'inspect'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"PYTHONPATH": SOURCES}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[1] == ""
+
+
+def test_a_check_imports_no_heavy_module(cpu_torch):
+    heavy = {"numpy", "rich", "importlib.metadata", "email", "dataclasses", "inspect", "asyncio"}
+    script = (
+        "import sys; from cudriver.cli import main; "
+        f"main(['check', '--root', {str(cpu_torch)!r}, '/envs/plain', '--json']); "
+        f"print('heavy:', *sorted({heavy!r} & set(sys.modules)), "
+        "'cudriver._core' if 'cudriver._core' in sys.modules else '')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": SOURCES}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].split() == ["heavy:"]
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_in_help_explains_itself(name):
+    if name not in cli._available():
+        pytest.skip(f"{name} is not part of this build")
+    done = run(name, "--help")
+    assert done.returncode == 0
+    assert f"cudriver {name}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["chekc"],
+        ["check", "--no-such-option"],
+        ["check", "/nowhere/at/all"],
+        ["check", "--all", "/usr"],
+        ["check", "--select", "nonsense"],
+        ["check", "--select", "CU3031"],
+        ["check", "--match", "nothing"],
+        ["check", "--assume-driver", "new"],
+        ["check", "--assume-gpu", "H200"],
+        ["check", "--root", "/nowhere/at/all"],
+        ["check", "--root", "/etc", "--observe"],
+        ["which", "--prefix", "/nowhere/at/all"],
+        ["explain", "CU999"],
+    ],
+)
+def test_usage_errors_are_2_and_go_to_standard_error(words):
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(("cudriver", "usage:"))
+    assert "Traceback" not in done.stderr
+
+
+def test_a_near_miss_is_suggested():
+    assert "'check'" in run("chekc").stderr
+
+
+def test_json_of_one_environment(cpu_torch):
+    done = run("check", "--root", str(cpu_torch), "/envs/plain", "--json")
+    data = json.loads(done.stdout)
+    jsonschema.validate(data, strict_schema())
+    assert data["environment"]["prefix"] == "/envs/plain"
+    assert data["frameworks"][0]["cuda"] is None
+    assert done.returncode == {"consistent": 0, "mismatch": 1, "unknown": 3}[data["verdict"]]
+    assert done.stderr == ""
+
+
+def test_json_of_several(cpu_torch):
+    done = run("check", "--root", str(cpu_torch), "/envs/plain", "/envs/plain", "--json")
+    data = json.loads(done.stdout)
+    assert data["schema"] == 1
+    assert len(data["reports"]) == 2
+    for report in data["reports"]:
+        jsonschema.validate(report, strict_schema())
+
+
+def test_all_lists_each_environment_in_a_line(cpu_torch):
+    conda = cpu_torch / "opt/conda/conda-meta"
+    conda.mkdir(parents=True)
+    (cpu_torch / "envs").rename(cpu_torch / "srv")
+    done = run("check", "--root", str(cpu_torch), "--all")
+    lines = done.stdout.splitlines()
+    assert any("/opt/conda " in line for line in lines)
+    assert any("/srv/plain " in line and "2.8.0+cpu" in line for line in lines)
+    assert lines[-1].startswith("2 environments")
+
+
+def test_an_interpreter_stands_for_its_environment(cpu_torch):
+    done = run("check", "--root", str(cpu_torch), "/envs/plain/bin/python", "--json")
+    assert json.loads(done.stdout)["environment"]["prefix"] == "/envs/plain"
+
+
+def test_html_file(cpu_torch, tmp_path):
+    target = tmp_path / "report.html"
+    done = run("check", "--root", str(cpu_torch), "/envs/plain", "--html", str(target))
+    assert target.read_text().startswith("<!DOCTYPE html>")
+    assert "/envs/plain" in done.stdout
+    done = run("check", "--root", str(cpu_torch), "/envs/plain", "--html", "-")
+    assert done.stdout.startswith("<!DOCTYPE html>")
+    done = run("check", "--root", str(cpu_torch), "/envs/plain", "--html", "/nowhere/x.html")
+    assert done.returncode == 2
+
+
+def test_colour_only_on_a_terminal(cpu_torch):
+    words = ["check", "--root", str(cpu_torch), "/envs/plain"]
+    assert "\x1b" not in run(*words).stdout
+    assert "\x1b[" in on_terminal(*words)
+    assert "\x1b" not in on_terminal(*words, NO_COLOR="1")
+    assert "\x1b" not in on_terminal(*words, TERM="dumb")
+
+
+def test_terminal_width_is_respected(cpu_torch):
+    text = on_terminal("check", "--root", str(cpu_torch), "/envs/plain", COLUMNS="60", NO_COLOR="1")
+    assert max(len(line) for line in text.splitlines()) <= 60
+
+
+def test_a_plain_locale_gets_plain_signs(cpu_torch):
+    words = ["check", "--root", str(cpu_torch), "/envs/plain"]
+    done = run(*words, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    assert done.stdout.isascii()
+    assert "driver" in done.stdout
+    assert done.stderr == ""
+
+
+def test_select_and_ignore(cpu_torch):
+    words = ["check", "--root", str(cpu_torch), "/envs/plain", "--json"]
+    every = {f["rule"] for f in json.loads(run(*words).stdout)["findings"]}
+    assert "CU401" in every
+    only = json.loads(run(*words, "--select", "cu401").stdout)["findings"]
+    assert {f["rule"] for f in only} == {"CU401"}
+    rest = json.loads(run(*words, "--ignore", "CU4").stdout)["findings"]
+    assert {f["rule"] for f in rest} == {rule for rule in every if not rule.startswith("CU4")}
+
+
+def test_a_closed_pipe_is_no_traceback(cpu_torch):
+    command = f"{sys.executable} -m cudriver check --root {cpu_torch} /envs/plain --json | head -c 1"
+    done = subprocess.run(
+        ["sh", "-c", command], env={**os.environ, "PYTHONPATH": SOURCES},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "{"
+    assert done.stderr == ""
+
+
+def test_assumed_machine(cpu_torch):
+    words = ["check", "--root", str(cpu_torch), "/envs/plain", "--json"]
+    done = run(*words, "--assume-driver", "535.104.05", "--assume-gpu", "9.0", "--assume-gpu", "7.5")
+    driver = json.loads(done.stdout)["driver"]
+    assert driver["release"] == "535.104.05"
+    assert driver["cuda"] == "12.2"
+    assert [(d["compute_capability"], d["assumed"]) for d in driver["devices"]] == [
+        ("9.0", True),
+        ("7.5", True),
+    ]
+
+
+def test_which_without_libraries_says_so(cpu_torch):
+    done = run("which", "--root", str(cpu_torch), "--prefix", "/envs/plain")
+    assert done.returncode == 3
+    assert "no CUDA library" in done.stdout
+    done = run("which", "--root", str(cpu_torch), "--prefix", "/envs/plain", "cudnn", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"libraries": [], "missing": [], "unknown": ["cudnn"]}
+
+
+def test_exit_code_is_the_worst():
+    class Fake:
+        def __init__(self, code):
+            self.exit_code = code
+
+    def worst(*codes):
+        return check.exit_code([Fake(code) for code in codes])
+
+    assert worst() == 0
+    assert worst(0, 0) == 0
+    assert worst(0, 3) == 3
+    assert worst(3, 1, 0) == 1
+
+
+def test_progress_yields_every_item_where_there_is_no_terminal(capsys):
+    assert list(terminal.progress([1, 2, 3], "x")) == [1, 2, 3]
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_shows_on_a_terminal_once_it_takes_long(monkeypatch):
+    """The bar goes to standard error and every item still comes, in order."""
+    script = (
+        "import time; from cudriver.cli import terminal; terminal.PATIENCE = 0.0\n"
+        "print([time.sleep(0.02) or i for i in terminal.progress(list(range(9)), 'checking')])"
+    )
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": SOURCES, "TERM": "xterm"},
+        stdout=subprocess.PIPE, stderr=slave, text=True, check=True,
+    )  # fmt: skip
+    os.close(slave)
+    shown = os.read(master, 1 << 20).decode()
+    os.close(master)
+    assert done.stdout.strip() == str(list(range(9)))
+    assert "checking" in shown
+
+
+def test_main_takes_arguments_and_returns_a_code(capsys):
+    assert cli.main(["--version"]) == 0
+    assert cli.main(["nonsense"]) == 2
+    assert capsys.readouterr().out.startswith("cudriver ")

@@ -1,0 +1,146 @@
+"""Every rule has a page, and a pasted error finds its rule."""
+
+import json
+import re
+
+import pytest
+from test_cli import run
+
+from cudriver.stack import explain
+from cudriver.stack.rules import registry
+
+# Texts as people posted them, and the rule they belong to.
+MESSAGES = {
+    "CU101": [
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA "
+        "GPU and installed a driver from http://www.nvidia.com/Download/index.aspx",
+        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory",
+    ],
+    "CU102": ["RuntimeError: CUDA driver initialization failed: CUDA driver is a stub library"],
+    "CU103": [
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).",
+        "CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+    ],
+    "CU104": ["Failed to initialize NVML: Driver/library version mismatch"],
+    "CU105": [
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has "
+        "unsupported display driver / cuda driver combination"
+    ],
+    "CU106": ["Error 804: forward compatibility was attempted on non supported HW"],
+    "CU107": ["Failed to initialize NVML: Unknown Error"],
+    "CU109": ["CUDA error: the provided PTX was compiled with an unsupported toolchain."],
+    "CU110": ["RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment"],
+    "CU202": [
+        "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to "
+        "compile PyTorch (12.4). Please make sure to use the same CUDA versions."
+    ],
+    "CU204": ["OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root."],
+    "CU207": ["error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!"],
+    "CU301": [
+        "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (8, 7, 0) but "
+        "found runtime version (8, 2, 4)."
+    ],
+    "CU303": [
+        "ImportError: /env/lib/libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, "
+        "version libnvJitLink.so.12",
+        "ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister",
+    ],
+    "CU304": ["CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"],
+    "CU305": [
+        "ImportError: libcusparseLt.so.0: cannot open shared object file: No such file or directory"
+    ],
+    "CU306": ["nvrtc: error: failed to open libnvrtc-builtins.so.13.0."],
+    "CU405": [
+        "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA "
+        "major versions."
+    ],
+    "CU501": [
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
+        "PyTorch installation.",
+    ],
+}  # fmt: skip
+
+
+def test_pages_and_rules_are_the_same_set():
+    assert set(explain.rule_names()) == set(registry())
+
+
+@pytest.mark.parametrize("rule", explain.rule_names())
+def test_a_page_has_what_seen_mended_and_an_example(rule):
+    text = explain.page(rule)
+    assert rule in text.partition("\n")[0]
+    assert len(explain.title(rule)) > 3
+    headings = [line.lstrip("# ").lower() for line in text.splitlines() if line.startswith("## ")]
+    assert len(headings) >= 3, headings
+    assert "```" in text or "\n    " in text
+    assert not re.search(r"add .{0,40}to LD_LIBRARY_PATH", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("rule", explain.rule_names())
+def test_a_page_fits_the_terminal(rule):
+    done = run("explain", rule)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    prose = [line for line in done.stdout.splitlines() if not line.startswith("    ")]
+    assert max(map(len, prose)) <= 80
+    assert "```" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"), [(rule, m) for rule, group in MESSAGES.items() for m in group]
+)
+def test_a_posted_error_finds_its_rule(rule, message):
+    assert rule in [found.rule for found in explain.match(message)][:2]
+
+
+def test_a_traceback_on_standard_input():
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 1, in <module>\n'
+        "    import torch\n" + MESSAGES["CU303"][0] + "\n"
+    )
+    done = run("explain", text=text)
+    assert done.returncode == 0
+    assert done.stdout.startswith("CU303")
+    assert "line 4" in done.stdout
+    data = json.loads(run("explain", "--json", text=text).stdout)
+    assert data["matches"][0]["rule"] == "CU303"
+    assert data["matches"][0]["line"] == 4
+    assert data["rules"][0]["page"].startswith("#")
+
+
+def test_the_last_line_of_a_traceback_wins():
+    text = "\n".join([MESSAGES["CU101"][0], "noise", MESSAGES["CU306"][0]])
+    assert [found.rule for found in explain.match(text)] == ["CU306", "CU101"]
+
+
+def test_an_error_as_an_argument():
+    assert run("explain", MESSAGES["CU104"][0]).stdout.startswith("CU104")
+
+
+def test_an_unknown_text_is_told_apart_from_a_wrong_rule():
+    assert run("explain", text="KeyError: 'x'\n").returncode == 3
+    assert run("explain", text="").returncode == 3
+    assert run("explain", "CU999").returncode == 2
+
+
+def test_lower_case_is_fine():
+    assert run("explain", "cu303").returncode == 0
+
+
+def test_list_names_every_rule():
+    lines = run("explain", "--list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == explain.rule_names()
+    assert json.loads(run("explain", "--list", "--json").stdout).keys() == set(explain.rule_names())
+
+
+def test_a_huge_paste_ends():
+    text = ("x" * 200 + "\n") * 20000 + MESSAGES["CU306"][0]
+    assert run("explain", text=text).returncode in (0, 3)
+
+
+def test_a_hostile_line_does_not_run_away():
+    """One long line must not make a pattern backtrack for ever."""
+    for piece in ("a", " ", "undefined symbol: ", "lib", "(", "CUDA "):
+        explain.match(piece * 50_000)

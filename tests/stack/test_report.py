@@ -1,0 +1,240 @@
+"""What a person sees: text, JSON, HTML, notebook."""
+
+import copy
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import pytest
+import samples
+
+import cudriver.stack
+from cudriver.stack.model import Finding
+from cudriver.stack.observe import Observation, Row
+from cudriver.stack.report import Report
+
+SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
+VOID = {"meta", "br"}
+
+
+def strict_schema() -> dict:
+    """The shipped schema, with no member allowed that it does not name."""
+
+    def close(node):
+        if isinstance(node, dict):
+            if "properties" in node:
+                node["additionalProperties"] = False
+            for value in node.values():
+                close(value)
+        elif isinstance(node, list):
+            for value in node:
+                close(value)
+
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    close(schema)
+    return schema
+
+
+def observed() -> Observation:
+    rows = [Row("torch.version.cuda", "12.8", "12.8"), Row("libnccl.so.2", "/a", "/b")]
+    return Observation({"torch": None}, rows)
+
+
+REPORTS = {
+    "healthy": Report(samples.healthy(), []),
+    "broken": Report(samples.healthy(), samples.broken_findings()),
+    "hostile": Report(*samples.hostile()),
+    "observed": Report(samples.healthy(), [], observation=observed()),
+}
+
+
+@pytest.fixture(params=REPORTS)
+def report(request) -> Report:
+    return REPORTS[request.param]
+
+
+class Markup(HTMLParser):
+    """Checks that every tag is closed in order and collects tags and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def parse(text: str) -> Markup:
+    markup = Markup()
+    markup.feed(text)
+    markup.close()
+    assert not markup.open
+    return markup
+
+
+def test_json_follows_the_shipped_schema(report):
+    jsonschema.validate(json.loads(report.to_json()), strict_schema())
+
+
+def test_json_says_what_the_facts_say():
+    data = json.loads(REPORTS["broken"].to_json())
+    assert data["verdict"] == "mismatch"
+    assert data["driver"]["release"] == "580.159.04"
+    assert [device["visible"] for device in data["driver"]["devices"]] == [True, False]
+    assert data["libraries"][0]["shadowed"][0]["version"] == "9.14.0"
+    assert [finding["rule"] for finding in data["findings"]] == ["CU201", "CU303", "CU302"]
+    assert data["findings"][1]["predicts"] == samples.PREDICTED
+
+
+@pytest.mark.parametrize("member", ["schema", "verdict", "driver", "findings"])
+def test_schema_notices_a_missing_member(member):
+    data = json.loads(REPORTS["broken"].to_json())
+    del data[member]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, strict_schema())
+
+
+def test_exit_codes_and_verdicts():
+    facts = samples.healthy()
+    note, error, warning = samples.broken_findings()
+    assert (Report(facts, []).verdict, Report(facts, []).exit_code) == ("consistent", 0)
+    assert Report(facts, [note]).exit_code == 0
+    assert Report(facts, [warning]).exit_code == 0
+    assert Report(facts, [warning], strict=True).exit_code == 1
+    assert Report(facts, [note], strict=True).exit_code == 0
+    assert Report(facts, [error]).exit_code == 1
+    assert Report(facts, [], observation=observed()).exit_code == 1
+
+
+def test_select_and_ignore_take_a_rule_or_the_start_of_one():
+    report = REPORTS["broken"]
+    assert [f.rule for f in report.restricted(["CU3"], []).findings] == ["CU303", "CU302"]
+    assert [f.rule for f in report.restricted(["CU3"], ["CU303"]).findings] == ["CU302"]
+    assert [f.rule for f in report.restricted([], ["CU303", "CU302"]).findings] == ["CU201"]
+    assert report.restricted([], ["CU303"]).exit_code == 0
+
+
+def test_a_healthy_environment_is_a_line_a_component_and_the_verdict():
+    lines = REPORTS["healthy"].to_text().splitlines()
+    names = [line.split()[1] for line in lines if line.startswith("✓")]
+    assert names == ["driver", "toolkit", "torch", "libraries"]
+    assert lines[-1] == "consistent"
+    assert "CU" not in REPORTS["healthy"].to_text().replace("CUDA", "")
+
+
+def test_text_names_what_stays_unused_on_the_system():
+    assert "unused on the system: libcudnn.so.9 9.14.0" in " ".join(
+        REPORTS["healthy"].to_text().split()
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_text_fits_the_terminal(report, width):
+    for line in report.to_text(width=width, verbose=True).splitlines():
+        words = line.split()
+        # Only a single word that is itself too long (a path, a symbol) may stick out.
+        assert len(line) <= width or max(map(len, words)) > width - 20, line
+
+
+def test_findings_show_rule_error_place_and_command():
+    text = REPORTS["broken"].to_text()
+    flat = " ".join(text.split())
+    assert "error CU303 libcusparse.so.12 needs __nvJitLinkCreate_12_8" in flat
+    assert samples.PREDICTED in flat
+    assert "site-packages/torch-2.8.0.dist-info/METADATA:31" in flat
+    assert flat.endswith("mismatch: 1 error, 1 warning; cudriver explain CU303")
+    assert text.index("CU303") < text.index("CU302") < text.index("note CU201")
+
+
+def test_a_command_can_be_pasted(tmp_path):
+    """The shell takes the wrapped command for the same words."""
+    import shlex
+
+    text = REPORTS["broken"].to_text(width=60)
+    start = text.index("/home/ana/envs/train/bin/python")
+    block = text[start:].partition("\n\n")[0]
+    assert "\\\n" in block
+    joined = re.sub(r"\\\n\s*", "", block)
+    assert shlex.split(joined) == shlex.split(samples.broken_findings()[1].fix[0])
+
+
+def test_colour_is_asked_for_and_changes_nothing_else(report):
+    plain = report.to_text(verbose=True)
+    coloured = report.to_text(verbose=True, colour=True)
+    assert "\x1b" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_content_cannot_steer_the_terminal():
+    text = REPORTS["hostile"].to_text(verbose=True)
+    assert not [c for c in text if ord(c) < 32 and c != "\n"]
+    assert "\\x1b[31m" in text
+
+
+def test_html_is_one_file_without_script_or_address(report):
+    text = report.to_html()
+    text.encode("utf-8")
+    markup = parse(text)
+    tags = {tag for tag, _ in markup.tags}
+    assert not tags & {"script", "link", "img", "iframe", "object"}
+    assert not [a for _, attributes in markup.tags for a in attributes if a.startswith("on")]
+    assert "http" not in text and "url(" not in text and "@import" not in text
+
+
+def test_html_shows_content_as_text():
+    markup = parse(REPORTS["hostile"].to_html())
+    assert "<script>alert(1)</script>" in markup.text
+
+
+def test_html_has_findings_and_libraries():
+    markup = parse(REPORTS["broken"].to_html())
+    for needle in ("mismatch", "CU303", samples.PREDICTED, "libcudnn.so.9", "9.14.0", "--no-deps"):
+        assert needle in markup.text
+
+
+def test_notebook_view_is_a_fragment(report):
+    text = report._repr_html_()
+    parse(text)
+    assert not re.search(r"<(html|head|body)\b", text)
+    # Every rule of the style is bound to the report's own class.
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL).group(1)
+    selectors = re.findall(r"([^{}]+)\{", style.replace("@media (prefers-color-scheme:dark)", ""))
+    assert all(
+        part.strip().startswith(".cudriver")
+        for group in selectors
+        if group.strip()
+        for part in group.split(",")
+    )
+
+
+def test_repr_is_short(report):
+    assert len(repr(report)) < 300
+    assert report.verdict in repr(report)
+
+
+def test_facts_are_not_changed_by_showing_them():
+    facts = samples.healthy()
+    before = copy.deepcopy(facts.to_dict())
+    report = Report(facts, samples.broken_findings())
+    report.to_text(), report.to_json(), report.to_html()
+    assert facts.to_dict() == before
+
+
+def test_advice_is_wrapped_and_a_command_is_not():
+    finding = Finding("CU101", "error", "no driver", fix=["Install the NVIDIA driver. " * 8])
+    text = Report(samples.healthy(), [finding]).to_text()
+    assert "\\\n" not in text

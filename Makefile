@@ -20,7 +20,7 @@ PYTEST := $(PY) -m pytest
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
 
 SOURCES := $(wildcard cext/*.[ch] cext/sim/*.[ch]) setup.py pyproject.toml $(wildcard README.md)
-SOURCES += $(shell find python -type f ! -name '*.pyc' ! -path '*.egg-info*')
+SOURCES += $(shell find python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*.egg-info*')
 C_FILES = $(shell find cext tests -name '*.[ch]')
 # A list of pyproject.toml, as words for pip.
 requirements = $(shell sed -n 's/^$(1) = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d ' ' | tr ',' ' ')
@@ -161,6 +161,10 @@ tsan: $(VENV)/.requirements ## the tests that use threads, with ThreadSanitizer
 	$(call sanitize,tsan,thread,TSAN_OPTIONS=$(TSAN_OPTIONS):log_path=$(call REPORT,tsan) LD_PRELOAD=$(call RUNTIME,tsan),-m "$(SANITIZED) and threads")
 
 , := ,
+
+.PHONY: test-aarch64
+test-aarch64: ## build for aarch64 and run the suite there under qemu
+	tests/aarch64/run -m "$(SANITIZED) and not slow" $(ARGS)
 
 # --- the code's form -------------------------------------------------------------------------------
 

@@ -6,10 +6,16 @@
 #define STACK_DEPTH 1024
 #define LEAST_PRIORITY 0
 #define GREATEST_PRIORITY (-5)
+#define LIMIT_SHMEM_SIZE 7 /* of CUDA 13; 8 is CIG_ENABLED. They can be read, not set */
 
-/* Handles, not pointers: one may be destroyed by another thread while it is current here. */
+/* Handles, not pointers: one may be destroyed by another thread while it is current here. What is asked
+ * of a destroyed context all the same, its device and flags, is kept beside it. */
 static _Thread_local struct {
-    CUcontext items[STACK_DEPTH];
+    struct current {
+        CUcontext handle;
+        CUdevice device;
+        unsigned flags;
+    } items[STACK_DEPTH];
     unsigned depth;
 } stack;
 
@@ -39,11 +45,25 @@ CUresult sim_context_current(struct sim_context **context)
     if (stack.depth == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    result = sim_context_of(stack.items[stack.depth - 1], context);
+    result = sim_context_of(stack.items[stack.depth - 1].handle, context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    return (*context)->broken;
+    return sim_context_state(*context);
+}
+
+CUresult sim_context_state(const struct sim_context *context)
+{
+    return sim.devices[context->device].broken;
+}
+
+void sim_context_break(struct sim_context *context, CUresult error)
+{
+    struct sim_device *device = &sim.devices[context->device];
+
+    if (device->broken == CUDA_SUCCESS) {
+        device->broken = error;
+    }
 }
 
 void sim_context_wait(struct sim_context *context)
@@ -71,6 +91,21 @@ void sim_context_work_end(struct sim_context *context)
     context->calls--;
     sim_context_wake(context);
     sim_object_drop(context);
+}
+
+CUresult sim_context_settle_device(struct sim_context *context)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (uint32_t i = 0; i < sim_object_slots(KIND_CONTEXT) && result == CUDA_SUCCESS; i++) {
+        struct sim_context *other = sim_object_at(KIND_CONTEXT, i);
+        if (other != NULL && other->device == context->device && other->pending > 0) {
+            sim_object_hold(other);
+            result = sim_stream_settle_all(other);
+            sim_object_drop(other);
+        }
+    }
+    return result;
 }
 
 void sim_context_drain(struct sim_context *context)
@@ -115,20 +150,18 @@ static bool flags_are_valid(unsigned flags)
 static void context_open(struct sim_context *context, unsigned flags, unsigned api_version)
 {
     context->active = true;
-    context->abandoned = false;
-    context->broken = CUDA_SUCCESS;
     context->flags = flags;
     context->api_version = api_version;
     context->id = ++last_id;
     context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
     context->peers = 0;
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
-    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 8650752;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
-    context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
     context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
     context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
-    context->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
+    context->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 11796480;
+    context->limits[LIMIT_SHMEM_SIZE] = 232448;
 }
 
 static struct sim_context *context_new(int device)
@@ -148,24 +181,37 @@ static void context_shut(struct sim_context *context)
 {
     sim_object_hold(context);
     context->active = false;
-    context->abandoned = true;
-    sim_stream_wake_all();
+    context->closing = true;
     sim_context_drain(context);
     sim_stream_forget(context);
     sim_event_forget(context);
     sim_module_forget(context);
     sim_memory_forget(context);
     sim_host_forget(context);
+    context->closing = false;
+    sim_context_wake(context);
     sim_object_drop(context);
 }
 
-static CUresult stack_push(CUcontext handle)
+/* In the monitor. */
+static CUresult stack_push(const struct sim_context *context)
 {
     if (stack.depth == STACK_DEPTH) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    stack.items[stack.depth++] = handle;
+    stack.items[stack.depth++] =
+        (struct current){sim_object_handle(context), context->device, context->flags};
     return CUDA_SUCCESS;
+}
+
+/* In the monitor. A context to make current: a primary one that nobody retains will do. */
+static CUresult context_to_push(CUcontext handle, struct sim_context **context)
+{
+    *context = sim_object_find(KIND_CONTEXT, handle);
+    if (*context != NULL && ((*context)->primary || (*context)->active)) {
+        return CUDA_SUCCESS;
+    }
+    return sim_context_of(handle, context);
 }
 
 static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned flags, CUdevice device,
@@ -184,16 +230,19 @@ static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned f
         return CUDA_ERROR_INVALID_DEVICE;
     }
     sim_lock();
+    if (sim.devices[device].broken != CUDA_SUCCESS) {
+        return sim_leave(sim.devices[device].broken);
+    }
     context = context_new(device);
     if (context == NULL) {
         return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    result = stack_push(sim_object_handle(context));
+    context_open(context, flags, api_version);
+    result = stack_push(context);
     if (result != CUDA_SUCCESS) {
         sim_object_close(context);
         return sim_leave(result);
     }
-    context_open(context, flags, api_version);
     *handle = sim_object_handle(context);
     return sim_leave(CUDA_SUCCESS);
 }
@@ -231,7 +280,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
     }
     /* As if popped, where it is this thread's current one. Deeper in this stack, and in other threads',
      * it stays and answers CONTEXT_IS_DESTROYED. */
-    if (stack.depth > 0 && stack.items[stack.depth - 1] == handle) {
+    if (stack.depth > 0 && stack.items[stack.depth - 1].handle == handle) {
         stack.depth--;
     }
     sim_object_hold(context);
@@ -251,10 +300,12 @@ CUresult cuCtxPushCurrent_v2(CUcontext handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    if (handle == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     sim_lock();
-    result = sim_context_of(handle, &context);
-    sim_unlock();
-    return result != CUDA_SUCCESS ? result : stack_push(handle);
+    result = context_to_push(handle, &context);
+    return sim_leave(result != CUDA_SUCCESS ? result : stack_push(context));
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *handle)
@@ -269,7 +320,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *handle)
     }
     stack.depth--;
     if (handle != NULL) {
-        *handle = stack.items[stack.depth];
+        *handle = stack.items[stack.depth].handle;
     }
     return CUDA_SUCCESS;
 }
@@ -289,16 +340,12 @@ CUresult cuCtxSetCurrent(CUcontext handle)
         return CUDA_SUCCESS;
     }
     sim_lock();
-    result = sim_context_of(handle, &context);
-    sim_unlock();
-    if (result != CUDA_SUCCESS) {
-        return result;
+    result = context_to_push(handle, &context);
+    if (result == CUDA_SUCCESS) {
+        stack.depth -= stack.depth > 0;
+        result = stack_push(context);
     }
-    if (stack.depth == 0) {
-        return stack_push(handle);
-    }
-    stack.items[stack.depth - 1] = handle;
-    return CUDA_SUCCESS;
+    return sim_leave(result);
 }
 
 CUresult cuCtxGetCurrent(CUcontext *handle)
@@ -311,39 +358,49 @@ CUresult cuCtxGetCurrent(CUcontext *handle)
     if (handle == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *handle = stack.depth > 0 ? stack.items[stack.depth - 1] : NULL;
+    *handle = stack.depth > 0 ? stack.items[stack.depth - 1].handle : NULL;
     return CUDA_SUCCESS;
 }
 
 /* ---- what a context knows about itself ---- */
 
+/* The two that answer for a destroyed or broken context too. */
+
 CUresult cuCtxGetDevice(CUdevice *device)
 {
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuCtxGetDevice, &context);
+    CUresult result = sim_enter(CALL_cuCtxGetDevice);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (device == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    if (stack.depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
     }
-    *device = context->device;
-    return sim_leave(CUDA_SUCCESS);
+    if (device == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *device = stack.items[stack.depth - 1].device;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetFlags(unsigned int *flags)
 {
+    CUresult result = sim_enter(CALL_cuCtxGetFlags);
     struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuCtxGetFlags, &context);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (flags == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    if (stack.depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
     }
-    *flags = context->flags;
+    if (flags == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    /* Those of a primary context may have been changed since it was pushed. */
+    context = sim_object_find(KIND_CONTEXT, stack.items[stack.depth - 1].handle);
+    *flags = context != NULL ? context->flags : stack.items[stack.depth - 1].flags;
     return sim_leave(CUDA_SUCCESS);
 }
 
@@ -412,10 +469,16 @@ CUresult cuCtxSynchronize(void)
         sim_pool_settle(context->device);
     }
     if (result == CUDA_SUCCESS) {
-        result = context->broken;
+        result = sim_context_state(context);
     }
     sim_object_drop(context);
     return sim_leave(result);
+}
+
+/* Devices of this age have no depth of synchronisation to set. */
+static bool limit_is_known(CUlimit limit)
+{
+    return (unsigned)limit < SIM_LIMITS && limit != CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
@@ -426,8 +489,11 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if ((unsigned)limit >= SIM_LIMITS) {
+    if (!limit_is_known(limit)) {
         return sim_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
+    }
+    if ((unsigned)limit >= LIMIT_SHMEM_SIZE) {
+        return sim_leave(CUDA_ERROR_NOT_PERMITTED);
     }
     context->limits[limit] = value;
     return sim_leave(CUDA_SUCCESS);
@@ -444,7 +510,7 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
     if (value == NULL) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    if ((unsigned)limit >= SIM_LIMITS) {
+    if (!limit_is_known(limit)) {
         return sim_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
     }
     *value = context->limits[limit];
@@ -514,8 +580,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     if (peer->device == context->device) {
-        return sim_leave(peer == context ? CUDA_ERROR_INVALID_CONTEXT
-                                         : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        return sim_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     }
     if (context->peers & 1u << peer->device) {
         return sim_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
@@ -561,11 +626,14 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
         home->primary->primary = true;
     }
     /* Another thread may be taking it down this moment. */
-    while (home->primary->abandoned) {
+    while (home->primary->closing) {
         sim_context_wait(home->primary);
     }
+    if (home->broken != CUDA_SUCCESS && !home->primary->active) {
+        return sim_leave(home->broken);
+    }
     if (!home->primary->active) {
-        context_open(home->primary, home->primary_flags, 3020);
+        context_open(home->primary, home->primary_flags | CU_CTX_MAP_HOST, 3020);
     }
     home->retains++;
     *handle = sim_object_handle(home->primary);
@@ -577,8 +645,6 @@ static void primary_shut(struct sim_context *context)
 {
     if (context->active) {
         context_shut(context);
-        context->abandoned = false;
-        sim_context_wake(context);
     }
 }
 
@@ -613,7 +679,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
     home = &sim.devices[device];
     home->primary_flags = flags;
     if (home->primary != NULL && home->primary->active) {
-        home->primary->flags = flags;
+        home->primary->flags = flags | CU_CTX_MAP_HOST;
     }
     return sim_leave(CUDA_SUCCESS);
 }
@@ -642,8 +708,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    /* Who retained it has to release it all the same. */
+    sim.devices[device].primary_flags = 0;
     if (sim.devices[device].primary != NULL) {
-        sim.devices[device].retains = 0;
         primary_shut(sim.devices[device].primary);
     }
     return sim_leave(CUDA_SUCCESS);

@@ -96,6 +96,16 @@ SIM_EXPORT int cudriver_sim_version(void)
     return CUDRIVER_SIM_VERSION;
 }
 
+/* A real device that an error broke stays so for its process; a test goes on. */
+static void mend_devices(void)
+{
+    sim_lock();
+    for (int i = 0; i < SIM_MAX_DEVICES; i++) {
+        sim.devices[i].broken = CUDA_SUCCESS;
+    }
+    sim_unlock();
+}
+
 SIM_EXPORT void cudriver_sim_reset(void)
 {
     atomic_store(&sim_knobs.devices, 1);
@@ -107,6 +117,7 @@ SIM_EXPORT void cudriver_sim_reset(void)
     cudriver_sim_clear_faults();
     cudriver_sim_reset_counts();
     cudriver_sim_release();
+    mend_devices();
     read_environment();
 }
 

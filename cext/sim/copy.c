@@ -6,7 +6,7 @@
  *   blocking calls                at once in the calling thread, when the NULL stream's turn has come;
  *                                 device to device only waits where it must, as hardware does
  *   asynchronous, page-locked     later, on the stream; the source is read then
- *   asynchronous, from pageable   up to 64 KiB: the source is read during the call, the rest later;
+ *   asynchronous, from pageable   up to 2 MiB: the source is read during the call, the rest later;
  *                                 beyond: over when the call returns
  *   asynchronous, to pageable     over when the call returns
  */
@@ -15,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGED_BYTES ((size_t)64 << 10)
-#define MAX_PITCH ((size_t)2147483647)
+#define STAGED_BYTES ((size_t)2 << 20)
 
 struct side {
     bool host; /* a host pointer, page-locked or not; else an address that the device can use */
@@ -66,6 +65,17 @@ static CUresult shape_pin(const struct shape *shape, struct sim_pin *dst, struct
     return result;
 }
 
+/* In the monitor. */
+static CUresult side_check(const struct shape *shape, const struct side *side)
+{
+    size_t extent = side_extent(shape, side);
+
+    if (!side->host) {
+        return sim_memory_check(side->address, extent);
+    }
+    return sim_host_kind(side->address, extent) == HOST_TORN ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 /* In the monitor. Whether both sides are memory that such a copy may use. */
 static CUresult shape_check(const struct shape *shape)
 {
@@ -74,13 +84,8 @@ static CUresult shape_check(const struct shape *shape)
     if (shape_bytes(shape) == 0) {
         return CUDA_SUCCESS;
     }
-    if (!shape->dst.host) {
-        result = sim_memory_check(shape->dst.address, side_extent(shape, &shape->dst));
-    }
-    if (result == CUDA_SUCCESS && !shape->src.host) {
-        result = sim_memory_check(shape->src.address, side_extent(shape, &shape->src));
-    }
-    return result;
+    result = side_check(shape, &shape->dst);
+    return result != CUDA_SUCCESS ? result : side_check(shape, &shape->src);
 }
 
 /* Moves the bytes, without the monitor. */
@@ -178,7 +183,7 @@ static bool copy_stage(struct copy_op *copy)
 
 static bool side_is_pageable(const struct shape *shape, const struct side *side)
 {
-    return side->host && !sim_host_is_locked(side->address, side_extent(shape, side));
+    return side->host && sim_host_kind(side->address, side_extent(shape, side)) != HOST_LOCKED;
 }
 
 /* In the monitor, which may be given up meanwhile. Puts a checked copy on a stream. */
@@ -223,17 +228,13 @@ static CUresult copy_issue(struct sim_stream *stream, const struct shape *shape)
 /* An asynchronous call: begins it, checks, issues. */
 static CUresult copy_async(enum sim_call call, const struct shape *shape, CUstream handle)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = sim_enter_current(call, &context);
+    CUresult result = sim_enter_stream(call, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = sim_stream_of(handle, context, &stream);
-    if (result == CUDA_SUCCESS) {
-        result = shape_check(shape);
-    }
+    result = shape_check(shape);
     if (result == CUDA_SUCCESS) {
         result = copy_issue(stream, shape);
     }
@@ -253,7 +254,7 @@ static CUresult copy_now(struct sim_context *context, const struct shape *shape)
     sim_context_work_begin(context);
     result = sim_stream_settle(context);
     if (result == CUDA_SUCCESS) {
-        result = context->broken;
+        result = sim_context_state(context);
     }
     if (result == CUDA_SUCCESS) {
         sim_unlock();
@@ -405,17 +406,13 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr s
                            CUcontext src_context, size_t bytes, CUstream handle)
 {
     struct shape shape = flat(false, dst, false, src, bytes);
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = sim_enter_current(CALL_cuMemcpyPeerAsync, &context);
+    CUresult result = sim_enter_stream(CALL_cuMemcpyPeerAsync, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
     result = peers_check(dst_context, src_context);
-    if (result == CUDA_SUCCESS) {
-        result = sim_stream_of(handle, context, &stream);
-    }
     if (result == CUDA_SUCCESS) {
         result = shape_check(&shape);
     }
@@ -434,14 +431,16 @@ struct box_side {
     uintptr_t host;
     CUdeviceptr device;
     size_t pitch;
-    size_t height; /* rows in a slice; 0: one slice only */
+    size_t height; /* rows in a slice */
 };
 
-static bool box_resolve(const struct box_side *box, size_t width, size_t rows, size_t max_pitch,
-                        struct side *side)
+/* A pitch of 0 means rows without gaps, a height of 0 slices without gaps. */
+static bool box_resolve(const struct box_side *box, size_t width, size_t rows, struct side *side)
 {
-    if (box->pitch < box->x + width || box->pitch > max_pitch ||
-        (box->height != 0 && box->height < box->y + rows)) {
+    size_t pitch = box->pitch != 0 ? box->pitch : box->x + width;
+    size_t height = box->height != 0 ? box->height : box->y + rows;
+
+    if (pitch < box->x + width || height < box->y + rows) {
         return false;
     }
     switch (box->type) {
@@ -460,13 +459,13 @@ static bool box_resolve(const struct box_side *box, size_t width, size_t rows, s
     default:
         return false; /* arrays: there are none here */
     }
-    side->pitch = box->pitch;
-    side->slice = box->pitch * box->height;
-    side->address += box->z * side->slice + box->y * box->pitch + box->x;
+    side->pitch = pitch;
+    side->slice = pitch * height;
+    side->address += box->z * side->slice + box->y * pitch + box->x;
     return true;
 }
 
-static bool shape_from_2d(const CUDA_MEMCPY2D *copy, size_t max_pitch, struct shape *shape)
+static bool shape_from_2d(const CUDA_MEMCPY2D *copy, struct shape *shape)
 {
     struct box_side dst, src;
 
@@ -480,8 +479,8 @@ static bool shape_from_2d(const CUDA_MEMCPY2D *copy, size_t max_pitch, struct sh
     shape->width = copy->WidthInBytes;
     shape->height = copy->Height;
     shape->depth = 1;
-    return box_resolve(&dst, shape->width, shape->height, max_pitch, &shape->dst) &&
-           box_resolve(&src, shape->width, shape->height, max_pitch, &shape->src);
+    return box_resolve(&dst, shape->width, shape->height, &shape->dst) &&
+           box_resolve(&src, shape->width, shape->height, &shape->src);
 }
 
 static bool shape_from_3d(const CUDA_MEMCPY3D *copy, struct shape *shape)
@@ -498,14 +497,11 @@ static bool shape_from_3d(const CUDA_MEMCPY3D *copy, struct shape *shape)
     src = (struct box_side){copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcMemoryType,
                             (uintptr_t)copy->srcHost, copy->srcDevice, copy->srcPitch,
                             copy->srcHeight};
-    if (copy->Depth > 1 && (copy->srcHeight == 0 || copy->dstHeight == 0)) {
-        return false;
-    }
     shape->width = copy->WidthInBytes;
     shape->height = copy->Height;
     shape->depth = copy->Depth;
-    return box_resolve(&dst, shape->width, shape->height, MAX_PITCH, &shape->dst) &&
-           box_resolve(&src, shape->width, shape->height, MAX_PITCH, &shape->src);
+    return box_resolve(&dst, shape->width, shape->height, &shape->dst) &&
+           box_resolve(&src, shape->width, shape->height, &shape->src);
 }
 
 /* A blocking call with a shape that may be wrong: being called comes before that. */
@@ -534,7 +530,7 @@ static CUresult box_async(enum sim_call call, const struct shape *shape, bool se
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
 {
     struct shape shape;
-    bool sensible = shape_from_2d(copy, SIZE_MAX, &shape);
+    bool sensible = shape_from_2d(copy, &shape);
 
     return box_sync(CALL_cuMemcpy2DUnaligned_v2, &shape, sensible);
 }
@@ -542,7 +538,7 @@ CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     struct shape shape;
-    bool sensible = shape_from_2d(copy, MAX_PITCH, &shape);
+    bool sensible = shape_from_2d(copy, &shape);
 
     return box_async(CALL_cuMemcpy2DAsync_v2, &shape, sensible, stream);
 }
@@ -569,12 +565,14 @@ static CUresult batch_copy(enum sim_call call, CUdeviceptr *dsts, CUdeviceptr *s
                            size_t count, CUmemcpyAttributes *attrs, size_t *attr_indices,
                            size_t attr_count, size_t *failed, CUstream handle)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = sim_enter_current(call, &context);
+    CUresult result = sim_enter_stream(call, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (handle == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     if (failed != NULL) {
         *failed = SIZE_MAX; /* not one particular copy */
@@ -590,12 +588,8 @@ static CUresult batch_copy(enum sim_call call, CUdeviceptr *dsts, CUdeviceptr *s
             return sim_leave(CUDA_ERROR_INVALID_VALUE);
         }
     }
-    result = sim_stream_of(handle, context, &stream);
-    if (result == CUDA_SUCCESS && stream->implicit) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
+    if (stream->implicit) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     /* All are looked at before the first is issued: a refused batch has done nothing. */
     for (int issue = 0; issue < 2; issue++) {
@@ -688,17 +682,12 @@ static CUresult fill_run(struct sim_stream *stream, struct sim_op *op)
 static CUresult fill_async(enum sim_call call, CUdeviceptr dst, size_t pitch, uint32_t value,
                            unsigned element, size_t width, size_t height, CUstream handle)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = sim_enter_current(call, &context);
+    CUresult result = sim_enter_stream(call, handle, &stream);
     struct fill_op *fill;
 
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    result = sim_stream_of(handle, context, &stream);
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
     }
     if (dst % element != 0 || (height > 1 && (pitch % element != 0 || pitch < width * element))) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);

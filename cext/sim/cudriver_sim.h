@@ -31,7 +31,7 @@ int cudriver_sim_version(void);
 int cudriver_sim_has(const char *function);
 
 /* Puts every knob back to what the environment said at load; clears faults and counters; releases held
- * streams. Objects stay as they are. */
+ * streams; mends devices that an error broke, which hardware does not. Objects stay as they are. */
 void cudriver_sim_reset(void);
 
 /* The setters return 0, or -1 for a value out of range. The device count and the memory size count from
@@ -53,7 +53,8 @@ int cudriver_sim_set_profile(const char *name);
  * Makes calls fail. `spec` is FUNCTION:NTH:CODE, as in "cuMemAlloc_v2:3:2": the third call of that
  * function from now on fails with error 2 and does nothing else. FUNCTION `*` counts the calls of all
  * functions together (not those of cuGetErrorName and cuGetErrorString); `async` counts operations as
- * they run on streams, and the one that fails breaks its context with CODE, as a faulting kernel would.
+ * they run on streams, and the one that fails breaks its device for the process with CODE, as a
+ * faulting kernel would.
  * NTH `*` fails every call. Specs add up until cudriver_sim_clear_faults. -1 for a spec it cannot read.
  */
 int cudriver_sim_fail(const char *spec);

@@ -41,7 +41,7 @@ static void event_set_point(struct event *event, struct sim_stream *stream,
     event->sequence = sequence;
 }
 
-static void event_close(struct event *event)
+static void event_close(struct event *event, bool orphaned)
 {
     if (event->stream != NULL) {
         sim_object_drop(event->stream);
@@ -49,7 +49,11 @@ static void event_close(struct event *event)
     }
     sim_object_drop(event->context);
     event->context = NULL;
-    sim_object_close(event);
+    if (orphaned) {
+        sim_object_orphan(event);
+    } else {
+        sim_object_close(event);
+    }
 }
 
 void sim_event_forget(struct sim_context *context)
@@ -57,7 +61,7 @@ void sim_event_forget(struct sim_context *context)
     for (uint32_t i = 0; i < sim_object_slots(KIND_EVENT); i++) {
         struct event *event = sim_object_at(KIND_EVENT, i);
         if (event != NULL && event->context == context) {
-            event_close(event);
+            event_close(event, true);
         }
     }
 }
@@ -83,7 +87,7 @@ static CUresult event_enter(enum sim_call call, CUevent handle, struct event **e
     sim_lock();
     *event = sim_object_find(KIND_EVENT, handle);
     if (*event == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_HANDLE);
+        return sim_leave(sim_object_missing(KIND_EVENT, handle));
     }
     if (!(*event)->context->active) {
         return sim_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -123,8 +127,10 @@ CUresult cuEventDestroy_v2(CUevent handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    event_close(event);
-    return sim_leave(CUDA_SUCCESS);
+    /* In a broken context the error is told, and the event goes. */
+    result = sim_context_state(event->context);
+    event_close(event, false);
+    return sim_leave(result);
 }
 
 static void event_finish(struct sim_stream *stream, struct sim_op *op, bool issued)
@@ -140,9 +146,8 @@ static void event_finish(struct sim_stream *stream, struct sim_op *op, bool issu
 
 CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 {
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuEventRecord, &context);
     struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuEventRecord, stream_handle, &stream);
     struct event *event;
     struct event_op *record;
 
@@ -151,11 +156,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
     }
     event = sim_object_find(KIND_EVENT, handle);
     if (event == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
-    result = sim_stream_of(stream_handle, context, &stream);
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
+        return sim_leave(sim_object_missing(KIND_EVENT, handle));
     }
     if (stream->context != event->context) {
         return sim_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -187,7 +188,7 @@ CUresult cuEventQuery(CUevent handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = event->context->broken;
+    result = sim_context_state(event->context);
     if (result == CUDA_SUCCESS && !event_is_done(event)) {
         result = CUDA_ERROR_NOT_READY;
     }
@@ -211,7 +212,7 @@ CUresult cuEventSynchronize(CUevent handle)
     if (context->active) {
         sim_pool_settle(context->device);
     }
-    result = sim_is_down() ? CUDA_ERROR_DEINITIALIZED : context->broken;
+    result = sim_is_down() ? CUDA_ERROR_DEINITIALIZED : sim_context_state(context);
     sim_object_drop(context);
     return sim_leave(result);
 }
@@ -233,8 +234,8 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start_handle, CUevent e
     if (milliseconds == NULL) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    if (start->context->broken != CUDA_SUCCESS) {
-        return sim_leave(start->context->broken);
+    if (sim_context_state(start->context) != CUDA_SUCCESS) {
+        return sim_leave(sim_context_state(start->context));
     }
     if (!event_is_done(start) || !event_is_done(end)) {
         return sim_leave(CUDA_ERROR_NOT_READY);
@@ -245,9 +246,8 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start_handle, CUevent e
 
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags)
 {
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuStreamWaitEvent, &context);
     struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamWaitEvent, stream_handle, &stream);
     struct event *event;
     struct sim_op *op;
 
@@ -256,14 +256,10 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
     }
     event = sim_object_find(KIND_EVENT, handle);
     if (event == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_HANDLE);
+        return sim_leave(sim_object_missing(KIND_EVENT, handle));
     }
     if (flags > 1) { /* 1: CU_EVENT_WAIT_EXTERNAL */
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    result = sim_stream_of(stream_handle, context, &stream);
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
     }
     /* Passed already, never recorded, or recorded in this very stream: nothing to wait for. */
     if (event_is_done(event) || event->stream == stream) {

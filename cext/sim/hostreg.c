@@ -18,23 +18,14 @@ struct host {
     size_t mapping;  /* allocated: bytes of the mapping */
 };
 
-bool sim_host_is_locked(uintptr_t address, size_t bytes)
+enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes)
 {
-    /* Ranges side by side count as one. */
-    while (bytes > 0) {
-        struct sim_range *range = sim_range_find(sim.hosts, address);
-        size_t rest;
-        if (range == NULL) {
-            return false;
-        }
-        rest = range->bytes - (address - range->start);
-        if (rest >= bytes) {
-            return true;
-        }
-        address += rest;
-        bytes -= rest;
+    const struct sim_range *range = sim_range_find(sim.hosts, address);
+
+    if (range == NULL) {
+        return HOST_PAGEABLE; /* also where a locked range begins further on */
     }
-    return true;
+    return range->bytes - (address - range->start) >= bytes ? HOST_LOCKED : HOST_TORN;
 }
 
 bool sim_host_info(uintptr_t address, struct sim_host_info *info)
@@ -107,8 +98,12 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (address == NULL || bytes == 0 || (flags & ~known) != 0) {
+    if (address == NULL || (flags & ~known) != 0) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (bytes == 0) {
+        *address = NULL;
+        return sim_leave(CUDA_SUCCESS);
     }
     if (bytes > SIZE_MAX - page) {
         return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -133,29 +128,24 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)
     host->range.bytes = bytes;
     host->mapping = mapping;
     host->context = context;
-    host->flags = flags;
+    host->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     host->allocated = true;
     sim_range_insert(&sim.hosts, &host->range);
     *address = memory;
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* In the monitor, given up meanwhile. Waits for all work that may use the range, then removes it. */
-static CUresult host_end(struct sim_context *context, struct host *host)
+/* In the monitor, given up meanwhile. Waits for the work that may use the range, then removes it. */
+static CUresult host_end(struct host *host)
 {
+    struct sim_context *context = host->context;
     CUresult result;
 
     host->leaving = true;
     sim_context_work_begin(context);
-    result = sim_stream_settle_all(context);
-    if (result == CUDA_SUCCESS && host->context != context) {
-        struct sim_context *owner = host->context;
-        sim_object_hold(owner);
-        result = sim_stream_settle_all(owner);
-        sim_object_drop(owner);
-    }
+    result = sim_context_settle_device(context);
     if (result == CUDA_SUCCESS) {
-        result = context->broken;
+        result = sim_context_state(context);
     }
     if (result == CUDA_SUCCESS) {
         host_remove(host);
@@ -166,23 +156,22 @@ static CUresult host_end(struct sim_context *context, struct host *host)
     return result;
 }
 
+/* Freeing and unregistering need no current context: the memory brings its own. */
+
 CUresult cuMemFreeHost(void *address)
 {
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuMemFreeHost, &context);
+    CUresult result = sim_enter(CALL_cuMemFreeHost);
     struct host *host;
 
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS || address == NULL) {
         return result;
     }
-    if (address == NULL) {
-        return sim_leave(CUDA_SUCCESS);
-    }
+    sim_lock();
     host = (struct host *)sim_range_find(sim.hosts, (uintptr_t)address);
     if (host == NULL || !host->allocated || host->leaving || host->range.start != (uintptr_t)address) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    return sim_leave(host_end(context, host));
+    return sim_leave(host_end(host));
 }
 
 /* ---- registration ---- */
@@ -219,6 +208,17 @@ static bool memory_is_there(uintptr_t start, size_t bytes, bool writable)
     return reached >= end;
 }
 
+/* In the monitor. The error for a new registration that meets a present one, or the driver's own memory. */
+static CUresult overlap_check(uintptr_t start, size_t bytes)
+{
+    struct host *host = (struct host *)sim_range_overlap(sim.hosts, start, bytes);
+
+    if (host == NULL) {
+        return CUDA_SUCCESS;
+    }
+    return host->allocated ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
 CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 {
     const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
@@ -236,8 +236,9 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
         bytes >= atomic_load(&sim_knobs.registration_limit)) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    if (sim_range_overlap(sim.hosts, start, bytes) != NULL) {
-        return sim_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    result = overlap_check(start, bytes);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
     }
     sim_context_work_begin(context);
     sim_unlock();
@@ -248,13 +249,15 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     } else if (!there) {
         result = CUDA_ERROR_INVALID_VALUE;
-    } else if (sim_range_overlap(sim.hosts, start, bytes) != NULL) {
-        result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     } else {
+        result = overlap_check(start, bytes);
+    }
+    if (result == CUDA_SUCCESS) {
         host->range.start = start;
         host->range.bytes = bytes;
         host->context = context;
-        host->flags = flags;
+        /* As hardware tells them: all is mapped, and that it is read-only is not told. */
+        host->flags = (flags & ~(unsigned)CU_MEMHOSTREGISTER_READ_ONLY) | CU_MEMHOSTREGISTER_DEVICEMAP;
         sim_range_insert(&sim.hosts, &host->range);
         host = NULL;
     }
@@ -265,21 +268,24 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 
 CUresult cuMemHostUnregister(void *address)
 {
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuMemHostUnregister, &context);
+    CUresult result = sim_enter(CALL_cuMemHostUnregister);
     struct host *host;
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    if (address == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
     host = (struct host *)sim_range_find(sim.hosts, (uintptr_t)address);
-    if (host == NULL || host->allocated || host->leaving) {
+    if (host == NULL || host->leaving) {
         return sim_leave(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     }
-    if (host->range.start != (uintptr_t)address) {
+    if (host->allocated || host->range.start != (uintptr_t)address) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    return sim_leave(host_end(context, host));
+    return sim_leave(host_end(host));
 }
 
 /* ---- questions ---- */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* In the monitor. A piece of device memory of which `limit` bytes count, or of page-locked host memory. */
+/* Whether a piece lies in the first `limit` bytes of a block. */
 static bool reaches(const struct sim_block *block, size_t limit, CUdeviceptr address, size_t bytes)
 {
     size_t offset = (uintptr_t)address - block->range.start;
@@ -23,7 +23,7 @@ CUresult sim_memory_pin(CUdeviceptr address, size_t bytes, struct sim_pin *pin)
         pin->bytes = sim_space_bytes(block, address);
         return CUDA_SUCCESS;
     }
-    if (block == NULL && sim_host_is_locked((uintptr_t)address, bytes)) {
+    if (block == NULL && sim_host_kind((uintptr_t)address, bytes) == HOST_LOCKED) {
         pin->bytes = (char *)(uintptr_t)address;
         return CUDA_SUCCESS;
     }
@@ -34,7 +34,7 @@ CUresult sim_memory_check(CUdeviceptr address, size_t bytes)
 {
     const struct sim_block *block = sim_space_find(address);
     bool good = block != NULL ? reaches(block, block->asked, address, bytes)
-                              : sim_host_is_locked((uintptr_t)address, bytes);
+                              : sim_host_kind((uintptr_t)address, bytes) == HOST_LOCKED;
 
     return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -129,42 +129,45 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     return sim_leave(CUDA_SUCCESS);
 }
 
+/* Needs no current context: the memory brings its own. */
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
+    CUresult result = sim_enter(CALL_cuMemFree_v2);
     struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuMemFree_v2, &context);
-    struct sim_context *owner;
     struct sim_block *block;
     size_t asked;
 
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS || address == 0) {
         return result;
     }
-    if (address == 0) {
-        return sim_leave(CUDA_SUCCESS);
-    }
+    sim_lock();
     block = sim_space_find(address);
     if (block == NULL || block->range.start != address || block->asked == 0) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
+    result = sim.devices[block->device].broken;
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    context = block->context;
+    if (context == NULL) {
+        result = sim_context_current(&context); /* a pool's memory: whose work to wait for? */
+        if (result != CUDA_SUCCESS) {
+            return sim_leave(result);
+        }
+    }
     /* The driver waits for the work that may use it. Nobody else can free it meanwhile. */
     asked = block->asked;
     block->asked = 0;
-    owner = block->context;
     sim_context_work_begin(context);
-    result = sim_stream_settle_all(context);
-    if (result == CUDA_SUCCESS && owner != NULL && owner != context) {
-        sim_context_work_begin(owner);
-        result = sim_stream_settle_all(owner);
-        sim_context_work_end(owner);
-    }
+    result = sim_context_settle_device(context);
     if (result == CUDA_SUCCESS) {
-        result = context->broken;
+        result = sim_context_state(context);
     }
     if (result != CUDA_SUCCESS) {
         block->asked = asked;
     } else if (block->pool != NULL) {
-        sim_pool_free_now(block);
+        sim_pool_free_now(block, asked);
     } else {
         sim_space_give(block);
     }

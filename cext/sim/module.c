@@ -367,7 +367,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int gri
     }
     function = sim_object_find(KIND_FUNCTION, handle);
     if (function == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_HANDLE);
+        return sim_leave(sim_object_missing(KIND_FUNCTION, handle));
     }
     result = sim_stream_of(stream_handle, context, &stream);
     if (result != CUDA_SUCCESS) {

@@ -166,7 +166,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!sim_device_is_valid(props->location.id)) {
-        return CUDA_ERROR_INVALID_DEVICE;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -243,6 +243,14 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     return sim_leave(CUDA_SUCCESS);
 }
 
+/* Hardware reserves in large pieces; here only the figure does, so that small memories can be tested. */
+static uint64_t reserved_chunks(uint64_t bytes)
+{
+    const uint64_t chunk = (uint64_t)32 << 20;
+
+    return (bytes + chunk - 1) / chunk * chunk;
+}
+
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     struct sim_pool *pool;
@@ -268,10 +276,10 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
         *(cuuint64_t *)value = pool->threshold;
         break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-        *(cuuint64_t *)value = pool->reserved;
+        *(cuuint64_t *)value = reserved_chunks(pool->reserved);
         break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-        *(cuuint64_t *)value = pool->reserved_high;
+        *(cuuint64_t *)value = reserved_chunks(pool->reserved_high);
         break;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
         *(cuuint64_t *)value = pool->used;
@@ -312,11 +320,15 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, siz
     }
     for (size_t i = 0; i < count; i++) {
         bool grant = map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || (!grant && map[i].flags != 0) ||
-            (!grant && map[i].location.id == pool->device)) {
+        if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
             return sim_leave(CUDA_ERROR_INVALID_VALUE);
         }
-        if (!sim_device_is_valid(map[i].location.id)) {
+        if (!grant && map[i].flags != 0) {
+            return sim_leave(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        /* A pool's own device cannot lose its access. */
+        if (!sim_device_is_valid(map[i].location.id) ||
+            (!grant && map[i].location.id == pool->device)) {
             return sim_leave(CUDA_ERROR_INVALID_DEVICE);
         }
     }
@@ -463,7 +475,7 @@ static CUresult pool_take(struct sim_pool *pool, size_t bytes, struct sim_stream
     list_remove(pool, block);
     block_forget_stream(block);
     block->asked = bytes;
-    pool->used += block->range.bytes;
+    pool->used += bytes;
     if (pool->used > pool->used_high) {
         pool->used_high = pool->used;
     }
@@ -474,21 +486,20 @@ static CUresult pool_take(struct sim_pool *pool, size_t bytes, struct sim_stream
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool handle,
                                  CUstream stream_handle)
 {
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuMemAllocFromPoolAsync, &context);
     struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuMemAllocFromPoolAsync, stream_handle, &stream);
     struct sim_pool *pool;
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
     pool = sim_object_find(KIND_POOL, handle);
-    if (address == NULL || bytes == 0 || pool == NULL) {
+    if (address == NULL || pool == NULL) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    result = sim_stream_of(stream_handle, context, &stream);
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
+    if (bytes == 0) {
+        *address = 0;
+        return sim_leave(CUDA_SUCCESS);
     }
     sim_object_hold(pool);
     sim_object_hold(stream);
@@ -499,9 +510,9 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPoo
 }
 
 /* The program has given a block up; in the monitor. */
-static void pool_put(struct sim_block *block, struct sim_stream *stream)
+static void pool_put(struct sim_block *block, size_t asked, struct sim_stream *stream)
 {
-    block->pool->used -= block->range.bytes;
+    block->pool->used -= asked;
     block->asked = 0;
     block_forget_stream(block);
     if (stream != NULL) {
@@ -512,41 +523,76 @@ static void pool_put(struct sim_block *block, struct sim_stream *stream)
     list_add(block->pool, block);
 }
 
-void sim_pool_free_now(struct sim_block *block)
+void sim_pool_free_now(struct sim_block *block, size_t asked)
 {
     struct sim_pool *pool = block->pool;
 
     sim_object_hold(pool);
     block->bytes = 0;
     sim_space_poison(block);
-    pool_put(block, NULL);
+    pool_put(block, asked, NULL);
     pool_collect(pool);
     sim_object_drop(pool);
 }
 
+/* Memory of cuMemAlloc freed in stream order: it is the device's again when the stream gets there. */
+struct give_op {
+    struct sim_op op;
+    struct sim_block *block;
+};
+
+static CUresult give_run(struct sim_stream *stream, struct sim_op *op)
+{
+    (void)stream;
+    sim_lock();
+    sim_space_give(((struct give_op *)op)->block);
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+static CUresult give_issue(struct sim_stream *stream, struct sim_block *block)
+{
+    struct give_op *give = sim_op_new(sizeof *give);
+    CUresult result;
+
+    if (give == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    give->op.run = give_run;
+    give->block = block;
+    result = sim_stream_issue(stream, &give->op);
+    if (result == CUDA_SUCCESS) {
+        block->asked = 0;
+        block->context = NULL; /* the operation's now */
+    }
+    return result;
+}
+
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
 {
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuMemFreeAsync, &context);
     struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuMemFreeAsync, stream_handle, &stream);
     struct sim_block *block;
     struct pool_op *step;
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    if (address == 0) {
+        return sim_leave(CUDA_SUCCESS);
+    }
     block = sim_space_find(address);
-    if (block == NULL || block->range.start != address || block->asked == 0 || block->pool == NULL) {
+    if (block == NULL || block->range.start != address || block->asked == 0) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    result = sim_stream_of(stream_handle, context, &stream);
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
+    if (block->pool == NULL) {
+        return sim_leave(give_issue(stream, block));
     }
     if (block->under_way == 0 && block->users == 0 && sim_stream_is_idle(stream)) {
         /* From here on the program has it no more, though the monitor is given up. */
+        size_t asked = block->asked;
         block->asked = 0;
-        sim_pool_free_now(block);
+        sim_pool_free_now(block, asked);
         return sim_leave(CUDA_SUCCESS);
     }
     step = pool_op_new(block, 0);
@@ -556,7 +602,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
     result = sim_stream_issue(stream, &step->op);
     if (result == CUDA_SUCCESS) {
         block->under_way++;
-        pool_put(block, stream);
+        pool_put(block, block->asked, stream);
     }
     return sim_leave(result);
 }

@@ -87,22 +87,22 @@ struct sim_device {
     struct sim_context *primary; /* owned; made by the first retain and never given back */
     unsigned retains;
     unsigned primary_flags;
+    CUresult broken; /* the sticky error of all its contexts, for good; or CUDA_SUCCESS */
 };
 
 /* ---- contexts ---- */
 
-#define SIM_LIMITS 7
+#define SIM_LIMITS 9
 
 struct sim_context {
     struct sim_object object;
     int device;
     bool primary;
-    bool active;    /* false: destroyed, being destroyed, or a primary context that nobody retains */
-    bool abandoned; /* being destroyed: waits on memory values end */
+    bool active;  /* false: destroyed, being destroyed, or a primary context that nobody retains */
+    bool closing; /* being destroyed */
     unsigned flags;
     unsigned api_version;
     unsigned long long id;
-    CUresult broken; /* the sticky error, or CUDA_SUCCESS */
     size_t limits[SIM_LIMITS];
     CUfunc_cache cache_config;
     unsigned peers; /* a bit per device whose memory it may use */
@@ -197,6 +197,10 @@ CUresult sim_enter(enum sim_call call);
 /* sim_enter, and on success the monitor is held and *context is the thread's current one, usable. */
 CUresult sim_enter_current(enum sim_call call, struct sim_context **context);
 
+/* sim_enter for a call on a stream, and on success the monitor is held and *stream is good. A stream that
+ * a program made brings its context along; the implicit ones are those of the current context. */
+CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream **stream);
+
 /* Whether the process is on its way out; operations end early then. */
 bool sim_is_down(void);
 bool sim_is_initialised(void);
@@ -214,12 +218,17 @@ void *sim_object_at(enum sim_kind kind, uint32_t index);
 uint32_t sim_object_slots(enum sim_kind kind);
 /* In the monitor. Whether a handle is one that this process once gave out. */
 bool sim_object_was(enum sim_kind kind, const void *handle);
+/* In the monitor. What to answer for a handle that finds nothing: INVALID_HANDLE, or CONTEXT_IS_DESTROYED
+ * for one that went with its context. */
+CUresult sim_object_missing(enum sim_kind kind, const void *handle);
 void *sim_object_handle(const void *object);
 void sim_object_hold(void *object);
 /* Drops a reference; with the last one the object is freed. */
 void sim_object_drop(void *object);
 /* Its handle finds it no more; drops the reference that `alive` held. */
 void sim_object_close(void *object);
+/* The same for one that goes with its context. */
+void sim_object_orphan(void *object);
 
 /* ---- fault.c ---- */
 
@@ -240,6 +249,10 @@ bool sim_device_is_valid(CUdevice device);
 CUresult sim_context_current(struct sim_context **context);
 /* In the monitor. A context of a handle: INVALID_CONTEXT or CONTEXT_IS_DESTROYED where it is none. */
 CUresult sim_context_of(CUcontext handle, struct sim_context **context);
+/* In the monitor. CUDA_SUCCESS, or the error that broke the context's device. */
+CUresult sim_context_state(const struct sim_context *context);
+/* In the monitor. Breaks it, unless it is broken already. */
+void sim_context_break(struct sim_context *context, CUresult error);
 /* In the monitor. Waits until nothing is pending in the context and no call works in it. */
 void sim_context_drain(struct sim_context *context);
 /* In the monitor. Works without the monitor in `context` follow; ends with sim_context_work_end. */
@@ -248,6 +261,9 @@ void sim_context_work_end(struct sim_context *context);
 /* In the monitor, given up meanwhile: waits for the next change in `context`. */
 void sim_context_wait(struct sim_context *context);
 void sim_context_wake(struct sim_context *context);
+/* In the monitor, given up meanwhile. Waits for all work given so far to all contexts of the device, as
+ * calls that take memory away do. */
+CUresult sim_context_settle_device(struct sim_context *context);
 long long sim_context_live(bool retains);
 
 /* ---- space.c ---- */
@@ -314,8 +330,11 @@ long long sim_memory_taken(void);
 
 /* ---- hostreg.c ---- */
 
-/* In the monitor. Whether all of [address, address + bytes) is page-locked. */
-bool sim_host_is_locked(uintptr_t address, size_t bytes);
+/* In the monitor. What [address, address + bytes) is: page-locked where it lies in one registration or
+ * allocation. A range that begins in one and ends beyond it is refused, by hardware too, even where the
+ * next one begins there. */
+enum sim_host_kind { HOST_PAGEABLE, HOST_LOCKED, HOST_TORN };
+enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes);
 /* In the monitor. What the page-locked range with `address` in it is. False: none. */
 struct sim_host_info {
     uintptr_t start;
@@ -375,8 +394,9 @@ long long sim_event_live(void);
 void sim_pool_settle(int device);
 /* In the monitor, given up meanwhile. For an allocation that finds no memory. True where some came free. */
 bool sim_pool_release_unused(int device);
-/* In the monitor, given up meanwhile. Frees a pool's block at once, as cuMemFree does. */
-void sim_pool_free_now(struct sim_block *block);
+/* In the monitor, given up meanwhile. Frees a pool's block at once, as cuMemFree does; `asked` is what it
+ * was, the block's own is 0 already. */
+void sim_pool_free_now(struct sim_block *block, size_t asked);
 long long sim_pool_live(void);
 void sim_module_forget(struct sim_context *context);
 long long sim_module_live(void);

@@ -12,6 +12,7 @@ struct sim_state sim = {
     .unpinned = PTHREAD_COND_INITIALIZER,
 };
 
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER; /* taken alone */
 static atomic_bool initialised;
 static atomic_bool forked;
 static atomic_bool down;
@@ -74,10 +75,10 @@ __attribute__((constructor)) static void watch_forks(void)
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
-__attribute__((destructor)) static void shut_down(void)
+/* At exit, for a driver in use. What a program registers with atexit before cuInit runs after this. */
+static void shut_down(void)
 {
-    atomic_store(&down, true);
-    if (sim_is_initialised() && !atomic_load(&forked)) {
+    if (!atomic_exchange(&down, true) && !atomic_load(&forked)) {
         sim_stream_shut_down();
     }
 }
@@ -97,10 +98,13 @@ CUresult sim_initialise(void)
     if (atomic_load(&sim_knobs.no_device) || atomic_load(&sim_knobs.devices) == 0) {
         return CUDA_ERROR_NO_DEVICE;
     }
+    pthread_mutex_lock(&init_lock);
     if (!sim_is_initialised()) {
         stay_loaded();
+        atexit(shut_down);
         atomic_store_explicit(&initialised, true, memory_order_release);
     }
+    pthread_mutex_unlock(&init_lock);
     return CUDA_SUCCESS;
 }
 
@@ -113,6 +117,13 @@ static bool call_needs_no_init(enum sim_call call)
            call == CALL_cuGetErrorString;
 }
 
+/* These answer within the user's function on a stream too. */
+static bool call_is_permitted_inside(enum sim_call call)
+{
+    return call == CALL_cuDriverGetVersion || call == CALL_cuGetErrorName ||
+           call == CALL_cuGetErrorString || call == CALL_cuStreamQuery;
+}
+
 CUresult sim_enter(enum sim_call call)
 {
     sim_fault_count(call);
@@ -122,7 +133,7 @@ CUresult sim_enter(enum sim_call call)
     if (sim_call_since(call) > atomic_load_explicit(&sim_knobs.version, memory_order_relaxed)) {
         return CUDA_ERROR_NOT_SUPPORTED; /* a real driver of that age lacks the function altogether */
     }
-    if (in_callback) {
+    if (in_callback && !call_is_permitted_inside(call)) {
         return CUDA_ERROR_NOT_PERMITTED;
     }
     if (sim_is_down()) {
@@ -166,6 +177,7 @@ CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
 struct slot {
     struct sim_object *object; /* NULL: free */
     uint32_t generation;       /* of the present or the next object */
+    uint32_t orphan;           /* the last generation that went with its context */
     uint32_t next;             /* free slots: index + 1 */
 };
 
@@ -269,6 +281,16 @@ bool sim_object_was(enum sim_kind kind, const void *handle)
     return slot != NULL && generation != 0 && generation <= slot->generation;
 }
 
+CUresult sim_object_missing(enum sim_kind kind, const void *handle)
+{
+    uint32_t generation;
+    struct slot *slot = handle_slot(kind, handle, &generation);
+
+    return slot != NULL && generation != 0 && slot->orphan == generation
+               ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+               : CUDA_ERROR_INVALID_HANDLE;
+}
+
 void *sim_object_at(enum sim_kind kind, uint32_t index)
 {
     struct sim_object *object = tables[kind].slots[index].object;
@@ -327,6 +349,17 @@ void sim_object_drop(void *object)
     if (head->references == 0) {
         object_free(head);
     }
+}
+
+void sim_object_orphan(void *object)
+{
+    struct sim_object *head = object;
+    struct slot *slot = &tables[head->kind].slots[head->index];
+
+    if (head->alive) {
+        slot->orphan = slot->generation;
+    }
+    sim_object_close(head);
 }
 
 void sim_object_close(void *object)

@@ -242,12 +242,12 @@ static void *worker_main(void *argument)
         if (!worker_await(stream, op)) {
             break;
         }
-        result = stream->context->broken;
+        result = sim_context_state(stream->context);
         sim_unlock();
         result = op_run(stream, op, result);
         sim_lock();
-        if (result != CUDA_SUCCESS && stream->context->broken == CUDA_SUCCESS) {
-            stream->context->broken = result;
+        if (result != CUDA_SUCCESS && sim_context_state(stream->context) == CUDA_SUCCESS) {
+            sim_context_break(stream->context, result);
         }
         if (op->finish != NULL) {
             op->finish(stream, op, true);
@@ -350,7 +350,7 @@ void sim_op_drop(struct sim_op *op)
 
 CUresult sim_stream_issue(struct sim_stream *stream, struct sim_op *op)
 {
-    CUresult result = stream->context->broken;
+    CUresult result = sim_context_state(stream->context);
 
     if (result == CUDA_SUCCESS && !stream->context->active) {
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -385,12 +385,12 @@ CUresult sim_stream_issue_and_wait(struct sim_stream *stream, struct sim_op *op)
     sim_object_hold(stream);
     if (!sim.held && op->waits.count == 0 && turn_has_come(stream) && context->active) {
         sim_context_work_begin(context);
-        result = context->broken;
+        result = sim_context_state(context);
         sim_unlock();
         result = op_run(stream, op, result);
         sim_lock();
-        if (result != CUDA_SUCCESS && context->broken == CUDA_SUCCESS) {
-            context->broken = result;
+        if (result != CUDA_SUCCESS && sim_context_state(context) == CUDA_SUCCESS) {
+            sim_context_break(context, result);
         }
         if (op->finish != NULL) {
             op->finish(stream, op, true);
@@ -401,7 +401,7 @@ CUresult sim_stream_issue_and_wait(struct sim_stream *stream, struct sim_op *op)
         result = sim_stream_issue(stream, op);
         if (result == CUDA_SUCCESS) {
             sim_stream_wait(stream, stream->issued);
-            result = sim_is_down() ? CUDA_ERROR_DEINITIALIZED : context->broken;
+            result = sim_is_down() ? CUDA_ERROR_DEINITIALIZED : sim_context_state(context);
         }
     }
     sim_object_drop(stream);
@@ -444,7 +444,9 @@ void sim_stream_forget(struct sim_context *context)
     for (struct sim_stream *stream = context->streams; stream != NULL; stream = context->streams) {
         sim_object_hold(stream);
         stream_unlink(stream);
-        stream_close(stream);
+        sim_object_orphan(stream);
+        stream->closing = true;
+        pthread_cond_broadcast(&stream->work);
         sim_object_drop(stream);
     }
     context->legacy = NULL;
@@ -496,25 +498,30 @@ CUresult sim_stream_of(CUstream handle, struct sim_context *context, struct sim_
     }
     found = sim_object_find(KIND_STREAM, handle);
     if (found == NULL) {
-        return CUDA_ERROR_INVALID_HANDLE;
+        return sim_object_missing(KIND_STREAM, handle);
     }
     if (!found->context->active) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     *stream = found;
-    return found->context->broken;
+    return sim_context_state(found->context);
 }
 
-/* Begins a call about a stream; on success the monitor is held. */
-static CUresult stream_enter(enum sim_call call, CUstream handle, struct sim_context **context,
-                             struct sim_stream **stream)
+CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream **stream)
 {
-    CUresult result = sim_enter_current(call, context);
+    CUresult result = sim_enter(call);
+    struct sim_context *context = NULL;
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = sim_stream_of(handle, *context, stream);
+    sim_lock();
+    if ((uintptr_t)handle <= 2) {
+        result = sim_context_current(&context);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = sim_stream_of(handle, context, stream);
+    }
     if (result != CUDA_SUCCESS) {
         sim_unlock();
     }
@@ -559,25 +566,26 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     sim_lock();
     stream = sim_object_find(KIND_STREAM, handle);
     if (stream == NULL || stream->implicit) {
-        return sim_leave(CUDA_ERROR_INVALID_HANDLE);
+        return sim_leave(sim_object_missing(KIND_STREAM, handle));
     }
     if (!stream->context->active) {
         return sim_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
     }
+    /* In a broken context the error is told, and the stream goes. */
+    result = sim_context_state(stream->context);
     stream_close(stream);
-    return sim_leave(CUDA_SUCCESS);
+    return sim_leave(result);
 }
 
 CUresult cuStreamQuery(CUstream handle)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = stream_enter(CALL_cuStreamQuery, handle, &context, &stream);
+    CUresult result = sim_enter_stream(CALL_cuStreamQuery, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (stream->done < stream->issued || (stream == context->legacy && !turn_has_come(stream))) {
+    if (stream->done < stream->issued || (stream == stream->context->legacy && !turn_has_come(stream))) {
         return sim_leave(CUDA_ERROR_NOT_READY);
     }
     return sim_leave(CUDA_SUCCESS);
@@ -587,7 +595,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 {
     struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = stream_enter(CALL_cuStreamSynchronize, handle, &context, &stream);
+    CUresult result = sim_enter_stream(CALL_cuStreamSynchronize, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -604,7 +612,7 @@ CUresult cuStreamSynchronize(CUstream handle)
         sim_pool_settle(context->device);
     }
     if (result == CUDA_SUCCESS) {
-        result = context->broken;
+        result = sim_context_state(context);
     }
     sim_object_drop(context);
     return sim_leave(result);
@@ -612,9 +620,8 @@ CUresult cuStreamSynchronize(CUstream handle)
 
 CUresult cuStreamGetPriority(CUstream handle, int *priority)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = stream_enter(CALL_cuStreamGetPriority, handle, &context, &stream);
+    CUresult result = sim_enter_stream(CALL_cuStreamGetPriority, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -647,9 +654,8 @@ static CUresult host_run(struct sim_stream *stream, struct sim_op *op)
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = stream_enter(CALL_cuLaunchHostFunc, handle, &context, &stream);
+    CUresult result = sim_enter_stream(CALL_cuLaunchHostFunc, handle, &stream);
     struct host_op *host;
 
     if (result != CUDA_SUCCESS) {
@@ -705,10 +711,11 @@ static CUresult value_wait(struct sim_stream *stream, struct sim_op *op)
     CUresult result;
     bool over = false;
 
+    (void)stream;
     while (!over) {
         sim_lock();
-        if (stream->context->abandoned || sim_is_down()) {
-            return sim_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED); /* what comes after does not run */
+        if (sim_is_down()) {
+            return sim_leave(CUDA_ERROR_DEINITIALIZED); /* what comes after does not run */
         }
         result = sim_memory_pin(wait->address, sizeof wait->value, &pin);
         sim_unlock();
@@ -779,9 +786,8 @@ static CUresult value_issue(struct sim_stream *stream, CUdeviceptr address, uint
 CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_t value,
                                 unsigned int flags)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = stream_enter(CALL_cuStreamWaitValue32_v2, handle, &context, &stream);
+    CUresult result = sim_enter_stream(CALL_cuStreamWaitValue32_v2, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -795,9 +801,8 @@ CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_t
 CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_t value,
                                  unsigned int flags)
 {
-    struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = stream_enter(CALL_cuStreamWriteValue32_v2, handle, &context, &stream);
+    CUresult result = sim_enter_stream(CALL_cuStreamWriteValue32_v2, handle, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;

@@ -1,72 +1,72 @@
 """cudriver: CUDA contexts, page-locked NumPy arrays and copies, straight from the driver API.
 
-``import cudriver as cu``. Importing it creates no context and imports no NumPy; the driver library is
-opened by the first call that needs it. ``cudriver.stack`` and the command ``cudriver check`` tell which
-CUDA an environment really uses.
+``import cudriver as cu``. Importing it loads neither NumPy nor the driver; each name below brings what
+it needs at its first use. ``cudriver.stack`` and the command ``cudriver check`` tell which CUDA an
+environment really uses, and need none of the rest.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself costs more than the rest of this file
+    from typing import Any
 
-from cudriver._core import (
-    Allocation,
-    Context,
-    CopyPlan,
-    Device,
-    DeviceArray,
-    DriverVersion,
-    Event,
-    HostMemoryStats,
-    MemoryInfo,
-    Stream,
-    StreamPriorityRange,
-    Transfer,
-    context_stack,
-    copy,
-    copy_async,
-    current_context,
-    device_count,
-    device_empty,
-    device_zeros,
-    devices,
-    driver_is_simulated,
-    driver_path,
-    driver_version,
-    error_names,
-    explain_copy,
-    host_memory_stats,
-    init,
-    is_available,
-    is_pinned,
-    live_allocations,
-    mapped_pointer,
-    memory_info,
-    pin,
-    pinned_array,
-    pinned_empty,
-    pinned_empty_like,
-    pinned_full,
-    pinned_numpy,
-    pinned_zeros,
-    set_host_memory_limit,
-    to_device,
-    trace_allocations,
-    trim_host_memory,
-    use_driver,
-)
-from cudriver.errors import (
-    CudaError,
-    DriverNotFoundError,
-    ForkedProcessError,
-    InvalidContextError,
-    NotInitializedError,
-    OutOfMemoryError,
-    UnsupportedDriverError,
-)
-
-if TYPE_CHECKING:
-    from cudriver import stack
+    from cudriver import errors, stack
+    from cudriver._core import (
+        Allocation,
+        Context,
+        CopyPlan,
+        Device,
+        DeviceArray,
+        DriverVersion,
+        Event,
+        HostMemoryStats,
+        MemoryInfo,
+        Stream,
+        StreamPriorityRange,
+        Transfer,
+        context_stack,
+        copy,
+        copy_async,
+        current_context,
+        device_count,
+        device_empty,
+        device_zeros,
+        devices,
+        driver_is_simulated,
+        driver_path,
+        driver_version,
+        error_names,
+        explain_copy,
+        host_memory_stats,
+        init,
+        is_available,
+        is_pinned,
+        live_allocations,
+        mapped_pointer,
+        memory_info,
+        pin,
+        pinned_array,
+        pinned_empty,
+        pinned_empty_like,
+        pinned_full,
+        pinned_numpy,
+        pinned_zeros,
+        set_host_memory_limit,
+        to_device,
+        trace_allocations,
+        trim_host_memory,
+        use_driver,
+    )
+    from cudriver.errors import (
+        CudaError,
+        DriverNotFoundError,
+        ForkedProcessError,
+        InvalidContextError,
+        NotInitializedError,
+        OutOfMemoryError,
+        UnsupportedDriverError,
+    )
     from cudriver.flags import ContextFlags
 
 __version__ = "0.1.0"
@@ -105,6 +105,7 @@ __all__ = [
     "driver_path",
     "driver_version",
     "error_names",
+    "errors",
     "explain_copy",
     "host_memory_stats",
     "init",
@@ -129,12 +130,28 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads what the import leaves out, at its first use."""
-    import importlib
+_ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
+_MODULES = frozenset({"errors", "stack"})
 
-    if name == "ContextFlags":
-        return importlib.import_module("cudriver.flags").ContextFlags
-    if name == "stack":
-        return importlib.import_module("cudriver.stack")
-    raise AttributeError(f"module 'cudriver' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Finds a public name where it lives, once."""
+    from importlib import import_module
+
+    if name not in __all__:
+        raise AttributeError(f"module 'cudriver' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(f"cudriver.{name}")
+    if name in _ERRORS:
+        home = "cudriver.errors"
+    elif name == "ContextFlags":
+        home = "cudriver.flags"
+    else:
+        home = "cudriver._core"
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

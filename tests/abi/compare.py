@@ -154,7 +154,7 @@ def source(ours: Declarations, official: Official) -> str:
 
 
 def differences(cext: Path, ours: Declarations, official: Official) -> list[str]:
-    include = ["-I", str(cext), "-I", str(official.header.directory)]
+    include = ["-iquote", str(cext), "-I", str(official.header.directory)]
     done = run(["-fsyntax-only", "-fmax-errors=0", *include], source(ours, official))
     found = []
     for line in done.stderr.splitlines():

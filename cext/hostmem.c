@@ -20,7 +20,7 @@
  * Linux drivers have, the driver maps it anyway and takes no longer for being asked. */
 #define FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
 
-/* Which region an address belongs to: a two-level table by HOSTMEM_ALIGNMENT, read without a lock. */
+/* Which region an address belongs to: a two-level table by HOSTMEM_ALIGNMENT, read without lock. */
 #define LEAF_BITS 14
 #define ROOT_BITS 13
 #define ADDRESS_BITS (21 + LEAF_BITS + ROOT_BITS)
@@ -46,7 +46,7 @@ static struct {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* --- fork: no lock may stay held in the child; its blocks are ordinary memory, freed as ever --- */
+/* --- fork: no lock may stay held in the child, where blocks are ordinary memory --- */
 
 static void before_fork(void)
 {
@@ -334,7 +334,7 @@ static CUresult region_release(struct hostmem_region *region)
     pool.releasing++;
     pthread_mutex_unlock(&pool.lock);
 
-    /* A lost one is unregistered too: had it not been lost, its address would be spoilt for good. */
+    /* A lost one too: had it not been lost, its address would be spoilt for good. */
     result = hostmem_unregister(region->base, region->bytes);
     if (!registered || result == CUDA_ERROR_DEINITIALIZED) {
         result = CUDA_SUCCESS;
@@ -384,8 +384,9 @@ static struct hostmem_region *region_to_release(size_t excess)
         if (region->state == HOSTMEM_LOST) {
             return region;
         }
-        if (best == NULL || (region->bytes >= excess ? best->bytes < excess || region->bytes < best->bytes
-                                                     : region->bytes > best->bytes)) {
+        if (best == NULL ||
+            (region->bytes >= excess ? best->bytes < excess || region->bytes < best->bytes
+                                     : region->bytes > best->bytes)) {
             best = region;
         }
     }
@@ -532,21 +533,32 @@ void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped)
     return block;
 }
 
-void cudriver_hostmem_free(void *address)
+bool cudriver_hostmem_free_if_owned(void *address)
 {
     struct hostmem_region *region;
     size_t bytes;
 
+    if (hostmem_region_of(address) == NULL) {
+        return false; /* the answer for nearly all that is not ours, without the lock */
+    }
     pthread_mutex_lock(&pool.lock);
     region = region_with(address);
     bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
-    assert(bytes > 0);
     if (bytes > 0) {
         pool.used_bytes -= bytes;
         pool.used_blocks--;
         hostmem_block_give(region, address);
     }
     pthread_mutex_unlock(&pool.lock);
+    return bytes > 0;
+}
+
+void cudriver_hostmem_free(void *address)
+{
+    bool owned = cudriver_hostmem_free_if_owned(address);
+
+    assert(owned);
+    (void)owned;
 }
 
 bool cudriver_hostmem_owns(const void *address, size_t *bytes)
@@ -555,7 +567,7 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes)
 
     if (hostmem_region_of(address) == NULL) {
         *bytes = 0;
-        return false; /* the answer for nearly all that is not ours, without the lock */
+        return false;
     }
     pthread_mutex_lock(&pool.lock);
     region = region_with(address);
@@ -630,7 +642,7 @@ bool hostmem_pool_holds(CUcontext current, const void *address, size_t bytes, CU
 
     *result = CUDA_SUCCESS;
     pthread_mutex_lock(&pool.lock);
-    /* Looked up again each time: only a live block inside keeps the region, and that is the caller's. */
+    /* Looked up again after each wait, though the caller's live block keeps the region. */
     while ((region = region_with(address)) != NULL &&
            bytes <= region->bytes - (size_t)((const char *)address - region->base)) {
         inside = true;

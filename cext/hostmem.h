@@ -6,7 +6,7 @@
  *
  * Two halves:
  *   the pool   blocks that we own: reserve, touch, register, hand out, take back, trim
- *   pins       ranges that somebody else owns: overlapping ones share registrations by reference count
+ *   pins       ranges that somebody else owns: overlapping ones share registrations by count
  *
  * Every function is thread-safe, and none needs or touches the GIL. Those that may call the driver
  * take the calling thread's current context; they may block for a registration's length, so the
@@ -21,7 +21,7 @@
 #include "cuda_abi.h"
 
 struct cudriver_hostmem_stats {
-    size_t used_bytes;       /* handed out, as asked for */
+    size_t used_bytes; /* handed out, as asked for */
     size_t used_blocks;
     size_t pooled_bytes;     /* registered and free */
     size_t registered_bytes; /* registered in all, by the pool */
@@ -34,34 +34,40 @@ struct cudriver_hostmem_stats {
 };
 
 /*
- * Hands out at least `bytes` (0 counts as 1) of page-locked memory aligned to 64 bytes (to 4096 from
- * 4096 bytes on); large sizes are not rounded beyond the page. `mapped`: in the device's address space
- * too. Contents are undefined unless *zeroed comes back true (fresh from the system).
+ * Hands out at least `bytes` (0 counts as 1) of page-locked memory aligned to 64 bytes (to 4096
+ * from 4096 bytes on); large sizes are not rounded beyond the page. `mapped`: in the device's
+ * address space too. Contents are undefined unless *zeroed comes back true (fresh from the system).
  * Returns the driver's code; OUT_OF_MEMORY for the byte limit and for mmap's refusal too.
  */
 CUresult cudriver_hostmem_alloc(CUcontext current, size_t bytes, bool mapped, void **address,
                                 bool *zeroed);
 
-/* Serves from free memory only: NULL where that would need a registration. Never calls the driver. */
+/* Serves from free memory only, else NULL. Never calls the driver. */
 void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped);
 
 /* Takes a block back into the pool. Calls no driver function. `address` must be a live block. */
 void cudriver_hostmem_free(void *address);
 
-/* Whether `address` is the start of a live block; *bytes gets the size asked for. Lock-free or short. */
+/* Whether `address` is the start of a live block; *bytes gets the size asked for. Any address may
+ * be asked about: it is not looked into. No lock for nearly all that is not ours. */
 bool cudriver_hostmem_owns(const void *address, size_t *bytes);
+
+/* As free, where `address` is the start of a live block; else false, and nothing is done. For
+ * callers that are handed addresses of any origin: one look instead of two. */
+bool cudriver_hostmem_free_if_owned(void *address);
 
 /* Gives free memory back to the system until at most `keep` bytes of it are left. */
 CUresult cudriver_hostmem_trim(CUcontext current, size_t keep, size_t *released);
 
-/* An upper bound of registered bytes; SIZE_MAX for none. Free memory beyond it goes at the next trim. */
+/* An upper bound of registered bytes; SIZE_MAX for none. Free memory beyond it goes when next there
+ * is something to register, or at a trim. */
 void cudriver_hostmem_set_limit(size_t bytes);
 
 void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
 
 /*
- * The NUMA node that fresh memory is preferably taken from, -1 for none: a wish, which the system may
- * refuse without anybody noticing. Memory that is in the pool already stays where it is.
+ * The NUMA node that fresh memory is preferably taken from, -1 for none: a wish, which the system
+ * may refuse without anybody noticing. Memory that is in the pool already stays where it is.
  */
 void cudriver_hostmem_set_node(int node);
 

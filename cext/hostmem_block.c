@@ -1,10 +1,11 @@
 /*
- * Blocks inside registered regions: see hostmem_private.h. All of it under the pool's lock, none of it
- * calls the driver.
+ * Blocks inside registered regions: see hostmem_private.h. All of it under the pool's lock, none of
+ * it calls the driver.
  *
- * A region is divided into extents of whole pages; neighbours that are free are one. Free extents are
- * on lists by size, 32 to a doubling, so that the smallest that fits is found at once (two-level
- * segregated fit). Requests below a page are slots of equal size in an extent that is a slab.
+ * A region is divided into extents of whole pages; neighbours that are free are one. Free extents
+ * are on lists by size, 32 to a doubling, so that the smallest that fits is found at once
+ * (two-level segregated fit). An extent that is a slab holds slots of equal size, for requests
+ * below a page.
  */
 #include "hostmem_private.h"
 
@@ -193,7 +194,7 @@ static struct hostmem_extent *lists_find(const struct extent_lists *in, size_t p
 
 /* --- extents --- */
 
-/* Cuts `pages` off the front of a free extent and takes them off the lists; NULL for want of memory. */
+/* Cuts `pages` off the front of a free, listed extent; NULL for want of memory. */
 static struct hostmem_extent *extent_cut(struct hostmem_extent *extent, size_t pages)
 {
     struct hostmem_extent *rest = NULL;
@@ -451,7 +452,7 @@ void *hostmem_block_take(size_t bytes, enum hostmem_fit fit, bool *zeroed)
     return extent_address(extent);
 }
 
-/* The extent of the block or slab that `address` may be in, and the slot; NULL if it starts none. */
+/* The extent of the live block that begins at `address`, and its slot in a slab; else NULL. */
 static struct hostmem_extent *block_find(const struct hostmem_region *region, const void *address,
                                          unsigned *slot)
 {

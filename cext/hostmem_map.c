@@ -25,9 +25,9 @@
 #define PREFERRED 1 /* MPOL_PREFERRED of linux/mempolicy.h, which need not be installed */
 
 #define MOST_THREADS 16
-#define CHECKED_SIZE ((size_t)256 << 20)     /* smaller requests are not held against what is left */
-#define TOUCH_UNIT ((size_t)16 << 20)      /* what a thread takes at a time, and its least share */
-#define TOUCH_PATIENCE 100000000ull        /* ns for one unit, beyond which huge pages stall */
+#define CHECKED_SIZE ((size_t)256 << 20) /* smaller requests are not held against what is left */
+#define TOUCH_UNIT ((size_t)16 << 20)    /* what a thread takes at a time, and its least share */
+#define TOUCH_PATIENCE 100000000ull      /* ns for one unit, beyond which huge pages stall */
 
 static atomic_int preferred_node = -1;
 
@@ -74,7 +74,8 @@ static int huge_page_advice(void)
 }
 
 /* The number after `name` in a small file of the system's, or `otherwise`. */
-static unsigned long long file_number(const char *path, const char *name, unsigned long long otherwise)
+static unsigned long long file_number(const char *path, const char *name,
+                                      unsigned long long otherwise)
 {
     char text[4096];
     unsigned long long number;
@@ -118,7 +119,8 @@ char *hostmem_map(size_t bytes)
     if (!is_available(bytes)) {
         return NULL;
     }
-    char *raw = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *raw =
+        mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (raw == MAP_FAILED) {
         return NULL;
@@ -153,7 +155,7 @@ static void prefer_node(char *base, size_t bytes)
         return;
     }
     mask[node / width] |= 1ul << (node % width);
-    /* Refused in containers without the right, and of no use on one node: either way, never mind. */
+    /* Refused in containers without the right, and of no use on one node: never mind. */
     (void)syscall(SYS_mbind, base, bytes, PREFERRED, mask, 16ul * (unsigned long)width + 1, 0);
 }
 

@@ -1,19 +1,21 @@
 /*
  * Pins: page-locking memory that somebody else owns, in place. See hostmem.h.
  *
- * The driver takes ranges by byte, refuses any overlap (712) and releases only what was registered as
- * one. So the bytes that pins cover are kept as a sorted list of pieces that do not overlap, each one
- * registration with a count of the pins that touch it. A new pin shares the pieces that are there and
- * registers the gaps; a piece goes, as a whole, when the last pin that touches it has gone.
+ * The driver takes ranges by byte, refuses any overlap (712) and releases only what was registered
+ * as one. So the bytes that pins cover are kept as a sorted list of pieces that do not overlap,
+ * each one registration with a count of the pins that touch it. A new pin shares the pieces that
+ * are there and registers the gaps; a piece goes, as a whole, when the last pin that touches it has
+ * gone.
  *
- * Whoever pins keeps the memory alive until its pin is destroyed. Memory that its owner unmaps while
- * it is registered would stay registered by address, with its old pages: the driver would refuse to
- * register what is mapped there next (712), or copy from pages that nobody sees any more. Overlapping
- * pins are on one owner's memory, so a piece is alive for as long as any pin touches it.
+ * Whoever pins keeps the memory alive until its pin is destroyed. Memory that its owner unmaps
+ * while it is registered would stay registered by address, with its old pages: the driver would
+ * refuse to register what is mapped there next (712), or copy from pages that nobody sees any more.
+ * Overlapping pins are on one owner's memory, so a piece is alive for as long as any pin touches
+ * it.
  *
- * The lock is never held while the driver is called: a piece is PENDING while it is being registered
- * and LEAVING while it is being released, and whoever needs its bytes meanwhile waits. A thread that
- * has such pieces never waits for others', so nobody waits in a circle.
+ * The lock is never held while the driver is called: a piece is PENDING while it is being
+ * registered and LEAVING while it is being released, and whoever needs its bytes meanwhile waits. A
+ * thread that has such pieces never waits for others', so nobody waits in a circle.
  */
 #include "hostmem.h"
 
@@ -46,7 +48,7 @@ struct piece {
 
 struct cudriver_pin {
     size_t count;
-    size_t pending;         /* while it is made: how many of them, at the front, it has to register */
+    size_t pending; /* while it is made: how many of them, at the front, it has to register */
     struct piece *pieces[]; /* borrowed from the list, each holds one of its `pins` */
 };
 
@@ -113,7 +115,7 @@ static bool is_in_motion(const struct piece *piece)
     return piece->state == PIECE_PENDING || piece->state == PIECE_LEAVING;
 }
 
-/* Waits until nothing in the range is in motion; returns the index of the first piece that touches it. */
+/* Waits until nothing in the range is in motion; the index of the first piece that touches it. */
 static size_t pieces_settle(uintptr_t begin, uintptr_t end)
 {
     for (;;) {
@@ -131,8 +133,8 @@ static size_t pieces_settle(uintptr_t begin, uintptr_t end)
 /* --- the driver, without the lock --- */
 
 /*
- * Whether the driver says that every byte of the range is page-locked already. Such a range is left as
- * it is and not entered: whoever locked it may unlock it, and the next pin shall find that out.
+ * Whether the driver says that every byte of the range is page-locked already. Such a range is left
+ * as it is and not entered: whoever locked it may unlock it, and the next pin shall find that out.
  */
 static bool is_locked_by_others(uintptr_t begin, uintptr_t end)
 {
@@ -182,8 +184,8 @@ static CUresult piece_register(struct piece *piece, bool read_only)
     if (is_locked_by_others(piece->begin, piece->end)) {
         return CUDA_SUCCESS;
     }
-    /* INVALID_VALUE is also the answer for a mapping without write permission. The flag comes second,
-     * because memory that is merely meant to be read only is better registered without. */
+    /* INVALID_VALUE is also the answer for a mapping without write permission. The flag comes
+     * second, because memory that is merely meant to be read only is better registered without. */
     if (result == CUDA_ERROR_INVALID_VALUE && read_only && supports_read_only()) {
         result = cuda.cuMemHostRegister_v2(address, bytes, FLAGS | CU_MEMHOSTREGISTER_READ_ONLY);
         piece->ours = result == CUDA_SUCCESS;
@@ -386,7 +388,7 @@ CUresult cudriver_pin_destroy(CUcontext current, struct cudriver_pin *pin)
 {
     CUresult result;
 
-    (void)current; /* the driver finds a registration by its address, even where nothing is current */
+    (void)current; /* the driver finds a registration by its address, whatever is current */
     if (pin == NULL) {
         return CUDA_SUCCESS;
     }

@@ -3,12 +3,12 @@
  *
  *   hostmem.c         the pool's public half: alloc, free, trim, limit, regions that come and go
  *   hostmem_block.c   blocks inside regions: page-wise extents, slabs for small sizes. No CUDA
- *   hostmem_map.c     mappings: reserve, huge pages, NUMA node, first touch by many threads, register
+ *   hostmem_map.c     mappings: reserve, huge pages, NUMA node, first touch by threads, register
  *   hostmem_pin.c     pins on memory that somebody else owns
  *
  * One lock guards all regions, extents and slabs; it is held for bookkeeping only, never while the
- * driver or the system is asked for memory. A region in state BUSY belongs to the thread that made it
- * so: others may read its state and may note `lost`, nothing else.
+ * driver or the system is asked for memory. A region in state BUSY belongs to the thread that made
+ * it so: others may read its state and may note `lost`, nothing else.
  */
 #ifndef CUDRIVER_HOSTMEM_PRIVATE_H
 #define CUDRIVER_HOSTMEM_PRIVATE_H
@@ -18,12 +18,13 @@
 
 #include "cuda_abi.h"
 
-#define HOSTMEM_PAGE ((size_t)4096)        /* the unit of blocks, whatever the system's page is */
+#define HOSTMEM_PAGE ((size_t)4096)         /* the unit of blocks, whatever the system's page is */
 #define HOSTMEM_ALIGNMENT ((size_t)1 << 21) /* of regions: a huge page */
-#ifndef HOSTMEM_PIECE /* the tests make it small */
-#define HOSTMEM_PIECE ((size_t)1 << 36) /* the most that one registration covers: 64 GiB */
+#define HOSTMEM_MOST ((size_t)1 << 47)      /* no request can be larger */
+/* The most that one registration covers, 64 GiB; some tests make it small. */
+#ifndef HOSTMEM_PIECE
+#define HOSTMEM_PIECE ((size_t)1 << 36)
 #endif
-#define HOSTMEM_MOST ((size_t)1 << 47)     /* no request can be larger */
 
 enum hostmem_region_state {
     HOSTMEM_BUSY,       /* being registered or released, outside the lock */
@@ -48,7 +49,7 @@ struct hostmem_region {
 };
 
 enum hostmem_fit {
-    HOSTMEM_STRICT, /* small requests from arenas, large ones from extents at most 8 times as large */
+    HOSTMEM_STRICT, /* small requests from arenas, large ones from extents up to 8 times as large */
     HOSTMEM_ANY,    /* from wherever they fit */
 };
 
@@ -56,8 +57,8 @@ enum hostmem_fit {
 
 /* Makes a fresh region one free extent, not on the lists yet. False for want of memory. */
 bool hostmem_region_open(struct hostmem_region *region);
-/* Frees what hostmem_region_open made. Every block must be free, and the region off the lists and out
- * of everybody's reach. */
+/* Frees what hostmem_region_open made. Every block must be free, and the region off the lists and
+ * out of everybody's reach. */
 void hostmem_region_close(struct hostmem_region *region);
 /* Puts the free extents and slabs of a region on the lists, or takes them off. */
 void hostmem_region_list(struct hostmem_region *region);

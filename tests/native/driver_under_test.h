@@ -1,6 +1,6 @@
 /*
- * The driver that a native test runs on: fake_driver.c or loaded_driver.c. Both fill `cuda`; the fake
- * one counts and can be told to fail.
+ * The driver that a native test runs on: fake_driver.c or loaded_driver.c. Both fill `cuda`; the
+ * fake one counts and can be told to fail.
  */
 #ifndef DRIVER_UNDER_TEST_H
 #define DRIVER_UNDER_TEST_H
@@ -28,7 +28,8 @@ size_t driver_registered_bytes(void);
 bool driver_is_registered(const void *address, size_t bytes);
 /* Makes plain registrations of the range fail, as those of memory without write permission do. */
 void driver_set_read_only(const void *address, size_t bytes);
-/* A range that the driver itself has allocated: overlap answers INVALID_VALUE. NULL takes it away. */
+/* A range that the driver itself has allocated: overlap answers INVALID_VALUE. NULL takes it away.
+ */
 void driver_set_allocated(const void *address, size_t bytes);
 /* Called inside each cuMemHostRegister, without any lock; NULL for none. */
 void driver_set_hook(void (*hook)(const void *address));

@@ -148,7 +148,8 @@ static CUresult fake_unregister(void *address)
     return result;
 }
 
-static CUresult fake_pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+static CUresult fake_pointer_attribute(void *value, CUpointer_attribute attribute,
+                                       CUdeviceptr address)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
 

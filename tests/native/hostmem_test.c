@@ -1,6 +1,6 @@
 /*
- * Tests of hostmem, without Python: `hostmem_test SCENARIO [SEED]`, exit status 0 when all holds. The
- * scenarios are listed at the end; without an argument it prints their names. Run by
+ * Tests of hostmem, without Python: `hostmem_test SCENARIO [SEED]`, exit status 0 when all holds.
+ * The scenarios are listed at the end; without an argument it prints their names. Run by
  * test_native_hostmem.py on the fake driver and on the simulated one, also under sanitizers.
  */
 #define _GNU_SOURCE
@@ -24,12 +24,12 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            abort();                                                                               \
-        }                                                                                          \
+#define CHECK(condition)                                                    \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            abort();                                                        \
+        }                                                                   \
     } while (0)
 
 /* --- the system's calls that hostmem makes, counted and made to fail (the linker's --wrap) --- */
@@ -58,8 +58,8 @@ int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
 {
-    void *made = system_fails() ? MAP_FAILED
-                                : __real_mmap(address, bytes, protection, flags, file, offset);
+    void *made =
+        system_fails() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
     if (made != MAP_FAILED) {
         atomic_fetch_add(&mapped_bytes, bytes);
     }
@@ -247,6 +247,11 @@ static void test_owns(void)
     CHECK(!cudriver_hostmem_owns(foreign, &bytes) && !cudriver_hostmem_owns(&local, &bytes));
     CHECK(!cudriver_hostmem_owns(NULL, &bytes) && !cudriver_hostmem_owns((void *)-1, &bytes));
     CHECK(!cudriver_hostmem_owns((void *)((uintptr_t)1 << 56), &bytes));
+    CHECK(!cudriver_hostmem_free_if_owned(foreign) && !cudriver_hostmem_free_if_owned(NULL));
+    char *mine = make(100), *beside = make(100);
+    CHECK(!cudriver_hostmem_free_if_owned(mine + 1));
+    CHECK(cudriver_hostmem_free_if_owned(mine) && !cudriver_hostmem_free_if_owned(mine));
+    CHECK(cudriver_hostmem_free_if_owned(beside) && stats_now().used_blocks == 0);
     free(foreign);
     check_clean();
 }
@@ -397,7 +402,8 @@ static void test_trim(void)
     check_clean();
 }
 
-/* Where *zeroed comes back true the bytes are zero (try_make looks); where memory is fresh, it does. */
+/* Where *zeroed comes back true the bytes are zero (try_make looks); where memory is fresh, it
+ * does. */
 static void test_zeroed(void)
 {
     bool zeroed;
@@ -498,7 +504,8 @@ static void test_trim_refused(void)
 
     cudriver_hostmem_free(make(5 * MIB));
     driver_fail(1, CUDA_ERROR_LAUNCH_FAILED);
-    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_ERROR_LAUNCH_FAILED && released == 0);
+    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_ERROR_LAUNCH_FAILED &&
+          released == 0);
     CHECK(stats_now().pooled_bytes == 5 * MIB);
     char *block = cudriver_hostmem_try_alloc(5 * MIB, false);
     CHECK(block != NULL);
@@ -567,7 +574,8 @@ static void in_child(char *large, char *small, struct cudriver_pin *pin)
     char local[64];
 
     CHECK(is_filled(large, 10 * MIB, 5) && is_filled(small, 100, 6));
-    CHECK(cudriver_hostmem_alloc(context, 10, false, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_alloc(context, 10, false, &block, &zeroed) ==
+          CUDA_ERROR_NOT_INITIALIZED);
     CHECK(cudriver_hostmem_try_alloc(10, false) == NULL);
     CHECK(cudriver_pin_create(context, local, 64, false, false, &other) ==
           CUDA_ERROR_NOT_INITIALIZED);
@@ -684,10 +692,22 @@ static void test_pins(void)
           CUDA_ERROR_INVALID_VALUE);
     CHECK(b == NULL);
 
-    /* with no context current, as at the end of a program */
-    a = pin_on(buffer, 100);
+    free(buffer);
+    check_clean();
+}
+
+/* At the end of a program no context may be current; the driver unregisters by address all the
+ * same. */
+static void test_pins_without_context(void)
+{
+    char *buffer = aligned_alloc(4096, 4096);
+    struct cudriver_pin *pin = pin_on(buffer, 100);
+    size_t released;
+
+    cudriver_hostmem_free(make(5 * MIB));
     CHECK(cuda.cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
-    CHECK(cudriver_pin_destroy(NULL, a) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(NULL, pin) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(NULL, 0, &released) == CUDA_SUCCESS && released == 5 * MIB);
     CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
     CHECK(!driver_is_registered(buffer, 100));
     free(buffer);
@@ -985,8 +1005,10 @@ static void use_everything(void)
 
 static void test_driver_faults(void)
 {
-    const CUresult codes[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE,
-                              CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_DEINITIALIZED,
+    const CUresult codes[] = {CUDA_ERROR_OUT_OF_MEMORY,
+                              CUDA_ERROR_INVALID_VALUE,
+                              CUDA_ERROR_LAUNCH_FAILED,
+                              CUDA_ERROR_DEINITIALIZED,
                               CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
                               CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED};
 
@@ -1127,8 +1149,7 @@ static void test_pin_model(void)
         CHECK(stats_now().pins == live);
         CHECK(!driver_is_fake() || stats_now().pinned_bytes == driver_registered_bytes());
         for (size_t k = 0; k < PINS && round % 8 == 0; k++) {
-            CHECK(pins[k] == NULL ||
-                  driver_is_registered(buffer + begins[k], ends[k] - begins[k]));
+            CHECK(pins[k] == NULL || driver_is_registered(buffer + begins[k], ends[k] - begins[k]));
         }
         if (random_below(500) == 0) {
             CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
@@ -1308,6 +1329,7 @@ static const struct scenario {
     {"run", test_run, false},
     {"fork", test_fork, false},
     {"pins", test_pins, false},
+    {"pins_without_context", test_pins_without_context, false},
     {"foreign_pins", test_foreign_pins, false},
     {"read_only_pins", test_read_only_pins, false},
     {"pooled_pins", test_pooled_pins, false},

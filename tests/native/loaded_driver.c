@@ -1,5 +1,5 @@
-/* A driver library, the simulated or a real one, for native tests: the one that CUDRIVER_LIBRARY names,
- * else the system's. See driver_under_test.h. */
+/* A driver library, the simulated or a real one, for native tests: the one that CUDRIVER_LIBRARY
+ * names, else the system's. See driver_under_test.h. */
 #include "driver_under_test.h"
 
 #include <stdio.h>

@@ -1,0 +1,204 @@
+"""`cudriver demo`: the memory round trip, verified byte for byte, with rates."""
+
+from __future__ import annotations
+
+import sys
+
+from cudriver.cli import terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from cudriver._core import DeviceArray
+
+WRONG = 1
+MIB = 1 << 20
+
+
+def parser() -> ArgumentParser:
+    """The command's options."""
+    from argparse import ArgumentParser
+
+    result = ArgumentParser(
+        prog="cudriver demo",
+        description="Contexts, page-locked and device arrays, and the copies between them: each copy "
+        "is verified byte for byte, and timed. Runs on the real driver where there is one, else on "
+        "the simulated one, and says so.",
+        epilog="exit status: 0 every byte was right, 1 one was not or the driver failed, 2 usage",
+    )
+    add = result.add_argument
+    add("--size", metavar="MIB", type=int, help="MiB of each array (default: 256; simulated: 16)")
+    add("--json", action="store_true", help="as JSON")
+    return result
+
+
+def run(arguments: Namespace) -> int:
+    """Runs the demonstration and returns the exit code."""
+    import cudriver as cu
+
+    reason = choose_driver()
+    if isinstance(reason, int):
+        return reason
+    if arguments.size is not None and arguments.size < 1:
+        terminal.complain(f"--size is a number of MiB from 1 on, not {arguments.size}")
+        return 2
+    size = (arguments.size or (16 if cu.driver_is_simulated() else 256)) * MIB
+    try:
+        with terminal.busy("copying and comparing"):
+            report = demonstrate(size)
+    except cu.CudaError as error:
+        terminal.complain(str(error))
+        return WRONG
+    report["why_simulated"] = reason
+    if arguments.json:
+        import json
+
+        print(json.dumps(report, indent=1))
+    else:
+        _print_text(report)
+    return 0 if report["correct"] else WRONG
+
+
+def choose_driver() -> str | None | int:
+    """Settles on a driver: None for the real one, or why it is the simulated one.
+
+    A process has one driver. Where the real one loads but cannot be used, the demonstration runs again in
+    a child process with the simulated one, whose exit code comes back.
+    """
+    import os
+
+    import cudriver as cu
+
+    if os.environ.get("CUDRIVER_LIBRARY"):
+        if cu.driver_is_simulated():
+            return os.environ.get("CUDRIVER_DEMO_REASON", "CUDRIVER_LIBRARY asks for it")
+        return None
+    try:
+        if cu.device_count() > 0:
+            return None
+        reason = f"{cu.driver_path()} shows no device"
+    except cu.DriverNotFoundError:
+        cu.use_driver("sim")
+        return "no CUDA driver library was found on this machine"
+    except cu.CudaError as error:
+        reason = str(error)
+    import subprocess
+
+    environ = dict(os.environ, CUDRIVER_LIBRARY="sim", CUDRIVER_DEMO_REASON=reason)
+    return subprocess.run([sys.executable, "-m", "cudriver", *sys.argv[1:]], env=environ).returncode
+
+
+def demonstrate(size: int) -> dict[str, Any]:
+    """The round trip with arrays of `size` bytes: steps, each right or wrong, and rates in GB/s."""
+    import numpy as np
+
+    import cudriver as cu
+
+    device = cu.Device(0)
+    steps: list[dict[str, Any]] = []
+
+    def step(name: str, right: bool, seconds: float | None = None, detail: str = "") -> None:
+        rate = size / seconds / 1e9 if seconds else None
+        steps.append({"step": name, "right": bool(right), "gb_per_s": rate, "detail": detail})
+
+    before = len(cu.live_allocations())
+    with cu.Context(device) as manual:
+        step("manual context, pushed", cu.current_context() is manual, detail=repr(manual))
+    step("popped again", manual not in cu.context_stack())
+    manual.close()
+
+    with device.primary_context():
+        rng = np.random.default_rng(20)
+        shape = (size // 4096, 1024)
+        plain = rng.integers(0, 2**32, shape, dtype=np.uint32)
+        pinned = cu.pinned_empty(shape, np.uint32)
+        pinned[...] = plain
+        step("page-locked NumPy array", cu.is_pinned(pinned) and not cu.is_pinned(plain))
+        there = cu.device_empty(shape, np.uint32)
+        back = np.empty_like(plain)
+
+        _measure(step, "plain array to device", there, plain, plain)
+        _measure(step, "page-locked array to device", there, pinned, plain)
+        _measure(step, "device to page-locked array", pinned, there, plain)
+        _measure(step, "device to plain array", back, there, plain)
+        _measure(step, "every other column, reversed", there[::-1, ::2], plain[::-1, ::2], plain)
+        twin = cu.device_empty(shape, np.uint32)
+        _measure(step, "device to device", twin, there, plain)
+
+        stream = cu.Stream()
+        pinned[...] = 0
+        transfer = cu.copy_async(pinned, twin, stream)
+        transfer.wait()
+        step("asynchronous copy on a stream", np.array_equal(pinned, plain))
+        with cu.pin(back):
+            step("plain array page-locked in place", cu.is_pinned(back))
+        step("and unlocked again", not cu.is_pinned(back))
+        del there, twin, stream, transfer, pinned
+    left = len(cu.live_allocations()) - before
+    step("nothing left alive", left <= 0, detail=f"{left} objects" if left > 0 else "")
+    return {
+        "driver": {
+            "cuda": str(cu.driver_version()),
+            "path": cu.driver_path(),
+            "simulated": cu.driver_is_simulated(),
+        },
+        "device": device.name,
+        "bytes": size,
+        "correct": all(entry["right"] for entry in steps),
+        "steps": steps,
+    }
+
+
+def _measure(
+    step: Callable[..., None],
+    name: str,
+    dst: NDArray[Any] | DeviceArray,
+    src: NDArray[Any] | DeviceArray,
+    expected: NDArray[Any],
+) -> None:
+    """Copies twice (the first time warms up), times the second, and compares."""
+    from time import perf_counter
+
+    import numpy as np
+
+    import cudriver as cu
+
+    cu.copy(dst, src)
+    begin = perf_counter()
+    cu.copy(dst, src)
+    seconds = perf_counter() - begin
+    result = dst if isinstance(dst, np.ndarray) else dst.to_numpy()
+    wanted = expected if result.shape == expected.shape else expected[::-1, ::2]
+    seconds *= expected.nbytes / wanted.nbytes
+    step(name, np.array_equal(result, wanted), seconds, cu.explain_copy(dst, src).path)
+
+
+def _print_text(report: dict[str, Any]) -> None:
+    driver = report["driver"]
+    if driver["simulated"]:
+        terminal.write(
+            f"SIMULATED DRIVER: {report['why_simulated']}.\n"
+            "No GPU takes part; the rates say nothing about one.\n\n"
+        )
+    terminal.write(
+        f"driver  CUDA {driver['cuda']}  {driver['path']}\n"
+        f"device  {report['device']}\n"
+        f"arrays  {report['bytes'] / MIB:g} MiB\n\n"
+    )
+    good, bad = ("✓", "✗ WRONG") if terminal.can_encode(sys.stdout, "✓✗") else ("ok", "WRONG")
+    colour = terminal.wants_colour(sys.stdout)
+    for entry in report["steps"]:
+        mark = good if entry["right"] else bad
+        rate = f"{entry['gb_per_s']:8.1f} GB/s" if entry["gb_per_s"] else " " * 13
+        line = f"{mark} {entry['step']:<36}{rate}  {entry['detail']}".rstrip()
+        if colour:
+            line = f"\x1b[{32 if entry['right'] else 31}m{mark}\x1b[0m{line[len(mark) :]}"
+        terminal.write(line + "\n")
+    terminal.write(
+        "\nevery byte is right\n" if report["correct"] else "\nWRONG BYTES: see above\n"
+    )

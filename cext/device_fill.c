@@ -15,8 +15,8 @@ static CUresult fill_rows(CUdeviceptr address, size_t pitch, int unit, const cha
                           size_t width, size_t height, CUstream stream, const char **function)
 {
     unsigned char one = (unsigned char)word[0];
-    unsigned short two;
-    unsigned int four;
+    unsigned short two = 0;
+    unsigned int four = 0;
 
     memcpy(&two, word, unit >= 2 ? 2 : 0);
     memcpy(&four, word, unit >= 4 ? 4 : 0);

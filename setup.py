@@ -44,8 +44,9 @@ def kind() -> str:
     return "debug" if os.environ.get("CUDRIVER_DEBUG") else "release"
 
 
-def sources(pattern: str, *leave_out: str) -> list[str]:
-    return sorted(str(p) for p in CEXT.glob(pattern) if p.name not in leave_out)
+def sources(pattern: str, leave_out: str = "") -> list[str]:
+    paths = set(CEXT.glob(pattern)) - set(CEXT.glob(leave_out) if leave_out else ())
+    return sorted(str(path) for path in paths)
 
 
 class Build(build_ext):
@@ -90,7 +91,7 @@ setup(
     cmdclass={"build_ext": Build},
     options={"build": {"build_base": f"build/{kind()}"}},
     ext_modules=[
-        extension("cudriver._core", sources("*.c", "elf.c", "elf_module.c"), libraries=["dl"]),
+        extension("cudriver._core", sources("*.c", leave_out="elf*.c"), libraries=["dl"]),
         extension("cudriver._elf", sources("elf*.c")),
         extension(SIM, sources("sim/*.c"), libraries=["rt"]),
     ],

@@ -1,0 +1,30 @@
+"""The README's example runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_example_runs_and_is_short(tmp_path: Path) -> None:
+    match = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert match, "README.md has no python example"
+    code = match.group(1)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "True" in done.stdout
+    assert done.stderr == ""

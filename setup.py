@@ -80,7 +80,7 @@ def extension(name: str, files: list[str], **kwargs) -> Extension:
     return Extension(
         name,
         files,
-        depends=[*HEADERS, *sources("sim/*.h")],
+        depends=["setup.py", *HEADERS, *sources("sim/*.h")],
         extra_compile_args=COMPILE,
         extra_link_args=LINK + kwargs.pop("link", []),
         **kwargs,

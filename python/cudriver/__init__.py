@@ -7,6 +7,8 @@ environment really uses, and need none of the rest.
 
 from __future__ import annotations
 
+__version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from typing import Any

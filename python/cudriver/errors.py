@@ -80,13 +80,10 @@ class UnsupportedDriverError(CudaError):
 
 def simulated_driver_path() -> str:
     """The simulated driver's library file, as it was installed beside this package."""
-    import cudriver
-
-    for folder in cudriver.__path__:
-        path = os.path.join(folder, "libcudriver_sim.so")
-        if os.path.exists(path):
-            return path
-    raise DriverNotFoundError(
-        f"the simulated driver (libcudriver_sim.so) is not in {list(cudriver.__path__)}; "
-        "install cudriver again"
-    )
+    folder = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.join(folder, "libcudriver_sim.so")
+    if not os.path.exists(path):
+        raise DriverNotFoundError(
+            f"the simulated driver (libcudriver_sim.so) is not in {folder}; install cudriver again"
+        )
+    return path

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cudriver._core import DeviceArray
+    from cudriver import DeviceArray
 
 WRONG = 1
 MIB = 1 << 20

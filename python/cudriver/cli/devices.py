@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from typing import Any
 
-    from cudriver._core import Device
+    from cudriver import Device
 
 FAILED = 1
 

@@ -1,0 +1,739 @@
+/* Jobs, lanes and worker threads. See staging_private.h. */
+#define _GNU_SOURCE
+#include "staging_private.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "driver.h"
+#include "hostmem.h"
+#include "platform.h"
+
+struct staging_engine staging = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+/* ---- the lock and its conditions --------------------------------------------------------------
+ */
+
+void staging_condition_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds)
+{
+    unsigned long long until = platform_nanoseconds() + nanoseconds;
+    struct timespec time = {.tv_sec = (time_t)(until / 1000000000ull),
+                            .tv_nsec = (long)(until % 1000000000ull)};
+
+    pthread_cond_timedwait(condition, &staging.lock, &time);
+}
+
+/* Threads for one direction: half of a large machine, nearly all of a small one. */
+static int lanes_default(int processors)
+{
+    return processors <= 4 ? processors : 4 + (processors - 4) / 3;
+}
+
+/* In a forked child no thread holds the lock any more, whoever held it. */
+static void lock_renew(void)
+{
+    pthread_mutex_init(&staging.lock, NULL);
+}
+
+void staging_lock(void)
+{
+    pthread_mutex_lock(&staging.lock);
+    if (!staging.ready) {
+        pthread_atfork(NULL, NULL, lock_renew);
+        int processors = platform_processor_count();
+        int lanes = lanes_default(processors);
+        staging_condition_init(&staging.work);
+        staging_condition_init(&staging.quiet);
+        staging.settings = (struct cudriver_staging_settings){
+            .lanes = lanes > 8 ? 8 : lanes,
+            .threads = processors <= 4   ? processors
+                       : processors > 66 ? 64
+                                         : processors - 2,
+            .crossover_up = (size_t)1 << 20,
+            .crossover_down = (size_t)1 << 20,
+            .streaming = (size_t)64 << 20,
+            .scratch = (size_t)96 << 20,
+            .slots = 4,
+        };
+        staging.ready = true;
+    }
+}
+
+void staging_unlock(void)
+{
+    pthread_mutex_unlock(&staging.lock);
+}
+
+/* ---- jobs -------------------------------------------------------------------------------------
+ */
+
+struct staging_job *staging_job_new(struct staging_route *route, const struct staging_plan *plan,
+                                    CUdeviceptr device, char *host, size_t begin, size_t end)
+{
+    struct staging_job *job = calloc(1, sizeof *job);
+
+    if (job == NULL) {
+        return NULL;
+    }
+    atomic_init(&job->references, 1);
+    job->route = route;
+    job->up = plan->up;
+    job->host_dense = plan->host_dense;
+    job->device_dense = plan->device_dense;
+    job->streaming = plan->streaming;
+    job->walk = plan->walk;
+    job->host = host;
+    job->device = device;
+    job->begin = job->taken = begin;
+    job->end = end;
+    job->chunk = plan->chunk;
+    if (plan->device_dense) {
+        job->device += (CUdeviceptr)(plan->up ? plan->walk.dst_offset : plan->walk.src_offset);
+    } else {
+        staging_rows_make(&plan->walk, plan->up, &job->rows);
+        if (job->rows.itemsize <= job->chunk) { /* whole rows */
+            job->chunk -= job->chunk % job->rows.itemsize;
+        }
+    }
+    staging_condition_init(&job->done);
+    staging_lock();
+    route->place->jobs++;
+    staging.jobs++;
+    staging_unlock();
+    return job;
+}
+
+void staging_job_drop(struct staging_job *job)
+{
+    if (atomic_fetch_sub_explicit(&job->references, 1, memory_order_acq_rel) == 1) {
+        pthread_cond_destroy(&job->done);
+        free(job);
+    }
+}
+
+static void ring_remove(struct staging_job *job)
+{
+    struct staging_route *route = job->route;
+    struct staging_job *before = route->last;
+
+    while (before->next != job) {
+        before = before->next;
+    }
+    if (before == job) {
+        route->last = NULL;
+    } else {
+        before->next = job->next;
+        if (route->last == job) {
+            route->last = before;
+        }
+    }
+    job->queued = false;
+}
+
+/* Locked: nothing of it is left to do. */
+static bool job_end(struct staging_job *job)
+{
+    job->over = true;
+    job->route->place->jobs--;
+    staging.jobs--;
+    staging.copies++;
+    if (job->result == CUDA_SUCCESS) {
+        staging.bytes += job->end - job->begin;
+    }
+    staging_flag_raise(job);
+    pthread_cond_broadcast(&job->done);
+    pthread_cond_broadcast(&staging.quiet);
+    if (job->transfer != NULL) {
+        staging_transfer_job_over(job->transfer, job->result);
+    }
+    return job->transfer != NULL;
+}
+
+bool staging_job_stop(struct staging_job *job, CUresult result)
+{
+    if (job->over) {
+        return false;
+    }
+    if (job->result == CUDA_SUCCESS) {
+        job->result = result;
+    }
+    job->taken = job->end;
+    if (job->queued) {
+        ring_remove(job);
+    }
+    return job->in_flight == 0 && job_end(job);
+}
+
+/* A chunk that route_take gave out is done with. Drops the reference that came with it. */
+static void job_credit(struct staging_job *job, CUresult result)
+{
+    struct cudriver_staging_transfer *transfer = job->transfer;
+    bool tell = false;
+
+    staging_lock();
+    job->in_flight--;
+    if (result != CUDA_SUCCESS) {
+        tell = staging_job_stop(job, result);
+    } else if (job->in_flight == 0 && job->taken == job->end) {
+        tell = job_end(job);
+    }
+    staging_unlock();
+    if (tell) {
+        staging_transfer_tell(transfer);
+    }
+    staging_job_drop(job);
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------
+ */
+
+static void lane_forget_block(struct staging_lane *lane)
+{
+    if (lane->block != NULL) {
+        cudriver_hostmem_free(lane->block);
+        staging_lock();
+        staging.slot_bytes -= lane->slot_bytes * (size_t)lane->depth;
+        staging_unlock();
+    }
+    lane->block = NULL;
+    lane->slot_bytes = 0;
+}
+
+/* Gives a lane without work slots of at least `bytes`. */
+static CUresult lane_fit(struct staging_lane *lane, CUcontext context, size_t bytes)
+{
+    CUresult result;
+    void *block;
+    bool zeroed;
+    unsigned generation;
+    int depth;
+
+    staging_lock();
+    generation = staging.generation;
+    depth = staging.settings.slots;
+    staging_unlock();
+    if (lane->slot_bytes >= bytes && lane->generation == generation && lane->depth == depth) {
+        return CUDA_SUCCESS;
+    }
+    lane_forget_block(lane);
+    for (; lane->depth < depth; lane->depth++) {
+        result = cuda.cuEventCreate(&lane->slots[lane->depth].event,
+                                    CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    for (; lane->depth > depth; lane->depth--) {
+        cuda.cuEventDestroy_v2(lane->slots[lane->depth - 1].event);
+    }
+    lane->turn = 0;
+    result = cudriver_hostmem_alloc(context, bytes * (size_t)depth, false, &block, &zeroed);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    lane->block = block;
+    lane->slot_bytes = bytes;
+    lane->generation = generation;
+    for (int i = 0; i < depth; i++) {
+        lane->slots[i].memory = lane->block + bytes * (size_t)i;
+    }
+    staging_lock();
+    staging.slot_bytes += bytes * (size_t)depth;
+    staging_unlock();
+    return CUDA_SUCCESS;
+}
+
+static void lane_close(struct staging_lane *lane)
+{
+    if (lane->stream != NULL) {
+        /* The result does not matter: where it is an error nothing runs any more. */
+        cuda.cuStreamSynchronize(lane->stream);
+    }
+    lane_forget_block(lane);
+    for (int i = 0; i < lane->depth; i++) {
+        cuda.cuEventDestroy_v2(lane->slots[i].event);
+    }
+    if (lane->stream != NULL) {
+        cuda.cuStreamDestroy_v2(lane->stream);
+    }
+    free(lane);
+    staging_lock();
+    staging.lanes--;
+    staging_unlock();
+}
+
+void staging_lanes_close(struct staging_lane *lanes)
+{
+    while (lanes != NULL) {
+        struct staging_lane *next = lanes->next;
+        lane_close(lanes);
+        lanes = next;
+    }
+}
+
+static CUresult lane_open(CUcontext context, size_t bytes, struct staging_lane **made)
+{
+    struct staging_lane *lane = calloc(1, sizeof *lane);
+    CUresult result;
+
+    if (lane == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    staging_lock();
+    staging.lanes++;
+    staging_unlock();
+    result = cuda.cuStreamCreateWithPriority(&lane->stream, CU_STREAM_NON_BLOCKING, 0);
+    if (result != CUDA_SUCCESS) {
+        lane->stream = NULL;
+    } else {
+        result = lane_fit(lane, context, bytes);
+    }
+    if (result != CUDA_SUCCESS) {
+        lane_close(lane);
+        return result;
+    }
+    *made = lane;
+    return CUDA_SUCCESS;
+}
+
+CUresult staging_event_wait(CUevent event)
+{
+    CUresult result = cuda.cuEventQuery(event);
+
+    if (result != CUDA_ERROR_NOT_READY) {
+        return result;
+    }
+    return cuda.cuEventSynchronize(event);
+}
+
+/* ---- chunks -----------------------------------------------------------------------------------
+ */
+
+static void slot_pack(const struct staging_slot *slot)
+{
+    const struct staging_job *job = slot->job;
+    size_t bytes = slot->end - slot->begin;
+
+    if (!job->host_dense) {
+        cudriver_layout_copy_part(&job->walk, slot->memory, true, job->host, false, slot->begin,
+                                  slot->end);
+        return;
+    }
+    const char *from = job->host + job->walk.src_offset + slot->begin;
+    if (job->streaming) {
+        staging_memory_stream(slot->memory, from, bytes);
+    } else {
+        memcpy(slot->memory, from, bytes);
+    }
+}
+
+static void slot_unpack(const struct staging_slot *slot)
+{
+    const struct staging_job *job = slot->job;
+    size_t bytes = slot->end - slot->begin;
+
+    if (!job->host_dense) {
+        cudriver_layout_copy_part(&job->walk, job->host, false, slot->memory, true, slot->begin,
+                                  slot->end);
+        return;
+    }
+    char *to = job->host + job->walk.dst_offset + slot->begin;
+    if (job->streaming) {
+        staging_memory_stream(to, slot->memory, bytes);
+    } else {
+        memcpy(to, slot->memory, bytes);
+    }
+}
+
+static CUresult slot_send(const struct staging_lane *lane, const struct staging_slot *slot)
+{
+    const struct staging_job *job = slot->job;
+    size_t bytes = slot->end - slot->begin;
+    CUdeviceptr device = job->device + (slot->begin - job->begin);
+
+    if (!job->device_dense) {
+        return staging_device_copy(&job->rows, job->up, job->device, slot->memory, slot->begin,
+                                   slot->end, lane->stream);
+    }
+    return job->up ? cuda.cuMemcpyHtoDAsync_v2(device, slot->memory, bytes, lane->stream)
+                   : cuda.cuMemcpyDtoHAsync_v2(slot->memory, device, bytes, lane->stream);
+}
+
+/* After a failed call: the lane's stream may still use its slots. It is emptied, and given up. */
+static void lane_break(struct staging_lane *lane)
+{
+    cuda.cuStreamSynchronize(lane->stream);
+    lane->broken = true;
+}
+
+/* Starts a chunk in a free slot. */
+static void slot_begin(struct staging_lane *lane, struct staging_slot *slot)
+{
+    CUresult result;
+
+    if (slot->job->up) {
+        slot_pack(slot);
+    }
+    result = slot_send(lane, slot);
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventRecord(slot->event, lane->stream);
+    }
+    if (result != CUDA_SUCCESS) {
+        struct staging_job *job = slot->job;
+        lane_break(lane);
+        slot->job = NULL;
+        job_credit(job, result);
+    }
+}
+
+/* Ends the chunk that a slot holds, if any. */
+static void slot_retire(struct staging_lane *lane, struct staging_slot *slot)
+{
+    struct staging_job *job = slot->job;
+    CUresult result;
+
+    if (job == NULL) {
+        return;
+    }
+    result = staging_event_wait(slot->event);
+    if (result != CUDA_SUCCESS) {
+        lane_break(lane);
+    } else if (!job->up) {
+        slot_unpack(slot);
+    }
+    slot->job = NULL;
+    job_credit(job, result);
+}
+
+static void lane_drain(struct staging_lane *lane)
+{
+    for (int i = 0; i < lane->depth; i++) {
+        slot_retire(lane, &lane->slots[lane->turn]);
+        lane->turn = (lane->turn + 1) % lane->depth;
+    }
+}
+
+/* ---- threads and routes ------------------------------------------------------------------------
+ */
+
+static bool route_has_room(const struct staging_route *route)
+{
+    return route->last != NULL && route->active < route->limit;
+}
+
+/* The route that has work and the fewest threads on it. */
+static struct staging_route *route_choose(void)
+{
+    struct staging_route *best = NULL;
+
+    for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        for (int i = 0; i < 2; i++) {
+            struct staging_route *route = &place->routes[i];
+            if (route_has_room(route) && (best == NULL || route->active < best->active)) {
+                best = route;
+            }
+        }
+    }
+    return best;
+}
+
+/* Whether a worker had better go to a route with fewer threads. */
+static bool route_should_leave(const struct staging_route *route)
+{
+    const struct staging_route *other;
+
+    if (staging.idle > 0) {
+        return false;
+    }
+    other = route_choose();
+    return other != NULL && other->active + 1 < route->active;
+}
+
+/* Locked: the next chunk, of each job in turn. A reference to the job comes with it. */
+static bool route_take(struct staging_route *route, const struct staging_job *own,
+                       struct staging_slot *slot)
+{
+    struct staging_job *job;
+
+    if (route->last == NULL || (own != NULL && own->taken == own->end) ||
+        (own == NULL && route_should_leave(route))) {
+        return false;
+    }
+    job = route->last->next;
+    slot->begin = job->taken;
+    slot->end = job->end - job->taken > job->chunk ? job->taken + job->chunk : job->end;
+    job->taken = slot->end;
+    job->in_flight++;
+    job->begun = true;
+    atomic_fetch_add_explicit(&job->references, 1, memory_order_relaxed);
+    if (job->taken == job->end) {
+        ring_remove(job);
+    } else {
+        route->last = job;
+    }
+    slot->job = job;
+    return true;
+}
+
+/* A lane of the route, with slots for the job whose turn it is. Where none can be had the others go
+ * on without it; where there are no others that job fails. */
+static struct staging_lane *route_lane(struct staging_route *route)
+{
+    struct staging_lane *lane;
+    struct cudriver_staging_transfer *transfer = NULL;
+    CUcontext context = route->place->context;
+    CUresult result;
+    size_t bytes;
+    bool tell = false;
+
+    staging_lock();
+    if (route->last == NULL) {
+        staging_unlock();
+        return NULL;
+    }
+    bytes = route->last->next->chunk;
+    lane = route->idle;
+    if (lane != NULL) {
+        route->idle = lane->next;
+        lane->next = NULL;
+    }
+    staging_unlock();
+
+    if (lane == NULL) {
+        result = lane_open(context, bytes, &lane);
+    } else {
+        result = lane_fit(lane, context, bytes);
+        if (result != CUDA_SUCCESS) {
+            lane_close(lane);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        return lane;
+    }
+    staging_lock();
+    if (route->active > 1) {
+        route->limit = route->active - 1;
+    } else if (route->last != NULL) {
+        struct staging_job *job = route->last->next;
+        transfer = job->transfer;
+        tell = staging_job_stop(job, result);
+    }
+    staging_unlock();
+    if (tell) {
+        staging_transfer_tell(transfer);
+    }
+    return NULL;
+}
+
+/* Moves chunks until there are none, or (own) none of one's own. False: interrupted. */
+static bool route_serve(struct staging_route *route, struct staging_job *own,
+                        bool (*interrupted)(void *), void *data)
+{
+    struct staging_lane *lane = route_lane(route);
+    unsigned long long asked = platform_nanoseconds();
+    bool go_on = true;
+
+    if (lane == NULL) {
+        return true;
+    }
+    while (go_on && !lane->broken) {
+        struct staging_slot chunk = {.job = NULL};
+        struct staging_slot *slot = &lane->slots[lane->turn];
+        staging_lock();
+        bool taken = route_take(route, own, &chunk);
+        staging_unlock();
+        if (!taken) {
+            break;
+        }
+        if (chunk.job->chunk > lane->slot_bytes) {
+            lane_drain(lane);
+            CUresult result = lane->broken
+                                  ? CUDA_ERROR_UNKNOWN
+                                  : lane_fit(lane, route->place->context, chunk.job->chunk);
+            slot = &lane->slots[lane->turn];
+            if (result != CUDA_SUCCESS) {
+                lane->broken = true;
+                job_credit(chunk.job, result);
+                break;
+            }
+        }
+        slot_retire(lane, slot);
+        slot->job = chunk.job;
+        slot->begin = chunk.begin;
+        slot->end = chunk.end;
+        slot_begin(lane, slot);
+        lane->turn = (lane->turn + 1) % lane->depth;
+        if (interrupted != NULL && platform_nanoseconds() - asked > STAGING_POLL_NS) {
+            go_on = !interrupted(data);
+            asked = platform_nanoseconds();
+        }
+    }
+    lane_drain(lane);
+    if (lane->broken) {
+        lane_close(lane);
+    } else {
+        staging_lock();
+        lane->next = route->idle;
+        route->idle = lane;
+        staging_unlock();
+    }
+    return go_on;
+}
+
+static void *worker_main(void *unused);
+
+static bool thread_start(void)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int failed;
+
+    /* Signals are for the program's own threads. */
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&thread, &attributes, worker_main, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (failed) {
+        return false;
+    }
+    pthread_setname_np(thread, "cudriver-copy");
+    staging.threads++;
+    return true;
+}
+
+/* Locked. Wakes or starts up to `wanted` workers. */
+static void workers_wake(int wanted)
+{
+    for (int i = 0; i < wanted; i++) {
+        if (i < staging.idle) {
+            pthread_cond_signal(&staging.work);
+        } else if (staging.threads >= staging.settings.threads || !thread_start()) {
+            break;
+        }
+    }
+}
+
+/* Locked: a thread is through with a route. What it leaves behind must not wait for the next job.
+ */
+static void route_leave(struct staging_route *route)
+{
+    route->active--;
+    if (route_has_room(route)) {
+        workers_wake(1);
+    }
+    pthread_cond_broadcast(&staging.quiet);
+}
+
+bool staging_job_help(struct staging_job *job, bool (*interrupted)(void *), void *data)
+{
+    struct staging_route *route = job->route;
+    bool go_on = true;
+
+    staging_lock();
+    if (job->taken < job->end && route_has_room(route)) {
+        route->active++;
+        staging_unlock();
+        go_on = route_serve(route, job, interrupted, data);
+        staging_lock();
+        route_leave(route);
+    }
+    staging_unlock();
+    return go_on;
+}
+
+static void route_work(struct staging_route *route)
+{
+    CUcontext popped;
+    CUresult result = cuda.cuCtxPushCurrent_v2(route->place->context);
+
+    if (result == CUDA_SUCCESS) {
+        route_serve(route, NULL, NULL, NULL);
+        cuda.cuCtxPopCurrent_v2(&popped);
+        return;
+    }
+    struct cudriver_staging_transfer *transfer = NULL;
+    bool tell = false;
+    staging_lock();
+    if (route->last != NULL) {
+        transfer = route->last->next->transfer;
+        tell = staging_job_stop(route->last->next, result);
+    }
+    staging_unlock();
+    if (tell) {
+        staging_transfer_tell(transfer);
+    }
+}
+
+static void *worker_main(void *unused)
+{
+    (void)unused;
+    staging_lock();
+    for (;;) {
+        struct staging_route *route = route_choose();
+        if (route != NULL) {
+            route->active++;
+            staging_unlock();
+            route_work(route);
+            staging_lock();
+            route_leave(route);
+        } else if (staging.stopping) {
+            break;
+        } else {
+            staging.idle++;
+            pthread_cond_wait(&staging.work, &staging.lock);
+            staging.idle--;
+        }
+    }
+    staging.threads--;
+    pthread_cond_broadcast(&staging.quiet);
+    staging_unlock();
+    return NULL;
+}
+
+CUresult staging_threads_start(void)
+{
+    return staging.threads > 0 || thread_start() ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+void staging_job_submit(struct staging_job *job, bool helped)
+{
+    struct staging_route *route = job->route;
+    size_t chunks = (job->end - job->taken + job->chunk - 1) / job->chunk;
+    int wanted = staging.settings.lanes - route->active - (helped ? 1 : 0);
+
+    if (job->over) {
+        return;
+    }
+    route->limit = staging.settings.lanes;
+    if (route->last == NULL) {
+        job->next = job;
+    } else {
+        job->next = route->last->next;
+        route->last->next = job;
+    }
+    route->last = job;
+    job->queued = true;
+
+    if ((size_t)(wanted > 0 ? wanted : 0) > chunks - (helped ? 1 : 0)) {
+        wanted = (int)(chunks - (helped ? 1 : 0));
+    }
+    workers_wake(wanted);
+}

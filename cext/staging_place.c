@@ -1,0 +1,251 @@
+/* What the engine holds in a context, from first use to last. See staging_private.h. */
+#include "staging_private.h"
+
+#include <stdlib.h>
+
+#include "driver.h"
+#include "platform.h"
+
+CUresult staging_place_enter(CUcontext context, struct staging_place **found)
+{
+    struct staging_place *place;
+    unsigned long long id = 0;
+    CUresult result;
+
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    result = cuda.cuCtxPushCurrent_v2(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (cuda.cuCtxGetId != NULL) {
+        result = cuda.cuCtxGetId(context, &id); /* an address may come back as another context */
+    }
+    staging_lock();
+    for (place = staging.places; place != NULL; place = place->next) {
+        if (place->context == context && place->id == id) {
+            break;
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        place = NULL;
+    } else if (staging.stopping) {
+        result = CUDA_ERROR_DEINITIALIZED;
+    } else if (place == NULL) {
+        place = calloc(1, sizeof *place);
+        if (place == NULL) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        } else {
+            place->context = context;
+            place->id = id;
+            place->routes[0] = (struct staging_route){.place = place, .up = true};
+            place->routes[1] = (struct staging_route){.place = place, .up = false};
+            place->next = staging.places;
+            staging.places = place;
+        }
+    } else if (place->closing) {
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (result == CUDA_SUCCESS) {
+        place->users++;
+    }
+    staging_unlock();
+    if (result != CUDA_SUCCESS) {
+        CUcontext popped;
+        cuda.cuCtxPopCurrent_v2(&popped);
+        return result;
+    }
+    *found = place;
+    return CUDA_SUCCESS;
+}
+
+void staging_place_leave(struct staging_place *place)
+{
+    CUcontext popped;
+
+    cuda.cuCtxPopCurrent_v2(&popped);
+    staging_lock();
+    place->users--;
+    pthread_cond_broadcast(&staging.quiet);
+    staging_unlock();
+}
+
+/* What a place can do without: taken out under the lock, freed without it. */
+struct spare {
+    struct staging_lane *lanes[2];
+    struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
+    struct staging_scratch *scratch;
+    CUstream probe;
+};
+
+/* Locked. */
+static struct spare spare_take(struct staging_place *place, bool all)
+{
+    struct spare spare = {.probe = NULL};
+
+    for (int i = 0; i < 2; i++) {
+        spare.lanes[i] = place->routes[i].idle;
+        place->routes[i].idle = NULL;
+    }
+    if (all) {
+        for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+            spare.kernels[i] = place->kernels[i];
+            place->kernels[i] = NULL;
+        }
+        spare.scratch = place->scratch;
+        place->scratch = NULL;
+        spare.probe = place->probe;
+        place->probe = NULL;
+    }
+    return spare;
+}
+
+/* The context is current. Results do not matter: there is nobody left to tell. */
+static void spare_free(struct spare *spare)
+{
+    for (int i = 0; i < 2; i++) {
+        staging_lanes_close(spare->lanes[i]);
+    }
+    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        staging_kernels_unload(spare->kernels[i]);
+    }
+    staging_scratch_free(spare->scratch);
+    if (spare->probe != NULL) {
+        cuda.cuStreamDestroy_v2(spare->probe);
+    }
+}
+
+static bool place_is_quiet(const struct staging_place *place)
+{
+    return place->jobs == 0 && place->users == 0 && place->transfers == NULL &&
+           place->routes[0].active == 0 && place->routes[1].active == 0;
+}
+
+static void place_unlink(struct staging_place *place)
+{
+    struct staging_place **link = &staging.places;
+
+    while (*link != place) {
+        link = &(*link)->next;
+    }
+    *link = place->next;
+}
+
+/* Unlocked, unlinked and quiet. */
+static void place_free(struct staging_place *place)
+{
+    CUcontext popped;
+    struct spare spare;
+
+    staging_lock();
+    spare = spare_take(place, true);
+    staging_unlock();
+    if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
+        spare_free(&spare);
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    staging_flags_free(place);
+    free(place);
+}
+
+void cudriver_staging_trim(void)
+{
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return;
+    }
+    staging_lock();
+    for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        if (place->closing) {
+            continue;
+        }
+        bool all = place_is_quiet(place);
+        struct spare spare = spare_take(place, all);
+        CUcontext popped;
+        place->users++; /* so that it stays */
+        staging_unlock();
+        if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
+            spare_free(&spare);
+            cuda.cuCtxPopCurrent_v2(&popped);
+        }
+        staging_lock();
+        place->users--;
+        pthread_cond_broadcast(&staging.quiet);
+    }
+    staging_unlock();
+}
+
+void cudriver_staging_forget_context(CUcontext context)
+{
+    struct staging_place *place;
+
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return;
+    }
+    staging_lock();
+    staging.generation++; /* slots that were registered in this context are replaced, wherever they
+                             are */
+    for (;;) {
+        for (place = staging.places; place != NULL; place = place->next) {
+            if (place->context == context && !place->closing) {
+                break;
+            }
+        }
+        if (place == NULL) {
+            break;
+        }
+        place->closing = true;
+        staging_unlock();
+        staging_place_cancel(place, CUDA_ERROR_CONTEXT_IS_DESTROYED, false);
+        staging_lock();
+        while (!place_is_quiet(place)) {
+            pthread_cond_wait(&staging.quiet, &staging.lock);
+        }
+        place_unlink(place);
+        staging_unlock();
+        place_free(place);
+        staging_lock();
+    }
+    staging_unlock();
+}
+
+bool cudriver_staging_shutdown(unsigned milliseconds)
+{
+    unsigned long long until = platform_nanoseconds() + 1000000ull * milliseconds, now;
+    struct staging_place *place;
+    bool quiet;
+
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return true;
+    }
+    staging_lock();
+    staging.stopping = true;
+    pthread_cond_broadcast(&staging.work);
+    for (place = staging.places; place != NULL; place = place->next) {
+        place->users++;
+        staging_unlock();
+        staging_place_cancel(place, CUDA_ERROR_DEINITIALIZED, true);
+        staging_lock();
+        place->users--;
+    }
+    for (;;) {
+        quiet = staging.threads == 0;
+        for (place = staging.places; place != NULL && quiet; place = place->next) {
+            quiet = place_is_quiet(place);
+        }
+        now = platform_nanoseconds();
+        if (quiet || now >= until) {
+            break;
+        }
+        staging_condition_wait(&staging.quiet, until - now);
+    }
+    while (quiet && staging.places != NULL) {
+        place = staging.places;
+        place_unlink(place);
+        staging_unlock();
+        place_free(place);
+        staging_lock();
+    }
+    staging_unlock();
+    return quiet;
+}

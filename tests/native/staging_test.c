@@ -1,0 +1,904 @@
+/*
+ * The copy engine (cext/staging*.c) on a driver library: the simulated one, or a real one.
+ *
+ *   staging_test SCENARIO [SEED [ROUNDS]]
+ *
+ * CUDRIVER_LIBRARY names the library. Exit status 0: passed; 2: cannot run here; else the first
+ * difference is on standard error. Every copy is checked byte for byte against one made item by
+ * item.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "hostmem.h"
+#include "staging.h"
+
+#define CHECK(condition)                                                    \
+    do {                                                                    \
+        if (!(condition)) {                                                 \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            abort();                                                        \
+        }                                                                   \
+    } while (0)
+#define CALL(call)                                                                    \
+    do {                                                                              \
+        CUresult code = (call);                                                       \
+        if (code != CUDA_SUCCESS) {                                                   \
+            fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #call, (int)code); \
+            abort();                                                                  \
+        }                                                                             \
+    } while (0)
+
+/* ---- the simulated driver's own functions, where there is one ---- */
+
+static struct {
+    int (*fail)(const char *spec);
+    void (*clear_faults)(void);
+    long long (*call_count)(const char *function);
+    void (*reset_counts)(void);
+    long long (*live)(const char *what);
+    void (*hold)(void);
+    void (*release)(void);
+    int (*set_latency)(unsigned long long microseconds);
+    int (*set_version)(int version);
+} sim;
+
+static CUcontext context;
+
+static void start(void)
+{
+    const char *path = getenv("CUDRIVER_LIBRARY");
+    CUdevice device;
+
+    if (cudriver_driver_load(path) != CUDRIVER_LOADED) {
+        fprintf(stderr, "%s\n", cudriver_driver.message);
+        exit(2);
+    }
+    if (cudriver_driver_init() != CUDA_SUCCESS || cuda.cuDeviceGet(&device, 0) != CUDA_SUCCESS) {
+        fprintf(stderr, "no device\n");
+        exit(2);
+    }
+    if (cudriver_driver.simulated) {
+        void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+        CHECK(library != NULL);
+        *(void **)&sim.fail = dlsym(library, "cudriver_sim_fail");
+        *(void **)&sim.clear_faults = dlsym(library, "cudriver_sim_clear_faults");
+        *(void **)&sim.call_count = dlsym(library, "cudriver_sim_call_count");
+        *(void **)&sim.reset_counts = dlsym(library, "cudriver_sim_reset_counts");
+        *(void **)&sim.live = dlsym(library, "cudriver_sim_live");
+        *(void **)&sim.hold = dlsym(library, "cudriver_sim_hold");
+        *(void **)&sim.release = dlsym(library, "cudriver_sim_release");
+        *(void **)&sim.set_latency = dlsym(library, "cudriver_sim_set_latency");
+        *(void **)&sim.set_version = dlsym(library, "cudriver_sim_set_driver_version");
+    }
+    CALL(cuda.cuDevicePrimaryCtxRetain(&context, device));
+    CALL(cuda.cuCtxSetCurrent(context));
+}
+
+static void need_simulator(void)
+{
+    if (!cudriver_driver.simulated) {
+        fprintf(stderr, "needs the simulated driver\n");
+        exit(2);
+    }
+}
+
+/* ---- random numbers, layouts, copies ---- */
+
+struct random {
+    uint64_t state;
+};
+
+static uint64_t next(struct random *random)
+{
+    uint64_t z = random->state += 0x9e3779b97f4a7c15ull;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+static int below(struct random *random, int limit)
+{
+    return (int)(next(random) % (uint64_t)limit);
+}
+
+/* One copy: a layout, and on both sides memory with margins that must not change. */
+struct copy {
+    struct cudriver_layout layout;
+    bool up;
+    size_t host_bytes, device_bytes;
+    unsigned char *host, *host_before, *device_before, *device_after;
+    CUdeviceptr device;
+    CUstream stream;
+};
+
+/* Strides for a shape: the dimensions in any order, with steps, gaps and signs. Returns the bytes
+ * of memory, and where in it item 0 lies. */
+static size_t side_make(struct random *random, const struct cudriver_layout *layout,
+                        int64_t *strides, int64_t *offset, bool may_repeat, bool plain)
+{
+    int order[CUDRIVER_MAX_DIMS], ndim = layout->ndim;
+    int64_t stride = (int64_t)layout->itemsize, low = 0, high = 0;
+
+    for (int d = 0; d < ndim; d++) {
+        int at = plain ? d : below(random, d + 1);
+        memmove(order + at + 1, order + at, (size_t)(d - at) * sizeof order[0]);
+        order[at] = d;
+    }
+    if (!plain && below(random, 4) == 0) {
+        stride += below(random, 3);
+    }
+    for (int i = ndim - 1; i >= 0; i--) {
+        int d = order[i];
+        int64_t step = plain || below(random, 3) != 0 ? 1 : 2 + below(random, 2);
+        strides[d] = stride * step;
+        stride *= step * layout->shape[d];
+        stride += plain || below(random, 3) != 0 ? 0 : below(random, 40);
+        if (!plain && below(random, 4) == 0) {
+            strides[d] = -strides[d];
+        }
+        if (may_repeat && below(random, 8) == 0) {
+            strides[d] = 0;
+        }
+    }
+    for (int d = 0; d < ndim; d++) {
+        int64_t span = (layout->shape[d] - 1) * strides[d];
+        *(span < 0 ? &low : &high) += span;
+    }
+    int64_t margin = below(random, 3) == 0 ? 0 : below(random, 70);
+    *offset = margin - low;
+    return (size_t)(high - low + (int64_t)layout->itemsize + 2 * margin);
+}
+
+static struct copy copy_make(struct random *random, size_t most, CUstream stream)
+{
+    static const int sizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 300};
+    struct copy copy = {.up = below(random, 2), .stream = stream};
+    struct cudriver_layout *layout = &copy.layout;
+    size_t room;
+
+    layout->itemsize = (size_t)sizes[below(random, sizeof sizes / sizeof sizes[0])];
+    layout->ndim = below(random, 5);
+    room = most / layout->itemsize;
+    room >>= below(random, 8);
+    if (layout->ndim == 0) {
+        layout->itemsize = 1 + next(random) % most;
+    }
+    for (int d = 0; d < layout->ndim; d++) {
+        int left = layout->ndim - d;
+        size_t edge = room;
+        while (left-- > 1) {
+            edge = edge > 64 ? edge / (4 + (size_t)below(random, 30)) : edge;
+        }
+        edge = edge < 1 ? 1 : edge;
+        layout->shape[d] = 1 + (int64_t)(next(random) % edge);
+        room /= (size_t)layout->shape[d];
+    }
+    bool plain_host = below(random, 3) == 0, plain_device = below(random, 2) == 0;
+    bool repeat = copy.up && !plain_host && below(random, 3) == 0;
+    copy.device_bytes =
+        side_make(random, layout, copy.up ? layout->dst_strides : layout->src_strides,
+                  copy.up ? &layout->dst_offset : &layout->src_offset, false, plain_device);
+    copy.host_bytes =
+        side_make(random, layout, copy.up ? layout->src_strides : layout->dst_strides,
+                  copy.up ? &layout->src_offset : &layout->dst_offset, repeat, plain_host);
+    copy.host = malloc(copy.host_bytes);
+    copy.host_before = malloc(copy.host_bytes);
+    copy.device_before = malloc(copy.device_bytes);
+    copy.device_after = malloc(copy.device_bytes);
+    for (size_t i = 0; i < copy.host_bytes; i++) {
+        copy.host[i] = copy.host_before[i] = (unsigned char)next(random);
+    }
+    for (size_t i = 0; i < copy.device_bytes; i++) {
+        copy.device_before[i] = (unsigned char)next(random);
+    }
+    CALL(cuda.cuMemAlloc_v2(&copy.device, copy.device_bytes));
+    CALL(cuda.cuMemcpyHtoD_v2(copy.device, copy.device_before, copy.device_bytes));
+    return copy;
+}
+
+static void copy_free(struct copy *copy)
+{
+    CALL(cuda.cuMemFree_v2(copy->device));
+    free(copy->host);
+    free(copy->host_before);
+    free(copy->device_before);
+    free(copy->device_after);
+}
+
+static struct cudriver_staging_job copy_job(const struct copy *copy)
+{
+    return (struct cudriver_staging_job){
+        .to_device = copy->up,
+        .context = context,
+        .stream = copy->stream,
+        .device = copy->device,
+        .host = copy->host,
+        .layout = &copy->layout,
+    };
+}
+
+/* The copy, item by item, between images of the memories. */
+static void copy_by_items(const struct copy *copy, unsigned char *dst, const unsigned char *src)
+{
+    const struct cudriver_layout *layout = &copy->layout;
+    int64_t index[CUDRIVER_MAX_DIMS] = {0};
+    int d;
+
+    do {
+        int64_t to = layout->dst_offset, from = layout->src_offset;
+        for (d = 0; d < layout->ndim; d++) {
+            to += index[d] * layout->dst_strides[d];
+            from += index[d] * layout->src_strides[d];
+        }
+        memcpy(dst + to, src + from, layout->itemsize);
+        for (d = layout->ndim - 1; d >= 0 && ++index[d] == layout->shape[d]; d--) {
+            index[d] = 0;
+        }
+    } while (d >= 0);
+}
+
+static void describe(const struct copy *copy, const char *what, size_t at)
+{
+    const struct cudriver_layout *layout = &copy->layout;
+    struct cudriver_staging_plan plan;
+
+    cudriver_staging_explain(layout, copy->up, true, &plan);
+    fprintf(stderr, "%s differs at byte %zu: %s, itemsize %zu, offsets %lld %lld, %s\n", what, at,
+            copy->up ? "up" : "down", layout->itemsize, (long long)layout->dst_offset,
+            (long long)layout->src_offset, cudriver_staging_path_name(plan.path));
+    for (int d = 0; d < layout->ndim; d++) {
+        fprintf(stderr, "  %lld: %lld <- %lld\n", (long long)layout->shape[d],
+                (long long)layout->dst_strides[d], (long long)layout->src_strides[d]);
+    }
+    abort();
+}
+
+static void compare(const struct copy *copy, const char *what, const unsigned char *seen,
+                    const unsigned char *expected, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (seen[i] != expected[i]) {
+            describe(copy, what, i);
+        }
+    }
+}
+
+static void copy_verify(const struct copy *copy)
+{
+    CALL(cuda.cuMemcpyDtoH_v2(copy->device_after, copy->device, copy->device_bytes));
+    if (copy->up) {
+        copy_by_items(copy, copy->device_before, copy->host_before);
+    } else {
+        copy_by_items(copy, copy->host_before, copy->device_before);
+    }
+    compare(copy, "the host", copy->host, copy->host_before, copy->host_bytes);
+    compare(copy, "the device", copy->device_after, copy->device_before, copy->device_bytes);
+}
+
+/* After a copy that failed or was stopped: what it reads is as it was. */
+static void copy_verify_source(const struct copy *copy)
+{
+    if (copy->up) {
+        compare(copy, "the host", copy->host, copy->host_before, copy->host_bytes);
+    } else {
+        CALL(cuda.cuMemcpyDtoH_v2(copy->device_after, copy->device, copy->device_bytes));
+        compare(copy, "the device", copy->device_after, copy->device_before, copy->device_bytes);
+    }
+}
+
+/* Settings under which small copies go every way that large ones do. */
+static void small_settings(struct random *random)
+{
+    struct cudriver_staging_settings settings;
+
+    cudriver_staging_get_settings(&settings);
+    settings.lanes = 1 + below(random, 4);
+    settings.threads = 1 + below(random, 5);
+    settings.slots = 1 + below(random, 4);
+    settings.chunk = (size_t)4096 << below(random, 3);
+    settings.crossover_up = (size_t)1 << (10 + below(random, 6));
+    settings.crossover_down = (size_t)1 << (10 + below(random, 6));
+    settings.scratch = (size_t)1 << (16 + below(random, 3));
+    settings.streaming = below(random, 2) ? 0 : (size_t)1 << 30;
+    cudriver_staging_set_settings(&settings);
+}
+
+static unsigned long long milliseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000 + (unsigned long long)now.tv_nsec / 1000000;
+}
+
+static void rest(unsigned ms)
+{
+    usleep(ms * 1000);
+}
+
+/* ---- scenarios ---- */
+
+#define MOST ((size_t)300000)
+
+static unsigned paths[8];
+
+static void count_path(const struct copy *copy)
+{
+    struct cudriver_staging_plan plan;
+
+    cudriver_staging_explain(&copy->layout, copy->up, true, &plan);
+    paths[plan.path]++;
+}
+
+static CUstream stream_make(int round)
+{
+    CUstream stream = NULL;
+
+    if (round % 3 != 0) {
+        CALL(cuda.cuStreamCreateWithPriority(
+            &stream, round % 3 == 1 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT, 0));
+    }
+    return stream;
+}
+
+static void stream_free(CUstream stream)
+{
+    if (stream != NULL) {
+        CALL(cuda.cuStreamDestroy_v2(stream));
+    }
+}
+
+static void blocking(struct random *random, int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        CUstream stream = stream_make(i);
+        if (i % 16 == 0) {
+            small_settings(random);
+        }
+        struct copy copy = copy_make(random, MOST, stream);
+        struct cudriver_staging_job job = copy_job(&copy);
+        count_path(&copy);
+        CUresult result = cudriver_staging_copy(&job);
+        if (result != CUDA_SUCCESS) {
+            fprintf(stderr, "error %d\n", (int)result);
+            describe(&copy, "all", 0);
+        }
+        copy_verify(&copy);
+        copy_free(&copy);
+        stream_free(stream);
+    }
+    for (int path = CUDRIVER_STAGING_DRIVER; path <= CUDRIVER_STAGING_PERMUTED; path++) {
+        printf("%s %u\n", cudriver_staging_path_name((enum cudriver_staging_path)path),
+               paths[path]);
+        CHECK(rounds < 500 || paths[path] > 0);
+    }
+}
+
+struct finish {
+    atomic_int calls;
+    atomic_int result;
+};
+
+static void note_finish(void *data, CUresult result)
+{
+    struct finish *finish = data;
+
+    atomic_store(&finish->result, (int)result);
+    atomic_fetch_add(&finish->calls, 1);
+}
+
+/* Several asynchronous copies on one stream, before anything is waited for. */
+static void async(struct random *random, int rounds)
+{
+    enum { EACH = 4 };
+    for (int i = 0; i < rounds; i++) {
+        CUstream stream = stream_make(i);
+        struct cudriver_staging_transfer *transfers[EACH];
+        struct finish finishes[EACH] = {{0}};
+        struct copy copies[EACH];
+        if (i % 16 == 0) {
+            small_settings(random);
+        }
+        for (int k = 0; k < EACH; k++) {
+            copies[k] = copy_make(random, MOST / 2, stream);
+        }
+        for (int k = 0; k < EACH; k++) {
+            struct cudriver_staging_job job = copy_job(&copies[k]);
+            CALL(cudriver_staging_copy_async(&job, note_finish, &finishes[k], &transfers[k]));
+        }
+        if (i % 2) {
+            for (int k = EACH - 1; k >= 0; k--) {
+                CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+                CHECK(cudriver_staging_poll(transfers[k]));
+            }
+        } else {
+            /* The stream alone tells as much. */
+            CALL(cuda.cuStreamSynchronize(stream));
+        }
+        for (int k = 0; k < EACH; k++) {
+            copy_verify(&copies[k]);
+            CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+            CALL(cudriver_staging_result(transfers[k]));
+            for (int wait = 0; atomic_load(&finishes[k].calls) == 0 && wait < 10000; wait++) {
+                rest(1);
+            }
+            CHECK(atomic_load(&finishes[k].calls) == 1 && atomic_load(&finishes[k].result) == 0);
+            cudriver_staging_release(transfers[k]);
+            copy_free(&copies[k]);
+        }
+        stream_free(stream);
+    }
+}
+
+/* Up, then down from the same device memory, then the host's source is overwritten by a third copy,
+ * all queued at once behind a stream that is held: stream order must make them come out as one by
+ * one. */
+static void ordered(struct random *random, int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        size_t bytes = 1 + next(random) % MOST;
+        unsigned char *a = malloc(bytes), *b = calloc(1, bytes), *image = malloc(bytes);
+        struct cudriver_layout layout = {.ndim = 0, .itemsize = bytes};
+        struct cudriver_staging_transfer *transfers[3];
+        CUdeviceptr device, other;
+        CUstream stream = stream_make(1 + i % 2);
+
+        if (i % 8 == 0) {
+            small_settings(random);
+        }
+        for (size_t k = 0; k < bytes; k++) {
+            a[k] = image[k] = (unsigned char)next(random);
+        }
+        CALL(cuda.cuMemAlloc_v2(&device, bytes));
+        CALL(cuda.cuMemAlloc_v2(&other, bytes));
+        unsigned char filler = (unsigned char)next(random);
+        CALL(cuda.cuMemsetD8Async(other, filler, bytes, stream));
+        CALL(cuda.cuStreamSynchronize(stream));
+        if (cudriver_driver.simulated && i % 2) {
+            sim.hold();
+        }
+        CALL(cuda.cuMemsetD8Async(device, 7, bytes, stream));
+        struct cudriver_staging_job up = {true, context, stream, device, a, &layout, NULL, NULL};
+        struct cudriver_staging_job down = {false, context, stream, device, b, &layout, NULL, NULL};
+        struct cudriver_staging_job over = {false, context, stream, other, a, &layout, NULL, NULL};
+        CALL(cudriver_staging_copy_async(&up, NULL, NULL, &transfers[0]));
+        CALL(cudriver_staging_copy_async(&down, NULL, NULL, &transfers[1]));
+        CALL(cudriver_staging_copy_async(&over, NULL, NULL, &transfers[2]));
+        if (cudriver_driver.simulated && i % 2) {
+            CHECK(!cudriver_staging_poll(transfers[0]) && !cudriver_staging_poll(transfers[2]));
+            CHECK(cudriver_staging_result(transfers[1]) == CUDA_ERROR_NOT_READY);
+            sim.release();
+        }
+        CALL(cuda.cuStreamSynchronize(stream));
+        CHECK(memcmp(b, image, bytes) == 0);
+        for (size_t k = 0; k < bytes; k++) {
+            CHECK(a[k] == filler);
+        }
+        for (int k = 0; k < 3; k++) {
+            CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+            cudriver_staging_release(transfers[k]);
+        }
+        CALL(cuda.cuMemFree_v2(device));
+        CALL(cuda.cuMemFree_v2(other));
+        stream_free(stream);
+        free(a);
+        free(b);
+        free(image);
+    }
+}
+
+struct task {
+    pthread_t thread;
+    struct random random;
+    int rounds;
+};
+
+static void *many_main(void *data)
+{
+    struct task *task = data;
+
+    CALL(cuda.cuCtxSetCurrent(context));
+    for (int i = 0; i < task->rounds; i++) {
+        CUstream stream = stream_make(1 + i % 2);
+        struct copy copy = copy_make(&task->random, MOST, stream);
+        struct cudriver_staging_job job = copy_job(&copy);
+        if (below(&task->random, 2)) {
+            CALL(cudriver_staging_copy(&job));
+        } else {
+            struct cudriver_staging_transfer *transfer;
+            CALL(cudriver_staging_copy_async(&job, NULL, NULL, &transfer));
+            CALL(cudriver_staging_wait(transfer, NULL, NULL));
+            cudriver_staging_release(transfer);
+        }
+        copy_verify(&copy);
+        copy_free(&copy);
+        stream_free(stream);
+        if (below(&task->random, 50) == 0) {
+            cudriver_staging_trim();
+        }
+        if (below(&task->random, 50) == 0) {
+            small_settings(&task->random);
+        }
+    }
+    return NULL;
+}
+
+static void threads(struct random *random, int rounds)
+{
+    enum { THREADS = 8 };
+    struct task tasks[THREADS];
+
+    small_settings(random);
+    for (int i = 0; i < THREADS; i++) {
+        tasks[i] = (struct task){.random = {next(random)}, .rounds = rounds};
+        CHECK(pthread_create(&tasks[i].thread, NULL, many_main, &tasks[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(tasks[i].thread, NULL);
+    }
+}
+
+/* The nth driver call of a copy fails, for n = 1, 2, ... until none does. */
+static void faults(struct random *random, int rounds)
+{
+    unsigned failed = 0, survived = 0;
+
+    need_simulator();
+    for (int i = 0; i < rounds; i++) {
+        struct random same = {next(random)};
+        bool asynchronous = i % 2;
+        small_settings(random);
+        for (int nth = 1;; nth++) {
+            struct random again = same;
+            CUstream stream = stream_make(i);
+            struct copy copy = copy_make(&again, MOST / 4, stream);
+            struct cudriver_staging_job job = copy_job(&copy);
+            struct finish finish = {0};
+            CUresult result;
+            char spec[64];
+            cudriver_staging_trim(); /* so that streams and events are made, too */
+            snprintf(spec, sizeof spec, "*:%d:%d", nth, nth % 2 ? 999 : 2);
+            sim.reset_counts();
+            CHECK(sim.fail(spec) == 0);
+            if (asynchronous) {
+                struct cudriver_staging_transfer *transfer = NULL;
+                result = cudriver_staging_copy_async(&job, note_finish, &finish, &transfer);
+                if (result == CUDA_SUCCESS) {
+                    result = cudriver_staging_wait(transfer, NULL, NULL);
+                    cudriver_staging_release(transfer);
+                } else {
+                    CHECK(atomic_load(&finish.calls) == 0);
+                }
+            } else {
+                result = cudriver_staging_copy(&job);
+            }
+            bool happened = sim.call_count("*") >= nth;
+            sim.clear_faults();
+            CHECK(happened || result == CUDA_SUCCESS);
+            if (result == CUDA_SUCCESS) {
+                survived += happened;
+                copy_verify(&copy);
+            } else {
+                failed++;
+                CHECK(result == CUDA_ERROR_UNKNOWN || result == CUDA_ERROR_OUT_OF_MEMORY);
+                CALL(cuda.cuStreamSynchronize(stream));
+                copy_verify_source(&copy);
+                /* The engine is whole: the same copy again. */
+                if (!copy.up) {
+                    memcpy(copy.host, copy.host_before, copy.host_bytes);
+                }
+                CALL(cudriver_staging_copy(&job));
+                if (copy.up) {
+                    CALL(cuda.cuMemcpyHtoD_v2(copy.device, copy.device_before, copy.device_bytes));
+                    CALL(cudriver_staging_copy(&job));
+                }
+                copy_verify(&copy);
+            }
+            copy_free(&copy);
+            stream_free(stream);
+            if (!happened) {
+                break;
+            }
+        }
+    }
+    printf("%u failed, %u survived\n", failed, survived);
+    CHECK(failed > 0);
+}
+
+static atomic_int asked;
+
+static bool interrupt_at_once(void *data)
+{
+    (void)data;
+    atomic_fetch_add(&asked, 1);
+    return true;
+}
+
+static void *release_later(void *data)
+{
+    rest(*(unsigned *)data);
+    sim.release();
+    return NULL;
+}
+
+/* A copy behind a stream that does not get on, and one whose own chunks do not. */
+static void interrupted(struct random *random, int rounds)
+{
+    need_simulator();
+    for (int i = 0; i < rounds; i++) {
+        CUstream stream = stream_make(1 + i % 2);
+        pthread_t helper;
+        unsigned later = 120;
+        if (i % 4 == 0) {
+            small_settings(random);
+        }
+        struct copy copy = copy_make(random, MOST, stream);
+        struct cudriver_staging_job job = copy_job(&copy);
+        job.interrupted = interrupt_at_once;
+        atomic_store(&asked, 0);
+        CUdeviceptr spare;
+        CALL(cuda.cuMemAlloc_v2(&spare, 1));
+        sim.hold();
+        if (i % 2) {
+            CALL(cuda.cuMemsetD8Async(spare, 0, 1, stream));
+        }
+        CHECK(pthread_create(&helper, NULL, release_later, &later) == 0);
+        CUresult result = cudriver_staging_copy(&job);
+        pthread_join(helper, NULL);
+        CALL(cuda.cuMemFree_v2(spare));
+        CHECK(result == CUDRIVER_STAGING_INTERRUPTED || result == CUDA_SUCCESS);
+        CHECK(result == CUDA_SUCCESS || atomic_load(&asked) >= 1);
+        if (result == CUDA_SUCCESS) {
+            copy_verify(&copy);
+        } else {
+            copy_verify_source(&copy);
+        }
+        copy_free(&copy);
+        stream_free(stream);
+    }
+}
+
+/* Contexts that go while copies wait for their streams, or have ended. */
+static void forget(struct random *random, int rounds)
+{
+    CUcontext before = context;
+
+    for (int i = 0; i < rounds; i++) {
+        struct cudriver_staging_transfer *transfers[3];
+        struct finish finishes[3] = {{0}};
+        struct copy copies[3];
+        CUcontext made;
+        CUstream stream;
+        bool held = cudriver_driver.simulated && i % 2;
+        small_settings(random);
+        CALL(cuda.cuCtxCreate_v2(&made, 0, 0));
+        context = made;
+        stream = stream_make(1);
+        for (int k = 0; k < 3; k++) {
+            copies[k] = copy_make(random, MOST / 2, stream);
+        }
+        if (held) {
+            sim.hold();
+            CALL(cuda.cuMemsetD8Async(copies[0].device, 1, 1, stream));
+        }
+        for (int k = 0; k < 3; k++) {
+            struct cudriver_staging_job job = copy_job(&copies[k]);
+            CALL(cudriver_staging_copy_async(&job, note_finish, &finishes[k], &transfers[k]));
+        }
+        cudriver_staging_forget_context(made);
+        for (int k = 0; k < 3; k++) {
+            CUresult result = cudriver_staging_result(transfers[k]);
+            CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+            CHECK(atomic_load(&finishes[k].calls) == 1);
+            cudriver_staging_release(transfers[k]);
+        }
+        if (held) {
+            sim.release();
+        }
+        CALL(cuda.cuCtxDestroy_v2(made));
+        cudriver_hostmem_forget_context(made);
+        for (int k = 0; k < 3; k++) {
+            free(copies[k].host);
+            free(copies[k].host_before);
+            free(copies[k].device_before);
+            free(copies[k].device_after);
+        }
+        context = before;
+        CALL(cuda.cuCtxSetCurrent(before));
+        struct copy copy = copy_make(random, MOST, NULL);
+        struct cudriver_staging_job job = copy_job(&copy);
+        CALL(cudriver_staging_copy(&job));
+        copy_verify(&copy);
+        copy_free(&copy);
+    }
+}
+
+static void forked(struct random *random, int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        struct cudriver_staging_transfer *transfer;
+        struct copy copy = copy_make(random, MOST, NULL), other = copy_make(random, MOST, NULL);
+        struct cudriver_staging_job job = copy_job(&copy), next_job = copy_job(&other);
+        struct cudriver_staging_plan plan;
+        int status;
+        small_settings(random);
+        CALL(cudriver_staging_copy_async(&job, NULL, NULL, &transfer));
+        pid_t child = fork();
+        if (child == 0) {
+            struct cudriver_staging_transfer *none;
+            bool right = cudriver_staging_copy(&next_job) == CUDA_ERROR_NOT_INITIALIZED &&
+                         cudriver_staging_copy_async(&next_job, NULL, NULL, &none) ==
+                             CUDA_ERROR_NOT_INITIALIZED &&
+                         cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_NOT_INITIALIZED;
+            cudriver_staging_explain(&copy.layout, true, true, &plan);
+            cudriver_staging_release(transfer);
+            cudriver_staging_trim();
+            cudriver_staging_forget_context(context);
+            right = cudriver_staging_shutdown(10) && right;
+            _exit(right ? 0 : 1);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CALL(cudriver_staging_wait(transfer, NULL, NULL));
+        cudriver_staging_release(transfer);
+        CALL(cuda.cuStreamSynchronize(NULL));
+        copy_verify(&copy);
+        CALL(cudriver_staging_copy(&next_job));
+        copy_verify(&other);
+        copy_free(&copy);
+        copy_free(&other);
+    }
+}
+
+/* Everything still under way at exit: streams go on, threads end, nothing is left. */
+static void shutdown(struct random *random, int rounds)
+{
+    enum { EACH = 6 };
+    struct cudriver_staging_transfer *transfers[EACH];
+    struct cudriver_staging_stats stats;
+    struct copy copies[EACH];
+    CUstream stream = stream_make(1);
+
+    (void)rounds;
+    small_settings(random);
+    for (int k = 0; k < EACH; k++) {
+        copies[k] = copy_make(random, MOST, stream);
+    }
+    if (cudriver_driver.simulated) {
+        sim.hold();
+    }
+    for (int k = 0; k < EACH; k++) {
+        struct cudriver_staging_job job = copy_job(&copies[k]);
+        CALL(cudriver_staging_copy_async(&job, NULL, NULL, &transfers[k]));
+    }
+    unsigned long long before = milliseconds();
+    bool quiet = cudriver_staging_shutdown(300);
+    CHECK(milliseconds() - before < 5000);
+    if (cudriver_driver.simulated) {
+        sim.release();
+    }
+    CALL(cuda.cuStreamSynchronize(stream));
+    CHECK(cudriver_staging_shutdown(10000) || quiet);
+    struct cudriver_staging_job job = copy_job(&copies[0]);
+    CHECK(cudriver_staging_copy(&job) == CUDA_ERROR_DEINITIALIZED);
+    for (int k = 0; k < EACH; k++) {
+        CUresult result = cudriver_staging_result(transfers[k]);
+        CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED);
+        cudriver_staging_release(transfers[k]);
+        copy_free(&copies[k]);
+    }
+    stream_free(stream);
+    cudriver_staging_get_stats(&stats);
+    CHECK(stats.threads == 0 && stats.lanes == 0 && stats.jobs == 0 && stats.slot_bytes == 0);
+}
+
+/* A driver too old to wait for a value, and one that takes no PTX. */
+static void old(struct random *random, int rounds)
+{
+    cuda.cuStreamWaitValue32_v2 = NULL;
+    async(random, rounds);
+    ordered(random, rounds);
+    cuda.cuMemPoolCreate = NULL;
+    cudriver_staging_trim();
+    blocking(random, rounds);
+    async(random, rounds);
+}
+
+/* The default settings, with sizes around each threshold. */
+static void sizes(struct random *random, int rounds)
+{
+    static const size_t around[] = {1, 4096, 65536, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+
+    (void)rounds;
+    for (size_t i = 0; i < sizeof around / sizeof around[0]; i++) {
+        for (int delta = -1; delta <= 1; delta++) {
+            size_t bytes = around[i] + (size_t)delta;
+            if (bytes == 0) {
+                continue;
+            }
+            unsigned char *host = malloc(bytes), *back = malloc(bytes);
+            struct cudriver_layout layout = {.ndim = 0, .itemsize = bytes};
+            CUdeviceptr device;
+            for (size_t k = 0; k < bytes; k++) {
+                host[k] = (unsigned char)(next(random) >> 8);
+            }
+            CALL(cuda.cuMemAlloc_v2(&device, bytes));
+            struct cudriver_staging_job job = {true, context, NULL, device,
+                                               host, &layout, NULL, NULL};
+            CALL(cudriver_staging_copy(&job));
+            CALL(cuda.cuMemcpyDtoH_v2(back, device, bytes));
+            CHECK(memcmp(host, back, bytes) == 0);
+            memset(back, 0, bytes);
+            job.to_device = false;
+            job.host = back;
+            CALL(cudriver_staging_copy(&job));
+            CHECK(memcmp(host, back, bytes) == 0);
+            CALL(cuda.cuMemFree_v2(device));
+            free(host);
+            free(back);
+        }
+    }
+}
+
+static const struct scenario {
+    const char *name;
+    void (*run)(struct random *random, int rounds);
+    int rounds;
+} scenarios[] = {
+    {"blocking", blocking, 600}, {"async", async, 120},
+    {"ordered", ordered, 60},    {"threads", threads, 40},
+    {"faults", faults, 24},      {"interrupted", interrupted, 24},
+    {"forget", forget, 40},      {"forked", forked, 12},
+    {"shutdown", shutdown, 1},   {"old", old, 60},
+    {"sizes", sizes, 1},
+};
+
+int main(int count, char **arguments)
+{
+    struct cudriver_staging_stats stats;
+    struct random random = {count > 2 ? strtoull(arguments[2], NULL, 10) : 1};
+
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+        if (count > 1 && strcmp(arguments[1], scenarios[i].name) == 0) {
+            int rounds = count > 3 ? atoi(arguments[3]) : scenarios[i].rounds;
+            start();
+            scenarios[i].run(&random, rounds);
+            CHECK(cudriver_staging_shutdown(10000));
+            cudriver_staging_get_stats(&stats);
+            CHECK(stats.threads == 0 && stats.lanes == 0 && stats.jobs == 0);
+            CHECK(stats.slot_bytes == 0);
+            CALL(cuda.cuCtxSynchronize());
+            size_t released;
+            CALL(cudriver_hostmem_trim(context, 0, &released));
+            struct cudriver_hostmem_stats memory;
+            cudriver_hostmem_get_stats(&memory);
+            CHECK(memory.used_blocks == 0);
+            if (cudriver_driver.simulated) {
+                static const char *const kinds[] = {"streams", "events",        "allocations",
+                                                    "pools",   "registrations", "modules",
+                                                    "pending"};
+                for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+                    if (sim.live(kinds[k]) != 0) {
+                        fprintf(stderr, "%lld %s alive at the end\n", sim.live(kinds[k]), kinds[k]);
+                        return 1;
+                    }
+                }
+            }
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+        printf("%s\n", scenarios[i].name);
+    }
+    return count > 1;
+}

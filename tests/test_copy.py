@@ -1,0 +1,214 @@
+"""Copies against NumPy: random shapes, strides, offsets and item sizes on both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import cudriver as cu
+
+DTYPES = ["u1", "<i2", "<f4", "<f8", "<c16", "S3", "S5", "V24", "<M8[ns]"]
+
+
+@st.composite
+def slices(draw: st.DrawFn, length: int, wanted: int) -> slice:
+    """A slice of an axis of `length` that gives `wanted` items."""
+    if wanted == 0:
+        return slice(0, 0)
+    step = draw(st.sampled_from([s for s in (1, 2, 3, -1, -2) if (wanted - 1) * abs(s) < length]))
+    span = (wanted - 1) * abs(step)
+    first = draw(st.integers(0, length - 1 - span))
+    if step > 0:
+        return slice(first, first + span + 1, step)
+    last = first - 1
+    return slice(first + span, None if last < 0 else last, step)
+
+
+@st.composite
+def views(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Any, ...], list[int]]:
+    """(base shape, index, axes): base[index].transpose(axes) has `shape`."""
+    axes = draw(st.permutations(range(len(shape))))
+    inverse = np.argsort(axes)
+    inner = [shape[i] for i in inverse]
+    base = [length * draw(st.integers(1, 3)) + draw(st.integers(0, 2)) for length in inner]
+    index = tuple(draw(slices(b, n)) for b, n in zip(base, inner, strict=True))
+    return tuple(base), index, list(axes)
+
+
+def random_bytes(shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> NDArray[Any]:
+    rng = np.random.default_rng(seed)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.frombuffer(bytearray(rng.bytes(size)), dtype=dtype).reshape(shape)
+
+
+def raw(array: NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+class Side:
+    """A view on the host (page-locked or not) or on the device, with its base's bytes around it."""
+
+    def __init__(self, kind: str, spec: Any, dtype: np.dtype[Any], seed: int) -> None:
+        base, index, axes = spec
+        index = (*index, ...)
+        self.kind, self.index, self.axes = kind, index, axes
+        self.model = random_bytes(base, dtype, seed)
+        if kind == "device":
+            self.base: Any = cu.to_device(self.model)
+            self.view: Any = self.base[index]
+        else:
+            self.base = cu.pinned_array(self.model) if kind == "pinned" else self.model.copy()
+            self.view = self.base[index].transpose(axes)
+
+    def expected(self) -> NDArray[Any]:
+        view = self.model[self.index]
+        return view if self.kind == "device" else view.transpose(self.axes)
+
+    def contents(self) -> bytes:
+        return raw(self.base.to_numpy() if self.kind == "device" else self.base)
+
+
+KINDS = st.sampled_from(["plain", "pinned", "device"])
+
+
+@settings(max_examples=250, deadline=None)
+@given(data=st.data(), to=KINDS, source=KINDS, dtype=st.sampled_from(DTYPES), ndim=st.integers(0, 4))
+def test_a_copy_is_numpys(data: st.DataObject, to: str, source: str, dtype: str, ndim: int) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(0, 7), min_size=ndim, max_size=ndim)))
+    specs = []
+    for kind in (to, source):
+        spec = data.draw(views(shape))
+        if kind == "device":  # a DeviceArray has no transpose: its view keeps the axes' order
+            base, index, axes = spec
+            order = list(axes)
+            spec = (tuple(base[i] for i in order), tuple(index[i] for i in order), order)
+        specs.append(spec)
+    item = np.dtype(dtype)
+    dst, src = Side(to, specs[0], item, 1), Side(source, specs[1], item, 2)
+    dst.expected()[...] = src.expected()
+    if data.draw(st.booleans()):
+        cu.copy(dst.view, src.view)
+    else:
+        cu.copy_async(dst.view, src.view, cu.Stream()).wait()
+    assert dst.contents() == raw(dst.model)
+    assert src.contents() == raw(src.model)
+
+
+@pytest.mark.parametrize("kind", ["plain", "pinned"])
+@pytest.mark.parametrize("offset", [0, 1, 4095])
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, 3, 4096, 65535, 65536, 65537, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7],
+)
+def test_sizes_around_every_threshold(kind: str, offset: int, size: int) -> None:
+    total = offset + size + 17
+    model = random_bytes((total,), np.dtype("u1"), size)
+    host = cu.pinned_array(model) if kind == "pinned" else model.copy()
+    there = cu.device_zeros(total, np.uint8)
+    cu.copy(there[offset : offset + size], host[offset : offset + size])
+    expected = np.zeros(total, np.uint8)
+    expected[offset : offset + size] = model[offset : offset + size]
+    back = there.to_numpy()
+    assert np.array_equal(back, expected)
+    target = np.full(total, 7, np.uint8)
+    cu.copy(target[offset : offset + size], there[offset : offset + size])
+    assert np.array_equal(target[offset : offset + size], model[offset : offset + size])
+    assert (target[:offset] == 7).all()
+    assert (target[offset + size :] == 7).all()
+
+
+def large_views(rows: int) -> list[tuple[str, Any]]:
+    return [
+        ("rows of half width", lambda a: a[:, : a.shape[1] // 2]),
+        ("every other item", lambda a: a[:, ::2]),
+        ("rows reversed", lambda a: a[::-1]),
+        ("both reversed, every other", lambda a: a[::-1, ::2]),
+        ("every third row", lambda a: a[::3]),
+    ]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("dtype", ["u1", "<f4", "<c16"])
+@pytest.mark.parametrize(("name", "view"), large_views(0))
+def test_large_strided_copies(pinned: bool, dtype: str, name: str, view: Any) -> None:
+    shape = ((6 << 20) // np.dtype(dtype).itemsize // 1024, 1024)
+    model = random_bytes(shape, np.dtype(dtype), 5)
+    host = cu.pinned_array(model) if pinned else model.copy()
+    for there_view in (lambda a: a, view):
+        source = view(host)
+        there = cu.device_zeros(shape if there_view is view else source.shape, dtype)
+        cu.copy(there_view(there), source)
+        got = there.to_numpy()
+        assert raw(there_view(got)) == raw(source), name
+        back = np.zeros_like(model)
+        cu.copy(view(back), there_view(there))
+        assert raw(view(back)) == raw(source), name
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16, 3])
+@pytest.mark.parametrize("axes", [(1, 0, 2), (2, 1, 0), (2, 0, 1)])
+def test_large_transposed_copies(itemsize: int, axes: tuple[int, int, int]) -> None:
+    dtype = np.dtype(f"V{itemsize}")
+    model = random_bytes((61, 257, 301), dtype, 3)
+    there = cu.to_device(model.transpose(axes))
+    assert there.shape == model.transpose(axes).shape
+    assert raw(there.to_numpy()) == raw(model.transpose(axes))
+    back = np.zeros_like(model)
+    cu.copy(back.transpose(axes), there)
+    assert raw(back) == raw(model)
+
+
+def test_a_broadcast_source_and_overlapping_views() -> None:
+    row = np.arange(1000, dtype=np.int32)
+    there = cu.device_empty((300, 1000), np.int32)
+    cu.copy(there, np.broadcast_to(row, (300, 1000)))
+    assert (there.to_numpy() == row).all()
+
+    line = np.arange(100000, dtype=np.int64)
+    on_device = cu.to_device(line)
+    cu.copy(on_device[5:], on_device[:-5])
+    expected = line.copy()
+    expected[5:] = line[:-5]
+    assert np.array_equal(on_device.to_numpy(), expected)
+    cu.copy(on_device, on_device)
+    assert np.array_equal(on_device.to_numpy(), expected)
+    assert cu.explain_copy(on_device, on_device).path == "same"
+
+
+def test_what_does_not_match_is_refused_and_changes_nothing() -> None:
+    there = cu.to_device(np.arange(12, dtype=np.float32).reshape(3, 4))
+    for bad in (np.zeros((4, 3), np.float32), np.zeros(12, np.float32), np.array(1, np.float32)):
+        with pytest.raises(ValueError, match="shapes differ"):
+            cu.copy(there, bad)
+    for bad_type in (np.zeros((3, 4)), np.zeros((3, 4), ">f4"), np.zeros((3, 4), np.int32)):
+        with pytest.raises(TypeError, match="dtypes differ"):
+            cu.copy(there, bad_type)
+    with pytest.raises(TypeError, match=r"src must be a numpy\.ndarray or a DeviceArray, not list"):
+        cu.copy(there, [[1.0] * 4] * 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Python objects"):
+        cu.copy(there, np.zeros((3, 4), object))
+    frozen = np.zeros((3, 4), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        cu.copy(frozen, there)
+    assert np.array_equal(there.to_numpy().ravel(), np.arange(12))
+
+
+def test_the_paths_that_are_explained() -> None:
+    pinned = cu.pinned_zeros((4096, 1024), np.float32)
+    plain = np.zeros((4096, 1024), np.float32)
+    there = cu.device_zeros((4096, 1024), np.float32)
+    assert cu.explain_copy(there, pinned)[:4:3] == ("direct", True)
+    assert cu.explain_copy(there, plain).path == "staged"
+    assert cu.explain_copy(there[:1], plain[:1]).path == "direct"
+    assert cu.explain_copy(there[:, :512], pinned[:, :512]).path == "2D"
+    assert cu.explain_copy(there, plain.reshape(1024, 4096).T.copy(order="C")).nbytes == 16 << 20
+    assert cu.explain_copy(there, plain[:, ::-1]).path == "staged"
+    assert cu.explain_copy(plain, plain).path == "host"
+    assert cu.explain_copy(there[:0], plain[:0]).path == "empty"
+    assert all(len(plan) == 8 for plan in [cu.explain_copy(there, plain)])

@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "driver.h"
@@ -19,13 +18,6 @@
 /* Everything is registered for all contexts and mapped: with unified addressing, which all 64-bit
  * Linux drivers have, the driver maps it anyway and takes no longer for being asked. */
 #define FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
-
-/* Which region an address belongs to: a two-level table by HOSTMEM_ALIGNMENT, read without lock. */
-#define LEAF_BITS 14
-#define ROOT_BITS 13
-#define ADDRESS_BITS (21 + LEAF_BITS + ROOT_BITS)
-typedef _Atomic(struct hostmem_region *) leaf_entry;
-static _Atomic(leaf_entry *) roots[1 << ROOT_BITS];
 
 static struct {
     pthread_mutex_t lock;
@@ -43,8 +35,6 @@ static struct {
     .changed = PTHREAD_COND_INITIALIZER,
     .limit = SIZE_MAX,
 };
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* --- fork: no lock may stay held in the child, where blocks are ordinary memory --- */
 
@@ -67,64 +57,21 @@ static void after_fork_in_child(void)
     hostmem_pins_unlock_in_child();
 }
 
-static void watch_forks(void)
+static void watch_forks_once(void)
 {
     pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
-/* --- from addresses to regions --- */
-
-static leaf_entry *leaf_of(uintptr_t address, bool make)
+void hostmem_watch_forks(void)
 {
-    _Atomic(leaf_entry *) *root = &roots[address >> (21 + LEAF_BITS)];
-    leaf_entry *leaf = atomic_load_explicit(root, memory_order_acquire);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-    if (leaf == NULL && make) {
-        leaf_entry *fresh = calloc((size_t)1 << LEAF_BITS, sizeof *fresh);
-        if (fresh == NULL || atomic_compare_exchange_strong(root, &leaf, fresh)) {
-            return fresh;
-        }
-        free(fresh); /* another thread was first, and `leaf` is its */
-    }
-    return leaf;
+    pthread_once(&once, watch_forks_once);
 }
 
-struct hostmem_region *hostmem_region_of(const void *address)
-{
-    uintptr_t number = (uintptr_t)address;
+/* --- regions, under the lock --- */
 
-    if (number >> ADDRESS_BITS != 0) {
-        return NULL;
-    }
-    leaf_entry *leaf = leaf_of(number, false);
-    if (leaf == NULL) {
-        return NULL;
-    }
-    return atomic_load_explicit(&leaf[number >> 21 & ((1 << LEAF_BITS) - 1)], memory_order_acquire);
-}
-
-/* Lets addresses in the region lead to it; False for want of memory or too high an address. */
-static bool region_enter(struct hostmem_region *region, struct hostmem_region *as)
-{
-    uintptr_t first = (uintptr_t)region->base, last = first + region->bytes - 1;
-
-    if (last >> ADDRESS_BITS != 0) {
-        return false;
-    }
-    /* First all the leaves, so that a failure leaves nothing to undo. */
-    for (uintptr_t i = first >> (21 + LEAF_BITS); i <= last >> (21 + LEAF_BITS); i++) {
-        if (leaf_of(i << (21 + LEAF_BITS), true) == NULL) {
-            return false;
-        }
-    }
-    for (uintptr_t i = first >> 21; i <= last >> 21; i++) {
-        leaf_entry *leaf = leaf_of(i << 21, false);
-        atomic_store_explicit(&leaf[i & ((1 << LEAF_BITS) - 1)], as, memory_order_release);
-    }
-    return true;
-}
-
-/* Under the lock: the region whose bytes `address` is among. */
+/* The region whose bytes `address` is among, or NULL. */
 static struct hostmem_region *region_with(const void *address)
 {
     struct hostmem_region *region = hostmem_region_of(address);
@@ -134,8 +81,6 @@ static struct hostmem_region *region_with(const void *address)
     }
     return region;
 }
-
-/* --- regions, under the lock --- */
 
 static void region_link(struct hostmem_region *region)
 {
@@ -197,7 +142,7 @@ static CUresult region_revive(CUcontext current, struct hostmem_region *region)
 
     result = hostmem_register(region->base, region->bytes, FLAGS);
     if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
-        /* It was not lost after all. Nobody else has any business with our mapping. */
+        /* It was not lost after all; or somebody has registered a block of ours meanwhile. */
         result = hostmem_unregister(region->base, region->bytes);
         if (result == CUDA_SUCCESS) {
             result = hostmem_register(region->base, region->bytes, FLAGS);
@@ -210,6 +155,7 @@ static CUresult region_revive(CUcontext current, struct hostmem_region *region)
         region_join(region);
     } else {
         region->lost = false;
+        region->refused = result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
         region->state = HOSTMEM_LOST;
         pthread_cond_broadcast(&pool.changed);
     }
@@ -274,7 +220,7 @@ static CUresult region_make(struct hostmem_region *region)
         return result;
     }
     if (hostmem_region_open(region)) {
-        if (region_enter(region, region)) {
+        if (hostmem_region_enter(region, region)) {
             return CUDA_SUCCESS;
         }
         hostmem_region_close(region);
@@ -340,7 +286,7 @@ static CUresult region_release(struct hostmem_region *region)
         result = CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS) {
-        (void)region_enter(region, NULL);
+        (void)hostmem_region_enter(region, NULL);
         hostmem_unmap(region->base, region->bytes);
     }
 
@@ -418,7 +364,7 @@ static CUresult trim(size_t keep, size_t *released)
 static struct hostmem_region *lost_region_for(size_t bytes, enum hostmem_fit fit)
 {
     for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
-        if (region->state == HOSTMEM_LOST && limit_allows(region->bytes) &&
+        if (region->state == HOSTMEM_LOST && !region->refused && limit_allows(region->bytes) &&
             hostmem_region_can_serve(region, bytes, fit)) {
             return region;
         }
@@ -450,6 +396,9 @@ static CUresult alloc_slowly(CUcontext current, size_t bytes, void **block, bool
                 return CUDA_SUCCESS;
             }
             continue;
+        }
+        if (lost != NULL && result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+            continue; /* without that region */
         }
         if (result != CUDA_ERROR_OUT_OF_MEMORY) {
             return result;
@@ -497,7 +446,7 @@ CUresult cudriver_hostmem_alloc(CUcontext current, size_t bytes, bool mapped, vo
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     bytes = bytes > 0 ? bytes : 1;
-    pthread_once(&once, watch_forks);
+    hostmem_watch_forks();
 
     pthread_mutex_lock(&pool.lock);
     block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);

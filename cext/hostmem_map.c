@@ -26,7 +26,7 @@
 
 #define MOST_THREADS 16
 #define CHECKED_SIZE ((size_t)256 << 20) /* smaller requests are not held against what is left */
-#define TOUCH_UNIT ((size_t)16 << 20)    /* what a thread takes at a time, and its least share */
+#define TOUCH_UNIT ((size_t)8 << 20)     /* what a thread takes at a time, and its least share */
 #define TOUCH_PATIENCE 100000000ull      /* ns for one unit, beyond which huge pages stall */
 
 static atomic_int preferred_node = -1;
@@ -163,7 +163,8 @@ struct touch {
     char *base;
     size_t bytes;
     bool huge;
-    atomic_size_t next; /* the next unit that nobody has */
+    pthread_mutex_t gate; /* held until all threads are there */
+    atomic_size_t next;   /* the next unit that nobody has */
     atomic_bool stalled;
     atomic_bool failed;
 };
@@ -202,6 +203,8 @@ static void *touch_work(void *argument)
     struct touch *touch = argument;
     size_t begin;
 
+    pthread_mutex_lock(&touch->gate);
+    pthread_mutex_unlock(&touch->gate);
     while ((begin = atomic_fetch_add(&touch->next, 1) * TOUCH_UNIT) < touch->bytes) {
         size_t left = touch->bytes - begin;
         unsigned long long start = platform_nanoseconds();
@@ -220,7 +223,7 @@ static void *touch_work(void *argument)
 
 bool hostmem_touch(char *base, size_t bytes)
 {
-    struct touch touch = {.base = base, .bytes = bytes};
+    struct touch touch = {.base = base, .bytes = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
     pthread_t threads[MOST_THREADS];
     sigset_t all, before;
     size_t count = 1, started = 0;
@@ -237,19 +240,24 @@ bool hostmem_touch(char *base, size_t bytes)
         count = count < bytes / TOUCH_UNIT ? count : bytes / TOUCH_UNIT;
     }
     if (count > 1) {
-        /* The process's signal handlers are none of these threads' business. */
+        /* The process's signal handlers are none of these threads' business. Nobody begins before
+         * all are there: a new thread's stack changes the address space, for which the system would
+         * let it wait until the others have touched what they have in hand. */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
+        pthread_mutex_lock(&touch.gate);
         while (started < count - 1 &&
                pthread_create(&threads[started], NULL, touch_work, &touch) == 0) {
             started++;
         }
+        pthread_mutex_unlock(&touch.gate);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     touch_work(&touch); /* this thread works too: alone, if there are no others */
     for (size_t i = 0; i < started; i++) {
         pthread_join(threads[i], NULL);
     }
+    pthread_mutex_destroy(&touch.gate);
     return !atomic_load(&touch.failed);
 }
 

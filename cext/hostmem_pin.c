@@ -345,6 +345,7 @@ CUresult cudriver_pin_create(CUcontext current, void *address, size_t bytes, boo
     if ((address == NULL && bytes > 0) || bytes > UINTPTR_MAX - begin) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    hostmem_watch_forks();
     /* The pool registers its regions as wholes, and the pin's array keeps its block from going. */
     bool pooled = bytes > 0 && hostmem_pool_holds(current, address, bytes, &result);
     if (pooled && result != CUDA_SUCCESS) {
@@ -363,6 +364,11 @@ CUresult cudriver_pin_create(CUcontext current, void *address, size_t bytes, boo
     result = CUDA_SUCCESS;
     for (size_t i = 0; i < pin->pending && result == CUDA_SUCCESS; i++) {
         result = piece_register(pin->pieces[i], read_only);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory is locked as well */
+            size_t released;
+            (void)cudriver_hostmem_trim(current, 0, &released);
+            result = piece_register(pin->pieces[i], read_only);
+        }
     }
     for (size_t i = 0; i < pin->pending && result != CUDA_SUCCESS; i++) {
         struct piece *piece = pin->pieces[i];

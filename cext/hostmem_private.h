@@ -2,6 +2,7 @@
  * What the files of hostmem share; see hostmem.h for what it is about.
  *
  *   hostmem.c         the pool's public half: alloc, free, trim, limit, regions that come and go
+ *   hostmem_table.c   from addresses to regions
  *   hostmem_block.c   blocks inside regions: page-wise extents, slabs for small sizes. No CUDA
  *   hostmem_map.c     mappings: reserve, huge pages, NUMA node, first touch by threads, register
  *   hostmem_pin.c     pins on memory that somebody else owns
@@ -42,6 +43,7 @@ struct hostmem_region {
     enum hostmem_region_state state;
     bool arena;        /* for small and middle requests; else made for one large block */
     bool lost;         /* while BUSY: the context went meanwhile */
+    bool refused;      /* while LOST: somebody has registered a part, so that the whole cannot be */
     CUcontext context; /* where it is registered */
     size_t taken;      /* bytes under live blocks, rounding included */
     struct hostmem_extent **pages; /* first and last page of each extent, every page of a slab's */
@@ -94,10 +96,20 @@ CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
 /* Undoes it; what is not registered any more counts as done. Calls nothing in a forked child. */
 CUresult hostmem_unregister(char *base, size_t bytes);
 
+/* --- hostmem_table.c: no lock needed --- */
+
+/* The region that begins in the HOSTMEM_ALIGNMENT bytes around `address` or covers a part of them,
+ * or NULL. It may go at any time, unless the lock is held or a block at `address` is alive. */
+struct hostmem_region *hostmem_region_of(const void *address);
+/* Lets the addresses of a region lead to `as`: the region, or NULL. False for want of memory or for
+ * an address too high; not when it was entered before. */
+bool hostmem_region_enter(const struct hostmem_region *region, struct hostmem_region *as);
+
 /* --- hostmem.c, for pins --- */
 
-/* The region that `address` lies in, or NULL. Under the lock, or as a hint only. */
-struct hostmem_region *hostmem_region_of(const void *address);
+/* Keeps the locks right across fork(); before any of them is first held for work. */
+void hostmem_watch_forks(void);
+
 /*
  * Whether [address, address + bytes) lies in the pool; if so it is registered on return, or *result
  * says why not. May call the driver and wait.

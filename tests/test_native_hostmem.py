@@ -25,8 +25,7 @@ pytestmark = [
 ]
 
 WRAPPED = ("mmap", "munmap", "madvise", "calloc", "realloc", "pthread_create")
-COMMON = ["hostmem_test.c", "hostmem.c", "hostmem_block.c", "hostmem_map.c", "hostmem_pin.c"]
-COMMON += ["platform.c"]
+COMMON = ["hostmem_test.c", *sorted(p.name for p in CEXT.glob("hostmem*.c")), "platform.c"]
 
 # build: (sources, compiler's arguments, the scenarios: None for all)
 SMALL_PIECES = "-DHOSTMEM_PIECE=((size_t)8<<20)"
@@ -46,10 +45,11 @@ ANY = [
     *("sizes", "owns", "exact", "reuse", "try_alloc", "too_large", "limit", "trim", "zeroed"),
     *("context_loss", "run", "fork", "pins", "pins_without_context", "foreign_pins"),
     *("read_only_pins", "pooled_pins", "lost_pins", "model", "pin_model", "threads", "settings"),
+    *("old_kernel", "refused_region"),
 ]
 FAKE = [
     *("spoilt_address", "trim_refused", "no_waiting", "loss_in_between", "driver_faults"),
-    *("system_faults", "losses_by_threads"),
+    *("system_faults", "losses_by_threads", "stall", "pin_makes_room"),
 ]
 THREADED = ["fork", "no_waiting", "loss_in_between", "threads", "losses_by_threads", "settings"]
 

@@ -21,6 +21,7 @@
 #include "hostmem.h"
 #include "hostmem_private.h"
 
+#define POPULATE 23 /* MADV_POPULATE_WRITE */
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
@@ -72,8 +73,20 @@ int __wrap_munmap(void *address, size_t bytes)
     return __real_munmap(address, bytes);
 }
 
+static atomic_bool populate_unknown; /* as for kernels before 5.14 */
+static atomic_int populate_stalls;   /* so many calls take long, as when memory is compacted */
+static atomic_int small_page_calls;
+
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
+    if (advice == POPULATE && atomic_load(&populate_unknown)) {
+        errno = EINVAL;
+        return -1;
+    }
+    if (advice == POPULATE && atomic_fetch_sub(&populate_stalls, 1) > 0) {
+        usleep(150000);
+    }
+    atomic_fetch_add(&small_page_calls, advice == MADV_NOHUGEPAGE);
     return system_fails() ? -1 : __real_madvise(address, bytes, advice);
 }
 
@@ -1307,6 +1320,63 @@ static void test_settings(void)
     check_clean();
 }
 
+/* Where huge pages take too long to be found, the rest is touched without; once. */
+static void test_stall(void)
+{
+    CHECK(setenv("CUDRIVER_HUGEPAGES", "1", 1) == 0);
+    atomic_store(&populate_stalls, 2);
+    char *block = make(100 * MIB);
+    CHECK(atomic_load(&small_page_calls) == 1 && is_zero(block, 100 * MIB));
+    cudriver_hostmem_free(block);
+    trim_all();
+    atomic_store(&populate_stalls, 0);
+    block = make(100 * MIB);
+    CHECK(atomic_load(&small_page_calls) == 1);
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
+static void test_old_kernel(void)
+{
+    atomic_store(&populate_unknown, true);
+    char *block = make(40 * MIB), *small = make(10);
+    CHECK(is_zero(block, 40 * MIB));
+    cudriver_hostmem_free(block);
+    cudriver_hostmem_free(small);
+    check_clean();
+}
+
+/* Lost memory of which somebody has registered a part is left alone: other memory will do. */
+static void test_refused_region(void)
+{
+    char *block = make(6 * MIB), *freed = make(5 * MIB), *other;
+
+    cudriver_hostmem_free(freed);
+    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_context(context);
+    context = new_context();
+    CHECK(cuda.cuMemHostRegister_v2(freed + 5000, 100, 0) == CUDA_SUCCESS);
+    other = make(5 * MIB);
+    CHECK(other != freed);
+    CHECK(cuda.cuMemHostUnregister(freed + 5000) == CUDA_SUCCESS);
+    cudriver_hostmem_free(other);
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
+/* Memory that the pool keeps though free makes room for a pin. */
+static void test_pin_makes_room(void)
+{
+    char buffer[100];
+
+    cudriver_hostmem_free(make(6 * MIB));
+    driver_fail(1, CUDA_ERROR_OUT_OF_MEMORY);
+    struct cudriver_pin *pin = pin_on(buffer, 100);
+    CHECK(driver_has_failed() && stats_now().registered_bytes == 0);
+    unpin(pin);
+    check_clean();
+}
+
 /* --- the list --- */
 
 static const struct scenario {
@@ -1343,6 +1413,10 @@ static const struct scenario {
     {"threads", test_threads, false},
     {"losses_by_threads", test_losses_by_threads, true},
     {"settings", test_settings, false},
+    {"stall", test_stall, true},
+    {"old_kernel", test_old_kernel, false},
+    {"refused_region", test_refused_region, false},
+    {"pin_makes_room", test_pin_makes_room, true},
 };
 
 int main(int count, char **arguments)

@@ -13,6 +13,7 @@
 #include "driver.h"
 #include "error.h"
 #include "hostmem.h"
+#include "live.h"
 
 #if NPY_ABI_VERSION < 0x02000000
 #define PyDataType_ELSIZE(descr) ((descr)->elsize)
@@ -229,7 +230,27 @@ struct handler {
     PyObject *module; /* owned: the state's */
     size_t min_bytes;
     bool warned;
+    struct cudriver_live live; /* listed while any of its memory is alive: all of it in one entry */
+    size_t blocks;
 };
+
+/* NumPy calls its handlers with the GIL held, so that the counts need no lock. */
+static void handler_count(struct handler *handler, size_t bytes)
+{
+    if (handler->blocks++ == 0) {
+        cudriver_live_add(handler->state, &handler->live, "NumPy arrays of a pinned_numpy()", 0, 0,
+                          -1);
+    }
+    handler->live.bytes += bytes;
+}
+
+static void handler_uncount(struct handler *handler, size_t bytes)
+{
+    handler->live.bytes -= bytes;
+    if (--handler->blocks == 0) {
+        cudriver_live_remove(handler->state, &handler->live);
+    }
+}
 
 /* Once a block: the driver refused, and ordinary memory is given. Leaves no exception behind. */
 static void handler_warn(struct handler *handler, size_t bytes)
@@ -263,6 +284,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     }
     address = cudriver_hostmem_try_alloc(bytes, false);
     if (address != NULL) {
+        handler_count(handler, bytes);
         return address;
     }
     held = PyGILState_Ensure();
@@ -279,6 +301,8 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     if (result != CUDA_SUCCESS) {
         address = NULL;
         handler_warn(handler, bytes);
+    } else {
+        handler_count(handler, bytes);
     }
     PyErr_Restore(type, value, traceback);
     PyGILState_Release(held);
@@ -320,6 +344,7 @@ static void handler_free(void *context, void *address, size_t size)
     size_t bytes;
 
     if (address != NULL && cudriver_hostmem_owns(address, &bytes)) {
+        handler_uncount(handler, bytes);
         cudriver_hostmem_free(address);
     } else {
         ordinary->free(ordinary->ctx, address, size);
@@ -360,6 +385,7 @@ static void *handler_realloc(void *context, void *address, size_t size)
     moved = handler_malloc(context, size);
     if (moved != NULL) {
         memcpy(moved, address, old < size ? old : size);
+        handler_uncount(handler, old);
         cudriver_hostmem_free(address);
     }
     return moved;
@@ -370,6 +396,7 @@ static void handler_end(PyObject *capsule)
     struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler");
 
     if (handler != NULL) {
+        cudriver_live_remove(handler->state, &handler->live);
         Py_XDECREF(handler->module);
         PyMem_Free(handler);
     }

@@ -242,7 +242,9 @@ static ContextObject *context_implicit(CoreState *state)
     ContextObject *self = state->implicit;
     CUresult result;
 
-    if (self == NULL || self->state != CUDRIVER_CONTEXT_OPEN) {
+    if (self != NULL && self->state == CUDRIVER_CONTEXT_OPEN) {
+        Py_INCREF(self);
+    } else {
         if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
             return NULL;
         }
@@ -250,14 +252,15 @@ static ContextObject *context_implicit(CoreState *state)
         if (self == NULL) {
             return NULL;
         }
-        Py_XSETREF(state->implicit, self);
+        Py_XSETREF(state->implicit, (ContextObject *)Py_NewRef((PyObject *)self));
     }
     result = cuda.cuCtxSetCurrent(self->handle);
     if (result != CUDA_SUCCESS) {
+        Py_DECREF(self);
         return (ContextObject *)cudriver_raise(state, result, "cuCtxSetCurrent",
                                                "device 0's primary context");
     }
-    return (ContextObject *)Py_NewRef((PyObject *)self);
+    return self;
 }
 
 ContextObject *cudriver_context_for_use(CoreState *state)
@@ -320,20 +323,42 @@ int cudriver_context_check(CoreState *state, ContextObject *self)
     return -1;
 }
 
-int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
+/*
+ * Makes it current where it is not. A context of somebody else may be gone: the driver lets that be
+ * current all the same, but may not be asked about the streams and events that were in it.
+ */
+static CUresult context_make_current(ContextObject *self, bool *pushed)
 {
     CUcontext current = NULL;
+    CUdevice device;
+    CUresult result = cuda.cuCtxGetCurrent(&current);
+
+    *pushed = false;
+    if (result == CUDA_SUCCESS && current != self->handle) {
+        result = cuda.cuCtxPushCurrent_v2(self->handle);
+        *pushed = result == CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+        result = cuda.cuCtxGetDevice(&device);
+        if (result == CUDA_SUCCESS && is_stale(self)) {
+            result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        }
+        if (result != CUDA_SUCCESS && *pushed) {
+            cuda.cuCtxPopCurrent_v2(&current);
+            *pushed = false;
+        }
+    }
+    return result;
+}
+
+int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
+{
     CUresult result;
 
     if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0) {
         return -1;
     }
-    *pushed = false;
-    result = cuda.cuCtxGetCurrent(&current);
-    if (result == CUDA_SUCCESS && current != self->handle) {
-        result = cuda.cuCtxPushCurrent_v2(self->handle);
-        *pushed = result == CUDA_SUCCESS;
-    }
+    result = context_make_current(self, pushed);
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
                        self->number, self->ordinal);
@@ -355,19 +380,11 @@ void cudriver_context_end(ContextObject *self, bool pushed)
 
 bool cudriver_context_begin_quietly(CoreState *state, ContextObject *self, bool *pushed)
 {
-    CUcontext current = NULL;
-
     (void)state;
     *pushed = false;
     if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
-        cuda.cuCtxGetCurrent(&current) != CUDA_SUCCESS) {
+        context_make_current(self, pushed) != CUDA_SUCCESS) {
         return false;
-    }
-    if (current != self->handle) {
-        *pushed = cuda.cuCtxPushCurrent_v2(self->handle) == CUDA_SUCCESS;
-        if (!*pushed) {
-            return false;
-        }
     }
     self->in_use++;
     return true;
@@ -409,8 +426,16 @@ static CUresult context_release(ContextObject *self, const char **function)
         return CUDA_SUCCESS;
     }
     Py_BEGIN_ALLOW_THREADS
+    /* A manual context's stream goes with it. */
     if (!was_reset && self->kind != CUDRIVER_CONTEXT_MANUAL && stream != NULL) {
-        cuda.cuStreamDestroy_v2(stream); /* a manual context's goes with it */
+        bool pushed;
+        if (context_make_current(self, &pushed) == CUDA_SUCCESS) {
+            cuda.cuStreamDestroy_v2(stream);
+        }
+        if (pushed) {
+            cuda.cuCtxPopCurrent_v2(&handle);
+            handle = self->handle;
+        }
     }
     if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
         cudriver_staging_forget_context(handle);
@@ -513,6 +538,7 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
 {
     ContextObject *self = registry_find_primary(state, ordinal);
     CUcontext handle = NULL, current = NULL;
+    CUstream alloc_stream = NULL;
     CUdevice device;
     CUresult result;
 
@@ -530,26 +556,33 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     if (self != NULL) {
         Py_INCREF(self);
         handle = self->handle;
-        Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_forget_context(handle);
-        Py_END_ALLOW_THREADS
-        self->state = CUDRIVER_CONTEXT_RESET;
+        alloc_stream = self->alloc_stream;
+        self->state = CUDRIVER_CONTEXT_RESET; /* no other thread begins to use it now */
         self->alloc_stream = NULL;
-        if (state->implicit == self) {
-            Py_CLEAR(state->implicit);
-        }
     }
     Py_BEGIN_ALLOW_THREADS
+    if (handle != NULL) {
+        cudriver_staging_forget_context(handle);
+    }
     result = cuda.cuDevicePrimaryCtxReset_v2(device);
     if (result == CUDA_SUCCESS && handle != NULL) {
         cudriver_hostmem_forget_context(handle);
     }
     Py_END_ALLOW_THREADS
+    if (result != CUDA_SUCCESS && self != NULL) {
+        self->state = CUDRIVER_CONTEXT_OPEN; /* all is as it was */
+        self->alloc_stream = alloc_stream;
+    } else if (self != NULL) {
+        if (state->implicit == self) {
+            Py_CLEAR(state->implicit);
+        }
+        if (self->pushes == 0 && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+            current == handle) {
+            cuda.cuCtxSetCurrent(NULL); /* it was current here unasked */
+        }
+    }
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
-    } else if (self != NULL && self->pushes == 0 &&
-               cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
-        cuda.cuCtxSetCurrent(NULL); /* it was current here unasked */
     }
     Py_XDECREF(self);
     return result == CUDA_SUCCESS ? 0 : -1;

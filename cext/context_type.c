@@ -456,6 +456,7 @@ int cudriver_context_walk_stack(CoreState *state, PyObject *list)
     Py_ssize_t count = 0, room = 16;
     CUcontext *stack = PyMem_Malloc((size_t)room * sizeof *stack);
     bool failed = stack == NULL;
+    CUresult result = CUDA_SUCCESS;
     CUcontext popped;
 
     if (failed) {
@@ -463,8 +464,8 @@ int cudriver_context_walk_stack(CoreState *state, PyObject *list)
     }
     while (!failed) {
         ContextObject *context = NULL;
-        CUresult result = cudriver_context_find_current(state, &context);
         CUcontext handle = NULL;
+        result = cudriver_context_find_current(state, &context);
         if (result == CUDA_SUCCESS && context == NULL && !PyErr_Occurred() &&
             cuda.cuCtxGetCurrent(&handle) == CUDA_SUCCESS && handle == NULL) {
             break; /* the bottom */
@@ -479,11 +480,13 @@ int cudriver_context_walk_stack(CoreState *state, PyObject *list)
             room *= 2;
         }
         if (!failed) {
-            failed = cuda.cuCtxPopCurrent_v2(&popped) != CUDA_SUCCESS;
-            if (failed) {
-                break; /* nothing more that can be seen */
-            }
+            result = cuda.cuCtxPopCurrent_v2(&popped);
+            failed = result != CUDA_SUCCESS;
+        }
+        if (!failed) {
             stack[count++] = popped;
+        } else if (!PyErr_Occurred()) {
+            cudriver_raise(state, result, "cuCtxPopCurrent_v2", "looking at this thread's stack");
         }
     }
     for (Py_ssize_t i = count - 1; i >= 0; i--) {

@@ -18,6 +18,10 @@
 
 void cudriver_endpoint_done(struct cudriver_endpoint *end)
 {
+    if (end->busy != NULL) {
+        --*end->busy;
+        end->busy = NULL;
+    }
     Py_CLEAR(end->owner);
     Py_CLEAR(end->dtype);
     Py_CLEAR(end->context);
@@ -111,17 +115,6 @@ static void ends_done(struct ends *ends)
 {
     cudriver_endpoint_done(&ends->dst);
     cudriver_endpoint_done(&ends->src);
-}
-
-/* While a call runs without the GIL, neither end's memory may be closed. */
-static void ends_busy(struct ends *ends, Py_ssize_t by)
-{
-    if (ends->dst.busy != NULL) {
-        *ends->dst.busy += by;
-    }
-    if (ends->src.busy != NULL) {
-        *ends->src.busy += by;
-    }
 }
 
 /* The staging engine's question, asked without the GIL. `data` is the saved thread state. */
@@ -276,15 +269,15 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
         cudriver_stream_done(&stream);
         return -1;
     }
-    ends_busy(ends, 1);
     if (path->kind == CUDRIVER_COPY_STAGED) {
         failed = staged_blocking(state, path, ends, stream.handle);
+    } else if (given && cudriver_stream_wait(state, stream.handle) < 0) {
+        failed = -1; /* Ctrl-C before anything was issued, or the stream's work has failed */
     } else if (path->kind == CUDRIVER_COPY_DIRECT && path->to_device != path->from_device) {
         failed = direct_blocking(state, path, ends, stream.handle, given);
     } else {
         failed = issued_blocking(state, path, ends, stream.handle);
     }
-    ends_busy(ends, -1);
     cudriver_context_end(path->context, pushed);
     cudriver_stream_done(&stream);
     return failed;
@@ -341,21 +334,16 @@ static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
 static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_path *path,
                                  struct ends *ends, const struct cudriver_stream *stream)
 {
-    CUresult result = CUDA_SUCCESS;
     bool pushed;
+    int failed;
 
     if (path->kind != CUDRIVER_COPY_EMPTY && path->kind != CUDRIVER_COPY_SAME) {
         if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
             return NULL;
         }
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuStreamSynchronize(stream->handle);
-        Py_END_ALLOW_THREADS
+        failed = cudriver_stream_wait(state, stream->handle);
         cudriver_context_end(stream->context, pushed);
-        if (result != CUDA_SUCCESS) {
-            return cudriver_raise(state, result, "cuStreamSynchronize", "%s", "");
-        }
-        if (follow_blocking(state, path, ends) < 0) {
+        if (failed < 0 || follow_blocking(state, path, ends) < 0) {
             return NULL;
         }
     }
@@ -378,11 +366,9 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
         return NULL;
     }
-    ends_busy(ends, 1);
     failed = path->kind == CUDRIVER_COPY_STAGED
                  ? staged_async(state, path, ends, stream->handle, &staged)
                  : issued_async(state, path, ends, stream->handle);
-    ends_busy(ends, -1);
     batch = failed < 0 ? NULL : cudriver_batch_add(state, stream, ends->dst.owner, ends->src.owner);
     cudriver_context_end(stream->context, pushed);
     if (batch == NULL) {

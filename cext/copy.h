@@ -12,7 +12,7 @@ struct cudriver_endpoint {
     ContextObject *context; /* owned: a device end's context; NULL for a host end */
     char *host;             /* a host end's first item */
     CUdeviceptr device;     /* a device end's first item */
-    Py_ssize_t *busy;       /* a device end's count of running calls, or NULL */
+    Py_ssize_t *busy;       /* a device end's count of running calls, this one in it; or NULL */
     size_t itemsize;
     int ndim;
     int64_t shape[CUDRIVER_MAX_DIMS];

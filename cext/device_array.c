@@ -211,7 +211,8 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     end->context = (ContextObject *)Py_NewRef((PyObject *)self->context);
     end->host = NULL;
     end->device = self->address;
-    end->busy = &root_of(self)->busy;
+    end->busy = &root_of(self)->busy; /* until cudriver_endpoint_done it cannot be closed */
+    ++*end->busy;
     end->itemsize = (size_t)self->itemsize;
     end->ndim = self->ndim;
     for (int i = 0; i < self->ndim; i++) {
@@ -362,18 +363,20 @@ static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value
         PyErr_NoMemory();
         return -1;
     }
+    root->busy++; /* reading the value may run anything, close() of this array too */
     if ((value != NULL &&
          cudriver_numpy_pattern(value, self->dtype, pattern, self->itemsize) < 0) ||
         cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
+        root->busy--;
         PyMem_Free(pattern);
         return -1;
     }
     if (cudriver_context_begin(state, self->context, &pushed) < 0) {
+        root->busy--;
         cudriver_stream_done(&stream);
         PyMem_Free(pattern);
         return -1;
     }
-    root->busy++;
     result = cudriver_device_fill(self, pattern, stream.handle, &function);
     if (result == CUDA_SUCCESS && !given) {
         Py_BEGIN_ALLOW_THREADS

@@ -165,8 +165,8 @@ CUresult cudriver_device_free(CoreState *state, ContextObject *context,
             Py_END_ALLOW_THREADS
         }
         cudriver_context_end(context, pushed);
-    } else if (block->address != 0 && block->pooled && context->state == CUDRIVER_CONTEXT_RESET &&
-               !cudriver_driver_is_forked()) {
+    } else if (block->address != 0 && block->pooled && !cudriver_driver_is_forked() &&
+               cudriver_driver_is_initialised()) {
         /* The pool's memory outlives its context. */
         result = cuda.cuMemFree_v2(block->address);
     }

@@ -17,7 +17,7 @@ typedef struct {
     bool timing;
     bool recorded;
     bool closed;
-    Py_ssize_t waiters; /* threads that wait for it without the GIL */
+    Py_ssize_t users; /* running calls that use the handle without the GIL */
     PyObject *weak;
 } EventObject;
 
@@ -123,8 +123,8 @@ static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     CoreState *state = cudriver_state_of(object);
     CUresult result;
 
-    if (event_of(object)->waiters > 0) {
-        PyErr_Format(PyExc_ValueError, "cannot close %R: another thread waits for it", object);
+    if (event_of(object)->users > 0) {
+        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
         return NULL;
     }
     result = event_release(state, event_of(object));
@@ -153,9 +153,15 @@ static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
 {
     bool given;
 
-    return event_check(self) < 0
-               ? -1
-               : cudriver_stream_parse(state, argument, self->context, stream, &given);
+    if (event_check(self) < 0 ||
+        cudriver_stream_parse(state, argument, self->context, stream, &given) < 0) {
+        return -1;
+    }
+    if (event_check(self) < 0) { /* reading another library's stream runs its code */
+        cudriver_stream_done(stream);
+        return -1;
+    }
+    return 0;
 }
 
 int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
@@ -180,9 +186,11 @@ int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
         cudriver_stream_done(&stream);
         return -1;
     }
+    self->users++;
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuEventRecord(self->handle, stream.handle);
     Py_END_ALLOW_THREADS
+    self->users--;
     cudriver_context_end(stream.context, pushed);
     cudriver_stream_done(&stream);
     if (result != CUDA_SUCCESS) {
@@ -208,9 +216,11 @@ int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
         cudriver_stream_done(&stream);
         return -1;
     }
+    self->users++;
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuStreamWaitEvent(stream.handle, self->handle, 0);
     Py_END_ALLOW_THREADS
+    self->users--;
     cudriver_context_end(stream.context, pushed);
     cudriver_stream_done(&stream);
     if (result != CUDA_SUCCESS) {
@@ -260,9 +270,9 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     if (event_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
-    self->waiters++;
+    self->users++;
     failed = cudriver_wait(state, event_query, &handle, "cuEventQuery");
-    self->waiters--;
+    self->users--;
     cudriver_context_end(self->context, pushed);
     if (failed < 0) {
         return NULL;

@@ -63,6 +63,12 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
 
     *zeroed = false;
     self->address = cudriver_hostmem_try_alloc(bytes, mapped);
+    if (self->address == NULL) {
+        /* Before more is page-locked: copies that are over may hold arrays that nobody else does.
+         */
+        cudriver_batches_reap(state, true);
+        self->address = cudriver_hostmem_try_alloc(bytes, mapped);
+    }
     if (self->address != NULL) {
         return CUDA_SUCCESS;
     }

@@ -1,8 +1,10 @@
 /* The list of what is alive. See live.h. */
 #include "live.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "context.h"
 #include "transfer.h"
 
 static PyStructSequence_Field allocation_fields[] = {
@@ -131,6 +133,45 @@ static PyObject *live_allocations(PyObject *module, PyObject *Py_UNUSED(ignored)
     }
     PyMem_Free(rows);
     return list;
+}
+
+static void report_line(const struct cudriver_live *entry)
+{
+    char device[32] = "";
+
+    if (entry->device >= 0) {
+        snprintf(device, sizeof device, ", device %d", entry->device);
+    }
+    if (entry->where != NULL) {
+        PySys_FormatStderr("  %s, %zu bytes%s, made at %U\n", entry->kind, entry->bytes, device,
+                           entry->where);
+    } else {
+        PySys_FormatStderr("  %s, %zu bytes%s\n", entry->kind, entry->bytes, device);
+    }
+}
+
+void cudriver_live_report(CoreState *state)
+{
+    const struct cudriver_live *kept = state->implicit != NULL ? &state->implicit->live : NULL;
+    const struct cudriver_live *oldest = NULL;
+    size_t count = 0, bytes = 0;
+
+    PyGC_Collect(); /* what only a cycle keeps has been let go by the user */
+    cudriver_batches_reap(state, true);
+    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+        count += entry != kept;
+        bytes += entry->bytes;
+        oldest = entry;
+    }
+    if (count == 0) {
+        return;
+    }
+    PySys_FormatStderr("cudriver: alive at exit: %zu, %zu bytes in all\n", count, bytes);
+    for (const struct cudriver_live *entry = oldest; entry != NULL; entry = entry->prev) {
+        if (entry != kept) {
+            report_line(entry);
+        }
+    }
 }
 
 static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *keywords)

@@ -15,7 +15,11 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
 /* Takes `entry` out; harmless where it is not listed. */
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 
-/* Module functions live_allocations, trace_allocations, _report_leaks. 0 or -1. */
+/* Writes what is alive to sys.stderr, a line each and a sum; nothing where nothing is. Leaves out
+ * the context that cudriver keeps unasked. For the interpreter's exit. Never raises. */
+void cudriver_live_report(CoreState *state);
+
+/* Module functions live_allocations and trace_allocations. 0 or -1. */
 int cudriver_live_setup(PyObject *module);
 
 #endif

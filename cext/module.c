@@ -15,6 +15,8 @@
 #include "thread.h"
 #include "transfer.h"
 
+#include <string.h>
+
 static PyStructSequence_Field version_fields[] = {
     {"major", "as the 13 of CUDA 13.0"}, {"minor", "as the 0 of CUDA 13.0"}, {NULL, NULL}};
 
@@ -120,6 +122,9 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
         cudriver_batches_drain(state);
+        if (state->reporting) {
+            cudriver_live_report(state);
+        }
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_shutdown(2000);
         Py_END_ALLOW_THREADS
@@ -166,16 +171,23 @@ static int version_setup(PyObject *module)
     return PyModule_AddObjectRef(module, "DriverVersion", (PyObject *)state->driver_version_type);
 }
 
-/* Registers _shutdown with atexit, and switches tracing on where the environment asks. 0 or -1. */
+static bool environment_asks(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value != NULL && value[0] != '\0' && strcmp(value, "0") != 0;
+}
+
+/* Registers _shutdown with atexit, and switches on what the environment asks for. 0 or -1. */
 static int exit_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
-    const char *trace = getenv("CUDRIVER_TRACE");
     PyObject *atexit = PyImport_ImportModule("atexit");
     PyObject *function = PyObject_GetAttrString(module, "_shutdown");
     PyObject *done = NULL;
 
-    state->tracing = trace != NULL && trace[0] != '\0' && trace[0] != '0';
+    state->reporting = environment_asks("CUDRIVER_REPORT_LEAKS");
+    state->tracing = state->reporting || environment_asks("CUDRIVER_TRACE");
     if (atexit != NULL && function != NULL) {
         done = PyObject_CallMethod(atexit, "register", "O", function);
     }

@@ -109,20 +109,25 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
 static CUresult pin_release(CoreState *state, PinObject *self)
 {
     struct cudriver_pin *pin = self->pin;
+    PyObject *array = self->array;
+    Py_buffer view = self->view;
     CUresult result = CUDA_SUCCESS;
 
+    /* All taken out at once, so that another thread's close() finds nothing to let go early. */
     self->closed = true;
     self->pin = NULL;
+    self->array = NULL;
+    self->view.obj = NULL;
     cudriver_live_remove(state, &self->live);
     if (pin != NULL) {
         Py_BEGIN_ALLOW_THREADS
         result = cudriver_pin_destroy(NULL, pin);
         Py_END_ALLOW_THREADS
     }
-    if (self->view.obj != NULL) {
-        PyBuffer_Release(&self->view);
+    if (view.obj != NULL) {
+        PyBuffer_Release(&view);
     }
-    Py_CLEAR(self->array);
+    Py_XDECREF(array);
     return result;
 }
 
@@ -144,6 +149,16 @@ static int pin_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(pin_of(object)->array);
+    Py_VISIT(pin_of(object)->view.obj);
+    return 0;
+}
+
+/* For the collector: a pin that its own array leads to. */
+static int pin_clear(PyObject *object)
+{
+    CoreState *state = cudriver_state_of(object);
+
+    cudriver_report(state, pin_release(state, pin_of(object)), "cuMemHostUnregister", NULL);
     return 0;
 }
 
@@ -234,6 +249,7 @@ static PyType_Slot pin_slots[] = {
     {Py_tp_new, pin_create},
     {Py_tp_dealloc, pin_dealloc},
     {Py_tp_traverse, pin_traverse},
+    {Py_tp_clear, pin_clear},
     {Py_tp_repr, pin_repr},
     {Py_tp_methods, pin_methods},
     {Py_tp_getset, pin_getset},

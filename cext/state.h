@@ -50,8 +50,10 @@ typedef struct {
 
     struct cudriver_live *live; /* borrowed: everything alive, newest first */
     bool tracing;
+    bool reporting; /* at exit, what is alive is told */
 
-    struct cudriver_batch *batches; /* closed batches of asynchronous work, not yet seen finished */
+    struct cudriver_batch *batches; /* asynchronous work not yet seen finished, oldest first */
+    unsigned long long unnamed;     /* batches so far on streams that are not ours */
     bool exiting;                   /* the interpreter is going: frees are silent from here on */
 } CoreState;
 

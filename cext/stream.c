@@ -54,6 +54,7 @@ static int foreign_handle(PyObject *object, CUstream *handle)
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
                           struct cudriver_stream *stream, bool *given)
 {
+    StreamObject *object = NULL;
     int foreign;
 
     stream->object = NULL;
@@ -67,9 +68,9 @@ int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *f
         if (stream_check(stream_of(argument)) < 0) {
             return -1;
         }
-        stream->object = stream_of(argument);
-        stream->handle = stream->object->handle;
-        fallback = stream->object->context;
+        object = stream_of(argument);
+        stream->handle = object->handle;
+        fallback = object->context;
     } else if (argument != NULL) {
         foreign = foreign_handle(argument, &stream->handle);
         if (foreign == 0) {
@@ -82,7 +83,14 @@ int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *f
     }
     stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)
                                        : cudriver_context_for_use(state);
-    return stream->context == NULL ? -1 : 0;
+    if (stream->context == NULL) {
+        return -1;
+    }
+    if (object != NULL) {
+        stream->object = (StreamObject *)Py_NewRef((PyObject *)object);
+        object->users++;
+    }
+    return 0;
 }
 
 static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -146,9 +154,9 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
     if (self->closed) {
         return CUDA_SUCCESS;
     }
-    cudriver_batch_close_open(state, self);
-    self->closed = true;
+    self->closed = true; /* first: what follows may let other threads run */
     cudriver_live_remove(state, &self->live);
+    cudriver_batch_close_open(state, self);
     if (cudriver_context_begin_quietly(state, self->context, &pushed)) {
         Py_BEGIN_ALLOW_THREADS
         result = cuda.cuStreamDestroy_v2(self->handle);
@@ -180,8 +188,8 @@ static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     CoreState *state = cudriver_state_of(object);
     CUresult result;
 
-    if (stream_of(object)->waiters > 0) {
-        PyErr_Format(PyExc_ValueError, "cannot close %R: another thread waits for it", object);
+    if (stream_of(object)->users > 0) {
+        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
         return NULL;
     }
     result = stream_release(state, stream_of(object));
@@ -207,20 +215,24 @@ static CUresult stream_query(void *handle)
     return cuda.cuStreamQuery(*(CUstream *)handle);
 }
 
+int cudriver_stream_wait(CoreState *state, CUstream handle)
+{
+    return cudriver_wait(state, stream_query, &handle, "cuStreamQuery");
+}
+
 static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
-    CUstream handle = self->handle;
     bool pushed;
     int failed;
 
     if (stream_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
-    self->waiters++;
-    failed = cudriver_wait(state, stream_query, &handle, "cuStreamQuery");
-    self->waiters--;
+    self->users++;
+    failed = cudriver_stream_wait(state, self->handle);
+    self->users--;
     cudriver_context_end(self->context, pushed);
     if (failed < 0) {
         return NULL;

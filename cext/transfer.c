@@ -31,6 +31,9 @@ struct cudriver_batch {
 /* How many entries an open batch takes before its event is recorded without being asked. */
 #define BATCH_ENTRIES 256
 
+/* How often work on streams that are not ours looks for what is over. */
+#define REAP_EVERY 64
+
 typedef struct {
     PyObject_HEAD
     struct cudriver_batch *batch;             /* owned; NULL: over */
@@ -198,7 +201,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     if (batch != NULL && batch->count >= BATCH_ENTRIES) {
         batch_close(state, batch);
         cudriver_batches_reap(state, false);
-        batch = NULL;
+        batch = stream->object->open; /* letting go may have run anything */
     }
     if (batch == NULL) {
         batch = batch_new(state, stream);
@@ -213,32 +216,43 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
         return NULL;
     }
     batch->refs++;
+    if (stream->object == NULL) {
+        /* Nobody will tell when this stream goes: the event is recorded while it is there. */
+        batch_close(state, batch);
+        if (++state->unnamed % REAP_EVERY == 0) {
+            cudriver_batches_reap(state, false);
+        }
+    }
     return batch;
 }
 
 void cudriver_batches_reap(CoreState *state, bool all)
 {
     struct cudriver_batch **link = &state->batches;
+    const ContextObject *context = NULL; /* where the last one was issued that is not over */
+    CUstream stream = NULL;
 
     while (*link != NULL) {
         struct cudriver_batch *batch = *link;
-        if (batch->state == BATCH_OPEN && !all) {
+        bool over = batch->state == BATCH_DONE;
+        if (over) {
+            *link = batch->next;
+            cudriver_batch_release(state, batch);
+            continue;
+        }
+        /* Behind one that is not over, of the same stream, nothing is. */
+        if ((batch->state == BATCH_OPEN && !all) ||
+            (batch->context == context && batch->stream == stream)) {
             link = &batch->next;
             continue;
         }
-        if (batch->state != BATCH_DONE) {
-            batch->refs++; /* batch_finish may run anything */
-            CUresult result = batch_poll(state, batch);
-            cudriver_batch_release(state, batch);
-            if (result == CUDA_ERROR_NOT_READY || result == CUDA_ERROR_NOT_INITIALIZED) {
-                link = &batch->next;
-                continue;
-            }
-            link = &state->batches; /* the list may have changed under it */
-            continue;
-        }
-        *link = batch->next;
+        batch->refs++; /* an end may run anything */
+        batch_poll(state, batch);
+        over = batch->state == BATCH_DONE;
+        context = over ? context : batch->context;
+        stream = over ? stream : batch->stream;
         cudriver_batch_release(state, batch);
+        link = over ? &state->batches : &batch->next; /* the list may have changed under it */
     }
 }
 

@@ -8,8 +8,8 @@
 #define GREATEST_PRIORITY (-5)
 #define LIMIT_SHMEM_SIZE 7 /* of CUDA 13; 8 is CIG_ENABLED. They can be read, not set */
 
-/* Handles, not pointers: one may be destroyed by another thread while it is current here. What is asked
- * of a destroyed context all the same, its device and flags, is kept beside it. */
+/* Handles, not pointers: one may be destroyed by another thread while it is current here. What is
+ * asked of a destroyed context all the same, its device and flags, is kept beside it. */
 static _Thread_local struct {
     struct current {
         CUcontext handle;
@@ -175,8 +175,8 @@ static struct sim_context *context_new(int device)
     return context;
 }
 
-/* Takes away all that is in a context. From the first line on, calls in it answer that it is destroyed.
- * The monitor is given up meanwhile. */
+/* Takes away all that is in a context. From the first line on, calls in it answer that it is
+ * destroyed. The monitor is given up meanwhile. */
 static void context_shut(struct sim_context *context)
 {
     sim_object_hold(context);
@@ -214,8 +214,8 @@ static CUresult context_to_push(CUcontext handle, struct sim_context **context)
     return sim_context_of(handle, context);
 }
 
-static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned flags, CUdevice device,
-                               unsigned api_version)
+static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned flags,
+                               CUdevice device, unsigned api_version)
 {
     CUresult result = sim_enter(call);
     struct sim_context *context;
@@ -278,8 +278,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
     if (context->primary) {
         return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
     }
-    /* As if popped, where it is this thread's current one. Deeper in this stack, and in other threads',
-     * it stays and answers CONTEXT_IS_DESTROYED. */
+    /* As if popped, where it is this thread's current one. Deeper in this stack, and in other
+     * threads', it stays and answers CONTEXT_IS_DESTROYED. */
     if (stack.depth > 0 && stack.items[stack.depth - 1].handle == handle) {
         stack.depth--;
     }
@@ -640,7 +640,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* The handle outlives its context: it is current where it was, and good again after the next retain. */
+/* The handle outlives its context: it is current where it was, and good again after the next
+ * retain. */
 static void primary_shut(struct sim_context *context)
 {
     if (context->active) {

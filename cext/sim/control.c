@@ -56,7 +56,8 @@ static int set_version(unsigned long long value)
     return value > 1000000 ? -1 : cudriver_sim_set_driver_version((int)value);
 }
 
-/* A knob that the environment sets to a number. A value that makes no sense is said, not swallowed. */
+/* A knob that the environment sets to a number. A value that makes no sense is said, not swallowed.
+ */
 static void knob_from_environment(const char *name, int (*set)(unsigned long long))
 {
     const char *text = getenv(name);
@@ -66,8 +67,8 @@ static void knob_from_environment(const char *name, int (*set)(unsigned long lon
         return;
     }
     if (!number_parse(text, &value) || set(value) != 0) {
-        fprintf(stderr, "cudriver simulated driver: %s=%s is not understood and has no effect\n", name,
-                text);
+        fprintf(stderr, "cudriver simulated driver: %s=%s is not understood and has no effect\n",
+                name, text);
     }
 }
 
@@ -200,62 +201,46 @@ SIM_EXPORT int cudriver_sim_poison(void)
     return SIM_POISON;
 }
 
-static long long live_count(const char *what)
+static long long live_workers(bool unused)
 {
-    static const char *const names[] = {
-        "contexts",      "primary_retains",    "streams",     "events",           "allocations",
-        "registrations", "registration_bytes", "host_allocs", "host_alloc_bytes", "allocation_bytes",
-        "device_bytes",  "pools",              "modules",     "workers",          "pending",
-    };
-    size_t i = 0;
-
-    while (i < sizeof names / sizeof names[0] && strcmp(names[i], what) != 0) {
-        i++;
-    }
-    switch (i) {
-    case 0:
-        return sim_context_live(false);
-    case 1:
-        return sim_context_live(true);
-    case 2:
-        return sim_stream_live(false);
-    case 3:
-        return sim_event_live();
-    case 4:
-        return sim_memory_live(false);
-    case 5:
-        return sim_host_live(false, false);
-    case 6:
-        return sim_host_live(false, true);
-    case 7:
-        return sim_host_live(true, false);
-    case 8:
-        return sim_host_live(true, true);
-    case 9:
-        return sim_memory_live(true);
-    case 10:
-        return sim_memory_taken();
-    case 11:
-        return sim_pool_live();
-    case 12:
-        return sim_module_live();
-    case 13:
-        return (long long)sim.workers;
-    case 14:
-        return sim_stream_live(true);
-    default:
-        return -1;
-    }
+    (void)unused;
+    return (long long)sim.workers;
 }
+
+static const struct live_kind {
+    const char *name;
+    long long (*count)(bool which);
+    bool which;
+} live_kinds[] = {
+    {"contexts", sim_context_live, false},
+    {"primary_retains", sim_context_live, true},
+    {"streams", sim_stream_live, false},
+    {"pending", sim_stream_live, true},
+    {"events", sim_event_live, false},
+    {"allocations", sim_memory_live, false},
+    {"allocation_bytes", sim_memory_live, true},
+    {"device_bytes", sim_memory_taken, false},
+    {"pools", sim_pool_live, false},
+    {"registrations", sim_host_registered, false},
+    {"registration_bytes", sim_host_registered, true},
+    {"host_allocs", sim_host_allocated, false},
+    {"host_alloc_bytes", sim_host_allocated, true},
+    {"modules", sim_module_live, false},
+    {"workers", live_workers, false},
+};
 
 SIM_EXPORT long long cudriver_sim_live(const char *what)
 {
-    long long count;
-
-    sim_lock();
-    count = live_count(what);
-    sim_unlock();
-    return count;
+    for (size_t i = 0; i < sizeof live_kinds / sizeof live_kinds[0]; i++) {
+        if (strcmp(live_kinds[i].name, what) == 0) {
+            long long count;
+            sim_lock();
+            count = live_kinds[i].count(live_kinds[i].which);
+            sim_unlock();
+            return count;
+        }
+    }
+    return -1;
 }
 
 SIM_EXPORT void cudriver_sim_hold(void)

@@ -1,11 +1,10 @@
 /*
  * Copies and fills.
  *
- * Every copy is one shape: rows of `width` bytes, `height` of them in a slice, `depth` slices, with a
- * pitch on either side. When it happens:
- *   blocking calls                at once in the calling thread, when the NULL stream's turn has come;
- *                                 device to device only waits where it must, as hardware does
- *   asynchronous, page-locked     later, on the stream; the source is read then
+ * Every copy is one shape: rows of `width` bytes, `height` of them in a slice, `depth` slices, with
+ * a pitch on either side. When it happens: blocking calls                at once in the calling
+ * thread, when the NULL stream's turn has come; device to device only waits where it must, as
+ * hardware does asynchronous, page-locked     later, on the stream; the source is read then
  *   asynchronous, from pageable   up to 2 MiB: the source is read during the call, the rest later;
  *                                 beyond: over when the call returns
  *   asynchronous, to pageable     over when the call returns
@@ -73,7 +72,8 @@ static CUresult side_check(const struct shape *shape, const struct side *side)
     if (!side->host) {
         return sim_memory_check(side->address, extent);
     }
-    return sim_host_kind(side->address, extent) == HOST_TORN ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return sim_host_kind(side->address, extent) == HOST_TORN ? CUDA_ERROR_INVALID_VALUE
+                                                             : CUDA_SUCCESS;
 }
 
 /* In the monitor. Whether both sides are memory that such a copy may use. */
@@ -277,8 +277,8 @@ static CUresult copy_sync(enum sim_call call, const struct shape *shape)
     return sim_leave(copy_now(context, shape));
 }
 
-/* From device to device the host does not wait: the copy is put on the NULL stream, unless nothing is
- * under way and it may as well be done here. */
+/* From device to device the host does not wait: the copy is put on the NULL stream, unless nothing
+ * is under way and it may as well be done here. */
 static CUresult copy_between(enum sim_call call, const struct shape *shape)
 {
     struct sim_context *context;
@@ -372,8 +372,8 @@ static CUresult peers_check(CUcontext dst, CUcontext src)
     return result != CUDA_SUCCESS ? result : sim_context_of(src, &context);
 }
 
-CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context,
-                      size_t bytes)
+CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
+                      CUcontext src_context, size_t bytes)
 {
     struct shape shape = flat(false, dst, false, src, bytes);
     struct sim_context *context;
@@ -472,10 +472,12 @@ static bool shape_from_2d(const CUDA_MEMCPY2D *copy, struct shape *shape)
     if (copy == NULL) {
         return false;
     }
-    dst = (struct box_side){copy->dstXInBytes, copy->dstY, 0, copy->dstMemoryType,
-                            (uintptr_t)copy->dstHost, copy->dstDevice, copy->dstPitch, 0};
-    src = (struct box_side){copy->srcXInBytes, copy->srcY, 0, copy->srcMemoryType,
-                            (uintptr_t)copy->srcHost, copy->srcDevice, copy->srcPitch, 0};
+    dst = (struct box_side){
+        copy->dstXInBytes, copy->dstY,     0, copy->dstMemoryType, (uintptr_t)copy->dstHost,
+        copy->dstDevice,   copy->dstPitch, 0};
+    src = (struct box_side){
+        copy->srcXInBytes, copy->srcY,     0, copy->srcMemoryType, (uintptr_t)copy->srcHost,
+        copy->srcDevice,   copy->srcPitch, 0};
     shape->width = copy->WidthInBytes;
     shape->height = copy->Height;
     shape->depth = 1;
@@ -491,12 +493,12 @@ static bool shape_from_3d(const CUDA_MEMCPY3D *copy, struct shape *shape)
         copy->reserved1 != NULL) {
         return false;
     }
-    dst = (struct box_side){copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstMemoryType,
-                            (uintptr_t)copy->dstHost, copy->dstDevice, copy->dstPitch,
-                            copy->dstHeight};
-    src = (struct box_side){copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcMemoryType,
-                            (uintptr_t)copy->srcHost, copy->srcDevice, copy->srcPitch,
-                            copy->srcHeight};
+    dst = (struct box_side){
+        copy->dstXInBytes,        copy->dstY,      copy->dstZ,     copy->dstMemoryType,
+        (uintptr_t)copy->dstHost, copy->dstDevice, copy->dstPitch, copy->dstHeight};
+    src = (struct box_side){
+        copy->srcXInBytes,        copy->srcY,      copy->srcZ,     copy->srcMemoryType,
+        (uintptr_t)copy->srcHost, copy->srcDevice, copy->srcPitch, copy->srcHeight};
     shape->width = copy->WidthInBytes;
     shape->height = copy->Height;
     shape->depth = copy->Depth;
@@ -510,13 +512,15 @@ static CUresult box_sync(enum sim_call call, const struct shape *shape, bool sen
     CUresult result;
 
     if (sensible) {
-        return shape->dst.host || shape->src.host ? copy_sync(call, shape) : copy_between(call, shape);
+        return shape->dst.host || shape->src.host ? copy_sync(call, shape)
+                                                  : copy_between(call, shape);
     }
     result = sim_enter(call);
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult box_async(enum sim_call call, const struct shape *shape, bool sensible, CUstream stream)
+static CUresult box_async(enum sim_call call, const struct shape *shape, bool sensible,
+                          CUstream stream)
 {
     CUresult result;
 

@@ -66,17 +66,19 @@ void sim_event_forget(struct sim_context *context)
     }
 }
 
-long long sim_event_live(void)
+long long sim_event_live(bool unused)
 {
     long long count = 0;
 
+    (void)unused;
     for (uint32_t i = 0; i < sim_object_slots(KIND_EVENT); i++) {
         count += sim_object_at(KIND_EVENT, i) != NULL;
     }
     return count;
 }
 
-/* Begins a call about an event; on success the monitor is held. An event needs no current context. */
+/* Begins a call about an event; on success the monitor is held. An event needs no current context.
+ */
 static CUresult event_enter(enum sim_call call, CUevent handle, struct event **event)
 {
     CUresult result = sim_enter(call);
@@ -104,7 +106,8 @@ CUresult cuEventCreate(CUevent *handle, unsigned int flags)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (handle == NULL || (flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) != 0) {
+    if (handle == NULL ||
+        (flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) != 0) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     event = sim_object_new(KIND_EVENT, sizeof *event);

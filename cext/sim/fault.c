@@ -10,8 +10,8 @@
 #define MAX_FAULTS 64
 
 struct fault {
-    int call;                 /* an enum sim_call, ANY_CALL or OPERATIONS */
-    unsigned long long nth;   /* the nth matching call from now on; 0: every one */
+    int call;               /* an enum sim_call, ANY_CALL or OPERATIONS */
+    unsigned long long nth; /* the nth matching call from now on; 0: every one */
     unsigned long long seen;
     CUresult code;
 };
@@ -38,6 +38,16 @@ int sim_call_since(enum sim_call call)
     return call_infos[call].since;
 }
 
+void sim_fault_lock(void)
+{
+    pthread_mutex_lock(&fault_lock);
+}
+
+void sim_fault_unlock(void)
+{
+    pthread_mutex_unlock(&fault_lock);
+}
+
 /* An enum sim_call, ANY_CALL for `*`, OPERATIONS for `async`, or -1. */
 static int call_find(const char *name, size_t length)
 {
@@ -59,7 +69,8 @@ SIM_EXPORT int cudriver_sim_has(const char *function)
 {
     int call = call_find(function, strlen(function));
 
-    return call >= 0 && call < SIM_CALLS && call_infos[call].since <= atomic_load(&sim_knobs.version);
+    return call >= 0 && call < SIM_CALLS &&
+           call_infos[call].since <= atomic_load(&sim_knobs.version);
 }
 
 void sim_fault_count(enum sim_call call)

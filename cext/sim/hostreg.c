@@ -13,9 +13,9 @@ struct host {
     struct sim_range range;
     struct sim_context *context; /* borrowed: the range goes with the context */
     unsigned flags;
-    bool allocated;  /* by cuMemHostAlloc */
-    bool leaving;    /* being freed or unregistered */
-    size_t mapping;  /* allocated: bytes of the mapping */
+    bool allocated; /* by cuMemHostAlloc */
+    bool leaving;   /* being freed or unregistered */
+    size_t mapping; /* allocated: bytes of the mapping */
 };
 
 enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes)
@@ -69,7 +69,7 @@ void sim_host_forget(struct sim_context *context)
     }
 }
 
-long long sim_host_live(bool allocated, bool bytes)
+static long long host_live(bool allocated, bool bytes)
 {
     struct sim_range *range = sim_range_next(sim.hosts, 0);
     long long sum = 0;
@@ -81,6 +81,16 @@ long long sim_host_live(bool allocated, bool bytes)
         range = sim_range_next(sim.hosts, range->start + range->bytes);
     }
     return sum;
+}
+
+long long sim_host_registered(bool bytes)
+{
+    return host_live(false, bytes);
+}
+
+long long sim_host_allocated(bool bytes)
+{
+    return host_live(true, bytes);
 }
 
 /* ---- allocation ---- */
@@ -115,8 +125,10 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)
     host = calloc(1, sizeof *host);
     sim_lock();
     sim_context_work_end(context);
-    if (memory == MAP_FAILED || host == NULL || sim_range_overlap(sim.hosts, (uintptr_t)memory, bytes)) {
-        /* The overlap: a registration outlived its mapping, and the system used the address again. */
+    if (memory == MAP_FAILED || host == NULL ||
+        sim_range_overlap(sim.hosts, (uintptr_t)memory, bytes)) {
+        /* The overlap: a registration outlived its mapping, and the system used the address again.
+         */
         free(host);
         sim_unlock();
         if (memory != MAP_FAILED) {
@@ -135,7 +147,8 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* In the monitor, given up meanwhile. Waits for the work that may use the range, then removes it. */
+/* In the monitor, given up meanwhile. Waits for the work that may use the range, then removes it.
+ */
 static CUresult host_end(struct host *host)
 {
     struct sim_context *context = host->context;
@@ -168,7 +181,8 @@ CUresult cuMemFreeHost(void *address)
     }
     sim_lock();
     host = (struct host *)sim_range_find(sim.hosts, (uintptr_t)address);
-    if (host == NULL || !host->allocated || host->leaving || host->range.start != (uintptr_t)address) {
+    if (host == NULL || !host->allocated || host->leaving ||
+        host->range.start != (uintptr_t)address) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     return sim_leave(host_end(host));
@@ -208,7 +222,8 @@ static bool memory_is_there(uintptr_t start, size_t bytes, bool writable)
     return reached >= end;
 }
 
-/* In the monitor. The error for a new registration that meets a present one, or the driver's own memory. */
+/* In the monitor. The error for a new registration that meets a present one, or the driver's own
+ * memory. */
 static CUresult overlap_check(uintptr_t start, size_t bytes)
 {
     struct host *host = (struct host *)sim_range_overlap(sim.hosts, start, bytes);
@@ -221,8 +236,8 @@ static CUresult overlap_check(uintptr_t start, size_t bytes)
 
 CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 {
-    const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
-                           CU_MEMHOSTREGISTER_READ_ONLY;
+    const unsigned known =
+        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     uintptr_t start = (uintptr_t)address;
     struct sim_context *context;
     CUresult result = sim_enter_current(CALL_cuMemHostRegister_v2, &context);
@@ -257,7 +272,8 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
         host->range.bytes = bytes;
         host->context = context;
         /* As hardware tells them: all is mapped, and that it is read-only is not told. */
-        host->flags = (flags & ~(unsigned)CU_MEMHOSTREGISTER_READ_ONLY) | CU_MEMHOSTREGISTER_DEVICEMAP;
+        host->flags =
+            (flags & ~(unsigned)CU_MEMHOSTREGISTER_READ_ONLY) | CU_MEMHOSTREGISTER_DEVICEMAP;
         sim_range_insert(&sim.hosts, &host->range);
         host = NULL;
     }

@@ -78,10 +78,11 @@ long long sim_memory_live(bool bytes)
     return sum;
 }
 
-long long sim_memory_taken(void)
+long long sim_memory_taken(bool unused)
 {
     long long sum = 0;
 
+    (void)unused;
     for (int i = 0; i < SIM_MAX_DEVICES; i++) {
         sum += (long long)sim.devices[i].used;
     }

@@ -1,6 +1,6 @@
 /*
- * Modules and kernels. A module is PTX text, of which only the version and the names of its entries are
- * read. What a kernel does is a C function in the table below, found by the entry's name.
+ * Modules and kernels. A module is PTX text, of which only the version and the names of its entries
+ * are read. What a kernel does is a C function in the table below, found by the entry's name.
  */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -35,8 +35,8 @@ struct kernel {
     const char *name; /* of the PTX entry */
     /* Bytes of each parameter, in the order of the entry; 0 ends them. */
     unsigned char parameters[MAX_PARAMETERS + 1];
-    /* All blocks and threads at once, on the stream's thread. ILLEGAL_ADDRESS and the like break the
-     * context, as on hardware. */
+    /* All blocks and threads at once, on the stream's thread. ILLEGAL_ADDRESS and the like break
+     * the context, as on hardware. */
     CUresult (*run)(struct launch *launch);
 };
 
@@ -78,8 +78,71 @@ static CUresult kernel_fill(struct launch *launch)
     return CUDA_SUCCESS;
 }
 
+#define PERMUTE_DIMS 6
+
+/* What one side of cudriver_permute touches: its lowest byte, and how many from there. */
+static void permute_extent(const struct launch *launch, int first_stride, size_t item,
+                           uint64_t *low, uint64_t *bytes)
+{
+    *bytes = item;
+    for (int d = 0; d < PERMUTE_DIMS; d++) {
+        int64_t last = (int64_t)launch->parameters[3 + d].u64 - 1;
+        int64_t span = last * (int64_t)launch->parameters[first_stride + d].u64;
+        *low += span < 0 ? (uint64_t)span : 0;
+        *bytes += (uint64_t)(span < 0 ? -span : span);
+    }
+}
+
+/*
+ * cudriver_permute_N and cudriver_transpose_N, the copy engine's kernels: (destination, source,
+ * items, length of six dimensions, the destination's strides, the source's strides), N bytes an
+ * item.
+ */
+static CUresult kernel_permute(struct launch *launch)
+{
+    size_t item = (size_t)strtoul(strrchr(launch->kernel->name, '_') + 1, NULL, 10);
+    const int shape = 3, dst_stride = shape + PERMUTE_DIMS, src_stride = dst_stride + PERMUTE_DIMS;
+    uint64_t dst = launch->parameters[0].u64, src = launch->parameters[1].u64;
+    uint64_t dst_low = dst, src_low = src, dst_bytes, src_bytes;
+
+    permute_extent(launch, dst_stride, item, &dst_low, &dst_bytes);
+    permute_extent(launch, src_stride, item, &src_low, &src_bytes);
+    char *to = launch_memory(launch, dst_low, dst_bytes);
+    const char *from = launch_memory(launch, src_low, src_bytes);
+    if (to == NULL || from == NULL || dst % item != 0 || src % item != 0) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    to += dst - dst_low;
+    from += src - src_low;
+    for (uint64_t i = 0; i < launch->parameters[2].u64; i++) {
+        uint64_t rest = i;
+        int64_t a = 0, b = 0;
+        for (int d = PERMUTE_DIMS - 1; d >= 0; d--) {
+            uint64_t length = launch->parameters[shape + d].u64;
+            int64_t index = (int64_t)(rest % length);
+            a += index * (int64_t)launch->parameters[dst_stride + d].u64;
+            b += index * (int64_t)launch->parameters[src_stride + d].u64;
+            rest /= length;
+        }
+        memcpy(to + a, from + b, item);
+    }
+    return CUDA_SUCCESS;
+}
+
+#define PERMUTE {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}, kernel_permute
+
 static const struct kernel kernels[] = {
     {"cudriver_sim_fill", {8, 8, 1}, kernel_fill},
+    {"cudriver_permute_1", PERMUTE},
+    {"cudriver_permute_2", PERMUTE},
+    {"cudriver_permute_4", PERMUTE},
+    {"cudriver_permute_8", PERMUTE},
+    {"cudriver_permute_16", PERMUTE},
+    {"cudriver_transpose_1", PERMUTE},
+    {"cudriver_transpose_2", PERMUTE},
+    {"cudriver_transpose_4", PERMUTE},
+    {"cudriver_transpose_8", PERMUTE},
+    {"cudriver_transpose_16", PERMUTE},
 };
 
 /* ---- modules ---- */
@@ -92,9 +155,9 @@ struct module {
 
 struct function {
     struct sim_object object;
-    struct module *module; /* borrowed: the function goes with it */
+    struct module *module;       /* borrowed: the function goes with it */
     const struct kernel *kernel; /* NULL: the simulator cannot run it */
-    char *name; /* owned */
+    char *name;                  /* owned */
 };
 
 /* Past white space and comments. */
@@ -249,10 +312,11 @@ void sim_module_forget(struct sim_context *context)
     }
 }
 
-long long sim_module_live(void)
+long long sim_module_live(bool unused)
 {
     long long count = 0;
 
+    (void)unused;
     for (uint32_t i = 0; i < sim_object_slots(KIND_MODULE); i++) {
         count += sim_object_at(KIND_MODULE, i) != NULL;
     }

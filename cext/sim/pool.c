@@ -1,10 +1,10 @@
 /*
  * Pools: memory allocated and freed in stream order.
  *
- * A freed block stays with its pool. It serves again, for the same rounded size, on the stream that freed
- * it at once, and on another when the first has passed the free; when the device has nothing else left, by
- * making the new stream wait for the old. What a pool holds beyond its threshold goes back to the device
- * when a program waits for a stream, an event or the context.
+ * A freed block stays with its pool. It serves again, for the same rounded size, on the stream that
+ * freed it at once, and on another when the first has passed the free; when the device has nothing
+ * else left, by making the new stream wait for the old. What a pool holds beyond its threshold goes
+ * back to the device when a program waits for a stream, an event or the context.
  */
 #include "sim.h"
 
@@ -14,7 +14,7 @@
 struct sim_pool {
     struct sim_object object;
     int device;
-    unsigned peers; /* a bit per device that may use its memory */
+    unsigned peers;   /* a bit per device that may use its memory */
     size_t max_bytes; /* 0: no limit */
     uint64_t threshold;
     int follow_events, opportunistic, internal;
@@ -68,8 +68,8 @@ static bool block_is_passed(const struct sim_block *block)
 
 /* ---- giving back ---- */
 
-/* In the monitor, given up meanwhile. Gives free blocks back until at most `keep` bytes are reserved.
- * The caller holds the pool. True where some went. */
+/* In the monitor, given up meanwhile. Gives free blocks back until at most `keep` bytes are
+ * reserved. The caller holds the pool. True where some went. */
 static bool pool_trim(struct sim_pool *pool, uint64_t keep)
 {
     struct sim_block *block = pool->free;
@@ -128,10 +128,11 @@ bool sim_pool_release_unused(int device)
     return pools_trim(device, true);
 }
 
-long long sim_pool_live(void)
+long long sim_pool_live(bool unused)
 {
     long long count = 0;
 
+    (void)unused;
     for (uint32_t i = 0; i < sim_object_slots(KIND_POOL); i++) {
         count += sim_object_at(KIND_POOL, i) != NULL;
     }
@@ -140,7 +141,8 @@ long long sim_pool_live(void)
 
 /* ---- pools ---- */
 
-/* Begins a call about a pool; on success the monitor is held. Pools belong to devices: no context. */
+/* Begins a call about a pool; on success the monitor is held. Pools belong to devices: no context.
+ */
 static CUresult pool_enter(enum sim_call call, CUmemoryPool handle, struct sim_pool **pool)
 {
     CUresult result = sim_enter(call);
@@ -243,7 +245,8 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* Hardware reserves in large pieces; here only the figure does, so that small memories can be tested. */
+/* Hardware reserves in large pieces; here only the figure does, so that small memories can be
+ * tested. */
 static uint64_t reserved_chunks(uint64_t bytes)
 {
     const uint64_t chunk = (uint64_t)32 << 20;
@@ -389,7 +392,8 @@ static struct pool_op *pool_op_new(struct sim_block *block, size_t bytes)
     return step;
 }
 
-/* A free block of that size for `stream`; `depend` takes any, which the stream must then wait for. */
+/* A free block of that size for `stream`; `depend` takes any, which the stream must then wait for.
+ */
 static struct sim_block *pool_find(struct sim_pool *pool, size_t bytes, struct sim_stream *stream,
                                    bool depend)
 {
@@ -433,7 +437,8 @@ static CUresult pool_grow(struct sim_pool *pool, size_t bytes, struct sim_block 
     return CUDA_SUCCESS;
 }
 
-/* In the monitor, given up meanwhile. Gives the program a block and puts the allocation on the stream. */
+/* In the monitor, given up meanwhile. Gives the program a block and puts the allocation on the
+ * stream. */
 static CUresult pool_take(struct sim_pool *pool, size_t bytes, struct sim_stream *stream,
                           CUdeviceptr *address)
 {
@@ -535,7 +540,8 @@ void sim_pool_free_now(struct sim_block *block, size_t asked)
     sim_object_drop(pool);
 }
 
-/* Memory of cuMemAlloc freed in stream order: it is the device's again when the stream gets there. */
+/* Memory of cuMemAlloc freed in stream order: it is the device's again when the stream gets there.
+ */
 struct give_op {
     struct sim_op op;
     struct sim_block *block;

@@ -1,7 +1,8 @@
 /* Sets of address ranges as treaps: expected depth logarithmic, whatever the order of insertion. */
 #include "sim.h"
 
-/* A cheap mix of the address gives the weights: deterministic, and no order of addresses defeats it. */
+/* A cheap mix of the address gives the weights: deterministic, and no order of addresses defeats
+ * it. */
 static unsigned range_weight(uintptr_t start)
 {
     uint64_t mixed = (uint64_t)start * 0x9E3779B97F4A7C15ull;

@@ -1,13 +1,13 @@
 /*
  * A device's address space.
  *
- * Addresses come from a region that is reserved and never accessible: a device pointer that is used as
- * a host pointer faults, and none is ever a host address. What they stand for lies in a second region,
- * at the same offsets, made accessible as the first fit reaches it.
+ * Addresses come from a region that is reserved and never accessible: a device pointer that is used
+ * as a host pointer faults, and none is ever a host address. What they stand for lies in a second
+ * region, at the same offsets, made accessible as the first fit reaches it.
  *
- * Memory that is not allocated always holds poison. The second region is a private mapping of a small
- * file of poison, over and over, so that it costs nothing until written, and giving pages back to the
- * system brings the poison back.
+ * Memory that is not allocated always holds poison. The second region is a private mapping of a
+ * small file of poison, over and over, so that it costs nothing until written, and giving pages
+ * back to the system brings the poison back.
  */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -17,8 +17,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GRANULE ((size_t)512)       /* sizes and addresses are multiples of it */
-#define STEP ((size_t)32 << 20)     /* by which the second region is made accessible */
+#define GRANULE ((size_t)512)   /* sizes and addresses are multiples of it */
+#define STEP ((size_t)32 << 20) /* by which the second region is made accessible */
 #define POISON_FILE ((size_t)4 << 20)
 #define LEAST_REGION ((size_t)64 << 30)
 #define RETURN_PAGES ((size_t)256 << 10) /* larger blocks go back to the system when freed */
@@ -62,7 +62,8 @@ static CUresult region_reserve(struct sim_device *device)
     }
     bytes = (bytes + STEP - 1) / STEP * STEP;
     for (; bytes >= STEP; bytes = bytes / 2 / STEP * STEP) {
-        addresses = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        addresses =
+            mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (addresses == MAP_FAILED) {
             continue;
         }

@@ -51,23 +51,29 @@ void sim_mark_callback(bool inside)
 
 /* ---- fork and exit ---- */
 
+/* A fork happens with all locks free, so that the child can read what it inherits. */
 static void fork_prepare(void)
 {
+    pthread_mutex_lock(&init_lock);
+    sim_fault_lock();
     sim_lock();
 }
 
 static void fork_parent(void)
 {
     sim_unlock();
+    sim_fault_unlock();
+    pthread_mutex_unlock(&init_lock);
 }
 
-/* The child has neither the workers nor a right to the device. Its copy of the state stays readable. */
+/* The child has neither the workers nor a right to the device. Its copy of the state stays
+ * readable. */
 static void fork_child(void)
 {
     if (sim_is_initialised()) {
         atomic_store(&forked, true);
     }
-    sim_unlock();
+    fork_parent();
 }
 
 __attribute__((constructor)) static void watch_forks(void)
@@ -75,7 +81,8 @@ __attribute__((constructor)) static void watch_forks(void)
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
-/* At exit, for a driver in use. What a program registers with atexit before cuInit runs after this. */
+/* At exit, for a driver in use. What a program registers with atexit before cuInit runs after this.
+ */
 static void shut_down(void)
 {
     if (!atomic_exchange(&down, true) && !atomic_load(&forked)) {
@@ -131,7 +138,8 @@ CUresult sim_enter(enum sim_call call)
         return CUDA_ERROR_STUB_LIBRARY;
     }
     if (sim_call_since(call) > atomic_load_explicit(&sim_knobs.version, memory_order_relaxed)) {
-        return CUDA_ERROR_NOT_SUPPORTED; /* a real driver of that age lacks the function altogether */
+        return CUDA_ERROR_NOT_SUPPORTED; /* a real driver of that age lacks the function altogether
+                                          */
     }
     if (in_callback && !call_is_permitted_inside(call)) {
         return CUDA_ERROR_NOT_PERMITTED;
@@ -170,9 +178,9 @@ CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
 /* ---- handles ---- */
 
 /*
- * A handle: bits 56-62 the kind (from 0x51 on, which is no canonical address: whoever dereferences one
- * faults), 24-55 the slot's generation, 0-23 its index. Slots are reused oldest first, so that a stale
- * handle stays stale for long.
+ * A handle: bits 56-62 the kind (from 0x51 on, which is no canonical address: whoever dereferences
+ * one faults), 24-55 the slot's generation, 0-23 its index. Slots are reused oldest first, so that
+ * a stale handle stays stale for long.
  */
 struct slot {
     struct sim_object *object; /* NULL: free */

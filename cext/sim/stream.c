@@ -1,10 +1,11 @@
 /*
- * Streams: queues of operations, each with a thread of its own that starts with the first operation and
- * sleeps while there is none.
+ * Streams: queues of operations, each with a thread of its own that starts with the first operation
+ * and sleeps while there is none.
  *
- * An operation starts when those before it in its stream are done, and the points in other streams that
- * it waits for are passed. The NULL stream takes turns with the blocking streams of its context: what is
- * put on it comes after all that they were given before, and what they are given later comes after it.
+ * An operation starts when those before it in its stream are done, and the points in other streams
+ * that it waits for are passed. The NULL stream takes turns with the blocking streams of its
+ * context: what is put on it comes after all that they were given before, and what they are given
+ * later comes after it.
  */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -16,8 +17,9 @@
 #include <time.h>
 
 #define GREATEST_PRIORITY (-5)
-#define SLEEP_SLICE_NS 10000000ull /* how soon a sleeping operation notices the end of the process */
-#define LEAVE_SECONDS 2            /* at exit, for workers to leave */
+#define SLEEP_SLICE_NS \
+    10000000ull         /* how soon a sleeping operation notices the end of the process */
+#define LEAVE_SECONDS 2 /* at exit, for workers to leave */
 
 /* ---- points to wait for ---- */
 
@@ -72,8 +74,8 @@ static bool comes_after(const struct sim_stream *stream, const struct sim_stream
 {
     const struct sim_stream *legacy = stream->context->legacy;
 
-    return stream != other && ((stream == legacy && other->blocking) ||
-                               (other == legacy && stream->blocking));
+    return stream != other &&
+           ((stream == legacy && other->blocking) || (other == legacy && stream->blocking));
 }
 
 CUresult sim_stream_turn(const struct sim_stream *stream, struct sim_waits *waits)
@@ -271,7 +273,8 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-/* In the monitor. Starts the stream's thread where it has none. Signals are the program's threads'. */
+/* In the monitor. Starts the stream's thread where it has none. Signals are the program's threads'.
+ */
 static CUresult worker_start(struct sim_stream *stream)
 {
     pthread_attr_t attributes;
@@ -428,7 +431,8 @@ static struct sim_stream *stream_new(struct sim_context *context)
     return stream;
 }
 
-/* The handle is gone; the work goes on, and the context's list keeps the stream until it is done. */
+/* The handle is gone; the work goes on, and the context's list keeps the stream until it is done.
+ */
 static void stream_close(struct sim_stream *stream)
 {
     stream->closing = true;
@@ -470,8 +474,8 @@ long long sim_stream_live(bool pending)
     return sum;
 }
 
-static CUresult implicit_stream(struct sim_context *context, struct sim_stream **place, bool blocking,
-                                struct sim_stream **stream)
+static CUresult implicit_stream(struct sim_context *context, struct sim_stream **place,
+                                bool blocking, struct sim_stream **stream)
 {
     if (*place == NULL) {
         *place = stream_new(context);
@@ -585,7 +589,8 @@ CUresult cuStreamQuery(CUstream handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (stream->done < stream->issued || (stream == stream->context->legacy && !turn_has_come(stream))) {
+    if (stream->done < stream->issued ||
+        (stream == stream->context->legacy && !turn_has_come(stream))) {
         return sim_leave(CUDA_ERROR_NOT_READY);
     }
     return sim_leave(CUDA_SUCCESS);

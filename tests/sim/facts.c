@@ -1,12 +1,14 @@
 /*
- * What a driver answers, one fact a line: "group.fact answer". Run on a real driver it records, run on the
- * simulated one it shows where that differs.
+ * What a driver answers, one fact a line: "group.fact answer". Run on a real driver it records, run
+ * on the simulated one it shows where that differs.
  *
- *   facts LIBRARY GROUP     a group of facts in a fresh process, since some end badly on some drivers
- *   facts                   the groups' names
+ *   facts LIBRARY GROUP     a group of facts in a fresh process, since some end badly on some
+ * drivers facts                   the groups' names
  *
- * An answer is an error code, a number, or "waits"/"returns" for calls that may wait for work in a stream.
- * Work is held up by cuStreamWaitValue32 on page-locked memory, which every driver can do.
+ * An answer is an error code, a number, or "waits"/"returns" for calls that may wait for work in a
+ * stream. Work is held up by cuStreamWaitValue32 on page-locked memory for FACTS_PATIENCE_MS
+ * milliseconds (300): a call that returns only then has waited. On a busy machine more patience may
+ * be needed.
  */
 #define _GNU_SOURCE
 #include "cuda_abi.h"
@@ -68,14 +70,6 @@ static void sleep_ms(long ms)
     nanosleep(&pause, NULL);
 }
 
-static double now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 /* ---- holding a stream up ---- */
 
 static atomic_uint *gate;
@@ -104,25 +98,25 @@ static void gate_open(void)
 
 static void *open_later(void *unused)
 {
+    const char *patience = getenv("FACTS_PATIENCE_MS");
+
     (void)unused;
-    sleep_ms(300);
+    sleep_ms(patience != NULL ? atol(patience) : 300);
     gate_open();
     return NULL;
 }
 
-static double gate_began;
 static pthread_t gate_thread;
 
 /* Between these two a call is made: did it last until the gate opened? */
 static void timed_begin(void)
 {
-    gate_began = now();
     pthread_create(&gate_thread, NULL, open_later, NULL);
 }
 
 static void timed_end(const char *name, CUresult result)
 {
-    bool waited = now() - gate_began > 0.2;
+    bool waited = atomic_load(gate) == gate_value;
 
     pthread_join(gate_thread, NULL);
     printf("%s.%s %d %s\n", group, name, (int)result, waited ? "waits" : "returns");
@@ -490,7 +484,8 @@ static void memory(void)
     fact("copy_back_beyond", cu.cuMemcpyDtoH_v2(buffer, p + 4096 - 1, 2));
     fact("copy_to_null", cu.cuMemcpyHtoD_v2(0, buffer, 16));
     fact("copy_to_garbage", cu.cuMemcpyHtoD_v2(0x1234560, buffer, 16));
-    fact("copy_to_host_address", cu.cuMemcpyHtoD_v2((CUdeviceptr)(uintptr_t)buffer, buffer + 64, 16));
+    fact("copy_to_host_address",
+         cu.cuMemcpyHtoD_v2((CUdeviceptr)(uintptr_t)buffer, buffer + 64, 16));
     MUST(cu.cuMemAlloc_v2(&q, 4096));
     fact("between", cu.cuMemcpyDtoD_v2(q, p, 4096));
     fact("between_beyond", cu.cuMemcpyDtoD_v2(q, p + 1, 4096));
@@ -555,9 +550,9 @@ static void attribute(const char *name, CUdeviceptr address, CUpointer_attribute
         snprintf(text, sizeof text, "%s_%d_is", name, (int)which);
         fact(text, (int)(value[0] & 0xFF));
     }
-    if (result == CUDA_SUCCESS &&
-        (which == CU_POINTER_ATTRIBUTE_DEVICE_POINTER || which == CU_POINTER_ATTRIBUTE_HOST_POINTER ||
-         which == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)) {
+    if (result == CUDA_SUCCESS && (which == CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
+                                   which == CU_POINTER_ATTRIBUTE_HOST_POINTER ||
+                                   which == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)) {
         snprintf(text, sizeof text, "%s_%d_offset", name, (int)which);
         fact(text, value[0] == 0 ? -1 : (long long)(address - value[0]));
     }
@@ -621,8 +616,8 @@ static void pointers(void)
     attribute("freed", p, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 }
 
-static CUresult try2d(CUdeviceptr dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
-                      size_t height, size_t x, bool asynchronous)
+static CUresult try2d(CUdeviceptr dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                      size_t width, size_t height, size_t x, bool asynchronous)
 {
     CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
                           .srcHost = src,
@@ -691,7 +686,8 @@ static void hostreg(void)
     fact("device_pointer_inner", cu.cuMemHostGetDevicePointer_v2(&device, m + 20, 0));
     fact("device_pointer_beside", cu.cuMemHostGetDevicePointer_v2(&device, m + 4096, 0));
     fact("device_pointer_flags", cu.cuMemHostGetDevicePointer_v2(&device, m + 16, 1));
-    MUST(cu.cuMemHostRegister_v2(m + 8192, 4096, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    MUST(cu.cuMemHostRegister_v2(m + 8192, 4096,
+                                 CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
     MUST(cu.cuMemHostGetFlags(&flags, m + 8192));
     fact("flags_of_3", flags);
     fact("free_host_registered", cu.cuMemFreeHost(m + 8192));
@@ -779,7 +775,7 @@ static void shapes(void)
     MUST(cu.cuMemAlloc_v2(&p, 65536));
     for (int async = 0; async < 2; async++) {
         char name[64];
-#define TRY(what, ...) \
+#define TRY(what, ...)                                                         \
     snprintf(name, sizeof name, "%s_%s", what, async ? "async" : "unaligned"); \
     fact(name, try2d(__VA_ARGS__, async));
         TRY("fine", p, 64, buffer, 96, 32, 8, 0)
@@ -890,7 +886,8 @@ static void streams_events(void)
     fact("elsewhere_record_own", cu.cuEventRecord(ea, sa));
     fact("elsewhere_record_mixed", cu.cuEventRecord(ea, sb));
     fact("elsewhere_wait", cu.cuStreamWaitEvent(sb, ea, 0));
-    fact("elsewhere_event_query", cu.cuEventQuery(ea) == CUDA_ERROR_NOT_READY ? 0 : cu.cuEventQuery(ea));
+    fact("elsewhere_event_query",
+         cu.cuEventQuery(ea) == CUDA_ERROR_NOT_READY ? 0 : cu.cuEventQuery(ea));
     fact("elsewhere_event_synchronize", cu.cuEventSynchronize(ea));
     fact("elsewhere_priority", cu.cuStreamGetPriority(sa, (int *)&ms));
     MUST(cu.cuEventCreate(&timeless, 0));
@@ -918,7 +915,8 @@ static void streams_events(void)
     fact("nowhere_synchronize", cu.cuStreamSynchronize(sa));
     fact("nowhere_copy", cu.cuMemcpyHtoDAsync_v2(p, host, 4096, sa));
     fact("nowhere_record", cu.cuEventRecord(ea, sa));
-    fact("nowhere_event_query", cu.cuEventQuery(ea) == CUDA_ERROR_NOT_READY ? 0 : cu.cuEventQuery(ea));
+    fact("nowhere_event_query",
+         cu.cuEventQuery(ea) == CUDA_ERROR_NOT_READY ? 0 : cu.cuEventQuery(ea));
     fact("nowhere_event_synchronize", cu.cuEventSynchronize(ea));
     fact("nowhere_wait", cu.cuStreamWaitEvent(sb, ea, 0));
     fact("nowhere_event_destroy", cu.cuEventDestroy_v2(eb));
@@ -1039,8 +1037,8 @@ static void waiting(void)
     MUST(cu.cuCtxSynchronize());
 
 #define TIMED(name, stream, call) \
-    gate_close(stream); \
-    timed_begin(); \
+    gate_close(stream);           \
+    timed_begin();                \
     timed_end(name, call);
     TIMED("sync_null_behind_blocking", blocking, cu.cuStreamSynchronize(NULL))
     TIMED("sync_null_beside_free", free_stream, cu.cuStreamSynchronize(NULL))
@@ -1053,8 +1051,10 @@ static void waiting(void)
     TIMED("async_64k_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, 65536, free_stream))
     TIMED("async_64k1_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, 65537, free_stream))
     TIMED("async_1m_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, 1 << 20, free_stream))
-    TIMED("async_1m1_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, (1 << 20) + 1, free_stream))
-    TIMED("async_1536k_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, 1536 << 10, free_stream))
+    TIMED("async_1m1_pageable", free_stream,
+          cu.cuMemcpyHtoDAsync_v2(p, plain, (1 << 20) + 1, free_stream))
+    TIMED("async_1536k_pageable", free_stream,
+          cu.cuMemcpyHtoDAsync_v2(p, plain, 1536 << 10, free_stream))
     TIMED("async_2m_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, 2 << 20, free_stream))
     TIMED("async_3m_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, 3 << 20, free_stream))
     TIMED("async_4m_pageable", free_stream, cu.cuMemcpyHtoDAsync_v2(p, plain, big, free_stream))
@@ -1109,6 +1109,7 @@ static void waiting(void)
     gate_close(free_stream);
     timed_begin();
     timed_end("context_destroy", cu.cuCtxDestroy_v2(got));
+    free(plain);
 }
 
 struct inside {
@@ -1162,7 +1163,8 @@ static void values(void)
     MUST(cu.cuMemHostRegister_v2(registered, 4096, 0));
     fact("write_device", cu.cuStreamWriteValue32_v2(stream, p, 5, 0));
     fact("wait_device", cu.cuStreamWaitValue32_v2(stream, p, 5, CU_STREAM_WAIT_VALUE_EQ));
-    fact("write_registered", cu.cuStreamWriteValue32_v2(stream, (CUdeviceptr)(uintptr_t)registered, 5, 0));
+    fact("write_registered",
+         cu.cuStreamWriteValue32_v2(stream, (CUdeviceptr)(uintptr_t)registered, 5, 0));
     fact("wait_plain", cu.cuStreamWaitValue32_v2(stream, (CUdeviceptr)(uintptr_t)plain, 0, 0));
     fact("wait_odd", cu.cuStreamWaitValue32_v2(stream, p + 2, 0, 0));
     fact("wait_flags", cu.cuStreamWaitValue32_v2(stream, p, 0, 0x10));
@@ -1208,7 +1210,8 @@ static void pools(void)
     }
     fact("attribute_unknown", cu.cuMemPoolGetAttribute(pool, (CUmemPool_attribute)99, &value));
     value = 1 << 20;
-    fact("threshold_set", cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value));
+    fact("threshold_set",
+         cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value));
     value = 5;
     fact("high_set_5", cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value));
     value = 0;
@@ -1282,28 +1285,29 @@ static void pool_outlives(void)
 }
 
 /* cudriver_sim_fill(destination, bytes, value): the kernel that the simulator knows, in PTX. */
-static const char fill_ptx[] = ".version 7.0\n"
-                               ".target sm_50\n"
-                               ".address_size 64\n"
-                               ".visible .entry cudriver_sim_fill(.param .u64 destination, .param .u64 "
-                               "bytes, .param .u8 value)\n"
-                               "{\n"
-                               "    .reg .pred %p<2>;\n"
-                               "    .reg .b16 %rs<2>;\n"
-                               "    .reg .b64 %rd<4>;\n"
-                               "    ld.param.u64 %rd1, [destination];\n"
-                               "    ld.param.u64 %rd2, [bytes];\n"
-                               "    ld.param.u8 %rs1, [value];\n"
-                               "    add.u64 %rd3, %rd1, %rd2;\n"
-                               "LOOP:\n"
-                               "    setp.ge.u64 %p1, %rd1, %rd3;\n"
-                               "    @%p1 bra END;\n"
-                               "    st.global.u8 [%rd1], %rs1;\n"
-                               "    add.u64 %rd1, %rd1, 1;\n"
-                               "    bra LOOP;\n"
-                               "END:\n"
-                               "    ret;\n"
-                               "}\n";
+static const char fill_ptx[] =
+    ".version 7.0\n"
+    ".target sm_50\n"
+    ".address_size 64\n"
+    ".visible .entry cudriver_sim_fill(.param .u64 destination, .param .u64 "
+    "bytes, .param .u8 value)\n"
+    "{\n"
+    "    .reg .pred %p<2>;\n"
+    "    .reg .b16 %rs<2>;\n"
+    "    .reg .b64 %rd<4>;\n"
+    "    ld.param.u64 %rd1, [destination];\n"
+    "    ld.param.u64 %rd2, [bytes];\n"
+    "    ld.param.u8 %rs1, [value];\n"
+    "    add.u64 %rd3, %rd1, %rd2;\n"
+    "LOOP:\n"
+    "    setp.ge.u64 %p1, %rd1, %rd3;\n"
+    "    @%p1 bra END;\n"
+    "    st.global.u8 [%rd1], %rs1;\n"
+    "    add.u64 %rd1, %rd1, 1;\n"
+    "    bra LOOP;\n"
+    "END:\n"
+    "    ret;\n"
+    "}\n";
 
 static CUfunction fill_function(void)
 {
@@ -1337,12 +1341,15 @@ static void modules(void)
     fact("empty", cu.cuModuleLoadDataEx(&module, "", 0, NULL, NULL));
     fact("null", cu.cuModuleLoadDataEx(&module, NULL, 0, NULL, NULL));
     fact("version_only", cu.cuModuleLoadDataEx(&module, ".version 7.0\n", 0, NULL, NULL));
-    fact("version_99", cu.cuModuleLoadDataEx(
-                           &module, ".version 99.9\n.target sm_50\n.address_size 64\n", 0, NULL, NULL));
-    fact("syntax", cu.cuModuleLoadDataEx(
-                       &module, ".version 7.0\n.target sm_50\n.address_size 64\nnonsense;\n", 0, NULL, NULL));
+    fact("version_99",
+         cu.cuModuleLoadDataEx(&module, ".version 99.9\n.target sm_50\n.address_size 64\n", 0, NULL,
+                               NULL));
+    fact("syntax",
+         cu.cuModuleLoadDataEx(
+             &module, ".version 7.0\n.target sm_50\n.address_size 64\nnonsense;\n", 0, NULL, NULL));
     fact("comment_first",
-         cu.cuModuleLoadDataEx(&module, "// comment\n.version 7.0\n.target sm_50\n.address_size 64\n", 0,
+         cu.cuModuleLoadDataEx(&module,
+                               "// comment\n.version 7.0\n.target sm_50\n.address_size 64\n", 0,
                                NULL, NULL));
     fact("load", cu.cuModuleLoadDataEx(&module, fill_ptx, 0, NULL, NULL));
     fact("function", cu.cuModuleGetFunction(&function, module, "cudriver_sim_fill"));
@@ -1471,9 +1478,10 @@ static void batches(void)
         dsts[i] = p + 64 * (CUdeviceptr)i;
         srcs[i] = (CUdeviceptr)(uintptr_t)host + 64 * (CUdeviceptr)i;
     }
-#define BATCH(name, count, attr_count, stream_) \
-    failed = 77; \
-    fact(name, cu.cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, indices, attr_count, &failed, stream_)); \
+#define BATCH(name, count, attr_count, stream_)                                            \
+    failed = 77;                                                                           \
+    fact(name, cu.cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, indices, attr_count, \
+                                     &failed, stream_));                                   \
     fact(name "_failed", (long long)failed);
     BATCH("fine", 2, 1, stream)
     BATCH("two_attributes", 2, 2, stream)
@@ -1503,7 +1511,8 @@ static void batches(void)
     fact("synchronize", cu.cuCtxSynchronize());
     if (cu.cuMemcpyBatchAsync_v2 != NULL) {
         fact("v2", cu.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, 2, attrs, indices, 1, stream));
-        fact("v2_null_stream", cu.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, 2, attrs, indices, 1, NULL));
+        fact("v2_null_stream",
+             cu.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, 2, attrs, indices, 1, NULL));
         fact("synchronize_v2", cu.cuCtxSynchronize());
     }
 }

@@ -1,0 +1,128 @@
+"""The simulated driver by itself: builds it, and calls it by ctypes, without the extension."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CEXT = ROOT / "cext"
+PROGRAMS = ROOT / "tests" / "sim"
+ASAN_UBSAN = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+)
+TSAN = ("-fsanitize=thread", "-fno-omit-frame-pointer")
+
+marks = [
+    pytest.mark.skipif(
+        bool(os.environ.get("CUDRIVER_TEST_SANITIZER")),
+        reason="these programs are built with sanitizers of their own: make test",
+    ),
+    pytest.mark.skipif(not (CEXT / "sim").is_dir(), reason="no C sources beside the tests"),
+]
+
+
+def compiler() -> list[str]:
+    command = os.environ.get("CC", "cc").split()
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no C compiler ({command[0]})")
+    return command
+
+
+def compile_c(output: Path, sources: list[Path], *arguments: str) -> Path:
+    command = [*compiler(), "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-iquote", str(CEXT)]
+    command += [*arguments, "-o", str(output), *map(str, sources), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def build_library(folder: Path, *arguments: str) -> Path:
+    """The simulated driver as setup.py makes it; an own file, so with globals of its own."""
+    flags = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", *arguments)
+    return compile_c(folder / "libsim.so", sorted((CEXT / "sim").glob("*.c")), *flags)
+
+
+def environment(**knobs: object) -> dict[str, str]:
+    """The environment without the suite's own knobs, and with `knobs`: LATENCY_US=5."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("CUDRIVER_SIM_")}
+    return kept | {f"CUDRIVER_SIM_{name}": str(value) for name, value in knobs.items()}
+
+
+def function_names() -> list[str]:
+    text = (CEXT / "cuda_abi.h").read_text()
+    return re.findall(r"^    X\((cu\w+), \(", text, re.MULTILINE)
+
+
+def parameter_count(function: str) -> int:
+    text = (CEXT / "cuda_abi.h").read_text()
+    found = re.search(rf"X\({function}, \(([^)]*)\)", text)
+    assert found is not None
+    return 0 if found[1] == "void" else found[1].count(",") + 1
+
+
+class Driver:
+    """The library's functions by name; results as numbers. Integers are passed as 64-bit words."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.library = ctypes.CDLL(str(path))
+        self.library.cudriver_sim_live.restype = ctypes.c_longlong
+        self.library.cudriver_sim_call_count.restype = ctypes.c_longlong
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.library, name)
+
+        def call(*arguments: object) -> int:
+            return int(function(*[self._word(a) for a in arguments]))
+
+        return call
+
+    @staticmethod
+    def _word(value: object) -> object:
+        if isinstance(value, int):
+            return ctypes.c_uint64(value & (1 << 64) - 1)
+        return value.encode() if isinstance(value, str) else value
+
+    def live(self, what: str) -> int:
+        return int(self.library.cudriver_sim_live(what.encode()))
+
+    def make(self, function: str, *arguments: object) -> int:
+        """Calls a function whose first parameter receives a handle or an address; gives that."""
+        value = ctypes.c_uint64(0)
+        result = getattr(self, function)(ctypes.byref(value), *arguments)
+        assert result == 0, f"{function} answered {result}"
+        return value.value
+
+    def context(self, flags: int = 0, device: int = 0) -> int:
+        assert self.cuInit(0) == 0
+        return self.make("cuCtxCreate_v2", flags, device)
+
+    def host(self, data: bytes) -> int:
+        """Page-locked memory with `data` in it."""
+        address = self.make("cuMemHostAlloc", len(data), 0)
+        ctypes.memmove(address, data, len(data))
+        return address
+
+    def read(self, address: int, size: int) -> bytes:
+        """Device memory, by a blocking copy."""
+        buffer = ctypes.create_string_buffer(size)
+        result = self.cuMemcpyDtoH_v2(buffer, address, size)
+        assert result == 0, f"cuMemcpyDtoH answered {result}"
+        return buffer.raw
+
+    def pool(self, device: int = 0, max_size: int = 0) -> int:
+        properties = (ctypes.c_uint64 * 11)()
+        properties[0] = 1  # pinned; no handles
+        properties[1] = 1 | device << 32  # a device's
+        properties[3] = max_size
+        return self.make("cuMemPoolCreate", properties)

@@ -1,0 +1,91 @@
+"""The simulated driver against hardware: the same questions, the answers that an H200 gave.
+
+tests/sim/facts.c asks; tests/sim/facts-*.txt are its lines from a real driver, as printed. Left out
+there: the groups `stale_*` and `batch_garbage`, which end in a crash on hardware or answer this and
+that (the simulator must answer with an error), and the values of the device's attributes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import simkit
+
+pytestmark = simkit.marks
+
+RECORDED = simkit.PROGRAMS / "facts-580.159.04-h200.txt"
+
+# What the simulator answers otherwise, and why.
+DIFFERENT = {
+    "modules.syntax 0": "it reads the header and the entries of PTX, not the instructions",
+}
+STALE = ("stale_push", "stale_set", "stale_destroy", "stale_id", "stale_event")
+STALE_STREAM = ("stale_stream_query", "stale_stream_copy", "stale_stream_destroy")
+
+
+def recorded() -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for line in RECORDED.read_text().splitlines():
+        groups.setdefault(line.partition(".")[0], []).append(line)
+    return groups
+
+
+GROUPS = recorded()
+Ask = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    folder = tmp_path_factory.mktemp("facts")
+    program = simkit.compile_c(folder / "facts", [simkit.PROGRAMS / "facts.c"], "-std=gnu11", "-O1")
+    library = simkit.build_library(folder)
+
+    def run(group: str, patience: int = 300) -> list[str]:
+        environment = simkit.environment() | {"FACTS_PATIENCE_MS": str(patience)}
+        done = subprocess.run(
+            [program, library, group], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{group} ended with {done.returncode}: {done.stderr}"
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_every_group_is_known(tmp_path: Path) -> None:
+    program = simkit.compile_c(
+        tmp_path / "facts", [simkit.PROGRAMS / "facts.c"], "-std=gnu11", "-O1"
+    )
+    printed = set(subprocess.run([program], capture_output=True, text=True).stdout.split())
+    assert printed == {*GROUPS, *STALE, *STALE_STREAM, "batch_garbage", "device_attributes"}
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS))
+def test_answers_as_hardware_does(ask: Ask, group: str) -> None:
+    expected = set(GROUPS[group])
+    seen = {line for line in ask(group) if line not in DIFFERENT}
+    if group == "waiting" and not seen <= expected:
+        seen = set(
+            ask(group, patience=4000)
+        )  # a busy machine: what looks like waiting was slowness
+    assert seen - expected == set()
+    assert {line.split()[0] for line in expected - seen} <= {d.split()[0] for d in DIFFERENT}
+
+
+@pytest.mark.parametrize("group", [*STALE, *STALE_STREAM])
+def test_stale_handles_give_errors(ask: Ask, group: str) -> None:
+    answers = [int(line.split()[1]) for line in ask(group)]
+    assert answers
+    assert set(answers) <= {400, 709}
+
+
+def test_every_attribute_has_a_value(ask: Ask) -> None:
+    lines = ask("device_attributes")
+    values = [line for line in lines if ".value_" in line]
+    assert len(values) == 147
+    assert [line for line in lines if "refused" in line] == [
+        f"device_attributes.refused_{i} 1" for i in (148, 149, 150)
+    ]

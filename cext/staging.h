@@ -154,9 +154,12 @@ void cudriver_staging_trim(void);
  * dropped. May block. */
 void cudriver_staging_forget_context(CUcontext context);
 
-/* At exit: copies under way are stopped, their streams let go, the threads ended, everything given
- * back. Returns false where that took longer than `milliseconds`; what is left is left alone.
- * Copies answer DEINITIALIZED from then on. May block. */
+/*
+ * At exit: copies under way are stopped, their streams let go, the threads ended, streams and slots
+ * given back; kernels and scratch memory go with the process (after cudriver_staging_trim there are
+ * none). Returns false where that took longer than `milliseconds`; what is left is left alone.
+ * Copies answer DEINITIALIZED from then on. May block.
+ */
 bool cudriver_staging_shutdown(unsigned milliseconds);
 
 #endif

@@ -130,7 +130,7 @@ void staging_transfer_tell(struct cudriver_staging_transfer *transfer)
     CUresult result;
 
     staging_lock();
-    tell = transfer->host_pending == 0 && !transfer->told;
+    tell = transfer->host_pending == 0 && !transfer->told && !transfer->making;
     transfer->told |= tell;
     result = transfer->result;
     staging_unlock();
@@ -421,6 +421,8 @@ static CUresult kernels_get(struct staging_place *place, const struct staging_pl
     return CUDA_SUCCESS;
 }
 
+#define SCRATCH_LEAST ((size_t)1 << 20)
+
 void staging_scratch_free(struct staging_scratch *scratch)
 {
     while (scratch != NULL) {
@@ -431,16 +433,17 @@ void staging_scratch_free(struct staging_scratch *scratch)
     }
 }
 
-/* Scratch memory of at least `bytes`, busy until somebody clears that. Free pieces that are too
- * small are given back before a new one is made. */
+/* Scratch memory of at least `bytes`, busy until somebody clears that. What is too small stays for
+ * later: giving it back would wait for the device. */
 static CUresult scratch_get(struct staging_place *place, size_t bytes,
                             struct staging_scratch **found)
 {
-    struct staging_scratch **link = &place->scratch, *scratch, *idle = NULL;
+    struct staging_scratch *scratch;
     CUresult result;
+    size_t rounded = SCRATCH_LEAST;
 
     staging_lock();
-    for (scratch = *link; scratch != NULL; scratch = scratch->next) {
+    for (scratch = place->scratch; scratch != NULL; scratch = scratch->next) {
         if (!scratch->busy && scratch->bytes >= bytes) {
             scratch->busy = true;
             staging_unlock();
@@ -448,28 +451,20 @@ static CUresult scratch_get(struct staging_place *place, size_t bytes,
             return CUDA_SUCCESS;
         }
     }
-    while ((scratch = *link) != NULL) {
-        if (scratch->busy) {
-            link = &scratch->next;
-        } else {
-            *link = scratch->next;
-            scratch->next = idle;
-            idle = scratch;
-        }
-    }
     staging_unlock();
-    staging_scratch_free(idle);
-
+    while (rounded < bytes) {
+        rounded *= 2;
+    }
     scratch = calloc(1, sizeof *scratch);
     if (scratch == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = cuda.cuMemAlloc_v2(&scratch->address, bytes);
+    result = cuda.cuMemAlloc_v2(&scratch->address, rounded);
     if (result != CUDA_SUCCESS) {
         free(scratch);
         return result;
     }
-    scratch->bytes = bytes;
+    scratch->bytes = rounded;
     scratch->busy = true;
     staging_lock();
     scratch->next = place->scratch;

@@ -66,7 +66,7 @@ void staging_lock(void)
             .crossover_up = (size_t)1 << 20,
             .crossover_down = (size_t)1 << 20,
             .streaming = (size_t)64 << 20,
-            .scratch = (size_t)96 << 20,
+            .scratch = (size_t)128 << 20,
             .slots = 4,
         };
         staging.ready = true;
@@ -281,6 +281,20 @@ void staging_lanes_close(struct staging_lane *lanes)
     while (lanes != NULL) {
         struct staging_lane *next = lanes->next;
         lane_close(lanes);
+        lanes = next;
+    }
+}
+
+void staging_lanes_bury(struct staging_lane *lanes)
+{
+    while (lanes != NULL) {
+        struct staging_lane *next = lanes->next;
+        if (lanes->block != NULL) {
+            cudriver_hostmem_free(lanes->block);
+            staging.slot_bytes -= lanes->slot_bytes * (size_t)lanes->depth;
+        }
+        staging.lanes--;
+        free(lanes);
         lanes = next;
     }
 }

@@ -6,6 +6,64 @@
 #include "driver.h"
 #include "platform.h"
 
+static bool place_is_quiet(const struct staging_place *place)
+{
+    return place->jobs == 0 && place->users == 0 && place->transfers == NULL &&
+           place->routes[0].active == 0 && place->routes[1].active == 0;
+}
+
+static void place_unlink(struct staging_place *place)
+{
+    struct staging_place **link = &staging.places;
+
+    while (*link != place) {
+        link = &(*link)->next;
+    }
+    *link = place->next;
+}
+
+/* Locked. Lets go of places whose context was reset or destroyed behind our back: their streams and
+ * events are gone, and the driver may crash when asked about them. */
+static void places_bury(CUcontext context, unsigned long long id)
+{
+    struct staging_place *place = staging.places, *next;
+
+    for (; place != NULL; place = next) {
+        next = place->next;
+        if (place->context == context && place->id != id && !place->closing &&
+            place_is_quiet(place)) {
+            place_unlink(place);
+            for (int i = 0; i < 2; i++) {
+                staging_lanes_bury(place->routes[i].idle);
+            }
+            for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+                free(place->kernels[i]);
+            }
+            while (place->scratch != NULL) {
+                struct staging_scratch *scratch = place->scratch;
+                place->scratch = scratch->next;
+                free(scratch);
+            }
+            staging_flags_free(place);
+            free(place);
+        }
+    }
+}
+
+/* The number of the current context, where the driver has them; else 0. A context that was
+ * destroyed is told by a call that looks at its state: asking for its number may crash. */
+static CUresult context_number(CUcontext context, unsigned long long *id)
+{
+    unsigned flags;
+    CUresult result = cuda.cuMemHostGetFlags(&flags, &flags);
+
+    *id = 0;
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE) {
+        return result;
+    }
+    return cuda.cuCtxGetId == NULL ? CUDA_SUCCESS : cuda.cuCtxGetId(context, id);
+}
+
 CUresult staging_place_enter(CUcontext context, struct staging_place **found)
 {
     struct staging_place *place;
@@ -19,9 +77,7 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (cuda.cuCtxGetId != NULL) {
-        result = cuda.cuCtxGetId(context, &id); /* an address may come back as another context */
-    }
+    result = context_number(context, &id); /* an address may come back as another context */
     staging_lock();
     for (place = staging.places; place != NULL; place = place->next) {
         if (place->context == context && place->id == id) {
@@ -41,6 +97,7 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
             place->id = id;
             place->routes[0] = (struct staging_route){.place = place, .up = true};
             place->routes[1] = (struct staging_route){.place = place, .up = false};
+            places_bury(context, id);
             place->next = staging.places;
             staging.places = place;
         }
@@ -116,30 +173,15 @@ static void spare_free(struct spare *spare)
     }
 }
 
-static bool place_is_quiet(const struct staging_place *place)
-{
-    return place->jobs == 0 && place->users == 0 && place->transfers == NULL &&
-           place->routes[0].active == 0 && place->routes[1].active == 0;
-}
-
-static void place_unlink(struct staging_place *place)
-{
-    struct staging_place **link = &staging.places;
-
-    while (*link != place) {
-        link = &(*link)->next;
-    }
-    *link = place->next;
-}
-
-/* Unlocked, unlinked and quiet. */
-static void place_free(struct staging_place *place)
+/* Unlocked, unlinked and quiet. `all`: device memory and kernels too, which waits for the device.
+ */
+static void place_free(struct staging_place *place, bool all)
 {
     CUcontext popped;
     struct spare spare;
 
     staging_lock();
-    spare = spare_take(place, true);
+    spare = spare_take(place, all);
     staging_unlock();
     if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
         spare_free(&spare);
@@ -203,7 +245,7 @@ void cudriver_staging_forget_context(CUcontext context)
         }
         place_unlink(place);
         staging_unlock();
-        place_free(place);
+        place_free(place, true);
         staging_lock();
     }
     staging_unlock();
@@ -243,7 +285,7 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
         place = staging.places;
         place_unlink(place);
         staging_unlock();
-        place_free(place);
+        place_free(place, false); /* the rest goes with the process */
         staging_lock();
     }
     staging_unlock();

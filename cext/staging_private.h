@@ -215,6 +215,9 @@ CUresult staging_threads_start(void);
 /* Frees a list of idle lanes; their context is current. */
 void staging_lanes_close(struct staging_lane *lanes);
 
+/* Locked. The same where the context is gone, without a call of the driver. */
+void staging_lanes_bury(struct staging_lane *lanes);
+
 /* Unlocked. Waits for an event, mostly asleep. */
 CUresult staging_event_wait(CUevent event);
 

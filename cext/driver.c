@@ -81,6 +81,17 @@ static int table_fill(void *library, struct cudriver_table *table)
     return missing;
 }
 
+/* Takes out what came after the version that the driver offers: it may be exported, but answers with
+ * an error. 0, a stub's version, hides nothing. */
+static void table_hide_newer(struct cudriver_table *table, int version)
+{
+    for (size_t i = 0; i < FUNCTION_COUNT; i++) {
+        if (version != 0 && functions[i].since > version) {
+            memset((char *)table + functions[i].offset, 0, sizeof(void *));
+        }
+    }
+}
+
 static void *open_first(const char *path)
 {
     const char *const *name = platform_driver_names;
@@ -131,6 +142,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
         return CUDRIVER_NOT_FOUND;
     }
     note_path(library, path != NULL ? path : platform_driver_names[0]);
+    cudriver_driver.message[0] = '\0'; /* what was tried before it does not matter any more */
 
     memset(&table, 0, sizeof table);
     int missing = table_fill(library, &table);
@@ -162,6 +174,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
         dlclose(library);
         return CUDRIVER_UNSUPPORTED;
     }
+    table_hide_newer(&table, version);
     cuda = table;
     cudriver_driver.message[0] = '\0';
     cudriver_driver.version = version;

@@ -1,0 +1,190 @@
+"""Devices: their properties, every attribute, and the ways to name one."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def device(cu):
+    return cu.Device(0)
+
+
+def test_list_and_count(cu) -> None:
+    devices = cu.devices()
+    assert len(devices) == cu.device_count() > 0
+    assert [d.ordinal for d in devices] == list(range(len(devices)))
+
+
+def test_identity_and_hash(cu, device) -> None:
+    assert device == cu.Device() == cu.Device(None) == cu.devices()[0]
+    assert hash(device) == hash(cu.Device(0))
+    assert device != 0
+    assert len({*cu.devices(), *cu.devices()}) == cu.device_count()
+    with pytest.raises(TypeError):
+        device < device  # noqa: B015
+
+
+def test_properties_have_the_form_of_their_kind(cu, device) -> None:
+    assert device.name
+    assert device.name in repr(device)
+    assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", device.uuid)
+    assert re.fullmatch(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]", device.pci_bus_id)
+    major, minor = device.compute_capability
+    assert major >= 3
+    assert minor >= 0
+    assert device.total_memory > 1 << 20
+    assert device.multiprocessor_count > 0
+    free, total = device.primary_context().memory_info()
+    assert 0 < free <= total <= device.total_memory
+
+
+def test_properties_agree_with_attributes(device) -> None:
+    attributes = device.attributes
+    assert attributes["multiprocessor_count"] == device.multiprocessor_count
+    assert device.compute_capability == (
+        attributes["compute_capability_major"],
+        attributes["compute_capability_minor"],
+    )
+    assert int(device.pci_bus_id.split(":")[1], 16) == attributes["pci_bus_id"]
+
+
+def names_in_header(repository: Path) -> list[tuple[str, int]]:
+    header = repository / "cext" / "cuda_attributes.h"
+    if not header.exists():
+        pytest.skip("no C sources beside the tests")
+    found = re.findall(r"X\((\w+), (\d+)\)", header.read_text())
+    assert len(found) > 100
+    return [(name, int(value)) for name, value in found]
+
+
+def test_every_attribute_by_name(cu, device, repository: Path) -> None:
+    """The oracle is the driver, asked through ctypes by the attribute's number."""
+    library = ctypes.CDLL(cu.driver_path())
+    attributes = device.attributes
+    assert isinstance(attributes, Mapping)
+    expected = {}
+    for name, number in names_in_header(repository):
+        value = ctypes.c_int()
+        result = library.cuDeviceGetAttribute(ctypes.byref(value), number, device.ordinal)
+        assert result in (0, 1)
+        expected[name.lower()] = value.value if result == 0 else None
+    assert dict(attributes) == expected
+    with pytest.raises(TypeError):
+        attributes["warp_size"] = 1
+
+
+def test_old_driver_does_not_know_new_attributes(cu, sim, device) -> None:
+    sim.set_driver_version(11000)
+    attributes = device.attributes
+    assert attributes["warp_size"] == 32
+    assert None in attributes.values()
+
+
+# ---- naming one ----------------------------------------------------------------------------------
+
+
+def test_lookup_by_uuid_prefix_and_bus_id(cu) -> None:
+    for device in cu.devices():
+        assert cu.Device(device.uuid) == device
+        assert cu.Device(device.uuid.removeprefix("GPU-")) == device
+        assert cu.Device(device.pci_bus_id) == device
+        assert cu.Device(device.pci_bus_id.upper()) == device
+        assert cu.Device(device) == device
+        unique = [d for d in cu.devices() if d.uuid.startswith(device.uuid[:12])]
+        if len(unique) == 1:
+            assert cu.Device(device.uuid[:12]) == device
+
+
+def test_prefix_of_two_devices_is_refused(cu, two_devices) -> None:
+    first, second = two_devices
+    common = len("GPU-")
+    while first.uuid[common] == second.uuid[common]:
+        common += 1
+    prefix = first.uuid[:common]
+    if len(prefix) < 8:
+        pytest.skip("these devices' uuids differ early")
+    with pytest.raises(ValueError, match="fits devices 0 and 1"):
+        cu.Device(prefix)
+
+
+class Indexed:
+    def __index__(self) -> int:
+        return 0
+
+
+def test_anything_with_an_index_is_an_ordinal(cu, device) -> None:
+    assert cu.Device(Indexed()) == device
+
+
+@pytest.mark.parametrize("ordinal", [-1, 99, 1 << 40, -(1 << 80)])
+def test_ordinal_out_of_range(cu, ordinal: int) -> None:
+    with pytest.raises(ValueError, match=rf"device {ordinal} does not exist: there (is|are) \d+"):
+        cu.Device(ordinal)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "cuda:0x",
+        "GPU-",
+        "GPU-12",
+        "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+        "ffff:ff:1f.7",
+        "zz:zz:zz.z",
+        ":",
+        "\u00e4" * 36,
+        "0000:00:00.0\0",
+        "x" * 100_000,
+    ],
+)
+def test_text_that_names_no_device(cu, text: str) -> None:
+    with pytest.raises(ValueError):
+        cu.Device(text)
+
+
+@pytest.mark.parametrize("other", [1.5, True, b"0", [], object()])
+def test_what_is_no_name_at_all(cu, other: object) -> None:
+    with pytest.raises(TypeError, match="an ordinal, a Device, a uuid or a PCI bus id"):
+        cu.Device(other)
+
+
+def test_lone_surrogate(cu) -> None:
+    with pytest.raises(ValueError):
+        cu.Device("GPU-\ud800abcdefgh")
+
+
+def test_more_than_one_argument(cu) -> None:
+    with pytest.raises(TypeError):
+        cu.Device(0, 1)
+
+
+# ---- peers ---------------------------------------------------------------------------------------
+
+
+def test_peer_access_agrees_with_the_driver(cu, two_devices) -> None:
+    library = ctypes.CDLL(cu.driver_path())
+    for first in cu.devices():
+        for second in cu.devices():
+            can = ctypes.c_int()
+            code = library.cuDeviceCanAccessPeer(ctypes.byref(can), first.ordinal, second.ordinal)
+            expected = bool(can.value) if code == 0 and first != second else False
+            assert first.can_access_peer(second) is expected
+            assert first.can_access_peer(second.ordinal) is expected
+            assert first.can_access_peer(second.uuid) is expected
+
+
+def test_no_peer_of_itself_and_bad_peers(device) -> None:
+    assert device.can_access_peer(device) is False
+    with pytest.raises(ValueError):
+        device.can_access_peer(99)
+    with pytest.raises(TypeError):
+        device.can_access_peer(1.5)

@@ -1,0 +1,299 @@
+"""Finding, opening and refusing the driver library. In processes of their own: a process has one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from program import output
+
+ASK = """
+import cudriver as cu
+for ask in (cu.driver_version, cu.init, cu.device_count, cu.memory_info, lambda: cu.pinned_empty(8)):
+    try:
+        ask()
+    except Exception as error:
+        print(type(error).__name__, getattr(error, "code", ""), str(error))
+    else:
+        print("fine")
+print(cu.is_available())
+"""
+
+
+def lines(source: str, **environ: str | None) -> list[str]:
+    return output(source, **environ).splitlines()
+
+
+def compiled(tmp_path: Path, source: str) -> str:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler to make a library that is no driver")
+    (tmp_path / "library.c").write_text(source)
+    library = tmp_path / "libother.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, tmp_path / "library.c"], check=True
+    )
+    return str(library)
+
+
+def test_missing_library_says_where_it_looked(tmp_path: Path) -> None:
+    missing = str(tmp_path / "libcuda.so.1")
+    asked = lines(ASK, CUDRIVER_LIBRARY=missing)
+    assert asked.pop() == "False"
+    for line in asked:
+        assert line.startswith("DriverNotFoundError")
+        assert missing in line
+        assert "No such file" in line
+        assert "CUDRIVER_LIBRARY=sim" in line
+
+
+def test_no_system_driver_says_how_the_loader_looked() -> None:
+    program = """
+        import ctypes
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            import cudriver as cu
+            try:
+                cu.init()
+            except ImportError as error:
+                assert isinstance(error, cu.DriverNotFoundError)
+                assert isinstance(error, cu.CudaError)
+                print(error)
+    """
+    said = output(program, CUDRIVER_LIBRARY=None, LD_LIBRARY_PATH="/nowhere/at/all")
+    if not said:
+        pytest.skip("this machine has a driver library in the loader's default folders")
+    assert "libcuda.so.1" in said
+    assert "LD_LIBRARY_PATH=/nowhere/at/all" in said
+    assert "/etc/ld.so.cache" in said
+
+
+def test_library_that_is_no_elf_file(tmp_path: Path) -> None:
+    path = tmp_path / "libcuda.so.1"
+    path.write_text("not a library")
+    asked = lines(ASK, CUDRIVER_LIBRARY=str(path))
+    assert all(line.startswith("DriverNotFoundError") and str(path) in line for line in asked[:-1])
+
+
+def test_library_that_is_no_driver(tmp_path: Path) -> None:
+    path = compiled(tmp_path, "int nothing;")
+    asked = lines(ASK, CUDRIVER_LIBRARY=path)
+    assert asked.pop() == "False"
+    for line in asked:
+        assert line.startswith("UnsupportedDriverError")
+        assert f"{path} is no CUDA driver library" in line
+
+
+def test_driver_that_lacks_functions_is_told_which(tmp_path: Path) -> None:
+    source = (
+        "int cuDriverGetVersion(int *v) { *v = 12040; return 0; } int cuInit(void) { return 0; }"
+    )
+    path = compiled(tmp_path, source)
+    asked = lines(ASK, CUDRIVER_LIBRARY=path)
+    for line in asked[:-1]:
+        assert line.startswith("UnsupportedDriverError")
+        assert "offers CUDA 12.4" in line
+        assert "it lacks cuGetErrorName, cuGetErrorString, cuDeviceGet," in line
+        assert " more" in line
+
+
+def test_driver_whose_version_fails(tmp_path: Path) -> None:
+    path = compiled(tmp_path, "int cuDriverGetVersion(int *v) { (void)v; return 999; }")
+    asked = lines(ASK, CUDRIVER_LIBRARY=path)
+    assert all("cuDriverGetVersion failed with error 999" in line for line in asked[:-1])
+
+
+def test_load_may_be_tried_again_after_a_failure(tmp_path: Path) -> None:
+    program = """
+        import sys, cudriver as cu
+        try:
+            cu.init()
+        except cu.DriverNotFoundError:
+            pass
+        cu.use_driver("sim")
+        print(cu.driver_is_simulated(), cu.device_count())
+    """
+    environ = {"CUDRIVER_LIBRARY": str(tmp_path / "none"), "CUDRIVER_SIM_DEVICES": "3"}
+    assert output(program, **environ) == "True 3\n"
+
+
+# ---- profiles of the simulated driver ------------------------------------------------------------
+
+
+def test_stub_library_is_named_as_such() -> None:
+    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_PROFILE="stub")
+    assert asked.pop() == "False"
+    for line in asked:
+        assert line.startswith("UnsupportedDriverError 34 ")
+        assert "CUDA_ERROR_STUB_LIBRARY (34)" in line
+        assert "stubs folder" in line
+
+
+def test_too_old_a_driver_says_both_versions() -> None:
+    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_PROFILE="too_old")
+    assert asked.pop() == "False"
+    for line in asked:
+        assert line.startswith("UnsupportedDriverError")
+        assert "offers CUDA 10.2" in line
+        assert "11.0 or newer" in line
+
+
+def test_no_device() -> None:
+    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_PROFILE="no_device")
+    assert asked[0] == "fine", "the version needs no device"
+    assert asked.pop() == "False"
+    for line in asked[1:]:
+        assert line.startswith("CudaError 100 cuInit(0): CUDA_ERROR_NO_DEVICE (100)")
+        assert "CUDA_VISIBLE_DEVICES" in line
+
+
+def test_zero_devices() -> None:
+    asked = lines(ASK, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_DEVICES="0")
+    assert asked[0] == "fine"
+    assert all("CUDA_ERROR_NO_DEVICE" in line for line in asked[1:5])
+    assert asked[5] == "False"
+
+
+@pytest.mark.parametrize("version", ["11000", "11010", "11040", "11080", "12000", "12040", "13000"])
+def test_everything_works_on_each_driver_version(version: str) -> None:
+    """What the driver is too old for has a way round."""
+    program = """
+        import numpy as np, cudriver as cu
+        print(cu.driver_version())
+        with cu.Context() as ctx:
+            source = np.arange(1 << 18)
+            stream = cu.Stream()
+            array = cu.to_device(source, stream=stream)
+            stream.synchronize()
+            strided = cu.device_zeros((64, 64))
+            strided[::2, ::3].copy_from(np.ones((32, 22)))
+            pinned = cu.pinned_zeros(1000)
+            cu.copy_async(cu.device_empty(1000), pinned, stream).wait()
+            with cu.pin(source):
+                array.copy_from(source)
+            event = cu.Event(timing=True).record(stream)
+            stream.wait(event)
+            stream.synchronize()
+            assert (array.to_numpy() == source).all()
+            assert strided.to_numpy().sum() == 32 * 22
+            assert ctx.api_version > 3000 and len(cu.Device().uuid) == 40
+            del array, strided, stream, event
+        ctx.close()
+        print(len(cu.live_allocations()))
+    """
+    said = lines(program, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_DRIVER_VERSION=version)
+    assert said == [f"{version[:2]}.{int(version[2:]) // 10}", "1"]  # `pinned`
+
+
+# ---- choosing ------------------------------------------------------------------------------------
+
+
+def test_choice_by_call_and_by_environment() -> None:
+    program = """
+        import cudriver as cu
+        cu.use_driver("/not/there")
+        cu.use_driver("sim")
+        print(cu.driver_is_simulated(), cu.driver_path().endswith("libcudriver_sim.so"))
+        try:
+            cu.use_driver("/not/there")
+        except cu.CudaError as error:
+            print(error)
+    """
+    first, second = lines(program, CUDRIVER_LIBRARY="/not/there/either")
+    assert first == "True True"
+    assert "use_driver('/not/there')" in second
+    assert "is in use already" in second
+    assert "libcudriver_sim.so" in second
+
+
+def test_choice_by_path(tmp_path: Path) -> None:
+    import cudriver
+
+    if not cudriver.driver_is_simulated():
+        pytest.skip("needs a driver library that works from any folder; the system's may not")
+    library = tmp_path / "another name"
+    shutil.copy(cudriver.driver_path(), library)
+    program = "import os, cudriver as cu; cu.use_driver(os.fsencode({!r}));"
+    program = program.format(str(library)) + "print(cu.driver_path(), cu.device_count() > 0)"
+    assert output(program, CUDRIVER_LIBRARY=None) == f"{library} True\n"
+
+
+@pytest.mark.parametrize("bad", ["None", "3", "object()"])
+def test_bad_choice(bad: str) -> None:
+    program = f"""
+        import cudriver as cu
+        try:
+            cu.use_driver({bad})
+        except TypeError as error:
+            print("TypeError")
+    """
+    assert output(program) == "TypeError\n"
+
+
+def test_import_loads_neither_numpy_nor_the_driver() -> None:
+    program = """
+        import sys, cudriver, cudriver.stack
+        assert "numpy" not in sys.modules and "cudriver._core" not in sys.modules
+        import cudriver._core
+        assert "numpy" not in sys.modules
+        print(any("libcuda" in line or "cudriver_sim" in line for line in open("/proc/self/maps")))
+    """
+    assert output(program) == "False\n"
+
+
+def test_version_and_path_need_no_initialisation(cu) -> None:
+    program = """
+        import cudriver as cu
+        print(cu.driver_version(), *cu.driver_version(), cu.driver_path())
+        print(cu.current_context(), cu.context_stack(), cu.is_pinned(b"bytes"))
+        library = __import__("ctypes").CDLL(cu.driver_path())
+        print(library.cuDeviceGetCount(__import__("ctypes").byref(__import__("ctypes").c_int())))
+    """
+    version = cu.driver_version()
+    first, second, third = lines(program)
+    assert first == f"{version.major}.{version.minor} {version[0]} {version[1]} {cu.driver_path()}"
+    assert second == "None [] False"
+    assert third == "3", "NOT_INITIALIZED: nothing of it has called cuInit"
+
+
+def test_is_available_creates_no_context(cu) -> None:
+    program = """
+        import ctypes, cudriver as cu
+        assert cu.is_available()
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        library = ctypes.CDLL(cu.driver_path())
+        assert library.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0
+        print(active.value, cu.current_context(), cu.live_allocations())
+    """
+    if not cu.is_available():
+        pytest.skip("no device")
+    assert output(program) == "0 None []\n"
+
+
+def test_init_twice_and_from_many_threads() -> None:
+    program = """
+        import threading, cudriver as cu
+        gate, failures = threading.Barrier(16), []
+        def begin():
+            gate.wait()
+            try:
+                cu.init(); cu.device_count()
+            except BaseException as error:
+                failures.append(error)
+        threads = [threading.Thread(target=begin) for _ in range(16)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        cu.init()
+        print(failures)
+    """
+    assert output(program) == "[]\n"
+
+
+def test_simulated_driver_says_what_it_is(cu, sim) -> None:
+    assert cu.driver_is_simulated() is True
+    assert "simulated" in cu.Device(0).name
+    assert "simulated" in repr(cu.Device(0))
+    assert os.path.basename(cu.driver_path()) == "libcudriver_sim.so"

@@ -1,11 +1,9 @@
-/* Contexts, manual and primary, and the stack of current ones that each thread has. */
+/* Contexts, and the stack of current ones that each thread has. Primary ones: primary.c. */
 #include "sim.h"
 
 #include <string.h>
 
 #define STACK_DEPTH 1024
-#define LEAST_PRIORITY 0
-#define GREATEST_PRIORITY (-5)
 #define LIMIT_SHMEM_SIZE 7 /* of CUDA 13; 8 is CIG_ENABLED. They can be read, not set */
 
 /* Handles, not pointers: one may be destroyed by another thread while it is current here. What is
@@ -136,7 +134,7 @@ long long sim_context_live(bool retains)
 
 /* ---- making and ending ---- */
 
-static bool flags_are_valid(unsigned flags)
+bool sim_context_flags_are_valid(unsigned flags)
 {
     unsigned schedule = flags & CU_CTX_SCHED_MASK;
 
@@ -146,8 +144,7 @@ static bool flags_are_valid(unsigned flags)
             schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC);
 }
 
-/* Puts a context into the state of a new one. */
-static void context_open(struct sim_context *context, unsigned flags, unsigned api_version)
+void sim_context_open(struct sim_context *context, unsigned flags, unsigned api_version)
 {
     context->active = true;
     context->flags = flags;
@@ -164,7 +161,7 @@ static void context_open(struct sim_context *context, unsigned flags, unsigned a
     context->limits[LIMIT_SHMEM_SIZE] = 232448;
 }
 
-static struct sim_context *context_new(int device)
+struct sim_context *sim_context_new(int device)
 {
     struct sim_context *context = sim_object_new(KIND_CONTEXT, sizeof *context);
 
@@ -175,9 +172,7 @@ static struct sim_context *context_new(int device)
     return context;
 }
 
-/* Takes away all that is in a context. From the first line on, calls in it answer that it is
- * destroyed. The monitor is given up meanwhile. */
-static void context_shut(struct sim_context *context)
+void sim_context_shut(struct sim_context *context)
 {
     sim_object_hold(context);
     context->active = false;
@@ -223,7 +218,7 @@ static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned f
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (handle == NULL || !flags_are_valid(flags)) {
+    if (handle == NULL || !sim_context_flags_are_valid(flags)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!sim_device_is_valid(device)) {
@@ -233,11 +228,11 @@ static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned f
     if (sim.devices[device].broken != CUDA_SUCCESS) {
         return sim_leave(sim.devices[device].broken);
     }
-    context = context_new(device);
+    context = sim_context_new(device);
     if (context == NULL) {
         return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    context_open(context, flags, api_version);
+    sim_context_open(context, flags, api_version);
     result = stack_push(context);
     if (result != CUDA_SUCCESS) {
         sim_object_close(context);
@@ -284,7 +279,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
         stack.depth--;
     }
     sim_object_hold(context);
-    context_shut(context);
+    sim_context_shut(context);
     sim_object_close(context);
     sim_object_drop(context);
     return sim_leave(CUDA_SUCCESS);
@@ -556,10 +551,10 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
         return result;
     }
     if (least != NULL) {
-        *least = LEAST_PRIORITY;
+        *least = SIM_LEAST_PRIORITY;
     }
     if (greatest != NULL) {
-        *greatest = GREATEST_PRIORITY;
+        *greatest = SIM_GREATEST_PRIORITY;
     }
     return sim_leave(CUDA_SUCCESS);
 }
@@ -586,133 +581,5 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags)
         return sim_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     }
     context->peers |= 1u << peer->device;
-    return sim_leave(CUDA_SUCCESS);
-}
-
-/* ---- primary contexts ---- */
-
-/* sim_enter, the device checked, and the monitor held on success. */
-static CUresult primary_enter(enum sim_call call, CUdevice device)
-{
-    CUresult result = sim_enter(call);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (!sim_device_is_valid(device)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    sim_lock();
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
-{
-    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxRetain, device);
-    struct sim_device *home;
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (handle == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    home = &sim.devices[device];
-    if (home->primary == NULL) {
-        home->primary = context_new(device);
-        if (home->primary == NULL) {
-            return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
-        }
-        home->primary->primary = true;
-    }
-    /* Another thread may be taking it down this moment. */
-    while (home->primary->closing) {
-        sim_context_wait(home->primary);
-    }
-    if (home->broken != CUDA_SUCCESS && !home->primary->active) {
-        return sim_leave(home->broken);
-    }
-    if (!home->primary->active) {
-        context_open(home->primary, home->primary_flags | CU_CTX_MAP_HOST, 3020);
-    }
-    home->retains++;
-    *handle = sim_object_handle(home->primary);
-    return sim_leave(CUDA_SUCCESS);
-}
-
-/* The handle outlives its context: it is current where it was, and good again after the next
- * retain. */
-static void primary_shut(struct sim_context *context)
-{
-    if (context->active) {
-        context_shut(context);
-    }
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxRelease_v2, device);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (sim.devices[device].retains == 0) {
-        return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
-    sim.devices[device].retains--;
-    if (sim.devices[device].retains == 0) {
-        primary_shut(sim.devices[device].primary);
-    }
-    return sim_leave(CUDA_SUCCESS);
-}
-
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
-{
-    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxSetFlags_v2, device);
-    struct sim_device *home;
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (!flags_are_valid(flags)) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    home = &sim.devices[device];
-    home->primary_flags = flags;
-    if (home->primary != NULL && home->primary->active) {
-        home->primary->flags = flags | CU_CTX_MAP_HOST;
-    }
-    return sim_leave(CUDA_SUCCESS);
-}
-
-CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
-{
-    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxGetState, device);
-    struct sim_device *home;
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (flags == NULL || active == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    home = &sim.devices[device];
-    *flags = home->primary_flags;
-    *active = home->primary != NULL && home->primary->active;
-    return sim_leave(CUDA_SUCCESS);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    CUresult result = primary_enter(CALL_cuDevicePrimaryCtxReset_v2, device);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    /* Who retained it has to release it all the same. */
-    sim.devices[device].primary_flags = 0;
-    if (sim.devices[device].primary != NULL) {
-        primary_shut(sim.devices[device].primary);
-    }
     return sim_leave(CUDA_SUCCESS);
 }

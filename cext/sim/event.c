@@ -1,4 +1,5 @@
 /* Events: a point in a stream, and the time when the stream passed it. */
+#define _GNU_SOURCE
 #include "sim.h"
 
 #include <time.h>

@@ -547,13 +547,12 @@ struct give_op {
     struct sim_block *block;
 };
 
-static CUresult give_run(struct sim_stream *stream, struct sim_op *op)
+static void give_finish(struct sim_stream *stream, struct sim_op *op, bool issued)
 {
     (void)stream;
-    sim_lock();
-    sim_space_give(((struct give_op *)op)->block);
-    sim_unlock();
-    return CUDA_SUCCESS;
+    if (issued) {
+        sim_space_give(((struct give_op *)op)->block);
+    }
 }
 
 static CUresult give_issue(struct sim_stream *stream, struct sim_block *block)
@@ -564,7 +563,7 @@ static CUresult give_issue(struct sim_stream *stream, struct sim_block *block)
     if (give == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    give->op.run = give_run;
+    give->op.finish = give_finish;
     give->block = block;
     result = sim_stream_issue(stream, &give->op);
     if (result == CUDA_SUCCESS) {

@@ -1,13 +1,14 @@
 /*
  * The simulated driver's insides.
  *
- *   control.c  knobs, environment, test functions        fault.c    counting and failing calls
- *   state.c    the monitor, handles, entering a call     range.c    sorted sets of address ranges
- *   device.c   devices and their attributes              context.c  contexts, the threads' stacks
- *   space.c    a device's address space and its bytes    memory.c   allocations, pointer attributes
- *   hostreg.c  page-locked host memory                   copy.c     copies and fills
- *   stream.c   streams and their worker threads          event.c    events
- *   pool.c     stream-ordered memory                     module.c   kernels
+ *   state.c    the monitor, handles, entering a call    fault.c    counting and failing calls
+ *   control.c  knobs, environment, test functions       range.c    sorted sets of address ranges
+ *   device.c   the driver, devices, attributes          space.c    a device's addresses and its
+ * bytes context.c  contexts, the threads' stacks            primary.c  primary contexts memory.c
+ * allocations, pointer attributes          pool.c     stream-ordered memory hostreg.c  page-locked
+ * host memory                  copy.c     copies worker.c   queues of operations, their threads
+ * fill.c     fills stream.c   streams                                  event.c    events value.c
+ * host functions, values in memory         module.c   kernels
  *
  * Locks. One: `sim.lock`, a monitor around all bookkeeping. It is held for nanoseconds: never while
  * waiting (condition variables give it up), moving bytes, sleeping, unmapping memory or calling the
@@ -34,6 +35,8 @@
 #define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_MAX_DEVICES 16
 #define SIM_POISON 0xA5
+#define SIM_LEAST_PRIORITY 0
+#define SIM_GREATEST_PRIORITY (-5)
 
 #define X(name, args, since) SIM_EXPORT CUresult name args;
 CUDRIVER_FUNCTIONS(X)
@@ -270,6 +273,14 @@ CUresult sim_context_current(struct sim_context **context);
 /* In the monitor. A context of a handle: INVALID_CONTEXT or CONTEXT_IS_DESTROYED where it is none.
  */
 CUresult sim_context_of(CUcontext handle, struct sim_context **context);
+bool sim_context_flags_are_valid(unsigned flags);
+/* In the monitor. A context object for a device, not open yet; NULL without memory. */
+struct sim_context *sim_context_new(int device);
+/* In the monitor. Puts a context into the state of a new one. */
+void sim_context_open(struct sim_context *context, unsigned flags, unsigned api_version);
+/* In the monitor, given up meanwhile. Takes away all that is in a context. From the first line on,
+ * calls in it answer that it is destroyed. */
+void sim_context_shut(struct sim_context *context);
 /* In the monitor. CUDA_SUCCESS, or the error that broke the context's device. */
 CUresult sim_context_state(const struct sim_context *context);
 /* In the monitor. Breaks it, unless it is broken already. */
@@ -373,7 +384,7 @@ void sim_host_forget(struct sim_context *context);
 long long sim_host_registered(bool bytes);
 long long sim_host_allocated(bool bytes);
 
-/* ---- stream.c ---- */
+/* ---- worker.c, stream.c ---- */
 
 /* In the monitor. The stream of a handle (NULL and the two special ones too) in `context`.
  * Borrowed. */
@@ -397,6 +408,10 @@ CUresult sim_stream_issue(struct sim_stream *stream, struct sim_op *op);
 /* The same, and waits until it is done (given up meanwhile); runs it in this thread where it can.
  */
 CUresult sim_stream_issue_and_wait(struct sim_stream *stream, struct sim_op *op);
+/* In the monitor. Whether an operation issued now would come after nothing that is under way. */
+bool sim_stream_is_clear(const struct sim_stream *stream);
+/* In the monitor. Takes a stream out of its context's list; does nothing the second time. */
+void sim_stream_unlink(struct sim_stream *stream);
 /* In the monitor. Whether an operation issued now would start at once, with no latency and no hold.
  */
 bool sim_stream_is_idle(const struct sim_stream *stream);

@@ -1,0 +1,186 @@
+/* Work of the host in stream order: functions that a stream calls, values in memory it waits for.
+ */
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <time.h>
+
+/* ---- the user's function ---- */
+
+struct host_op {
+    struct sim_op op;
+    CUhostFn function;
+    void *data;
+};
+
+static CUresult host_run(struct sim_stream *stream, struct sim_op *op)
+{
+    struct host_op *host = (struct host_op *)op;
+
+    (void)stream;
+    sim_mark_callback(true);
+    host->function(host->data);
+    sim_mark_callback(false);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuLaunchHostFunc, handle, &stream);
+    struct host_op *host;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (function == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    host = sim_op_new(sizeof *host);
+    if (host == NULL) {
+        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    host->op.run = host_run;
+    host->function = function;
+    host->data = data;
+    return sim_leave(sim_stream_issue(stream, &host->op));
+}
+
+/* ---- values in memory ---- */
+
+#define WAIT_AND 0x2
+#define WAIT_NOR 0x3
+#define WAIT_FLUSH 0x40000000u
+#define WRITE_NO_MEMORY_BARRIER 0x1u
+
+struct value_op {
+    struct sim_op op;
+    CUdeviceptr address;
+    uint32_t value;
+    unsigned condition;
+};
+
+static bool value_matches(uint32_t seen, uint32_t value, unsigned condition)
+{
+    switch (condition) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return (int32_t)(seen - value) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return seen == value;
+    case WAIT_AND:
+        return (seen & value) != 0;
+    default:
+        return (seen | value) != UINT32_MAX;
+    }
+}
+
+/* Memory tells nobody when it changes: this looks, and sleeps ever longer between. */
+static CUresult value_wait(struct sim_stream *stream, struct sim_op *op)
+{
+    struct value_op *wait = (struct value_op *)op;
+    struct timespec pause = {.tv_sec = 0, .tv_nsec = 2000};
+    struct sim_pin pin;
+    CUresult result;
+    bool over = false;
+
+    (void)stream;
+    while (!over) {
+        sim_lock();
+        if (sim_is_down()) {
+            return sim_leave(CUDA_ERROR_DEINITIALIZED); /* what comes after does not run */
+        }
+        result = sim_memory_pin(wait->address, sizeof wait->value, &pin);
+        sim_unlock();
+        if (result != CUDA_SUCCESS) {
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
+        over = value_matches(__atomic_load_n((uint32_t *)(void *)pin.bytes, __ATOMIC_ACQUIRE),
+                             wait->value, wait->condition);
+        sim_lock();
+        sim_memory_unpin(&pin);
+        sim_unlock();
+        if (!over) {
+            nanosleep(&pause, NULL);
+            if (pause.tv_nsec < 500000) {
+                pause.tv_nsec *= 2;
+            }
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult value_write(struct sim_stream *stream, struct sim_op *op)
+{
+    struct value_op *write = (struct value_op *)op;
+    struct sim_pin pin;
+    CUresult result;
+
+    (void)stream;
+    sim_lock();
+    result = sim_memory_pin(write->address, sizeof write->value, &pin);
+    sim_unlock();
+    if (result != CUDA_SUCCESS) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    __atomic_store_n((uint32_t *)(void *)pin.bytes, write->value, __ATOMIC_RELEASE);
+    sim_lock();
+    sim_memory_unpin(&pin);
+    sim_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* Puts a value operation on a stream; in the monitor. */
+static CUresult value_issue(struct sim_stream *stream, CUdeviceptr address, uint32_t value,
+                            unsigned condition,
+                            CUresult (*run)(struct sim_stream *stream, struct sim_op *op))
+{
+    struct value_op *op;
+    CUresult result;
+
+    if (address % sizeof value != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    result = sim_memory_check(address, sizeof value);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    op = sim_op_new(sizeof *op);
+    if (op == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    op->op.run = run;
+    op->address = address;
+    op->value = value;
+    op->condition = condition;
+    return sim_stream_issue(stream, &op->op);
+}
+
+CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_t value,
+                                unsigned int flags)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamWaitValue32_v2, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if ((flags & ~WAIT_FLUSH) > WAIT_NOR) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return sim_leave(value_issue(stream, address, value, flags & ~WAIT_FLUSH, value_wait));
+}
+
+CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_t value,
+                                 unsigned int flags)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamWriteValue32_v2, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if ((flags & ~WRITE_NO_MEMORY_BARRIER) != 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return sim_leave(value_issue(stream, address, value, 0, value_write));
+}

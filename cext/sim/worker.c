@@ -1,0 +1,410 @@
+/*
+ * The engine under streams: queues of operations, each with a thread of its own that starts with
+ * the first operation and sleeps while there is none.
+ *
+ * An operation starts when those before it in its stream are done, and the points in other streams
+ * that it waits for are passed. The NULL stream takes turns with the blocking streams of its
+ * context: what is put on it comes after all that they were given before, and what they are given
+ * later comes after it.
+ */
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* How soon a sleeping operation notices the end of the process. */
+#define SLEEP_SLICE_NS 10000000ull
+#define LEAVE_SECONDS 2 /* at exit, for workers to leave */
+
+/* ---- points to wait for ---- */
+
+CUresult sim_waits_add(struct sim_waits *waits, struct sim_stream *stream,
+                       unsigned long long sequence)
+{
+    if (stream->done >= sequence) {
+        return CUDA_SUCCESS;
+    }
+    if (waits->count == waits->room) {
+        size_t room = waits->room == 0 ? 4 : waits->room * 2;
+        struct sim_wait *items = realloc(waits->items, room * sizeof *items);
+        if (items == NULL) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        waits->items = items;
+        waits->room = room;
+    }
+    sim_object_hold(stream);
+    waits->items[waits->count++] = (struct sim_wait){stream, sequence};
+    return CUDA_SUCCESS;
+}
+
+void sim_waits_drop(struct sim_waits *waits)
+{
+    for (size_t i = 0; i < waits->count; i++) {
+        sim_object_drop(waits->items[i].stream);
+    }
+    free(waits->items);
+    memset(waits, 0, sizeof *waits);
+}
+
+void sim_stream_wait(struct sim_stream *stream, unsigned long long sequence)
+{
+    sim_object_hold(stream);
+    while (stream->done < sequence && !sim_is_down()) {
+        sim_context_wait(stream->context);
+    }
+    sim_object_drop(stream);
+}
+
+void sim_waits_finish(struct sim_waits *waits)
+{
+    for (size_t i = 0; i < waits->count; i++) {
+        sim_stream_wait(waits->items[i].stream, waits->items[i].sequence);
+    }
+    sim_waits_drop(waits);
+}
+
+/* Whether an operation on `stream` comes after what `other` has been given. */
+static bool comes_after(const struct sim_stream *stream, const struct sim_stream *other)
+{
+    const struct sim_stream *legacy = stream->context->legacy;
+
+    return stream != other &&
+           ((stream == legacy && other->blocking) || (other == legacy && stream->blocking));
+}
+
+CUresult sim_stream_turn(const struct sim_stream *stream, struct sim_waits *waits)
+{
+    struct sim_stream *other = stream->context->streams;
+    CUresult result = CUDA_SUCCESS;
+
+    /* Most often nothing is under way. */
+    if (stream->context->pending == 0) {
+        return CUDA_SUCCESS;
+    }
+    for (; other != NULL && result == CUDA_SUCCESS; other = other->next) {
+        if (comes_after(stream, other)) {
+            result = sim_waits_add(waits, other, other->issued);
+        }
+    }
+    return result;
+}
+
+bool sim_stream_is_clear(const struct sim_stream *stream)
+{
+    const struct sim_stream *other = stream->context->streams;
+
+    if (stream->context->pending == 0) {
+        return true;
+    }
+    for (; other != NULL; other = other->next) {
+        if (other->done < other->issued && (other == stream || comes_after(stream, other))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool sim_stream_is_idle(const struct sim_stream *stream)
+{
+    return !sim.held && atomic_load_explicit(&sim_knobs.latency, memory_order_relaxed) == 0 &&
+           sim_stream_is_clear(stream);
+}
+
+static CUresult settle(struct sim_context *context, bool all)
+{
+    struct sim_waits waits = {0};
+    CUresult result = CUDA_SUCCESS;
+
+    if (context->pending == 0) {
+        return CUDA_SUCCESS;
+    }
+    for (struct sim_stream *stream = context->streams; stream != NULL && result == CUDA_SUCCESS;
+         stream = stream->next) {
+        if (all || stream->blocking || stream == context->legacy) {
+            result = sim_waits_add(&waits, stream, stream->issued);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        sim_waits_finish(&waits);
+    }
+    sim_waits_drop(&waits);
+    if (result == CUDA_SUCCESS && sim_is_down()) {
+        result = CUDA_ERROR_DEINITIALIZED;
+    }
+    return result;
+}
+
+CUresult sim_stream_settle(struct sim_context *context)
+{
+    return settle(context, false);
+}
+
+CUresult sim_stream_settle_all(struct sim_context *context)
+{
+    return settle(context, true);
+}
+
+void sim_stream_unlink(struct sim_stream *stream)
+{
+    if (stream->unlinked) {
+        return;
+    }
+    stream->unlinked = true;
+    if (stream->previous != NULL) {
+        stream->previous->next = stream->next;
+    } else {
+        stream->context->streams = stream->next;
+    }
+    if (stream->next != NULL) {
+        stream->next->previous = stream->previous;
+    }
+}
+
+/* ---- the worker ---- */
+
+void sim_stream_cost(size_t bytes, const struct sim_context *context)
+{
+    unsigned long long bandwidth = atomic_load_explicit(&sim_knobs.bandwidth, memory_order_relaxed);
+    unsigned long long left = atomic_load_explicit(&sim_knobs.latency, memory_order_relaxed) * 1000;
+
+    (void)context;
+    if (bandwidth != 0) {
+        left += (unsigned long long)((double)bytes / (double)bandwidth * 1e9);
+    }
+    while (left > 0 && !sim_is_down()) {
+        unsigned long long slice = left < SLEEP_SLICE_NS ? left : SLEEP_SLICE_NS;
+        struct timespec pause = {.tv_sec = 0, .tv_nsec = (long)slice};
+        nanosleep(&pause, NULL);
+        left -= slice;
+    }
+}
+
+/* Does an operation's work, without the monitor. `broken` is its context's state. */
+static CUresult op_run(struct sim_stream *stream, struct sim_op *op, CUresult broken)
+{
+    CUresult result = broken;
+
+    if (result == CUDA_SUCCESS) {
+        sim_stream_cost(op->bytes, stream->context);
+        result = sim_fault_operation();
+    }
+    if (result == CUDA_SUCCESS && op->run != NULL) {
+        result = op->run(stream, op);
+    }
+    return result;
+}
+
+static void op_free(struct sim_op *op)
+{
+    sim_waits_drop(&op->waits);
+    free(op);
+}
+
+/* In the monitor, given up meanwhile. Waits until the operation may start; false at exit. */
+static bool worker_await(struct sim_stream *stream, struct sim_op *op)
+{
+    sim_waits_finish(&op->waits);
+    while (sim.held && sim.steps == 0 && !sim_is_down()) {
+        pthread_cond_wait(&stream->work, &sim.lock);
+    }
+    if (sim_is_down()) {
+        return false;
+    }
+    if (sim.held) {
+        sim.steps--;
+    }
+    return true;
+}
+
+static void *worker_main(void *argument)
+{
+    struct sim_stream *stream = argument;
+
+    sim_lock();
+    for (;;) {
+        struct sim_op *op = stream->head;
+        CUresult result;
+        if (sim_is_down()) {
+            break;
+        }
+        if (op == NULL) {
+            if (stream->closing) {
+                break;
+            }
+            pthread_cond_wait(&stream->work, &sim.lock);
+            continue;
+        }
+        if (!worker_await(stream, op)) {
+            break;
+        }
+        result = sim_context_state(stream->context);
+        sim_unlock();
+        result = op_run(stream, op, result);
+        sim_lock();
+        if (result != CUDA_SUCCESS && sim_context_state(stream->context) == CUDA_SUCCESS) {
+            sim_context_break(stream->context, result);
+        }
+        if (op->finish != NULL) {
+            op->finish(stream, op, true);
+        }
+        stream->head = op->next;
+        if (stream->head == NULL) {
+            stream->tail = NULL;
+        }
+        stream->done = op->sequence;
+        stream->context->pending--;
+        sim_context_wake(stream->context);
+        op_free(op);
+    }
+    if (stream->closing) {
+        sim_stream_unlink(stream);
+    }
+    sim.workers--;
+    pthread_cond_broadcast(&sim.worker_gone);
+    sim_object_drop(stream);
+    sim_unlock();
+    return NULL;
+}
+
+/* In the monitor. Starts the stream's thread where it has none. Signals are the program's threads'.
+ */
+static CUresult worker_start(struct sim_stream *stream)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_t thread;
+    int error;
+
+    if (stream->worker) {
+        return CUDA_SUCCESS;
+    }
+    sim_object_hold(stream);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    error = pthread_create(&thread, &attributes, worker_main, stream);
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        sim_object_drop(stream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stream->worker = true;
+    sim.workers++;
+    return CUDA_SUCCESS;
+}
+
+void sim_stream_wake_all(void)
+{
+    for (uint32_t i = 0; i < sim_object_slots(KIND_CONTEXT); i++) {
+        struct sim_context *context = sim_object_at(KIND_CONTEXT, i);
+        if (context == NULL) {
+            continue;
+        }
+        for (struct sim_stream *stream = context->streams; stream != NULL; stream = stream->next) {
+            pthread_cond_broadcast(&stream->work);
+        }
+        pthread_cond_broadcast(&context->done);
+    }
+}
+
+void sim_stream_shut_down(void)
+{
+    struct timespec limit;
+
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += LEAVE_SECONDS;
+    sim_lock();
+    sim_stream_wake_all();
+    while (sim.workers > 0) {
+        /* A worker may sit in the user's function, which waits for something that is gone. */
+        if (pthread_cond_timedwait(&sim.worker_gone, &sim.lock, &limit) == ETIMEDOUT) {
+            break;
+        }
+    }
+    sim_unlock();
+}
+
+/* ---- operations ---- */
+
+void *sim_op_new(size_t bytes)
+{
+    return calloc(1, bytes);
+}
+
+void sim_op_drop(struct sim_op *op)
+{
+    if (op == NULL) {
+        return;
+    }
+    if (op->finish != NULL) {
+        op->finish(NULL, op, false);
+    }
+    op_free(op);
+}
+
+CUresult sim_stream_issue(struct sim_stream *stream, struct sim_op *op)
+{
+    CUresult result = sim_context_state(stream->context);
+
+    if (result == CUDA_SUCCESS && !stream->context->active) {
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (result == CUDA_SUCCESS) {
+        result = sim_stream_turn(stream, &op->waits);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = worker_start(stream);
+    }
+    if (result != CUDA_SUCCESS) {
+        sim_op_drop(op);
+        return result;
+    }
+    op->sequence = ++stream->issued;
+    if (stream->tail != NULL) {
+        stream->tail->next = op;
+    } else {
+        stream->head = op;
+    }
+    stream->tail = op;
+    stream->context->pending++;
+    pthread_cond_signal(&stream->work);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_stream_issue_and_wait(struct sim_stream *stream, struct sim_op *op)
+{
+    struct sim_context *context = stream->context;
+    CUresult result;
+
+    sim_object_hold(stream);
+    if (!sim.held && op->waits.count == 0 && sim_stream_is_clear(stream) && context->active) {
+        sim_context_work_begin(context);
+        result = sim_context_state(context);
+        sim_unlock();
+        result = op_run(stream, op, result);
+        sim_lock();
+        if (result != CUDA_SUCCESS && sim_context_state(context) == CUDA_SUCCESS) {
+            sim_context_break(context, result);
+        }
+        if (op->finish != NULL) {
+            op->finish(stream, op, true);
+        }
+        op_free(op);
+        sim_context_work_end(context);
+    } else {
+        result = sim_stream_issue(stream, op);
+        if (result == CUDA_SUCCESS) {
+            sim_stream_wait(stream, stream->issued);
+            result = sim_is_down() ? CUDA_ERROR_DEINITIALIZED : sim_context_state(context);
+        }
+    }
+    sim_object_drop(stream);
+    return result;
+}

@@ -335,10 +335,11 @@ def small_calls(peers: Peers) -> list[Row]:
         tp, td = t.empty(4096, dtype=t.uint8, pin_memory=True), t.empty(4096, dtype=t.uint8, device="cuda")
         row.add("torch", many(lambda: td.copy_(tp, non_blocking=True), 500, t.cuda.synchronize))
     if peers.bindings is not None:
-        d, dst, src, handle = peers.bindings, there.pointer, pinned.ctypes.data, stream.handle
+        d = peers.bindings
+        ends = d.CUdeviceptr(there.pointer), pinned.ctypes.data, 4096, d.CUstream(stream.handle)
         row.add(
             "bindings",
-            many(lambda: d.cuMemcpyHtoDAsync(dst, src, 4096, handle), 500, stream.synchronize),
+            many(lambda: d.cuMemcpyHtoDAsync(*ends), 500, stream.synchronize),
         )
     rows.append(row)
 
@@ -361,7 +362,7 @@ def small_calls(peers: Peers) -> list[Row]:
     row = Row("context push and pop, by `with`", 0, "<= 0.25 us")
     row.add("cudriver", many(enter, 5000))
     if peers.bindings is not None:
-        d, handle = peers.bindings, peers.bindings.cuCtxGetCurrent()[1]
+        handle = peers.bindings.cuCtxGetCurrent()[1]
 
         def theirs() -> None:
             d.cuCtxPushCurrent(handle)

@@ -114,6 +114,7 @@ static void region_join(struct hostmem_region *region)
         region->state = HOSTMEM_LOST;
     } else {
         region->state = HOSTMEM_REGISTERED;
+        region->refused = false;
         hostmem_region_list(region);
         pool.registered += region->bytes;
         if (pool.registered > pool.peak) {

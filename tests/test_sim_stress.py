@@ -1,4 +1,4 @@
-"""The simulated driver under many threads, with sanitizers: tests/sim/stress.c."""
+"""The simulated driver with sanitizers: many threads (stress.c), every failure (sweep.c)."""
 
 from __future__ import annotations
 
@@ -30,5 +30,14 @@ def test_stress(tmp_path: Path, build: str) -> None:
         capture_output=True,
         text=True,
         timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_failure_leaves_nothing_alive(tmp_path: Path) -> None:
+    sources = [simkit.PROGRAMS / "sweep.c", *sorted((simkit.CEXT / "sim").glob("*.c"))]
+    program = simkit.compile_c(tmp_path / "sweep", sources, "-std=c11", "-O1", *simkit.ASAN_UBSAN)
+    done = subprocess.run(
+        [program], env=simkit.environment(), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr

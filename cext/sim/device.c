@@ -108,6 +108,9 @@ CUresult cuGetErrorName(CUresult error, const char **text)
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    if (text == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const struct error_text *found = error_find(error);
     *text = found != NULL ? found->name : NULL;
     return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -119,6 +122,9 @@ CUresult cuGetErrorString(CUresult error, const char **text)
 
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (text == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     const struct error_text *found = error_find(error);
     *text = found != NULL ? found->text : NULL;

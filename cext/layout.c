@@ -177,8 +177,7 @@ size_t cudriver_layout_simplify_by_src(struct cudriver_layout *layout)
     return simplify(layout, false);
 }
 
-/* ---- loops ------------------------------------------------------------------------------------
- */
+/* ---- loops ---- */
 
 /* Inlined with constants for `size`, and for the strides where they are known, so that the compiler
  * can unroll and vectorise. */

@@ -8,8 +8,7 @@
 
 #define UNPINNED_CHUNK ((size_t)1 << 20)
 
-/* ---- by the calling thread alone
- * ----------------------------------------------------------------- */
+/* ---- by the calling thread alone ---- */
 
 /* The driver's own copy of memory in one piece. */
 static CUresult driver_copy(bool up, CUdeviceptr device, char *host, size_t bytes, CUstream stream)
@@ -97,8 +96,7 @@ static CUresult unpinned_copy(const struct cudriver_staging_job *job,
     return result;
 }
 
-/* ---- with the lanes
- * ------------------------------------------------------------------------------ */
+/* ---- with the lanes ---- */
 
 /* Works on a submitted job and waits until it is over. */
 static CUresult job_finish(struct staging_job *job, bool (*interrupted)(void *), void *data)
@@ -209,8 +207,7 @@ CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)
     return result;
 }
 
-/* ---- settings and figures
- * ------------------------------------------------------------------------ */
+/* ---- settings and figures ---- */
 
 void cudriver_staging_get_settings(struct cudriver_staging_settings *settings)
 {

@@ -49,8 +49,7 @@ struct cudriver_staging_job {
  */
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job);
 
-/* ---- in stream order --------------------------------------------------------------------------
- */
+/* ---- in stream order ---- */
 
 /* A copy under way; opaque. */
 struct cudriver_staging_transfer;
@@ -89,8 +88,7 @@ CUresult cudriver_staging_result(struct cudriver_staging_transfer *transfer);
  * fine. Calls no driver function. */
 void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
 
-/* ---- which way a copy goes --------------------------------------------------------------------
- */
+/* ---- which way a copy goes ---- */
 
 enum cudriver_staging_path {
     CUDRIVER_STAGING_EMPTY = 0,
@@ -116,8 +114,7 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
 
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
-/* ---- settings and life ------------------------------------------------------------------------
- */
+/* ---- settings and life ---- */
 
 struct cudriver_staging_settings {
     int lanes;             /* threads for one direction of one context */

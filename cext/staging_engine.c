@@ -1,22 +1,19 @@
-/* Jobs, lanes and worker threads. See staging_private.h. */
+/* Jobs, routes and worker threads. See staging_private.h. */
 #define _GNU_SOURCE
 #include "staging_private.h"
 
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "driver.h"
-#include "hostmem.h"
 #include "platform.h"
 
 struct staging_engine staging = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* ---- the lock and its conditions --------------------------------------------------------------
- */
+/* ---- the lock and its conditions ---- */
 
 void staging_condition_init(pthread_cond_t *condition)
 {
@@ -78,8 +75,7 @@ void staging_unlock(void)
     pthread_mutex_unlock(&staging.lock);
 }
 
-/* ---- jobs -------------------------------------------------------------------------------------
- */
+/* ---- jobs ---- */
 
 struct staging_job *staging_job_new(struct staging_route *route, const struct staging_plan *plan,
                                     CUdeviceptr device, char *host, size_t begin, size_t end)
@@ -179,7 +175,7 @@ bool staging_job_stop(struct staging_job *job, CUresult result)
 }
 
 /* A chunk that route_take gave out is done with. Drops the reference that came with it. */
-static void job_credit(struct staging_job *job, CUresult result)
+void staging_job_credit(struct staging_job *job, CUresult result)
 {
     struct cudriver_staging_transfer *transfer = job->transfer;
     bool tell = false;
@@ -198,251 +194,7 @@ static void job_credit(struct staging_job *job, CUresult result)
     staging_job_drop(job);
 }
 
-/* ---- lanes ------------------------------------------------------------------------------------
- */
-
-static void lane_forget_block(struct staging_lane *lane)
-{
-    if (lane->block != NULL) {
-        cudriver_hostmem_free(lane->block);
-        staging_lock();
-        staging.slot_bytes -= lane->slot_bytes * (size_t)lane->depth;
-        staging_unlock();
-    }
-    lane->block = NULL;
-    lane->slot_bytes = 0;
-}
-
-/* Gives a lane without work slots of at least `bytes`. */
-static CUresult lane_fit(struct staging_lane *lane, CUcontext context, size_t bytes)
-{
-    CUresult result;
-    void *block;
-    bool zeroed;
-    unsigned generation;
-    int depth;
-
-    staging_lock();
-    generation = staging.generation;
-    depth = staging.settings.slots;
-    staging_unlock();
-    if (lane->slot_bytes >= bytes && lane->generation == generation && lane->depth == depth) {
-        return CUDA_SUCCESS;
-    }
-    lane_forget_block(lane);
-    for (; lane->depth < depth; lane->depth++) {
-        result = cuda.cuEventCreate(&lane->slots[lane->depth].event,
-                                    CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-    }
-    for (; lane->depth > depth; lane->depth--) {
-        cuda.cuEventDestroy_v2(lane->slots[lane->depth - 1].event);
-    }
-    lane->turn = 0;
-    result = cudriver_hostmem_alloc(context, bytes * (size_t)depth, false, &block, &zeroed);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    lane->block = block;
-    lane->slot_bytes = bytes;
-    lane->generation = generation;
-    for (int i = 0; i < depth; i++) {
-        lane->slots[i].memory = lane->block + bytes * (size_t)i;
-    }
-    staging_lock();
-    staging.slot_bytes += bytes * (size_t)depth;
-    staging_unlock();
-    return CUDA_SUCCESS;
-}
-
-static void lane_close(struct staging_lane *lane)
-{
-    if (lane->stream != NULL) {
-        /* The result does not matter: where it is an error nothing runs any more. */
-        cuda.cuStreamSynchronize(lane->stream);
-    }
-    lane_forget_block(lane);
-    for (int i = 0; i < lane->depth; i++) {
-        cuda.cuEventDestroy_v2(lane->slots[i].event);
-    }
-    if (lane->stream != NULL) {
-        cuda.cuStreamDestroy_v2(lane->stream);
-    }
-    free(lane);
-    staging_lock();
-    staging.lanes--;
-    staging_unlock();
-}
-
-void staging_lanes_close(struct staging_lane *lanes)
-{
-    while (lanes != NULL) {
-        struct staging_lane *next = lanes->next;
-        lane_close(lanes);
-        lanes = next;
-    }
-}
-
-void staging_lanes_bury(struct staging_lane *lanes)
-{
-    while (lanes != NULL) {
-        struct staging_lane *next = lanes->next;
-        if (lanes->block != NULL) {
-            cudriver_hostmem_free(lanes->block);
-            staging.slot_bytes -= lanes->slot_bytes * (size_t)lanes->depth;
-        }
-        staging.lanes--;
-        free(lanes);
-        lanes = next;
-    }
-}
-
-static CUresult lane_open(CUcontext context, size_t bytes, struct staging_lane **made)
-{
-    struct staging_lane *lane = calloc(1, sizeof *lane);
-    CUresult result;
-
-    if (lane == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    staging_lock();
-    staging.lanes++;
-    staging_unlock();
-    result = cuda.cuStreamCreateWithPriority(&lane->stream, CU_STREAM_NON_BLOCKING, 0);
-    if (result != CUDA_SUCCESS) {
-        lane->stream = NULL;
-    } else {
-        result = lane_fit(lane, context, bytes);
-    }
-    if (result != CUDA_SUCCESS) {
-        lane_close(lane);
-        return result;
-    }
-    *made = lane;
-    return CUDA_SUCCESS;
-}
-
-CUresult staging_event_wait(CUevent event)
-{
-    CUresult result = cuda.cuEventQuery(event);
-
-    if (result != CUDA_ERROR_NOT_READY) {
-        return result;
-    }
-    return cuda.cuEventSynchronize(event);
-}
-
-/* ---- chunks -----------------------------------------------------------------------------------
- */
-
-static void slot_pack(const struct staging_slot *slot)
-{
-    const struct staging_job *job = slot->job;
-    size_t bytes = slot->end - slot->begin;
-
-    if (!job->host_dense) {
-        cudriver_layout_copy_part(&job->walk, slot->memory, true, job->host, false, slot->begin,
-                                  slot->end);
-        return;
-    }
-    const char *from = job->host + job->walk.src_offset + slot->begin;
-    if (job->streaming) {
-        staging_memory_stream(slot->memory, from, bytes);
-    } else {
-        memcpy(slot->memory, from, bytes);
-    }
-}
-
-static void slot_unpack(const struct staging_slot *slot)
-{
-    const struct staging_job *job = slot->job;
-    size_t bytes = slot->end - slot->begin;
-
-    if (!job->host_dense) {
-        cudriver_layout_copy_part(&job->walk, job->host, false, slot->memory, true, slot->begin,
-                                  slot->end);
-        return;
-    }
-    char *to = job->host + job->walk.dst_offset + slot->begin;
-    if (job->streaming) {
-        staging_memory_stream(to, slot->memory, bytes);
-    } else {
-        memcpy(to, slot->memory, bytes);
-    }
-}
-
-static CUresult slot_send(const struct staging_lane *lane, const struct staging_slot *slot)
-{
-    const struct staging_job *job = slot->job;
-    size_t bytes = slot->end - slot->begin;
-    CUdeviceptr device = job->device + (slot->begin - job->begin);
-
-    if (!job->device_dense) {
-        return staging_device_copy(&job->rows, job->up, job->device, slot->memory, slot->begin,
-                                   slot->end, lane->stream);
-    }
-    return job->up ? cuda.cuMemcpyHtoDAsync_v2(device, slot->memory, bytes, lane->stream)
-                   : cuda.cuMemcpyDtoHAsync_v2(slot->memory, device, bytes, lane->stream);
-}
-
-/* After a failed call: the lane's stream may still use its slots. It is emptied, and given up. */
-static void lane_break(struct staging_lane *lane)
-{
-    cuda.cuStreamSynchronize(lane->stream);
-    lane->broken = true;
-}
-
-/* Starts a chunk in a free slot. */
-static void slot_begin(struct staging_lane *lane, struct staging_slot *slot)
-{
-    CUresult result;
-
-    if (slot->job->up) {
-        slot_pack(slot);
-    }
-    result = slot_send(lane, slot);
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventRecord(slot->event, lane->stream);
-    }
-    if (result != CUDA_SUCCESS) {
-        struct staging_job *job = slot->job;
-        lane_break(lane);
-        slot->job = NULL;
-        job_credit(job, result);
-    }
-}
-
-/* Ends the chunk that a slot holds, if any. */
-static void slot_retire(struct staging_lane *lane, struct staging_slot *slot)
-{
-    struct staging_job *job = slot->job;
-    CUresult result;
-
-    if (job == NULL) {
-        return;
-    }
-    result = staging_event_wait(slot->event);
-    if (result != CUDA_SUCCESS) {
-        lane_break(lane);
-    } else if (!job->up) {
-        slot_unpack(slot);
-    }
-    slot->job = NULL;
-    job_credit(job, result);
-}
-
-static void lane_drain(struct staging_lane *lane)
-{
-    for (int i = 0; i < lane->depth; i++) {
-        slot_retire(lane, &lane->slots[lane->turn]);
-        lane->turn = (lane->turn + 1) % lane->depth;
-    }
-}
-
-/* ---- threads and routes ------------------------------------------------------------------------
- */
+/* ---- threads and routes ---- */
 
 static bool route_has_room(const struct staging_route *route)
 {
@@ -528,11 +280,11 @@ static struct staging_lane *route_lane(struct staging_route *route)
     staging_unlock();
 
     if (lane == NULL) {
-        result = lane_open(context, bytes, &lane);
+        result = staging_lane_open(context, bytes, &lane);
     } else {
-        result = lane_fit(lane, context, bytes);
+        result = staging_lane_fit(lane, context, bytes);
         if (result != CUDA_SUCCESS) {
-            lane_close(lane);
+            staging_lane_close(lane);
         }
     }
     if (result == CUDA_SUCCESS) {
@@ -574,31 +326,31 @@ static bool route_serve(struct staging_route *route, struct staging_job *own,
             break;
         }
         if (chunk.job->chunk > lane->slot_bytes) {
-            lane_drain(lane);
+            staging_lane_drain(lane);
             CUresult result = lane->broken
                                   ? CUDA_ERROR_UNKNOWN
-                                  : lane_fit(lane, route->place->context, chunk.job->chunk);
+                                  : staging_lane_fit(lane, route->place->context, chunk.job->chunk);
             slot = &lane->slots[lane->turn];
             if (result != CUDA_SUCCESS) {
                 lane->broken = true;
-                job_credit(chunk.job, result);
+                staging_job_credit(chunk.job, result);
                 break;
             }
         }
-        slot_retire(lane, slot);
+        staging_slot_retire(lane, slot);
         slot->job = chunk.job;
         slot->begin = chunk.begin;
         slot->end = chunk.end;
-        slot_begin(lane, slot);
+        staging_slot_begin(lane, slot);
         lane->turn = (lane->turn + 1) % lane->depth;
         if (interrupted != NULL && platform_nanoseconds() - asked > STAGING_POLL_NS) {
             go_on = !interrupted(data);
             asked = platform_nanoseconds();
         }
     }
-    lane_drain(lane);
+    staging_lane_drain(lane);
     if (lane->broken) {
-        lane_close(lane);
+        staging_lane_close(lane);
     } else {
         staging_lock();
         lane->next = route->idle;
@@ -731,11 +483,12 @@ void staging_job_submit(struct staging_job *job, bool helped)
 {
     struct staging_route *route = job->route;
     size_t chunks = (job->end - job->taken + job->chunk - 1) / job->chunk;
-    int wanted = staging.settings.lanes - route->active - (helped ? 1 : 0);
+    int wanted;
 
-    if (job->over) {
+    if (job->over) { /* the route may be gone, too */
         return;
     }
+    wanted = staging.settings.lanes - route->active - (helped ? 1 : 0);
     route->limit = staging.settings.lanes;
     if (route->last == NULL) {
         job->next = job;

@@ -280,8 +280,7 @@ void staging_kernels_unload(struct staging_kernels *kernels)
     }
 }
 
-/* ---- launching ---------------------------------------------------------------------------------
- */
+/* ---- launching ---- */
 
 static uint64_t magnitude(int64_t value)
 {

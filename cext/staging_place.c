@@ -22,6 +22,21 @@ static void place_unlink(struct staging_place *place)
     *link = place->next;
 }
 
+/* Frees a place, but nothing that the driver has. */
+static void place_drop(struct staging_place *place)
+{
+    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        free(place->kernels[i]);
+    }
+    while (place->scratch != NULL) {
+        struct staging_scratch *scratch = place->scratch;
+        place->scratch = scratch->next;
+        free(scratch);
+    }
+    staging_flags_free(place);
+    free(place);
+}
+
 /* Locked. Lets go of places whose context was reset or destroyed behind our back: their streams and
  * events are gone, and the driver may crash when asked about them. */
 static void places_bury(CUcontext context, unsigned long long id)
@@ -36,16 +51,7 @@ static void places_bury(CUcontext context, unsigned long long id)
             for (int i = 0; i < 2; i++) {
                 staging_lanes_bury(place->routes[i].idle);
             }
-            for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
-                free(place->kernels[i]);
-            }
-            while (place->scratch != NULL) {
-                struct staging_scratch *scratch = place->scratch;
-                place->scratch = scratch->next;
-                free(scratch);
-            }
-            staging_flags_free(place);
-            free(place);
+            place_drop(place);
         }
     }
 }
@@ -187,8 +193,7 @@ static void place_free(struct staging_place *place, bool all)
         spare_free(&spare);
         cuda.cuCtxPopCurrent_v2(&popped);
     }
-    staging_flags_free(place);
-    free(place);
+    place_drop(place);
 }
 
 void cudriver_staging_trim(void)

@@ -2,11 +2,13 @@
  * The insides of the copy engine.
  *
  *   staging.c          the calls: blocking copies, settings, life
- *   staging_async.c    copies in stream order: transfers, and the waves of permuted copies
+ *   staging_async.c    copies in stream order: transfers
+ *   staging_permute.c  permuted copies: waves, scratch memory
  *   staging_stream.c   the caller's stream: waiting for it, making it wait
  *   staging_place.c    what the engine holds in a context, from first use to last
  *   staging_plan.c     which way a copy goes                          no CUDA
- *   staging_engine.c   jobs, lanes, worker threads
+ *   staging_engine.c   jobs, routes, worker threads
+ *   staging_lane.c     lanes: streams, slots, the chunks in them
  *   staging_device.c   a slot's bytes to and from the device's rows
  *   staging_kernels.c  the kernel that permutes
  *   staging_memory.c   memcpy with streaming stores                   no CUDA
@@ -192,6 +194,8 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
+/* ---- staging_engine.c ---- */
+
 /* A job over bytes [begin, end) of a plan's walk, not yet submitted; one reference, the caller's.
  * NULL without memory. `device` and `host` are the pointers that the walk's offsets count from. */
 struct staging_job *staging_job_new(struct staging_route *route, const struct staging_plan *plan,
@@ -212,14 +216,27 @@ bool staging_job_help(struct staging_job *job, bool (*interrupted)(void *), void
 /* Locked. Sees that a worker thread lives, for jobs that no caller helps with. */
 CUresult staging_threads_start(void);
 
-/* Frees a list of idle lanes; their context is current. */
+/* A chunk that was taken is done with. Drops the reference that came with it. */
+void staging_job_credit(struct staging_job *job, CUresult result);
+
+/* ---- staging_lane.c: the context is current ---- */
+
+/* A lane with slots of at least `bytes`, for one thread. */
+CUresult staging_lane_open(CUcontext context, size_t bytes, struct staging_lane **lane);
+void staging_lane_close(struct staging_lane *lane);
 void staging_lanes_close(struct staging_lane *lanes);
 
 /* Locked. The same where the context is gone, without a call of the driver. */
 void staging_lanes_bury(struct staging_lane *lanes);
 
-/* Unlocked. Waits for an event, mostly asleep. */
-CUresult staging_event_wait(CUevent event);
+/* Gives a drained lane slots of at least `bytes`, as many as the settings say. */
+CUresult staging_lane_fit(struct staging_lane *lane, CUcontext context, size_t bytes);
+
+/* Starts the chunk that a slot was given, ends the one that it holds, ends all. A failure breaks
+ * the lane and goes to the chunk's job. */
+void staging_slot_begin(struct staging_lane *lane, struct staging_slot *slot);
+void staging_slot_retire(struct staging_lane *lane, struct staging_slot *slot);
+void staging_lane_drain(struct staging_lane *lane);
 
 /* ---- staging_stream.c ---- */
 
@@ -243,15 +260,78 @@ void staging_flag_raise(struct staging_job *job);
 
 /* ---- staging_async.c ---- */
 
+struct cudriver_staging_transfer {
+    atomic_int references;
+    struct staging_place *place;            /* borrowed; valid until the transfer is over */
+    struct cudriver_staging_transfer *next; /* in the place's list */
+    CUstream stream;
+    void (*finished)(void *data, CUresult result);
+    void *finished_data;
+    struct staging_job **jobs; /* owned, each with a reference */
+    int job_count;
+    struct staging_scratch *scratch; /* borrowed from the place, busy; under the lock */
+    /* A copy in one slot, without the lanes. */
+    bool small;
+    bool up;
+    char *slot; /* owned, from the page-locked pool */
+    char *host;
+    size_t bytes;
+    struct cudriver_layout walk;
+    /* Under the lock. */
+    int host_pending;   /* what still uses the host's memory */
+    int device_pending; /* what follows on the stream */
+    bool making;        /* its call has not returned */
+    bool begun;         /* a host function of ours has seen host memory */
+    bool stopped;
+    bool told;
+    bool over;
+    CUresult result;
+    pthread_cond_t done;
+    unsigned long long checked;
+};
+
+/* A transfer of the place, being made: one reference, and not over before
+ * staging_transfer_device_over ends its making. NULL without memory. */
+struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place,
+                                                       CUstream stream);
+void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
+void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
+
+/* Room for `count` jobs; false without memory. */
+bool staging_transfer_make_room(struct cudriver_staging_transfer *transfer, size_t count);
+
+/* Adds a job (NULL: OUT_OF_MEMORY); the transfer holds it, and it the transfer. After a failure the
+ * job is gone. */
+CUresult staging_transfer_add(struct cudriver_staging_transfer *transfer, struct staging_job *job);
+
 /* Locked: a job of a transfer is over. staging_transfer_tell must follow, unlocked. */
 void staging_transfer_job_over(struct cudriver_staging_transfer *transfer, CUresult result);
 void staging_transfer_tell(struct cudriver_staging_transfer *transfer);
 
-/* Unlocked: gives up the transfers of a place that have not begun; their streams go on. `all`:
- * those that have, too. */
+/* Locked: one thing that follows on the stream has happened. */
+void staging_transfer_device_over(struct cudriver_staging_transfer *transfer);
+
+/* With a reference. Nothing more is begun; what has begun ends by itself. */
+void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result);
+
+/* Waits until no thread of ours touches host memory or slots for it. */
+void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
+
+/* After a failure: nothing of it is in use any more, `finished` is not called. */
+void staging_transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result);
+
+/* Gives up the transfers of a place that have not begun; their streams go on. `all`: those that
+ * have, too, and blocking copies. */
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all);
 
-/* A permuted copy from start to end. NOT_SUPPORTED: the kernel cannot be had, nothing was done. */
+/* ---- staging_permute.c ---- */
+
+/* Queues a permuted copy. NOT_SUPPORTED: the kernel cannot be had. */
+CUresult staging_permuted_start(struct cudriver_staging_transfer *transfer,
+                                const struct cudriver_staging_job *job,
+                                const struct staging_plan *plan);
+
+/* The same from start to end. */
 CUresult staging_copy_permuted(const struct cudriver_staging_job *job, struct staging_place *place,
                                const struct staging_plan *plan);
 

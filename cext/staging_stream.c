@@ -7,8 +7,7 @@
 #include "driver.h"
 #include "hostmem.h"
 
-/* ---- waiting for a stream ----------------------------------------------------------------------
- */
+/* ---- waiting for a stream ---- */
 
 #define STREAM_LEGACY ((CUstream)1)
 
@@ -98,8 +97,7 @@ CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void 
     return result;
 }
 
-/* ---- jobs at their place in a stream ------------------------------------------------------------
- */
+/* ---- jobs at their place in a stream ---- */
 
 static void job_ready(void *data)
 {
@@ -123,8 +121,7 @@ CUresult staging_stream_ready(CUstream stream, struct staging_job *job)
     return result;
 }
 
-/* ---- gates
- * --------------------------------------------------------------------------------------- */
+/* ---- gates ---- */
 
 #define FLAG_PAGE 4096
 #define FLAG_SPACING 64 /* a cache line each */
@@ -269,7 +266,8 @@ CUresult staging_stream_gate(CUstream stream, struct staging_job *job)
     staging_unlock();
     if (result == CUDA_ERROR_NOT_SUPPORTED) {
         place->no_wait_value = true;
-        return gate_by_function(stream, job);
     }
-    return result;
+    return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_INVALID_VALUE
+               ? gate_by_function(stream, job)
+               : result;
 }

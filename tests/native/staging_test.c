@@ -122,32 +122,37 @@ struct copy {
     CUstream stream;
 };
 
+/* What one side's memory looks like: in one piece, rows with gaps between them, anything, anything
+ * with some strides 0. */
+enum side { PLAIN, ROWS, ANY, REPEATED };
+
 /* Strides for a shape: the dimensions in any order, with steps, gaps and signs. Returns the bytes
  * of memory, and where in it item 0 lies. */
 static size_t side_make(struct random *random, const struct cudriver_layout *layout,
-                        int64_t *strides, int64_t *offset, bool may_repeat, bool plain)
+                        int64_t *strides, int64_t *offset, enum side side)
 {
     int order[CUDRIVER_MAX_DIMS], ndim = layout->ndim;
     int64_t stride = (int64_t)layout->itemsize, low = 0, high = 0;
+    bool any = side == ANY || side == REPEATED;
 
     for (int d = 0; d < ndim; d++) {
-        int at = plain ? d : below(random, d + 1);
+        int at = any ? below(random, d + 1) : d;
         memmove(order + at + 1, order + at, (size_t)(d - at) * sizeof order[0]);
         order[at] = d;
     }
-    if (!plain && below(random, 4) == 0) {
+    if (any && below(random, 4) == 0) {
         stride += below(random, 3);
     }
     for (int i = ndim - 1; i >= 0; i--) {
         int d = order[i];
-        int64_t step = plain || below(random, 3) != 0 ? 1 : 2 + below(random, 2);
+        int64_t step = any && below(random, 3) == 0 ? 2 + below(random, 2) : 1;
         strides[d] = stride * step;
         stride *= step * layout->shape[d];
-        stride += plain || below(random, 3) != 0 ? 0 : below(random, 40);
-        if (!plain && below(random, 4) == 0) {
+        stride += side == ROWS || (any && below(random, 3) == 0) ? below(random, 40) : 0;
+        if (any && below(random, 4) == 0) {
             strides[d] = -strides[d];
         }
-        if (may_repeat && below(random, 8) == 0) {
+        if (side == REPEATED && below(random, 8) == 0) {
             strides[d] = 0;
         }
     }
@@ -184,14 +189,13 @@ static struct copy copy_make(struct random *random, size_t most, CUstream stream
         layout->shape[d] = 1 + (int64_t)(next(random) % edge);
         room /= (size_t)layout->shape[d];
     }
-    bool plain_host = below(random, 3) == 0, plain_device = below(random, 2) == 0;
-    bool repeat = copy.up && !plain_host && below(random, 3) == 0;
+    enum side host = (enum side)below(random, copy.up ? 4 : 3),
+              device = (enum side)below(random, 3);
     copy.device_bytes =
         side_make(random, layout, copy.up ? layout->dst_strides : layout->src_strides,
-                  copy.up ? &layout->dst_offset : &layout->src_offset, false, plain_device);
-    copy.host_bytes =
-        side_make(random, layout, copy.up ? layout->src_strides : layout->dst_strides,
-                  copy.up ? &layout->src_offset : &layout->dst_offset, repeat, plain_host);
+                  copy.up ? &layout->dst_offset : &layout->src_offset, device);
+    copy.host_bytes = side_make(random, layout, copy.up ? layout->src_strides : layout->dst_strides,
+                                copy.up ? &layout->src_offset : &layout->dst_offset, host);
     copy.host = malloc(copy.host_bytes);
     copy.host_before = malloc(copy.host_bytes);
     copy.device_before = malloc(copy.device_bytes);

@@ -1,7 +1,7 @@
 /*
  * The part of the CUDA driver's ABI that this package uses, declared here so that neither a toolkit
- * nor a header is needed to build. Names, types and values are those of cuda.h; a test compiles this
- * file beside the official header and fails on any difference.
+ * nor a header is needed to build. Names, types and values are those of cuda.h; a test compiles
+ * this file beside the official header and fails on any difference.
  *
  * CUDRIVER_FUNCTIONS is the one list of driver functions: X(exported name, arguments, since), where
  * `since` is the driver API version (1000 * major + 10 * minor) that first exported that name. The
@@ -117,21 +117,11 @@ enum {
     CU_CTX_SYNC_MEMOPS = 0x80
 };
 
-enum {
-    CU_STREAM_DEFAULT = 0x0,
-    CU_STREAM_NON_BLOCKING = 0x1
-};
+enum { CU_STREAM_DEFAULT = 0x0, CU_STREAM_NON_BLOCKING = 0x1 };
 
-enum {
-    CU_EVENT_DEFAULT = 0x0,
-    CU_EVENT_BLOCKING_SYNC = 0x1,
-    CU_EVENT_DISABLE_TIMING = 0x2
-};
+enum { CU_EVENT_DEFAULT = 0x0, CU_EVENT_BLOCKING_SYNC = 0x1, CU_EVENT_DISABLE_TIMING = 0x2 };
 
-enum {
-    CU_STREAM_WAIT_VALUE_GEQ = 0x0,
-    CU_STREAM_WAIT_VALUE_EQ = 0x1
-};
+enum { CU_STREAM_WAIT_VALUE_GEQ = 0x0, CU_STREAM_WAIT_VALUE_EQ = 0x1 };
 
 #define CU_MEMHOSTREGISTER_PORTABLE 0x01
 #define CU_MEMHOSTREGISTER_DEVICEMAP 0x02

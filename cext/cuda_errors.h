@@ -1,6 +1,6 @@
 /*
- * Every CUresult as X(code, name, meaning), known by name even where the driver is too old to name it.
- * The driver's own text is preferred where it has one.
+ * Every CUresult as X(code, name, meaning), known by name even where the driver is too old to name
+ * it. The driver's own text is preferred where it has one.
  */
 #ifndef CUDRIVER_CUDA_ERRORS_H
 #define CUDRIVER_CUDA_ERRORS_H

@@ -61,7 +61,8 @@ int cudriver_function_since(const char *function)
     return 0;
 }
 
-/* Fills `table` from the library; counts what a driver of the oldest version must have but has not. */
+/* Fills `table` from the library; counts what a driver of the oldest version must have but has not.
+ */
 static int table_fill(void *library, struct cudriver_table *table)
 {
     int missing = 0;
@@ -70,7 +71,10 @@ static int table_fill(void *library, struct cudriver_table *table)
         void *address = dlsym(library, functions[i].name);
         memcpy((char *)table + functions[i].offset, &address, sizeof address);
         if (address == NULL && functions[i].since <= CUDRIVER_OLDEST_API) {
-            message_add("%s%s", missing == 0 ? "" : missing < 8 ? ", " : "",
+            message_add("%s%s",
+                        missing == 0  ? ""
+                        : missing < 8 ? ", "
+                                      : "",
                         missing < 8 ? functions[i].name : "");
             missing++;
         }
@@ -81,8 +85,8 @@ static int table_fill(void *library, struct cudriver_table *table)
     return missing;
 }
 
-/* Takes out what came after the version that the driver offers: it may be exported, but answers with
- * an error. 0, a stub's version, hides nothing. */
+/* Takes out what came after the version that the driver offers: it may be exported, but answers
+ * with an error. 0, a stub's version, hides nothing. */
 static void table_hide_newer(struct cudriver_table *table, int version)
 {
     for (size_t i = 0; i < FUNCTION_COUNT; i++) {

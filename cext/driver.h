@@ -47,7 +47,8 @@ CUresult cudriver_driver_init(void);
 /* Whether cudriver_driver_init has succeeded in this process or in the one it was forked from. */
 bool cudriver_driver_is_initialised(void);
 
-/* Whether this process is a fork of one in which the driver was initialised: nothing may be called. */
+/* Whether this process is a fork of one in which the driver was initialised: nothing may be called.
+ */
 bool cudriver_driver_is_forked(void);
 
 /* The API version that first exported `function`, or 0 for a name that is not in the list. */

@@ -14,6 +14,7 @@ from abi.declarations import read
 CEXT = Path(__file__).resolve().parent.parent / "cext"
 
 pytestmark = [
+    pytest.mark.static,
     pytest.mark.skipif(compare.compiler() is None, reason="no C compiler on this machine"),
     pytest.mark.skipif(not CEXT.is_dir(), reason="no C sources beside the tests"),
 ]

@@ -18,6 +18,10 @@ from hypothesis import strategies as st
 CEXT = Path(__file__).resolve().parent.parent / "cext"
 MAX_DIMS = 64
 INT64 = np.iinfo(np.int64)
+SANITIZE = {
+    "asan": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "ubsan": ["-fsanitize=undefined", "-fno-sanitize-recover=all"],
+}.get(os.environ.get("CUDRIVER_TEST_SANITIZER", ""), [])
 
 
 class Layout(ctypes.Structure):
@@ -61,7 +65,7 @@ def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     subprocess.run(
         [
             *compiler,
-            *("-std=c11", request.param, *warnings, "-shared", "-fPIC"),
+            *("-std=c11", request.param, *warnings, *SANITIZE, "-shared", "-fPIC"),
             *("-o", str(library), str(CEXT / "layout.c")),
         ],
         check=True,

@@ -60,10 +60,10 @@ struct cudriver_staging_transfer;
  * success *transfer is owned by the caller and goes to cudriver_staging_release. A copy that fails
  * later lets the stream go on, and says so through the transfer.
  *
- * `finished` (may be NULL) is called once with `finished_data` and the result, as soon as the
- * host's memory is no longer in use: by any thread, the caller's own included, possibly before this
- * function returns; not at all where this function fails. It must not call the driver nor take a
- * lock that anybody holds while calling the driver (so not the GIL).
+ * `finished` (may be NULL) is called once with `finished_data` and the result, when the host's
+ * memory is no longer in use and before the copy counts as over: by any thread, the caller's own
+ * included, possibly before this function returns; not at all where this function fails. It must
+ * not call the driver nor take a lock that anybody holds while calling the driver (so not the GIL).
  *
  * job->interrupted is not used here. Without cuStreamWaitValue32 (drivers before CUDA 11.7) the
  * stream waits in a host function instead, and those of other streams with it.

@@ -54,11 +54,13 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
 /* Locked: over, if nothing is pending. */
 static void transfer_settle(struct cudriver_staging_transfer *transfer)
 {
-    struct cudriver_staging_transfer **link = &transfer->place->transfers;
+    struct cudriver_staging_transfer **link;
 
-    if (transfer->over || transfer->host_pending > 0 || transfer->device_pending > 0) {
+    if (transfer->over || !transfer->told || transfer->host_pending > 0 ||
+        transfer->device_pending > 0) {
         return;
     }
+    link = &transfer->place->transfers;
     while (*link != transfer) {
         link = &(*link)->next;
     }
@@ -100,12 +102,18 @@ void staging_transfer_tell(struct cudriver_staging_transfer *transfer)
     CUresult result;
 
     staging_lock();
-    tell = transfer->host_pending == 0 && !transfer->told && !transfer->making;
-    transfer->told |= tell;
+    tell = transfer->host_pending == 0 && !transfer->telling && !transfer->making;
+    transfer->telling |= tell;
     result = transfer->result;
     staging_unlock();
-    if (tell && transfer->finished != NULL) {
-        transfer->finished(transfer->finished_data, result);
+    if (tell) {
+        if (transfer->finished != NULL) {
+            transfer->finished(transfer->finished_data, result);
+        }
+        staging_lock();
+        transfer->told = true;
+        transfer_settle(transfer);
+        staging_unlock();
     }
     staging_transfer_drop(transfer);
 }
@@ -382,7 +390,7 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 void staging_transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
 {
     staging_lock();
-    transfer->told = true;
+    transfer->telling = transfer->told = true;
     transfer->making = false;
     staging_unlock();
     staging_transfer_stop(transfer, result);

@@ -351,6 +351,8 @@ CUresult staging_copy_permuted(const struct cudriver_staging_job *job, struct st
     transfer->making = false;
     staging_transfer_device_over(transfer);
     staging_unlock();
+    staging_transfer_hold(transfer);
+    staging_transfer_tell(transfer);
     if (result == CUDA_SUCCESS) {
         result = cudriver_staging_wait(transfer, job->interrupted, job->data);
     }

@@ -283,7 +283,8 @@ struct cudriver_staging_transfer {
     bool making;        /* its call has not returned */
     bool begun;         /* a host function of ours has seen host memory */
     bool stopped;
-    bool told;
+    bool telling; /* `finished` was called, or is being */
+    bool told;    /* it has returned */
     bool over;
     CUresult result;
     pthread_cond_t done;

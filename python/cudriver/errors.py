@@ -70,7 +70,7 @@ class InvalidContextError(CudaError):
     """A context is closed, reset, or not the one that must be current here."""
 
 
-class DriverNotFoundError(CudaError, ImportError):
+class DriverNotFoundError(CudaError, ImportError):  # type: ignore[misc]  # both have `name`
     """No driver library could be opened; the message says where it was looked for."""
 
 

@@ -197,6 +197,17 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
     return self;
 }
 
+/*
+ * CONTEXT_IS_DESTROYED where this thread's current context is no more: the driver leaves such a one
+ * current. NULL stands for the current one; to ask about a destroyed handle itself is not safe.
+ */
+static CUresult current_check(void)
+{
+    unsigned int version;
+
+    return cuda.cuCtxGetApiVersion(NULL, &version);
+}
+
 /* A foreign handle may have been destroyed and given out again: the driver's id tells. */
 static bool is_stale(ContextObject *self)
 {
@@ -222,8 +233,10 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
         *found = (ContextObject *)Py_NewRef((PyObject *)self);
         return CUDA_SUCCESS;
     }
-    /* Asked first, because other queries on a destroyed context are not safe. */
-    result = cuda.cuCtxGetDevice(&device);
+    result = current_check();
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuCtxGetDevice(&device);
+    }
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -330,7 +343,6 @@ int cudriver_context_check(CoreState *state, ContextObject *self)
 static CUresult context_make_current(ContextObject *self, bool *pushed)
 {
     CUcontext current = NULL;
-    CUdevice device;
     CUresult result = cuda.cuCtxGetCurrent(&current);
 
     *pushed = false;
@@ -339,7 +351,7 @@ static CUresult context_make_current(ContextObject *self, bool *pushed)
         *pushed = result == CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
-        result = cuda.cuCtxGetDevice(&device);
+        result = current_check();
         if (result == CUDA_SUCCESS && is_stale(self)) {
             result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }

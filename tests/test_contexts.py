@@ -1,0 +1,729 @@
+"""Contexts: stacks per thread, primary contexts, misuse, and other libraries beside us.
+
+The oracle for what is current is the driver itself, asked through ctypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from program import output
+
+
+def in_thread(body: Callable[[], Any]) -> Any:
+    """Runs `body` in a fresh thread, whose stack is empty; its result, or its exception."""
+    box: list[Any] = []
+
+    def run() -> None:
+        try:
+            box.append((body(), None))
+        except BaseException as error:
+            box.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    result, error = box[0]
+    if error is not None:
+        raise error
+    return result
+
+
+class Driver:
+    """Another library of this process, on the same libcuda."""
+
+    def __init__(self, path: str) -> None:
+        self.library = ctypes.CDLL(path)
+
+    def call(self, name: str, *arguments: Any) -> int:
+        return getattr(self.library, name)(*arguments)
+
+    def current(self) -> int | None:
+        handle = ctypes.c_void_p()
+        assert self.call("cuCtxGetCurrent", ctypes.byref(handle)) == 0
+        return handle.value
+
+    def create(self, device: int = 0) -> int:
+        """A context on top of this thread's stack."""
+        handle = ctypes.c_void_p()
+        assert self.call("cuCtxCreate_v2", ctypes.byref(handle), 0, device) == 0
+        assert handle.value
+        return handle.value
+
+    def pop(self) -> int | None:
+        handle = ctypes.c_void_p()
+        assert self.call("cuCtxPopCurrent_v2", ctypes.byref(handle)) == 0
+        return handle.value
+
+    def push(self, handle: int) -> None:
+        assert self.call("cuCtxPushCurrent_v2", ctypes.c_void_p(handle)) == 0
+
+    def destroy(self, handle: int) -> None:
+        assert self.call("cuCtxDestroy_v2", ctypes.c_void_p(handle)) == 0
+
+    def primary_state(self, device: int) -> tuple[int, bool]:
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        code = self.call(
+            "cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active)
+        )
+        assert code == 0
+        return flags.value, bool(active.value)
+
+
+@pytest.fixture(scope="module")
+def driver(cu) -> Driver:
+    cu.init()
+    return Driver(cu.driver_path())
+
+
+@pytest.fixture(autouse=True)
+def same_stack(cu, no_leaks) -> Iterator[None]:
+    """Each test leaves this thread's stack as it found it, and nothing alive."""
+    before = cu.context_stack()
+    yield
+    assert cu.context_stack() == before
+
+
+@pytest.fixture
+def context(cu) -> Iterator[Any]:
+    context = cu.Context()
+    yield context
+    context.close()
+
+
+# ---- the stack -----------------------------------------------------------------------------------
+
+
+def test_new_context_is_on_no_stack(cu, driver: Driver) -> None:
+    before = driver.current()
+    context = cu.Context()
+    assert driver.current() == before
+    assert not context.closed
+    assert not context.is_primary
+    context.close()
+    assert context.closed
+    assert "closed" in repr(context)
+
+
+def test_push_pop(cu, driver: Driver, context) -> None:
+    before = driver.current()
+    context.push()
+    assert driver.current() == context.handle
+    assert cu.current_context() is context
+    context.pop()
+    assert driver.current() == before
+
+
+def test_with_nested_and_repeated(cu, driver: Driver, context) -> None:
+    def body() -> None:
+        other = cu.Context()
+        assert cu.current_context() is None
+        with context as entered:
+            assert entered is context
+            with other, context:
+                assert cu.context_stack() == [context, other, context]
+                assert driver.current() == context.handle
+            assert cu.context_stack() == [context]
+        assert cu.context_stack() == []
+        assert driver.current() is None
+        other.close()
+
+    in_thread(body)
+
+
+def test_with_pops_when_the_body_raises(cu, context) -> None:
+    before = cu.context_stack()
+    with pytest.raises(KeyError), context:
+        raise KeyError("body")
+    assert cu.context_stack() == before
+
+
+def test_deep_stack(cu, context) -> None:
+    for _ in range(500):
+        context.push()
+    assert len(cu.context_stack()) >= 500
+    for _ in range(500):
+        context.pop()
+
+
+def test_threads_have_stacks_of_their_own(cu, context) -> None:
+    with context:
+        assert in_thread(cu.current_context) is None
+        assert in_thread(cu.context_stack) == []
+        assert cu.current_context() is context
+
+
+def test_one_context_on_many_threads_at_once(cu, context) -> None:
+    gate = threading.Barrier(8)
+    seen = []
+
+    def body() -> None:
+        with context:
+            gate.wait()
+            seen.append(cu.current_context() is context)
+            gate.wait()
+
+    threads = [threading.Thread(target=body) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True] * 8
+
+
+def test_calls_in_a_context_that_is_not_current_leave_the_stack(cu, context) -> None:
+    before = cu.context_stack()
+    context.synchronize()
+    context.memory_info()
+    context.cache_config = "l1"
+    assert context.stream_priority_range.least >= context.stream_priority_range.greatest
+    assert context.limits["stack_size"] > 0
+    assert cu.context_stack() == before
+
+
+def test_memory_and_streams_are_made_in_the_current_context(cu, context) -> None:
+    with context:
+        array, stream, event = cu.device_empty(10), cu.Stream(), cu.Event()
+        assert array.context is stream.context is event.context is context
+    array.fill(1.0)
+    stream.synchronize()
+    assert (array.to_numpy() == 1).all()
+    array.close()
+
+
+def test_nothing_current_means_the_primary_context_of_device_0(cu) -> None:
+    def body() -> None:
+        assert cu.current_context() is None
+        cu.memory_info()
+        current = cu.current_context()
+        assert current.is_primary
+        assert current.device == cu.Device(0)
+        assert current is cu.Device(0).primary_context()
+
+    in_thread(body)
+
+
+# ---- misuse --------------------------------------------------------------------------------------
+
+
+def test_popping_what_is_not_current_names_both(cu, driver: Driver, context) -> None:
+    other = cu.Context()
+    with other:
+        with pytest.raises(cu.InvalidContextError) as caught:
+            context.pop()
+        assert repr(context) in str(caught.value)
+        assert repr(other) in str(caught.value)
+        assert driver.current() == other.handle, "nothing has changed"
+    other.close()
+
+
+def test_popping_from_an_empty_stack(cu, context) -> None:
+    def body() -> None:
+        with pytest.raises(cu.InvalidContextError, match=r"cannot pop .* is None"):
+            context.pop()
+
+    in_thread(body)
+
+
+def test_with_notices_what_its_body_left_on_the_stack(cu, context) -> None:
+    other = cu.Context()
+    with pytest.raises(cu.InvalidContextError) as caught, context:
+        other.push()
+    assert repr(context) in str(caught.value)
+    assert repr(other) in str(caught.value)
+    other.pop()
+    context.pop()
+    other.close()
+
+
+def test_with_notices_what_its_body_took_off_the_stack(cu, context) -> None:
+    with pytest.raises(cu.InvalidContextError), context:
+        context.pop()
+
+
+def test_closing_what_is_current_here(cu, context) -> None:
+    with context:
+        with pytest.raises(cu.InvalidContextError) as caught:
+            context.close()
+        assert repr(context) in str(caught.value)
+        assert not context.closed
+        context.synchronize()
+
+
+def test_closing_what_is_current_elsewhere_names_the_thread_and_both(cu, context) -> None:
+    pushed, leave = threading.Event(), threading.Event()
+    thread_id = []
+
+    def body() -> None:
+        with context:
+            thread_id.append(threading.get_native_id())
+            pushed.set()
+            leave.wait()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    pushed.wait()
+    other = cu.Context()
+    with other:
+        with pytest.raises(cu.InvalidContextError) as caught:
+            context.close()
+    text = str(caught.value)
+    assert repr(context) in text
+    assert str(thread_id[0]) in text
+    assert repr(other) in text
+    leave.set()
+    thread.join()
+    other.close()
+    context.close()
+    assert context.closed
+
+
+def test_closing_what_things_live_in(cu) -> None:
+    context = cu.Context()
+    with context:
+        things = [cu.device_empty(4), cu.Stream(), cu.Event()]
+    while things:
+        with pytest.raises(
+            cu.InvalidContextError, match=f"{len(things)} arrays, streams or events"
+        ):
+            context.close()
+        things.pop().close()
+    context.close()
+
+
+def test_everything_about_a_closed_context(cu, context) -> None:
+    context.close()
+    context.close()
+    calls: list[Callable[[], Any]] = [
+        context.push,
+        context.__enter__,
+        context.synchronize,
+        context.memory_info,
+        lambda: context.flags,
+        lambda: context.cache_config,
+        lambda: setattr(context, "cache_config", "l1"),
+        lambda: context.stream_priority_range,
+        lambda: context.api_version,
+        lambda: context.limits["stack_size"],
+        lambda: context.limits.__setitem__("stack_size", 4096),
+        lambda: list(context.limits),
+        lambda: len(context.limits),
+        lambda: repr(context.limits),
+    ]
+    for call in calls:
+        with pytest.raises(cu.InvalidContextError, match="is closed"):
+            call()
+    assert context.active is False
+    assert context.device == cu.Device(0)
+    assert context.closed
+
+
+def test_dropping_the_last_reference_destroys(cu, sim) -> None:
+    before = sim.live("contexts")
+    context = cu.Context()
+    seen = weakref.ref(context)
+    assert sim.live("contexts") == before + 1
+    del context
+    assert seen() is None
+    assert sim.live("contexts") == before
+
+
+def test_what_lives_in_a_context_keeps_it(cu, sim) -> None:
+    before = sim.live("contexts")
+    context = cu.Context()
+    with context:
+        array = cu.device_zeros(5)
+        view = array[1:3]
+    del context, array
+    gc.collect()
+    assert sim.live("contexts") == before + 1
+    assert view.to_numpy().tolist() == [0, 0]
+    del view
+    assert sim.live("contexts") == before
+
+
+def test_dropped_while_on_the_stack_it_stays_there(cu) -> None:
+    def body() -> None:
+        context = cu.Context()
+        context.push()
+        seen = weakref.ref(context)
+        del context
+        current = cu.current_context()
+        assert current is seen()
+        current.pop()
+
+    in_thread(body)
+
+
+def test_thread_that_ends_with_contexts_on_its_stack(cu, sim) -> None:
+    before = sim.live("contexts")
+
+    def body() -> None:
+        for _ in range(3):
+            cu.Context().push()
+
+    in_thread(body)
+    gc.collect()
+    assert sim.live("contexts") == before
+
+
+def test_thread_that_ends_lets_its_contexts_be_closed(cu, context) -> None:
+    in_thread(context.push)
+    context.close()
+
+
+# ---- limits and settings -------------------------------------------------------------------------
+
+
+def test_limits_are_a_mapping(cu, context) -> None:
+    limits = context.limits
+    assert len(limits) == len(list(limits)) == len(limits.keys()) == len(limits.items())
+    assert "stack_size" in limits
+    assert "nonsense" not in limits
+    assert dict(limits.items())["stack_size"] == limits["stack_size"]
+    assert "stack_size" in repr(limits)
+    limits["stack_size"] = 8192
+    assert context.limits["stack_size"] >= 8192
+
+
+def test_bad_limits(cu, context) -> None:
+    with pytest.raises(KeyError):
+        context.limits["nonsense"]
+    with pytest.raises(KeyError):
+        context.limits[3]
+    with pytest.raises(KeyError):
+        context.limits["nonsense"] = 3
+    with pytest.raises(TypeError):
+        context.limits["stack_size"] = "x"
+    with pytest.raises(ValueError, match="out of range"):
+        context.limits["stack_size"] = -1
+    with pytest.raises(ValueError, match="out of range"):
+        context.limits["stack_size"] = 1 << 64
+    with pytest.raises(cu.CudaError, match=r"cuCtxSetLimit\(stack_size, "):
+        context.limits["stack_size"] = (1 << 63) - 1
+    with pytest.raises(TypeError):
+        del context.limits["stack_size"]
+
+
+def test_cache_config(cu, context) -> None:
+    for name in ("none", "shared", "l1", "equal"):
+        context.cache_config = name
+        assert context.cache_config in ("none", "shared", "l1", "equal")
+    for bad in ("L1", "", 1, None):
+        with pytest.raises(ValueError, match="cache_config is"):
+            context.cache_config = bad
+    with pytest.raises(ValueError, match="cache_config is"):
+        del context.cache_config
+
+
+def test_flags(cu) -> None:
+    for flags in (0, cu.ContextFlags.SCHED_YIELD, cu.ContextFlags.SCHED_BLOCKING_SYNC):
+        context = cu.Context(flags=flags)
+        assert cu.ContextFlags(context.flags) & 7 == flags
+        context.close()
+    with pytest.raises(cu.CudaError, match="flags 0x7"):
+        cu.Context(flags=7)
+
+
+def test_device_argument(cu, two_devices) -> None:
+    for which in (1, two_devices[1], two_devices[1].uuid, two_devices[1].pci_bus_id):
+        context = cu.Context(which)
+        assert context.device == two_devices[1]
+        with context:
+            assert cu.device_empty(3).device == two_devices[1]
+        context.close()
+
+
+def test_api_version_and_priorities(cu, context) -> None:
+    assert context.api_version >= 3010
+    least, greatest = context.stream_priority_range
+    assert least >= greatest
+    assert context.handle
+    assert context.active is True
+
+
+# ---- primary contexts ----------------------------------------------------------------------------
+
+
+def test_primary_context_is_one_object(cu) -> None:
+    device = cu.Device(0)
+    assert device.primary_context() is device.primary_context()
+    assert device.primary_context().is_primary
+    assert "primary" in repr(device.primary_context())
+
+
+def test_primary_context_is_given_back_with_its_last_owner(cu, driver, two_devices) -> None:
+    device = two_devices[1]
+    assert driver.primary_state(1)[1] is False
+    context = device.primary_context()
+    assert context.active is True
+    assert driver.primary_state(1)[1] is True
+    array = cu.device_empty(3, device=device)
+    assert array.context is context
+    del context
+    assert driver.primary_state(1)[1] is True
+    array.close()
+    del array
+    assert driver.primary_state(1)[1] is False
+
+
+def test_primary_context_close_and_again(cu, driver, two_devices) -> None:
+    context = two_devices[1].primary_context()
+    context.close()
+    assert driver.primary_state(1)[1] is False
+    assert context.active is False
+    again = two_devices[1].primary_context()
+    assert again is not context
+    assert context.active is True, "of a primary context it is the device's state"
+    with pytest.raises(cu.InvalidContextError):
+        context.push()
+    again.close()
+
+
+def test_primary_flags(cu, driver, two_devices) -> None:
+    device = two_devices[1]
+    context = device.primary_context(cu.ContextFlags.SCHED_BLOCKING_SYNC)
+    assert context.flags & 7 == cu.ContextFlags.SCHED_BLOCKING_SYNC
+    assert driver.primary_state(1)[0] & 7 == 4
+    device.primary_context(flags=0)
+    assert context.flags & 7 == 0
+    with pytest.raises(TypeError):
+        device.primary_context("x")
+    with pytest.raises(cu.CudaError):
+        device.primary_context(7)
+    context.close()
+
+
+def test_primary_and_manual_contexts_of_one_device(cu, context) -> None:
+    primary = cu.Device(0).primary_context()
+    with primary, context, primary:
+        assert cu.context_stack()[-3:] == [primary, context, primary]
+        assert cu.device_empty(1).context is primary
+    assert primary.handle != context.handle
+
+
+def test_reset_while_it_is_used(cu, two_devices) -> None:
+    device = two_devices[1]
+    context = device.primary_context()
+    array, stream, event = (
+        cu.device_zeros(8, device=device),
+        cu.Stream(device=device),
+        cu.Event(device=device),
+    )
+    with context:
+        pinned = cu.pinned_full(1000, 7.0)
+    device.reset_primary_context()
+    assert pinned.sum() == 7000, "the bytes are the process's own"
+    calls: list[Callable[[], Any]] = [
+        context.push,
+        context.synchronize,
+        array.to_numpy,
+        lambda: array.fill(1),
+        lambda: array.pointer,
+        stream.synchronize,
+        lambda: stream.done,
+        event.record,
+        event.synchronize,
+        lambda: event.done,
+        lambda: cu.copy(array, np.zeros(8)),
+        lambda: cu.copy_async(array, np.zeros(8), stream),
+    ]
+    for call in calls:
+        with pytest.raises(cu.InvalidContextError, match="was reset"):
+            call()
+    assert context.closed
+    array.close()
+    stream.close()
+    event.close()
+    context.close()
+    again = device.primary_context()
+    assert again is not context
+    assert cu.to_device(np.arange(3)).to_numpy().tolist() == [0, 1, 2]
+    again.close()
+
+
+def test_reset_of_the_context_that_is_used_by_default() -> None:
+    program = """
+        import numpy as np, cudriver as cu
+        array, pinned = cu.to_device(np.arange(4)), cu.pinned_full(100, 3)
+        old = cu.current_context()
+        cu.Device(0).reset_primary_context()
+        print(cu.current_context(), old.closed, pinned.sum())
+        print(cu.to_device(np.arange(4)).to_numpy(), cu.current_context() is old)
+        cu.copy(cu.device_empty(100, pinned.dtype), pinned)
+    """
+    assert output(program).splitlines() == ["None True 300", "[0 1 2 3] False"]
+
+
+def test_reset_while_it_is_on_a_stack() -> None:
+    program = """
+        import cudriver as cu
+        with cu.Device(0).primary_context():
+            cu.Device(0).reset_primary_context()
+            try:
+                cu.memory_info()
+            except cu.InvalidContextError as error:
+                print("refused")
+        print(cu.context_stack(), cu.memory_info().free > 0)
+    """
+    assert output(program).splitlines() == ["refused", "[] True"]
+
+
+def test_reset_that_fails_changes_nothing(cu, sim, two_devices) -> None:
+    device = two_devices[1]
+    context = device.primary_context()
+    array = cu.device_zeros(3, device=device)
+    sim.fail_next("cuDevicePrimaryCtxReset_v2", 999)
+    with pytest.raises(cu.CudaError, match="cuDevicePrimaryCtxReset_v2"):
+        device.reset_primary_context()
+    assert not context.closed
+    assert array.to_numpy().tolist() == [0, 0, 0]
+    array.close()
+    context.close()
+
+
+def test_reset_is_refused_while_its_memory_would_vanish(cu, two_devices) -> None:
+    device = two_devices[1]
+    with device.primary_context() as context:
+        array = cu.pinned_zeros(100, write_combined=True)
+    with pytest.raises(cu.InvalidContextError, match="write-combined"):
+        device.reset_primary_context()
+    assert array.sum() == 0
+    del array
+    device.reset_primary_context()
+    assert context.closed
+
+
+def test_threads_that_used_it_by_default_go_on_after_a_reset() -> None:
+    program = """
+        import threading, cudriver as cu
+        ready, go, said = threading.Event(), threading.Event(), []
+        def body():
+            cu.memory_info(); ready.set(); go.wait()
+            said.append(float(cu.device_zeros(4).to_numpy().sum()))
+        thread = threading.Thread(target=body); thread.start(); ready.wait()
+        cu.Device(0).reset_primary_context()
+        go.set(); thread.join()
+        print(said)
+    """
+    assert output(program) == "[0.0]\n"
+
+
+# ---- other libraries -----------------------------------------------------------------------------
+
+
+def test_foreign_context_is_shown_and_left_alone(cu, driver: Driver) -> None:
+    handle = driver.create()
+    foreign = cu.current_context()
+    assert foreign.handle == handle
+    assert "foreign" in repr(foreign)
+    assert cu.current_context() is foreign
+    assert cu.context_stack()[-1] is foreign
+    array = cu.to_device(np.arange(5))
+    assert array.context is foreign
+    assert array.to_numpy().tolist() == [0, 1, 2, 3, 4]
+    del array
+    foreign.close()
+    del foreign
+    gc.collect()
+    assert driver.current() == handle, "it is not ours to destroy"
+    driver.destroy(handle)
+
+
+def test_foreign_context_destroyed_by_its_owner(cu, driver: Driver) -> None:
+    handle = driver.create()
+    foreign = cu.current_context()
+    array, stream, event = cu.device_empty(100), cu.Stream(), cu.Event()
+    event.record(stream)
+    driver.destroy(handle)
+    calls: list[Callable[[], Any]] = [
+        foreign.synchronize,
+        stream.synchronize,
+        lambda: stream.done,
+        event.synchronize,
+        lambda: event.done,
+        lambda: array.fill(1),
+        lambda: cu.copy_async(array, np.zeros(100), stream),
+    ]
+    for call in calls:
+        with pytest.raises(cu.InvalidContextError):
+            call()
+    stream.close()
+    event.close()
+    array.close()
+
+
+def test_foreign_handle_that_was_given_out_again(cu, driver: Driver) -> None:
+    """A new context at the address of an old one is another context."""
+    handles = set()
+    seen = []
+    for _ in range(4):
+        handle = driver.create()
+        handles.add(handle)
+        seen.append(cu.current_context())
+        driver.destroy(handle)
+        assert cu.context_stack() is not None
+    assert len({id(context) for context in seen}) == 4
+
+
+def test_popped_by_another_library(cu, driver: Driver) -> None:
+    context = cu.Context()
+    context.push()
+    assert driver.pop() == context.handle
+    with pytest.raises(cu.InvalidContextError):
+        context.pop()
+    context.close()
+    assert context.closed, "it is on no stack, whatever we had noted"
+
+
+def test_pushed_by_another_library(cu, driver: Driver, context) -> None:
+    driver.push(context.handle)
+    assert cu.current_context() is context
+    context.pop()
+
+
+def test_primary_context_retained_by_another_library_first(cu, driver, two_devices) -> None:
+    handle = ctypes.c_void_p()
+    assert driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(handle), 1) == 0
+    driver.push(handle.value)
+    found = cu.current_context()
+    assert found.is_primary
+    assert found is two_devices[1].primary_context()
+    driver.pop()
+    found.close()
+    assert driver.primary_state(1)[1] is True, "the other library's hold is still there"
+    assert driver.call("cuDevicePrimaryCtxRelease_v2", 1) == 0
+    assert driver.primary_state(1)[1] is False
+
+
+def test_stack_of_ours_and_of_others(cu, driver: Driver, context) -> None:
+    def body() -> None:
+        with context:
+            handle = driver.create()
+            with context:
+                stack = cu.context_stack()
+                assert [c.handle for c in stack] == [context.handle, handle, context.handle]
+                assert [c is context for c in stack] == [True, False, True]
+                del stack
+            driver.destroy(handle)
+            assert driver.current() == context.handle
+
+    in_thread(body)
+
+
+def test_walking_the_stack_fails_half_way(cu, sim, context) -> None:
+    with context, context:
+        sim.fail("cuCtxPopCurrent_v2:2:999")
+        with pytest.raises(cu.CudaError, match="cuCtxPopCurrent_v2"):
+            cu.context_stack()
+        sim.clear_faults()
+        assert cu.context_stack()[-2:] == [context, context]
+        with pytest.raises(cu.InvalidContextError):
+            context.close()

@@ -1,0 +1,212 @@
+"""Events: recording, waiting, time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+def stream(cu):
+    stream = cu.Stream()
+    yield stream
+    stream.close()
+
+
+def test_form(cu) -> None:
+    event = cu.Event()
+    assert event.handle
+    assert not event.timing
+    assert not event.closed
+    assert event.context is cu.current_context()
+    assert "not recorded" in repr(event)
+    assert event.record() is event
+    assert "not recorded" not in repr(event)
+    event.close()
+
+
+def test_never_recorded_counts_as_over(cu, stream) -> None:
+    event = cu.Event()
+    assert event.done is True
+    event.synchronize()
+    stream.wait(event)
+    stream.synchronize()
+    event.close()
+
+
+def test_done_follows_the_work_before_it(cu, sim, stream) -> None:
+    array = cu.device_empty(100, "u1")
+    sim.hold()
+    array.fill(1, stream)
+    event = cu.Event().record(stream)
+    array.fill(2, stream)
+    assert event.done is False
+    sim.step(2)  # the fill, and the record behind it
+    event.synchronize()
+    assert event.done is True
+    assert stream.done is False
+    sim.release()
+    stream.synchronize()
+    event.close()
+
+
+def test_recording_again_moves_it(cu, sim, stream) -> None:
+    array, event = cu.device_empty(10, "u1"), cu.Event()
+    event.record(stream)
+    event.synchronize()
+    sim.hold()
+    array.fill(1, stream)
+    event.record(stream)
+    assert event.done is False
+    sim.release()
+    event.synchronize()
+    event.close()
+
+
+def test_elapsed_time(cu, sim, stream) -> None:
+    array = cu.device_empty(10, "u1")
+    first, second = cu.Event(timing=True), cu.Event(timing=True)
+    sim.set_latency(3000)
+    first.record(stream)
+    array.fill(1, stream)
+    second.record(stream)
+    second.synchronize()
+    milliseconds = first.elapsed_time(second)
+    assert milliseconds >= 2.9
+    assert first.elapsed_time(first) == 0
+    assert second.elapsed_time(first) == pytest.approx(-milliseconds)
+    first.close()
+    second.close()
+
+
+def test_elapsed_time_on_any_driver(cu, stream) -> None:
+    first, second = cu.Event(timing=True).record(stream), cu.Event(True).record(stream)
+    second.synchronize()
+    assert 0 <= first.elapsed_time(second) < 60_000
+    first.close()
+    second.close()
+
+
+def test_elapsed_time_that_cannot_be_told(cu, sim, stream) -> None:
+    timed, plain, array = cu.Event(timing=True), cu.Event(), cu.device_empty(10, "u1")
+    with pytest.raises(ValueError, match="was never recorded"):
+        timed.elapsed_time(timed)
+    timed.record(stream)
+    plain.record(stream)
+    for first, second in ((timed, plain), (plain, timed)):
+        with pytest.raises(ValueError, match="takes no time"):
+            first.elapsed_time(second)
+    late = cu.Event(timing=True)
+    sim.hold()
+    array.fill(1, stream)
+    late.record(stream)
+    with pytest.raises(ValueError, match="is not over"):
+        timed.elapsed_time(late)
+    sim.release()
+    stream.synchronize()
+    with pytest.raises(TypeError, match="takes the later Event, not int"):
+        timed.elapsed_time(3)
+    for event in (timed, plain, late):
+        event.close()
+
+
+def test_event_of_another_context_is_refused(cu, stream) -> None:
+    context = cu.Context()
+    with context:
+        other = cu.Stream()
+    event = cu.Event()
+    with pytest.raises(ValueError) as caught:
+        event.record(other)
+    assert repr(context) in str(caught.value)
+    assert repr(event.context) in str(caught.value)
+    event.record(stream)
+    event.wait(other)
+    other.synchronize()
+    other.close()
+    event.close()
+    context.close()
+
+
+def test_events_of_two_devices(cu, two_devices) -> None:
+    first = cu.Event(device=two_devices[0])
+    second = cu.Stream(device=two_devices[1])
+    with pytest.raises(ValueError, match="record an event of the stream's own context"):
+        first.record(second)
+    first.record()
+    first.wait(second)
+    second.synchronize()
+    first.close()
+    second.close()
+
+
+def test_everything_about_a_closed_event(cu, stream) -> None:
+    event = cu.Event(timing=True)
+    event.close()
+    event.close()
+    assert event.closed
+    assert repr(event) == "<Event, closed>"
+    calls: list[Any] = [
+        event.record,
+        lambda: stream.record(event),
+        event.wait,
+        lambda: stream.wait(event),
+        event.synchronize,
+        lambda: event.done,
+        lambda: event.elapsed_time(event),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="is closed"):
+            call()
+
+
+def test_closed_while_work_waits_for_it(cu, sim, stream) -> None:
+    """The driver lets it go when it is over."""
+    other, array = cu.Stream(), cu.device_zeros(10, "u1")
+    sim.hold()
+    array.fill(5, other)
+    event = cu.Event().record(other)
+    stream.wait(event)
+    event.close()
+    pinned = cu.pinned_zeros(10, "u1")
+    transfer = cu.copy_async(pinned, array, stream)
+    sim.release()
+    transfer.wait()
+    assert (pinned == 5).all()
+    other.close()
+
+
+def test_synchronize_lets_other_threads_run(cu, sim, stream) -> None:
+    array = cu.device_empty(10, "u1")
+    sim.hold()
+    array.fill(1, stream)
+    event = cu.Event().record(stream)
+    done = threading.Event()
+
+    def wait() -> None:
+        event.synchronize()
+        done.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not done.wait(0.05)
+    sim.release()
+    thread.join()
+    assert done.is_set()
+    event.close()
+
+
+def test_bad_arguments(cu) -> None:
+    event = cu.Event()
+    for bad in (3, "x", np.zeros(3)):
+        with pytest.raises(TypeError, match="a stream is a Stream or None"):
+            event.record(bad)
+        with pytest.raises(TypeError, match="a stream is a Stream or None"):
+            event.wait(bad)
+    with pytest.raises(TypeError):
+        cu.Event(1, 2, 3)
+    event.close()

@@ -1,0 +1,326 @@
+"""Streams: order, waiting, `with`, priorities, other libraries' streams."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+BIG = 1 << 20
+
+
+@pytest.fixture
+def stream(cu):
+    stream = cu.Stream()
+    yield stream
+    stream.synchronize()
+    stream.close()
+
+
+def test_form(cu, stream) -> None:
+    assert stream.handle
+    assert not stream.closed
+    assert stream.priority == 0
+    assert stream.context is cu.current_context()
+    assert stream.device == cu.Device(0)
+    assert "device 0" in repr(stream)
+    assert stream.done is True
+    assert stream.__cuda_stream__() == (0, stream.handle)
+
+
+def test_priorities(cu) -> None:
+    least, greatest = cu.Device(0).primary_context().stream_priority_range
+    for priority in range(greatest, least + 1):
+        with_priority = cu.Stream(priority)
+        assert with_priority.priority == priority
+        with_priority.close()
+    for priority in (least + 1, greatest - 1):
+        with pytest.raises(ValueError, match=f"from {least} .* to {greatest}"):
+            cu.Stream(priority)
+    with pytest.raises((OverflowError, TypeError)):
+        cu.Stream(1 << 40)
+
+
+def test_work_runs_in_order(cu, stream) -> None:
+    array = cu.device_empty(BIG, "u1")
+    for value in range(10):
+        array.fill(value, stream)
+    result = cu.pinned_empty(BIG, "u1")
+    transfer = cu.copy_async(result, array, stream)
+    array.fill(77, stream)
+    transfer.wait()
+    assert (result == 9).all()
+    stream.synchronize()
+    assert (array.to_numpy() == 77).all()
+
+
+def test_done_and_synchronize(cu, sim, stream) -> None:
+    array = cu.device_empty(100, "u1")
+    sim.hold()
+    array.fill(3, stream)
+    assert stream.done is False
+    sim.release()
+    stream.synchronize()
+    assert stream.done is True
+
+
+def test_a_stream_waits_for_another(cu, sim) -> None:
+    first, second = cu.Stream(), cu.Stream()
+    array, seen = cu.device_zeros(100, "u1"), cu.pinned_zeros(100, "u1")
+    sim.hold()
+    array.fill(5, first)
+    second.wait(first)
+    transfer = cu.copy_async(seen, array, second)
+    sim.release()
+    transfer.wait()
+    assert (seen == 5).all()
+    first.close()
+    second.close()
+
+
+def test_a_stream_waits_for_an_event(cu, sim) -> None:
+    first, second = cu.Stream(), cu.Stream()
+    array, seen = cu.device_zeros(100, "u1"), cu.pinned_zeros(100, "u1")
+    sim.hold()
+    array.fill(5, first)
+    event = first.record()
+    assert not event.done
+    second.wait(event)
+    transfer = cu.copy_async(seen, array, second)
+    assert not transfer.done
+    sim.release()
+    transfer.wait()
+    assert (seen == 5).all()
+    for thing in (event, first, second):
+        thing.close()
+
+
+def test_streams_of_two_devices(cu, two_devices) -> None:
+    first, second = (cu.Stream(device=device) for device in two_devices)
+    assert (first.device, second.device) == two_devices
+    second.wait(first)
+    event = first.record()
+    second.wait(event)
+    second.synchronize()
+    array = cu.device_empty(3, device=1)
+    with pytest.raises(ValueError, match="the stream is on device 0, the array on device 1"):
+        cu.copy_async(array, np.zeros(3), first)
+    with pytest.raises(ValueError, match="device 1 was asked for, but the stream is on device 0"):
+        cu.device_empty(3, device=1, stream=first)
+    for thing in (array, event, first, second):
+        thing.close()
+
+
+def test_record_gives_the_event_back(cu, stream) -> None:
+    event = cu.Event()
+    assert stream.record(event) is event
+    new = stream.record()
+    assert isinstance(new, cu.Event)
+    assert not new.timing
+    with pytest.raises(TypeError, match="an Event is recorded, not int"):
+        stream.record(3)
+    event.close()
+    new.close()
+
+
+def test_what_a_stream_waits_for(cu, stream) -> None:
+    with pytest.raises(TypeError, match="an Event or a Stream, not int"):
+        stream.wait(3)
+    stream.wait(stream)
+
+
+# ---- with ----------------------------------------------------------------------------------------
+
+
+def test_with_is_the_stream_of_calls_that_are_given_none(cu, sim, stream) -> None:
+    array, pinned = cu.device_zeros(100, "u1"), cu.pinned_zeros(100, "u1")
+    with stream as entered:
+        assert entered is stream
+        sim.hold()
+        array.fill(4)
+        transfer = cu.copy_async(pinned, array, None)
+        event = cu.Event().record()
+        assert not stream.done
+        sim.release()
+        cu.copy(np.empty(100, "u1"), array)
+    assert (pinned == 4).all(), "the blocking copy came after it in the stream"
+    assert transfer.done
+    assert event.done
+    event.close()
+
+
+def test_with_nests_and_is_the_threads_own(cu, stream) -> None:
+    other = cu.Stream()
+    array = cu.device_zeros(10, "u1")
+    seen: list[bool] = []
+
+    def body() -> None:
+        array.fill(1)
+        seen.append(other.done and stream.done)
+
+    with stream, other, stream:
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+    assert seen == [True]
+    other.close()
+
+
+def test_with_left_in_the_wrong_order(cu, stream) -> None:
+    other = cu.Stream()
+    stream.__enter__()
+    other.__enter__()
+    with pytest.raises(RuntimeError, match="not the innermost"):
+        stream.__exit__(None, None, None)
+    other.__exit__(None, None, None)
+    stream.__exit__(None, None, None)
+    with pytest.raises(RuntimeError, match="not the innermost"):
+        stream.__exit__(None, None, None)
+    other.close()
+
+
+def test_closed_while_it_is_the_threads_stream(cu) -> None:
+    stream = cu.Stream()
+    array = cu.device_zeros(3)
+    with stream:
+        stream.close()
+        with pytest.raises(ValueError, match="is closed"):
+            array.fill(1)
+        with pytest.raises(ValueError, match="is closed"):
+            cu.device_empty(3)
+
+
+def test_thread_that_ends_inside_a_with(cu) -> None:
+    stream = cu.Stream()
+    seen = weakref.ref(stream)
+    thread = threading.Thread(target=stream.__enter__)
+    thread.start()
+    thread.join()
+    del stream, thread
+    assert seen() is None
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def test_everything_about_a_closed_stream(cu) -> None:
+    stream = cu.Stream()
+    stream.close()
+    stream.close()
+    assert stream.closed
+    assert repr(stream) == "<Stream, closed>"
+    array, open_stream = cu.device_zeros(3), cu.Stream()
+    calls: list[Any] = [
+        stream.synchronize,
+        lambda: stream.done,
+        stream.record,
+        lambda: stream.wait(cu.Event()),
+        lambda: open_stream.wait(stream),
+        stream.__enter__,
+        stream.__cuda_stream__,
+        lambda: array.fill(0, stream),
+        lambda: cu.copy_async(array, np.zeros(3), stream),
+        lambda: cu.to_device(np.zeros(3), stream),
+        lambda: cu.device_empty(3, stream=stream),
+        lambda: cu.Event().record(stream),
+        lambda: cu.Event().wait(stream),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="is closed"):
+            call()
+
+
+def test_work_goes_on_in_a_stream_that_is_closed(cu, sim) -> None:
+    stream = cu.Stream()
+    array, pinned = cu.to_device(np.full(1000, 3, "u1")), cu.pinned_zeros(1000, "u1")
+    sim.set_latency(2000)
+    transfer = cu.copy_async(pinned, array, stream)
+    stream.close()
+    transfer.wait()
+    assert (pinned == 3).all()
+
+
+def test_dropped_with_work_in_flight(cu, sim) -> None:
+    sim.set_latency(2000)
+    pinned, array = cu.pinned_full(1000, 3, "u1"), cu.device_empty(1000, "u1")
+    transfer = cu.copy_async(array, pinned, cu.Stream())
+    del pinned
+    transfer.wait()
+    assert (array.to_numpy() == 3).all()
+
+
+def test_memory_made_on_a_stream_that_is_gone(cu) -> None:
+    stream = cu.Stream()
+    array = cu.device_zeros(100, stream=stream)
+    stream.synchronize()
+    stream.close()
+    assert (array.to_numpy() == 0).all()
+    array.close()
+
+
+# ---- others' streams -----------------------------------------------------------------------------
+
+
+class Foreign:
+    """A stream as PyTorch shows it."""
+
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream = handle
+
+
+class Protocol:
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def __cuda_stream__(self) -> object:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_streams_of_other_libraries(cu, stream) -> None:
+    for foreign in (Foreign(stream.handle), Protocol((0, stream.handle)), Foreign(0)):
+        array = cu.device_zeros(100, "u1", stream=foreign)
+        array.fill(6, foreign)
+        pinned = cu.pinned_zeros(100, "u1")
+        cu.copy_async(pinned, array, foreign).wait()
+        assert (pinned == 6).all()
+        event = cu.Event().record(foreign)
+        event.wait(foreign)
+        event.synchronize()
+        event.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(3, TypeError), ((1,), TypeError), ((0, "x"), TypeError), (KeyError("k"), KeyError)],
+)
+def test_bad_streams_of_other_libraries(cu, answer: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        cu.device_zeros(3, stream=Protocol(answer))
+
+
+def test_work_on_others_streams_is_let_go_unasked(cu, sim) -> None:
+    """Nobody waits for these transfers, nor asks; what they held must not pile up."""
+    array = cu.device_empty(4096, "u1")
+    events = sim.live("events")
+    for _ in range(2000):
+        cu.copy_async(array, cu.pinned_zeros(4096, "u1"), None)
+    assert sim.live("events") - events < 500
+    assert len(cu.live_allocations()) < 100
+
+
+def test_others_stream_that_goes_before_the_transfer_is_asked(cu, sim) -> None:
+    stream = cu.Stream()
+    array = cu.device_zeros(100, "u1")
+    transfer = cu.copy_async(array, np.ones(100, "u1"), Foreign(stream.handle))
+    stream.synchronize()
+    stream.close()
+    transfer.wait()
+    assert transfer.done
+    assert (array.to_numpy() == 1).all()

@@ -108,12 +108,12 @@ check-newest: install ## our declarations against the newest cuda.h that NVIDIA'
 	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/test_abi.py $(ARGS)
 
 .PHONY: fuzz
-fuzz: install ## fuzz the readers of files that others wrote, for a short while
-	CUDRIVER_TEST_DRIVER=sim $(PYTEST) tests/fuzz $(ARGS)
+fuzz: ## fuzz the ELF reader with libFuzzer (clang); ARGS=10000000 for that many runs
+	tests/fuzz/run.sh $(or $(ARGS),300000)
 
 .PHONY: bench
-bench: install ## measure the copies, on the real driver where there is one
-	$(VENV)/bin/cudriver bench $(ARGS)
+bench: install ## memory, copies and calls beside the peers (NumPy, and PyTorch and CuPy where they are)
+	$(PY) benchmarks/memory.py $(ARGS)
 
 # --- sanitizers ------------------------------------------------------------------------------------
 #

@@ -476,6 +476,45 @@ static bool limit_is_known(CUlimit limit)
     return (unsigned)limit < SIM_LIMITS && limit != CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
 }
 
+static size_t between(size_t value, size_t least, size_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+/* What hardware makes of a limit's value; false where it refuses it. */
+static bool limit_fit(int device, CUlimit limit, size_t *value)
+{
+    const size_t cache_way = 3932160; /* the L2 cache is set aside in sixteenths */
+
+    switch (limit) {
+    case CU_LIMIT_STACK_SIZE:
+        if (*value >= (size_t)512 << 10) {
+            return false;
+        }
+        *value = (*value + 15) & ~(size_t)15;
+        return true;
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+        *value = between(*value, (size_t)512 << 10, (size_t)2 << 30);
+        return true;
+    case CU_LIMIT_MALLOC_HEAP_SIZE:
+        *value = between(*value, (size_t)4 << 20, sim_space_available(device));
+        return true;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+        *value = between(*value, 32, 599186);
+        return true;
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
+        return *value <= 128;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+        if (*value > 10 * cache_way) {
+            return false;
+        }
+        *value = (*value + cache_way - 1) / cache_way * cache_way;
+        return true;
+    default:
+        return true;
+    }
+}
+
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
     struct sim_context *context;
@@ -489,6 +528,9 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
     }
     if ((unsigned)limit >= LIMIT_SHMEM_SIZE) {
         return sim_leave(CUDA_ERROR_NOT_PERMITTED);
+    }
+    if (!limit_fit(context->device, limit, &value)) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     context->limits[limit] = value;
     return sim_leave(CUDA_SUCCESS);

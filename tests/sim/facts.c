@@ -460,6 +460,70 @@ static void context_facts(void)
     }
 }
 
+/* How far limits go. */
+static void limit_ranges(void)
+{
+    static const size_t values[] = {
+        0, 1, 1000, 100000, 524288, 1 << 20, (size_t)1 << 33, (size_t)1 << 50, SIZE_MAX};
+    char name[64];
+
+    for (int limit = 0; limit < 7; limit++) {
+        context_new();
+        for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+            size_t is = 0;
+            snprintf(name, sizeof name, "limit_%d_to_%zu", limit, values[i]);
+            fact(name, cu.cuCtxSetLimit((CUlimit)limit, values[i]));
+            (void)cu.cuCtxGetLimit(&is, (CUlimit)limit);
+            snprintf(name, sizeof name, "limit_%d_after_%zu", limit, values[i]);
+            fact(name, (long long)is);
+        }
+    }
+}
+
+/* What a pool holds after frees and waits. */
+static void pool_reserve(void)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
+    CUstream stream;
+    CUdeviceptr p;
+    cuuint64_t value;
+    CUevent event;
+
+    context_new();
+    MUST(cu.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
+    MUST(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(cu.cuMemPoolCreate(&pool, &props));
+    for (int way = 0; way < 4; way++) {
+        static const char *const ways[] = {"stream", "event", "context", "kept"};
+        char name[64];
+        if (way == 3) {
+            value = (cuuint64_t)1 << 40;
+            MUST(cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value));
+        }
+        MUST(cu.cuMemAllocFromPoolAsync(&p, 40 << 20, pool, stream));
+        MUST(cu.cuMemFreeAsync(p, stream));
+        MUST(cu.cuEventRecord(event, stream));
+        MUST(way == 1   ? cu.cuEventSynchronize(event)
+             : way == 2 ? cu.cuCtxSynchronize()
+                        : cu.cuStreamSynchronize(stream));
+        MUST(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value));
+        snprintf(name, sizeof name, "reserved_after_%s", ways[way]);
+        fact(name, (long long)value);
+        MUST(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value));
+        snprintf(name, sizeof name, "used_after_%s", ways[way]);
+        fact(name, (long long)value);
+    }
+    MUST(cu.cuMemPoolTrimTo(pool, 0));
+    MUST(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value));
+    fact("reserved_after_trim", (long long)value);
+    MUST(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &value));
+    fact("reserved_high", (long long)value);
+    MUST(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value));
+    fact("used_high", (long long)value);
+}
+
 static void memory(void)
 {
     CUcontext a = context_new(), b;
@@ -1661,6 +1725,7 @@ static const struct {
     {"stale_id", stale_id},
     {"primary", primary},
     {"context", context_facts},
+    {"limit_ranges", limit_ranges},
     {"memory", memory},
     {"pointers", pointers},
     {"hostreg", hostreg},
@@ -1676,6 +1741,7 @@ static const struct {
     {"values", values},
     {"pools", pools},
     {"pool_outlives", pool_outlives},
+    {"pool_reserve", pool_reserve},
     {"modules", modules},
     {"broken", broken},
     {"broken_primary", broken_primary},

@@ -139,11 +139,13 @@ static void array_dealloc(PyObject *object)
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
     const char *function;
+    CUresult result;
 
     if (self->weak != NULL) {
         PyObject_ClearWeakRefs(object);
     }
-    cudriver_report(state, array_release(state, self, &function), function, NULL);
+    result = array_release(state, self, &function);
+    cudriver_report(state, result, function, NULL);
     if (self->shape != self->inlined) {
         PyMem_Free(self->shape);
     }

@@ -91,14 +91,21 @@ void cudriver_device_trim(void)
     }
 }
 
-/* One attempt. The GIL is held on entry and on return. */
-static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address)
+/* One attempt. With `settle` the memory may be used in other streams too on return; an idle stream
+ * allocates at once, so that there is seldom anything to wait for. The GIL is held on entry and on
+ * return. */
+static CUresult alloc_once(CUmemoryPool pool, CUstream stream, bool settle, size_t bytes,
+                           CUdeviceptr *address)
 {
     CUresult result;
 
     Py_BEGIN_ALLOW_THREADS
     result = pool != NULL ? cuda.cuMemAllocFromPoolAsync(address, bytes, pool, stream)
                           : cuda.cuMemAlloc_v2(address, bytes);
+    if (result == CUDA_SUCCESS && pool != NULL && settle &&
+        cuda.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {
+        cuda.cuStreamSynchronize(stream); /* an error there is told by what uses the memory */
+    }
     Py_END_ALLOW_THREADS
     return result;
 }
@@ -121,14 +128,14 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
             return -1;
         }
     }
-    result = alloc_once(pool, order, bytes, &block->address);
+    result = alloc_once(pool, order, stream == NULL, bytes, &block->address);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         cudriver_batches_reap(state, true);
         Py_BEGIN_ALLOW_THREADS
         cuda.cuCtxSynchronize();
         cudriver_device_trim();
         Py_END_ALLOW_THREADS
-        result = alloc_once(pool, order, bytes, &block->address);
+        result = alloc_once(pool, order, stream == NULL, bytes, &block->address);
     }
     if (result != CUDA_SUCCESS) {
         size_t available = 0, total = 0;

@@ -217,3 +217,15 @@ def test_driver_that_is_gone_at_a_free_is_silent(cu, sim, monkeypatch) -> None:
     sim.fail_next("cuStreamDestroy_v2", 4)
     del stream
     assert said == []
+
+
+def test_failed_free_of_a_device_array_names_the_call(cu, sim, monkeypatch) -> None:
+    import sys
+
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    array = cu.device_empty(100)
+    sim.fail("cuMemFreeAsync:1:999,cuMemFree_v2:1:999")
+    del array
+    assert [e.exc_value.code for e in said] == [999]
+    assert said[0].exc_value.function in ("cuMemFreeAsync", "cuMemFree_v2")

@@ -72,9 +72,10 @@ def test_empty_things_are_listed(cu, ours) -> None:
 
 
 def test_copies_in_flight_hold_their_ends(cu, sim, ours) -> None:
-    stream = cu.Stream()
+    stream, array = cu.Stream(), cu.device_empty(100, "u1")
     sim.hold()
-    cu.copy_async(cu.device_empty(100, "u1"), cu.pinned_zeros(100, "u1"), stream)
+    cu.copy_async(array, cu.pinned_zeros(100, "u1"), stream)
+    del array
     assert sorted(row.kind for row in ours()) == ["device array", "host memory", "stream"]
     sim.release()
     stream.synchronize()

@@ -309,10 +309,13 @@ def test_work_on_others_streams_is_let_go_unasked(cu, sim) -> None:
     """Nobody waits for these transfers, nor asks; what they held must not pile up."""
     array = cu.device_empty(4096, "u1")
     events = sim.live("events")
-    for _ in range(2000):
+    for i in range(2000):
         cu.copy_async(array, cu.pinned_zeros(4096, "u1"), None)
-    assert sim.live("events") - events < 500
-    assert len(cu.live_allocations()) < 100
+        if i % 50 == 0:
+            array.context.synchronize()  # which lets nothing go by itself
+    assert sim.live("events") - events < 200
+    array.context.synchronize()
+    assert len(cu.live_allocations()) < 10
 
 
 def test_others_stream_that_goes_before_the_transfer_is_asked(cu, sim) -> None:

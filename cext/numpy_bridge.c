@@ -439,6 +439,7 @@ typedef struct {
     PyObject_HEAD
     size_t min_bytes;
     PyObject *outer; /* owned: the handler that was in force before; NULL outside of the block */
+    PyObject *inner; /* owned: the block's own handler; NULL outside of the block */
 } BlockObject;
 
 static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -469,6 +470,7 @@ static void block_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
 
     Py_XDECREF(((BlockObject *)object)->outer);
+    Py_XDECREF(((BlockObject *)object)->inner);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -491,27 +493,46 @@ static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     self->outer = PyDataMem_SetHandler(capsule);
-    Py_DECREF(capsule);
-    return self->outer == NULL ? NULL : Py_NewRef(object);
+    if (self->outer == NULL) {
+        Py_DECREF(capsule);
+        return NULL;
+    }
+    self->inner = capsule;
+    return Py_NewRef(object);
 }
 
 static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                             Py_ssize_t Py_UNUSED(count))
 {
     BlockObject *self = (BlockObject *)object;
-    PyObject *outer = self->outer, *left;
+    PyObject *current, *left;
+    bool innermost;
 
-    if (outer == NULL) {
+    if (self->outer == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this pinned_numpy() is not entered");
         return NULL;
     }
-    self->outer = NULL;
-    left = PyDataMem_SetHandler(outer);
-    Py_DECREF(outer);
+    current = PyDataMem_GetHandler();
+    if (current == NULL) {
+        return NULL;
+    }
+    innermost = current == self->inner;
+    Py_DECREF(current);
+    if (!innermost) {
+        /* To put `outer` back here would end another block, or begin one in another context. */
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this pinned_numpy() is not the innermost of this context: blocks are left "
+                        "in the reverse order of their entering, in the thread or task that "
+                        "entered them");
+        return NULL;
+    }
+    left = PyDataMem_SetHandler(self->outer);
     if (left == NULL) {
         return NULL;
     }
     Py_DECREF(left);
+    Py_CLEAR(self->outer);
+    Py_CLEAR(self->inner);
     Py_RETURN_NONE;
 }
 

@@ -139,7 +139,7 @@ static CUresult staged_copy(const struct cudriver_staging_job *job, struct stagi
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     staging_lock();
-    staging_job_submit(made, true);
+    staging_job_submit(made);
     staging_unlock();
     result = job_finish(made, job->interrupted, job->data);
     staging_job_drop(made);
@@ -163,7 +163,7 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
     }
 }
 
-static CUresult place_copy(const struct cudriver_staging_job *job, struct staging_place *place)
+CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
 {
     struct cudriver_staging_settings settings;
     struct staging_plan plan;
@@ -171,7 +171,7 @@ static CUresult place_copy(const struct cudriver_staging_job *job, struct stagin
 
     staging_lock();
     settings = staging.settings;
-    bool kernels = !place->no_kernels;
+    bool kernels = !place->no_kernels && !place->no_counters;
     staging_unlock();
     staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
     if (plan.path == CUDRIVER_STAGING_EMPTY) {
@@ -201,7 +201,7 @@ CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)
     CUresult result = staging_place_enter(job->context, &place);
 
     if (result == CUDA_SUCCESS) {
-        result = place_copy(job, place);
+        result = staging_copy_now(job, place);
         staging_place_leave(place);
     }
     return result;
@@ -232,9 +232,7 @@ void cudriver_staging_set_settings(const struct cudriver_staging_settings *setti
     if (set.chunk != 0) {
         set.chunk = set.chunk < least ? least : set.chunk > most ? most : set.chunk;
     }
-    if (set.scratch < (size_t)1 << 16) {
-        set.scratch = (size_t)1 << 16;
-    }
+    set.slot = set.slot < least ? least : set.slot > most ? most : set.slot;
     staging_lock();
     staging.settings = set;
     staging_unlock();

@@ -65,8 +65,8 @@ struct cudriver_staging_transfer;
  * included, possibly before this function returns; not at all where this function fails. It must
  * not call the driver nor take a lock that anybody holds while calling the driver (so not the GIL).
  *
- * job->interrupted is not used here. Without cuStreamWaitValue32 (drivers before CUDA 11.7) the
- * stream waits in a host function instead, and those of other streams with it.
+ * job->interrupted is not used here. Without cuStreamWaitValue32 (drivers before CUDA 11.7) a copy
+ * that is not small blocks until it is over.
  */
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
                                      void (*finished)(void *data, CUresult result),
@@ -122,8 +122,8 @@ struct cudriver_staging_settings {
     size_t crossover_up;   /* bytes from which on a copy to the device is staged */
     size_t crossover_down; /* the same for copies from it */
     size_t chunk;          /* bytes of one slot; 0: by the size of the copy */
-    size_t streaming;      /* largest copy with streaming stores; 0: none */
-    size_t scratch;        /* device memory for one permuted copy, at most */
+    size_t streaming;      /* largest copy up with streaming stores; 0: none, nor down */
+    size_t slot;           /* bytes of a slot of an asynchronous or permuted copy, at most */
     int slots;             /* of each lane, 1 to 8 */
 };
 

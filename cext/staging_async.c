@@ -8,7 +8,7 @@
 #include "hostmem.h"
 #include "platform.h"
 
-struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place, CUstream stream)
+static struct cudriver_staging_transfer *transfer_new(struct staging_place *place, CUstream stream)
 {
     struct cudriver_staging_transfer *transfer = calloc(1, sizeof *transfer);
 
@@ -38,12 +38,8 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
     if (atomic_fetch_sub_explicit(&transfer->references, 1, memory_order_acq_rel) != 1) {
         return;
     }
-    for (int i = 0; i < transfer->job_count; i++) {
-        if (transfer->jobs[i] != NULL) {
-            staging_job_drop(transfer->jobs[i]);
-        }
-    }
-    free(transfer->jobs);
+    free(transfer->starts);
+    free(transfer->left);
     if (transfer->slot != NULL) {
         cudriver_hostmem_free(transfer->slot);
     }
@@ -70,18 +66,16 @@ static void transfer_settle(struct cudriver_staging_transfer *transfer)
     pthread_cond_broadcast(&staging.quiet);
 }
 
-/* Locked: one use of the host's memory has ended. */
-static void transfer_host_over(struct cudriver_staging_transfer *transfer, CUresult result)
+void staging_transfer_host_over(struct cudriver_staging_transfer *transfer, CUresult result)
 {
     if (transfer->result == CUDA_SUCCESS) {
         transfer->result = result;
     }
-    transfer->host_pending--;
+    transfer->host_pending = 0;
     transfer_settle(transfer);
     pthread_cond_broadcast(&staging.quiet);
 }
 
-/* Locked: one thing that follows on the stream has happened. */
 void staging_transfer_device_over(struct cudriver_staging_transfer *transfer)
 {
     if (!transfer->over) { /* else it was abandoned */
@@ -90,12 +84,6 @@ void staging_transfer_device_over(struct cudriver_staging_transfer *transfer)
     }
 }
 
-void staging_transfer_job_over(struct cudriver_staging_transfer *transfer, CUresult result)
-{
-    transfer_host_over(transfer, result);
-}
-
-/* Unlocked. Calls `finished` where it is time, and drops a reference. */
 void staging_transfer_tell(struct cudriver_staging_transfer *transfer)
 {
     bool tell;
@@ -118,33 +106,32 @@ void staging_transfer_tell(struct cudriver_staging_transfer *transfer)
     staging_transfer_drop(transfer);
 }
 
-/* Unlocked, with a reference. Nothing more is begun; what has begun ends by itself. */
-void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result)
+/* With a reference. Nothing more is begun; what has begun ends by itself. */
+static void transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result)
 {
-    int tell = 0;
+    bool tell = false;
 
     staging_lock();
     transfer->stopped = true;
     if (transfer->result == CUDA_SUCCESS) {
         transfer->result = result;
     }
-    for (int i = 0; i < transfer->job_count; i++) {
-        tell += transfer->jobs[i] != NULL && staging_job_stop(transfer->jobs[i], result);
-    }
     if (transfer->small && !transfer->begun) {
         transfer->begun = true; /* its host functions find nothing to do */
         transfer->host_pending = 0;
         staging_transfer_hold(transfer);
-        tell++;
+        tell = true;
+    } else if (!transfer->small) {
+        tell = staging_ring_stop(transfer);
     }
     staging_unlock();
-    for (; tell > 0; tell--) {
+    if (tell) {
         staging_transfer_tell(transfer);
     }
 }
 
-/* Unlocked: waits until no thread of ours touches host memory or slots for it. */
-void staging_transfer_quiet(struct cudriver_staging_transfer *transfer)
+/* Waits until no thread of ours touches host memory for it. */
+static void transfer_quiet(struct cudriver_staging_transfer *transfer)
 {
     staging_lock();
     while (transfer->host_pending > 0) {
@@ -156,20 +143,10 @@ void staging_transfer_quiet(struct cudriver_staging_transfer *transfer)
 /* Locked: what follows on the stream is not waited for any more. */
 static void transfer_abandon(struct cudriver_staging_transfer *transfer)
 {
-    if (!transfer->making) {
+    if (!transfer->making && !transfer->over) {
         transfer->device_pending = 0;
         transfer_settle(transfer);
     }
-}
-
-static bool transfer_has_begun(const struct cudriver_staging_transfer *transfer)
-{
-    bool begun = transfer->begun;
-
-    for (int i = 0; i < transfer->job_count; i++) {
-        begun |= transfer->jobs[i] != NULL && transfer->jobs[i]->begun;
-    }
-    return begun;
 }
 
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all)
@@ -179,19 +156,23 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
     do {
         staging_lock();
         for (transfer = place->transfers; transfer != NULL; transfer = transfer->next) {
-            if (!transfer->stopped && (all || !transfer_has_begun(transfer))) {
+            if (!transfer->stopped && (all || !transfer->begun)) {
                 break;
             }
         }
         if (transfer != NULL) {
             staging_transfer_hold(transfer);
-            place->lost_flags++;
         }
         staging_unlock();
         if (transfer != NULL) {
-            staging_transfer_stop(transfer, result);
+            transfer_stop(transfer, result);
             staging_lock();
-            transfer_abandon(transfer);
+            if (!transfer->started &&
+                !transfer->over) { /* else its stream is on the way to the end */
+                transfer->stray = transfer->small && !transfer->making;
+                staging.strays += transfer->stray;
+                transfer_abandon(transfer);
+            }
             staging_unlock();
             staging_transfer_drop(transfer);
         }
@@ -204,72 +185,6 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
         }
         staging_unlock();
     }
-}
-
-/* ---- staged, in one piece ---- */
-
-bool staging_transfer_make_room(struct cudriver_staging_transfer *transfer, size_t count)
-{
-    transfer->jobs = count > INT32_MAX ? NULL : calloc(count, sizeof transfer->jobs[0]);
-    return transfer->jobs != NULL;
-}
-
-/* Adds a job; the transfer holds it, and it the transfer. */
-CUresult staging_transfer_add(struct cudriver_staging_transfer *transfer, struct staging_job *job)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    if (job == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    staging_lock();
-    if (transfer->stopped) {
-        result = transfer->result;
-        staging_job_stop(job, result);
-    } else {
-        job->transfer = transfer;
-        staging_transfer_hold(transfer);
-        transfer->jobs[transfer->job_count++] = job;
-        transfer->host_pending++;
-    }
-    staging_unlock();
-    if (result != CUDA_SUCCESS) {
-        staging_job_drop(job);
-    }
-    return result;
-}
-
-static CUresult staged_start(struct cudriver_staging_transfer *transfer,
-                             const struct cudriver_staging_job *job,
-                             const struct staging_plan *plan)
-{
-    struct staging_route *route = &transfer->place->routes[plan->up ? 0 : 1];
-    struct staging_job *made;
-    CUresult result;
-
-    if (!staging_transfer_make_room(transfer, 1)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    made = staging_job_new(route, plan, job->device, job->host, 0, plan->bytes);
-    result = staging_transfer_add(transfer, made);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = staging_stream_query(job->stream);
-    if (result == CUDA_SUCCESS) {
-        result = staging_stream_gate(job->stream, made);
-        if (result == CUDA_SUCCESS) {
-            staging_lock();
-            staging_job_submit(made, false);
-            staging_unlock();
-        }
-    } else if (result == CUDA_ERROR_NOT_READY) {
-        result = staging_stream_ready(job->stream, made);
-        if (result == CUDA_SUCCESS) {
-            result = staging_stream_gate(job->stream, made);
-        }
-    }
-    return result;
 }
 
 /* ---- small: one slot, the stream itself, host functions ---- */
@@ -296,7 +211,7 @@ static void small_pack(void *data)
     }
     slot_pack(transfer);
     staging_lock();
-    transfer_host_over(transfer, CUDA_SUCCESS);
+    staging_transfer_host_over(transfer, CUDA_SUCCESS);
     staging_unlock();
     staging_transfer_tell(transfer);
 }
@@ -322,9 +237,14 @@ static void small_done(void *data)
     slot = transfer->slot;
     transfer->slot = NULL;
     if (unpack) {
-        transfer_host_over(transfer, CUDA_SUCCESS);
+        staging_transfer_host_over(transfer, CUDA_SUCCESS);
     }
     staging_transfer_device_over(transfer);
+    if (transfer->stray) {
+        transfer->stray = false;
+        staging.strays--;
+        pthread_cond_broadcast(&staging.quiet);
+    }
     staging_unlock();
     cudriver_hostmem_free(slot);
     staging_transfer_tell(transfer);
@@ -386,55 +306,51 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 
 /* ---- the calls ---- */
 
-/* After a failed start: nothing of it is in use any more, `finished` is not called. */
-void staging_transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
+/* After a failure: nothing of it is in use any more, `finished` is not called. */
+static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
 {
     staging_lock();
     transfer->telling = transfer->told = true;
     transfer->making = false;
     staging_unlock();
-    staging_transfer_stop(transfer, result);
-    staging_transfer_quiet(transfer);
-    cuda.cuStreamSynchronize(transfer->stream);
+    transfer_stop(transfer, result);
+    transfer_quiet(transfer);
+    result = cuda.cuStreamSynchronize(transfer->stream);
     staging_lock();
+    transfer->lost |= result != CUDA_SUCCESS;
+    if (transfer->ring != NULL && result == CUDA_SUCCESS) {
+        /* Not all its commands may have been queued; those that were are done. */
+        atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->chunks);
+        while (transfer->listed) {
+            pthread_cond_broadcast(&staging.ring_work);
+            staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
+        }
+    }
     transfer_abandon(transfer);
     staging_unlock();
 }
 
-static CUresult transfer_start(struct cudriver_staging_transfer *transfer,
-                               const struct cudriver_staging_job *job,
-                               const struct staging_plan *plan)
-{
-    switch (plan->path) {
-    case CUDRIVER_STAGING_EMPTY:
-        return CUDA_SUCCESS;
-    case CUDRIVER_STAGING_DRIVER:
-    case CUDRIVER_STAGING_ONE_SLOT:
-        return small_start(transfer, job, plan);
-    case CUDRIVER_STAGING_PERMUTED:
-        return staging_permuted_start(transfer, job, plan);
-    default:
-        return staged_start(transfer, job, plan);
-    }
-}
-
-/* One attempt at an asynchronous copy; *made is the caller's. */
+/* Makes a transfer and queues it; *made is the caller's. */
 static CUresult transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
                               const struct staging_plan *plan,
                               void (*finished)(void *data, CUresult result), void *finished_data,
                               struct cudriver_staging_transfer **made)
 {
-    struct cudriver_staging_transfer *transfer = staging_transfer_new(place, job->stream);
-    CUresult result;
+    struct cudriver_staging_transfer *transfer = transfer_new(place, job->stream);
+    CUresult result = CUDA_SUCCESS;
 
     if (transfer == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     transfer->finished = finished;
     transfer->finished_data = finished_data;
-    result = transfer_start(transfer, job, plan);
+    if (plan->path == CUDRIVER_STAGING_DRIVER || plan->path == CUDRIVER_STAGING_ONE_SLOT) {
+        result = small_start(transfer, job, plan);
+    } else if (plan->path != CUDRIVER_STAGING_EMPTY) {
+        result = staging_ring_start(transfer, job, plan);
+    }
     if (result != CUDA_SUCCESS) {
-        staging_transfer_undo(transfer, result);
+        transfer_undo(transfer, result);
         staging_transfer_drop(transfer);
         return result;
     }
@@ -451,33 +367,61 @@ static CUresult transfer_make(const struct cudriver_staging_job *job, struct sta
     return CUDA_SUCCESS;
 }
 
+static bool has_counters(struct staging_place *place)
+{
+    bool has;
+
+    staging_lock();
+    has = !place->no_counters && cuda.cuStreamWaitValue32_v2 != NULL &&
+          cuda.cuStreamWriteValue32_v2 != NULL;
+    place->no_counters = !has;
+    staging_unlock();
+    return has;
+}
+
+static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
+                           void (*finished)(void *data, CUresult result), void *finished_data,
+                           struct cudriver_staging_transfer **made)
+{
+    struct cudriver_staging_settings settings;
+    struct staging_plan plan;
+    bool counters = has_counters(place);
+    CUresult result;
+
+    cudriver_staging_get_settings(&settings);
+    staging_plan_make(job->layout, job->to_device, job->device, &settings,
+                      counters && !place->no_kernels, &plan);
+    if (plan.chunk != 0 && !counters) {
+        /* What the stream waits for cannot be told to it: the caller waits. */
+        result = staging_copy_now(job, place);
+        plan.path = CUDRIVER_STAGING_EMPTY;
+        return result == CUDA_SUCCESS
+                   ? transfer_make(job, place, &plan, finished, finished_data, made)
+                   : result;
+    }
+    result = transfer_make(job, place, &plan, finished, finished_data, made);
+    if (plan.path == CUDRIVER_STAGING_PERMUTED &&
+        (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
+        staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
+        result = transfer_make(job, place, &plan, finished, finished_data, made);
+    }
+    return result;
+}
+
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
                                      void (*finished)(void *data, CUresult result),
                                      void *finished_data, struct cudriver_staging_transfer **made)
 {
-    struct cudriver_staging_settings settings;
     struct staging_place *place;
-    struct staging_plan plan;
     CUresult result = staging_place_enter(job->context, &place);
 
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    staging_lock();
-    settings = staging.settings;
-    bool kernels = !place->no_kernels;
-    result = staging_threads_start();
-    staging_unlock();
     if (result == CUDA_SUCCESS) {
-        staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
-        result = transfer_make(job, place, &plan, finished, finished_data, made);
-        if (plan.path == CUDRIVER_STAGING_PERMUTED &&
-            (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
-            staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
-            result = transfer_make(job, place, &plan, finished, finished_data, made);
+        result = async_copy(job, place, finished, finished_data, made);
+        if (result == CUDA_ERROR_NOT_SUPPORTED && !has_counters(place)) {
+            result = async_copy(job, place, finished, finished_data, made);
         }
+        staging_place_leave(place);
     }
-    staging_place_leave(place);
     return result;
 }
 
@@ -521,9 +465,9 @@ static void transfer_check(struct cudriver_staging_transfer *transfer)
         cuda.cuCtxPopCurrent_v2(&popped);
     }
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        staging_transfer_stop(transfer, result);
+        transfer_stop(transfer, result);
         staging_lock();
-        place->lost_flags++;
+        transfer->lost = true;
         transfer_abandon(transfer);
         staging_unlock();
     }
@@ -583,4 +527,24 @@ void cudriver_staging_release(struct cudriver_staging_transfer *transfer)
     if (transfer != NULL && !cudriver_driver_is_forked()) {
         staging_transfer_drop(transfer);
     }
+}
+
+CUresult staging_copy_permuted(const struct cudriver_staging_job *job, struct staging_place *place,
+                               const struct staging_plan *plan)
+{
+    struct cudriver_staging_transfer *transfer;
+    CUresult result;
+
+    if (!has_counters(place)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    result = transfer_make(job, place, plan, NULL, NULL, &transfer);
+    if (result == CUDA_SUCCESS) {
+        result = cudriver_staging_wait(transfer, job->interrupted, job->data);
+        if (result != CUDA_SUCCESS) {
+            transfer_undo(transfer, result);
+        }
+        staging_transfer_drop(transfer);
+    }
+    return result;
 }

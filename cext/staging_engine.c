@@ -54,6 +54,7 @@ void staging_lock(void)
         int processors = platform_processor_count();
         int lanes = lanes_default(processors);
         staging_condition_init(&staging.work);
+        staging_condition_init(&staging.ring_work);
         staging_condition_init(&staging.quiet);
         staging.settings = (struct cudriver_staging_settings){
             .lanes = lanes > 8 ? 8 : lanes,
@@ -63,7 +64,7 @@ void staging_lock(void)
             .crossover_up = (size_t)1 << 20,
             .crossover_down = (size_t)1 << 20,
             .streaming = (size_t)64 << 20,
-            .scratch = (size_t)128 << 20,
+            .slot = (size_t)16 << 20,
             .slots = 4,
         };
         staging.ready = true;
@@ -141,7 +142,7 @@ static void ring_remove(struct staging_job *job)
 }
 
 /* Locked: nothing of it is left to do. */
-static bool job_end(struct staging_job *job)
+static void job_end(struct staging_job *job)
 {
     job->over = true;
     job->route->place->jobs--;
@@ -150,19 +151,14 @@ static bool job_end(struct staging_job *job)
     if (job->result == CUDA_SUCCESS) {
         staging.bytes += job->end - job->begin;
     }
-    staging_flag_raise(job);
     pthread_cond_broadcast(&job->done);
     pthread_cond_broadcast(&staging.quiet);
-    if (job->transfer != NULL) {
-        staging_transfer_job_over(job->transfer, job->result);
-    }
-    return job->transfer != NULL;
 }
 
-bool staging_job_stop(struct staging_job *job, CUresult result)
+void staging_job_stop(struct staging_job *job, CUresult result)
 {
     if (job->over) {
-        return false;
+        return;
     }
     if (job->result == CUDA_SUCCESS) {
         job->result = result;
@@ -171,26 +167,22 @@ bool staging_job_stop(struct staging_job *job, CUresult result)
     if (job->queued) {
         ring_remove(job);
     }
-    return job->in_flight == 0 && job_end(job);
+    if (job->in_flight == 0) {
+        job_end(job);
+    }
 }
 
 /* A chunk that route_take gave out is done with. Drops the reference that came with it. */
 void staging_job_credit(struct staging_job *job, CUresult result)
 {
-    struct cudriver_staging_transfer *transfer = job->transfer;
-    bool tell = false;
-
     staging_lock();
     job->in_flight--;
     if (result != CUDA_SUCCESS) {
-        tell = staging_job_stop(job, result);
+        staging_job_stop(job, result);
     } else if (job->in_flight == 0 && job->taken == job->end) {
-        tell = job_end(job);
+        job_end(job);
     }
     staging_unlock();
-    if (tell) {
-        staging_transfer_tell(transfer);
-    }
     staging_job_drop(job);
 }
 
@@ -260,11 +252,9 @@ static bool route_take(struct staging_route *route, const struct staging_job *ow
 static struct staging_lane *route_lane(struct staging_route *route)
 {
     struct staging_lane *lane;
-    struct cudriver_staging_transfer *transfer = NULL;
     CUcontext context = route->place->context;
     CUresult result;
     size_t bytes;
-    bool tell = false;
 
     staging_lock();
     if (route->last == NULL) {
@@ -294,14 +284,9 @@ static struct staging_lane *route_lane(struct staging_route *route)
     if (route->active > 1) {
         route->limit = route->active - 1;
     } else if (route->last != NULL) {
-        struct staging_job *job = route->last->next;
-        transfer = job->transfer;
-        tell = staging_job_stop(job, result);
+        staging_job_stop(route->last->next, result);
     }
     staging_unlock();
-    if (tell) {
-        staging_transfer_tell(transfer);
-    }
     return NULL;
 }
 
@@ -362,7 +347,7 @@ static bool route_serve(struct staging_route *route, struct staging_job *own,
 
 static void *worker_main(void *unused);
 
-static bool thread_start(void)
+bool staging_thread_start(void *(*run)(void *), const char *name)
 {
     sigset_t all, before;
     pthread_attr_t attributes;
@@ -374,14 +359,13 @@ static bool thread_start(void)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&thread, &attributes, worker_main, NULL);
+    failed = pthread_create(&thread, &attributes, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     if (failed) {
         return false;
     }
-    pthread_setname_np(thread, "cudriver-copy");
-    staging.threads++;
+    pthread_setname_np(thread, name);
     return true;
 }
 
@@ -391,8 +375,11 @@ static void workers_wake(int wanted)
     for (int i = 0; i < wanted; i++) {
         if (i < staging.idle) {
             pthread_cond_signal(&staging.work);
-        } else if (staging.threads >= staging.settings.threads || !thread_start()) {
+        } else if (staging.threads >= staging.settings.threads ||
+                   !staging_thread_start(worker_main, "cudriver-copy")) {
             break;
+        } else {
+            staging.threads++;
         }
     }
 }
@@ -435,17 +422,11 @@ static void route_work(struct staging_route *route)
         cuda.cuCtxPopCurrent_v2(&popped);
         return;
     }
-    struct cudriver_staging_transfer *transfer = NULL;
-    bool tell = false;
     staging_lock();
     if (route->last != NULL) {
-        transfer = route->last->next->transfer;
-        tell = staging_job_stop(route->last->next, result);
+        staging_job_stop(route->last->next, result);
     }
     staging_unlock();
-    if (tell) {
-        staging_transfer_tell(transfer);
-    }
 }
 
 static void *worker_main(void *unused)
@@ -474,21 +455,12 @@ static void *worker_main(void *unused)
     return NULL;
 }
 
-CUresult staging_threads_start(void)
-{
-    return staging.threads > 0 || thread_start() ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-}
-
-void staging_job_submit(struct staging_job *job, bool helped)
+void staging_job_submit(struct staging_job *job)
 {
     struct staging_route *route = job->route;
-    size_t chunks = (job->end - job->taken + job->chunk - 1) / job->chunk;
-    int wanted;
+    int wanted = staging_lanes_wanted(job->end - job->begin, job->chunk, &staging.settings) - 1;
+    int room = staging.settings.lanes - route->active - 1; /* the caller works on it, too */
 
-    if (job->over) { /* the route may be gone, too */
-        return;
-    }
-    wanted = staging.settings.lanes - route->active - (helped ? 1 : 0);
     route->limit = staging.settings.lanes;
     if (route->last == NULL) {
         job->next = job;
@@ -498,9 +470,5 @@ void staging_job_submit(struct staging_job *job, bool helped)
     }
     route->last = job;
     job->queued = true;
-
-    if ((size_t)(wanted > 0 ? wanted : 0) > chunks - (helped ? 1 : 0)) {
-        wanted = (int)(chunks - (helped ? 1 : 0));
-    }
-    workers_wake(wanted);
+    workers_wake(wanted < room ? wanted : room);
 }

@@ -6,10 +6,25 @@
 #include "driver.h"
 #include "platform.h"
 
+/* How long a context that is to be destroyed is waited for, where a copy that was given up is still
+ * in one of its streams; after that the slots are left to it. */
+#define RINGS_NS 2000000000ull
+
 static bool place_is_quiet(const struct staging_place *place)
 {
     return place->jobs == 0 && place->users == 0 && place->transfers == NULL &&
            place->routes[0].active == 0 && place->routes[1].active == 0;
+}
+
+/* Whether no stream may come to the slots of a ring any more. */
+static bool rings_are_quiet(const struct staging_place *place)
+{
+    const struct staging_ring *ring = place->rings;
+
+    while (ring != NULL && ring->users == 0) {
+        ring = ring->next;
+    }
+    return ring == NULL;
 }
 
 static void place_unlink(struct staging_place *place)
@@ -28,12 +43,7 @@ static void place_drop(struct staging_place *place)
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
         free(place->kernels[i]);
     }
-    while (place->scratch != NULL) {
-        struct staging_scratch *scratch = place->scratch;
-        place->scratch = scratch->next;
-        free(scratch);
-    }
-    staging_flags_free(place);
+    staging_rings_free(place->rings, false);
     free(place);
 }
 
@@ -138,7 +148,7 @@ void staging_place_leave(struct staging_place *place)
 struct spare {
     struct staging_lane *lanes[2];
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
-    struct staging_scratch *scratch;
+    struct staging_ring *rings;
     CUstream probe;
 };
 
@@ -156,8 +166,8 @@ static struct spare spare_take(struct staging_place *place, bool all)
             spare.kernels[i] = place->kernels[i];
             place->kernels[i] = NULL;
         }
-        spare.scratch = place->scratch;
-        place->scratch = NULL;
+        spare.rings = place->rings;
+        place->rings = NULL;
         spare.probe = place->probe;
         place->probe = NULL;
     }
@@ -173,7 +183,7 @@ static void spare_free(struct spare *spare)
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
         staging_kernels_unload(spare->kernels[i]);
     }
-    staging_scratch_free(spare->scratch);
+    staging_rings_free(spare->rings, true);
     if (spare->probe != NULL) {
         cuda.cuStreamDestroy_v2(spare->probe);
     }
@@ -206,7 +216,7 @@ void cudriver_staging_trim(void)
         if (place->closing) {
             continue;
         }
-        bool all = place_is_quiet(place);
+        bool all = place_is_quiet(place) && rings_are_quiet(place);
         struct spare spare = spare_take(place, all);
         CUcontext popped;
         place->users++; /* so that it stays */
@@ -245,8 +255,10 @@ void cudriver_staging_forget_context(CUcontext context)
         staging_unlock();
         staging_place_cancel(place, CUDA_ERROR_CONTEXT_IS_DESTROYED, false);
         staging_lock();
-        while (!place_is_quiet(place)) {
-            pthread_cond_wait(&staging.quiet, &staging.lock);
+        unsigned long long until = platform_nanoseconds() + RINGS_NS;
+        while (!place_is_quiet(place) || ((!rings_are_quiet(place) || staging.strays > 0) &&
+                                          platform_nanoseconds() < until)) {
+            staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
         }
         place_unlink(place);
         staging_unlock();
@@ -268,6 +280,7 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
     staging_lock();
     staging.stopping = true;
     pthread_cond_broadcast(&staging.work);
+    pthread_cond_broadcast(&staging.ring_work);
     for (place = staging.places; place != NULL; place = place->next) {
         place->users++;
         staging_unlock();
@@ -276,9 +289,9 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
         place->users--;
     }
     for (;;) {
-        quiet = staging.threads == 0;
+        quiet = staging.threads == 0 && staging.ring_threads == 0 && staging.strays == 0;
         for (place = staging.places; place != NULL && quiet; place = place->next) {
-            quiet = place_is_quiet(place);
+            quiet = place_is_quiet(place) && rings_are_quiet(place);
         }
         now = platform_nanoseconds();
         if (quiet || now >= until) {

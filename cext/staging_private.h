@@ -1,14 +1,15 @@
 /*
  * The insides of the copy engine.
  *
- *   staging.c          the calls: blocking copies, settings, life
+ *   staging.c          the calls: blocking copies, settings
  *   staging_async.c    copies in stream order: transfers
- *   staging_permute.c  permuted copies: waves, scratch memory
- *   staging_stream.c   the caller's stream: waiting for it, making it wait
- *   staging_place.c    what the engine holds in a context, from first use to last
+ *   staging_ring.c     their way: slots that the stream itself copies from or to, threads that pack
+ *   staging_permute.c  what a permuted copy adds to that: boxes, the kernel
  *   staging_plan.c     which way a copy goes                          no CUDA
- *   staging_engine.c   jobs, routes, worker threads
+ *   staging_engine.c   the way of blocking copies: jobs, routes, worker threads
  *   staging_lane.c     lanes: streams, slots, the chunks in them
+ *   staging_stream.c   waiting for the caller's stream
+ *   staging_place.c    what the engine holds in a context, from first use to last
  *   staging_device.c   a slot's bytes to and from the device's rows
  *   staging_kernels.c  the kernel that permutes
  *   staging_memory.c   memcpy with streaming stores                   no CUDA
@@ -16,12 +17,14 @@
  * One lock, `staging.lock`: a leaf, held for moments, never while calling the driver, moving bytes,
  * asking `interrupted` or telling `finished`. A host function on a stream may therefore take it.
  *
- * place   what the engine holds in one context: two routes, the kernel, flags, scratch memory
- * route   one direction of a place: the jobs that have chunks left, in a ring, and its lanes
- * lane    a stream and a few page-locked slots; one thread at a time uses it
- * job     one range of bytes for the lanes to move, chunk by chunk
- * transfer  what an asynchronous caller holds: one or more jobs, and what follows them on the
- * stream
+ * Blocking copies: lanes. A job is cut into chunks; each thread has a lane, a stream with a few
+ * slots, and takes the next chunk of each job in turn. Such threads wait for the GPU.
+ *
+ * Copies in stream order: rings. Streams share hardware channels, and one that waits for a value
+ * holds up all that share its channel; so what lets it go on must never depend on another stream.
+ * The copies are therefore in the caller's stream itself, each after a wait for the host's counter
+ * `ready`, each followed by a write to the counter `passed`. The threads that pack and store
+ * `ready` only ever look at memory: they never call the driver.
  */
 #ifndef CUDRIVER_STAGING_PRIVATE_H
 #define CUDRIVER_STAGING_PRIVATE_H
@@ -32,7 +35,7 @@
 #include "staging.h"
 
 #define STAGING_SLOTS 8
-#define STAGING_WAVES 3 /* pieces of scratch memory that a permuted copy goes round in */
+#define STAGING_RING_SLOTS 4
 #define STAGING_KERNEL_DIMS 6
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_POLL_NS 50000000ull
@@ -60,6 +63,10 @@ struct staging_plan {
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
                        const struct cudriver_staging_settings *settings, bool kernels,
                        struct staging_plan *plan);
+
+/* How many threads are to work on a copy, the caller's included. */
+int staging_lanes_wanted(size_t bytes, size_t chunk,
+                         const struct cudriver_staging_settings *settings);
 
 /* ---- places, routes, lanes ---- */
 
@@ -94,23 +101,21 @@ struct staging_route {
     struct staging_lane *idle;
 };
 
-/* A word of mapped page-locked memory that a stream waits for. */
-struct staging_flag {
-    struct staging_flag *next;
-    _Atomic uint32_t *word;
-    CUdeviceptr address;
-    uint32_t value; /* the last one waited for */
-};
-
-struct staging_flags;   /* a page of them: staging_stream.c */
 struct staging_kernels; /* staging_kernels.c */
 
-/* Device memory that permuted copies go through; kept for the next one. */
-struct staging_scratch {
-    struct staging_scratch *next;
-    CUdeviceptr address; /* owned */
-    size_t bytes;
-    bool busy;
+/* Slots that one stream's copies go through, one copy after another: staging_ring.c. */
+struct staging_ring {
+    struct staging_ring *next; /* in the place's list */
+    CUstream stream;           /* borrowed; of the copies under way */
+    int users;                 /* copies under way */
+    bool orphan;               /* goes with the last of them */
+    char *block;               /* owned, from the page-locked pool, mapped */
+    size_t slot_bytes;
+    _Atomic uint32_t *ready;  /* the host's counter, in the block */
+    _Atomic uint32_t *passed; /* the stream's */
+    CUdeviceptr ready_address, passed_address;
+    uint32_t issued;     /* the last value that a copy was given */
+    CUdeviceptr scratch; /* owned; 0: none. As large as a slot */
 };
 
 struct staging_place {
@@ -122,21 +127,17 @@ struct staging_place {
     int users; /* calls at work in it */
     bool closing;
     struct cudriver_staging_transfer *transfers; /* not over */
-    struct staging_flag *free_flags;
-    struct staging_flags *flag_pages; /* owned */
-    int lost_flags;                   /* given up while a stream may yet wait for them */
-    bool no_wait_value;
-    CUstream probe; /* owned; tells whether the context is broken */
+    struct staging_ring *rings;                  /* owned */
+    CUstream probe;                              /* owned; tells whether the context is broken */
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */
-    struct staging_scratch *scratch;                       /* owned */
     bool no_kernels;
+    bool no_counters; /* the driver cannot wait for values */
 };
 
 struct staging_job {
     struct staging_job *next; /* in the route's ring */
     atomic_int references;
     struct staging_route *route;
-    struct cudriver_staging_transfer *transfer; /* borrowed: outlives the job; NULL */
     /* what is moved; constant */
     bool up;
     bool host_dense, device_dense, streaming;
@@ -147,7 +148,6 @@ struct staging_job {
     size_t begin,
         end; /* bytes of the walk; `device` is where `begin` goes if the device is dense */
     size_t chunk;
-    struct staging_flag *flag; /* raised when the job is over; NULL */
     /* under the lock */
     size_t taken; /* up to here chunks were given out */
     int in_flight;
@@ -155,8 +155,7 @@ struct staging_job {
     bool begun;
     bool over;
     CUresult result;
-    pthread_cond_t done; /* initialised where `waited` */
-    bool waited;
+    pthread_cond_t done;
 };
 
 struct staging_engine {
@@ -167,7 +166,13 @@ struct staging_engine {
     struct cudriver_staging_settings settings;
     bool ready; /* conditions and settings are made */
     bool stopping;
-    int threads, idle, waking;
+    int threads, idle;
+    struct cudriver_staging_transfer *packing; /* started, not over: the ring threads' work */
+    pthread_cond_t ring_work;
+    int ring_threads, ring_idle;
+    int ring_users; /* copies under way through rings */
+    int strays;     /* small copies that were given up and are still in their streams */
+    bool watched;   /* one of them looks at the counters now and then */
     int lanes;
     size_t slot_bytes;
     size_t jobs;
@@ -187,6 +192,11 @@ void staging_condition_init(pthread_cond_t *condition);
 /* Waits at most `nanoseconds`, the lock held. */
 void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds);
 
+/* ---- staging.c ---- */
+
+/* A blocking copy; the context is current. */
+CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place);
+
 /* ---- staging_place.c ---- */
 
 /* NOT_INITIALIZED in a fork, DEINITIALIZED after shutdown, else the place of `context`, with one
@@ -202,19 +212,18 @@ struct staging_job *staging_job_new(struct staging_route *route, const struct st
                                     CUdeviceptr device, char *host, size_t begin, size_t end);
 void staging_job_drop(struct staging_job *job);
 
-/* Locked. Lets the lanes have it, unless it is over. `helped`: the caller will work on it too. */
-void staging_job_submit(struct staging_job *job, bool helped);
+/* Locked. Lets the lanes have it; the caller will work on it too. */
+void staging_job_submit(struct staging_job *job);
 
-/* Locked. Gives no more chunks of it out; it is over when those in flight are. `result`: why. True
- * where staging_transfer_tell must follow. */
-bool staging_job_stop(struct staging_job *job, CUresult result);
+/* Locked. Gives no more chunks of it out; it is over when those in flight are. `result`: why. */
+void staging_job_stop(struct staging_job *job, CUresult result);
 
 /* The calling thread, in whose context the job's is current, works on it (and on its neighbours)
  * until no chunk of it is left, if there is room for one more. False: interrupted. */
 bool staging_job_help(struct staging_job *job, bool (*interrupted)(void *), void *data);
 
-/* Locked. Sees that a worker thread lives, for jobs that no caller helps with. */
-CUresult staging_threads_start(void);
+/* Locked. Starts a detached thread in which no signal is handled. */
+bool staging_thread_start(void *(*run)(void *), const char *name);
 
 /* A chunk that was taken is done with. Drops the reference that came with it. */
 void staging_job_credit(struct staging_job *job, CUresult result);
@@ -246,18 +255,6 @@ CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void 
 /* SUCCESS: nothing is queued on the stream; NOT_READY. */
 CUresult staging_stream_query(CUstream stream);
 
-/* Hands the job to the lanes when the stream gets here; it holds a reference until then. */
-CUresult staging_stream_ready(CUstream stream, struct staging_job *job);
-
-/* Makes the stream wait here until the job is over. */
-CUresult staging_stream_gate(CUstream stream, struct staging_job *job);
-
-/* The place is quiet and has no other user. */
-void staging_flags_free(struct staging_place *place);
-
-/* Locked: the stream may go on. The flag is free again. */
-void staging_flag_raise(struct staging_job *job);
-
 /* ---- staging_async.c ---- */
 
 struct cudriver_staging_transfer {
@@ -267,22 +264,37 @@ struct cudriver_staging_transfer {
     CUstream stream;
     void (*finished)(void *data, CUresult result);
     void *finished_data;
-    struct staging_job **jobs; /* owned, each with a reference */
-    int job_count;
-    struct staging_scratch *scratch; /* borrowed from the place, busy; under the lock */
-    /* A copy in one slot, without the lanes. */
-    bool small;
     bool up;
-    char *slot; /* owned, from the page-locked pool */
     char *host;
-    size_t bytes;
     struct cudriver_layout walk;
-    /* Under the lock. */
-    int host_pending;   /* what still uses the host's memory */
-    int device_pending; /* what follows on the stream */
-    bool making;        /* its call has not returned */
-    bool begun;         /* a host function of ours has seen host memory */
+    size_t bytes;
+    /* Small: one slot, host functions. */
+    bool small;
+    char *slot; /* owned, from the page-locked pool */
+    /* Through a ring. */
+    bool host_dense, streaming;
+    struct staging_ring *ring; /* borrowed from the place */
+    uint32_t base;             /* the counters' value before the first chunk */
+    size_t chunks;
+    size_t *starts; /* owned: chunks + 1 places in the walk */
+    size_t *left;   /* owned: bytes of each chunk not yet packed; under the lock */
+    size_t piece;   /* bytes that a thread takes at once */
+    /* The rest under the lock. */
+    struct cudriver_staging_transfer *packing; /* the next in the engine's list */
+    size_t taken;                              /* up to here pieces were given out */
+    size_t chunk;                              /* the chunk that `taken` is in */
+    size_t published;                          /* chunks that `ready` says */
+    int in_flight;                             /* pieces at work */
+    bool packed;                               /* the ring threads are done with it */
+    bool started;                              /* the stream has come to it */
+    bool listed;                               /* among the ring threads' work */
+    int host_pending;                          /* what still uses the host's memory */
+    int device_pending;                        /* what follows on the stream */
+    bool making;                               /* its call has not returned */
+    bool begun;                                /* the host's memory was touched */
     bool stopped;
+    bool stray;   /* small, given up, and still in its stream */
+    bool lost;    /* its context is broken */
     bool telling; /* `finished` was called, or is being */
     bool told;    /* it has returned */
     bool over;
@@ -291,53 +303,65 @@ struct cudriver_staging_transfer {
     unsigned long long checked;
 };
 
-/* A transfer of the place, being made: one reference, and not over before
- * staging_transfer_device_over ends its making. NULL without memory. */
-struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place,
-                                                       CUstream stream);
 void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
 
-/* Room for `count` jobs; false without memory. */
-bool staging_transfer_make_room(struct cudriver_staging_transfer *transfer, size_t count);
-
-/* Adds a job (NULL: OUT_OF_MEMORY); the transfer holds it, and it the transfer. After a failure the
- * job is gone. */
-CUresult staging_transfer_add(struct cudriver_staging_transfer *transfer, struct staging_job *job);
-
-/* Locked: a job of a transfer is over. staging_transfer_tell must follow, unlocked. */
-void staging_transfer_job_over(struct cudriver_staging_transfer *transfer, CUresult result);
+/* Locked: the host's memory is no longer in use. staging_transfer_tell must follow, unlocked, with
+ * a reference, which it drops. */
+void staging_transfer_host_over(struct cudriver_staging_transfer *transfer, CUresult result);
 void staging_transfer_tell(struct cudriver_staging_transfer *transfer);
 
 /* Locked: one thing that follows on the stream has happened. */
 void staging_transfer_device_over(struct cudriver_staging_transfer *transfer);
 
-/* With a reference. Nothing more is begun; what has begun ends by itself. */
-void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result);
-
-/* Waits until no thread of ours touches host memory or slots for it. */
-void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
-
-/* After a failure: nothing of it is in use any more, `finished` is not called. */
-void staging_transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result);
-
-/* Gives up the transfers of a place that have not begun; their streams go on. `all`: those that
- * have, too, and blocking copies. */
+/* Gives up the transfers of a place that have not begun. `all`: those that have, too, and blocking
+ * copies. */
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all);
 
-/* ---- staging_permute.c ---- */
-
-/* Queues a permuted copy. NOT_SUPPORTED: the kernel cannot be had. */
-CUresult staging_permuted_start(struct cudriver_staging_transfer *transfer,
-                                const struct cudriver_staging_job *job,
-                                const struct staging_plan *plan);
-
-/* The same from start to end. */
+/* A permuted copy from start to end. NOT_SUPPORTED: the kernel cannot be had. */
 CUresult staging_copy_permuted(const struct cudriver_staging_job *job, struct staging_place *place,
                                const struct staging_plan *plan);
 
-/* Frees a list of scratch memory; its context is current. */
-void staging_scratch_free(struct staging_scratch *scratch);
+/* ---- staging_ring.c ---- */
+
+/* Queues a copy through a ring on job->stream. NOT_SUPPORTED where the driver or the kernel cannot.
+ */
+CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
+                            const struct cudriver_staging_job *job,
+                            const struct staging_plan *plan);
+
+/* Locked: the transfer was stopped, or is over. True where staging_transfer_tell must follow, with
+ * a reference. */
+bool staging_ring_stop(struct cudriver_staging_transfer *transfer);
+void staging_ring_unlist(struct cudriver_staging_transfer *transfer);
+
+/* Frees a list of rings; those in use are left alone. `all`: device memory too. The context is
+ * current, or, not `all`, gone. */
+void staging_rings_free(struct staging_ring *rings, bool all);
+
+/* ---- staging_permute.c ---- */
+
+/* How a permuted walk falls into boxes: `rows` entries of dimension `split` at a time, all that is
+ * below, and the dimensions above one by one. */
+struct staging_boxes {
+    int split; /* -1: the walk has no dimensions */
+    int64_t rows;
+    size_t per_split; /* boxes along the split dimension */
+    size_t row_bytes; /* below one entry of it */
+    size_t largest;   /* bytes */
+    size_t count;
+};
+
+/* Boxes of at most `most` bytes, or of one row. */
+struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
+
+/* Box number `index`: bytes [begin, end) of the walk, and what the kernel does with them. */
+void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
+                      size_t index, size_t *begin, size_t *end, struct cudriver_layout *spread);
+
+/* The kernel for a plan; NOT_SUPPORTED where it cannot be had. */
+CUresult staging_place_kernels(struct staging_place *place, const struct staging_plan *plan,
+                               CUdeviceptr device, struct staging_kernels **kernels);
 
 /* ---- staging_device.c ---- */
 

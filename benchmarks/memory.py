@@ -2,9 +2,9 @@
 
     python benchmarks/memory.py [--json FILE] [--quick] [--only PATTERN]
 
-Each row is timed in rounds, ours and the peers' in turn, so that a drift of the machine meets all alike;
-the median of the rounds counts, and the spread (the quartiles' distance over the median) is shown.
-Peers that are not installed are left out. Bytes are checked once before anything is timed.
+Each row is timed in rounds, ours and the peers' in turn, so that a drift of the machine meets all
+alike; the median of the rounds counts, and the spread (the quartiles' distance over the median) is
+shown. Peers that are not installed are left out. Bytes are checked once before anything is timed.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def small_calls(peers: Peers) -> list[Row]:
             t = peers.torch
             row.add(
                 "torch",
-                many(lambda n=size: t.empty(n, dtype=t.uint8, pin_memory=True), 500),
+                many(lambda n=size, t=t: t.empty(n, dtype=t.uint8, pin_memory=True), 500),
             )
         if peers.cupy is not None:
             row.add("cupy", many(lambda n=size: peers.cupy.cuda.alloc_pinned_memory(n), 500))
@@ -327,12 +327,19 @@ def small_calls(peers: Peers) -> list[Row]:
     row.add("np.empty", plain_timer)
     rows.append(row)
 
-    pinned, there, stream = cu.pinned_empty(4096, np.uint8), cu.device_empty(4096, np.uint8), cu.Stream()
+    pinned, there, stream = (
+        cu.pinned_empty(4096, np.uint8),
+        cu.device_empty(4096, np.uint8),
+        cu.Stream(),
+    )
     row = Row("asynchronous copy of 4 KiB: issue", 0, "<= 2.60 us")
     row.add("cudriver", many(lambda: cu.copy_async(there, pinned, stream), 500, stream.synchronize))
     if peers.torch is not None:
         t = peers.torch
-        tp, td = t.empty(4096, dtype=t.uint8, pin_memory=True), t.empty(4096, dtype=t.uint8, device="cuda")
+        tp, td = (
+            t.empty(4096, dtype=t.uint8, pin_memory=True),
+            t.empty(4096, dtype=t.uint8, device="cuda"),
+        )
         row.add("torch", many(lambda: td.copy_(tp, non_blocking=True), 500, t.cuda.synchronize))
     if peers.bindings is not None:
         d = peers.bindings
@@ -395,7 +402,9 @@ def two_devices(peers: Peers, size: int) -> list[Row]:
 
         return run
 
-    row = Row(f"plain arrays to two GPUs at once, 2 x {size_name(size)}", 2 * size, ">= 0.85 of pinned")
+    row = Row(
+        f"plain arrays to two GPUs at once, 2 x {size_name(size)}", 2 * size, ">= 0.85 of pinned"
+    )
     row.add("cudriver", once(both(plain)))
     row.add("pinned", once(both(pinned)))
     peer = Row(f"one GPU to another, {size_name(size)}", size, ">= 1.0x torch")
@@ -441,7 +450,9 @@ def print_row(row: Row) -> None:
     print(f"\n{row.name}" + (f"   target {row.target}" if row.target else ""))
     mine = row.median("cudriver")
     for who in row.timers:
-        ratio = "" if who == "cudriver" else f"   cudriver is {row.median(who) / mine:6.2f}x as fast"
+        ratio = (
+            "" if who == "cudriver" else f"   cudriver is {row.median(who) / mine:6.2f}x as fast"
+        )
         print(f"  {who:<10} {row.shown(who)}  +-{row.spread(who) * 50:4.1f} %{ratio}")
 
 
@@ -456,7 +467,8 @@ def main() -> None:
     if not peers.real:
         print("SIMULATED DRIVER: these figures are the cost of calls, and mean nothing else.")
     name = cu.Device(0).name
-    print(f"{name}, driver for CUDA {cu.driver_version()}, {os.cpu_count()} processors, {peers.versions()}")
+    machine = f"driver for CUDA {cu.driver_version()}, {os.cpu_count()} processors"
+    print(f"{name}, {machine}, {peers.versions()}")
     small = arguments.quick or not peers.real
     sizes = [4 * MIB, 16 * MIB] if small else [4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB]
     groups: list[Callable[[], list[Row]]] = [

@@ -34,6 +34,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("CUDRIVER_LIBRARY", None)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A sanitizer's run that tests the ordinary build would pass and say nothing."""
+    if SANITIZER:
+        from cudriver import _core
+
+        code = Path(_core.__file__).read_bytes()
+        if f"__{SANITIZER}_".encode() not in code:
+            raise pytest.UsageError(f"{_core.__file__} was not built for {SANITIZER}")
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     what = "the simulated driver" if DRIVER == "sim" else "the system's driver"
     return f"cudriver: {what}" + (f", built with {SANITIZER}" if SANITIZER else "")
@@ -106,7 +116,8 @@ def cu() -> Any:
 
 
 @pytest.fixture(scope="session")
-def _simulator() -> Simulator | None:
+def simulator() -> Simulator | None:
+    """The simulated driver's controls, or None on the real one."""
     if DRIVER != "sim":
         return None
     import cudriver
@@ -115,14 +126,14 @@ def _simulator() -> Simulator | None:
 
 
 @pytest.fixture
-def sim(_simulator: Simulator | None) -> Iterator[Simulator]:
+def sim(simulator: Simulator | None) -> Iterator[Simulator]:
     """The simulated driver's controls: sim.live("streams"), sim.fail("cuMemAlloc_v2:1:2"), ...
     Its knobs, faults and counters are put back before and after."""
-    if _simulator is None:
+    if simulator is None:
         pytest.skip("needs the simulated driver's controls")
-    _simulator.reset()
-    yield _simulator
-    _simulator.reset()
+    simulator.reset()
+    yield simulator
+    simulator.reset()
 
 
 @pytest.fixture
@@ -138,16 +149,16 @@ LIVE = ("contexts", "allocations", "host_allocs")
 
 
 @pytest.fixture
-def no_leaks(cu: Any, _simulator: Simulator | None) -> Iterator[None]:
+def no_leaks(cu: Any, simulator: Simulator | None) -> Iterator[None]:
     """Nothing that the test made is alive after it: by the package's own account, and on the
     simulated driver by the driver's. The context that memory calls use by default is made first: it
     is kept on purpose."""
     cu.memory_info()
     gc.collect()
-    before = _alive(cu, _simulator)
+    before = _alive(cu, simulator)
     yield
     gc.collect()
-    after = _alive(cu, _simulator)
+    after = _alive(cu, simulator)
     assert after == before, "alive after the test, against before it"
 
 

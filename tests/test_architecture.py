@@ -104,7 +104,7 @@ def imports(path: Path) -> list[str]:
 
 
 def is_part(base: str, name: str) -> bool:
-    return base == "cudriver" and (name in PARTS or (PACKAGE / f"{name}.py").exists())
+    return base == "cudriver" and (name in PARTS or any(PACKAGE.glob(f"{name}.py*")))
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from program import output
 
 
@@ -271,9 +272,8 @@ def test_closing_what_is_current_elsewhere_names_the_thread_and_both(cu, context
     thread.start()
     pushed.wait()
     other = cu.Context()
-    with other:
-        with pytest.raises(cu.InvalidContextError) as caught:
-            context.close()
+    with other, pytest.raises(cu.InvalidContextError) as caught:
+        context.close()
     text = str(caught.value)
     assert repr(context) in text
     assert str(thread_id[0]) in text

@@ -30,7 +30,9 @@ def slices(draw: st.DrawFn, length: int, wanted: int) -> slice:
 
 
 @st.composite
-def views(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Any, ...], list[int]]:
+def views(
+    draw: st.DrawFn, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[Any, ...], list[int]]:
     """(base shape, index, axes): base[index].transpose(axes) has `shape`."""
     axes = draw(st.permutations(range(len(shape))))
     inverse = np.argsort(axes)
@@ -77,7 +79,9 @@ KINDS = st.sampled_from(["plain", "pinned", "device"])
 
 
 @settings(max_examples=250, deadline=None)
-@given(data=st.data(), to=KINDS, source=KINDS, dtype=st.sampled_from(DTYPES), ndim=st.integers(0, 4))
+@given(
+    data=st.data(), to=KINDS, source=KINDS, dtype=st.sampled_from(DTYPES), ndim=st.integers(0, 4)
+)
 def test_a_copy_is_numpys(data: st.DataObject, to: str, source: str, dtype: str, ndim: int) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 7), min_size=ndim, max_size=ndim)))
     specs = []

@@ -1,4 +1,4 @@
-"""Finding, opening and refusing the driver library. In processes of their own: a process has one."""
+"""Finding, opening and refusing the driver library, in processes of their own: each has one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from program import output
 
 ASK = """
 import cudriver as cu
-for ask in (cu.driver_version, cu.init, cu.device_count, cu.memory_info, lambda: cu.pinned_empty(8)):
+calls = cu.driver_version, cu.init, cu.device_count, cu.memory_info, lambda: cu.pinned_empty(8)
+for ask in calls:
     try:
         ask()
     except Exception as error:

@@ -67,7 +67,7 @@ def test_every_code_has_its_class_and_message(cu, sim) -> None:
             continue
         sim.fail_next("cuDeviceTotalMem_v2", code)
         with pytest.raises(cu.CudaError) as caught:
-            cu.Device(0).total_memory  # noqa: B018
+            cu.Device(0).total_memory
         error = caught.value
         assert type(error).__name__ == CLASSES.get(code, "CudaError"), code
         assert (error.code, error.name, error.function) == (code, name, "cuDeviceTotalMem_v2")
@@ -80,18 +80,18 @@ def test_every_code_has_its_class_and_message(cu, sim) -> None:
 def test_code_that_nobody_knows(cu, sim) -> None:
     sim.fail_next("cuDeviceTotalMem_v2", 54321)
     with pytest.raises(cu.CudaError, match=r"\(54321\)") as caught:
-        cu.Device(0).total_memory  # noqa: B018
+        cu.Device(0).total_memory
     assert caught.value.code == 54321
     assert type(caught.value) is cu.CudaError
 
 
 def test_hint_where_there_is_one(cu, sim) -> None:
     sim.fail_next("cuDeviceGetName", 803)
-    with pytest.raises(cu.CudaError, match="Hint: .*cudriver check"):
-        cu.Device(0).name  # noqa: B018
+    with pytest.raises(cu.CudaError, match=r"Hint: .*cudriver check"):
+        cu.Device(0).name
     sim.fail_next("cuDeviceGetName", 1)
     with pytest.raises(cu.CudaError) as caught:
-        cu.Device(0).name  # noqa: B018
+        cu.Device(0).name
     assert "Hint" not in str(caught.value)
 
 
@@ -178,16 +178,16 @@ def test_a_call_that_was_never_made_has_code_0(cu) -> None:
         (lambda cu: cu.trace_allocations(1, 2), TypeError),
     ],
 )
-def test_bad_arguments_are_told_before_the_driver_is(cu, _simulator, call, error) -> None:
+def test_bad_arguments_are_told_before_the_driver_is(cu, simulator, call, error) -> None:
     cu.memory_info()
     failed = "cuMemAlloc_v2", "cuMemAllocFromPoolAsync", "cuMemHostRegister_v2", "cuCtxCreate_v4"
-    before = [_simulator.call_count(name) for name in failed] if _simulator else None
+    before = [simulator.call_count(name) for name in failed] if simulator else None
     with pytest.raises(error) as caught:
         call(cu)
     assert not isinstance(caught.value, cu.CudaError)
     assert str(caught.value)
-    if _simulator:
-        assert [_simulator.call_count(name) for name in failed] == before
+    if simulator:
+        assert [simulator.call_count(name) for name in failed] == before
 
 
 def test_failed_free_in_a_destructor_is_reported_not_raised(cu, sim, monkeypatch) -> None:

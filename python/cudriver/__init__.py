@@ -1,8 +1,8 @@
 """cudriver: CUDA contexts, page-locked NumPy arrays and copies, straight from the driver API.
 
-``import cudriver as cu``. Importing it loads neither NumPy nor the driver; each name below brings what
-it needs at its first use. ``cudriver.stack`` and the command ``cudriver check`` tell which CUDA an
-environment really uses, and need none of the rest.
+``import cudriver as cu``. Importing it loads neither NumPy nor the driver; each name below brings
+what it needs at its first use. ``cudriver.stack`` and the command ``cudriver check`` tell which
+CUDA an environment really uses, and need none of the rest.
 """
 
 from __future__ import annotations

@@ -3,7 +3,17 @@
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, final, overload, type_check_only
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    final,
+    overload,
+    type_check_only,
+)
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -29,9 +39,9 @@ class _StreamAttribute(Protocol):
     @property
     def cuda_stream(self) -> int: ...
 
-_AnyStream = Stream | _StreamProtocol | _StreamAttribute
-_DeviceLike = SupportsIndex | str | Device
-_Array = NDArray[Any] | DeviceArray | _DeviceArrayLike
+_AnyStream: TypeAlias = Stream | _StreamProtocol | _StreamAttribute
+_DeviceLike: TypeAlias = SupportsIndex | str | Device
+_Array: TypeAlias = NDArray[Any] | DeviceArray | _DeviceArrayLike
 
 class DriverVersion(NamedTuple):
     major: int
@@ -203,7 +213,7 @@ class Transfer:
     @property
     def nbytes(self) -> int: ...
     def wait(self) -> None: ...
-    def __await__(self) -> Generator[Any, None, None]: ...
+    def __await__(self) -> Generator[Any]: ...
 
 @final
 class DeviceArray:

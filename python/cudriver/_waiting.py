@@ -1,4 +1,4 @@
-"""``await transfer``: polls from the running event loop, so that no driver thread calls into Python."""
+"""``await transfer``: polls from the running event loop: no driver thread calls into Python."""
 
 from __future__ import annotations
 

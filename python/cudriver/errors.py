@@ -1,7 +1,8 @@
 """The exceptions of cudriver.
 
-Every failed driver call raises a :class:`CudaError` with the driver's code; the subclasses are those that
-a caller would catch. Bad arguments raise ``TypeError`` or ``ValueError`` before the driver is called.
+Every failed driver call raises a :class:`CudaError` with the driver's code; the subclasses are
+those that a caller would catch. Bad arguments raise ``TypeError`` or ``ValueError`` before the
+driver is called.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class CudaError(RuntimeError):
 
     Attributes:
         code: the driver's ``CUresult``; 0 where no call was made.
-        name: its name in ``cuda.h``, as in ``"CUDA_ERROR_INVALID_VALUE"``; empty where no call was made.
+        name: its name in ``cuda.h``, as in ``"CUDA_ERROR_INVALID_VALUE"``; empty where no call
+            was made.
         description: the driver's own text for the code.
         function: the driver function's exported name, as in ``"cuMemAlloc_v2"``.
     """
@@ -63,7 +65,7 @@ class NotInitializedError(CudaError):
 
 
 class ForkedProcessError(NotInitializedError):
-    """The process was forked from one in which CUDA was initialised; the driver cannot be used in it."""
+    """The process is a fork of one that had initialised CUDA: the driver cannot be used in it."""
 
 
 class InvalidContextError(CudaError):

@@ -88,7 +88,7 @@ def _help(topic: list[str]) -> int:
     print("usage: cudriver COMMAND [OPTIONS]\n")
     for name, text in commands.items():
         print(f"  {name:<{width}}  {text}")
-    print("\ncudriver COMMAND --help lists a command's options; cudriver --version prints the version.")
+    print("\ncudriver COMMAND --help lists a command's options; cudriver --version says which.")
     return 0
 
 

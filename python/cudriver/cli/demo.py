@@ -26,9 +26,9 @@ def parser() -> ArgumentParser:
 
     result = ArgumentParser(
         prog="cudriver demo",
-        description="Contexts, page-locked and device arrays, and the copies between them: each copy "
-        "is verified byte for byte, and timed. Runs on the real driver where there is one, else on "
-        "the simulated one, and says so.",
+        description="Contexts, page-locked and device arrays, and the copies between them: each "
+        "copy is verified byte for byte, and timed. Runs on the real driver where there is one, "
+        "else on the simulated one, and says so.",
         epilog="exit status: 0 every byte was right, 1 one was not or the driver failed, 2 usage",
     )
     add = result.add_argument
@@ -64,11 +64,11 @@ def run(arguments: Namespace) -> int:
     return 0 if report["correct"] else WRONG
 
 
-def choose_driver() -> str | None | int:
+def choose_driver() -> str | int | None:
     """Settles on a driver: None for the real one, or why it is the simulated one.
 
-    A process has one driver. Where the real one loads but cannot be used, the demonstration runs again in
-    a child process with the simulated one, whose exit code comes back.
+    A process has one driver. Where the real one loads but cannot be used, the demonstration runs
+    again in a child process with the simulated one, whose exit code comes back.
     """
     import os
 
@@ -199,6 +199,4 @@ def _print_text(report: dict[str, Any]) -> None:
         if colour:
             line = f"\x1b[{32 if entry['right'] else 31}m{mark}\x1b[0m{line[len(mark) :]}"
         terminal.write(line + "\n")
-    terminal.write(
-        "\nevery byte is right\n" if report["correct"] else "\nWRONG BYTES: see above\n"
-    )
+    terminal.write("\nevery byte is right\n" if report["correct"] else "\nWRONG BYTES: see above\n")

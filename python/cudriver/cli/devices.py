@@ -23,7 +23,7 @@ def parser() -> ArgumentParser:
     result = ArgumentParser(
         prog="cudriver devices",
         description="The GPUs that the driver shows to this process. Creates no context.",
-        epilog="exit status: 0 there are some, 1 there are none or the driver cannot be used, 2 usage",
+        epilog="exit status: 0 some are shown, 1 none is or the driver cannot be used, 2 usage",
     )
     add = result.add_argument
     add("--attributes", action="store_true", help="every attribute of each, by its CUDA name")

@@ -112,12 +112,16 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         return NULL;
     }
     self = (StreamObject *)type->tp_alloc(type, 0);
-    if (self == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
-        Py_XDECREF(self);
+    if (self == NULL) {
         Py_DECREF(context);
         return NULL;
     }
-    self->closed = true;
+    self->closed = true; /* there is nothing to destroy yet */
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_DECREF(self);
+        Py_DECREF(context);
+        return NULL;
+    }
     self->priority = priority;
     result = cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
     if (result == CUDA_SUCCESS && (priority > least || priority < greatest)) {

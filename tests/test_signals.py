@@ -1,0 +1,166 @@
+"""Ctrl-C in waits that last: the exception comes soon, the work goes on, its memory stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [
+    pytest.mark.usefixtures("no_leaks"),
+    pytest.mark.skipif(
+        threading.current_thread() is not threading.main_thread(),
+        reason="signals are handled in the main thread",
+    ),
+]
+
+#: The simulator holds the work back for ever; whoever waits on regardless is stopped by this.
+LATEST = 60.0
+
+
+@pytest.fixture
+def interrupted(sim):
+    """Sends SIGINT while `call` waits for work that is held; releases the work afterwards."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def run(call: Callable[[], Any]) -> None:
+        late = threading.Timer(LATEST, sim.release)
+        soon = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        late.start()
+        soon.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            assert late.is_alive(), "the wait ended only when the work did"
+        finally:
+            late.cancel()
+            soon.join()
+            late.join()
+
+    yield run
+    sim.release()
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.fixture
+def held(cu, sim):
+    """A stream with a copy that is held, and the copy's Transfer and ends."""
+    stream = cu.Stream()
+    pinned, array = cu.pinned_full(1000, 7, "u1"), cu.device_zeros(1000, "u1")
+    sim.hold()
+    things = [stream, cu.copy_async(array, pinned, stream), array]
+    del stream, array, pinned
+    yield things
+    sim.release()
+    things[0].synchronize()
+    things.clear()
+
+
+def test_transfer_wait(cu, sim, interrupted, held) -> None:
+    _, transfer, array = held
+    interrupted(transfer.wait)
+    assert not transfer.done
+    sim.release()
+    transfer.wait()
+    assert (array.to_numpy() == 7).all(), "the copy went on"
+
+
+def test_stream_and_event_synchronize(cu, sim, interrupted, held) -> None:
+    stream, transfer, array = held
+    event = stream.record()
+    interrupted(stream.synchronize)
+    interrupted(event.synchronize)
+    assert not event.done
+    sim.release()
+    stream.synchronize()
+    assert transfer.done
+    assert (array.to_numpy() == 7).all()
+
+
+def test_blocking_copy_behind_a_streams_work(cu, sim, interrupted, held) -> None:
+    stream, _, array = held
+    out = np.zeros(1000, "u1")
+    pinned, other = cu.pinned_zeros(1000, "u1"), cu.device_zeros(1000, "u1", stream=stream)
+    with stream:
+        interrupted(lambda: cu.copy(pinned, array))
+        interrupted(lambda: cu.copy(out, array))
+        interrupted(lambda: cu.copy(other, array))
+    assert not out.any()
+    sim.release()
+    stream.synchronize()
+    assert (array.to_numpy() == 7).all()
+
+
+def test_copies_that_no_stream_carries_out(cu, sim, interrupted, held) -> None:
+    stream, _, _ = held
+    host = np.zeros(10)
+    interrupted(lambda: cu.copy_async(host, np.ones(10), stream))
+    assert not host.any()
+    sim.release()
+
+
+def test_staged_copy(cu, sim, interrupted) -> None:
+    """A pageable copy on a slow device: stopped in its middle."""
+    plain = np.ones(64 << 20, "u1")
+    array = cu.device_zeros(plain.shape, "u1")
+    sim.set_bandwidth(1 << 20)
+    start = time.monotonic()
+    interrupted(lambda: cu.copy(array, plain))
+    sim.set_bandwidth(0)
+    assert time.monotonic() - start < LATEST
+    array.fill(3)
+    assert (array.to_numpy() == 3).all(), "nothing of the stopped copy comes late"
+
+
+def test_handler_that_returns_lets_the_wait_go_on(cu, sim, held) -> None:
+    _, transfer, array = held
+    seen = []
+
+    def handler(number: int, frame: object) -> None:
+        seen.append(number)
+        sim.release()
+
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        transfer.wait()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert seen == [signal.SIGUSR1]
+    assert (array.to_numpy() == 7).all()
+
+
+def test_handler_that_uses_the_package(cu, sim, held) -> None:
+    """What runs in a wait finds the stack as the program left it."""
+    stream, transfer, _ = held
+    context = cu.Context()
+    seen: list[Any] = []
+
+    def handler(number: int, frame: object) -> None:
+        with context:
+            seen.append(cu.current_context() is context)
+        for thing in (stream,):
+            with pytest.raises(ValueError, match="a running call uses it"):
+                thing.close()
+        seen.append(len(cu.live_allocations()) > 0)
+        sim.release()
+
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        stream.synchronize()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert seen == [True, True]
+    transfer.wait()
+    context.close()

@@ -325,11 +325,14 @@ static PyObject *get_interface(PyObject *object, void *closure)
     PyObject *typestr, *descr, *shape, *strides, *pointer, *result = NULL;
 
     pointer = get_pointer(object, closure);
+    if (pointer != NULL && array_bytes(self) == 0) { /* the protocol's address of nothing */
+        Py_SETREF(pointer, PyLong_FromLong(0));
+    }
     if (pointer == NULL) {
         return NULL;
     }
     typestr = cudriver_numpy_typestr(self->dtype);
-    descr = PyObject_GetAttrString(self->dtype, "descr");
+    descr = cudriver_numpy_descr(self->dtype);
     shape = get_shape(object, NULL);
     strides = get_strides(object, NULL);
     if (typestr != NULL && descr != NULL && shape != NULL && strides != NULL) {
@@ -343,6 +346,24 @@ static PyObject *get_interface(PyObject *object, void *closure)
     Py_XDECREF(shape);
     Py_XDECREF(strides);
     return result;
+}
+
+/* A stream of another device is an error where it was given, and does not count where it is that of
+ * a `with stream:`. 0 or -1. */
+static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
+                             struct cudriver_stream *stream, bool *given)
+{
+    if (stream->context->ordinal == self->context->ordinal) {
+        return 0;
+    }
+    if (argument != NULL && argument != Py_None) {
+        PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
+                     stream->context->ordinal, self->context->ordinal);
+        return -1;
+    }
+    stream->handle = NULL;
+    *given = false;
+    return 0;
 }
 
 /* What fill() and device_zeros() share. `value` is cast to the array's dtype first. 0 or -1. */
@@ -373,7 +394,8 @@ static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value
         PyMem_Free(pattern);
         return -1;
     }
-    if (cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (fill_stream_check(self, argument, &stream, &given) < 0 ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
         root->busy--;
         cudriver_stream_done(&stream);
         PyMem_Free(pattern);
@@ -461,6 +483,11 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *args, PyObject *key
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:to_numpy", names, &out) ||
         array_check(state, self) < 0) {
+        return NULL;
+    }
+    if (out != Py_None && !cudriver_numpy_is_array(out)) {
+        PyErr_Format(PyExc_TypeError, "out must be a numpy.ndarray, not %.100s",
+                     Py_TYPE(out)->tp_name);
         return NULL;
     }
     out = out != Py_None ? Py_NewRef(out)
@@ -575,6 +602,10 @@ static PyObject *array_make(CoreState *state, PyObject *args, PyObject *keywords
         cudriver_numpy_dtype(dtype_argument, &dtype, &itemsize) < 0) {
         return NULL;
     }
+    if (cudriver_numpy_unfold(&dtype, &itemsize, &ndim, shape) < 0) {
+        Py_DECREF(dtype);
+        return NULL;
+    }
     context =
         device != NULL && device != Py_None ? cudriver_context_for_device(state, device) : NULL;
     if (context == NULL && PyErr_Occurred()) {
@@ -582,13 +613,16 @@ static PyObject *array_make(CoreState *state, PyObject *args, PyObject *keywords
         return NULL;
     }
     if (cudriver_stream_parse(state, *stream_argument, context, &stream, &given) == 0) {
-        if (context != NULL && stream.context->ordinal != context->ordinal) {
+        bool elsewhere = context != NULL && stream.context->ordinal != context->ordinal;
+        if (elsewhere && *stream_argument != NULL && *stream_argument != Py_None) {
             PyErr_Format(PyExc_ValueError,
                          "device %d was asked for, but the stream is on device %d",
                          context->ordinal, stream.context->ordinal);
         } else {
-            array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
-                                              dtype, itemsize, ndim, shape);
+            /* A `with stream:` of another device does not count. */
+            array = cudriver_device_array_new(state, elsewhere ? context : stream.context,
+                                              given && !elsewhere ? stream.object : NULL, dtype,
+                                              itemsize, ndim, shape);
         }
         cudriver_stream_done(&stream);
     }
@@ -616,6 +650,23 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *args, PyObject 
     return array;
 }
 
+/* New reference: what to_device() copies: a device array as it is, anything else as an ndarray. */
+static PyObject *source_of(CoreState *state, PyObject *source)
+{
+    PyObject *interface;
+
+    if (Py_IS_TYPE(source, state->device_array_type) || cudriver_numpy_is_array(source)) {
+        return Py_NewRef(source);
+    }
+    interface = PyObject_GetAttrString(source, "__cuda_array_interface__");
+    if (interface == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return NULL;
+    }
+    PyErr_Clear();
+    Py_XDECREF(interface);
+    return interface != NULL ? Py_NewRef(source) : cudriver_numpy_asarray(source);
+}
+
 static PyObject *module_to_device(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"array", "stream", NULL};
@@ -629,10 +680,7 @@ static PyObject *module_to_device(PyObject *module, PyObject *args, PyObject *ke
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:to_device", names, &source, &argument)) {
         return NULL;
     }
-    source = Py_IS_TYPE(source, state->device_array_type) ||
-                     PyObject_HasAttrString(source, "__cuda_array_interface__")
-                 ? Py_NewRef(source)
-                 : cudriver_numpy_asarray(source);
+    source = source_of(state, source);
     if (source == NULL) {
         return NULL;
     }

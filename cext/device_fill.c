@@ -36,16 +36,15 @@ static CUresult fill_rows(CUdeviceptr address, size_t pitch, int unit, const cha
                        : cuda.cuMemsetD2D32Async(address, pitch, four, width, height, stream);
 }
 
-/* The shortest word of 1, 2 or 4 bytes that the pattern repeats; its own size where it repeats
- * none. */
-static size_t pattern_period(const char *pattern, size_t size)
+/* The shortest word of 1, 2 or 4 bytes that the pattern is, or repeats; 0 where there is none. */
+static size_t pattern_word(const char *pattern, size_t size)
 {
-    for (size_t period = 1; period <= 4 && period < size; period *= 2) {
-        if (size % period == 0 && memcmp(pattern, pattern + period, size - period) == 0) {
-            return period;
+    for (size_t word = 1; word <= 4 && word <= size; word *= 2) {
+        if (size % word == 0 && memcmp(pattern, pattern + word, size - word) == 0) {
+            return word;
         }
     }
-    return size;
+    return 0;
 }
 
 /* The largest word that the item's size and every address of the fill are multiples of. */
@@ -89,27 +88,22 @@ static CUresult fill_axis(const struct cudriver_layout *layout, int axis, CUdevi
     size_t run = layout->itemsize; /* dense bytes: one item, or many */
     size_t height = axis < layout->ndim ? (size_t)layout->shape[axis] : 1;
     size_t pitch = axis < layout->ndim ? (size_t)layout->dst_strides[axis] : 0;
-    size_t period = pattern_period(pattern, itemsize);
+    size_t word = pattern_word(pattern, itemsize);
     CUresult result = CUDA_SUCCESS;
     int unit;
 
-    if (axis + 1 < layout->ndim || (period > 4 && run > itemsize && axis < layout->ndim)) {
+    if (axis + 1 < layout->ndim || (word == 0 && run > itemsize && axis < layout->ndim)) {
         for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
             result = fill_axis(layout, axis + 1, address + i * pitch, pattern, itemsize, stream,
                                function);
         }
         return result;
     }
-    if (period <= 4) {
-        unit = (int)period;
-        if ((address | pitch | run) % period != 0) { /* a packed field: its bytes one by one */
-            unit = 1;
-        }
-        if (unit == (int)period) {
-            return fill_rows(address, pitch, unit, pattern, run / period, height, stream, function);
-        }
+    /* Where the addresses are no multiples of the word, its bytes are set one by one. */
+    if (word != 0 && (address | pitch | run) % word == 0) {
+        return fill_rows(address, pitch, (int)word, pattern, run / word, height, stream, function);
     }
-    if (run > itemsize && (period > 4 || height == 1)) {
+    if (run > itemsize && (word == 0 || height == 1)) {
         return fill_doubling(address, pattern, itemsize, run, stream, function);
     }
     if (run > itemsize) {

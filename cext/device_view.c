@@ -23,7 +23,7 @@ static int view_append(struct view *view, Py_ssize_t length, Py_ssize_t stride)
 
 static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
 {
-    Py_ssize_t start, stop, step, length;
+    Py_ssize_t start, stop, step, length, stride;
 
     if (PySlice_Unpack(item, &start, &stop, &step) < 0) {
         return -1;
@@ -32,8 +32,19 @@ static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item, struct v
     if (length > 0) {
         view->address += (CUdeviceptr)(start * of->strides[axis]);
     }
-    /* With one item or none the step means nothing, and may be too large to multiply. */
-    return view_append(view, length, length > 1 ? of->strides[axis] * step : of->strides[axis]);
+    /* As NumPy has it: the step counts for one item too, but not for none. It may be too large to
+     * multiply then, and means nothing. */
+    if (length == 0 || __builtin_mul_overflow(of->strides[axis], step, &stride)) {
+        stride = of->strides[axis];
+    }
+    return view_append(view, length, stride);
+}
+
+static void index_refuse(PyObject *item)
+{
+    PyErr_Format(PyExc_IndexError,
+                 "a DeviceArray takes integers, slices, ... and None as indices, not %.100s",
+                 Py_TYPE(item)->tp_name);
 }
 
 static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
@@ -41,6 +52,9 @@ static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item, struct
     Py_ssize_t index = PyNumber_AsSsize_t(item, PyExc_IndexError);
 
     if (index == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) { /* an array of indices, or of booleans */
+            index_refuse(item);
+        }
         return -1;
     }
     if (index < -of->shape[axis] || index >= of->shape[axis]) {
@@ -71,10 +85,7 @@ static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellip
                    (PyIndex_Check(items[i]) && !PyBool_Check(items[i]))) {
             axes++;
         } else if (items[i] != Py_None) {
-            PyErr_Format(
-                PyExc_IndexError,
-                "a DeviceArray takes integers, slices, ... and None as indices, not %.100s",
-                Py_TYPE(items[i])->tp_name);
+            index_refuse(items[i]);
             return -1;
         }
     }

@@ -58,8 +58,27 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
         if (strides != NULL) {
             end->strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
         }
+        if (lengths[i] == 0) { /* nobody asks where nothing lies */
+            end->device = 0;
+        }
     }
     return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Whether a description has fields; [('', '|V8')] says no more than the typestr. */
+static bool has_fields(PyObject *descr)
+{
+    PyObject *field, *name;
+
+    if (!PyList_Check(descr) || PyList_GET_SIZE(descr) != 1) {
+        return true;
+    }
+    field = PyList_GET_ITEM(descr, 0);
+    if (!PyTuple_Check(field) || PyTuple_GET_SIZE(field) != 2) {
+        return true;
+    }
+    name = PyTuple_GET_ITEM(field, 0);
+    return !PyUnicode_Check(name) || PyUnicode_GET_LENGTH(name) > 0;
 }
 
 static int read_dtype(PyObject *interface, struct cudriver_endpoint *end)
@@ -67,7 +86,8 @@ static int read_dtype(PyObject *interface, struct cudriver_endpoint *end)
     PyObject *typestr = entry(interface, "typestr"), *descr = entry(interface, "descr");
     Py_ssize_t itemsize;
     bool structured = typestr != NULL && PyUnicode_Check(typestr) && descr != NULL &&
-                      PyUnicode_GET_LENGTH(typestr) > 1 && PyUnicode_READ_CHAR(typestr, 1) == 'V';
+                      PyUnicode_GET_LENGTH(typestr) > 1 && PyUnicode_READ_CHAR(typestr, 1) == 'V' &&
+                      has_fields(descr);
 
     if (typestr == NULL) {
         PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ has no 'typestr'");

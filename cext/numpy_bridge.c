@@ -17,6 +17,7 @@
 
 #if NPY_ABI_VERSION < 0x02000000
 #define PyDataType_ELSIZE(descr) ((descr)->elsize)
+#define PyDataType_SUBARRAY(descr) ((descr)->subarray)
 #endif
 
 /* Set once NumPy's C API is imported; a constant of the process, as NumPy's own table is. */
@@ -94,6 +95,27 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
     }
     *dtype = (PyObject *)descr;
     *itemsize = (Py_ssize_t)PyDataType_ELSIZE(descr);
+    return 0;
+}
+
+int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_ssize_t *shape)
+{
+    while (PyDataType_SUBARRAY((PyArray_Descr *)*dtype) != NULL) {
+        PyArray_ArrayDescr *inner = PyDataType_SUBARRAY((PyArray_Descr *)*dtype);
+        PyObject *base = Py_NewRef((PyObject *)inner->base);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner->shape); i++) {
+            if (*ndim == CUDRIVER_MAX_DIMS) {
+                PyErr_Format(PyExc_ValueError,
+                             "more than %d dimensions, those of the dtype's items included",
+                             CUDRIVER_MAX_DIMS);
+                Py_DECREF(base);
+                return -1;
+            }
+            shape[(*ndim)++] = PyLong_AsSsize_t(PyTuple_GET_ITEM(inner->shape, i));
+        }
+        Py_SETREF(*dtype, base);
+    }
+    *itemsize = (Py_ssize_t)PyDataType_ELSIZE((PyArray_Descr *)*dtype);
     return 0;
 }
 
@@ -195,6 +217,17 @@ int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_s
 PyObject *cudriver_numpy_typestr(PyObject *dtype)
 {
     return PyObject_GetAttrString(dtype, "str");
+}
+
+PyObject *cudriver_numpy_descr(PyObject *dtype)
+{
+    PyObject *descr = PyObject_GetAttrString(dtype, "descr");
+
+    if (descr == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) { /* fields out of order */
+        PyErr_Clear();
+        return Py_BuildValue("[(sN)]", "", cudriver_numpy_typestr(dtype));
+    }
+    return descr;
 }
 
 int cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)

@@ -18,6 +18,11 @@ bool cudriver_numpy_is_array(PyObject *object);
  * Python objects are refused with TypeError. 0 or -1. */
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize);
 
+/* A dtype whose items are arrays becomes that of their items, and their dimensions those of the
+ * shape, as in np.empty. `*dtype` is an owned reference and is replaced. 0, or -1 with ValueError.
+ */
+int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_ssize_t *shape);
+
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 
@@ -44,6 +49,9 @@ int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_s
 
 /* New reference: the dtype's array-interface string, as in '<f4'. */
 PyObject *cudriver_numpy_typestr(PyObject *dtype);
+
+/* New reference: the dtype's array-interface description; [('', typestr)] where it has none. */
+PyObject *cudriver_numpy_descr(PyObject *dtype);
 
 /* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. 0 or
  * -1. */

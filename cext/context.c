@@ -36,7 +36,7 @@ int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 }
 
 /* A new object in the registry; it does not own the handle until `kind` says so. */
-static ContextObject *context_new(CoreState *state, CUcontext handle, int ordinal,
+static ContextObject *context_new(CoreState *state, CUcontext handle, int ordinal, CUdevice device,
                                   enum cudriver_context_kind kind)
 {
     static const char *const kinds[] = {"context", "primary context", "foreign context"};
@@ -47,6 +47,7 @@ static ContextObject *context_new(CoreState *state, CUcontext handle, int ordina
     }
     self->handle = handle;
     self->ordinal = ordinal;
+    self->device = device;
     self->kind = kind;
     self->number = ++state->serial;
     self->next = state->contexts;
@@ -113,7 +114,7 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     /* The driver made it current; ours begins off every stack. */
     result = cuda.cuCtxPopCurrent_v2(&popped);
     self = result == CUDA_SUCCESS
-               ? context_new(state, handle, ordinal, CUDRIVER_CONTEXT_MANUAL)
+               ? context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_MANUAL)
                : (ContextObject *)cudriver_raise(state, result, "cuCtxPopCurrent_v2", "%s", "");
     if (self == NULL) {
         cuda.cuCtxDestroy_v2(handle);
@@ -158,7 +159,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
         cuda.cuDevicePrimaryCtxRelease_v2(device);
         return (ContextObject *)Py_NewRef((PyObject *)self);
     }
-    self = context_new(state, handle, ordinal, CUDRIVER_CONTEXT_PRIMARY);
+    self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
     if (self == NULL) {
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
@@ -182,7 +183,7 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
     if (cuda.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active &&
         cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
         if (primary == handle) {
-            self = context_new(state, handle, ordinal, CUDRIVER_CONTEXT_PRIMARY);
+            self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
             if (self == NULL) {
                 cuda.cuDevicePrimaryCtxRelease_v2(device);
             }
@@ -190,7 +191,7 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
-    self = context_new(state, handle, ordinal, CUDRIVER_CONTEXT_FOREIGN);
+    self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
     if (self != NULL && cuda.cuCtxGetId != NULL) {
         cuda.cuCtxGetId(handle, &self->id);
     }
@@ -390,12 +391,12 @@ void cudriver_context_end(ContextObject *self, bool pushed)
     self->in_use--;
 }
 
-bool cudriver_context_begin_quietly(CoreState *state, ContextObject *self, bool *pushed)
+bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
 {
-    (void)state;
     *pushed = false;
     if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
-        context_make_current(self, pushed) != CUDA_SUCCESS) {
+        (context_make_current(self, pushed) == CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+         self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
         return false;
     }
     self->in_use++;
@@ -430,7 +431,6 @@ static CUresult context_release(ContextObject *self, const char **function)
     CUstream stream = self->alloc_stream;
     bool was_reset = self->state == CUDRIVER_CONTEXT_RESET;
     CUresult result = CUDA_SUCCESS;
-    CUdevice device;
 
     self->alloc_stream = NULL;
     *function = "cuCtxDestroy_v2";
@@ -441,7 +441,8 @@ static CUresult context_release(ContextObject *self, const char **function)
     /* A manual context's stream goes with it. */
     if (!was_reset && self->kind != CUDRIVER_CONTEXT_MANUAL && stream != NULL) {
         bool pushed;
-        if (context_make_current(self, &pushed) == CUDA_SUCCESS) {
+        if (context_make_current(self, &pushed) == CUDA_SUCCESS ||
+            self->kind != CUDRIVER_CONTEXT_FOREIGN) {
             cuda.cuStreamDestroy_v2(stream);
         }
         if (pushed) {
@@ -460,12 +461,10 @@ static CUresult context_release(ContextObject *self, const char **function)
         if (!was_reset) {
             cudriver_staging_forget_context(handle);
         }
-        result = cuda.cuDeviceGet(&device, self->ordinal);
-        if (result == CUDA_SUCCESS) {
-            result = cuda.cuDevicePrimaryCtxRelease_v2(device);
-        }
+        result = cuda.cuDevicePrimaryCtxRelease_v2(self->device);
         if (result == CUDA_SUCCESS && !was_reset &&
-            cuda.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active) {
+            cuda.cuDevicePrimaryCtxGetState(self->device, &flags, &active) == CUDA_SUCCESS &&
+            !active) {
             cudriver_hostmem_forget_context(handle);
         }
     }

@@ -25,6 +25,7 @@ typedef struct ContextObject {
     unsigned long long id;     /* the driver's (cuCtxGetId), or 0 where it has none */
     unsigned long long number; /* ours, for messages: never given twice */
     int ordinal;
+    CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
     Py_ssize_t pushes;       /* times it stands on threads' stacks, pushed through us */
@@ -60,8 +61,10 @@ int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);
 int cudriver_context_begin(CoreState *state, ContextObject *context, bool *pushed);
 void cudriver_context_end(ContextObject *context, bool pushed);
 
-/* The same for destructors: no exception; false where nothing may be called any more. */
-bool cudriver_context_begin_quietly(CoreState *state, ContextObject *context, bool *pushed);
+/* The same without an exception, for frees, queries and waits, which the driver takes whatever is
+ * current: false only where the context and all in it are gone, or nothing may be called (a forked
+ * child). */
+bool cudriver_context_begin_free(ContextObject *context, bool *pushed);
 
 /* The stream on which the context's memory is allocated where no other is named; made at first use,
  * within begin and end. NULL with an exception set. */

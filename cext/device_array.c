@@ -128,7 +128,7 @@ static CUresult array_release(CoreState *state, DeviceArrayObject *self, const c
         return CUDA_SUCCESS;
     }
     cudriver_live_remove(state, &self->live);
-    result = cudriver_device_free(state, self->context, &self->block, function);
+    result = cudriver_device_free(self->context, &self->block, function);
     self->context->children--;
     return result;
 }
@@ -407,6 +407,10 @@ static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value
         function = "cuStreamSynchronize";
         result = cuda.cuStreamSynchronize(stream.handle);
         Py_END_ALLOW_THREADS
+    } else if (result != CUDA_SUCCESS) {
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream.handle); /* a part may be under way */
+        Py_END_ALLOW_THREADS
     }
     root->busy--;
     cudriver_context_end(self->context, pushed);
@@ -531,27 +535,31 @@ static PyGetSetDef array_getset[] = {
 
 static PyMethodDef array_methods[] = {
     {"fill", (PyCFunction)(void (*)(void))method_fill, METH_VARARGS | METH_KEYWORDS,
-     "fill(value, stream=None)\n--\n\nSets every item to `value`, cast to the dtype. Without a "
+     "fill($self, value, stream=None)\n--\n\nSets every item to `value`, cast to the dtype. "
+     "Without a "
      "stream it "
      "is done when the call returns (cuMemsetD8/16/32, or a copy for other item sizes)."},
     {"copy_from", (PyCFunction)(void (*)(void))method_copy_from, METH_VARARGS | METH_KEYWORDS,
-     "copy_from(src, stream=None)\n--\n\nCopies `src` into it: see copy() without a stream, "
+     "copy_from($self, src, stream=None)\n--\n\nCopies `src` into it: see copy() without a stream, "
      "copy_async() "
      "with one (then a Transfer comes back)."},
     {"copy_to", (PyCFunction)(void (*)(void))method_copy_to, METH_VARARGS | METH_KEYWORDS,
-     "copy_to(dst, stream=None)\n--\n\nCopies it into `dst`: see copy() without a stream, "
+     "copy_to($self, dst, stream=None)\n--\n\nCopies it into `dst`: see copy() without a stream, "
      "copy_async() "
      "with one (then a Transfer comes back)."},
     {"to_numpy", (PyCFunction)(void (*)(void))method_to_numpy, METH_VARARGS | METH_KEYWORDS,
-     "to_numpy(out=None)\n--\n\nIts items as a new C-ordered ndarray, or in `out`, which must have "
+     "to_numpy($self, out=None)\n--\n\nIts items as a new C-ordered ndarray, or in `out`, which "
+     "must have "
      "its "
      "shape and dtype. Waits."},
     {"close", array_close, METH_NOARGS,
-     "close()\n--\n\nGives the memory back now. ValueError while views or running copies use it. "
+     "close($self, /)\n--\n\nGives the memory back now. ValueError while views or running copies "
+     "use it. "
      "Closing "
      "twice is fine."},
     {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
-     "__array__(*args)\n--\n\nTypeError: a silent copy from the device is seldom meant; see "
+     "__array__($self, *args, **kwargs)\n--\n\nTypeError: a silent copy from the device is seldom "
+     "meant; see "
      "to_numpy()."},
     {NULL},
 };

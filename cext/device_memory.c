@@ -153,15 +153,15 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     return 0;
 }
 
-CUresult cudriver_device_free(CoreState *state, ContextObject *context,
-                              struct cudriver_device_block *block, const char **function)
+CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
+                              const char **function)
 {
     CUstream order = block->home != NULL ? block->home->handle : context->alloc_stream;
     CUresult result = CUDA_SUCCESS;
     bool pushed;
 
     *function = "cuMemFree_v2";
-    if (block->address != 0 && cudriver_context_begin_quietly(state, context, &pushed)) {
+    if (block->address != 0 && cudriver_context_begin_free(context, &pushed)) {
         /* A closed home stream's work is over or runs out: then only cuMemFree waits for it. */
         if (block->pooled && !block->shared && order != NULL) {
             *function = "cuMemFreeAsync";

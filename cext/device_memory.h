@@ -24,8 +24,8 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
 
 /* Gives it back; the block is empty then. Nothing of ours may be using it. Needs no current
  * context. */
-CUresult cudriver_device_free(CoreState *state, ContextObject *context,
-                              struct cudriver_device_block *block, const char **function);
+CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
+                              const char **function);
 
 /* Gives the pools' free memory back to the driver. */
 void cudriver_device_trim(void);

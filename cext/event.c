@@ -94,7 +94,7 @@ static CUresult event_release(CoreState *state, EventObject *self)
     }
     self->closed = true;
     cudriver_live_remove(state, &self->live);
-    if (cudriver_context_begin_quietly(state, self->context, &pushed)) {
+    if (cudriver_context_begin_free(self->context, &pushed)) {
         result = cuda.cuEventDestroy_v2(self->handle);
         cudriver_context_end(self->context, pushed);
     }
@@ -376,19 +376,21 @@ static PyGetSetDef event_getset[] = {
 
 static PyMethodDef event_methods[] = {
     {"record", (PyCFunction)(void (*)(void))event_record, METH_VARARGS | METH_KEYWORDS,
-     "record(stream=None)\n--\n\nMarks the work queued so far on a stream; returns itself "
+     "record($self, stream=None)\n--\n\nMarks the work queued so far on a stream; returns itself "
      "(cuEventRecord). ValueError for a stream of another context."},
     {"wait", (PyCFunction)(void (*)(void))event_wait, METH_VARARGS | METH_KEYWORDS,
-     "wait(stream=None)\n--\n\nWork queued on the stream from here on waits for the event "
+     "wait($self, stream=None)\n--\n\nWork queued on the stream from here on waits for the event "
      "(cuStreamWaitEvent). Does not wait itself; streams of other devices may."},
     {"synchronize", event_synchronize, METH_NOARGS,
-     "synchronize()\n--\n\nWaits for the work before its record; other threads run meanwhile."},
+     "synchronize($self, /)\n--\n\nWaits for the work before its record; other threads run "
+     "meanwhile."},
     {"elapsed_time", event_elapsed, METH_O,
-     "elapsed_time(end)\n--\n\nMilliseconds from this event's record to that of `end`, to about "
+     "elapsed_time($self, end, /)\n--\n\nMilliseconds from this event's record to that of `end`, "
+     "to about "
      "0.5 us "
      "(cuEventElapsedTime). ValueError where one takes no time, was not recorded, or is not "
      "reached."},
-    {"close", event_close, METH_NOARGS, "close()\n--\n\nDestroys it (cuEventDestroy)."},
+    {"close", event_close, METH_NOARGS, "close($self, /)\n--\n\nDestroys it (cuEventDestroy)."},
     {NULL},
 };
 

@@ -134,7 +134,7 @@ static void memory_dealloc(PyObject *object)
     if (self->address != NULL && self->context == NULL) {
         cudriver_hostmem_free(self->address);
     } else if (self->address != NULL) {
-        if (cudriver_context_begin_quietly(state, self->context, &pushed)) {
+        if (cudriver_context_begin_free(self->context, &pushed)) {
             Py_BEGIN_ALLOW_THREADS
             result = cuda.cuMemFreeHost(self->address);
             Py_END_ALLOW_THREADS

@@ -160,8 +160,8 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
     }
     self->closed = true; /* first: what follows may let other threads run */
     cudriver_live_remove(state, &self->live);
-    cudriver_batch_close_open(state, self);
-    if (cudriver_context_begin_quietly(state, self->context, &pushed)) {
+    cudriver_batch_close_open(self);
+    if (cudriver_context_begin_free(self->context, &pushed)) {
         Py_BEGIN_ALLOW_THREADS
         result = cuda.cuStreamDestroy_v2(self->handle);
         Py_END_ALLOW_THREADS
@@ -386,26 +386,30 @@ static PyGetSetDef stream_getset[] = {
 
 static PyMethodDef stream_methods[] = {
     {"synchronize", stream_synchronize, METH_NOARGS,
-     "synchronize()\n--\n\nWaits for all its work; other threads run meanwhile, and Ctrl-C "
+     "synchronize($self, /)\n--\n\nWaits for all its work; other threads run meanwhile, and Ctrl-C "
      "interrupts "
      "the wait, not the work."},
     {"record", stream_record, METH_VARARGS,
-     "record(event=None)\n--\n\nRecords an Event (a new one where none is given) behind the work "
+     "record($self, event=None)\n--\n\nRecords an Event (a new one where none is given) behind the "
+     "work "
      "so far "
      "and returns it (cuEventRecord)."},
     {"wait", stream_wait, METH_O,
-     "wait(other)\n--\n\nWork queued from here on waits for an Event, or for all that another "
+     "wait($self, other, /)\n--\n\nWork queued from here on waits for an Event, or for all that "
+     "another "
      "Stream has "
      "queued so far (cuStreamWaitEvent). Does not wait itself."},
     {"close", stream_close, METH_NOARGS,
-     "close()\n--\n\nDestroys it; work in it is finished first, in the background "
+     "close($self, /)\n--\n\nDestroys it; work in it is finished first, in the background "
      "(cuStreamDestroy)."},
     {"__cuda_stream__", stream_protocol, METH_NOARGS,
-     "__cuda_stream__()\n--\n\n(0, handle): the protocol by which other libraries take it."},
+     "__cuda_stream__($self, /)\n--\n\n(0, handle): the protocol by which other libraries take "
+     "it."},
     {"__enter__", stream_enter, METH_NOARGS,
-     "__enter__()\n--\n\nFrom here on it is this thread's stream where a call is given none."},
+     "__enter__($self, /)\n--\n\nFrom here on it is this thread's stream where a call is given "
+     "none."},
     {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL,
-     "__exit__(*exception)\n--\n\nEnds that. Does not wait for its work."},
+     "__exit__($self, *exception)\n--\n\nEnds that. Does not wait for its work."},
     {NULL},
 };
 

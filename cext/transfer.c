@@ -57,10 +57,9 @@ static void batch_let_go(struct cudriver_batch *batch)
 
 static void batch_destroy_event(struct cudriver_batch *batch)
 {
-    CoreState *state = cudriver_state_of((PyObject *)batch->context);
     bool pushed;
 
-    if (batch->event != NULL && cudriver_context_begin_quietly(state, batch->context, &pushed)) {
+    if (batch->event != NULL && cudriver_context_begin_free(batch->context, &pushed)) {
         cuda.cuEventDestroy_v2(batch->event);
         cudriver_context_end(batch->context, pushed);
     }
@@ -79,8 +78,9 @@ static void batch_finish(struct cudriver_batch *batch, CUresult result)
 }
 
 /* Records the event behind the batch's work. Where that cannot be, waits for the stream instead. */
-static void batch_close(CoreState *state, struct cudriver_batch *batch)
+static void batch_close(struct cudriver_batch *batch)
 {
+    CUcontext current = NULL;
     CUresult result;
     bool pushed;
 
@@ -88,13 +88,23 @@ static void batch_close(CoreState *state, struct cudriver_batch *batch)
         batch->object->open = NULL;
         batch->object = NULL;
     }
-    if (!cudriver_context_begin_quietly(state, batch->context, &pushed)) {
+    if (!cudriver_context_begin_free(batch->context, &pushed)) {
         if (!cudriver_driver_is_forked()) {
             batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         return;
     }
-    result = cuda.cuEventCreate(&batch->event, CU_EVENT_DISABLE_TIMING);
+    result = cuda.cuCtxGetCurrent(&current);
+    if (result != CUDA_SUCCESS || current != batch->context->handle) {
+        /* It could not be made current. A default stream is then another context's: later. */
+        result = CUDA_ERROR_INVALID_CONTEXT;
+        if (batch->stream == NULL) {
+            cudriver_context_end(batch->context, pushed);
+            return;
+        }
+    } else {
+        result = cuda.cuEventCreate(&batch->event, CU_EVENT_DISABLE_TIMING);
+    }
     if (result == CUDA_SUCCESS) {
         result = cuda.cuEventRecord(batch->event, batch->stream);
     } else {
@@ -115,13 +125,16 @@ static void batch_close(CoreState *state, struct cudriver_batch *batch)
 }
 
 /* Looks whether it is over; NOT_READY, or how it ended. */
-static CUresult batch_poll(CoreState *state, struct cudriver_batch *batch)
+static CUresult batch_poll(struct cudriver_batch *batch)
 {
     CUresult result;
     bool pushed;
 
     if (batch->state == BATCH_OPEN) {
-        batch_close(state, batch);
+        batch_close(batch);
+    }
+    if (batch->state == BATCH_OPEN) {
+        return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_READY;
     }
     if (batch->state == BATCH_DONE) {
         return batch->result;
@@ -130,7 +143,7 @@ static CUresult batch_poll(CoreState *state, struct cudriver_batch *batch)
         batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         return batch->result;
     }
-    if (!cudriver_context_begin_quietly(state, batch->context, &pushed)) {
+    if (!cudriver_context_begin_free(batch->context, &pushed)) {
         return CUDA_ERROR_NOT_INITIALIZED; /* a forked child: never over here */
     }
     result = cuda.cuEventQuery(batch->event);
@@ -199,7 +212,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
 
     if (batch != NULL && batch->count >= BATCH_ENTRIES) {
-        batch_close(state, batch);
+        batch_close(batch);
         cudriver_batches_reap(state, false);
         batch = stream->object->open; /* letting go may have run anything */
     }
@@ -218,7 +231,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     batch->refs++;
     if (stream->object == NULL) {
         /* Nobody will tell when this stream goes: the event is recorded while it is there. */
-        batch_close(state, batch);
+        batch_close(batch);
         if (++state->unnamed % REAP_EVERY == 0) {
             cudriver_batches_reap(state, false);
         }
@@ -247,7 +260,7 @@ void cudriver_batches_reap(CoreState *state, bool all)
             continue;
         }
         batch->refs++; /* an end may run anything */
-        batch_poll(state, batch);
+        batch_poll(batch);
         over = batch->state == BATCH_DONE;
         context = over ? context : batch->context;
         stream = over ? stream : batch->stream;
@@ -268,10 +281,10 @@ bool cudriver_batches_hold(CoreState *state, PyObject *object)
     return false;
 }
 
-void cudriver_batch_close_open(CoreState *state, StreamObject *stream)
+void cudriver_batch_close_open(StreamObject *stream)
 {
     if (stream->open != NULL) {
-        batch_close(state, stream->open);
+        batch_close(stream->open);
     }
 }
 
@@ -376,7 +389,7 @@ static CUresult transfer_poll(TransferObject *self)
         return self->result;
     }
     batch->refs++;
-    result = batch_poll(state, batch);
+    result = batch_poll(batch);
     cudriver_batch_release(state, batch);
     if (result != CUDA_ERROR_NOT_READY && self->batch == batch &&
         !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
@@ -415,6 +428,11 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
         int failed;
         if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
             return NULL;
+        }
+        if (batch->event == NULL) { /* it could not be closed; now its context can be current */
+            cudriver_context_end(batch->context, pushed);
+            result = transfer_poll(self);
+            continue;
         }
         batch->refs++;
         batch->waiters++;
@@ -488,7 +506,7 @@ static PyGetSetDef transfer_getset[] = {
 
 static PyMethodDef transfer_methods[] = {
     {"wait", transfer_wait, METH_NOARGS,
-     "wait()\n--\n\nWaits until the copy is over; other threads run meanwhile, and Ctrl-C "
+     "wait($self, /)\n--\n\nWaits until the copy is over; other threads run meanwhile, and Ctrl-C "
      "interrupts the "
      "wait (the copy goes on, and keeps its ends alive)."},
     {NULL},

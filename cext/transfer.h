@@ -31,7 +31,7 @@ void cudriver_batches_reap(CoreState *state, bool all);
 bool cudriver_batches_hold(CoreState *state, PyObject *object);
 
 /* Records the event of the stream's open batch, so that the stream may go. */
-void cudriver_batch_close_open(CoreState *state, StreamObject *stream);
+void cudriver_batch_close_open(StreamObject *stream);
 
 /* Waits for everything in flight, without an exception; for the interpreter's exit. */
 void cudriver_batches_drain(CoreState *state);

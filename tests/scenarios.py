@@ -1,0 +1,326 @@
+"""What the package does, as short functions: the fault sweep and the leak tests run each of them.
+
+A scenario takes the package, may fail with any exception of a call that failed, and leaves nothing
+behind either way. `COVERS` names the public names and methods that it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Scenario = Callable[[Any], None]
+SCENARIOS: dict[str, tuple[Scenario, frozenset[str]]] = {}
+MIDDLE = 1 << 12
+STAGED = 3 << 20
+
+
+def covers(*names: str) -> Callable[[Scenario], Scenario]:
+    def register(function: Scenario) -> Scenario:
+        SCENARIOS[function.__name__] = function, frozenset(names)
+        return function
+
+    return register
+
+
+@covers(
+    "init", "is_available", "driver_version", "driver_path", "driver_is_simulated", "use_driver",
+    "DriverVersion", "error_names",
+)  # fmt: skip
+def the_driver(cu: Any) -> None:
+    cu.init()
+    cu.is_available()
+    str(cu.driver_version())
+    cu.driver_path()
+    cu.driver_is_simulated()
+    cu.error_names()
+    with contextlib.suppress(cu.CudaError):
+        cu.use_driver("sim")
+
+
+@covers(
+    "Device", "devices", "device_count", "Device.name", "Device.uuid", "Device.pci_bus_id",
+    "Device.total_memory", "Device.multiprocessor_count", "Device.compute_capability",
+    "Device.ordinal", "Device.can_access_peer",
+)  # fmt: skip
+def the_devices(cu: Any) -> None:
+    assert cu.device_count() == len(cu.devices())
+    device = cu.Device(0)
+    repr(device), hash(device), device.ordinal
+    cu.Device(device.uuid)
+    cu.Device(device.pci_bus_id)
+    device.name, device.total_memory, device.multiprocessor_count, device.compute_capability
+    device.can_access_peer(cu.device_count() - 1)
+
+
+@covers("Device.attributes")
+def the_attributes(cu: Any) -> None:
+    assert len(cu.Device(0).attributes) > 100
+
+
+@covers(
+    "Context", "Context.push", "Context.pop", "Context.close", "Context.__enter__",
+    "Context.__exit__", "Context.synchronize", "Context.memory_info", "Context.device",
+    "Context.closed", "Context.is_primary", "Context.handle", "Context.active", "Context.flags",
+    "ContextFlags", "current_context", "context_stack", "memory_info", "MemoryInfo",
+)  # fmt: skip
+def a_manual_context(cu: Any) -> None:
+    context = cu.Context(0, flags=cu.ContextFlags.SCHED_YIELD)
+    with context:
+        context.push()
+        try:
+            assert cu.current_context() is context
+            assert context in cu.context_stack()
+            cu.memory_info()
+        finally:
+            context.pop()
+    context.synchronize()
+    context.memory_info()
+    context.device, context.closed, context.is_primary, context.handle, context.active
+    context.flags
+    context.close()
+
+
+@covers(
+    "Context.limits", "Context.cache_config", "Context.stream_priority_range",
+    "Context.api_version", "StreamPriorityRange",
+)  # fmt: skip
+def a_contexts_settings(cu: Any) -> None:
+    context = cu.Context()
+    context.limits["stack_size"] = context.limits["stack_size"]
+    repr(context.limits), list(context.limits), len(context.limits)
+    context.limits.keys(), context.limits.items()
+    context.cache_config = "l1"
+    context.cache_config, context.stream_priority_range, context.api_version
+
+
+@covers("Device.primary_context", "Device.reset_primary_context")
+def a_primary_context(cu: Any) -> None:
+    device = cu.Device(cu.device_count() - 1)
+    context = device.primary_context(flags=0)
+    with context:
+        array, stream, event = cu.device_zeros(10), cu.Stream(), cu.Event()
+        event.record(stream)
+    context.active, context.flags
+    if device.ordinal > 0:
+        device.reset_primary_context()
+    del array, stream, event
+    context.close()
+
+
+@covers(
+    "Stream", "Stream.synchronize", "Stream.record", "Stream.wait", "Stream.close", "Stream.done",
+    "Stream.__cuda_stream__", "Stream.__enter__", "Stream.__exit__", "Stream.handle",
+    "Stream.priority", "Stream.closed", "Stream.context", "Stream.device",
+)  # fmt: skip
+def two_streams(cu: Any) -> None:
+    first, second = cu.Stream(), cu.Stream(priority=-1)
+    array = cu.device_empty(MIDDLE)
+    with first:
+        array.fill(1)
+    second.wait(first)
+    second.wait(first.record())
+    array.fill(2, second)
+    first.done, second.synchronize()
+    repr(first), first.handle, first.priority, first.closed, first.context, first.device
+    first.__cuda_stream__()
+    first.close()
+
+
+@covers(
+    "Event", "Event.record", "Event.wait", "Event.synchronize", "Event.elapsed_time",
+    "Event.close", "Event.done", "Event.timing", "Event.handle", "Event.closed", "Event.context",
+)  # fmt: skip
+def two_events(cu: Any) -> None:
+    stream = cu.Stream()
+    first, second = cu.Event(timing=True).record(stream), cu.Event(timing=True)
+    second.record(stream)
+    second.wait(stream)
+    second.synchronize()
+    assert second.done
+    assert first.elapsed_time(second) >= 0
+    repr(first), first.timing, first.handle, first.closed, first.context
+    first.close()
+
+
+@covers(
+    "pinned_empty", "pinned_zeros", "pinned_full", "pinned_empty_like", "pinned_array",
+    "is_pinned", "mapped_pointer", "host_memory_stats", "HostMemoryStats", "trim_host_memory",
+    "set_host_memory_limit", "live_allocations", "Allocation", "trace_allocations",
+)  # fmt: skip
+def page_locked_arrays(cu: Any) -> None:
+    arrays = [
+        cu.pinned_empty((3, 4), "f4", "F", mapped=True),
+        cu.pinned_zeros(MIDDLE),
+        cu.pinned_full(1 << 16, 3, "i2"),
+        cu.pinned_empty_like(np.zeros((5, 6)).T),
+        cu.pinned_array([[1, 2], [3, 4]]),
+    ]
+    for array in arrays:
+        cu.is_pinned(array)
+    cu.mapped_pointer(arrays[0])
+    cu.host_memory_stats()
+    cu.set_host_memory_limit(1 << 40)
+    cu.set_host_memory_limit(None)
+    cu.trace_allocations()
+    cu.trace_allocations(enabled=False)
+    cu.live_allocations()
+    del arrays, array
+    cu.trim_host_memory()
+
+
+@covers("pinned_empty")
+def write_combined_arrays(cu: Any) -> None:
+    array = cu.pinned_empty(100, write_combined=True)
+    array[:] = 1
+
+
+@covers(
+    "pin", "pin.close", "pin.__enter__", "pin.__exit__", "pin.array", "pin.nbytes", "pin.closed",
+)  # fmt: skip
+def pins(cu: Any) -> None:
+    array = np.zeros(MIDDLE)
+    with cu.pin(array) as whole, cu.pin(array[100:]), cu.pin(array):
+        assert whole.array is array
+        whole.nbytes, whole.closed, repr(whole)
+        cu.is_pinned(array)
+    with mmap.mmap(-1, 8192) as memory:
+        handle = cu.pin(memory)
+        handle.close()
+    read_only = np.frombuffer(bytes(5000), "u1")
+    cu.pin(read_only).close()
+
+
+@covers("pinned_numpy", "pinned_numpy.__enter__", "pinned_numpy.__exit__")
+def numpys_own_arrays(cu: Any) -> None:
+    with cu.pinned_numpy(min_bytes=100):
+        array = np.zeros(1000) + np.ones(1000)
+        array.resize(5000, refcheck=False)
+    array.resize(10, refcheck=False)
+    assert array.sum() == 10
+
+
+@covers(
+    "DeviceArray", "device_empty", "device_zeros", "to_device", "DeviceArray.fill",
+    "DeviceArray.copy_from", "DeviceArray.copy_to", "DeviceArray.to_numpy", "DeviceArray.close",
+    "DeviceArray.shape", "DeviceArray.strides", "DeviceArray.dtype", "DeviceArray.ndim",
+    "DeviceArray.size", "DeviceArray.itemsize", "DeviceArray.nbytes", "DeviceArray.pointer",
+    "DeviceArray.device", "DeviceArray.context", "DeviceArray.closed",
+    "DeviceArray.__cuda_array_interface__", "DeviceArray.__array__",
+)  # fmt: skip
+def device_arrays(cu: Any) -> None:
+    array = cu.device_zeros((8, 16), "i4")
+    array[2:4, ::2].fill(7)
+    array.copy_from(np.ones((8, 16), "i4"))
+    out = np.empty((8, 16), "i4")
+    array.copy_to(out)
+    assert (array.to_numpy() == out).all()
+    array.shape, array.strides, array.dtype, array.ndim, array.size, array.itemsize
+    array.nbytes, array.device, array.context, array.closed, len(array), repr(array)
+    with contextlib.suppress(TypeError):
+        np.asarray(array)
+    other = cu.to_device(array)
+    other.pointer, other.__cuda_array_interface__
+    other.close()
+    empty = cu.device_empty(0)
+    empty.fill(1)
+    assert empty.to_numpy().size == 0
+
+
+@covers("copy", "explain_copy", "CopyPlan")
+def blocking_copies(cu: Any) -> None:
+    device, other = cu.device_empty((64, 64)), cu.device_empty((64, 64))
+    pinned, plain = cu.pinned_zeros((64, 64)), np.ones((64, 64))
+    for dst, src in [
+        (device, plain), (pinned, device), (plain, device), (other, device), (plain, pinned),
+        (device[::2], pinned[::2]), (plain[:, 1:], device[:, 1:]), (device.__getitem__(slice(0)),
+        plain[:0]), (other[:, ::3], device[:, ::3]), (other[::-1], device), (device[1:], device[:-1]),
+    ]:  # fmt: skip
+        cu.explain_copy(dst, src)
+        cu.copy(dst, src)
+
+
+@covers("copy")
+def staged_copies(cu: Any) -> None:
+    plain = np.arange(STAGED, dtype="u1")
+    device = cu.to_device(plain)
+    assert (device.to_numpy() == plain).all()
+    strided = np.zeros((STAGED // 1024, 2, 1024), "u1")
+    cu.copy(strided[:, 1].reshape(-1) if False else strided[:, 1], _shaped(device, strided))
+    assert (strided[:, 1].ravel() == plain).all()
+
+
+def _shaped(device: Any, like: Any) -> Any:
+    """The device's bytes as rows, by the interface that other libraries use."""
+
+    class Rows:
+        __cuda_array_interface__ = {
+            **device.__cuda_array_interface__,
+            "shape": (like.shape[0], like.shape[2]),
+            "strides": None,
+        }
+        owner = device
+
+    return Rows()
+
+
+@covers("copy_async", "Transfer", "Transfer.wait", "Transfer.done", "Transfer.nbytes")
+def asynchronous_copies(cu: Any) -> None:
+    stream = cu.Stream()
+    pinned, plain = cu.pinned_zeros(MIDDLE), np.ones(MIDDLE)
+    device = cu.to_device(plain, stream=stream)
+    transfers = [
+        cu.copy_async(pinned, device, stream),
+        device.copy_from(plain, stream),
+        device.copy_to(plain, stream),
+        cu.copy_async(plain, device, None),
+    ]
+    for transfer in transfers:
+        repr(transfer), transfer.nbytes, transfer.done
+        transfer.wait()
+    stream.synchronize()
+
+
+@covers("copy_async")
+def staged_asynchronous_copies(cu: Any) -> None:
+    stream, plain = cu.Stream(), np.zeros(STAGED, "u1")
+    device = cu.device_empty(STAGED, "u1")
+    up = cu.copy_async(device, plain, stream)
+    down = cu.copy_async(plain, device, stream)
+    try:
+        up.wait()
+    finally:
+        down.wait()
+
+
+@covers("Transfer.__await__")
+def awaited_copies(cu: Any) -> None:
+    async def main() -> None:
+        stream, pinned = cu.Stream(), cu.pinned_zeros(MIDDLE)
+        await cu.copy_async(cu.device_empty(MIDDLE), pinned, stream)
+
+    asyncio.run(main())
+
+
+@covers("copy")
+def copies_between_devices(cu: Any) -> None:
+    last = cu.device_count() - 1
+    first, second = cu.device_zeros((32, 32), device=0), cu.device_zeros((32, 32), device=last)
+    cu.copy(second, first)
+    cu.copy(first[:, ::2], second[:, ::2])
+
+
+@covers("device_empty")
+def memory_in_stream_order(cu: Any) -> None:
+    stream = cu.Stream()
+    array = cu.device_zeros(MIDDLE, stream=stream)
+    view = array[::2]
+    del array
+    view.fill(3, stream)
+    del view
+    stream.close()

@@ -1,0 +1,168 @@
+"""Every scenario, with the 1st, 2nd, ... driver call made to fail.
+
+Each time there is an exception of ours, or the scenario succeeds by another way that the documents
+name (no pool: cuMemAlloc; no page-locked NumPy memory: a warning); and nothing is alive afterwards,
+by the package's account and by the simulated driver's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import re
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scenarios import SCENARIOS
+
+LIVE = ("contexts", "streams", "events", "allocations", "host_allocs", "modules", "pending")
+#: INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, CONTEXT_IS_DESTROYED, LAUNCH_FAILED, UNKNOWN.
+#: (After DEINITIALIZED the driver is gone, and nothing is given back to it.)
+CODES = (1, 2, 101, 709, 719, 999)
+#: Codes that each call fails with in turn; the first depends on the call's number.
+CODES_EACH = 2
+#: Of one function's calls in a scenario, these many are made to fail.
+MOST_CALLS = 16
+#: What a free that failed was to free stays: the driver's doing. Only our own account counts then.
+FREES = {
+    "cuCtxDestroy_v2",
+    "cuStreamDestroy_v2",
+    "cuEventDestroy_v2",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemHostUnregister",
+    "cuModuleUnload",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuMemPoolDestroy",
+    "cuCtxPopCurrent_v2",
+}
+#: A wait or a look that fails says that the work has failed: what it touched counts as free, though
+#: the simulator, which only pretended, may still be at it.
+LOOKS = {"cuEventQuery", "cuStreamQuery", "cuCtxSynchronize", "cuStreamSynchronize"}
+UNTOLD = {"cuGetErrorName", "cuGetErrorString"}
+#: Memory of NumPy's that stays registered would spoil the addresses for all tests after this one:
+#: see test_page_lock_that_cannot_be_undone.
+APART = {("pins", "cuMemHostUnregister")}
+
+
+@pytest.fixture(scope="module")
+def functions(repository: Path) -> list[str]:
+    header = repository / "cext" / "cuda_abi.h"
+    if not header.exists():
+        pytest.skip("no C sources beside the tests")
+    found = set(re.findall(r"X\((cu\w+), \(", header.read_text()))
+    assert len(found) > 80
+    return sorted(found - UNTOLD)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What destructors report, kept."""
+    said: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    gc.collect()
+    gc.freeze()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # pinned_numpy() fell back
+        yield said
+    gc.unfreeze()
+
+
+class Sweep:
+    """One scenario, run again and again."""
+
+    def __init__(self, cu: Any, sim: Any, functions: list[str], said: list[Any]) -> None:
+        self.cu, self.sim, self.functions, self.said = cu, sim, functions, said
+        self.library = ctypes.CDLL(cu.driver_path())
+        cu.memory_info()
+        cu.device_empty(1)
+        self.depth = len(cu.context_stack())
+
+    def settle(self) -> dict[str, int]:
+        """Lets go what is on its way; what is alive then."""
+        handle = ctypes.c_void_p()
+        while len(self.cu.context_stack()) > self.depth:  # a pop failed
+            self.library.cuCtxPopCurrent_v2(ctypes.byref(handle))
+        self.said.clear()
+        gc.collect()
+        self.cu.memory_info()
+        self.cu.current_context().synchronize()
+        now = {"live_allocations": len(self.cu.live_allocations())}
+        self.cu.trim_host_memory()
+        now.update({what: self.sim.live(what) for what in LIVE})
+        return now
+
+    def counts(self) -> dict[str, int]:
+        return {name: self.sim.call_count(name) for name in self.functions}
+
+    def run(self, scenario: Any) -> str:
+        """How it ended; an exception that is none of ours goes through."""
+        try:
+            scenario(self.cu)
+        except self.cu.CudaError as error:
+            assert str(error)
+            return f"{error.code} {error}"
+        except ValueError as error:  # said where a failed query is an answer
+            return f"ValueError {error}"
+        return ""
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
+    scenario = SCENARIOS[name][0]
+    sweep = Sweep(cu, sim, functions, quiet)
+    assert sweep.run(scenario) == ""
+    before = sweep.settle()
+    counts = sweep.counts()
+    assert sweep.run(scenario) == ""
+    calls = {function: sweep.counts()[function] - counts[function] for function in functions}
+    assert sweep.settle() == before, "the scenario itself leaves something behind"
+    for function, count in sorted(calls.items(), key=lambda call: call[0] in FREES):
+        if (name, function) in APART:
+            continue
+        for nth in range(1, min(count, MOST_CALLS) + 1):
+            for turn in range(CODES_EACH):
+                code = CODES[(nth + 3 * turn) % len(CODES)]
+                sim.fail(f"{function}:{nth}:{code}")
+                ended = sweep.run(scenario)
+                sim.clear_faults()
+                where = f"{function} call {nth} failing with {code}: {ended or 'went well'}"
+                try:
+                    after = sweep.settle()
+                except cu.CudaError as error:
+                    assert function in LOOKS, f"{where}; and then {error}"
+                if function in LOOKS:
+                    sim.reset()  # mends the devices that the work behind it broke
+                    after = sweep.settle()
+                deadline = time.monotonic() + 10
+                while after != before and function not in FREES and time.monotonic() < deadline:
+                    time.sleep(0.01)  # a worker of the copy engine is on its way back
+                    after = sweep.settle()
+                assert after["live_allocations"] == before["live_allocations"], where
+                if function in FREES:
+                    before = after
+                assert after == before, where
+    assert sweep.run(scenario) == "", "after all these failures"
+
+
+def test_page_lock_that_cannot_be_undone(cu, sim) -> None:
+    library = ctypes.CDLL(cu.driver_path())
+    before = len(cu.live_allocations())
+    with mmap.mmap(-1, 1 << 16) as memory:
+        handle = cu.pin(memory)
+        sim.fail_next("cuMemHostUnregister", 999)
+        with pytest.raises(cu.CudaError, match="cuMemHostUnregister"):
+            handle.close()
+        assert handle.closed
+        assert len(cu.live_allocations()) == before
+        handle.close()
+        address = ctypes.addressof(view := ctypes.c_char.from_buffer(memory))
+        assert library.cuMemHostUnregister(ctypes.c_void_p(address)) == 0
+        del view

@@ -171,12 +171,15 @@ test-aarch64: ## build for aarch64 and run the suite there under qemu
 
 .PHONY: lint
 lint: $(VENV)/.installed $(VENV)/.dev ## clang-format, ruff, mypy with the stubs, stubtest
-	$(VENV)/bin/clang-format --dry-run -Werror $(C_FILES)
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	CUDRIVER_LIBRARY=sim $(PY) -m mypy.stubtest --mypy-config-file pyproject.toml \
-	    $(patsubst python/cudriver/%.pyi,cudriver.%,$(wildcard python/cudriver/*.pyi))
+	@status=0; \
+	check() { echo "$$*" | cut -c1-100; "$$@" || status=1; }; \
+	check $(VENV)/bin/clang-format --dry-run -Werror $(C_FILES); \
+	check $(VENV)/bin/ruff check .; \
+	check $(VENV)/bin/ruff format --check .; \
+	check $(VENV)/bin/mypy; \
+	CUDRIVER_LIBRARY=sim check $(PY) -m mypy.stubtest --mypy-config-file pyproject.toml \
+	    $(patsubst python/cudriver/%.pyi,cudriver.%,$(wildcard python/cudriver/*.pyi)); \
+	exit $$status
 
 .PHONY: format
 format: $(VENV)/.dev ## rewrite the sources the way that lint wants them

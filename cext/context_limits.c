@@ -199,8 +199,8 @@ static PyObject *limits_items(PyObject *self, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef limits_methods[] = {
     {"keys", limits_keys, METH_NOARGS,
-     "keys()\n--\n\nThe names of the limits that this device has."},
-    {"items", limits_items, METH_NOARGS, "items()\n--\n\nThe (name, value) pairs."},
+     "keys($self, /)\n--\n\nThe names of the limits that this device has."},
+    {"items", limits_items, METH_NOARGS, "items($self, /)\n--\n\nThe (name, value) pairs."},
     {NULL},
 };
 

@@ -404,24 +404,28 @@ static PyGetSetDef context_getset[] = {
 
 static PyMethodDef context_methods[] = {
     {"push", method_push, METH_NOARGS,
-     "push()\n--\n\nPuts it on this thread's stack and makes it current (cuCtxPushCurrent)."},
+     "push($self, /)\n--\n\nPuts it on this thread's stack and makes it current "
+     "(cuCtxPushCurrent)."},
     {"pop", method_pop, METH_NOARGS,
-     "pop()\n--\n\nTakes it off this thread's stack (cuCtxPopCurrent). InvalidContextError where "
+     "pop($self, /)\n--\n\nTakes it off this thread's stack (cuCtxPopCurrent). InvalidContextError "
+     "where "
      "another "
      "one is current here; then nothing has changed."},
     {"close", method_close, METH_NOARGS,
-     "close()\n--\n\nDestroys a manual context, or gives a primary one back. InvalidContextError "
+     "close($self, /)\n--\n\nDestroys a manual context, or gives a primary one back. "
+     "InvalidContextError "
      "while it "
      "is on a thread's stack or while arrays, streams or events live in it. Closing twice is fine. "
      "Page-locked arrays outlive it; only their registration goes."},
     {"synchronize", method_synchronize, METH_NOARGS,
-     "synchronize()\n--\n\nWaits for all work in it (cuCtxSynchronize); other threads run "
+     "synchronize($self, /)\n--\n\nWaits for all work in it (cuCtxSynchronize); other threads run "
      "meanwhile."},
     {"memory_info", method_memory_info, METH_NOARGS,
-     "memory_info()\n--\n\n(free, total) bytes of its device (cuMemGetInfo)."},
-    {"__enter__", method_enter, METH_NOARGS, "__enter__()\n--\n\npush()."},
+     "memory_info($self, /)\n--\n\n(free, total) bytes of its device (cuMemGetInfo)."},
+    {"__enter__", method_enter, METH_NOARGS, "__enter__($self, /)\n--\n\npush()."},
     {"__exit__", (PyCFunction)(void (*)(void))method_exit, METH_FASTCALL,
-     "__exit__(*exception)\n--\n\npop(), which verifies that it is this one that is current."},
+     "__exit__($self, *exception)\n--\n\npop(), which verifies that it is this one that is "
+     "current."},
     {NULL},
 };
 

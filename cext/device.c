@@ -508,18 +508,21 @@ static PyGetSetDef device_getset[] = {
 
 static PyMethodDef device_methods[] = {
     {"can_access_peer", device_can_access_peer, METH_O,
-     "can_access_peer(other)\n--\n\nWhether memory of the device `other` can be reached from this "
+     "can_access_peer($self, other)\n--\n\nWhether memory of the device `other` can be reached "
+     "from this "
      "one "
      "without the host (cuDeviceCanAccessPeer). False for itself."},
     {"primary_context", (PyCFunction)(void (*)(void))device_primary_context,
      METH_VARARGS | METH_KEYWORDS,
-     "primary_context(flags=None)\n--\n\nThe device's primary context: the one that the runtime "
+     "primary_context($self, flags=None)\n--\n\nThe device's primary context: the one that the "
+     "runtime "
      "API and "
      "PyTorch use. It is created where nobody holds it yet, kept while this object lives, and "
      "given "
      "back with its last owner. `flags` are set first (cuDevicePrimaryCtxSetFlags)."},
     {"reset_primary_context", device_reset_primary, METH_NOARGS,
-     "reset_primary_context()\n--\n\nDestroys everything in the primary context, for every library "
+     "reset_primary_context($self, /)\n--\n\nDestroys everything in the primary context, for every "
+     "library "
      "of "
      "this process (cuDevicePrimaryCtxReset). Objects of cudriver that lived in it answer "
      "InvalidContextError from then on; page-locked arrays keep their bytes. Refused while "

@@ -571,9 +571,9 @@ static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
 
 static PyMethodDef block_methods[] = {
     {"__enter__", block_enter, METH_NOARGS,
-     "__enter__()\n--\n\nNumPy allocates page-locked memory."},
+     "__enter__($self, /)\n--\n\nNumPy allocates page-locked memory."},
     {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL,
-     "__exit__(*exception)\n--\n\nNumPy allocates as it did before the block."},
+     "__exit__($self, *exception)\n--\n\nNumPy allocates as it did before the block."},
     {NULL},
 };
 

@@ -223,11 +223,12 @@ static PyGetSetDef pin_getset[] = {
 
 static PyMethodDef pin_methods[] = {
     {"close", pin_close, METH_NOARGS,
-     "close()\n--\n\nEnds it; what no other pin holds is unlocked (cuMemHostUnregister). Twice is "
+     "close($self, /)\n--\n\nEnds it; what no other pin holds is unlocked (cuMemHostUnregister). "
+     "Twice is "
      "fine."},
-    {"__enter__", pin_enter, METH_NOARGS, "__enter__()\n--\n\nItself."},
+    {"__enter__", pin_enter, METH_NOARGS, "__enter__($self, /)\n--\n\nItself."},
     {"__exit__", (PyCFunction)(void (*)(void))pin_exit, METH_FASTCALL,
-     "__exit__(*exception)\n--\n\nclose()."},
+     "__exit__($self, *exception)\n--\n\nclose()."},
     {NULL},
 };
 

@@ -5,8 +5,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
 from typing import (
     Any,
+    Final,
     Literal,
-    NamedTuple,
     Protocol,
     SupportsIndex,
     TypeAlias,
@@ -16,6 +16,7 @@ from typing import (
 )
 
 import numpy as np
+from _typeshed import structseq
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from typing_extensions import Buffer, Self
 
@@ -24,6 +25,7 @@ _Order = Literal["C", "F"]
 _OrderLike = Literal["C", "F", "K", "A"]
 _Index = SupportsIndex | slice | EllipsisType | None
 _CacheConfig = Literal["none", "shared", "l1", "equal"]
+_CopyPath = Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"]
 
 @type_check_only
 class _DeviceArrayLike(Protocol):
@@ -43,46 +45,114 @@ _AnyStream: TypeAlias = Stream | _StreamProtocol | _StreamAttribute
 _DeviceLike: TypeAlias = SupportsIndex | str | Device
 _Array: TypeAlias = NDArray[Any] | DeviceArray | _DeviceArrayLike
 
-class DriverVersion(NamedTuple):
-    major: int
-    minor: int
+@final
+class DriverVersion(structseq[int], tuple[int, int]):
+    __match_args__: Final = ("major", "minor")
+    @property
+    def major(self) -> int: ...
+    @property
+    def minor(self) -> int: ...
 
-class MemoryInfo(NamedTuple):
-    free: int
-    total: int
+@final
+class MemoryInfo(structseq[int], tuple[int, int]):
+    __match_args__: Final = ("free", "total")
+    @property
+    def free(self) -> int: ...
+    @property
+    def total(self) -> int: ...
 
-class StreamPriorityRange(NamedTuple):
-    least: int
-    greatest: int
+@final
+class StreamPriorityRange(structseq[int], tuple[int, int]):
+    __match_args__: Final = ("least", "greatest")
+    @property
+    def least(self) -> int: ...
+    @property
+    def greatest(self) -> int: ...
 
-class Allocation(NamedTuple):
-    kind: str
-    nbytes: int
-    address: int
-    device: int | None
-    where: str | None
+@final
+class Allocation(structseq[Any], tuple[str, int, int, int | None, str | None]):
+    __match_args__: Final = ("kind", "nbytes", "address", "device", "where")
+    @property
+    def kind(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def device(self) -> int | None: ...
+    @property
+    def where(self) -> str | None: ...
 
-class HostMemoryStats(NamedTuple):
-    used_bytes: int
-    used_blocks: int
-    pooled_bytes: int
-    registered_bytes: int
-    peak_bytes: int
-    limit_bytes: int | None
-    pins: int
-    pinned_bytes: int
-    hits: int
-    misses: int
+@final
+class HostMemoryStats(
+    structseq[Any], tuple[int, int, int, int, int, int | None, int, int, int, int]
+):
+    __match_args__: Final = (
+        "used_bytes",
+        "used_blocks",
+        "pooled_bytes",
+        "registered_bytes",
+        "peak_bytes",
+        "limit_bytes",
+        "pins",
+        "pinned_bytes",
+        "hits",
+        "misses",
+    )
+    @property
+    def used_bytes(self) -> int: ...
+    @property
+    def used_blocks(self) -> int: ...
+    @property
+    def pooled_bytes(self) -> int: ...
+    @property
+    def registered_bytes(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def limit_bytes(self) -> int | None: ...
+    @property
+    def pins(self) -> int: ...
+    @property
+    def pinned_bytes(self) -> int: ...
+    @property
+    def hits(self) -> int: ...
+    @property
+    def misses(self) -> int: ...
 
-class CopyPlan(NamedTuple):
-    path: Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"]
-    why: str
-    nbytes: int
-    page_locked: bool
-    staging: str | None
-    chunk: int
-    threads: int
-    crossover: int
+@final
+class CopyPlan(
+    structseq[Any],
+    tuple[
+        Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"],
+        str,
+        int,
+        bool,
+        str | None,
+        int,
+        int,
+        int,
+    ],
+):
+    __match_args__: Final = ()
+    @property
+    def path(
+        self,
+    ) -> Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"]: ...
+    @property
+    def why(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def page_locked(self) -> bool: ...
+    @property
+    def staging(self) -> str | None: ...
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def crossover(self) -> int: ...
 
 @final
 class Device:

@@ -1,0 +1,591 @@
+"""Asynchronous copies: order, lifetime, waiting and failing.
+
+What must be in flight is held there by the simulated driver's hold(), never by time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+
+LARGE = 8 << 20  # staged by the copy engine where it is pageable
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    cu.memory_info()
+    gc.collect()
+    before = len(cu.live_allocations())
+    yield
+    gc.collect()
+    assert len(cu.live_allocations()) <= before
+
+
+@pytest.fixture
+def held(sim: Any) -> Iterator[Any]:
+    """Streams stand still until held.release()."""
+    for make in (cu.pinned_zeros, cu.device_zeros):  # what is made at first use is made
+        make(LARGE, np.uint8)
+    sim.hold()
+    yield sim
+    sim.release()
+
+
+def ends(size: int = 1 << 16, seed: int = 1) -> tuple[Any, Any]:
+    """A page-locked source and a device array of zeros."""
+    source = cu.pinned_empty(size, np.uint8)
+    source[:] = np.random.default_rng(seed).integers(1, 256, size, np.uint8)
+    return source, cu.device_zeros(size, np.uint8)
+
+
+def test_a_transfer_is_waited_for() -> None:
+    source, there = ends()
+    transfer = cu.copy_async(there, source, cu.Stream())
+    assert transfer.nbytes == source.nbytes
+    assert transfer.wait() is None  # type: ignore[func-returns-value]
+    assert transfer.done
+    transfer.wait()
+    assert repr(transfer) == f"<Transfer of {source.nbytes} bytes, done>"
+    assert np.array_equal(there.to_numpy(), source)
+
+
+def test_it_is_in_flight_until_the_device_has_done_it(held: Any) -> None:
+    source, there = ends_before(held)
+    stream = cu.Stream()
+    transfer = cu.copy_async(there, source, stream)
+    assert not transfer.done
+    assert not stream.done
+    assert "in flight" in repr(transfer)
+    assert held.live("pending") > 0
+    held.release()
+    transfer.wait()
+    assert transfer.done
+    assert np.array_equal(there.to_numpy(), source)
+
+
+def ends_before(held: Any, size: int = 1 << 16, seed: int = 1) -> tuple[Any, Any]:
+    """ends(), whose fill needs a stream that runs."""
+    held.release()
+    made = ends(size, seed)
+    held.hold()
+    return made
+
+
+def test_polling_alone_finishes_it() -> None:
+    source, there = ends()
+    transfer = cu.copy_async(there, source, cu.Stream())
+    while not transfer.done:
+        pass
+    assert np.array_equal(there.to_numpy(), source)
+
+
+def test_both_ends_are_kept_while_it_is_in_flight(held: Any) -> None:
+    source, there = ends_before(held)
+    wanted = source.copy()
+    out = cu.pinned_zeros(1 << 16, np.uint8)
+    gone = [weakref.ref(source), weakref.ref(there), weakref.ref(out)]
+    used = cu.host_memory_stats().used_blocks
+    stream = cu.Stream()
+    transfers = [cu.copy_async(there, source, stream), cu.copy_async(out, there, stream)]
+    view = out[:]
+    del source, there, out
+    gc.collect()
+    assert all(ref() is not None for ref in gone)
+    assert cu.host_memory_stats().used_blocks == used
+    held.release()
+    for transfer in transfers:
+        transfer.wait()
+    del transfer, transfers
+    gc.collect()
+    assert gone[0]() is None
+    assert gone[1]() is None
+    assert np.array_equal(view, wanted)
+
+
+def test_a_dropped_transfer_is_carried_out_and_then_lets_go(held: Any) -> None:
+    source, there = ends_before(held)
+    wanted = source.copy()
+    gone = weakref.ref(source)
+    stream = cu.Stream()
+    cu.copy_async(there, source, stream)
+    del source
+    gc.collect()
+    assert gone() is not None
+    held.release()
+    stream.synchronize()
+    assert gone() is None, "synchronize() lets go of what is over"
+    assert np.array_equal(there.to_numpy(), wanted)
+
+
+def test_everything_dropped_the_stream_too(held: Any) -> None:
+    source, there = ends_before(held)
+    wanted = source.copy()
+    out = cu.pinned_zeros(1 << 16, np.uint8)
+    stream = cu.Stream()
+    cu.copy_async(there, source, stream)
+    last = cu.copy_async(out, there, stream)
+    del source, there, stream
+    gc.collect()
+    held.release()
+    last.wait()
+    assert np.array_equal(out, wanted)
+
+
+def test_what_is_in_flight_cannot_be_closed(held: Any) -> None:
+    source, there = ends_before(held)
+    stream = cu.Stream()
+    transfer = cu.copy_async(there[:100], source[:100], stream)
+    with pytest.raises(ValueError, match="views"):
+        there.close()
+    whole = cu.copy_async(there, source, stream)
+    del transfer
+    with pytest.raises(ValueError, match="use"):
+        there.close()
+    assert not there.closed
+    held.release()
+    whole.wait()
+    stream.synchronize()
+    there.close()
+
+
+def test_a_whole_array_in_flight_cannot_be_closed(held: Any) -> None:
+    source, there = ends_before(held)
+    transfer = cu.copy_async(there, source, cu.Stream())
+    with pytest.raises(ValueError, match="asynchronous copy"):
+        there.close()
+    held.release()
+    transfer.wait()
+    there.close()
+
+
+def test_a_stream_closed_in_flight_finishes_its_work(held: Any) -> None:
+    source, there = ends_before(held)
+    stream = cu.Stream()
+    transfer = cu.copy_async(there, source, stream)
+    stream.close()
+    assert not transfer.done
+    with pytest.raises(ValueError, match="closed"):
+        cu.copy_async(there, source, stream)
+    held.release()
+    transfer.wait()
+    assert np.array_equal(there.to_numpy(), source)
+
+
+def test_work_on_a_stream_runs_in_its_order() -> None:
+    stream = cu.Stream()
+    source, there = ends(1 << 20)
+    out = [cu.pinned_zeros(1 << 20, np.uint8) for _ in range(4)]
+    there.fill(9, stream)
+    cu.copy_async(out[0], there, stream)
+    cu.copy_async(there, source, stream)
+    cu.copy_async(out[1], there, stream)
+    there[::2].fill(5, stream)
+    cu.copy_async(out[2], there, stream)
+    other = cu.device_empty(1 << 20, np.uint8, stream=stream)
+    cu.copy_async(other, there, stream)
+    cu.copy_async(out[3], other, stream).wait()
+    assert (out[0] == 9).all()
+    assert np.array_equal(out[1], source)
+    wanted = source.copy()
+    wanted[::2] = 5
+    assert np.array_equal(out[2], wanted)
+    assert np.array_equal(out[3], wanted)
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+@pytest.mark.parametrize("strided", [False, True])
+def test_pageable_copies_keep_the_streams_order(to_device: bool, strided: bool) -> None:
+    stream = cu.Stream()
+    step = 2 if strided else 1
+    first = np.full(LARGE * step, 1, np.uint8)[::step]
+    second = np.full(LARGE * step, 2, np.uint8)[::step]
+    assert cu.explain_copy(cu.device_empty(LARGE, np.uint8), first).path == "staged"
+    there = cu.device_zeros(LARGE, np.uint8)
+    outs = [np.zeros(LARGE * step, np.uint8)[::step] for _ in range(3)]
+    pinned = cu.pinned_full(LARGE, 3, np.uint8)
+    transfers = [
+        cu.copy_async(there, first, stream),
+        cu.copy_async(outs[0], there, stream),
+        cu.copy_async(there, second if to_device else pinned, stream),
+        cu.copy_async(outs[1], there, stream),
+    ]
+    there.fill(7, stream)
+    transfers.append(cu.copy_async(outs[2], there, stream))
+    for transfer in random.Random(1).sample(transfers, len(transfers)):
+        transfer.wait()
+    assert [int(out.min()) for out in outs] == [1, 2 if to_device else 3, 7]
+    assert [int(out.max()) for out in outs] == [1, 2 if to_device else 3, 7]
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+def test_a_large_pageable_copy_does_not_wait(held: Any, to_device: bool) -> None:
+    held.release()
+    there = cu.to_device(np.full(LARGE, 6, np.uint8))
+    held.hold()
+    stream = cu.Stream()
+    gate = cu.pinned_zeros(100, np.uint8)
+    cu.copy_async(gate, there[:100], stream)
+    host = np.full(LARGE, 8, np.uint8)
+    transfer = (
+        cu.copy_async(there, host, stream) if to_device else cu.copy_async(host, there, stream)
+    )
+    assert not transfer.done, "issued, and behind work that is held"
+    gone = weakref.ref(host)
+    view = host[:10]
+    del host
+    gc.collect()
+    assert gone() is not None
+    held.release()
+    transfer.wait()
+    assert (gate == 6).all()
+    assert (view == (8 if to_device else 6)).all()
+    assert (there.to_numpy() == (8 if to_device else 6)).all()
+
+
+def test_with_stream_it_is_the_stream_of_calls_that_name_none(held: Any) -> None:
+    source, there = ends_before(held)
+    stream, other = cu.Stream(), cu.Stream()
+    with stream:
+        there.fill(3)
+        transfer = cu.copy_async(there, source, None)
+        with other:
+            assert other.done
+        assert not stream.done
+    assert not transfer.done
+    held.release()
+    transfer.wait()
+    with stream:
+        assert np.array_equal(there.to_numpy(), source), (
+            "a blocking copy comes after the stream's work"
+        )
+        there.fill(4)
+        assert (there.to_numpy() == 4).all()
+        out = np.zeros(1 << 16, np.uint8)
+        cu.copy(out, there)
+        assert (out == 4).all()
+
+
+def test_copies_without_a_stream_use_the_default_one() -> None:
+    source, there = ends()
+    cu.copy_async(there, source, None).wait()
+    out = np.zeros_like(source)
+    cu.copy_async(out, there, stream=None).wait()
+    assert np.array_equal(out, source)
+
+
+def test_what_needs_no_device_is_done_at_once() -> None:
+    stream = cu.Stream()
+    out = np.zeros(100)
+    transfer = cu.copy_async(out, np.arange(100.0), stream)
+    assert transfer.done
+    assert np.array_equal(out, np.arange(100))
+    empty = cu.device_zeros((3, 0))
+    assert cu.copy_async(empty, np.zeros((3, 0)), stream).done
+    there = cu.device_zeros(5)
+    same = cu.copy_async(there, there, stream)
+    same.wait()
+    assert (cu.copy_async(empty, empty, stream).nbytes, same.nbytes) == (0, 40)
+
+
+def test_arguments_that_do_not_fit_change_nothing(two_devices: Any) -> None:
+    source, there = ends(1000)
+    elsewhere = cu.Stream(device=two_devices[1])
+    stream = cu.Stream(device=two_devices[0])
+    with pytest.raises(ValueError, match="stream is on device 1, the array on device 0"):
+        cu.copy_async(there, source, elsewhere)
+    with pytest.raises(ValueError, match="stream is on device 1"):
+        there.copy_from(source, elsewhere)
+    for bad in (7, "stream", object(), cu.Event()):
+        with pytest.raises(TypeError, match="a stream is"):
+            cu.copy_async(there, source, bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="copy_async"):
+        cu.copy_async(there, source, stream, 3)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="shapes differ"):
+        cu.copy_async(there[:5], source, stream)
+    with pytest.raises(TypeError, match="dtypes differ"):
+        cu.copy_async(there, source.view(np.int8), stream)
+    frozen = cu.pinned_zeros(1000, np.uint8)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        cu.copy_async(frozen, there, stream)
+    assert not there.to_numpy().any()
+    there.close()
+
+
+def test_between_two_devices(two_devices: Any) -> None:
+    arrays = [cu.device_zeros(LARGE, np.uint8, device=device) for device in two_devices]
+    source = ends(LARGE)[0]
+    for way in (0, 1):
+        stream = cu.Stream(device=two_devices[way])
+        arrays[0].copy_from(source)
+        arrays[1].fill(0)
+        cu.copy_async(arrays[1], arrays[0], stream).wait()
+        assert np.array_equal(arrays[1].to_numpy(), source)
+        cu.copy_async(arrays[0][::2], arrays[1][1::2], stream).wait()
+        assert np.array_equal(arrays[0].to_numpy()[::2], source[1::2])
+
+
+def test_many_streams_wait_for_each_other() -> None:
+    streams = [cu.Stream() for _ in range(16)]
+    source, there = ends(1 << 18)
+    arrays = [there, *(cu.device_zeros(1 << 18, np.uint8) for _ in streams)]
+    cu.copy_async(arrays[0], source, streams[0])
+    for i, stream in enumerate(streams):
+        if i:
+            stream.wait(streams[i - 1])
+        cu.copy_async(arrays[i + 1], arrays[i], stream)
+    out = cu.pinned_zeros(1 << 18, np.uint8)
+    cu.copy_async(out, arrays[-1], streams[-1]).wait()
+    assert np.array_equal(out, source)
+
+
+def test_more_copies_than_a_batch_holds(held: Any) -> None:
+    source, there = ends_before(held, 1000)
+    stream = cu.Stream()
+    rows = cu.pinned_zeros((1000, 1000), np.uint8)
+    transfers = []
+    for i in range(1000):
+        cu.copy_async(there, source, stream)
+        transfers.append(cu.copy_async(rows[i], there, stream))
+    assert not transfers[0].done
+    held.release()
+    transfers[-1].wait()
+    assert all(transfer.done for transfer in transfers)
+    assert (rows == source).all()
+
+
+def test_events_around_copies() -> None:
+    source, there = ends(LARGE)
+    stream, other = cu.Stream(), cu.Stream()
+    begin, end = cu.Event(timing=True), cu.Event(timing=True)
+    stream.record(begin)
+    cu.copy_async(there, source, stream)
+    stream.record(end)
+    other.wait(end)
+    out = cu.pinned_zeros(LARGE, np.uint8)
+    transfer = cu.copy_async(out, there, other)
+    end.synchronize()
+    assert end.done
+    assert begin.elapsed_time(end) >= 0
+    transfer.wait()
+    assert np.array_equal(out, source)
+
+
+def test_an_event_behind_a_copy_is_done_after_it(held: Any) -> None:
+    source, there = ends_before(held)
+    stream, other = cu.Stream(), cu.Stream()
+    transfer = cu.copy_async(there, source, stream)
+    event = stream.record()
+    other.wait(event)
+    behind = cu.copy_async(cu.pinned_zeros(1 << 16, np.uint8), there, other)
+    assert (transfer.done, event.done, behind.done) == (False, False, False)
+    held.release()
+    behind.wait()
+    assert event.done
+    assert transfer.done
+
+
+def test_a_copy_that_the_driver_refuses_is_no_transfer(sim: Any) -> None:
+    source, there = ends(LARGE)
+    plain = np.zeros(LARGE, np.uint8)
+    stream = cu.Stream()
+    for what in ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventRecord", "cuEventCreate"):
+        sim.fail(f"{what}:1:700")
+        for dst, src in ((there, source), (source, there), (there, plain), (plain, there)):
+            with contextlib.suppress(cu.CudaError):
+                cu.copy_async(dst, src, stream).wait()
+        assert sim.call_count(what) > 0
+        sim.clear_faults()
+        stream.synchronize()
+    there.close()
+
+
+@pytest.mark.parametrize("pageable", [False, True])
+def test_a_copy_that_fails_on_the_device_is_told_by_its_transfer(sim: Any, pageable: bool) -> None:
+    source, there = ends(LARGE)
+    host = np.zeros(LARGE, np.uint8) if pageable else source
+    stream = cu.Stream()
+    sim.hold()
+    transfer = cu.copy_async(there, host, stream)
+    assert not transfer.done
+    sim.fail("async:1:719")
+    sim.release()
+    with pytest.raises(cu.CudaError) as caught:
+        transfer.wait()
+    assert caught.value.code == 719
+    with pytest.raises(cu.CudaError) as again:
+        transfer.done  # noqa: B018
+    assert again.value.code == 719
+    assert "719" in repr(transfer) or "LAUNCH_FAILED" in repr(transfer)
+    sim.clear_faults()
+    sim.reset()
+    gone = weakref.ref(there)
+    del there, transfer, caught, again
+    gc.collect()
+    assert gone() is None, "a failed copy holds nothing"
+    assert np.array_equal(cu.to_device(source).to_numpy(), source), "the device was mended"
+
+
+def test_waiting_in_many_threads_for_one_transfer(held: Any) -> None:
+    source, there = ends_before(held)
+    transfer = cu.copy_async(there, source, cu.Stream())
+    ready = threading.Barrier(7)
+    results: list[object] = []
+
+    def work() -> None:
+        ready.wait()
+        results.append(transfer.wait())  # type: ignore[func-returns-value]
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    held.release()
+    for thread in threads:
+        thread.join()
+    assert results == [None] * 6
+    assert transfer.done
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs_give_what_the_same_program_gives_in_order(seed: int) -> None:
+    """Copies and fills on a few streams, with events where they depend on each other, against the
+    same steps on NumPy arrays."""
+    rng = random.Random(seed)
+    size = 1 << 14
+    streams = [cu.Stream() for _ in range(3)]
+    models = [np.full(size, i, np.uint8) for i in range(6)]
+    arrays: list[Any] = [cu.to_device(m) for m in models[:3]]
+    arrays += [cu.pinned_array(m) for m in models[3:]]
+    last: list[Any] = [None] * 6
+    for step in range(150):
+        stream = rng.choice(streams)
+        to, source = rng.sample(range(6), 2)
+        part = slice(*sorted(rng.sample(range(size), 2)), rng.choice([1, 1, 2, 3]))
+        for event in (last[to], last[source]):
+            if event is not None:
+                stream.wait(event)
+        if to < 3 and rng.random() < 0.3:
+            arrays[to][part].fill(step, stream)
+            models[to][part] = step
+            last[to] = stream.record()
+            continue
+        cu.copy_async(arrays[to][part], arrays[source][part], stream)
+        models[to][part] = models[source][part]
+        last[to] = last[source] = stream.record()
+    for stream in streams:
+        stream.synchronize()
+    for array, model in zip(arrays, models, strict=True):
+        got = array if isinstance(array, np.ndarray) else array.to_numpy()
+        assert np.array_equal(got, model)
+
+
+def test_awaiting() -> None:
+    source, there = ends(LARGE)
+    out = cu.pinned_zeros(LARGE, np.uint8)
+    plain = np.zeros(LARGE, np.uint8)
+
+    async def main() -> None:
+        stream = cu.Stream()
+        assert await cu.copy_async(there, source, stream) is None  # type: ignore[func-returns-value]
+        await asyncio.gather(
+            cu.copy_async(out, there, stream),
+            cu.copy_async(plain, there, cu.Stream()),
+            *(cu.copy_async(np.zeros(10), np.ones(10), None) for _ in range(3)),
+        )
+        transfer = cu.copy_async(out, there, stream)
+        await transfer
+        await transfer
+        assert transfer.done
+
+    asyncio.run(main())
+    assert np.array_equal(out, source)
+    assert np.array_equal(plain, source)
+
+
+def test_other_tasks_run_while_one_awaits(held: Any) -> None:
+    source, there = ends_before(held)
+    steps: list[str] = []
+
+    async def copying() -> None:
+        transfer = cu.copy_async(there, source, cu.Stream())
+        steps.append("issued")
+        await transfer
+        steps.append("over")
+
+    async def other() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+            steps.append("other")
+        held.release()
+
+    async def main() -> None:
+        await asyncio.gather(copying(), other())
+
+    asyncio.run(main())
+    assert steps == ["issued", "other", "other", "other", "over"]
+
+
+def test_an_await_can_be_cancelled_and_the_copy_goes_on(held: Any) -> None:
+    source, there = ends_before(held)
+    stream = cu.Stream()
+
+    async def main() -> None:
+        transfer = cu.copy_async(there, source, stream)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.ensure_future(finish(transfer)), 0.01)
+        assert not transfer.done
+        held.release()
+        await transfer
+
+    async def finish(transfer: cu.Transfer) -> None:
+        await transfer
+
+    asyncio.run(main())
+    assert np.array_equal(there.to_numpy(), source)
+
+
+def test_a_failed_copy_raises_where_it_is_awaited(sim: Any) -> None:
+    source, there = ends()
+
+    async def main() -> int:
+        sim.hold()
+        transfer = cu.copy_async(there, source, cu.Stream())
+        sim.fail("async:1:719")
+        sim.release()
+        try:
+            await transfer
+        except cu.CudaError as error:
+            return error.code
+        return 0
+
+    assert asyncio.run(main()) == 719
+    sim.reset()
+
+
+def test_results_are_awaited_at_once_by_gather() -> None:
+    arrays = [cu.device_zeros(1000, np.int32) for _ in range(20)]
+
+    async def one(i: int) -> int:
+        stream = cu.Stream()
+        source = cu.pinned_full(1000, i, np.int32)
+        await cu.copy_async(arrays[i], source, stream)
+        out = cu.pinned_zeros(1000, np.int32)
+        await cu.copy_async(out, arrays[i], stream)
+        return int(out.sum())
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*(one(i) for i in range(20)))
+
+    assert asyncio.run(main()) == [1000 * i for i in range(20)]

@@ -69,6 +69,7 @@ static void copy_once(enum way way, bool up, size_t bytes, CUstream stream)
     case DRIVER:
         if (up) {
             CALL(cuda.cuMemcpyHtoD_v2(memory.device, memory.plain, bytes));
+            CALL(cuda.cuStreamSynchronize(NULL)); /* small ones return before the bytes are there */
         } else {
             CALL(cuda.cuMemcpyDtoH_v2(memory.plain, memory.device, bytes));
         }

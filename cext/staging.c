@@ -10,12 +10,19 @@
 
 /* ---- by the calling thread alone ---- */
 
-/* The driver's own copy of memory in one piece. */
+/* The driver's own copy of memory in one piece. Up, it returns when it has read the host's memory;
+ * a stream that is not in order with this one must not see the device's before it is written. */
 static CUresult driver_copy(bool up, CUdeviceptr device, char *host, size_t bytes, CUstream stream)
 {
-    CUresult result = up ? cuda.cuMemcpyHtoDAsync_v2(device, host, bytes, stream)
-                         : cuda.cuMemcpyDtoHAsync_v2(host, device, bytes, stream);
+    CUresult result;
 
+    if (stream == NULL) {
+        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
+                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
+        return up && result == CUDA_SUCCESS ? cuda.cuStreamSynchronize(NULL) : result;
+    }
+    result = up ? cuda.cuMemcpyHtoDAsync_v2(device, host, bytes, stream)
+                : cuda.cuMemcpyDtoHAsync_v2(host, device, bytes, stream);
     return result == CUDA_SUCCESS ? cuda.cuStreamSynchronize(stream) : result;
 }
 
@@ -149,6 +156,8 @@ static CUresult staged_copy(const struct cudriver_staging_job *job, struct stagi
 static CUresult planned_copy(const struct cudriver_staging_job *job, struct staging_place *place,
                              const struct staging_plan *plan)
 {
+    CUresult result;
+
     switch (plan->path) {
     case CUDRIVER_STAGING_EMPTY:
         return CUDA_SUCCESS;
@@ -156,11 +165,14 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
         return plain_copy(job, plan);
     case CUDRIVER_STAGING_ONE_SLOT:
         return one_slot_copy(job, plan);
-    case CUDRIVER_STAGING_PERMUTED:
-        return staging_copy_permuted(job, place, plan);
     default:
-        return staged_copy(job, place, plan);
+        break;
     }
+    result = staging_copy_ring(job, place, plan);
+    if (result == CUDA_ERROR_NOT_SUPPORTED && plan->path != CUDRIVER_STAGING_PERMUTED) {
+        result = staged_copy(job, place, plan); /* an old driver */
+    }
+    return result;
 }
 
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
@@ -195,10 +207,56 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
     return result;
 }
 
+/* Bytes of a layout that is in one piece on both sides, as it stands; 0 where it is not. */
+static size_t plain_bytes(const struct cudriver_layout *layout)
+{
+    size_t run = layout->itemsize;
+
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        if (layout->shape[d] != 1 &&
+            (layout->dst_strides[d] != (int64_t)run || layout->src_strides[d] != (int64_t)run)) {
+            return 0;
+        }
+        run *= (size_t)layout->shape[d];
+    }
+    return run;
+}
+
+/* Small copies of plain memory on the NULL stream, without looking further. */
+static CUresult small_copy(const struct cudriver_staging_job *job, size_t bytes)
+{
+    const struct cudriver_layout *layout = job->layout;
+    int64_t device = job->to_device ? layout->dst_offset : layout->src_offset;
+    int64_t host = job->to_device ? layout->src_offset : layout->dst_offset;
+    CUcontext popped;
+    CUresult result = cuda.cuCtxPushCurrent_v2(job->context);
+
+    if (result == CUDA_SUCCESS) {
+        result = driver_copy(job->to_device, job->device + (CUdeviceptr)device,
+                             (char *)job->host + host, bytes, NULL);
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    return result;
+}
+
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)
 {
     struct staging_place *place;
-    CUresult result = staging_place_enter(job->context, &place);
+    size_t bytes = plain_bytes(job->layout);
+    CUresult result;
+
+    if (bytes != 0 && job->stream == NULL && cudriver_driver_is_initialised() &&
+        !cudriver_driver_is_forked()) {
+        staging_lock();
+        bool small =
+            !staging.stopping && bytes < (job->to_device ? staging.settings.crossover_up
+                                                         : staging.settings.crossover_down);
+        staging_unlock();
+        if (small) {
+            return small_copy(job, bytes);
+        }
+    }
+    result = staging_place_enter(job->context, &place);
 
     if (result == CUDA_SUCCESS) {
         result = staging_copy_now(job, place);
@@ -242,12 +300,18 @@ void cudriver_staging_get_stats(struct cudriver_staging_stats *stats)
 {
     staging_lock();
     *stats = (struct cudriver_staging_stats){
-        .threads = staging.threads,
+        .threads = staging.threads + staging.ring_threads,
         .lanes = staging.lanes,
         .slot_bytes = staging.slot_bytes,
-        .jobs = staging.jobs,
+        .jobs = staging.jobs + (size_t)staging.ring_users,
         .copies = staging.copies,
         .bytes = staging.bytes,
     };
+    for (const struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        for (const struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
+            stats->rings++;
+            stats->slot_bytes += STAGING_RING_SLOTS * ring->slot_bytes;
+        }
+    }
     staging_unlock();
 }

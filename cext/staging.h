@@ -36,8 +36,9 @@ struct cudriver_staging_job {
     CUdeviceptr device;
     void *host; /* only read where `to_device` */
     const struct cudriver_layout *layout;
-    /* Asked about every 50 ms in a call that waits, by the waiting thread and with no lock held;
-     * true stops the copy. NULL: cannot be interrupted. */
+    /* Asked about every 50 ms in a call that waits (small plain copies on the NULL stream do not),
+     * by the waiting thread and with no lock held; true stops the copy. NULL: cannot be
+     * interrupted. */
     bool (*interrupted)(void *data);
     void *data;
 };
@@ -95,7 +96,7 @@ enum cudriver_staging_path {
     CUDRIVER_STAGING_DRIVER, /* the driver's own copy of pageable memory: small and in one piece */
     CUDRIVER_STAGING_ONE_SLOT, /* small and strided: packed by the calling thread */
     CUDRIVER_STAGING_DENSE,    /* staged; the host's memory in one piece */
-    CUDRIVER_STAGING_PACKED,   /* staged; packed or unpacked by the workers */
+    CUDRIVER_STAGING_PACKED,   /* staged; packed or unpacked by the threads */
     CUDRIVER_STAGING_ROWS,     /* staged; the device's side in rows, by 2D copies */
     CUDRIVER_STAGING_PERMUTED, /* staged in the host's order, put in place by a kernel */
 };
@@ -117,14 +118,14 @@ const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 /* ---- settings and life ---- */
 
 struct cudriver_staging_settings {
-    int lanes;             /* threads for one direction of one context */
-    int threads;           /* worker threads in all */
+    int lanes;             /* threads that pack for one copy */
+    int threads;           /* for all copies together, and for a strided one */
     size_t crossover_up;   /* bytes from which on a copy to the device is staged */
     size_t crossover_down; /* the same for copies from it */
-    size_t chunk;          /* bytes of one slot; 0: by the size of the copy */
+    size_t slot;           /* bytes of one of the four slots of a copy, at most */
     size_t streaming;      /* largest copy up with streaming stores; 0: none, nor down */
-    size_t slot;           /* bytes of a slot of an asynchronous or permuted copy, at most */
-    int slots;             /* of each lane, 1 to 8 */
+    size_t chunk;          /* drivers before CUDA 11.7: bytes of a slot; 0: by the copy's size */
+    int slots;             /* the same: of each lane, 1 to 8 */
 };
 
 void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);
@@ -133,10 +134,11 @@ void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);
 void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings);
 
 struct cudriver_staging_stats {
-    int threads;               /* worker threads that live */
-    int lanes;                 /* streams with slots, idle or not */
+    int threads;               /* that live */
+    int rings;                 /* sets of slots, idle or not */
+    int lanes;                 /* drivers before CUDA 11.7: streams with slots */
     size_t slot_bytes;         /* page-locked memory that they hold */
-    size_t jobs;               /* under way */
+    size_t jobs;               /* copies under way */
     unsigned long long copies; /* staged since the start, finished or failed */
     unsigned long long bytes;
 };

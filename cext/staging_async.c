@@ -315,24 +315,20 @@ static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult r
     staging_unlock();
     transfer_stop(transfer, result);
     transfer_quiet(transfer);
+    staging_ring_open(transfer);
     result = cuda.cuStreamSynchronize(transfer->stream);
+    if (transfer->ring != NULL && result == CUDA_SUCCESS) {
+        staging_ring_close(transfer);
+    }
     staging_lock();
     transfer->lost |= result != CUDA_SUCCESS;
-    if (transfer->ring != NULL && result == CUDA_SUCCESS) {
-        /* Not all its commands may have been queued; those that were are done. */
-        atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->chunks);
-        while (transfer->listed) {
-            pthread_cond_broadcast(&staging.ring_work);
-            staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
-        }
-    }
     transfer_abandon(transfer);
     staging_unlock();
 }
 
 /* Makes a transfer and queues it; *made is the caller's. */
 static CUresult transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
-                              const struct staging_plan *plan,
+                              const struct staging_plan *plan, bool own,
                               void (*finished)(void *data, CUresult result), void *finished_data,
                               struct cudriver_staging_transfer **made)
 {
@@ -344,6 +340,7 @@ static CUresult transfer_make(const struct cudriver_staging_job *job, struct sta
     }
     transfer->finished = finished;
     transfer->finished_data = finished_data;
+    transfer->own = own;
     if (plan->path == CUDRIVER_STAGING_DRIVER || plan->path == CUDRIVER_STAGING_ONE_SLOT) {
         result = small_start(transfer, job, plan);
     } else if (plan->path != CUDRIVER_STAGING_EMPTY) {
@@ -396,14 +393,14 @@ static CUresult async_copy(const struct cudriver_staging_job *job, struct stagin
         result = staging_copy_now(job, place);
         plan.path = CUDRIVER_STAGING_EMPTY;
         return result == CUDA_SUCCESS
-                   ? transfer_make(job, place, &plan, finished, finished_data, made)
+                   ? transfer_make(job, place, &plan, false, finished, finished_data, made)
                    : result;
     }
-    result = transfer_make(job, place, &plan, finished, finished_data, made);
+    result = transfer_make(job, place, &plan, false, finished, finished_data, made);
     if (plan.path == CUDRIVER_STAGING_PERMUTED &&
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
-        result = transfer_make(job, place, &plan, finished, finished_data, made);
+        result = transfer_make(job, place, &plan, false, finished, finished_data, made);
     }
     return result;
 }
@@ -425,9 +422,7 @@ CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
     return result;
 }
 
-/* Asks, now and then, whether the context still works: a broken one calls no host function, and the
- * copies in it would never end. */
-static void transfer_check(struct cudriver_staging_transfer *transfer)
+void staging_transfer_check(struct cudriver_staging_transfer *transfer)
 {
     struct staging_place *place = NULL;
     unsigned long long now = platform_nanoseconds();
@@ -489,7 +484,7 @@ CUresult cudriver_staging_result(struct cudriver_staging_transfer *transfer)
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    transfer_check(transfer);
+    staging_transfer_check(transfer);
     staging_lock();
     result = transfer->over ? transfer->result : CUDA_ERROR_NOT_READY;
     staging_unlock();
@@ -511,7 +506,7 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
             break;
         }
         staging_unlock();
-        transfer_check(transfer);
+        staging_transfer_check(transfer);
         if (interrupted != NULL && interrupted(data)) {
             return CUDRIVER_STAGING_INTERRUPTED;
         }
@@ -529,8 +524,8 @@ void cudriver_staging_release(struct cudriver_staging_transfer *transfer)
     }
 }
 
-CUresult staging_copy_permuted(const struct cudriver_staging_job *job, struct staging_place *place,
-                               const struct staging_plan *plan)
+CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct staging_place *place,
+                           const struct staging_plan *plan)
 {
     struct cudriver_staging_transfer *transfer;
     CUresult result;
@@ -538,9 +533,11 @@ CUresult staging_copy_permuted(const struct cudriver_staging_job *job, struct st
     if (!has_counters(place)) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    result = transfer_make(job, place, plan, NULL, NULL, &transfer);
+    result = transfer_make(job, place, plan, true, NULL, NULL, &transfer);
     if (result == CUDA_SUCCESS) {
-        result = cudriver_staging_wait(transfer, job->interrupted, job->data);
+        result = staging_ring_help(transfer, job->interrupted, job->data)
+                     ? cudriver_staging_wait(transfer, NULL, NULL)
+                     : CUDRIVER_STAGING_INTERRUPTED;
         if (result != CUDA_SUCCESS) {
             transfer_undo(transfer, result);
         }

@@ -62,7 +62,7 @@ void staging_lock(void)
                        : processors > 66 ? 64
                                          : processors - 2,
             .crossover_up = (size_t)1 << 20,
-            .crossover_down = (size_t)1 << 20,
+            .crossover_down = (size_t)5 << 18,
             .streaming = (size_t)64 << 20,
             .slot = (size_t)16 << 20,
             .slots = 4,

@@ -43,7 +43,7 @@ static void place_drop(struct staging_place *place)
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
         free(place->kernels[i]);
     }
-    staging_rings_free(place->rings, false);
+    staging_rings_free(place->rings, false, false);
     free(place);
 }
 
@@ -149,11 +149,12 @@ struct spare {
     struct staging_lane *lanes[2];
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
     struct staging_ring *rings;
+    bool all;
     CUstream probe;
 };
 
 /* Locked. */
-static struct spare spare_take(struct staging_place *place, bool all)
+static struct spare spare_take(struct staging_place *place, bool rings, bool all)
 {
     struct spare spare = {.probe = NULL};
 
@@ -166,11 +167,14 @@ static struct spare spare_take(struct staging_place *place, bool all)
             spare.kernels[i] = place->kernels[i];
             place->kernels[i] = NULL;
         }
-        spare.rings = place->rings;
-        place->rings = NULL;
         spare.probe = place->probe;
         place->probe = NULL;
     }
+    if (rings) {
+        spare.rings = place->rings;
+        place->rings = NULL;
+    }
+    spare.all = all;
     return spare;
 }
 
@@ -183,7 +187,7 @@ static void spare_free(struct spare *spare)
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
         staging_kernels_unload(spare->kernels[i]);
     }
-    staging_rings_free(spare->rings, true);
+    staging_rings_free(spare->rings, true, spare->all);
     if (spare->probe != NULL) {
         cuda.cuStreamDestroy_v2(spare->probe);
     }
@@ -197,7 +201,7 @@ static void place_free(struct staging_place *place, bool all)
     struct spare spare;
 
     staging_lock();
-    spare = spare_take(place, all);
+    spare = spare_take(place, rings_are_quiet(place), all);
     staging_unlock();
     if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
         spare_free(&spare);
@@ -217,7 +221,7 @@ void cudriver_staging_trim(void)
             continue;
         }
         bool all = place_is_quiet(place) && rings_are_quiet(place);
-        struct spare spare = spare_take(place, all);
+        struct spare spare = spare_take(place, all, all);
         CUcontext popped;
         place->users++; /* so that it stays */
         staging_unlock();

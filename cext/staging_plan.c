@@ -177,12 +177,8 @@ int staging_lanes_wanted(size_t bytes, size_t chunk,
                          const struct cudriver_staging_settings *settings)
 {
     size_t chunks = chunk == 0 ? 1 : (bytes - 1) / chunk + 1;
-    int lanes = settings->lanes;
 
-    if (bytes < 128 * MIB && lanes > 4) {
-        lanes = 4; /* more only wait for each other in the driver */
-    }
-    return chunks < (size_t)lanes ? (int)chunks : lanes;
+    return chunks < (size_t)settings->lanes ? (int)chunks : settings->lanes;
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
@@ -264,7 +260,7 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
         plan->path = CUDRIVER_STAGING_ONE_SLOT;
     }
     plan->bytes = made.bytes;
-    plan->chunk = made.chunk;
+    plan->chunk = made.chunk == 0 ? 0 : staging_ring_slot(made.bytes, settings.slot);
     plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
     plan->threads = staging_lanes_wanted(made.bytes, made.chunk, &settings);
 }

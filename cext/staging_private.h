@@ -1,30 +1,30 @@
 /*
  * The insides of the copy engine.
  *
- *   staging.c          the calls: blocking copies, settings
- *   staging_async.c    copies in stream order: transfers
- *   staging_ring.c     their way: slots that the stream itself copies from or to, threads that pack
+ *   staging.c          blocking copies, settings, figures
+ *   staging_async.c    transfers: one copy through a ring or one slot, in stream order or blocking
+ *   staging_ring.c     slots that a stream copies from or to itself, threads that pack
  *   staging_permute.c  what a permuted copy adds to that: boxes, the kernel
  *   staging_plan.c     which way a copy goes                          no CUDA
- *   staging_engine.c   the way of blocking copies: jobs, routes, worker threads
- *   staging_lane.c     lanes: streams, slots, the chunks in them
  *   staging_stream.c   waiting for the caller's stream
  *   staging_place.c    what the engine holds in a context, from first use to last
  *   staging_device.c   a slot's bytes to and from the device's rows
  *   staging_kernels.c  the kernel that permutes
  *   staging_memory.c   memcpy with streaming stores                   no CUDA
+ *   staging_engine.c   drivers without counters: jobs, routes, worker threads
+ *   staging_lane.c     the same: lanes, each a stream with slots for one thread
  *
- * One lock, `staging.lock`: a leaf, held for moments, never while calling the driver, moving bytes,
- * asking `interrupted` or telling `finished`. A host function on a stream may therefore take it.
+ * One lock, `staging.lock`: a leaf but for the page-locked pool's, held for moments, never while
+ * calling the driver, moving bytes, asking `interrupted` or telling `finished`. A host function on
+ * a stream may therefore take it.
  *
- * Blocking copies: lanes. A job is cut into chunks; each thread has a lane, a stream with a few
- * slots, and takes the next chunk of each job in turn. Such threads wait for the GPU.
- *
- * Copies in stream order: rings. Streams share hardware channels, and one that waits for a value
- * holds up all that share its channel; so what lets it go on must never depend on another stream.
- * The copies are therefore in the caller's stream itself, each after a wait for the host's counter
- * `ready`, each followed by a write to the counter `passed`. The threads that pack and store
- * `ready` only ever look at memory: they never call the driver.
+ * Streams share hardware channels, and one that waits for a value holds up all that share its
+ * channel; so what lets it go on must never depend on another stream, nor on a thread that calls
+ * the driver. The copies of a transfer are therefore in one stream (the caller's, or for a blocking
+ * copy the ring's own), each after a wait for the host's counter `ready`, each followed by a write
+ * to the counter `passed`. The threads that pack and store `ready` only ever look at memory. One of
+ * them is always there, even where a blocking caller packs too: a call of the driver may keep that
+ * one waiting.
  */
 #ifndef CUDRIVER_STAGING_PRIVATE_H
 #define CUDRIVER_STAGING_PRIVATE_H
@@ -107,6 +107,7 @@ struct staging_kernels; /* staging_kernels.c */
 struct staging_ring {
     struct staging_ring *next; /* in the place's list */
     CUstream stream;           /* borrowed; of the copies under way */
+    CUstream own;              /* owned; NULL until a blocking copy needs it */
     int users;                 /* copies under way */
     bool orphan;               /* goes with the last of them */
     char *block;               /* owned, from the page-locked pool, mapped */
@@ -264,6 +265,7 @@ struct cudriver_staging_transfer {
     CUstream stream;
     void (*finished)(void *data, CUresult result);
     void *finished_data;
+    bool own; /* blocking: on the ring's own stream */
     bool up;
     char *host;
     struct cudriver_layout walk;
@@ -318,9 +320,13 @@ void staging_transfer_device_over(struct cudriver_staging_transfer *transfer);
  * copies. */
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all);
 
-/* A permuted copy from start to end. NOT_SUPPORTED: the kernel cannot be had. */
-CUresult staging_copy_permuted(const struct cudriver_staging_job *job, struct staging_place *place,
-                               const struct staging_plan *plan);
+/* Asks, now and then, whether the context still works: in a broken one copies would never end. */
+void staging_transfer_check(struct cudriver_staging_transfer *transfer);
+
+/* A blocking copy through a ring. NOT_SUPPORTED: the driver has no counters, or the kernel cannot
+ * be had. */
+CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct staging_place *place,
+                           const struct staging_plan *plan);
 
 /* ---- staging_ring.c ---- */
 
@@ -335,9 +341,21 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
 bool staging_ring_stop(struct cudriver_staging_transfer *transfer);
 void staging_ring_unlist(struct cudriver_staging_transfer *transfer);
 
-/* Frees a list of rings; those in use are left alone. `all`: device memory too. The context is
- * current, or, not `all`, gone. */
-void staging_rings_free(struct staging_ring *rings, bool all);
+/* For a stopped transfer that no thread works on: lets its stream go to the end of it; and, where
+ * that was reached, though perhaps not by all of its commands, ends its use of the ring. */
+void staging_ring_open(struct cudriver_staging_transfer *transfer);
+void staging_ring_close(struct cudriver_staging_transfer *transfer);
+
+/* The calling thread works on a transfer until it is over. False: interrupted. */
+bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
+                       void *data);
+
+/* Bytes of a slot for a copy of so many, the only one under way. */
+size_t staging_ring_slot(size_t bytes, size_t most);
+
+/* Frees a list of rings; those in use go with their last copy. `current`: the context is, and
+ * streams are destroyed; `all`: device memory is freed, which waits for the device. */
+void staging_rings_free(struct staging_ring *rings, bool current, bool all);
 
 /* ---- staging_permute.c ---- */
 

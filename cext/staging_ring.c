@@ -8,25 +8,31 @@
 
 #include "driver.h"
 #include "hostmem.h"
+#include "platform.h"
 
 #define KIB ((size_t)1 << 10)
 #define COUNTER_SPACING 64 /* a cache line each */
 #define COUNTERS 4096      /* bytes before the first slot */
 #define SLOT_LEAST (256 * KIB)
+#define SLOT_SHARED (1024 * KIB)
 #define PIECE_LEAST (128 * KIB)
 #define PIECE_MOST (2048 * KIB)
 #define NAP_LEAST 20000l /* ns between looks at the counters */
 #define NAP_MOST 500000l
+#define SPIN_NS 200000ull /* a waiting caller looks at them without pause for so long */
 
 /* ---- rings ---- */
 
-void staging_rings_free(struct staging_ring *rings, bool all)
+void staging_rings_free(struct staging_ring *rings, bool current, bool all)
 {
     while (rings != NULL) {
         struct staging_ring *next = rings->next;
         if (rings->users == 0) { /* else a stream may yet come to its slots */
             if (all && rings->scratch != 0) {
                 cuda.cuMemFree_v2(rings->scratch);
+            }
+            if (current && rings->own != NULL) {
+                cuda.cuStreamDestroy_v2(rings->own);
             }
             cudriver_hostmem_free(rings->block);
             free(rings);
@@ -71,27 +77,49 @@ static CUresult ring_make(CUcontext context, size_t slot_bytes, struct staging_r
     return CUDA_SUCCESS;
 }
 
-static bool ring_fits(const struct staging_ring *ring, size_t slot_bytes, bool scratch)
+/* A new ring with what the copy needs. */
+static CUresult ring_add(struct staging_place *place, size_t slot_bytes, bool scratch, bool own,
+                         struct staging_ring **made)
 {
-    return ring->slot_bytes >= slot_bytes && (!scratch || ring->scratch != 0);
+    struct staging_ring *ring;
+    CUresult result = ring_make(place->context, slot_bytes, &ring);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (scratch) {
+        result = cuda.cuMemAlloc_v2(&ring->scratch, slot_bytes);
+        ring->scratch = result == CUDA_SUCCESS ? ring->scratch : 0;
+    }
+    if (own && result == CUDA_SUCCESS) {
+        result = cuda.cuStreamCreateWithPriority(&ring->own, CU_STREAM_NON_BLOCKING, 0);
+        ring->own = result == CUDA_SUCCESS ? ring->own : NULL;
+    }
+    if (result != CUDA_SUCCESS) {
+        staging_rings_free(ring, true, true);
+        return result;
+    }
+    *made = ring;
+    return CUDA_SUCCESS;
 }
 
 /*
- * A ring for a copy of `chunks` chunks on the transfer's stream: the one that earlier copies on
- * this stream are using, a free one, or a new one. Copies follow each other through a ring: none is
- * packed before the one before has passed.
+ * A ring for the transfer's chunks: a free one or a new one; on a caller's stream the one that
+ * earlier copies on this stream are using. Copies follow each other through a ring: none is packed
+ * before the one before has passed.
  */
 static CUresult ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
                          bool scratch)
 {
     struct staging_place *place = transfer->place;
-    struct staging_ring *ring, *found = NULL, *made = NULL;
+    struct staging_ring *ring, *found = NULL;
     CUresult result;
 
     staging_lock();
     for (ring = place->rings; ring != NULL; ring = ring->next) {
-        bool same = ring->users > 0 && ring->stream == transfer->stream;
-        if ((same || (ring->users == 0 && found == NULL)) && ring_fits(ring, slot_bytes, scratch)) {
+        bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream;
+        if ((same || (ring->users == 0 && found == NULL)) && ring->slot_bytes >= slot_bytes &&
+            (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
             found = ring;
             if (same) {
                 break;
@@ -100,21 +128,16 @@ static CUresult ring_get(struct cudriver_staging_transfer *transfer, size_t slot
     }
     if (found == NULL) {
         staging_unlock();
-        result = ring_make(place->context, slot_bytes, &made);
-        if (result == CUDA_SUCCESS && scratch) {
-            result = cuda.cuMemAlloc_v2(&made->scratch, slot_bytes);
-            if (result != CUDA_SUCCESS) {
-                made->scratch = 0;
-                staging_rings_free(made, true);
-            }
-        }
+        result = ring_add(place, slot_bytes, scratch, transfer->own, &found);
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        found = made;
         staging_lock();
         found->next = place->rings;
         place->rings = found;
+    }
+    if (transfer->own) {
+        transfer->stream = found->own;
     }
     found->users++;
     staging.ring_users++;
@@ -174,6 +197,8 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     *link = transfer->packing;
     transfer->listed = false;
     staging.ring_users--;
+    staging.copies++;
+    staging.bytes += transfer->result == CUDA_SUCCESS ? transfer->bytes : 0;
     if (!transfer->lost) { /* else nobody knows whether the device still uses the slots */
         struct staging_ring *ring = transfer->ring;
         if (--ring->users == 0 && ring->orphan) { /* the place has gone */
@@ -302,6 +327,51 @@ static void nap(long nanoseconds)
     nanosleep(&time, NULL);
 }
 
+/* Works on a transfer until it is over; false: interrupted. */
+bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
+                       void *data)
+{
+    unsigned long long asked = platform_nanoseconds(), idle = asked;
+    bool go_on = true;
+
+    staging_lock();
+    while (!transfer->over && !transfer->lost && go_on) {
+        struct piece piece;
+        bool done = transfer->listed && transfer_progress(transfer);
+        if (done) {
+            staging_ring_unlist(transfer);
+            staging_unlock();
+            staging_transfer_drop(transfer);
+        } else if (transfer->listed && piece_take(transfer, &piece)) {
+            staging_unlock();
+            piece_move(&piece);
+            staging_lock();
+            bool tell = piece_end(&piece);
+            staging_unlock();
+            if (tell) {
+                staging_transfer_tell(transfer);
+            }
+            idle = platform_nanoseconds();
+        } else {
+            staging_unlock();
+            if (platform_nanoseconds() - idle < SPIN_NS) {
+                for (volatile int i = 0; i < 100; i++) {
+                }
+            } else {
+                nap(NAP_LEAST);
+            }
+        }
+        if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
+            staging_transfer_check(transfer);
+            go_on = interrupted == NULL || !interrupted(data);
+            asked = platform_nanoseconds();
+        }
+        staging_lock();
+    }
+    staging_unlock();
+    return go_on;
+}
+
 /* Never calls the driver: what the streams wait for depends on these threads. */
 static void *ring_main(void *unused)
 {
@@ -351,23 +421,41 @@ static void *ring_main(void *unused)
     return NULL;
 }
 
-/* Locked. */
+/* Locked. Sees that so many threads live, and wakes as many. */
 static void threads_wake(int wanted)
 {
-    if (wanted > staging.settings.lanes) {
-        wanted = staging.settings.lanes;
+    for (int i = 0; i < wanted && i < staging.ring_idle; i++) {
+        pthread_cond_signal(&staging.ring_work);
     }
-    pthread_cond_broadcast(&staging.ring_work);
     while (staging.ring_threads < wanted && staging_thread_start(ring_main, "cudriver-ring")) {
         staging.ring_threads++;
     }
 }
 
-/* Locked. Takes over a reference. */
+/* How many threads are to pack for the transfers under way: what one copy wants, for each of them,
+ * as far as the settings allow. Strided memory takes more. */
+static int threads_wanted(const struct cudriver_staging_transfer *transfer)
+{
+    size_t pieces = transfer->bytes / transfer->piece + 1, others = 0;
+    int most = staging.settings.threads;
+    size_t wanted = (size_t)(transfer->host_dense ? staging.settings.lanes : most);
+
+    for (const struct cudriver_staging_transfer *other = staging.packing; other != NULL;
+         other = other->packing) {
+        others += (size_t)staging.settings.lanes;
+    }
+    wanted = others - (size_t)staging.settings.lanes + (pieces < wanted ? pieces : wanted);
+    return wanted > (size_t)most ? most : (int)wanted;
+}
+
+/*
+ * Locked. Takes over a reference. At least one thread packs, even where the caller would do: while
+ * a call of the driver keeps the caller waiting, perhaps for the very stream that waits for these
+ * bytes, the threads go on.
+ */
 static void transfer_list(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
-    size_t pieces = transfer->bytes / transfer->piece + 1;
 
     transfer->started = true;
     transfer->listed = true;
@@ -376,7 +464,7 @@ static void transfer_list(struct cudriver_staging_transfer *transfer)
         link = &(*link)->packing;
     }
     *link = transfer;
-    threads_wake(pieces < 256 ? (int)pieces : 256);
+    threads_wake(threads_wanted(transfer));
 }
 
 /* On the stream, where the copy has its place. */
@@ -385,6 +473,31 @@ static void transfer_arrive(void *data)
     staging_lock();
     transfer_list(data);
     staging_unlock();
+}
+
+void staging_ring_open(struct cudriver_staging_transfer *transfer)
+{
+    staging_lock();
+    if (transfer->listed) {
+        transfer_progress(transfer);
+    }
+    staging_unlock();
+}
+
+void staging_ring_close(struct cudriver_staging_transfer *transfer)
+{
+    bool listed;
+
+    staging_lock();
+    atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->chunks);
+    listed = transfer->listed && transfer_progress(transfer);
+    if (listed) {
+        staging_ring_unlist(transfer);
+    }
+    staging_unlock();
+    if (listed) {
+        staging_transfer_drop(transfer);
+    }
 }
 
 bool staging_ring_stop(struct cudriver_staging_transfer *transfer)
@@ -502,6 +615,24 @@ static CUresult commands_queue(const struct queue *queue)
     return result;
 }
 
+size_t staging_ring_slot(size_t bytes, size_t most)
+{
+    while (most > SLOT_LEAST && most / 2 >= bytes / STAGING_RING_SLOTS) {
+        most /= 2;
+    }
+    return most;
+}
+
+static int transfers_under_way(void)
+{
+    int users;
+
+    staging_lock();
+    users = staging.ring_users;
+    staging_unlock();
+    return users;
+}
+
 /* Cuts the walk: into boxes where it is permuted, else into equal chunks of whole rows. Returns the
  * bytes of a slot, or 0 without memory. */
 static size_t chunks_make(struct cudriver_staging_transfer *transfer,
@@ -509,11 +640,12 @@ static size_t chunks_make(struct cudriver_staging_transfer *transfer,
                           size_t most, struct staging_boxes *boxes)
 {
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    size_t bytes = cudriver_layout_bytes(&plan->walk), slot = most, step;
+    size_t bytes = cudriver_layout_bytes(&plan->walk), slot, step;
 
-    while (slot > SLOT_LEAST && slot / 2 >= bytes / STAGING_RING_SLOTS) {
-        slot /= 2;
+    for (int users = transfers_under_way(); users > 1 && most > SLOT_SHARED; users /= 2) {
+        most /= 2; /* many copies at once: less memory for each */
     }
+    slot = staging_ring_slot(bytes, most);
     step = slot;
     if (permuted) {
         *boxes = staging_boxes_make(plan, slot);
@@ -596,7 +728,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     }
 
     staging_transfer_hold(transfer); /* for the list */
-    result = staging_stream_query(job->stream);
+    result = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
     if (result == CUDA_SUCCESS) {
         staging_lock();
         transfer_list(transfer);

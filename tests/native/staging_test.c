@@ -208,6 +208,7 @@ static struct copy copy_make(struct random *random, size_t most, CUstream stream
     }
     CALL(cuda.cuMemAlloc_v2(&copy.device, copy.device_bytes));
     CALL(cuda.cuMemcpyHtoD_v2(copy.device, copy.device_before, copy.device_bytes));
+    CALL(cuda.cuStreamSynchronize(NULL)); /* it may return before the bytes are there */
     return copy;
 }
 
@@ -808,7 +809,8 @@ static void shutdown(struct random *random, int rounds)
     }
     stream_free(stream);
     cudriver_staging_get_stats(&stats);
-    CHECK(stats.threads == 0 && stats.lanes == 0 && stats.jobs == 0 && stats.slot_bytes == 0);
+    CHECK(stats.threads == 0 && stats.lanes == 0 && stats.rings == 0 && stats.jobs == 0 &&
+          stats.slot_bytes == 0);
 }
 
 /* A driver too old to wait for a value: copies in stream order block. */
@@ -881,7 +883,7 @@ int main(int count, char **arguments)
             cudriver_staging_trim();
             CHECK(cudriver_staging_shutdown(10000));
             cudriver_staging_get_stats(&stats);
-            CHECK(stats.threads == 0 && stats.lanes == 0 && stats.jobs == 0);
+            CHECK(stats.threads == 0 && stats.lanes == 0 && stats.rings == 0 && stats.jobs == 0);
             CHECK(stats.slot_bytes == 0);
             CALL(cuda.cuCtxSynchronize());
             struct cudriver_hostmem_stats memory;

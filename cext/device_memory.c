@@ -153,6 +153,27 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     return 0;
 }
 
+/* The pool's memory outlives its context. Where no other is current either, the device's primary one
+ * is, for the call. */
+static CUresult free_without_context(CUdevice device, CUdeviceptr address)
+{
+    CUcontext primary, popped;
+    CUresult result;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuMemFree_v2(address);
+    if ((result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) &&
+        cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
+        if (cuda.cuCtxPushCurrent_v2(primary) == CUDA_SUCCESS) {
+            result = cuda.cuMemFree_v2(address);
+            cuda.cuCtxPopCurrent_v2(&popped);
+        }
+        cuda.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    Py_END_ALLOW_THREADS
+    return result;
+}
+
 CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
                               const char **function)
 {
@@ -174,8 +195,7 @@ CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_blo
         cudriver_context_end(context, pushed);
     } else if (block->address != 0 && block->pooled && !cudriver_driver_is_forked() &&
                cudriver_driver_is_initialised()) {
-        /* The pool's memory outlives its context. */
-        result = cuda.cuMemFree_v2(block->address);
+        result = free_without_context(context->device, block->address);
     }
     block->address = 0;
     Py_CLEAR(block->home);

@@ -727,3 +727,15 @@ def test_walking_the_stack_fails_half_way(cu, sim, context) -> None:
         assert cu.context_stack()[-2:] == [context, context]
         with pytest.raises(cu.InvalidContextError):
             context.close()
+
+
+def test_pool_memory_is_freed_where_no_context_is_left() -> None:
+    program = """
+        import ctypes, cudriver as cu
+        array = cu.device_empty(100)
+        cu.Device(0).reset_primary_context()
+        print(cu.context_stack())
+        del array
+        print(cu.live_allocations())
+    """
+    assert output(program).splitlines() == ["[]", "[]"]

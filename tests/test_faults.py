@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from scenarios import SCENARIOS
 
 LIVE = ("contexts", "streams", "events", "allocations", "host_allocs", "modules", "pending")

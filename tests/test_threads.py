@@ -183,13 +183,13 @@ def test_closed_while_another_thread_uses_it(cu, kind: str) -> None:
             thing.record().synchronize()
             cu.Stream().wait(thing)
             thing.synchronize()
-            thing.done  # noqa: B018
+            thing.done
         elif kind == "event":
             stream = cu.Stream()
             thing.record(stream)
             stream.wait(thing)
             thing.synchronize()
-            thing.done  # noqa: B018
+            thing.done
             thing.elapsed_time(thing)
         elif kind == "array":
             thing.fill(1)

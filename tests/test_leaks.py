@@ -1,0 +1,139 @@
+"""Every public function in a loop: nothing of the driver's, and no resident memory, stays behind.
+
+The loops are those of scenarios.py; a public name or method that no scenario covers fails the
+completeness test. Resident memory is measured in a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+
+import numpy as np
+import pytest
+
+from program import output
+from scenarios import SCENARIOS
+
+LIVE = (
+    "contexts", "primary_retains", "streams", "events", "allocations", "allocation_bytes",
+    "registrations", "host_allocs", "modules", "pending",
+)  # fmt: skip
+ROUNDS = 5
+
+DESCRIPTORS = (types.MethodDescriptorType, types.GetSetDescriptorType)
+PROTOCOLS = {
+    "__enter__", "__exit__", "__await__", "__cuda_stream__", "__cuda_array_interface__",
+    "__array__",
+}  # fmt: skip
+
+#: Public names that are no functions of the memory half: exceptions, modules, the version.
+NOT_CALLED = {"errors", "stack", "__version__"}
+
+
+def alive(cu, sim) -> dict[str, int]:
+    gc.collect()
+    cu.memory_info()
+    cu.current_context().synchronize()
+    rows = len(cu.live_allocations())
+    cu.trim_host_memory()
+    return {"live_allocations": rows, **{what: sim.live(what) for what in LIVE}}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_nothing_stays_with_the_driver(cu, sim, name: str) -> None:
+    scenario = SCENARIOS[name][0]
+    scenario(cu)
+    before = alive(cu, sim)
+    for _ in range(ROUNDS):
+        scenario(cu)
+    assert alive(cu, sim) == before
+
+
+RESIDENT = """
+import gc, sys
+sys.path.insert(0, sys.argv[1])
+import cudriver as cu
+from scenarios import SCENARIOS
+
+def resident():
+    gc.collect()
+    cu.memory_info()
+    cu.live_allocations()
+    cu.trim_host_memory()
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+scenario = SCENARIOS[sys.argv[2]][0]
+rounds = int(sys.argv[3])
+for _ in range(rounds):
+    scenario(cu)
+seen = [resident()]
+for _ in range(4):
+    for _ in range(rounds):
+        scenario(cu)
+    seen.append(resident())
+# A leak grows each time; a heap that settles, or one odd measurement, does not.
+print(min(b - a for a, b in zip(seen, seen[1:])), seen)
+"""
+
+#: Those that take milliseconds a round.
+SLOW = {"staged_copies": 3, "staged_asynchronous_copies": 3, "page_locked_arrays": 20}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_resident_memory_does_not_grow(name: str, repository) -> None:
+    import os
+
+    if os.environ.get("CUDRIVER_TEST_SANITIZER"):
+        pytest.skip("a sanitizer keeps freed memory on purpose: make test")
+    rounds = SLOW.get(name, 60)
+    said = output(RESIDENT, str(repository / "tests"), name, str(rounds), timeout=300)
+    growth, seen = said.split(" ", 1)
+    # 60 rounds of anything that leaks a page, or objects of a hundred bytes, are above this.
+    assert int(growth) < 8, f"KiB in each of four loops of {rounds} rounds: {seen}"
+
+
+def test_every_public_name_has_a_leak_scenario(cu) -> None:
+    covered = frozenset().union(*(names for _, names in SCENARIOS.values()))
+    wanted = set()
+    for name in cu.__all__:
+        thing = getattr(cu, name)
+        if name in NOT_CALLED or (isinstance(thing, type) and issubclass(thing, Exception)):
+            continue
+        wanted.add(name)
+        if (
+            isinstance(thing, type)
+            and thing.__module__ == "cudriver"
+            and not issubclass(thing, tuple)
+        ):
+            wanted.update(
+                f"{name}.{member}"
+                for member, value in vars(thing).items()
+                if member in PROTOCOLS
+                or (not member.startswith("_") and isinstance(value, DESCRIPTORS))
+            )
+    assert wanted - covered == set(), "no scenario in scenarios.py covers these"
+    assert covered - wanted == set(), "covered, but not public"
+
+
+def test_pin_in_a_cycle_with_its_array(cu, sim) -> None:
+    class Array(np.ndarray):
+        pass
+
+    before = alive(cu, sim)
+    for _ in range(10):
+        array = np.zeros(5000).view(Array)
+        array.pin = cu.pin(array)
+        del array
+    assert alive(cu, sim) == before
+
+
+def test_finished_copies_hold_no_page_locked_memory_that_is_needed(cu) -> None:
+    """Nobody asks after these copies; the pool must not grow by one array each."""
+    stream, array = cu.Stream(), cu.device_empty(1 << 20, "u1")
+    cu.trim_host_memory()
+    for _ in range(100):
+        cu.copy_async(array, cu.pinned_empty(1 << 20, "u1"), stream)
+        array.context.synchronize()
+    assert cu.host_memory_stats().registered_bytes < 32 << 20

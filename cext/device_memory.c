@@ -153,8 +153,8 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     return 0;
 }
 
-/* The pool's memory outlives its context. Where no other is current either, the device's primary one
- * is, for the call. */
+/* The pool's memory outlives its context. Where no other is current either, the device's primary
+ * one is, for the call. */
 static CUresult free_without_context(CUdevice device, CUdeviceptr address)
 {
     CUcontext primary, popped;

@@ -134,7 +134,16 @@ class CopyPlan(
         int,
     ],
 ):
-    __match_args__: Final = ()
+    __match_args__: Final = (
+        "path",
+        "why",
+        "nbytes",
+        "page_locked",
+        "staging",
+        "chunk",
+        "threads",
+        "crossover",
+    )
     @property
     def path(
         self,

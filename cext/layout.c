@@ -215,16 +215,39 @@ static inline __attribute__((always_inline)) void row_sized(size_t size, char *r
     }
 }
 
+/* Runs of half < size <= 2 * half bytes, as two overlapping halves. */
+static inline __attribute__((always_inline)) void row_halves(size_t half, size_t size,
+                                                             char *restrict dst, int64_t dst_stride,
+                                                             const char *restrict src,
+                                                             int64_t src_stride, int64_t count)
+{
+    size_t second = size - half;
+
+    for (int64_t i = 0; i < count; i++) {
+        char *to = dst + i * dst_stride;
+        const char *from = src + i * src_stride;
+        memcpy(to, from, half);
+        memcpy(to + second, from + second, half);
+    }
+}
+
 /* One dimension: `count` runs of `size` bytes. */
 static void row_copy(size_t size, char *dst, int64_t dst_stride, const char *src,
                      int64_t src_stride, int64_t count)
 {
+    if (size > 32) {
+        row_of(size, dst, dst_stride, src, src_stride, count);
+        return;
+    }
     switch (size) {
     case 1:
         row_sized(1, dst, dst_stride, src, src_stride, count);
         break;
     case 2:
         row_sized(2, dst, dst_stride, src, src_stride, count);
+        break;
+    case 3:
+        row_halves(2, 3, dst, dst_stride, src, src_stride, count);
         break;
     case 4:
         row_sized(4, dst, dst_stride, src, src_stride, count);
@@ -236,7 +259,13 @@ static void row_copy(size_t size, char *dst, int64_t dst_stride, const char *src
         row_sized(16, dst, dst_stride, src, src_stride, count);
         break;
     default:
-        row_of(size, dst, dst_stride, src, src_stride, count);
+        if (size < 8) {
+            row_halves(4, size, dst, dst_stride, src, src_stride, count);
+        } else if (size < 16) {
+            row_halves(8, size, dst, dst_stride, src, src_stride, count);
+        } else {
+            row_halves(16, size, dst, dst_stride, src, src_stride, count);
+        }
     }
 }
 

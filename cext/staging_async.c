@@ -386,6 +386,8 @@ static CUresult async_copy(const struct cudriver_staging_job *job, struct stagin
     CUresult result;
 
     cudriver_staging_get_settings(&settings);
+    settings.crossover_up /= 2; /* a host function packs in one thread */
+    settings.crossover_down /= 2;
     staging_plan_make(job->layout, job->to_device, job->device, &settings,
                       counters && !place->no_kernels, &plan);
     if (plan.chunk != 0 && !counters) {

@@ -254,6 +254,10 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
     struct staging_plan made;
 
     cudriver_staging_get_settings(&settings);
+    if (!blocking) { /* as cudriver_staging_copy_async does */
+        settings.crossover_up /= 2;
+        settings.crossover_down /= 2;
+    }
     staging_plan_make(layout, to_device, 0, &settings, true, &made);
     plan->path = made.path;
     if (!blocking && made.path == CUDRIVER_STAGING_DRIVER) {

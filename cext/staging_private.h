@@ -280,7 +280,6 @@ struct cudriver_staging_transfer {
     size_t chunks;
     size_t *starts; /* owned: chunks + 1 places in the walk */
     size_t *left;   /* owned: bytes of each chunk not yet packed; under the lock */
-    size_t piece;   /* bytes that a thread takes at once */
     /* The rest under the lock. */
     struct cudriver_staging_transfer *packing; /* the next in the engine's list */
     size_t taken;                              /* up to here pieces were given out */

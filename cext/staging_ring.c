@@ -15,7 +15,8 @@
 #define COUNTERS 4096      /* bytes before the first slot */
 #define SLOT_LEAST (256 * KIB)
 #define SLOT_SHARED (1024 * KIB)
-#define PIECE_LEAST (128 * KIB)
+#define CHUNK_LEAST (128 * KIB)
+#define PIECE_LEAST (64 * KIB)
 #define PIECE_MOST (2048 * KIB)
 #define NAP_LEAST 20000l /* ns between looks at the counters */
 #define NAP_MOST 500000l
@@ -211,6 +212,14 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     pthread_cond_broadcast(&staging.ring_work);
 }
 
+/* What a thread takes at once of a chunk of so many bytes. */
+static size_t piece_bytes(size_t chunk)
+{
+    size_t share = (chunk / 8 + 4095) / 4096 * 4096;
+
+    return share < PIECE_LEAST ? PIECE_LEAST : share > PIECE_MOST ? PIECE_MOST : share;
+}
+
 /* Locked. Takes the next piece of a transfer whose slot can take it. */
 static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
@@ -225,8 +234,9 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     piece->chunk = chunk;
     piece->begin = transfer->taken;
     piece->end = transfer->starts[chunk + 1];
-    if (piece->end - piece->begin > transfer->piece) {
-        piece->end = piece->begin + transfer->piece;
+    size_t share = piece_bytes(piece->end - transfer->starts[chunk]);
+    if (piece->end - piece->begin > share) {
+        piece->end = piece->begin + share;
     }
     transfer->taken = piece->end;
     if (piece->end == transfer->starts[chunk + 1]) {
@@ -338,6 +348,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
     while (!transfer->over && !transfer->lost && go_on) {
         struct piece piece;
         bool done = transfer->listed && transfer_progress(transfer);
+        bool alone = staging.ring_users <= 2;
         if (done) {
             staging_ring_unlist(transfer);
             staging_unlock();
@@ -354,7 +365,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             idle = platform_nanoseconds();
         } else {
             staging_unlock();
-            if (platform_nanoseconds() - idle < SPIN_NS) {
+            if (alone && platform_nanoseconds() - idle < SPIN_NS) {
                 for (volatile int i = 0; i < 100; i++) {
                 }
             } else {
@@ -436,7 +447,7 @@ static void threads_wake(int wanted)
  * as far as the settings allow. Strided memory takes more. */
 static int threads_wanted(const struct cudriver_staging_transfer *transfer)
 {
-    size_t pieces = transfer->bytes / transfer->piece + 1, others = 0;
+    size_t pieces = transfer->bytes / PIECE_LEAST + 1, others = 0;
     int most = staging.settings.threads;
     size_t wanted = (size_t)(transfer->host_dense ? staging.settings.lanes : most);
 
@@ -633,48 +644,89 @@ static int transfers_under_way(void)
     return users;
 }
 
-/* Cuts the walk: into boxes where it is permuted, else into equal chunks of whole rows. Returns the
- * bytes of a slot, or 0 without memory. */
+/*
+ * Cuts bytes [from, to) into chunks of whole rows, small ones first, up to full slots; or,
+ * mirrored, small ones last. Returns how many; fills starts[1], ... unless it is NULL.
+ */
+static size_t chunks_cut(size_t from, size_t to, size_t slot, size_t row, bool mirrored,
+                         size_t *starts)
+{
+    size_t size = slot / 8 < CHUNK_LEAST ? CHUNK_LEAST : slot / 8, bytes = to - from, count = 0;
+
+    for (size_t at = 0; at < bytes; count++) {
+        size_t length = size < slot ? size : slot;
+        length -= row < length ? length % row : 0;
+        at = bytes - at > length ? at + length : bytes;
+        if (starts != NULL) {
+            starts[count + 1] = at;
+        }
+        size *= size < slot ? 2 : 1;
+    }
+    for (size_t k = 1; starts != NULL && mirrored && k <= count / 2; k++) {
+        /* starts[0] is not ours; that of the last chunk is where the mirrored first one ends */
+        size_t start = starts[k];
+        starts[k] = bytes - starts[count - k];
+        starts[count - k] = bytes - start;
+    }
+    for (size_t k = 1; starts != NULL && k <= count; k++) {
+        starts[k] += from;
+    }
+    return count;
+}
+
+/* Up, the first copy is to begin soon; down, so is the first unpacking, and little is to be left to
+ * unpack after the last copy. Returns how many chunks. */
+static size_t chunks_plan(bool up, size_t bytes, size_t slot, size_t row, size_t *starts)
+{
+    size_t half, count;
+
+    if (up) {
+        return chunks_cut(0, bytes, slot, row, false, starts);
+    }
+    half = bytes / 2 - (row < bytes / 2 ? bytes / 2 % row : 0);
+    count = chunks_cut(0, half, slot, row, false, starts);
+    return count + chunks_cut(half, bytes, slot, row, true, starts == NULL ? NULL : starts + count);
+}
+
+/* Cuts the walk: where it is permuted into boxes, else into chunks. Returns the bytes of a slot, or
+ * 0 without memory. */
 static size_t chunks_make(struct cudriver_staging_transfer *transfer,
                           const struct staging_plan *plan, const struct cudriver_layout *rows,
                           size_t most, struct staging_boxes *boxes)
 {
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    size_t bytes = cudriver_layout_bytes(&plan->walk), slot, step;
+    size_t bytes = cudriver_layout_bytes(&plan->walk), slot;
 
     for (int users = transfers_under_way(); users > 1 && most > SLOT_SHARED; users /= 2) {
         most /= 2; /* many copies at once: less memory for each */
     }
     slot = staging_ring_slot(bytes, most);
-    step = slot;
     if (permuted) {
         *boxes = staging_boxes_make(plan, slot);
-        slot = boxes->largest > slot ? boxes->largest : slot;
         transfer->chunks = boxes->count;
     } else {
-        step -= rows->itemsize < step ? step % rows->itemsize : 0;
-        transfer->chunks = (bytes - 1) / step + 1;
+        transfer->chunks = chunks_plan(plan->up, bytes, slot, rows->itemsize, NULL);
     }
     if (transfer->chunks > INT32_MAX / 2) {
         return 0;
     }
     transfer->bytes = bytes;
-    transfer->piece = slot / 8 < PIECE_LEAST  ? PIECE_LEAST
-                      : slot / 8 > PIECE_MOST ? PIECE_MOST
-                                              : slot / 8;
     transfer->starts = calloc(transfer->chunks + 1, sizeof transfer->starts[0]);
     transfer->left = calloc(transfer->chunks, sizeof transfer->left[0]);
     if (transfer->starts == NULL || transfer->left == NULL) {
         return 0;
     }
-    for (size_t k = 0; k < transfer->chunks; k++) {
-        size_t end = (k + 1) * step;
-        if (permuted) {
+    if (permuted) {
+        for (size_t k = 0; k < transfer->chunks; k++) {
             struct cudriver_layout spread;
-            size_t begin;
-            staging_box_find(plan, boxes, k, &begin, &end, &spread);
+            staging_box_find(plan, boxes, k, &transfer->starts[k], &transfer->starts[k + 1],
+                             &spread);
         }
-        transfer->starts[k + 1] = end < bytes ? end : bytes;
+        slot = boxes->largest > slot ? boxes->largest : slot;
+    } else {
+        chunks_plan(plan->up, bytes, slot, rows->itemsize, transfer->starts);
+    }
+    for (size_t k = 0; k < transfer->chunks; k++) {
         transfer->left[k] = transfer->starts[k + 1] - transfer->starts[k];
     }
     return slot;

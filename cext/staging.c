@@ -189,6 +189,9 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
     if (plan.path == CUDRIVER_STAGING_EMPTY) {
         return CUDA_SUCCESS;
     }
+    if (plan.path == CUDRIVER_STAGING_DENSE && settings.lanes == 1) {
+        plan.path = CUDRIVER_STAGING_DRIVER; /* nobody to share the packing with */
+    }
     if (plan.path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(job->stream) != CUDA_SUCCESS) {
         result = staging_stream_wait(job->stream, job->interrupted, job->data);
         if (result != CUDA_SUCCESS) {

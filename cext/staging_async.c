@@ -39,7 +39,7 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
         return;
     }
     free(transfer->starts);
-    free(transfer->left);
+    free(transfer->cuts);
     if (transfer->slot != NULL) {
         cudriver_hostmem_free(transfer->slot);
     }

@@ -61,7 +61,7 @@ void staging_lock(void)
             .threads = processors <= 4   ? processors
                        : processors > 66 ? 64
                                          : processors - 2,
-            .crossover_up = (size_t)1 << 20,
+            .crossover_up = (size_t)5 << 18,
             .crossover_down = (size_t)5 << 18,
             .streaming = (size_t)64 << 20,
             .slot = (size_t)16 << 20,
@@ -458,8 +458,10 @@ static void *worker_main(void *unused)
 void staging_job_submit(struct staging_job *job)
 {
     struct staging_route *route = job->route;
-    int wanted = staging_lanes_wanted(job->end - job->begin, job->chunk, &staging.settings) - 1;
+    int wanted =
+        staging_threads_wanted(job->end - job->begin, job->host_dense, &staging.settings) - 1;
     int room = staging.settings.lanes - route->active - 1; /* the caller works on it, too */
+    size_t others = (job->end - job->taken - 1) / job->chunk;
 
     route->limit = staging.settings.lanes;
     if (route->last == NULL) {
@@ -470,5 +472,6 @@ void staging_job_submit(struct staging_job *job)
     }
     route->last = job;
     job->queued = true;
-    workers_wake(wanted < room ? wanted : room);
+    wanted = wanted < room ? wanted : room;
+    workers_wake((size_t)(wanted > 0 ? wanted : 0) < others ? wanted : (int)others);
 }

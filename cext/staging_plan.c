@@ -173,12 +173,14 @@ static size_t chunk_choose(size_t bytes, bool up, const struct cudriver_staging_
     return MIB / 2;
 }
 
-int staging_lanes_wanted(size_t bytes, size_t chunk,
-                         const struct cudriver_staging_settings *settings)
+int staging_threads_wanted(size_t bytes, bool host_dense,
+                           const struct cudriver_staging_settings *settings)
 {
-    size_t chunks = chunk == 0 ? 1 : (bytes - 1) / chunk + 1;
-
-    return chunks < (size_t)settings->lanes ? (int)chunks : settings->lanes;
+    if (!host_dense) {
+        return settings->threads > settings->lanes ? settings->threads : settings->lanes;
+    }
+    /* For so little more threads only get into each other's way. */
+    return bytes < 128 * MIB && settings->lanes > 4 ? 4 : settings->lanes;
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
@@ -260,11 +262,16 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
     }
     staging_plan_make(layout, to_device, 0, &settings, true, &made);
     plan->path = made.path;
+    if (blocking && made.path == CUDRIVER_STAGING_DENSE && settings.lanes == 1) {
+        plan->path = CUDRIVER_STAGING_DRIVER;
+        made.chunk = 0;
+    }
     if (!blocking && made.path == CUDRIVER_STAGING_DRIVER) {
         plan->path = CUDRIVER_STAGING_ONE_SLOT;
     }
     plan->bytes = made.bytes;
-    plan->chunk = made.chunk == 0 ? 0 : staging_ring_slot(made.bytes, settings.slot);
+    plan->chunk = made.chunk == 0 ? 0 : staging_ring_slot(to_device, made.bytes, settings.slot);
     plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
-    plan->threads = staging_lanes_wanted(made.bytes, made.chunk, &settings);
+    plan->threads =
+        made.chunk == 0 ? 1 : staging_threads_wanted(made.bytes, made.host_dense, &settings);
 }

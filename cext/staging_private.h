@@ -65,8 +65,8 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
                        struct staging_plan *plan);
 
 /* How many threads are to work on a copy, the caller's included. */
-int staging_lanes_wanted(size_t bytes, size_t chunk,
-                         const struct cudriver_staging_settings *settings);
+int staging_threads_wanted(size_t bytes, bool host_dense,
+                           const struct cudriver_staging_settings *settings);
 
 /* ---- places, routes, lanes ---- */
 
@@ -171,9 +171,10 @@ struct staging_engine {
     struct cudriver_staging_transfer *packing; /* started, not over: the ring threads' work */
     pthread_cond_t ring_work;
     int ring_threads, ring_idle;
-    int ring_users; /* copies under way through rings */
-    int strays;     /* small copies that were given up and are still in their streams */
-    bool watched;   /* one of them looks at the counters now and then */
+    int ring_wanted; /* threads that the transfers on the list want, together */
+    int ring_users;  /* copies under way through rings */
+    int strays;      /* small copies that were given up and are still in their streams */
+    bool watched;    /* one of them looks at the counters now and then */
     int lanes;
     size_t slot_bytes;
     size_t jobs;
@@ -258,6 +259,13 @@ CUresult staging_stream_query(CUstream stream);
 
 /* ---- staging_async.c ---- */
 
+/* A chunk of a transfer through a ring. */
+struct staging_chunk {
+    size_t left;  /* bytes not yet packed or unpacked; under the lock */
+    size_t place; /* in the ring's slots */
+    size_t needs; /* chunks from the first on that must be done with before */
+};
+
 struct cudriver_staging_transfer {
     atomic_int references;
     struct staging_place *place;            /* borrowed; valid until the transfer is over */
@@ -278,13 +286,14 @@ struct cudriver_staging_transfer {
     struct staging_ring *ring; /* borrowed from the place */
     uint32_t base;             /* the counters' value before the first chunk */
     size_t chunks;
-    size_t *starts; /* owned: chunks + 1 places in the walk */
-    size_t *left;   /* owned: bytes of each chunk not yet packed; under the lock */
+    size_t *starts;             /* owned: chunks + 1 places in the walk */
+    struct staging_chunk *cuts; /* owned */
     /* The rest under the lock. */
     struct cudriver_staging_transfer *packing; /* the next in the engine's list */
     size_t taken;                              /* up to here pieces were given out */
     size_t chunk;                              /* the chunk that `taken` is in */
     size_t published;                          /* chunks that `ready` says */
+    int threads;                               /* that it wants */
     int in_flight;                             /* pieces at work */
     bool packed;                               /* the ring threads are done with it */
     bool started;                              /* the stream has come to it */
@@ -350,7 +359,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
                        void *data);
 
 /* Bytes of a slot for a copy of so many, the only one under way. */
-size_t staging_ring_slot(size_t bytes, size_t most);
+size_t staging_ring_slot(bool up, size_t bytes, size_t most);
 
 /* Frees a list of rings; those in use go with their last copy. `current`: the context is, and
  * streams are destroyed; `all`: device memory is freed, which waits for the device. */

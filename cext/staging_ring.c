@@ -197,6 +197,7 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     }
     *link = transfer->packing;
     transfer->listed = false;
+    staging.ring_wanted -= transfer->threads;
     staging.ring_users--;
     staging.copies++;
     staging.bytes += transfer->result == CUDA_SUCCESS ? transfer->bytes : 0;
@@ -227,7 +228,7 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     size_t chunk = transfer->chunk;
 
     if (transfer->stopped || chunk == transfer->chunks || passed < 0 ||
-        chunk >= (size_t)passed + (transfer->up ? STAGING_RING_SLOTS : 0)) {
+        (size_t)passed < (transfer->up ? transfer->cuts[chunk].needs : chunk + 1)) {
         return false;
     }
     piece->transfer = transfer;
@@ -252,7 +253,7 @@ static void piece_move(const struct piece *piece)
     const struct cudriver_staging_transfer *transfer = piece->transfer;
     const struct staging_ring *ring = transfer->ring;
     size_t bytes = piece->end - piece->begin;
-    char *slot = ring->block + COUNTERS + piece->chunk % STAGING_RING_SLOTS * ring->slot_bytes +
+    char *slot = ring->block + COUNTERS + transfer->cuts[piece->chunk].place +
                  (piece->begin - transfer->starts[piece->chunk]);
 
     if (!transfer->host_dense) {
@@ -283,8 +284,8 @@ static bool piece_end(const struct piece *piece)
     size_t published = transfer->published;
 
     transfer->in_flight--;
-    transfer->left[piece->chunk] -= piece->end - piece->begin;
-    while (published < transfer->chunks && transfer->left[published] == 0) {
+    transfer->cuts[piece->chunk].left -= piece->end - piece->begin;
+    while (published < transfer->chunks && transfer->cuts[published].left == 0) {
         published++;
     }
     if (published != transfer->published) {
@@ -383,6 +384,14 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
     return go_on;
 }
 
+/* Locked. How many threads are to be awake, given what the transfers want together. */
+static int threads_allowed(void)
+{
+    int most = staging.settings.threads;
+
+    return staging.ring_wanted < 1 ? 1 : staging.ring_wanted > most ? most : staging.ring_wanted;
+}
+
 /* Never calls the driver: what the streams wait for depends on these threads. */
 static void *ring_main(void *unused)
 {
@@ -395,7 +404,8 @@ static void *ring_main(void *unused)
         struct piece piece;
         if (piece_find(&piece, &ended)) {
             pause = NAP_LEAST;
-            if (staging.ring_idle > 0) {
+            if (staging.ring_idle > 0 &&
+                staging.ring_threads - staging.ring_idle < threads_allowed()) {
                 pthread_cond_signal(&staging.ring_work); /* perhaps there is another piece */
             }
             staging_unlock();
@@ -432,31 +442,17 @@ static void *ring_main(void *unused)
     return NULL;
 }
 
-/* Locked. Sees that so many threads live, and wakes as many. */
-static void threads_wake(int wanted)
+/* Locked. */
+static void threads_wake(void)
 {
-    for (int i = 0; i < wanted && i < staging.ring_idle; i++) {
+    int allowed = threads_allowed(), awake = staging.ring_threads - staging.ring_idle;
+
+    for (int i = awake; i < allowed && i < staging.ring_threads; i++) {
         pthread_cond_signal(&staging.ring_work);
     }
-    while (staging.ring_threads < wanted && staging_thread_start(ring_main, "cudriver-ring")) {
+    while (staging.ring_threads < allowed && staging_thread_start(ring_main, "cudriver-ring")) {
         staging.ring_threads++;
     }
-}
-
-/* How many threads are to pack for the transfers under way: what one copy wants, for each of them,
- * as far as the settings allow. Strided memory takes more. */
-static int threads_wanted(const struct cudriver_staging_transfer *transfer)
-{
-    size_t pieces = transfer->bytes / PIECE_LEAST + 1, others = 0;
-    int most = staging.settings.threads;
-    size_t wanted = (size_t)(transfer->host_dense ? staging.settings.lanes : most);
-
-    for (const struct cudriver_staging_transfer *other = staging.packing; other != NULL;
-         other = other->packing) {
-        others += (size_t)staging.settings.lanes;
-    }
-    wanted = others - (size_t)staging.settings.lanes + (pieces < wanted ? pieces : wanted);
-    return wanted > (size_t)most ? most : (int)wanted;
 }
 
 /*
@@ -475,7 +471,12 @@ static void transfer_list(struct cudriver_staging_transfer *transfer)
         link = &(*link)->packing;
     }
     *link = transfer;
-    threads_wake(threads_wanted(transfer));
+    transfer->threads =
+        staging_threads_wanted(transfer->bytes, transfer->host_dense, &staging.settings) -
+        transfer->own;
+    transfer->threads += transfer->threads == 0;
+    staging.ring_wanted += transfer->threads;
+    threads_wake();
 }
 
 /* On the stream, where the copy has its place. */
@@ -595,21 +596,22 @@ static CUresult chunk_queue(const struct queue *queue, size_t chunk, char *slot)
 
 /*
  * Up, for each chunk: wait until it is packed, copy, say so.
- * Down: from the fifth chunk on wait until its slot is unpacked; copy, say so; in the end wait for
- * all.
+ * Down: wait until what lay in its place is unpacked, copy, say so; in the end wait for all.
  */
 static CUresult commands_queue(const struct queue *queue)
 {
     struct cudriver_staging_transfer *transfer = queue->transfer;
     struct staging_ring *ring = transfer->ring;
+    size_t waited = 0;
     CUresult result = CUDA_SUCCESS;
 
     for (size_t k = 0; k < transfer->chunks && result == CUDA_SUCCESS; k++) {
-        char *slot = ring->block + COUNTERS + k % STAGING_RING_SLOTS * ring->slot_bytes;
+        char *slot = ring->block + COUNTERS + transfer->cuts[k].place;
         if (transfer->up) {
             result = counter_wait(queue, k + 1);
-        } else if (k >= STAGING_RING_SLOTS) {
-            result = counter_wait(queue, k + 1 - STAGING_RING_SLOTS);
+        } else if (transfer->cuts[k].needs > waited) {
+            waited = transfer->cuts[k].needs;
+            result = counter_wait(queue, waited);
         }
         if (result == CUDA_SUCCESS) {
             result = chunk_queue(queue, k, slot);
@@ -626,9 +628,12 @@ static CUresult commands_queue(const struct queue *queue)
     return result;
 }
 
-size_t staging_ring_slot(size_t bytes, size_t most)
+size_t staging_ring_slot(bool up, size_t bytes, size_t most)
 {
-    while (most > SLOT_LEAST && most / 2 >= bytes / STAGING_RING_SLOTS) {
+    /* Down, the slots hold all of a small copy, and its stream waits for nobody. */
+    size_t room = bytes / STAGING_RING_SLOTS / (up ? 2 : 1);
+
+    while (most > SLOT_LEAST && most / 2 >= room) {
         most /= 2;
     }
     return most;
@@ -645,14 +650,20 @@ static int transfers_under_way(void)
 }
 
 /*
- * Cuts bytes [from, to) into chunks of whole rows, small ones first, up to full slots; or,
- * mirrored, small ones last. Returns how many; fills starts[1], ... unless it is NULL.
+ * Cuts a walk into chunks of whole rows. Up, small ones first, so that the first copy begins soon;
+ * down, all alike, so that little is left to unpack after the last copy. Returns how many; fills
+ * `starts` unless it is NULL.
  */
-static size_t chunks_cut(size_t from, size_t to, size_t slot, size_t row, bool mirrored,
-                         size_t *starts)
+static size_t chunks_cut(bool up, size_t bytes, size_t slot, size_t row, size_t *starts)
 {
-    size_t size = slot / 8 < CHUNK_LEAST ? CHUNK_LEAST : slot / 8, bytes = to - from, count = 0;
+    size_t size = slot / 8, most = up ? slot : slot / 2, count = 0;
 
+    if (!up) {
+        size = bytes / 16 < most ? bytes / 16 : most;
+    }
+    if (size < CHUNK_LEAST) {
+        size = CHUNK_LEAST;
+    }
     for (size_t at = 0; at < bytes; count++) {
         size_t length = size < slot ? size : slot;
         length -= row < length ? length % row : 0;
@@ -660,32 +671,38 @@ static size_t chunks_cut(size_t from, size_t to, size_t slot, size_t row, bool m
         if (starts != NULL) {
             starts[count + 1] = at;
         }
-        size *= size < slot ? 2 : 1;
-    }
-    for (size_t k = 1; starts != NULL && mirrored && k <= count / 2; k++) {
-        /* starts[0] is not ours; that of the last chunk is where the mirrored first one ends */
-        size_t start = starts[k];
-        starts[k] = bytes - starts[count - k];
-        starts[count - k] = bytes - start;
-    }
-    for (size_t k = 1; starts != NULL && k <= count; k++) {
-        starts[k] += from;
+        size *= up && size < most ? 2 : 1;
     }
     return count;
 }
 
-/* Up, the first copy is to begin soon; down, so is the first unpacking, and little is to be left to
- * unpack after the last copy. Returns how many chunks. */
-static size_t chunks_plan(bool up, size_t bytes, size_t slot, size_t row, size_t *starts)
+/*
+ * Gives each chunk its place in the slots' memory, one after the other and from the beginning
+ * again, and finds how many chunks before it must be done with for that: those up to the last one
+ * that lay there.
+ */
+static void chunks_place(struct cudriver_staging_transfer *transfer, size_t room)
 {
-    size_t half, count;
+    size_t at = 0, done = 0;
 
-    if (up) {
-        return chunks_cut(0, bytes, slot, row, false, starts);
+    for (size_t k = 0; k < transfer->chunks; k++) {
+        struct staging_chunk *chunk = &transfer->cuts[k];
+        chunk->left = transfer->starts[k + 1] - transfer->starts[k];
+        if (chunk->left > room - at) {
+            at = 0;
+        }
+        chunk->place = at;
+        at += chunk->left;
+        /* Chunk `done` is the oldest that may still lie where this one goes. */
+        for (size_t j = done; j < k; j++) {
+            size_t begin = transfer->cuts[j].place;
+            size_t end = begin + transfer->starts[j + 1] - transfer->starts[j];
+            if (begin < at && chunk->place < end) {
+                done = j + 1;
+            }
+        }
+        chunk->needs = done;
     }
-    half = bytes / 2 - (row < bytes / 2 ? bytes / 2 % row : 0);
-    count = chunks_cut(0, half, slot, row, false, starts);
-    return count + chunks_cut(half, bytes, slot, row, true, starts == NULL ? NULL : starts + count);
 }
 
 /* Cuts the walk: where it is permuted into boxes, else into chunks. Returns the bytes of a slot, or
@@ -700,20 +717,20 @@ static size_t chunks_make(struct cudriver_staging_transfer *transfer,
     for (int users = transfers_under_way(); users > 1 && most > SLOT_SHARED; users /= 2) {
         most /= 2; /* many copies at once: less memory for each */
     }
-    slot = staging_ring_slot(bytes, most);
+    slot = staging_ring_slot(plan->up, bytes, most);
     if (permuted) {
         *boxes = staging_boxes_make(plan, slot);
         transfer->chunks = boxes->count;
     } else {
-        transfer->chunks = chunks_plan(plan->up, bytes, slot, rows->itemsize, NULL);
+        transfer->chunks = chunks_cut(plan->up, bytes, slot, rows->itemsize, NULL);
     }
     if (transfer->chunks > INT32_MAX / 2) {
         return 0;
     }
     transfer->bytes = bytes;
     transfer->starts = calloc(transfer->chunks + 1, sizeof transfer->starts[0]);
-    transfer->left = calloc(transfer->chunks, sizeof transfer->left[0]);
-    if (transfer->starts == NULL || transfer->left == NULL) {
+    transfer->cuts = calloc(transfer->chunks, sizeof transfer->cuts[0]);
+    if (transfer->starts == NULL || transfer->cuts == NULL) {
         return 0;
     }
     if (permuted) {
@@ -724,11 +741,9 @@ static size_t chunks_make(struct cudriver_staging_transfer *transfer,
         }
         slot = boxes->largest > slot ? boxes->largest : slot;
     } else {
-        chunks_plan(plan->up, bytes, slot, rows->itemsize, transfer->starts);
+        chunks_cut(plan->up, bytes, slot, rows->itemsize, transfer->starts);
     }
-    for (size_t k = 0; k < transfer->chunks; k++) {
-        transfer->left[k] = transfer->starts[k + 1] - transfer->starts[k];
-    }
+    chunks_place(transfer, STAGING_RING_SLOTS * slot);
     return slot;
 }
 
@@ -738,7 +753,7 @@ static CUresult thread_ensure(void)
     CUresult result;
 
     staging_lock();
-    threads_wake(1);
+    threads_wake();
     result = staging.ring_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
     staging_unlock();
     return result;

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 import cudriver as cu
 
+pytestmark = pytest.mark.threads  # those of the copy engine
+
 DTYPES = ["u1", "<i2", "<f4", "<f8", "<c16", "S3", "S5", "V24", "<M8[ns]"]
 
 

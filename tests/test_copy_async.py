@@ -19,6 +19,8 @@ import pytest
 
 import cudriver as cu
 
+pytestmark = pytest.mark.threads
+
 LARGE = 8 << 20  # staged by the copy engine where it is pageable
 
 

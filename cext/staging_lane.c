@@ -6,7 +6,6 @@
 
 #include "driver.h"
 #include "hostmem.h"
-#include "platform.h"
 
 static void lane_forget_block(struct staging_lane *lane)
 {
@@ -138,17 +137,6 @@ CUresult staging_event_wait(CUevent event)
     if (result != CUDA_ERROR_NOT_READY) {
         return result;
     }
-#ifdef STAGING_SPIN_NS
-    unsigned long long until = platform_nanoseconds() + STAGING_SPIN_NS;
-    while (platform_nanoseconds() < until) {
-        for (volatile int i = 0; i < 200; i++) {
-        }
-        result = cuda.cuEventQuery(event);
-        if (result != CUDA_ERROR_NOT_READY) {
-            return result;
-        }
-    }
-#endif
     return cuda.cuEventSynchronize(event);
 }
 

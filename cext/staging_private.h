@@ -4,6 +4,7 @@
  *   staging.c          blocking copies, settings, figures
  *   staging_async.c    transfers: one copy through a ring or one slot, in stream order or blocking
  *   staging_ring.c     slots that a stream copies from or to itself, threads that pack
+ *   staging_queue.c    what the stream does for that: chunks, commands
  *   staging_permute.c  what a permuted copy adds to that: boxes, the kernel
  *   staging_plan.c     which way a copy goes                          no CUDA
  *   staging_stream.c   waiting for the caller's stream
@@ -36,6 +37,7 @@
 
 #define STAGING_SLOTS 8
 #define STAGING_RING_SLOTS 4
+#define STAGING_RING_COUNTERS 4096 /* bytes before the first slot */
 #define STAGING_KERNEL_DIMS 6
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_POLL_NS 50000000ull
@@ -338,11 +340,16 @@ CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct stagin
 
 /* ---- staging_ring.c ---- */
 
-/* Queues a copy through a ring on job->stream. NOT_SUPPORTED where the driver or the kernel cannot.
- */
-CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
-                            const struct cudriver_staging_job *job,
-                            const struct staging_plan *plan);
+/* Sees that a thread for the rings lives before a stream depends on one. */
+CUresult staging_ring_ensure(void);
+
+/* A ring for the transfer's chunks, all of which its slots can take, with device memory of a slot's
+ * size if `scratch`. */
+CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
+                          bool scratch);
+
+/* Locked. The threads begin with a transfer; takes over a reference. */
+void staging_ring_list(struct cudriver_staging_transfer *transfer);
 
 /* Locked: the transfer was stopped, or is over. True where staging_transfer_tell must follow, with
  * a reference. */
@@ -358,12 +365,20 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer);
 bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
                        void *data);
 
-/* Bytes of a slot for a copy of so many, the only one under way. */
-size_t staging_ring_slot(bool up, size_t bytes, size_t most);
-
 /* Frees a list of rings; those in use go with their last copy. `current`: the context is, and
  * streams are destroyed; `all`: device memory is freed, which waits for the device. */
 void staging_rings_free(struct staging_ring *rings, bool current, bool all);
+
+/* ---- staging_queue.c ---- */
+
+/* Bytes of a slot for a copy of so many, the only one under way. */
+size_t staging_ring_slot(bool up, size_t bytes, size_t most);
+
+/* Queues a copy through a ring on job->stream. NOT_SUPPORTED where the driver or the kernel cannot.
+ */
+CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
+                            const struct cudriver_staging_job *job,
+                            const struct staging_plan *plan);
 
 /* ---- staging_permute.c ---- */
 

@@ -12,10 +12,6 @@
 
 #define KIB ((size_t)1 << 10)
 #define COUNTER_SPACING 64 /* a cache line each */
-#define COUNTERS 4096      /* bytes before the first slot */
-#define SLOT_LEAST (256 * KIB)
-#define SLOT_SHARED (1024 * KIB)
-#define CHUNK_LEAST (128 * KIB)
 #define PIECE_LEAST (64 * KIB)
 #define PIECE_MOST (2048 * KIB)
 #define NAP_LEAST 20000l /* ns between looks at the counters */
@@ -55,8 +51,8 @@ static CUresult ring_make(CUcontext context, size_t slot_bytes, struct staging_r
     if (ring == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = cudriver_hostmem_alloc(context, COUNTERS + STAGING_RING_SLOTS * slot_bytes, true,
-                                    &block, &zeroed);
+    result = cudriver_hostmem_alloc(
+        context, STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, true, &block, &zeroed);
     if (result != CUDA_SUCCESS) {
         free(ring);
         return result;
@@ -67,7 +63,7 @@ static CUresult ring_make(CUcontext context, size_t slot_bytes, struct staging_r
         free(ring);
         return result;
     }
-    memset(block, 0, COUNTERS);
+    memset(block, 0, STAGING_RING_COUNTERS);
     ring->block = block;
     ring->slot_bytes = slot_bytes;
     ring->ready = (_Atomic uint32_t *)block;
@@ -109,8 +105,8 @@ static CUresult ring_add(struct staging_place *place, size_t slot_bytes, bool sc
  * earlier copies on this stream are using. Copies follow each other through a ring: none is packed
  * before the one before has passed.
  */
-static CUresult ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
-                         bool scratch)
+CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
+                          bool scratch)
 {
     struct staging_place *place = transfer->place;
     struct staging_ring *ring, *found = NULL;
@@ -253,7 +249,7 @@ static void piece_move(const struct piece *piece)
     const struct cudriver_staging_transfer *transfer = piece->transfer;
     const struct staging_ring *ring = transfer->ring;
     size_t bytes = piece->end - piece->begin;
-    char *slot = ring->block + COUNTERS + transfer->cuts[piece->chunk].place +
+    char *slot = ring->block + STAGING_RING_COUNTERS + transfer->cuts[piece->chunk].place +
                  (piece->begin - transfer->starts[piece->chunk]);
 
     if (!transfer->host_dense) {
@@ -460,7 +456,7 @@ static void threads_wake(void)
  * a call of the driver keeps the caller waiting, perhaps for the very stream that waits for these
  * bytes, the threads go on.
  */
-static void transfer_list(struct cudriver_staging_transfer *transfer)
+void staging_ring_list(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
@@ -477,14 +473,6 @@ static void transfer_list(struct cudriver_staging_transfer *transfer)
     transfer->threads += transfer->threads == 0;
     staging.ring_wanted += transfer->threads;
     threads_wake();
-}
-
-/* On the stream, where the copy has its place. */
-static void transfer_arrive(void *data)
-{
-    staging_lock();
-    transfer_list(data);
-    staging_unlock();
 }
 
 void staging_ring_open(struct cudriver_staging_transfer *transfer)
@@ -524,293 +512,13 @@ bool staging_ring_stop(struct cudriver_staging_transfer *transfer)
     return tell;
 }
 
-/* ---- what the stream does ---- */
-
-/* What the commands of one copy share. */
-struct queue {
-    struct cudriver_staging_transfer *transfer;
-    const struct cudriver_staging_job *job;
-    const struct staging_plan *plan;
-    const struct cudriver_layout *rows;
-    const struct staging_boxes *boxes;
-    const struct staging_kernels *kernels; /* NULL: not permuted */
-};
-
-/* Errors of the counters' calls that mean: not with this driver or device. */
-static CUresult counters_note(const struct queue *queue, CUresult result)
-{
-    if (result == CUDA_ERROR_NOT_SUPPORTED) {
-        staging_lock();
-        queue->transfer->place->no_counters = true;
-        staging_unlock();
-    }
-    return result;
-}
-
-static CUresult counter_wait(const struct queue *queue, size_t chunks)
-{
-    const struct cudriver_staging_transfer *transfer = queue->transfer;
-
-    return counters_note(queue, cuda.cuStreamWaitValue32_v2(
-                                    transfer->stream, transfer->ring->ready_address,
-                                    transfer->base + (uint32_t)chunks, CU_STREAM_WAIT_VALUE_GEQ));
-}
-
-static CUresult kernel_queue(const struct queue *queue, const struct cudriver_layout *spread)
-{
-    CUdeviceptr scratch = queue->transfer->ring->scratch, device = queue->job->device;
-    bool up = queue->plan->up;
-    CUresult result = staging_kernels_launch(queue->kernels, spread, up ? device : scratch,
-                                             up ? scratch : device, queue->transfer->stream);
-
-    if (result == CUDA_ERROR_NOT_SUPPORTED) {
-        staging_lock();
-        queue->transfer->place->no_kernels = true;
-        staging_unlock();
-    }
-    return result;
-}
-
-static CUresult chunk_queue(const struct queue *queue, size_t chunk, char *slot)
-{
-    struct cudriver_staging_transfer *transfer = queue->transfer;
-    size_t begin = transfer->starts[chunk], end = transfer->starts[chunk + 1];
-    struct cudriver_layout spread;
-    CUresult result;
-
-    if (queue->kernels == NULL) {
-        return staging_device_copy(queue->rows, transfer->up, queue->job->device, slot, begin, end,
-                                   transfer->stream);
-    }
-    staging_box_find(queue->plan, queue->boxes, chunk, &begin, &end, &spread);
-    if (transfer->up) {
-        result =
-            cuda.cuMemcpyHtoDAsync_v2(transfer->ring->scratch, slot, end - begin, transfer->stream);
-        return result == CUDA_SUCCESS ? kernel_queue(queue, &spread) : result;
-    }
-    result = kernel_queue(queue, &spread);
-    return result == CUDA_SUCCESS ? cuda.cuMemcpyDtoHAsync_v2(slot, transfer->ring->scratch,
-                                                              end - begin, transfer->stream)
-                                  : result;
-}
-
-/*
- * Up, for each chunk: wait until it is packed, copy, say so.
- * Down: wait until what lay in its place is unpacked, copy, say so; in the end wait for all.
- */
-static CUresult commands_queue(const struct queue *queue)
-{
-    struct cudriver_staging_transfer *transfer = queue->transfer;
-    struct staging_ring *ring = transfer->ring;
-    size_t waited = 0;
-    CUresult result = CUDA_SUCCESS;
-
-    for (size_t k = 0; k < transfer->chunks && result == CUDA_SUCCESS; k++) {
-        char *slot = ring->block + COUNTERS + transfer->cuts[k].place;
-        if (transfer->up) {
-            result = counter_wait(queue, k + 1);
-        } else if (transfer->cuts[k].needs > waited) {
-            waited = transfer->cuts[k].needs;
-            result = counter_wait(queue, waited);
-        }
-        if (result == CUDA_SUCCESS) {
-            result = chunk_queue(queue, k, slot);
-        }
-        if (result == CUDA_SUCCESS) {
-            result = counters_note(
-                queue, cuda.cuStreamWriteValue32_v2(transfer->stream, ring->passed_address,
-                                                    transfer->base + (uint32_t)k + 1, 0));
-        }
-    }
-    if (result == CUDA_SUCCESS && !transfer->up) {
-        result = counter_wait(queue, transfer->chunks);
-    }
-    return result;
-}
-
-size_t staging_ring_slot(bool up, size_t bytes, size_t most)
-{
-    /* Down, the slots hold all of a small copy, and its stream waits for nobody. */
-    size_t room = bytes / STAGING_RING_SLOTS / (up ? 2 : 1);
-
-    while (most > SLOT_LEAST && most / 2 >= room) {
-        most /= 2;
-    }
-    return most;
-}
-
-static int transfers_under_way(void)
-{
-    int users;
-
-    staging_lock();
-    users = staging.ring_users;
-    staging_unlock();
-    return users;
-}
-
-/*
- * Cuts a walk into chunks of whole rows. Up, small ones first, so that the first copy begins soon;
- * down, all alike, so that little is left to unpack after the last copy. Returns how many; fills
- * `starts` unless it is NULL.
- */
-static size_t chunks_cut(bool up, size_t bytes, size_t slot, size_t row, size_t *starts)
-{
-    size_t size = slot / 8, most = up ? slot : slot / 2, count = 0;
-
-    if (!up) {
-        size = bytes / 16 < most ? bytes / 16 : most;
-    }
-    if (size < CHUNK_LEAST) {
-        size = CHUNK_LEAST;
-    }
-    for (size_t at = 0; at < bytes; count++) {
-        size_t length = size < slot ? size : slot;
-        length -= row < length ? length % row : 0;
-        at = bytes - at > length ? at + length : bytes;
-        if (starts != NULL) {
-            starts[count + 1] = at;
-        }
-        size *= up && size < most ? 2 : 1;
-    }
-    return count;
-}
-
-/*
- * Gives each chunk its place in the slots' memory, one after the other and from the beginning
- * again, and finds how many chunks before it must be done with for that: those up to the last one
- * that lay there.
- */
-static void chunks_place(struct cudriver_staging_transfer *transfer, size_t room)
-{
-    size_t at = 0, done = 0;
-
-    for (size_t k = 0; k < transfer->chunks; k++) {
-        struct staging_chunk *chunk = &transfer->cuts[k];
-        chunk->left = transfer->starts[k + 1] - transfer->starts[k];
-        if (chunk->left > room - at) {
-            at = 0;
-        }
-        chunk->place = at;
-        at += chunk->left;
-        /* Chunk `done` is the oldest that may still lie where this one goes. */
-        for (size_t j = done; j < k; j++) {
-            size_t begin = transfer->cuts[j].place;
-            size_t end = begin + transfer->starts[j + 1] - transfer->starts[j];
-            if (begin < at && chunk->place < end) {
-                done = j + 1;
-            }
-        }
-        chunk->needs = done;
-    }
-}
-
-/* Cuts the walk: where it is permuted into boxes, else into chunks. Returns the bytes of a slot, or
- * 0 without memory. */
-static size_t chunks_make(struct cudriver_staging_transfer *transfer,
-                          const struct staging_plan *plan, const struct cudriver_layout *rows,
-                          size_t most, struct staging_boxes *boxes)
-{
-    bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    size_t bytes = cudriver_layout_bytes(&plan->walk), slot;
-
-    for (int users = transfers_under_way(); users > 1 && most > SLOT_SHARED; users /= 2) {
-        most /= 2; /* many copies at once: less memory for each */
-    }
-    slot = staging_ring_slot(plan->up, bytes, most);
-    if (permuted) {
-        *boxes = staging_boxes_make(plan, slot);
-        transfer->chunks = boxes->count;
-    } else {
-        transfer->chunks = chunks_cut(plan->up, bytes, slot, rows->itemsize, NULL);
-    }
-    if (transfer->chunks > INT32_MAX / 2) {
-        return 0;
-    }
-    transfer->bytes = bytes;
-    transfer->starts = calloc(transfer->chunks + 1, sizeof transfer->starts[0]);
-    transfer->cuts = calloc(transfer->chunks, sizeof transfer->cuts[0]);
-    if (transfer->starts == NULL || transfer->cuts == NULL) {
-        return 0;
-    }
-    if (permuted) {
-        for (size_t k = 0; k < transfer->chunks; k++) {
-            struct cudriver_layout spread;
-            staging_box_find(plan, boxes, k, &transfer->starts[k], &transfer->starts[k + 1],
-                             &spread);
-        }
-        slot = boxes->largest > slot ? boxes->largest : slot;
-    } else {
-        chunks_cut(plan->up, bytes, slot, rows->itemsize, transfer->starts);
-    }
-    chunks_place(transfer, STAGING_RING_SLOTS * slot);
-    return slot;
-}
-
-/* Sees that a thread for the rings lives before a stream depends on one. */
-static CUresult thread_ensure(void)
+CUresult staging_ring_ensure(void)
 {
     CUresult result;
 
     staging_lock();
     threads_wake();
     result = staging.ring_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-    staging_unlock();
-    return result;
-}
-
-CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
-                            const struct cudriver_staging_job *job, const struct staging_plan *plan)
-{
-    struct staging_kernels *kernels = NULL;
-    struct cudriver_staging_settings settings;
-    struct cudriver_layout rows;
-    struct staging_boxes boxes;
-    CUresult result = thread_ensure();
-    size_t slot_bytes;
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (plan->path == CUDRIVER_STAGING_PERMUTED) {
-        result = staging_place_kernels(transfer->place, plan, job->device, &kernels);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-    }
-    cudriver_staging_get_settings(&settings);
-    staging_rows_make(&plan->walk, plan->up, &rows);
-    transfer->up = plan->up;
-    transfer->host = job->host;
-    transfer->walk = plan->walk;
-    transfer->host_dense = plan->host_dense;
-    transfer->streaming = plan->streaming;
-    slot_bytes = chunks_make(transfer, plan, &rows, settings.slot, &boxes);
-    if (slot_bytes == 0) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    result = ring_get(transfer, slot_bytes, kernels != NULL);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-
-    staging_transfer_hold(transfer); /* for the list */
-    result = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
-    if (result == CUDA_SUCCESS) {
-        staging_lock();
-        transfer_list(transfer);
-        staging_unlock();
-    } else if (result == CUDA_ERROR_NOT_READY) {
-        result = cuda.cuLaunchHostFunc(job->stream, transfer_arrive, transfer);
-    }
-    const struct queue queue = {transfer, job, plan, &rows, &boxes, kernels};
-    if (result == CUDA_SUCCESS) {
-        return commands_queue(&queue);
-    }
-    /* Not begun on the stream at all: for the threads it has come, and is stopped. */
-    staging_lock();
-    transfer->stopped = true;
-    transfer_list(transfer);
     staging_unlock();
     return result;
 }

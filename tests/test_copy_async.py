@@ -427,7 +427,7 @@ def test_a_copy_that_fails_on_the_device_is_told_by_its_transfer(sim: Any, pagea
         transfer.wait()
     assert caught.value.code == 719
     with pytest.raises(cu.CudaError) as again:
-        transfer.done  # noqa: B018
+        transfer.done
     assert again.value.code == 719
     assert "719" in repr(transfer) or "LAUNCH_FAILED" in repr(transfer)
     sim.clear_faults()

@@ -26,6 +26,8 @@ struct cudriver_batch {
     Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
     Py_ssize_t count, room;
     PyObject **owners; /* owned references */
+    Py_ssize_t staged_count, staged_room;
+    struct cudriver_staging_transfer **staged; /* owned: the engine's copies among them */
 };
 
 /* How many entries an open batch takes before its event is recorded without being asked. */
@@ -37,7 +39,7 @@ struct cudriver_batch {
 typedef struct {
     PyObject_HEAD
     struct cudriver_batch *batch;             /* owned; NULL: over */
-    struct cudriver_staging_transfer *staged; /* owned: knows how an engine's copy ended; or NULL */
+    struct cudriver_staging_transfer *staged; /* the batch's: how an engine's copy ended; or NULL */
     size_t bytes;
     CUresult result;
 } TransferObject;
@@ -66,9 +68,27 @@ static void batch_destroy_event(struct cudriver_batch *batch)
     batch->event = NULL;
 }
 
-/* From here on it is over with `result`; owners are let go. */
+/* After a failure the engine's threads may still be at the host's memory: waits until they are not.
+ * Lets other threads run. */
+static void batch_quiet(struct cudriver_batch *batch)
+{
+    for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
+        struct cudriver_staging_transfer *staged = batch->staged[i];
+        Py_BEGIN_ALLOW_THREADS
+        cudriver_staging_wait(staged, NULL, NULL);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+/* From here on it is over with `result`; owners are let go. The caller holds a reference. */
 static void batch_finish(struct cudriver_batch *batch, CUresult result)
 {
+    if (result != CUDA_SUCCESS && batch->staged_count > 0) {
+        batch_quiet(batch);
+    }
+    if (batch->state == BATCH_DONE) { /* another thread was quicker */
+        return;
+    }
     if (batch->waiters == 0) {
         batch_destroy_event(batch);
     }
@@ -78,7 +98,7 @@ static void batch_finish(struct cudriver_batch *batch, CUresult result)
 }
 
 /* Records the event behind the batch's work. Where that cannot be, waits for the stream instead. */
-static void batch_close(struct cudriver_batch *batch)
+static void batch_record(struct cudriver_batch *batch)
 {
     CUcontext current = NULL;
     CUresult result;
@@ -124,14 +144,22 @@ static void batch_close(struct cudriver_batch *batch)
     }
 }
 
-/* Looks whether it is over; NOT_READY, or how it ended. */
+/* As batch_record, which may let other threads run, and they may drop the batch. */
+static void batch_close(CoreState *state, struct cudriver_batch *batch)
+{
+    batch->refs++;
+    batch_record(batch);
+    cudriver_batch_release(state, batch);
+}
+
+/* Looks whether it is over; NOT_READY, or how it ended. The caller holds a reference. */
 static CUresult batch_poll(struct cudriver_batch *batch)
 {
     CUresult result;
     bool pushed;
 
     if (batch->state == BATCH_OPEN) {
-        batch_close(batch);
+        batch_record(batch);
     }
     if (batch->state == BATCH_OPEN) {
         return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_READY;
@@ -159,9 +187,31 @@ void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
     (void)state;
     if (--batch->refs == 0) {
         batch_let_go(batch);
+        for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
+            cudriver_staging_release(batch->staged[i]);
+        }
+        PyMem_Free(batch->staged);
         Py_DECREF(batch->context);
         PyMem_Free(batch);
     }
+}
+
+/* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
+static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_staging_transfer *staged)
+{
+    if (batch->staged_count == batch->staged_room) {
+        Py_ssize_t room = batch->staged_room == 0 ? 1 : batch->staged_room * 2;
+        struct cudriver_staging_transfer **grown =
+            PyMem_Realloc(batch->staged, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        batch->staged = grown;
+        batch->staged_room = room;
+    }
+    batch->staged[batch->staged_count++] = staged;
+    return 0;
 }
 
 static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
@@ -212,7 +262,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
 
     if (batch != NULL && batch->count >= BATCH_ENTRIES) {
-        batch_close(batch);
+        batch_close(state, batch);
         cudriver_batches_reap(state, false);
         batch = stream->object->open; /* letting go may have run anything */
     }
@@ -231,7 +281,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     batch->refs++;
     if (stream->object == NULL) {
         /* Nobody will tell when this stream goes: the event is recorded while it is there. */
-        batch_close(batch);
+        batch_close(state, batch);
         if (++state->unnamed % REAP_EVERY == 0) {
             cudriver_batches_reap(state, false);
         }
@@ -284,7 +334,7 @@ bool cudriver_batches_hold(CoreState *state, PyObject *object)
 void cudriver_batch_close_open(StreamObject *stream)
 {
     if (stream->open != NULL) {
-        batch_close(stream->open);
+        batch_close(cudriver_state_of((PyObject *)stream), stream->open);
     }
 }
 
@@ -335,17 +385,23 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
     }
 }
 
-static PyObject *transfer_alloc(CoreState *state, struct cudriver_batch *batch,
+PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
                                 struct cudriver_staging_transfer *staged, size_t bytes)
 {
-    TransferObject *self =
-        (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+    TransferObject *self = NULL;
 
+    if (staged != NULL && batch_hold_staged(batch, staged) < 0) {
+        Py_BEGIN_ALLOW_THREADS
+        cudriver_staging_wait(staged, NULL, NULL); /* nobody could after this */
+        Py_END_ALLOW_THREADS
+        cudriver_staging_release(staged);
+    } else {
+        self = (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+    }
     if (self == NULL) {
         if (batch != NULL) {
             cudriver_batch_release(state, batch);
         }
-        cudriver_staging_release(staged);
         return NULL;
     }
     self->batch = batch;
@@ -354,15 +410,9 @@ static PyObject *transfer_alloc(CoreState *state, struct cudriver_batch *batch,
     return (PyObject *)self;
 }
 
-PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
-                                struct cudriver_staging_transfer *staged, size_t bytes)
-{
-    return transfer_alloc(state, batch, staged, bytes);
-}
-
 PyObject *cudriver_transfer_done(CoreState *state, size_t bytes)
 {
-    return transfer_alloc(state, NULL, NULL, bytes);
+    return cudriver_transfer_new(state, NULL, NULL, bytes);
 }
 
 static void transfer_dealloc(PyObject *object)
@@ -373,7 +423,6 @@ static void transfer_dealloc(PyObject *object)
     if (self->batch != NULL) {
         cudriver_batch_release(cudriver_state_of(object), self->batch);
     }
-    cudriver_staging_release(self->staged);
     type->tp_free(object);
     Py_DECREF(type);
 }

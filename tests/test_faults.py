@@ -161,6 +161,9 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
 
 def test_page_lock_that_cannot_be_undone(cu, sim) -> None:
     library = ctypes.CDLL(cu.driver_path())
+    cu.memory_info()
+    cu.current_context().synchronize()
+    gc.collect()
     before = len(cu.live_allocations())
     with mmap.mmap(-1, 1 << 16) as memory:
         handle = cu.pin(memory)

@@ -8,6 +8,7 @@
 #include "driver.h"
 #include "error.h"
 #include "foreign_array.h"
+#include "hostmem.h"
 #include "numpy_bridge.h"
 #include "shape.h"
 #include "stream.h"
@@ -178,9 +179,11 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     const char *host_from = path->to_device ? ends->src.host + path->layout.src_offset : NULL;
     const char *function = path->to_device ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
 
-    for (size_t at = 0; at < path->bytes; at += PIECE) {
-        size_t bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
+    for (size_t at = 0, bytes; at < path->bytes; at += bytes) {
+        const char *host = path->to_device ? host_from : host_to;
         CUresult result;
+        bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
+        bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
         Py_BEGIN_ALLOW_THREADS
         if (given) {
             result = path->to_device

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "hostmem.h"
 
 /* The longest distance between rows that the driver's 2D copies take
  * (CU_DEVICE_ATTRIBUTE_MAX_PITCH). */
@@ -116,7 +117,9 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
             path->why = "dense but pageable: worker threads move it through page-locked slots";
         }
     } else if (kind != CUDRIVER_COPY_BOUNCED && path->page_locked &&
-               path->layout.itemsize >= SHORTEST_ROW) {
+               path->layout.itemsize >= SHORTEST_ROW &&
+               cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
+                   (size_t)(high - low)) {
         path->kind = kind;
         path->why = "page-locked rows: the driver copies them as they lie";
     } else {
@@ -187,7 +190,8 @@ void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudr
     }
 }
 
-/* One dense copy. */
+/* One dense copy; between host and device it is cut where a registration ends, because the driver
+ * refuses a copy that begins in one and ends beyond it. */
 static CUresult issue_direct(const struct cudriver_copy_path *path,
                              const struct cudriver_endpoint *dst,
                              const struct cudriver_endpoint *src, CUstream stream,
@@ -205,14 +209,20 @@ static CUresult issue_direct(const struct cudriver_copy_path *path,
         *function = "cuMemcpyDtoDAsync_v2";
         return cuda.cuMemcpyDtoDAsync_v2(to, from, path->bytes, stream);
     }
-    if (path->to_device) {
-        *function = "cuMemcpyHtoDAsync_v2";
-        return cuda.cuMemcpyHtoDAsync_v2(to, src->host + path->layout.src_offset, path->bytes,
-                                         stream);
+    const char *host_from = src->host + path->layout.src_offset;
+    char *host_to = dst->host + path->layout.dst_offset;
+    CUresult result = CUDA_SUCCESS;
+
+    *function = path->to_device ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
+    for (size_t at = 0; at < path->bytes && result == CUDA_SUCCESS;) {
+        const char *host = path->to_device ? host_from : host_to;
+        size_t bytes = cudriver_hostmem_run(host + at, path->bytes - at);
+        result = path->to_device
+                     ? cuda.cuMemcpyHtoDAsync_v2(to + at, host_from + at, bytes, stream)
+                     : cuda.cuMemcpyDtoHAsync_v2(host_to + at, from + at, bytes, stream);
+        at += bytes;
     }
-    *function = "cuMemcpyDtoHAsync_v2";
-    return cuda.cuMemcpyDtoHAsync_v2(dst->host + path->layout.dst_offset, from, path->bytes,
-                                     stream);
+    return result;
 }
 
 /* The 2D or 3D copy that begins `dst_at` and `src_at` bytes into the ends. */

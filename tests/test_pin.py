@@ -1,0 +1,184 @@
+"""pin(): memory that somebody else owns, page-locked in place."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import sys
+import threading
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+
+
+@pytest.fixture(autouse=True)
+def _no_pin_is_left() -> object:
+    yield
+    gc.collect()
+    assert cu.host_memory_stats().pins == 0
+    assert cu.host_memory_stats().pinned_bytes == 0
+
+
+def test_a_pin_locks_and_unlocks() -> None:
+    array = np.arange(100000)
+    wanted = array.copy()
+    with cu.pin(array) as pin:
+        assert pin.array is array
+        assert pin.nbytes == array.nbytes
+        assert cu.is_pinned(array)
+        there = cu.to_device(array)
+        array[:] = 0
+        cu.copy(array, there)
+        assert np.array_equal(array, wanted)
+    assert pin.closed
+    assert pin.array is None
+    assert not cu.is_pinned(array)
+    pin.close()
+    with pytest.raises(ValueError, match="closed"), pin:
+        pass
+
+
+def test_repeated_nested_and_overlapping_pins_are_counted() -> None:
+    array = np.zeros(1 << 16, np.uint8)
+    pins = [cu.pin(array), cu.pin(array), cu.pin(array[100:200]), cu.pin(array[30000:])]
+    stats = cu.host_memory_stats()
+    assert stats.pins == 4
+    assert stats.pinned_bytes == array.nbytes
+    while pins:
+        assert cu.is_pinned(array[30000:])
+        pins.pop(0).close()
+    assert not cu.is_pinned(array)
+
+
+def test_a_pin_that_grows_over_others() -> None:
+    array = np.zeros(1 << 16, np.uint8)
+    left, right = cu.pin(array[:1000]), cu.pin(array[5000:6001])
+    assert not cu.is_pinned(array)
+    whole = cu.pin(array)
+    assert cu.is_pinned(array)
+    left.close()
+    right.close()
+    assert cu.is_pinned(array)
+    there = cu.to_device(array + 3)
+    cu.copy(array, there)
+    assert (array == 3).all()
+    whole.close()
+    assert not cu.is_pinned(array[5000:6001])
+
+
+def test_the_handle_keeps_the_array_and_dropping_it_unlocks() -> None:
+    array = np.full(50000, 9)
+    references = sys.getrefcount(array)
+    pin = cu.pin(array)
+    assert sys.getrefcount(array) == references + 1
+    view = array[:]
+    del array
+    assert pin.array is not None
+    del pin
+    gc.collect()
+    assert not cu.is_pinned(view)
+    assert (view == 9).all()
+
+
+def test_read_only_memory_of_every_kind(tmp_path: Path) -> None:
+    frozen = np.arange(10000)
+    frozen.flags.writeable = False
+    data = np.arange(20000, dtype=np.uint16).tobytes()
+    file = tmp_path / "data"
+    file.write_bytes(data)
+    with file.open("rb") as stream:
+        mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    for memory, model in [
+        (frozen, np.arange(10000)),
+        (np.frombuffer(data, np.uint16), np.arange(20000, dtype=np.uint16)),
+        (np.frombuffer(mapping, np.uint16), np.arange(20000, dtype=np.uint16)),
+        (np.memmap(file, np.uint16, "r"), np.arange(20000, dtype=np.uint16)),
+    ]:
+        with cu.pin(memory):
+            assert cu.is_pinned(memory)
+            assert np.array_equal(cu.to_device(memory).to_numpy(), model)
+        assert not cu.is_pinned(memory)
+        assert np.array_equal(memory, model)
+
+
+def test_memory_that_is_no_array(tmp_path: Path) -> None:
+    block = bytearray(b"x" * 70000)
+    with cu.pin(block):
+        assert cu.is_pinned(block)
+        with pytest.raises(BufferError):
+            block.extend(b"more")
+    block.extend(b"more")
+    with cu.pin(memoryview(b"y" * 5000)) as pin:
+        assert pin.nbytes == 5000
+    shared = shared_memory.SharedMemory(create=True, size=1 << 20)
+    try:
+        array = np.ndarray((1 << 20,), np.uint8, shared.buf)
+        with cu.pin(array):
+            assert cu.is_pinned(shared.buf)
+            cu.copy(array, cu.to_device(np.full(1 << 20, 8, np.uint8)))
+        assert shared.buf[12345] == 8
+        del array
+    finally:
+        shared.close()
+        shared.unlink()
+    file = tmp_path / "writable"
+    file.write_bytes(bytes(8192))
+    mapped = np.memmap(file, np.uint8, "r+")
+    with cu.pin(mapped):
+        cu.copy(mapped, cu.to_device(np.full(8192, 3, np.uint8)))
+    mapped.flush()
+    assert file.read_bytes() == b"\3" * 8192
+
+
+def test_strided_views_are_locked_from_their_lowest_byte_to_their_highest() -> None:
+    base = np.arange(100000)
+    view = base[50000:10:-3]
+    with cu.pin(view) as pin:
+        assert pin.nbytes == (50000 - 11) // 3 * 3 * 8 + 8
+        assert cu.is_pinned(view)
+        assert not cu.is_pinned(base)
+        assert np.array_equal(cu.to_device(view).to_numpy(), view)
+    with cu.pin(base[:0]) as empty:
+        assert empty.nbytes == 0
+
+
+def test_what_is_locked_already_is_taken_as_it_is() -> None:
+    array = cu.pinned_full(10000, 4, np.int32)
+    with cu.pin(array):
+        assert cu.is_pinned(array)
+    assert cu.is_pinned(array), "the pool's own lock stays"
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(TypeError, match="int"):
+        cu.pin(12)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Python objects"):
+        cu.pin(np.array([object()]))
+
+
+def test_many_threads_pin_overlapping_ranges() -> None:
+    array = np.zeros(1 << 20, np.uint8)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(60):
+                low, high = np.sort(rng.integers(0, array.size, 2))
+                with cu.pin(array[low : high + 1]) as pin:
+                    assert cu.is_pinned(array[low : high + 1])
+                    assert pin.nbytes == high + 1 - low
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not cu.is_pinned(array)

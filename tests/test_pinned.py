@@ -1,0 +1,209 @@
+"""Page-locked arrays: ordinary ndarrays over memory that the driver knows."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+
+DTYPES: list[Any] = [
+    np.uint8,
+    "<f2",
+    ">i4",
+    float,
+    complex,
+    bool,
+    "S7",
+    "U3",
+    "V11",
+    "M8[ms]",
+    [("a", "i1"), ("b", ">f8", (2, 3))],
+    np.dtype({"names": ["x"], "formats": ["f4"], "offsets": [4], "itemsize": 12}),
+]
+
+
+def owner_of(array: np.ndarray) -> Any:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), 0, 5, (3, 0, 2), (4, 5), [2, 3, 4]], ids=str)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_every_dtype_shape_and_order_is_numpys(dtype: Any, shape: Any, order: Any) -> None:
+    array = cu.pinned_empty(shape, dtype, order)
+    model = np.empty(shape, dtype, order)
+    assert type(array) is np.ndarray
+    assert array.dtype == model.dtype
+    assert array.shape == model.shape
+    assert array.size == 0 or array.strides == model.strides
+    assert array.flags.c_contiguous == model.flags.c_contiguous
+    assert array.flags.f_contiguous == model.flags.f_contiguous
+    assert array.flags.writeable
+    assert array.flags.aligned
+    assert not array.flags.owndata
+    assert cu.is_pinned(array)
+    assert not np.shares_memory(array, model)
+    zeros = cu.pinned_zeros(shape, dtype, order)
+    assert zeros.tobytes() == np.zeros(shape, dtype).tobytes()
+
+
+def test_the_default_is_float64_and_like_numpy() -> None:
+    assert cu.pinned_empty(3).dtype == np.float64
+    assert cu.pinned_full((2, 3), 7).dtype == np.full((2, 3), 7).dtype
+    assert (cu.pinned_full((2, 3), 2.5, "f4") == np.float32(2.5)).all()
+    assert (cu.pinned_full(2, 1 + 2j) == 1 + 2j).all()
+    model = np.asfortranarray(np.arange(12, dtype="i2").reshape(3, 4))
+    like = cu.pinned_empty_like(model)
+    assert (like.shape, like.dtype, like.strides) == (model.shape, model.dtype, model.strides)
+    assert cu.pinned_empty_like(model, float, "C").strides == (32, 8)
+    copy = cu.pinned_array(model[:, ::2])
+    assert np.array_equal(copy, model[:, ::2])
+    assert cu.is_pinned(copy)
+    assert np.array_equal(cu.pinned_array([[1, 2], [3, 4]], "f4"), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("size", [1, 63, 4096, 4097, 65536, (1 << 20) + 1, (5 << 20) + 13])
+def test_alignment(size: int) -> None:
+    array = cu.pinned_empty(size, np.uint8)
+    assert array.ctypes.data % (4096 if size >= 4096 else 64) == 0
+
+
+def test_views_keep_the_memory_when_every_other_name_is_gone() -> None:
+    array = cu.pinned_empty((100, 100), np.int32)
+    array[:] = np.arange(10000).reshape(100, 100)
+    owner = owner_of(array)
+    address = array.ctypes.data
+    view = array[50:, ::2]
+    wanted = view.copy()
+    used = cu.host_memory_stats().used_blocks
+    del array, owner
+    gc.collect()
+    churn = [cu.pinned_full((100, 100), 7, np.int32) for _ in range(8)]
+    assert all(a.ctypes.data != address for a in churn)
+    assert np.array_equal(view, wanted)
+    assert cu.is_pinned(view)
+    assert cu.host_memory_stats().used_blocks == used + 8
+    del churn, view
+    gc.collect()
+    assert cu.host_memory_stats().used_blocks == used - 1
+
+
+def test_memory_goes_back_to_the_pool_and_to_the_system() -> None:
+    cu.trim_host_memory()
+    before = cu.host_memory_stats()
+    array = cu.pinned_empty(40 << 20, np.uint8)
+    inside = cu.host_memory_stats()
+    assert inside.used_bytes == before.used_bytes + (40 << 20)
+    assert inside.registered_bytes >= before.registered_bytes + (40 << 20)
+    assert inside.registered_bytes < before.registered_bytes + (43 << 20), "no powers of two"
+    del array
+    after = cu.host_memory_stats()
+    assert after.pooled_bytes >= 40 << 20
+    again = cu.pinned_empty(40 << 20, np.uint8)
+    assert cu.host_memory_stats().hits == after.hits + 1
+    del again
+    released = cu.trim_host_memory()
+    assert released >= 40 << 20
+    assert cu.host_memory_stats().pooled_bytes < 40 << 20
+    with pytest.raises(ValueError, match="-1"):
+        cu.trim_host_memory(-1)
+
+
+def test_a_limit_is_an_error_and_nothing_is_lost() -> None:
+    cu.trim_host_memory()
+    before = cu.host_memory_stats()
+    cu.set_host_memory_limit(before.registered_bytes + (8 << 20))
+    try:
+        assert cu.host_memory_stats().limit_bytes == before.registered_bytes + (8 << 20)
+        with pytest.raises(cu.OutOfMemoryError, match=r"67108864 bytes.*limit") as caught:
+            cu.pinned_empty(64 << 20, np.uint8)
+        assert isinstance(caught.value, MemoryError)
+        assert cu.host_memory_stats().used_bytes == before.used_bytes
+    finally:
+        cu.set_host_memory_limit(None)
+    assert cu.pinned_empty(64 << 20, np.uint8).size == 64 << 20
+    assert cu.host_memory_stats().limit_bytes is None
+
+
+def test_bad_arguments_are_named_before_the_driver_is_called() -> None:
+    for call, error, text in [
+        (lambda: cu.pinned_empty(-3), ValueError, "-3"),
+        (lambda: cu.pinned_empty((2, -1)), ValueError, "-1"),
+        (lambda: cu.pinned_empty("12"), TypeError, "str"),
+        (lambda: cu.pinned_empty(2.5), TypeError, "float"),
+        (lambda: cu.pinned_empty(3, object), TypeError, "Python objects"),
+        (lambda: cu.pinned_empty(3, [("a", object)]), TypeError, "Python objects"),
+        (lambda: cu.pinned_empty(3, "no such type"), TypeError, "no such type"),
+        (lambda: cu.pinned_empty(3, float, "X"), ValueError, "'X'"),
+        (lambda: cu.pinned_empty((1 << 40, 1 << 40)), ValueError, "address space"),
+        (lambda: cu.pinned_full(3, "word", float), ValueError, "word"),
+        (lambda: cu.is_pinned(12), TypeError, "int"),
+        (lambda: cu.is_pinned([1, 2]), TypeError, "list"),
+    ]:
+        with pytest.raises(error, match=text):
+            call()
+
+
+def test_mapped_memory_has_a_device_address() -> None:
+    array = cu.pinned_empty(1000, np.float32, mapped=True)
+    array[:] = np.arange(1000)
+    address = cu.mapped_pointer(array)
+    assert address > 0
+    assert cu.mapped_pointer(array[10:]) == address + 40
+    with pytest.raises(ValueError, match="no mapped page-locked memory"):
+        cu.mapped_pointer(np.zeros(1000))
+
+
+def test_write_combined_memory_is_right_and_holds_its_context() -> None:
+    array = cu.pinned_empty((64, 64), np.int32, write_combined=True)
+    array[:] = 5
+    assert cu.is_pinned(array)
+    there = cu.to_device(array)
+    assert (there.to_numpy() == 5).all()
+    context = cu.current_context()
+    assert context is not None
+    with pytest.raises(cu.InvalidContextError, match="write-combined"):
+        context.device.reset_primary_context()
+    kinds = [entry.kind for entry in cu.live_allocations()]
+    assert "write-combined host memory" in kinds
+    del array
+
+
+def test_the_bytes_outlive_the_context_that_locked_them() -> None:
+    cu.trim_host_memory()
+    with cu.Context(0) as context:
+        array = cu.pinned_empty(3 << 20, np.uint8)
+        array[:] = 77
+        assert cu.is_pinned(array)
+    context.close()
+    assert not cu.is_pinned(array), "the registration went with the context"
+    assert (array == 77).all(), "the bytes did not"
+    there = cu.to_device(array)
+    assert (there.to_numpy() == 77).all()
+    fresh = cu.pinned_empty(3 << 20, np.uint8)
+    assert cu.is_pinned(fresh)
+    assert (array == 77).all()
+
+
+def test_is_pinned_needs_no_context_and_agrees_with_the_truth() -> None:
+    assert not cu.is_pinned(np.zeros(10))
+    assert not cu.is_pinned(b"some bytes")
+    assert not cu.is_pinned(memoryview(bytearray(100)))
+    array = cu.pinned_zeros(100, np.uint8)
+    assert cu.is_pinned(array[10:20])
+    assert cu.is_pinned(memoryview(array))
+    assert cu.is_pinned(array[:0])
+    assert not cu.is_pinned(array.copy())
+
+
+def test_the_owner_says_what_it_is() -> None:
+    owner = owner_of(cu.pinned_empty(10))
+    assert owner.nbytes == 80
+    assert "page-locked memory: 80 bytes" in repr(owner)

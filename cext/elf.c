@@ -24,6 +24,7 @@ enum {
     MAX_NAME = 4096,        /* bytes of a SONAME, a needed name, a version */
     MAX_PATHS = 1 << 18,    /* bytes of an RPATH */
     MAX_NOTES = 1 << 16,    /* bytes of a PT_NOTE that are looked at */
+    MAX_ABI = 8,            /* glibc 2.36 knows 4, and gains one in years */
 };
 static const uint64_t MAX_HELD = 512u << 20; /* bytes of blocks a file may hold */
 
@@ -442,19 +443,14 @@ static int check_identity(struct elf_file *file, const struct header *header)
     if (memcmp(ident, "\177ELF", 4) != 0) {
         return refused(file, "invalid ELF header");
     }
-    if (ident[4] == 1 || ident[4] == 2) {
-        file->elf_class = ident[4] == 1 ? 32 : 64;
-    }
+    file->elf_class = ident[4] == 2 ? 64 : 32; /* as ld.so has it: what is not 64 is 32 */
     file->big_endian = ident[5] == 2;
     file->machine = header->machine;
     if (file->big_endian) {
         file->machine = (uint16_t)(header->machine >> 8 | header->machine << 8);
     }
     if (ident[4] != 2) {
-        if (ident[4] != 1) {
-            return elf_damaged(file, "ELF class %d", ident[4]);
-        }
-        elf_damaged(file, "a 32-bit ELF file");
+        elf_damaged(file, "ELF class %d, where 1 is 32-bit and 2 is 64-bit", ident[4]);
         file->fault.foreign = true;
         return -EBADMSG;
     }
@@ -469,7 +465,7 @@ static int check_identity(struct elf_file *file, const struct header *header)
     if (ident[7] != 0 && ident[7] != 3) {
         return refused(file, "ELF file OS ABI invalid");
     }
-    if (ident[8] != 0 && ident[7] != 3) {
+    if (ident[8] != 0 && (ident[7] != 3 || ident[8] > MAX_ABI)) {
         return refused(file, "ELF file ABI version invalid");
     }
     if (memcmp(ident + 9, padding, sizeof(padding)) != 0) {

@@ -67,7 +67,7 @@ struct elf_file {
     int64_t modified_s, modified_ns;
     struct elf_fault fault;
 
-    int elf_class; /* 32 or 64; 0: unknown */
+    int elf_class; /* 32 or 64; 0: no ELF header */
     bool big_endian;
     uint16_t machine, type;
     struct elf_segment *segments; /* owned */

@@ -220,7 +220,8 @@ static PyObject *make_error(const struct elf_state *state, const struct elf_file
         put(fields, "loader_text", text(fault->loader_text)) == 0 &&
         put(fields, "errno",
             fault->error == EBADMSG ? Py_NewRef(Py_None) : PyLong_FromLong(fault->error)) == 0 &&
-        put(fields, "machine", PyLong_FromLong(file->machine)) == 0;
+        put(fields, "machine",
+            file->elf_class == 0 ? Py_NewRef(Py_None) : PyLong_FromLong(file->machine)) == 0;
     if (complete && fault->foreign) {
         complete = put(fields, "elf_class", PyLong_FromLong(file->elf_class)) == 0 &&
                    put(fields, "byte_order", text(file->big_endian ? "big" : "little")) == 0;
@@ -392,6 +393,7 @@ static PyObject *exports_of(struct elf_object *self, const char *name)
 static PyObject *file_find(struct elf_object *self, PyObject *name)
 {
     PyObject *bytes, *made;
+    char *text_bytes;
     if (!PyUnicode_Check(name)) {
         return PyErr_Format(PyExc_TypeError, "a symbol name must be str");
     }
@@ -399,7 +401,8 @@ static PyObject *file_find(struct elf_object *self, PyObject *name)
     if (bytes == NULL) {
         return NULL;
     }
-    made = exports_of(self, PyBytes_AS_STRING(bytes));
+    made = PyBytes_AsStringAndSize(bytes, &text_bytes, NULL) == 0 ? exports_of(self, text_bytes)
+                                                                  : NULL; /* a NUL inside */
     Py_DECREF(bytes);
     return made;
 }

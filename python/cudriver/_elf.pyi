@@ -14,13 +14,14 @@ class ElfError(Exception):
     reason: str
     loader_text: str | None
     errno: int | None  # of a failed system call; None for damage
-    machine: int  # e_machine, 0 where not known
+    machine: int | None  # e_machine; None: no ELF header
 
 class ForeignElfError(ElfError):
     """A sound ELF header of a class or byte order that this reader leaves alone."""
 
     elf_class: int  # 32 or 64
     byte_order: Literal["little", "big"]
+    machine: int
 
 class VersionNeed(NamedTuple):
     """One entry of DT_VERNEED."""

@@ -37,6 +37,7 @@ DF_1_NODEFLIB = 0x800
 DF_1_PIE = 0x8000000
 ET_EXEC = 2
 
+_BEFORE_MACHINE = "ELF file version does not match current one"
 CANNOT_OPEN = "cannot open shared object file"
 
 
@@ -540,14 +541,17 @@ class Loader:
         """What the loader makes of an existing file: "found", or why not and its fatal words."""
         try:
             elf = self.open(path)
-        except _elf.ForeignElfError as error:
-            if error.elf_class == 32:
-                return "other class", None
-            return "rejected", f"{path}: {error.loader_text}"
         except _elf.ElfError as error:
             if error.errno is not None:
                 return "unreadable", None
-            if error.machine not in (0, self.machine):
+            machine = error.machine
+            if isinstance(error, _elf.ForeignElfError):
+                if error.elf_class == 32:
+                    return "other class", None
+                # ld.so reads the machine as if the byte order were its own.
+                machine = int.from_bytes(error.machine.to_bytes(2, "big"), "little")
+            early = machine is None or error.loader_text == _BEFORE_MACHINE
+            if not early and machine != self.machine:
                 return "other machine", None
             return "rejected", f"{path}: {error.loader_text or error.reason}"
         if elf.machine != self.machine:

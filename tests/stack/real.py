@@ -163,6 +163,11 @@ def rules(report, *severities: str) -> set[str]:
     return {finding.rule for finding in report.findings if finding.severity in wanted}
 
 
+def rules_of_environment(report) -> set[str]:
+    """Errors and warnings but for those about the machine: its driver, its toolkits, its GPUs."""
+    return {rule for rule in rules(report) if rule.startswith(("CU3", "CU4"))}
+
+
 def finding(report, rule: str):
     """The first finding of a rule; fails where it did not fire."""
     found = [f for f in report.findings if f.rule == rule]

@@ -270,22 +270,27 @@ def wrap(text: str, width: int) -> list[str]:
 def wrap_command(command: str, width: int) -> list[str]:
     """A shell command in lines that can be pasted as they stand."""
     words = _shell_words(clean(command))
+    remark: list[str] = []
+    if "#" in words:  # a remark must not be carried on with a backslash
+        at = words.index("#")
+        remark = ["# " + line for line in wrap(" ".join(words[at + 1 :]), width - 2)]
+        words = words[:at]
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word) <= width - 2:
             lines[-1] += " " + word
         else:
             lines.append(word if not lines else "  " + word)
-    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+    return remark + [f"{line} \\" for line in lines[:-1]] + lines[-1:]
 
 
 def _shell_words(command: str) -> list[str]:
-    """Split at blanks outside quotes, the quotes kept."""
+    """Split at blanks outside quotes, the quotes kept. Quotes mean nothing after a #."""
     words, quote = [""], ""
     for character in command:
         if quote:
             quote = "" if character == quote else quote
-        elif character in "'\"":
+        elif character in "'\"" and "#" not in words:
             quote = character
         elif character == " ":
             if words[-1]:

@@ -97,7 +97,11 @@ class Resolver:
         from cudriver.stack.preload import import_torch
 
         process = self._process()
-        for load in import_torch(process, framework.path, self.env.site_packages):
+        loads = import_torch(process, framework.path, self.env.site_packages)
+        loaded = {load.name for load in loads if load.error is None}
+        for load in loads:
+            if load.error is not None and load.name in loaded:
+                continue  # torch went on with its preloads and then tried again
             self._take(load, framework, "preload" if "nvidia" in load.name else "needed")
         mapped = {os.path.normpath(each.path) for each in process.objects}
         for path in framework.libraries:
@@ -188,6 +192,8 @@ class Resolver:
             self._fault(fault, framework, optional)
 
     def _fault(self, fault: Fault, framework: Framework, optional: bool) -> None:
+        if optional and fault.kind == "not found":
+            return  # the resolution says it
         found = LoadFault(
             kind=fault.kind,
             library=fault.library,

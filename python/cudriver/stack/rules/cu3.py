@@ -26,7 +26,7 @@ from cudriver.stack.versions import cut, minor
 DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libcuda.so", "libnvcuvid.so.1", "libnvidia-encode.so.1")
 CORE = ("torch", "torchvision", "torchaudio", "tensorflow")
 # Libraries and modules that a package does without.
-SPARE = re.compile(r"providers_tensorrt|nvshmem|cutensornet|providers_(?:openvino|rocm|migraphx)|_mpi|gds")
+SPARE = re.compile(r"providers_tensorrt|cutensornet|providers_(?:openvino|rocm|migraphx)|_mpi|gds")
 FAMILIES = ("cublas", "cufft", "cusolver", "npp")
 
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 enum {
-    MAX_SYMBOL_NAME = 1 << 20,  /* bytes; long template names pass 64 KiB */
-    MAX_SYMBOLS = 1 << 27,      /* in one table */
-    RELOCATIONS_AT_ONCE = 2730, /* 64 KiB */
+    MAX_SYMBOL_NAME = 1 << 20, /* bytes; long template names pass 64 KiB */
+    MAX_SYMBOLS = 1 << 24,     /* in one table */
+    ENTRIES_AT_ONCE = 2730,    /* 64 KiB of symbols or relocations */
 };
 static const uint64_t MAX_RELOCATIONS = 1u << 26;
 static const uint64_t MAX_NAME_BYTES = 256u << 20; /* of all names in one answer */
@@ -364,35 +364,54 @@ int elf_defines(struct elf_file *file, const struct elf_wanted *wanted, uint64_t
 
 /* ---- references ---- */
 
-/* A set of symbol numbers. */
-struct seen {
+/* Which symbols are undefined and have not been met yet, for those below `count`. */
+struct pending {
     uint8_t *bits;
-    uint64_t bytes;
+    uint64_t count, room; /* in symbols; a multiple of 8 */
 };
 
-/* 1 where the number is new, 0 where it is known, -errno. */
-static int seen_add(struct elf_file *file, struct seen *seen, uint64_t number)
+/* Extends the set to all symbols up to `number`: the table says nowhere how long it is. */
+static int pending_extend(struct elf_file *file, struct pending *pending, uint64_t number)
 {
-    uint64_t byte = number / 8;
-    uint8_t bit = (uint8_t)(1u << (number & 7));
-    if (number >= MAX_SYMBOLS) {
+    uint64_t total = file->symbols.present
+                         ? (file->symbols.end - file->symbols.offset) / sizeof(struct symbol)
+                         : 0;
+    struct symbol *buffer;
+    int status = 0;
+    if (number >= total || number >= MAX_SYMBOLS) {
         return elf_damaged(file, "a relocation names symbol %llu", (unsigned long long)number);
     }
-    if (byte >= seen->bytes) {
-        uint64_t bytes = byte + byte / 2 + 64;
-        uint8_t *grown = realloc(seen->bits, bytes);
+    if (number >= pending->room) {
+        uint64_t room = (number + number / 2 + ENTRIES_AT_ONCE + 7) / 8 * 8;
+        uint8_t *grown = realloc(pending->bits, room / 8);
         if (grown == NULL) {
             return elf_no_memory(file);
         }
-        memset(grown + seen->bytes, 0, bytes - seen->bytes);
-        seen->bits = grown;
-        seen->bytes = bytes;
+        memset(grown + pending->room / 8, 0, (room - pending->room) / 8);
+        pending->bits = grown;
+        pending->room = room;
     }
-    if ((seen->bits[byte] & bit) != 0) {
-        return 0;
+    buffer = malloc(ENTRIES_AT_ONCE * sizeof(*buffer));
+    if (buffer == NULL) {
+        return elf_no_memory(file);
     }
-    seen->bits[byte] |= bit;
-    return 1;
+    /* A whole bufferful at a time, as far as there is room. */
+    total = total < pending->room ? total : pending->room;
+    while (status == 0 && pending->count <= number) {
+        uint64_t left = total - pending->count;
+        size_t batch = left < ENTRIES_AT_ONCE ? (size_t)left : ENTRIES_AT_ONCE;
+        status = elf_stream(file, file->symbols.offset + pending->count * sizeof(*buffer), buffer,
+                            batch * sizeof(*buffer));
+        for (size_t i = 0; status == 0 && i < batch; i++) {
+            uint64_t at = pending->count + i;
+            if (buffer[i].section == SHN_UNDEF) {
+                pending->bits[at / 8] |= (uint8_t)(1u << (at & 7));
+            }
+        }
+        pending->count += batch;
+    }
+    free(buffer);
+    return status;
 }
 
 /* Makes room for one more item. 0 or -ENOMEM. */
@@ -410,7 +429,7 @@ static int make_room(void **items, size_t *room, size_t count, size_t item)
     return 0;
 }
 
-/* Adds the symbol to the list where it is undefined and other objects may define it. */
+/* Adds an undefined symbol to the list where other objects may define it. */
 static int add_reference(struct elf_file *file, uint64_t number, bool lazy,
                          struct elf_references *out)
 {
@@ -425,8 +444,7 @@ static int add_reference(struct elf_file *file, uint64_t number, bool lazy,
     }
     visibility = symbol.other & 3u;
     binding = symbol.info >> 4;
-    if (symbol.section != SHN_UNDEF || binding == STB_LOCAL || visibility == STV_INTERNAL ||
-        visibility == STV_HIDDEN) {
+    if (binding == STB_LOCAL || visibility == STV_INTERNAL || visibility == STV_HIDDEN) {
         return 0;
     }
     status = read_version(file, number, &version_number, &version);
@@ -470,7 +488,7 @@ static bool binds_nothing(uint16_t machine, uint32_t type)
 
 /* Walks one run of relocations, [offset, end). */
 static int scan_relocations(struct elf_file *file, uint64_t offset, uint64_t end, bool lazy,
-                            struct seen *seen, struct elf_references *out)
+                            struct pending *pending, struct elf_references *out)
 {
     struct relocation *buffer;
     uint64_t left = (end - offset) / sizeof(*buffer);
@@ -478,20 +496,24 @@ static int scan_relocations(struct elf_file *file, uint64_t offset, uint64_t end
     if (left > MAX_RELOCATIONS) {
         return elf_damaged(file, "%llu relocations", (unsigned long long)left);
     }
-    buffer = malloc(RELOCATIONS_AT_ONCE * sizeof(*buffer));
+    buffer = malloc(ENTRIES_AT_ONCE * sizeof(*buffer));
     if (buffer == NULL) {
         return elf_no_memory(file);
     }
     while (status == 0 && left > 0) {
-        size_t count = left < RELOCATIONS_AT_ONCE ? (size_t)left : RELOCATIONS_AT_ONCE;
+        size_t count = left < ENTRIES_AT_ONCE ? (size_t)left : ENTRIES_AT_ONCE;
         status = elf_stream(file, offset, buffer, count * sizeof(*buffer));
         for (size_t i = 0; status == 0 && i < count; i++) {
             uint64_t number = buffer[i].info >> 32;
-            if (number == 0 || binds_nothing(file->machine, (uint32_t)buffer[i].info)) {
+            if (number == 0) {
                 continue;
             }
-            status = seen_add(file, seen, number);
-            if (status == 1) {
+            if (number >= pending->count) {
+                status = pending_extend(file, pending, number);
+            }
+            if (status == 0 && (pending->bits[number / 8] >> (number & 7) & 1) != 0 &&
+                !binds_nothing(file->machine, (uint32_t)buffer[i].info)) {
+                pending->bits[number / 8] &= (uint8_t)~(1u << (number & 7));
                 status = add_reference(file, number, lazy, out);
             }
         }
@@ -504,7 +526,7 @@ static int scan_relocations(struct elf_file *file, uint64_t offset, uint64_t end
 
 int elf_list_references(struct elf_file *file, struct elf_references *out)
 {
-    struct seen seen = {0};
+    struct pending pending = {0};
     uint64_t start = file->rela.offset, end = file->rela.end;
     int status = elf_prepare(file);
     if (status == 0 && file->rela.present) {
@@ -517,13 +539,13 @@ int elf_list_references(struct elf_file *file, struct elf_references *out)
             relative = (end - start) / sizeof(struct relocation);
         }
         start += relative * sizeof(struct relocation);
-        status = scan_relocations(file, start, end, false, &seen, out);
+        status = scan_relocations(file, start, end, false, &pending, out);
     }
     if (status == 0 && file->plt_rela.present) {
         status =
-            scan_relocations(file, file->plt_rela.offset, file->plt_rela.end, true, &seen, out);
+            scan_relocations(file, file->plt_rela.offset, file->plt_rela.end, true, &pending, out);
     }
-    free(seen.bits);
+    free(pending.bits);
     return status;
 }
 

@@ -65,7 +65,7 @@ def _load(name: str) -> Command | None:
 
     target = COMMANDS[name][0]
     try:
-        module: Command = import_module(target)  # type: ignore[assignment]
+        module: Command = import_module(target)
     except ModuleNotFoundError as error:
         if error.name != target:
             raise
@@ -88,7 +88,7 @@ def _help(topic: list[str]) -> int:
     print("usage: cudriver COMMAND [OPTIONS]\n")
     for name, text in commands.items():
         print(f"  {name:<{width}}  {text}")
-    print("\ncudriver COMMAND --help lists a command's options; cudriver --version prints the version.")
+    print("\ncudriver COMMAND --help lists a command's options, cudriver --version the version.")
     return 0
 
 

@@ -27,14 +27,14 @@ exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+    from argparse import ArgumentParser
 
     result = ArgumentParser(
         prog="cudriver check",
-        description="What CUDA an environment really uses, whether it fits together, what mends it. "
-        "Nothing is run or changed in it.",
+        description="What CUDA an environment really uses, whether it fits together, and what "
+        "mends it. Nothing is run or changed in it.",
         epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=terminal.formatter(raw=True),  # type: ignore[arg-type]
     )
     add = result.add_argument
     add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from argparse import HelpFormatter
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from typing import TextIO, TypeVar
 
     from cudriver.stack.report_text import Style
@@ -88,16 +89,32 @@ def progress(items: list[T], label: str) -> Iterable[T]:
         yield item
 
 
-@contextmanager
-def busy(label: str) -> Iterator[None]:
-    """Shows on a terminal's stderr that one long step is under way."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
+class busy:
+    """Shows on a terminal's stderr that one long step is under way, as a context manager."""
 
-    with Console(stderr=True).status(label):
-        yield
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.status: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self.status = Console(stderr=True).status(self.label)
+            self.status.__enter__()
+
+    def __exit__(self, *failure: object) -> None:
+        if self.status is not None:
+            self.status.__exit__(*failure)  # type: ignore[arg-type]
+
+
+def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
+    """A help formatter that knows its width: argparse would import shutil to ask, on every run."""
+    from argparse import HelpFormatter, RawDescriptionHelpFormatter
+
+    kind = RawDescriptionHelpFormatter if raw else HelpFormatter
+    columns = width(sys.stdout) - 2
+    return lambda prog: kind(prog, width=columns)
 
 
 def complain(text: str) -> None:

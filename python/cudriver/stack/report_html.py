@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN
 from cudriver.stack.report_text import RANK, components, is_command, short_path
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -179,10 +179,11 @@ def _libraries(libraries: Iterable[Library], facts: Facts) -> str:
         )
     if not rows:
         return ""
-    head = "".join(f"<th>{name}</th>" for name in ("library", "version", "file", "found by", "shadows"))
+    columns = ("library", "version", "file", "found by", "shadows")
+    head = "".join(f"<th>{name}</th>" for name in columns)
     return (
-        f"<details><summary>{len(rows)} CUDA libraries</summary><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></details>"
+        f"<details><summary>{len(rows)} CUDA libraries</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
     )
 
 
@@ -197,12 +198,19 @@ def _observation(report: Report) -> str:
         for row in observation.rows
     )
     return (
-        f"<h2>Observed</h2><p>{_text(observation.summary())}</p><table><thead><tr><th></th><th></th>"
+        f"<h2>Observed</h2><p>{_text(observation.summary())}</p>"
+        "<table><thead><tr><th></th><th></th>"
         f"<th>predicted</th><th>observed</th></tr></thead><tbody>{rows}</tbody></table>"
     )
 
 
 def _text(value: str) -> str:
-    """Escaped; characters that no XML or UTF-8 text may hold are shown as their code."""
-    clean = "".join(c if c in "\t\n" or ord(c) >= 32 and not 0xD800 <= ord(c) < 0xE000 else f"\\x{ord(c):02x}" for c in value)
-    return escape(clean, quote=True)
+    """Escaped; characters that a page may not hold are shown as their code."""
+    return escape("".join(map(_shown, value)), quote=True)
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if (code < 32 and character not in "\t\n") or 0xD800 <= code < 0xE000:
+        return f"\\x{code:02x}"
+    return character

@@ -5,10 +5,9 @@ Nothing is wider than `Style.width` except a path that is. Quiet when all is wel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -118,7 +117,7 @@ def driver_line(facts: Facts) -> str:
         name = f"{device.name or 'GPU'}{capability}{'' if device.visible else ', hidden'}"
         names[name] = names.get(name, 0) + 1
     if names:
-        gpus = "; ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())
+        gpus = "; ".join(f"{n} x {name}" if n > 1 else name for name, n in names.items())
         text += f"; {gpus}"
     return text
 
@@ -175,7 +174,7 @@ def libraries_line(facts: Facts) -> str:
     elif len(outside) == len(libraries):
         text = f"{len(libraries)}, all from the system"
     else:
-        text = f"{len(libraries)}, of them from the system: {_some(l.soname for l in outside)}"
+        text = f"{len(libraries)}, of them from the system: {_some(lib.soname for lib in outside)}"
     if missing:
         text += f"; not found: {_some(sorted(missing))}"
     unused = []
@@ -205,7 +204,8 @@ def verdict_line(report: Report, style: Style) -> str:
     rules = list(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
     more = f"; cudriver explain {rules[0]}" if rules else ""
     if verdict == UNKNOWN:
-        return style.paint("could not tell", "yellow", "bold") + (f" ({counts})" if counts else "") + more
+        told = f" ({counts})" if counts else ""
+        return style.paint("could not tell", "yellow", "bold") + told + more
     return style.paint("mismatch", "red", "bold") + (f": {counts}" if counts else "") + more
 
 
@@ -213,13 +213,15 @@ def one_line(report: Report, style: Style) -> str:
     """An environment in a line, for --all."""
     facts = report.facts
     frameworks = ", ".join(
-        f"{f.name} {f.version}" + (f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
+        f"{f.name} {f.version}"
+        + (f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
         for f in facts.frameworks
     )
     rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
     severity = {CONSISTENT: "ok", UNKNOWN: WARNING}.get(report.verdict, ERROR)
     text = clean(f"{report.prefix}  {frameworks or 'no framework that uses CUDA'}")
-    return f"{style.mark(severity)} {text}" + (f"  {style.paint(rules, 'red')}" if rules else "")
+    line = f"{style.mark(severity)} {text}"
+    return f"{line}  {style.paint(rules, SEVERITY_COLOUR.get(severity, 'dim'))}" if rules else line
 
 
 def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:

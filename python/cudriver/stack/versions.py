@@ -63,6 +63,7 @@ def _quickly(version: str, specifier: str) -> bool | None:
     number = plain(_LOCAL.sub("", version))
     if number is None:
         return None
+    answer = True
     for clause in specifier.split(","):
         match = _CLAUSE.match(clause)
         wanted = plain(match[2]) if match else None
@@ -73,9 +74,8 @@ def _quickly(version: str, specifier: str) -> bool | None:
             return None
         if operator == "~=" and len(wanted) < 2:
             return None
-        if not _holds(number, operator, wanted, wildcard):
-            return False
-    return True
+        answer = answer and _holds(number, operator, wanted, wildcard)
+    return answer
 
 
 def _holds(

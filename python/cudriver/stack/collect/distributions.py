@@ -19,7 +19,7 @@ CONDA_HEAD = 64 << 10
 _INFO = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)(?:-py[\d.]+)?\Z")
 _REQUIRES = re.compile(
     r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
-    r"(?:\[(?P<extras>[^\]]*)\])?\s*(?:\(\s*(?P<bracketed>[^)]*)\)|(?P<specifier>[^;@]*))"
+    r"(?:\[(?P<extras>[^\]]*)\])?\s*(?P<specifier>[^;@]*)"
     r"(?:;\s*(?P<marker>.*))?\Z"
 )
 _CONDA_NAME = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<build>[^-]+)\.json\Z")
@@ -168,7 +168,7 @@ def _require(
     dist.requires.append(
         Requirement(
             name=normal(match["name"]),
-            specifier=(match["bracketed"] or match["specifier"] or "").strip(),
+            specifier=match["specifier"].strip().removeprefix("(").removesuffix(")").strip(),
             evidence=Evidence(file, number, text.strip()),
             extras=extras,
             extra=extra,

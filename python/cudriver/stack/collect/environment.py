@@ -97,7 +97,7 @@ def _python(
     for name in root.names(f"{prefix}/conda-meta"):
         conda = re.match(r"python-(\d+\.\d+\.\d+)", name)
         if conda:
-            return conda[1], "t" if "cp" in name and "t" in name.rpartition("_")[2] else ""
+            return conda[1], "t" if re.search(r"_cp\d+t\.json\Z", name) else ""
     if executable:
         target = os.path.basename(root.resolve(executable))
         named = re.fullmatch(r"python(\d+\.\d+)(t?)", target)

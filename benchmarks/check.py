@@ -32,9 +32,7 @@ MODULES = {"torch.utils.collect_env": "torch", "cupy.show_config": "cupy", "numb
 def spent(command: list[str]) -> float:
     """Milliseconds from start to exit. What it prints is read and thrown away."""
     started = time.perf_counter()
-    subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-    )
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return (time.perf_counter() - started) * 1e3
 
 

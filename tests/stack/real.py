@@ -139,6 +139,8 @@ def import_error(prefix: Path, module: str = "torch", **variables: str) -> str |
     done = run(prefix / "bin" / "python", "-c", f"import {module}", **variables)
     if done.returncode == 0:
         return None
+    if done.returncode < 0:
+        return f"killed by signal {-done.returncode}"
     return done.stderr.strip().splitlines()[-1]
 
 

@@ -219,12 +219,16 @@ def test_colour_only_on_a_terminal(cpu_torch):
 
 def test_terminal_width_is_respected(cpu_torch):
     text = on_terminal("check", "--root", str(cpu_torch), "/envs/plain", COLUMNS="60", NO_COLOR="1")
-    assert [line for line in text.splitlines() if len(line) > 60 and str(cpu_torch) not in line] == []
+    assert [
+        line for line in text.splitlines() if len(line) > 60 and str(cpu_torch) not in line
+    ] == []
 
 
 def test_a_plain_locale_gets_plain_signs(cpu_torch):
     words = ["check", "--root", str(cpu_torch), "/envs/plain"]
-    done = run(*words, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    done = run(
+        *words, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii"
+    )
     assert done.stdout.isascii()
     assert "driver" in done.stdout
     assert done.stderr == ""
@@ -241,7 +245,9 @@ def test_select_and_ignore(cpu_torch):
 
 
 def test_a_closed_pipe_is_no_traceback(cpu_torch):
-    command = f"{sys.executable} -m cudriver check --root {cpu_torch} /envs/plain --json | head -c 1"
+    command = (
+        f"{sys.executable} -m cudriver check --root {cpu_torch} /envs/plain --json | head -c 1"
+    )
     done = subprocess.run(
         ["sh", "-c", command], env={**os.environ, "PYTHONPATH": SOURCES},
         capture_output=True, text=True, check=False,
@@ -252,7 +258,9 @@ def test_a_closed_pipe_is_no_traceback(cpu_torch):
 
 def test_assumed_machine(cpu_torch):
     words = ["check", "--root", str(cpu_torch), "/envs/plain", "--json"]
-    done = run(*words, "--assume-driver", "535.104.05", "--assume-gpu", "9.0", "--assume-gpu", "7.5")
+    done = run(
+        *words, "--assume-driver", "535.104.05", "--assume-gpu", "9.0", "--assume-gpu", "7.5"
+    )
     driver = json.loads(done.stdout)["driver"]
     assert driver["release"] == "535.104.05"
     assert driver["cuda"] == "12.2"

@@ -86,7 +86,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """"consistent", "mismatch" or "unknown" (could not tell)."""
+        """ "consistent", "mismatch" or "unknown" (could not tell)."""
         from cudriver.stack.rules import verdict
 
         if self.strict and any(f.severity in (ERROR, WARNING) for f in self.findings):

@@ -172,7 +172,8 @@ def _libraries(libraries: Iterable[Library], facts: Facts) -> str:
             for other in library.shadowed
         )
         rows.append(
-            f"<tr><th>{_text(library.soname)}</th><td class='whole'>{_text(library.version or '')}</td>"
+            f"<tr><th>{_text(library.soname)}</th>"
+            f'<td class="whole">{_text(library.version or "")}</td>'
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
             f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>'
             f"<td>{_text(library.found_by)}</td><td>{shadowed}</td></tr>"

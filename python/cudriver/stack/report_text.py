@@ -234,7 +234,9 @@ def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:
     for row in observation.rows:
         if row.agrees and not verbose:
             continue
-        lines.append(f"  {clean(row.name)}: {'same' if row.agrees else style.paint('differs', 'red')}")
+        lines.append(
+            f"  {clean(row.name)}: {'same' if row.agrees else style.paint('differs', 'red')}"
+        )
         lines.append(f"    predicted  {clean(row.predicted or '-')}")
         lines.append(f"    observed   {clean(row.observed or '-')}")
     return lines

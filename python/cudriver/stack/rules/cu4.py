@@ -84,8 +84,7 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
     if framework.name == "torch":
         if tool in ("conda", "mamba", "micromamba", "pixi"):
             return [fix.install(env, "pytorch-gpu", by=tool)]
-        choices = fix.variants(framework.version)
-        cuda = fix.torch_for_driver(facts) or (choices[-1] if choices else None)
+        cuda = fix.torch_for_driver(facts) or fix.usual_variant(framework.version)
         return [fix.torch_from(facts, cuda)] if cuda else []
     cuda = str(min(major(facts.driver.cuda) or 12, 13))
     wanted = {"tensorflow": "tensorflow[and-cuda]", "jax": f"jax[cuda{cuda}]", "onnxruntime": "onnxruntime-gpu"}

@@ -113,6 +113,16 @@ def variants(torch: str) -> list[str]:
     return []
 
 
+def usual_variant(torch: str) -> str | None:
+    """The CUDA of PyPI's own wheels of a PyTorch release, else the newest variant."""
+    wanted = cut(torch, 2)
+    for row in table("pytorch")["releases"]:
+        if row["torch"] == wanted and row["default"]:
+            default: str = row["default"]
+            return default
+    return (variants(torch) or [None])[-1]
+
+
 def torch_from(facts: Facts, cuda: str) -> str:
     """The command that puts the same PyTorch, built for another CUDA, in place of this one."""
     env = facts.environment
@@ -129,13 +139,15 @@ def torch_from(facts: Facts, cuda: str) -> str:
 
 
 def torch_for_driver(facts: Facts) -> str | None:
-    """The newest variant of this PyTorch that the driver runs; None where there is none."""
+    """The variant of this PyTorch that suits the driver best: the newest that is not newer than its
+    CUDA, else the oldest of its major; None where there is none.
+    """
     torch, offered = facts.framework("torch"), facts.driver.cuda
     if torch is None or offered is None:
         return None
     fitting = [v for v in variants(torch.version) if (major(v) or 0) <= (major(offered) or 0)]
     below = [v for v in fitting if compare(v, offered) <= 0]
-    return (below or fitting or [None])[-1]
+    return below[-1] if below else fitting[0] if fitting else None
 
 
 def driver_package(cuda: str | None, branch: int | None = None) -> str:

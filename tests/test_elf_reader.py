@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from elfkit import compile_c
 
 from cudriver import _elf
 from cudriver.stack.loader import Loader
+from elfkit import compile_c
 
 elftools = pytest.importorskip("elftools.elf.elffile")
 
@@ -214,7 +214,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         ({18: 1}, "cannot open shared object file: No such file or directory"),
         ({18: 1, 7: 9}, "cannot open shared object file: No such file or directory"),
         ({18: 1, 5: 2}, "cannot open shared object file: No such file or directory"),
-        ({18: 0, 19: 62, 5: 2, 20: 0, 23: 1}, "cannot open shared object file: No such file or directory"),
+        (
+            {18: 0, 19: 62, 5: 2, 20: 0, 23: 1},
+            "cannot open shared object file: No such file or directory",
+        ),
         ({7: 9, 20: 9}, "ELF file OS ABI invalid"),
         ({18: 1, 20: 9}, "ELF file version does not match current one"),
         ({18: 1, 16: 1}, "cannot open shared object file: No such file or directory"),
@@ -312,7 +315,9 @@ def test_a_sparse_giant_is_cheap(tmp_path: Path) -> None:
 
 
 def test_missing_gives_a_damaged_file_as_a_value(tmp_path: Path) -> None:
-    path = compile_c(tmp_path / "libgood.so", "int puts(const char *); int f(void) { return puts(0); }")
+    path = compile_c(
+        tmp_path / "libgood.so", "int puts(const char *); int f(void) { return puts(0); }"
+    )
     good = _elf.ElfFile(str(path))
     bad_path = compile_c(tmp_path / "libbad.so", "int g;")
     bad = _elf.ElfFile(str(bad_path), shown="/shown/libbad.so")

@@ -9,12 +9,12 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import elfkit
 import pytest
-from elfkit import clean_environment, compile_c, run_host
 
+import elfkit
 from cudriver.stack.loader import Loader
 from cudriver.stack.process import Load, Process
+from elfkit import clean_environment, compile_c, run_host
 
 LAZY = "-Wl,-z,lazy"
 
@@ -52,7 +52,7 @@ PROVIDERS = {
     "v2only-f": ("int f(void) { return 1; }", "V2 { f; }; V1 { none; };", []),
     "base": ("int f(void) { return 1; } int g(void) { return 2; }", "V1 { f; };", []),
     "twice": (
-        'int f1(void) { return 1; } int f2(void) { return 2; } int g(void) { return 3; }'
+        "int f1(void) { return 1; } int f2(void) { return 2; } int g(void) { return 3; }"
         '__asm__(".symver f1,f@V1"); __asm__(".symver f2,f@@V2");',
         "V1 { g; }; V2 { } V1;",
         [],
@@ -89,7 +89,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     for name, (source, versions, flags) in PROVIDERS.items():
         provider = compile_c(
-            folder / name / "libprov.so", source, "-Wl,-soname,libprov.so", *flags, versions=versions
+            folder / name / "libprov.so",
+            source,
+            "-Wl,-soname,libprov.so",
+            *flags,
+            versions=versions,
         )
         for binding in ("lazy", "now"):
             compile_c(
@@ -218,10 +222,11 @@ def test_a_missing_library_comes_before_versions_and_symbols(host: Path, tmp_pat
         str(middle), f"-Wl,-rpath,{tmp_path}",
     )  # fmt: skip
     (load,) = compare(host, [f"NL:{top}"])
-    assert load.error == (
-        "libgone.so.7: cannot open shared object file: No such file or directory"
+    assert load.error == ("libgone.so.7: cannot open shared object file: No such file or directory")
+    assert (load.faults[0].kind, load.faults[0].library) == (
+        "not found",
+        f"{tmp_path}/libmiddle.so",
     )
-    assert (load.faults[0].kind, load.faults[0].library) == ("not found", f"{tmp_path}/libmiddle.so")
     assert load.searches[-1].requested_by == f"{tmp_path}/libmiddle.so"
 
 
@@ -270,7 +275,7 @@ def test_a_caller_s_path_finds_its_parts_but_not_their_needs(tmp_path: Path, fla
     )  # fmt: skip
     source = (
         "#include <dlfcn.h>\n#include <stdio.h>\n"
-        "void go(const char *n) { void *h = dlopen(n, RTLD_NOW); puts(h ? \"ok\" : dlerror()); }"
+        'void go(const char *n) { void *h = dlopen(n, RTLD_NOW); puts(h ? "ok" : dlerror()); }'
     )
     caller = compile_c(tmp_path / "libcaller.so", source, flag, "-Wl,-rpath,$ORIGIN/parts", "-ldl")
     program = compile_c(
@@ -299,28 +304,37 @@ def test_a_caller_s_path_finds_its_parts_but_not_their_needs(tmp_path: Path, fla
 )
 def test_import_error_of_python(tmp_path: Path, source: str, words: str) -> None:
     include = sysconfig.get_paths()["include"]
-    path = compile_c(
-        tmp_path / "made.so", f"#include <Python.h>\n{source}", f"-I{include}", LAZY
-    )
+    path = compile_c(tmp_path / "made.so", f"#include <Python.h>\n{source}", f"-I{include}", LAZY)
     real = subprocess.run(
         [sys.executable, "-c", "import made"],
-        capture_output=True, text=True, cwd=tmp_path, env=clean_environment(PYTHONPATH=str(tmp_path)),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(PYTHONPATH=str(tmp_path)),
+    )
     load = Process(Loader(environ={}), sys.executable).dlopen(str(path))
     assert real.stderr.splitlines()[-1] == f"ImportError: {load.error}"
     assert load.error == f"{path}: undefined symbol: {words}"
+
+
+IMPORTER = """
+import importlib.util, sys
+for path in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location(path.split("/")[-1].split(".")[0], path)
+    try:
+        importlib.util.module_from_spec(spec)
+        print(None)
+    except ImportError as error:
+        print(error)
+"""
 
 
 def test_python_s_own_extensions_are_whole() -> None:
     """What imports here has no fault in the model: no false alarm."""
     paths = sorted(Path(sysconfig.get_config_var("DESTSHARED")).glob("*.so"))
     assert paths
-    works = "import importlib.util as u, sys\nfor p in sys.argv[1:]:\n"
-    works += "    try: u.spec_from_file_location(p.split('/')[-1].split('.')[0], p).loader.create_module("
-    works += "u.spec_from_file_location(p.split('/')[-1].split('.')[0], p)); print('None')\n"
-    works += "    except ImportError as e: print(e)\n"
     real = subprocess.run(
-        [sys.executable, "-c", works, *map(str, paths)],
+        [sys.executable, "-c", IMPORTER, *map(str, paths)],
         capture_output=True, text=True, check=True, env=clean_environment(),
     ).stdout.splitlines()  # fmt: skip
     process = Process(Loader(environ={}), sys.executable)

@@ -52,7 +52,7 @@ def main(target: Path) -> None:
                 "-Wl,--version-script=v.map",
             )  # fmt: skip
             make(f"user-{style}", shared, "u.c", str(versioned), hash_style,
-                 "-Wl,-rpath,$ORIGIN/../lib", "-Wl,--disable-new-dtags", "-Wl,--build-id")  # fmt: skip
+                 "-Wl,-rpath,$ORIGIN/../lib", "-Wl,--disable-new-dtags,--build-id")  # fmt: skip
             make(f"now-{style}", shared, "u.c", str(versioned), str(plain), hash_style,
                  "-Wl,-rpath,/lib:$ORIGIN", "-Wl,-z,now,-z,nodefaultlib")  # fmt: skip
             make(f"program-{style}", gcc, "-pie", "m.c", str(versioned), hash_style)

@@ -155,6 +155,7 @@ class Loader:
         self._defaults: list[tuple[str, str]] | None = None
         self._configured: list[tuple[str, str]] | None = None
         self._real: dict[str, str] = {}
+        self._unreachable: dict[str, int] = {}  # errno, where links run in a circle
 
     # ---- the machine ----
 
@@ -217,7 +218,8 @@ class Loader:
                 return None
         try:
             return self.root.real(path)
-        except OSError:
+        except OSError as error:
+            self._unreachable[path] = error.errno or errno.ENOENT
             return None
 
     def open(self, path: str) -> ElfFile:
@@ -395,9 +397,13 @@ class Loader:
                     for folder, origin in glibc.configured_folders(self.root)
                 ]
             yield CONFIGURATION, "", self._configured
-        lone = asking if asking is not None else main
-        if lone is None or not lone.elf.flags_1 & DF_1_NODEFLIB:
+        if not self._lone(asking, main):
             yield DEFAULT, "", self._default_path()
+
+    def _lone(self, asking: LoadedObject | None, main: LoadedObject | None) -> bool:
+        """Whether the asking object wants no default folders (linked with -z nodefaultlib)."""
+        lone = asking if asking is not None else main
+        return lone is not None and lone.elf.flags_1 & DF_1_NODEFLIB != 0
 
     # ---- lookup ----
 
@@ -417,7 +423,10 @@ class Loader:
             return result
         other_class: int | None = None
         searched = result.searched
+        given_up: tuple[str, str] | None = None
         for hit, place in self._candidates(name, asking, main):
+            if given_up == (place.rule, place.owner):
+                continue
             if hit is None:
                 if result.path is None and result.error is None:
                     searched.append(place)
@@ -434,13 +443,21 @@ class Loader:
             elif error is not None:
                 result.error, result.damage = error, self._damage(hit.path)
             else:
+                # Of what cannot be opened only the absent and the forbidden are passed over;
+                # anything else ends the look at this path.
+                mild = self._open_errno(hit.path) in (errno.ENOENT, errno.EACCES)
+                if outcome == "unreadable" and place.rule != CACHE and not mild:
+                    given_up = place.rule, place.owner
                 continue
             result.rule, result.entry, result.owner = hit.rule, hit.entry, hit.owner
         if result.path is None and result.error is None:
             if other_class is not None:
                 result.error = f"{name}: wrong ELF class: ELFCLASS{other_class}"
             else:
-                result.error = f"{name}: {CANNOT_OPEN}: No such file or directory"
+                result.error = f"{name}: {CANNOT_OPEN}"
+                # Where DF_1_NODEFLIB leaves nothing to try, no errno is there to be told.
+                if any(place.rule != CACHE for place in searched) or not self._lone(asking, main):
+                    result.error += ": No such file or directory"
         return result
 
     def _search_file(self, result: Search, asking: LoadedObject | None) -> None:
@@ -501,7 +518,7 @@ class Loader:
             self.problems.append((source, str(error)))
             self._cache = None
             return
-        if paths and asking is not None and asking.elf.flags_1 & DF_1_NODEFLIB:
+        if paths and self._lone(asking, None):
             paths = [p for p in paths if not p.startswith(tuple(self.settings.folders))]
         if not paths:
             yield None, Place(CACHE, source, source)
@@ -569,6 +586,9 @@ class Loader:
         return known if isinstance(known, _elf.ElfError) else None
 
     def _open_errno(self, path: str) -> int:
+        absolute = self.absolute(path)
+        if absolute in self._unreachable:
+            return self._unreachable[absolute]
         known = self._damage(path)
         return known.errno if known is not None and known.errno else errno.ENOENT
 

@@ -999,12 +999,17 @@ struct elf_file *elf_open(const char *path)
     return file;
 }
 
-void elf_rest(struct elf_file *file)
+void elf_close(struct elf_file *file)
 {
     if (file->fd >= 0) {
         close(file->fd);
         file->fd = -1;
     }
+}
+
+void elf_rest(struct elf_file *file)
+{
+    elf_close(file);
     if (file->held > 0) {
         for (size_t i = 0; i < file->block_count; i++) {
             free(file->blocks[i]);

@@ -148,7 +148,10 @@ struct elf_exports {
 struct elf_file *elf_open(const char *path);
 void elf_free(struct elf_file *file);
 
-/* Closes the descriptor, drops the blocks that were read. Either comes back on demand. */
+/* Closes the descriptor; it comes back on demand. */
+void elf_close(struct elf_file *file);
+
+/* Closes the descriptor and drops the blocks that were read. Both come back on demand. */
 void elf_rest(struct elf_file *file);
 
 /* Notes a fault and returns -EBADMSG. The first fault of a file is the one that stays. */

@@ -536,12 +536,15 @@ static int job_take(const struct elf_state *state, struct job *job, PyObject *pa
     return 0;
 }
 
-/* Closes what a job has open. No GIL needed; the lock is held. */
-static void job_rest(struct job *job)
+/*
+ * Closes what a job has open. What was read stays: the next dlopen looks into the same libraries.
+ * No GIL needed; the lock is held.
+ */
+static void job_close(struct job *job)
 {
-    elf_rest(job->file->file);
+    elf_close(job->file->file);
     for (Py_ssize_t i = 0; i < job->scope_count; i++) {
-        elf_rest(job->files[i]);
+        elf_close(job->files[i]);
     }
 }
 
@@ -592,7 +595,7 @@ static PyObject *missing(PyObject *module, PyObject *argument)
                              &jobs[i].found, &jobs[i].culprit);
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        job_rest(&jobs[i]);
+        job_close(&jobs[i]);
     }
     pthread_mutex_unlock(&state->lock);
     Py_END_ALLOW_THREADS

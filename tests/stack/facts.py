@@ -53,16 +53,22 @@ def torch(version: str = "2.8.0+cu128", cuda: str | None = "12.8", **more: objec
         "cuda_evidence": VERSION_PY,
         "cudnn_built": "9.10.2",
         "cudnn": "9.10.2",
-        "cudnn_evidence": Evidence(f"{SITE}/torch-2.8.0.dist-info/METADATA", 47, "nvidia-cudnn-cu12==9.10.2.21"),
+        "cudnn_evidence": Evidence(
+            f"{SITE}/torch-2.8.0.dist-info/METADATA", 47, "nvidia-cudnn-cu12==9.10.2.21"
+        ),
         "archs": ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"],
-        "archs_evidence": Evidence(f"{SITE}/torch/lib/libtorch_python.so", None, "sm_75 sm_80 sm_90 sm_100 sm_120"),
+        "archs_evidence": Evidence(
+            f"{SITE}/torch/lib/libtorch_python.so", None, "sm_75 sm_80 sm_90 sm_100 sm_120"
+        ),
         "distribution": "torch",
         **more,
     }
     return Framework("torch", version, cuda, **made)  # type: ignore[arg-type]
 
 
-def wheel(name: str, version: str, *requires: str, installer: str = "pip", location: str = SITE) -> Distribution:
+def wheel(
+    name: str, version: str, *requires: str, installer: str = "pip", location: str = SITE
+) -> Distribution:
     """requires: "name==1.2", with "[extra]" before for one that counts with that extra only."""
     path = f"{location}/{name.replace('-', '_')}-{version}.dist-info"
     made = Distribution(name, version, "wheel", path, location, 3, installer=installer)
@@ -83,7 +89,13 @@ def wheel(name: str, version: str, *requires: str, installer: str = "pip", locat
 
 
 def library(soname: str, version: str, family: str, **more: object) -> Library:
-    folder = {"cudnn": "cudnn", "nccl": "nccl", "cublas": "cublas", "nvjitlink": "nvjitlink", "nvrtc": "cuda_nvrtc"}.get(family, family)
+    folder = {
+        "cudnn": "cudnn",
+        "nccl": "nccl",
+        "cublas": "cublas",
+        "nvjitlink": "nvjitlink",
+        "nvrtc": "cuda_nvrtc",
+    }.get(family, family)
     made = {
         "path": f"{SITE}/nvidia/{folder}/lib/{soname}",
         "version": version,
@@ -95,7 +107,9 @@ def library(soname: str, version: str, family: str, **more: object) -> Library:
     return Library(soname, **made)  # type: ignore[arg-type]
 
 
-def toolkit(version: str, *chosen_by: str, path: str | None = None, origin: str = "system", **more: object) -> Toolkit:
+def toolkit(
+    version: str, *chosen_by: str, path: str | None = None, origin: str = "system", **more: object
+) -> Toolkit:
     short = ".".join(version.split(".")[:2])
     path = path or f"/usr/local/cuda-{short}"
     evidence = Evidence(f"{path}/version.json", 4, version)
@@ -112,10 +126,19 @@ def toolkit(version: str, *chosen_by: str, path: str | None = None, origin: str 
 
 
 def nvcc(kit: Toolkit, chosen_by: str = "PATH") -> NvccChoice:
-    return NvccChoice(kit.path, chosen_by, kit.nvcc, True, kit.nvcc_version, Evidence(kit.nvcc or "", None, kit.nvcc_version or ""))
+    return NvccChoice(
+        kit.path,
+        chosen_by,
+        kit.nvcc,
+        True,
+        kit.nvcc_version,
+        Evidence(kit.nvcc or "", None, kit.nvcc_version or ""),
+    )
 
 
-def gpu(index: int = 0, capability: str = "9.0", name: str = "NVIDIA H200", **more: object) -> Device:
+def gpu(
+    index: int = 0, capability: str = "9.0", name: str = "NVIDIA H200", **more: object
+) -> Device:
     return Device(index, name, f"GPU-{index}aaa-bbbb", compute_capability=capability, **more)  # type: ignore[arg-type]
 
 
@@ -146,7 +169,11 @@ def fired(of: Facts, rule: str) -> list[Finding]:
         if finding.severity != "note":
             assert finding.fix, finding
         for command in finding.fix:
-            assert "LD_LIBRARY_PATH" not in command or "unset" in command or "export LD_LIBRARY_PATH=" in command
+            assert (
+                "LD_LIBRARY_PATH" not in command
+                or "unset" in command
+                or "export LD_LIBRARY_PATH=" in command
+            )
     return found
 
 

@@ -50,7 +50,9 @@ class Prefix:
 
     def conda(self) -> Prefix:
         (self.path / "conda-meta").mkdir()
-        (self.path / "conda-meta" / "history").write_text("==> 2026 <==\n# cmd: /opt/conda/bin/conda create\n")
+        (self.path / "conda-meta" / "history").write_text(
+            "==> 2026 <==\n# cmd: /opt/conda/bin/conda create\n"
+        )
         self.conda_package("python", f"{self.python}.7", "h1_cpython")
         self.interpreter()
         return self
@@ -61,12 +63,20 @@ class Prefix:
         if self.root is None:
             target.symlink_to(os.path.realpath(sys.executable))
         else:
-            target.write_bytes(Path(os.path.realpath(sys.executable)).read_bytes()[:64])
-            target.chmod(0o755)
+            compile_c(target, "int main(void) { return 0; }", shared=False)
+            target.with_name("python.c").unlink()
 
     def conda_package(self, name: str, version: str, build: str = "0", **more: object) -> Path:
         file = self.path / "conda-meta" / f"{name}-{version}-{build}.json"
-        record = {"name": name, "version": version, "build": build, "channel": "https://conda.anaconda.org/conda-forge/linux-64", "depends": [], "files": [], **more}
+        record = {
+            "name": name,
+            "version": version,
+            "build": build,
+            "channel": "https://conda.anaconda.org/conda-forge/linux-64",
+            "depends": [],
+            "files": [],
+            **more,
+        }
         file.write_text(json.dumps(record, indent=2))
         return file
 
@@ -79,7 +89,7 @@ class Prefix:
         installer: str = "pip",
         site: Path | None = None,
     ) -> Path:
-        """A wheel as pip would have put it there. files: content, or a file that is there already."""
+        """A wheel as pip would have put it there. files: content, or a file that is there."""
         site = site or self.site
         info = site / f"{re.sub(r'[-.]+', '_', name)}-{version}.dist-info"
         info.mkdir(parents=True)
@@ -108,7 +118,7 @@ class Prefix:
         more: list[str] | tuple[str, ...] = (),
         libraries: bool = False,
     ) -> Path:
-        """PyTorch's package, without its gigabytes. libraries: small ones that the loader can load."""
+        """PyTorch's package without its gigabytes. libraries: small ones that can be loaded."""
         pins = CU12 if pins is None else pins
         package = self.site / "torch"
         (package / "lib").mkdir(parents=True)
@@ -122,7 +132,9 @@ class Prefix:
         files: dict[str, bytes | Path] = {"torch/version.py": package / "version.py"}
         if libraries:
             source = f'const char arch_flags[] = "\\0{archs}\\0"; int torch_python;'
-            compile_c(package / "lib" / "libtorch_python.so", source, "-Wl,-soname,libtorch_python.so")
+            compile_c(
+                package / "lib" / "libtorch_python.so", source, "-Wl,-soname,libtorch_python.so"
+            )
             files["torch/lib/libtorch_python.so"] = package / "lib" / "libtorch_python.so"
         requires = [f"{name}=={pin}; {LINUX}" for name, pin in pins.items()]
         return self.dist("torch", version, ["filelock", *requires, *more], files)
@@ -148,19 +160,25 @@ def toolkit(
     (folder / "lib64").mkdir()
     (folder / "lib64" / f"libcudart.so.{version}.1").write_bytes(b"")
     if json_version:
-        (folder / "version.json").write_text(json.dumps({"cuda": {"name": "CUDA SDK", "version": json_version}}, indent=3))
+        (folder / "version.json").write_text(
+            json.dumps({"cuda": {"name": "CUDA SDK", "version": json_version}}, indent=3)
+        )
     if header:
         crt = folder / "include" / "crt"
         crt.mkdir(parents=True)
-        (folder / "include" / "cuda.h").write_text(f"/* */\n#define CUDA_VERSION {major}0{minor}0\n")
+        (folder / "include" / "cuda.h").write_text(
+            f"/* */\n#define CUDA_VERSION {major}0{minor}0\n"
+        )
         (crt / "host_config.h").write_text(
-            f"#if defined(__GNUC__)\n#if __GNUC__ > {gcc_limit}\n#error -- unsupported GNU version!\n#endif\n#endif\n"
+            f"#if defined(__GNUC__)\n#if __GNUC__ > {gcc_limit}\n#error -- unsupported GNU "
+            "version!\n#endif\n#endif\n"
         )
     if nvcc:
         program = folder / "bin" / "nvcc"
         compile_c(
             program,
-            f'const char says[] = "Cuda compilation tools, release {major}.{minor}, V{major}.{minor}.77"; int main(void) {{ return says[0]; }}',
+            f'const char says[] = "Cuda compilation tools, release {major}.{minor}, '
+            f'V{major}.{minor}.77"; int main(void) {{ return says[0]; }}',
             shared=False,
         )
         program.with_name("nvcc.c").unlink()

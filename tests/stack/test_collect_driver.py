@@ -4,15 +4,21 @@ import os
 import time
 
 import pytest
-from elfkit import compile_c
 
 from cudriver.stack.collect import collect_machine, driver
 from cudriver.stack.collect.child import Child
 from cudriver.stack.model import Shadowed
 from cudriver.stack.rootfs import Root
+from elfkit import compile_c
 
-CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version: gcc\n"
-OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"
+CLOSED = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+    "GCC version: gcc\n"
+)
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  "
+    "Release Build  (dvs-builder@U22)\n"
+)
 
 
 def put(root, path, content=""):
@@ -39,7 +45,9 @@ def collect(root, path=None, rule="cache", shadowed=(), **variables):
 
 
 class TestFiles:
-    @pytest.mark.parametrize(("text", "release", "is_open"), [(CLOSED, "535.104.05", False), (OPEN, "580.95.05", True)])
+    @pytest.mark.parametrize(
+        ("text", "release", "is_open"), [(CLOSED, "535.104.05", False), (OPEN, "580.95.05", True)]
+    )
     def test_proc(self, tmp_path, text, release, is_open):
         put(tmp_path, driver.PROC_VERSION, text)
         found = collect(tmp_path)
@@ -51,7 +59,9 @@ class TestFiles:
         put(tmp_path, driver.SYS_VERSION, "550.54.15\n")
         assert collect(tmp_path).kernel_release == "550.54.15"
 
-    @pytest.mark.parametrize("text", ["", "\0\0\0", "Kernel Module", "NVRM version: nothing", "x" * 100000])
+    @pytest.mark.parametrize(
+        "text", ["", "\0\0\0", "Kernel Module", "NVRM version: nothing", "x" * 100000]
+    )
     def test_broken_proc(self, tmp_path, text):
         put(tmp_path, driver.PROC_VERSION, text)
         put(tmp_path, driver.SYS_VERSION, text)
@@ -61,7 +71,12 @@ class TestFiles:
         path = library(tmp_path, "/usr/lib/x86_64-linux-gnu", "535.104.05")
         found = collect(tmp_path, path)
         assert found.path == "/usr/lib/x86_64-linux-gnu/libcuda.so.535.104.05"
-        assert (found.release, found.cuda, found.kind, found.found_by) == ("535.104.05", "12.2", "native", "cache")
+        assert (found.release, found.cuda, found.kind, found.found_by) == (
+            "535.104.05",
+            "12.2",
+            "native",
+            "cache",
+        )
 
     def test_a_stub(self, tmp_path):
         put(tmp_path, "/usr/local/cuda/lib64/stubs/libcuda.so.1")
@@ -72,8 +87,15 @@ class TestFiles:
         own = library(tmp_path, "/usr/lib/x86_64-linux-gnu", "535.104.05")
         compat = library(tmp_path, "/usr/local/cuda-13.0/compat", "580.95.05")
         found = collect(tmp_path, compat, shadowed=[own])
-        assert (found.kind, found.release, found.cuda, found.paired_release) == ("compat", "580.95.05", "13.0", "535.104.05")
-        assert [(e.file, e.value) for e in found.compat] == [("/usr/local/cuda-13.0/compat/libcuda.so.580.95.05", "580.95.05")]
+        assert (found.kind, found.release, found.cuda, found.paired_release) == (
+            "compat",
+            "580.95.05",
+            "13.0",
+            "535.104.05",
+        )
+        assert [(e.file, e.value) for e in found.compat] == [
+            ("/usr/local/cuda-13.0/compat/libcuda.so.580.95.05", "580.95.05")
+        ]
 
     def test_wsl(self, tmp_path):
         put(tmp_path, "/proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
@@ -90,14 +112,23 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         ("mark", "kind"),
-        [("/.dockerenv", "docker"), ("/run/.containerenv", "podman"), ("/.singularity.d/x", "apptainer"), ("/etc/x", None)],
+        [
+            ("/.dockerenv", "docker"),
+            ("/run/.containerenv", "podman"),
+            ("/.singularity.d/x", "apptainer"),
+            ("/etc/x", None),
+        ],
     )
     def test_containers(self, tmp_path, mark, kind):
         put(tmp_path, mark)
         assert collect(tmp_path).container == kind
 
     def test_pci_devices(self, tmp_path):
-        for name, vendor, kind in (("0000:01:00.0", "0x10de", "0x030000"), ("0000:01:00.1", "0x10de", "0x040300"), ("0000:02:00.0", "0x8086", "0x030000")):
+        for name, vendor, kind in (
+            ("0000:01:00.0", "0x10de", "0x030000"),
+            ("0000:01:00.1", "0x10de", "0x040300"),
+            ("0000:02:00.0", "0x8086", "0x030000"),
+        ):
             put(tmp_path, f"/sys/bus/pci/devices/{name}/vendor", vendor + "\n")
             put(tmp_path, f"/sys/bus/pci/devices/{name}/class", kind + "\n")
         assert collect(tmp_path).pci_devices == ["0000:01:00.0"]
@@ -109,7 +140,17 @@ class TestAssumed:
         assert (found.release, found.cuda, found.assumed) == ("535.104.05", "12.2", True)
         assert [d.compute_capability for d in found.devices] == ["9.0", "12.0", "8.6"]
 
-    @pytest.mark.parametrize(("release", "gpus"), [("new", None), ("12", None), ("535.x", None), (None, ["H200"]), (None, ["9"]), (None, [""])])
+    @pytest.mark.parametrize(
+        ("release", "gpus"),
+        [
+            ("new", None),
+            ("12", None),
+            ("535.x", None),
+            (None, ["H200"]),
+            (None, ["9"]),
+            (None, [""]),
+        ],
+    )
     def test_nonsense_is_refused(self, release, gpus):
         with pytest.raises(ValueError, match="looks like"):
             driver.assumed(release, gpus)
@@ -134,9 +175,11 @@ int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 13000; return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, dev *d) { *d = (dev)(long)(i + 1); return 0; }
 int nvmlDeviceGetName(dev d, char *b, unsigned n) { %(name)s copy(b, "NVIDIA H200", n); return 0; }
-int nvmlDeviceGetUUID(dev d, char *b, unsigned n) { copy(b, d == (dev)1 ? "GPU-aaaa" : "GPU-bbbb", n); return 0; }
+int nvmlDeviceGetUUID(dev d, char *b, unsigned n)
+{ copy(b, d == (dev)1 ? "GPU-aaaa" : "GPU-bbbb", n); return 0; }
 int nvmlDeviceGetCudaComputeCapability(dev d, int *a, int *b) { *a = 9; *b = 0; return 0; }
-int nvmlDeviceGetMemoryInfo(dev d, unsigned long long *m) { m[0] = 150754820096ull; m[1] = m[2] = 0; return 0; }
+int nvmlDeviceGetMemoryInfo(dev d, unsigned long long *m)
+{ m[0] = 150754820096ull; m[1] = m[2] = 0; return 0; }
 """
 
 
@@ -163,7 +206,9 @@ class TestNvml:
     def test_devices(self, nvml, monkeypatch):
         found = probed(nvml(), monkeypatch)
         assert (found.kernel_release, found.cuda, found.probe_error) == ("580.95.05", "13.0", None)
-        assert [(d.index, d.name, d.uuid, d.compute_capability, d.memory) for d in found.devices] == [
+        assert [
+            (d.index, d.name, d.uuid, d.compute_capability, d.memory) for d in found.devices
+        ] == [
             (0, "NVIDIA H200", "GPU-aaaa", "9.0", 150754820096),
             (1, "NVIDIA H200", "GPU-bbbb", "9.0", 150754820096),
         ]
@@ -186,7 +231,9 @@ class TestNvml:
 
     def test_a_hang_is_a_result(self, nvml, monkeypatch):
         before = time.monotonic()
-        found = probed(nvml(init="signal(SIGTERM, SIG_IGN); for (;;) pause();"), monkeypatch, limit=1.0)
+        found = probed(
+            nvml(init="signal(SIGTERM, SIG_IGN); for (;;) pause();"), monkeypatch, limit=1.0
+        )
         assert found.probe_error == "gave no answer within 1 s"
         assert time.monotonic() - before < 30
 
@@ -230,7 +277,9 @@ class TestCuInit:
         assert [d.compute_capability for d in found.devices] == ["9.0"]
 
     def test_a_crash(self, tmp_path):
-        assert self.ask(tmp_path, "raise(SIGBUS); return 0;").probe_error == "cuInit crashed (SIGBUS)"
+        assert (
+            self.ask(tmp_path, "raise(SIGBUS); return 0;").probe_error == "cuInit crashed (SIGBUS)"
+        )
 
     def test_a_hang(self, tmp_path, monkeypatch):
         monkeypatch.setattr(driver, "CUDA_TIME_LIMIT", 1.0)

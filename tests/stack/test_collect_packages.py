@@ -48,10 +48,15 @@ class TestKinds:
         env, _, _ = describe(venv)
         assert (env.kind, env.installer) == ("pipx", "pipx")
 
-    @pytest.mark.parametrize(("command", "installer"), [("conda", "conda"), ("mamba", "mamba"), ("micromamba", "micromamba")])
+    @pytest.mark.parametrize(
+        ("command", "installer"),
+        [("conda", "conda"), ("mamba", "mamba"), ("micromamba", "micromamba")],
+    )
     def test_conda(self, tmp_path, command, installer):
         prefix = Prefix(tmp_path / "env").conda()
-        (prefix.path / "conda-meta" / "history").write_text(f"# cmd: /opt/bin/{command} create -n env\n")
+        (prefix.path / "conda-meta" / "history").write_text(
+            f"# cmd: /opt/bin/{command} create -n env\n"
+        )
         env, _, _ = describe(prefix)
         assert (env.kind, env.python, env.installer) == ("conda", "3.11.7", installer)
 
@@ -63,14 +68,19 @@ class TestKinds:
             (tmp_path / folder).mkdir(parents=True)
         env = environment.describe(Root(str(tmp_path)), "/usr", {}, [])
         assert (env.kind, env.python, env.platform) == ("system", "3.12", "aarch64")
-        assert env.site_packages == ["/usr/local/lib/python3.12/dist-packages", "/usr/lib/python3/dist-packages"]
+        assert env.site_packages == [
+            "/usr/local/lib/python3.12/dist-packages",
+            "/usr/lib/python3/dist-packages",
+        ]
 
 
 class TestPath:
     def test_pth_files_add_folders_and_run_nothing(self, venv, tmp_path):
         extra = tmp_path / "extra"
         extra.mkdir()
-        (venv.site / "a.pth").write_text(f"# words\nimport os; os._exit(9)\n{extra}\n{tmp_path}/absent\n")
+        (venv.site / "a.pth").write_text(
+            f"# words\nimport os; os._exit(9)\n{extra}\n{tmp_path}/absent\n"
+        )
         env, _, _ = describe(venv)
         assert env.site_packages == [str(venv.site), str(extra)]
 
@@ -119,17 +129,28 @@ class TestRequirements:
         assert found["nvidia-cublas-cu12"].version == CU12["nvidia-cublas-cu12"]
 
     def test_markers_are_this_environments_not_ours(self, venv):
-        venv.dist("torch", "2.8.0", ['nvidia-nccl-cu12==1; platform_machine == "aarch64"', 'triton==3; python_version == "3.11"', 'cuda-x==1; python_version >= "3.12"'])
+        venv.dist(
+            "torch",
+            "2.8.0",
+            [
+                'nvidia-nccl-cu12==1; platform_machine == "aarch64"',
+                'triton==3; python_version == "3.11"',
+                'cuda-x==1; python_version >= "3.12"',
+            ],
+        )
         found, _ = installed(venv)
         assert [r.name for r in found["torch"].requires] == ["triton"]
 
     def test_the_cuda_toolkit_indirection(self, venv):
-        venv.dist("torch", "2.11.0", ['cuda-toolkit[cublas,cudart]==13.0.2; platform_system == "Linux"'])
+        venv.dist(
+            "torch", "2.11.0", ['cuda-toolkit[cublas,cudart]==13.0.2; platform_system == "Linux"']
+        )
         venv.dist(
             "cuda-toolkit",
             "13.0.2",
             [
-                "nvidia-cublas==13.1.0.3.*; (sys_platform == 'linux' or sys_platform == 'win32') and extra == 'cublas'",
+                "nvidia-cublas==13.1.0.3.*; (sys_platform == 'linux' or sys_platform == "
+                "'win32') and extra == 'cublas'",
                 "nvidia-cuda-runtime==13.0.96.*; (sys_platform == 'linux') and extra == 'cudart'",
                 "nvidia-cufft==12.0.0.61.*; (sys_platform == 'linux') and extra == 'cufft'",
                 "nvidia-never==1; (sys_platform == 'win32') and extra == 'cublas'",
@@ -158,13 +179,24 @@ class TestRequirements:
 class TestConda:
     def test_packages_with_channel_build_and_dependencies(self, tmp_path):
         prefix = Prefix(tmp_path / "env").conda()
-        file = prefix.conda_package("libcublas", "12.8.4.1", "h9ab20c4_1", depends=["cuda-version >=12.8,<12.9.0a0", "libgcc >=13"])
+        file = prefix.conda_package(
+            "libcublas",
+            "12.8.4.1",
+            "h9ab20c4_1",
+            depends=["cuda-version >=12.8,<12.9.0a0", "libgcc >=13"],
+        )
         prefix.conda_package("cuda-version", "12.8", "h5d125a7_3")
         found, problems = installed(prefix)
         assert problems == []
         cublas = found["libcublas"]
-        assert (cublas.version, cublas.build, cublas.channel) == ("12.8.4.1", "h9ab20c4_1", "conda-forge")
-        assert [(r.name, r.specifier) for r in cublas.requires] == [("cuda-version", ">=12.8,<12.9.0a0")]
+        assert (cublas.version, cublas.build, cublas.channel) == (
+            "12.8.4.1",
+            "h9ab20c4_1",
+            "conda-forge",
+        )
+        assert [(r.name, r.specifier) for r in cublas.requires] == [
+            ("cuda-version", ">=12.8,<12.9.0a0")
+        ]
         line = cublas.requires[0].evidence.line
         assert "cuda-version" in file.read_text().splitlines()[line - 1]
 
@@ -178,7 +210,9 @@ class TestConda:
 
     def test_owner_by_the_file_list(self, tmp_path):
         prefix = Prefix(tmp_path / "env").conda()
-        prefix.conda_package("libcublas", "12.8.4.1", files=["lib/libcublas.so.12", "lib/libcublas.so.12.8.4.1"])
+        prefix.conda_package(
+            "libcublas", "12.8.4.1", files=["lib/libcublas.so.12", "lib/libcublas.so.12.8.4.1"]
+        )
         found, _ = installed(prefix)
         owners = records.Owners(Root("/"))
         owners.add_conda(found["libcublas"])
@@ -203,7 +237,9 @@ class TestRecords:
         assert owners.owner(f"{venv.site}/nvidia/nccl/lib/libnccl.so.2").name == "nvidia-nccl-cu12"
 
     def test_missing(self, venv):
-        info = venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"})
+        info = venv.dist(
+            "nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"}
+        )
         (venv.site / "nvidia/nccl/lib/libnccl.so.2").unlink()
         owners, _ = self.owners(venv)
         (fault,) = owners.faults()
@@ -236,7 +272,9 @@ class TestRecords:
 
     def test_condas_own_wheels_are_not_measured(self, tmp_path):
         prefix = Prefix(tmp_path / "env").conda()
-        prefix.dist("torch", "2.7.1", files={"torch/lib/libtorch_python.so": b"x"}, installer="conda")
+        prefix.dist(
+            "torch", "2.7.1", files={"torch/lib/libtorch_python.so": b"x"}, installer="conda"
+        )
         (prefix.site / "torch/lib/libtorch_python.so").write_bytes(b"relocated")
         assert self.owners(prefix)[0].faults() == []
 
@@ -274,7 +312,17 @@ class TestDamage:
         assert found["torch"].version == "2.8.0+cu128"
         assert problems[0].file == f"{info}/METADATA"
 
-    @pytest.mark.parametrize("content", [b"", b"\0" * 5000, b"a,b\n" * 10, b".so,,\n", b'"\n.so', b"x.so,sha256=,99999999999999999999\n"])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"\0" * 5000,
+            b"a,b\n" * 10,
+            b".so,,\n",
+            b'"\n.so',
+            b"x.so,sha256=,99999999999999999999\n",
+        ],
+    )
     def test_record(self, venv, content):
         info = venv.dist("nvidia-nccl-cu12", "2.27.3")
         (info / "RECORD").write_bytes(content)
@@ -285,7 +333,9 @@ class TestDamage:
         assert bool(problems) is (b"\0" in content)
 
     @given(st.binary(max_size=300))
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+    @settings(
+        suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+    )
     def test_no_record_or_metadata_is_an_exception(self, tmp_path_factory, content):
         prefix = Prefix(tmp_path_factory.mktemp("e") / "env").venv()
         info = prefix.dist("nvidia-nccl-cu12", "2.27.3")
@@ -294,7 +344,17 @@ class TestDamage:
         found, problems = installed(prefix)
         records.libraries(Root("/"), found["nvidia-nccl-cu12"], problems)
 
-    @pytest.mark.parametrize("content", ["", "{", "[]", '{"depends": 7}', "[" * 200000, '{"depends": [1, null, ["x"]], "channel": {}}'])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "",
+            "{",
+            "[]",
+            '{"depends": 7}',
+            "[" * 200000,
+            '{"depends": [1, null, ["x"]], "channel": {}}',
+        ],
+    )
     def test_conda_meta(self, tmp_path, content):
         prefix = Prefix(tmp_path / "env").conda()
         file = prefix.conda_package("libcublas", "12.8.4.1")

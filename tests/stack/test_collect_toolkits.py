@@ -69,7 +69,12 @@ class TestSystem:
 
     def test_variables_path_and_links_lead_to_one(self, tree):
         toolkit(tree / "opt/cuda-12.8", "12.8")
-        found, _ = system(tree, CUDA_HOME="/opt/cuda-12.8", CUDA_PATH="/opt/cuda-12.8/", PATH="/usr/bin:/opt/cuda-12.8/bin")
+        found, _ = system(
+            tree,
+            CUDA_HOME="/opt/cuda-12.8",
+            CUDA_PATH="/opt/cuda-12.8/",
+            PATH="/usr/bin:/opt/cuda-12.8/bin",
+        )
         assert found["/opt/cuda-12.8"].chosen_by == ["CUDA_HOME", "CUDA_PATH", "PATH"]
 
     def test_a_wrapper_script_is_followed(self, tree):
@@ -100,7 +105,18 @@ class TestSystem:
         (tree / "opt/env/conda-meta").mkdir()
         assert system(tree, CUDA_HOME="/opt/env")[0] == {}
 
-    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"cuda": 3}', b'{"cuda": {"version": 12}}', b"[" * 100000, b"\xff\xfe"])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"{",
+            b"[]",
+            b'{"cuda": 3}',
+            b'{"cuda": {"version": 12}}',
+            b"[" * 100000,
+            b"\xff\xfe",
+        ],
+    )
     def test_a_broken_version_json(self, tree, content):
         toolkit(tree / "usr/local/cuda-12.4", "12.4", nvcc=False)
         (tree / "usr/local/cuda-12.4/version.json").write_bytes(content)
@@ -137,7 +153,11 @@ class TestEnvironment:
 
     def test_wheels_of_12(self, tmp_path):
         prefix = Prefix(tmp_path / "env").venv()
-        prefix.dist("nvidia-cuda-runtime-cu12", "12.8.90", files={"nvidia/cuda_runtime/lib/libcudart.so.12": b""})
+        prefix.dist(
+            "nvidia-cuda-runtime-cu12",
+            "12.8.90",
+            files={"nvidia/cuda_runtime/lib/libcudart.so.12": b""},
+        )
         (only,) = self.of(prefix)
         # 12.8.1 and 12.8.2 share this runtime.
         assert (only.origin, only.kind, only.version) == ("environment", "wheels", "12.8")
@@ -145,7 +165,9 @@ class TestEnvironment:
 
     def test_wheels_of_13_by_the_metapackage(self, tmp_path):
         prefix = Prefix(tmp_path / "env").venv()
-        prefix.dist("nvidia-cuda-runtime", "13.0.96", files={"nvidia/cu13/lib/libcudart.so.13": b""})
+        prefix.dist(
+            "nvidia-cuda-runtime", "13.0.96", files={"nvidia/cu13/lib/libcudart.so.13": b""}
+        )
         prefix.dist("cuda-toolkit", "13.0.2")
         (only,) = self.of(prefix)
         assert only.version == "13.0.2"
@@ -188,12 +210,20 @@ class TestChoice:
         toolkit(tree / "usr/local/cuda", "12.8")
         every = {"CUDA_HOME": "/opt/home", "CUDA_PATH": "/opt/path", "PATH": "/opt/onpath/bin"}
         prefix = Prefix(tree / "env", root=tree).venv()
-        for name, home in (("CUDA_HOME", "/opt/home"), ("CUDA_PATH", "/opt/path"), ("PATH", "/opt/onpath")):
+        for name, home in (
+            ("CUDA_HOME", "/opt/home"),
+            ("CUDA_PATH", "/opt/path"),
+            ("PATH", "/opt/onpath"),
+        ):
             chosen = self.choose(tree, prefix, **every)
             assert (chosen.home, chosen.exists, chosen.version) == (home, True, "12.4.77")
             every.pop(name)
         chosen = self.choose(tree, prefix, PATH="/usr/bin")
-        assert (chosen.home, chosen.chosen_by, chosen.version) == ("/usr/local/cuda", "default", "12.8.77")
+        assert (chosen.home, chosen.chosen_by, chosen.version) == (
+            "/usr/local/cuda",
+            "default",
+            "12.8.77",
+        )
 
     def test_none(self, tree):
         assert self.choose(tree).home is None
@@ -228,7 +258,12 @@ class TestCompiler:
         link(tree / "usr/bin/gcc-13", "x86_64-linux-gnu-gcc-13")
         link(tree / "usr/bin/gcc", "gcc-13")
         found = self.of(tree)
-        assert (found.path, found.version, found.kind, found.chosen_by) == ("/usr/bin/gcc", "13", "gcc", "PATH")
+        assert (found.path, found.version, found.kind, found.chosen_by) == (
+            "/usr/bin/gcc",
+            "13",
+            "gcc",
+            "PATH",
+        )
 
     def test_red_hat(self, tree):
         self.program(tree / "usr/bin/gcc")
@@ -249,5 +284,3 @@ class TestCompiler:
 
     def test_none(self, tree):
         assert self.of(tree) is None
-
-

@@ -1,4 +1,4 @@
-"""CU101 to CU110, and CU501, CU502: each fires with evidence and a fix, and only where it should."""
+"""CU101 to CU110, CU501 and CU502: each fires where it should, and only there."""
 
 import pytest
 from facts import SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
@@ -21,16 +21,31 @@ class TestNoDriver:
         one(facts(driver=Driver()), "CU101", "note")
         one(facts(driver=Driver(container="docker")), "CU101", "note")
 
-    @pytest.mark.parametrize(("kind", "says"), [("docker", "--gpus"), ("apptainer", "--nv"), ("podman", "nvidia.com/gpu"), ("kubernetes", "nvidia.com/gpu")])
+    @pytest.mark.parametrize(
+        ("kind", "says"),
+        [
+            ("docker", "--gpus"),
+            ("apptainer", "--nv"),
+            ("podman", "nvidia.com/gpu"),
+            ("kubernetes", "nvidia.com/gpu"),
+        ],
+    )
     def test_container_started_without_the_gpu(self, kind, says):
-        found = one(facts(driver=Driver(container=kind, kernel_release="580.95.05")), "CU101", "error")
+        found = one(
+            facts(driver=Driver(container=kind, kernel_release="580.95.05")), "CU101", "error"
+        )
         assert says in found.fix[0]
 
     def test_silent_with_a_driver_an_assumed_one_or_wsls(self):
         assert fired(facts(), "CU101") == []
         assert fired(facts(driver=Driver(assumed=True)), "CU101") == []
         assert fired(facts(driver=Driver(devices=[gpu(assumed=True)])), "CU101") == []
-        assert fired(facts(driver=Driver(wsl=True, wsl_library="/usr/lib/wsl/lib/libcuda.so.1")), "CU101") == []
+        assert (
+            fired(
+                facts(driver=Driver(wsl=True, wsl_library="/usr/lib/wsl/lib/libcuda.so.1")), "CU101"
+            )
+            == []
+        )
 
 
 class TestStub:
@@ -38,17 +53,28 @@ class TestStub:
 
     def test_by_the_variable(self):
         env = environment(LD_LIBRARY_PATH="/usr/local/cuda/lib64/stubs:/opt/lib")
-        found = one(facts(environment=env, driver=driver(None, None, path=self.PATH, kind="stub", found_by="LD_LIBRARY_PATH")), "CU102", "error")
+        found = one(
+            facts(
+                environment=env,
+                driver=driver(None, None, path=self.PATH, kind="stub", found_by="LD_LIBRARY_PATH"),
+            ),
+            "CU102",
+            "error",
+        )
         assert found.fix == ["export LD_LIBRARY_PATH=/opt/lib"]
         assert found.evidence[0].file == self.PATH
 
     def test_the_last_folder_unsets(self):
         env = environment(LD_LIBRARY_PATH="/usr/local/cuda/lib64/stubs/")
-        found = one(facts(environment=env, driver=driver(None, None, path=self.PATH, kind="stub")), "CU102")
+        found = one(
+            facts(environment=env, driver=driver(None, None, path=self.PATH, kind="stub")), "CU102"
+        )
         assert found.fix == ["unset LD_LIBRARY_PATH"]
 
     def test_by_the_configuration(self):
-        found = one(facts(driver=driver(None, None, path=self.PATH, kind="stub", found_by="cache")), "CU102")
+        found = one(
+            facts(driver=driver(None, None, path=self.PATH, kind="stub", found_by="cache")), "CU102"
+        )
         assert "ld.so.conf.d" in found.fix[0]
 
     def test_by_cuinit(self):
@@ -59,17 +85,29 @@ class TestStub:
 class TestTooOld:
     def test_below_the_floor_of_the_major(self):
         found = one(facts(driver=driver("470.82.01", "11.4", devices=[gpu()])), "CU103", "error")
-        assert found.predicts == "The NVIDIA driver on your system is too old (found version 11040)."
-        assert [e.file for e in found.evidence] == [f"{LIB}/libcuda.so.470.82.01", f"{SITE}/torch/version.py"]
+        assert (
+            found.predicts == "The NVIDIA driver on your system is too old (found version 11040)."
+        )
+        assert [e.file for e in found.evidence] == [
+            f"{LIB}/libcuda.so.470.82.01",
+            f"{SITE}/torch/version.py",
+        ]
         assert "R535" in found.fix[-1]
 
     def test_wheels_of_the_older_major_are_offered(self):
         thirteen = torch("2.9.0+cu130", "13.0")
-        found = one(facts(driver=driver("550.54.15", "12.4"), frameworks=[thirteen]), "CU103", "error")
+        found = one(
+            facts(driver=driver("550.54.15", "12.4"), frameworks=[thirteen]), "CU103", "error"
+        )
         assert "--index-url https://download.pytorch.org/whl/cu126" in found.fix[0]
-        assert found.fix[0].startswith("/envs/train/bin/python -m pip install --force-reinstall torch==2.9.0")
+        assert found.fix[0].startswith(
+            "/envs/train/bin/python -m pip install --force-reinstall torch==2.9.0"
+        )
 
-    @pytest.mark.parametrize(("release", "cuda"), [("525.60.13", "12.0"), ("535.104.05", "12.2"), ("580.95.05", "13.0"), ("999.1", None)])
+    @pytest.mark.parametrize(
+        ("release", "cuda"),
+        [("525.60.13", "12.0"), ("535.104.05", "12.2"), ("580.95.05", "13.0"), ("999.1", None)],
+    )
     def test_minor_version_compatibility(self, release, cuda):
         assert fired(facts(driver=driver(release, cuda)), "CU103") == []
 
@@ -98,23 +136,38 @@ class TestHalves:
         one(facts(driver=driver(nvml_error="Driver/library version mismatch")), "CU104", "error")
 
     def test_compat_is_compared_by_the_drivers_own_library(self):
-        own = driver("580.95.05", kernel_release="535.104.05", paired_release="535.104.05", kind="compat")
+        own = driver(
+            "580.95.05", kernel_release="535.104.05", paired_release="535.104.05", kind="compat"
+        )
         assert fired(facts(driver=own), "CU104") == []
 
     def test_wsl_and_tegra_have_other_names(self):
-        assert fired(facts(driver=driver("551.1", kernel_release="550.1", wsl=True, kind="wsl")), "CU104") == []
-        assert fired(facts(driver=driver("551.1", kernel_release="550.1", kind="tegra")), "CU104") == []
+        assert (
+            fired(
+                facts(driver=driver("551.1", kernel_release="550.1", wsl=True, kind="wsl")), "CU104"
+            )
+            == []
+        )
+        assert (
+            fired(facts(driver=driver("551.1", kernel_release="550.1", kind="tegra")), "CU104")
+            == []
+        )
 
 
 class TestCompat:
     PATH = "/usr/local/cuda-13.0/compat/libcuda.so.580.95.05"
 
     def made(self, **more):
-        return driver("580.95.05", **{"path": self.PATH, "kind": "compat", "found_by": "LD_LIBRARY_PATH", **more})
+        return driver(
+            "580.95.05",
+            **{"path": self.PATH, "kind": "compat", "found_by": "LD_LIBRARY_PATH", **more},
+        )
 
     def test_older_than_the_kernel_driver(self):
         env = environment(LD_LIBRARY_PATH="/usr/local/cuda-13.0/compat")
-        found = one(facts(environment=env, driver=self.made(kernel_release="595.45.04")), "CU105", "error")
+        found = one(
+            facts(environment=env, driver=self.made(kernel_release="595.45.04")), "CU105", "error"
+        )
         assert "803" in found.predicts
         assert found.fix == ["unset LD_LIBRARY_PATH"]
 
@@ -125,7 +178,16 @@ class TestCompat:
         one(facts(driver=self.made(kernel_release="535.104.05", init_code=803)), "CU105", "error")
 
     def test_geforce(self):
-        found = one(facts(driver=self.made(kernel_release="535.104.05", devices=[gpu(name="NVIDIA GeForce RTX 4090", capability="8.9")])), "CU106", "error")
+        found = one(
+            facts(
+                driver=self.made(
+                    kernel_release="535.104.05",
+                    devices=[gpu(name="NVIDIA GeForce RTX 4090", capability="8.9")],
+                )
+            ),
+            "CU106",
+            "error",
+        )
         assert "804" in found.predicts
         assert "GeForce" in found.evidence[1].value
 
@@ -174,7 +236,10 @@ class TestWsl:
         one(facts(driver=driver(wsl=True, wsl_library=self.LIBRARY)), "CU108", "error")
 
     def test_found(self):
-        assert fired(facts(driver=driver(wsl=True, kind="wsl", wsl_library=self.LIBRARY)), "CU108") == []
+        assert (
+            fired(facts(driver=driver(wsl=True, kind="wsl", wsl_library=self.LIBRARY)), "CU108")
+            == []
+        )
 
 
 class TestPtx:
@@ -182,7 +247,15 @@ class TestPtx:
 
     def test_numba_hands_over_ptx(self):
         numba = Framework("numba", "0.20.0", variant="unknown", distribution="numba-cuda")
-        found = one(facts(driver=driver("535.104.05", "12.2"), libraries=[self.NVRTC], frameworks=[torch(), numba]), "CU109", "warning")
+        found = one(
+            facts(
+                driver=driver("535.104.05", "12.2"),
+                libraries=[self.NVRTC],
+                frameworks=[torch(), numba],
+            ),
+            "CU109",
+            "warning",
+        )
         assert found.predicts == "the provided PTX was compiled with an unsupported toolchain."
         assert "nvidia-driver-570" in found.fix[0]
 
@@ -197,7 +270,12 @@ class TestPtx:
 class TestInitialise:
     @pytest.mark.parametrize(
         ("code", "name", "mend"),
-        [(999, "CUDA_ERROR_UNKNOWN", "nvidia_uvm"), (802, "CUDA_ERROR_SYSTEM_NOT_READY", "fabricmanager"), (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi"), (777, "CUDA error 777", "nvidia-smi")],
+        [
+            (999, "CUDA_ERROR_UNKNOWN", "nvidia_uvm"),
+            (802, "CUDA_ERROR_SYSTEM_NOT_READY", "fabricmanager"),
+            (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi"),
+            (777, "CUDA error 777", "nvidia-smi"),
+        ],
     )
     def test_codes(self, code, name, mend):
         found = one(facts(driver=driver(init_code=code)), "CU110", "error")
@@ -210,7 +288,13 @@ class TestInitialise:
         assert "no answer" in found.title
 
     def test_a_module_that_is_not_loaded(self):
-        made = driver(None, None, kernel_release=None, nvml_error="Driver Not Loaded", pci_devices=["0000:01:00.0"])
+        made = driver(
+            None,
+            None,
+            kernel_release=None,
+            nvml_error="Driver Not Loaded",
+            pci_devices=["0000:01:00.0"],
+        )
         assert one(facts(driver=made), "CU110", "error").fix == ["sudo modprobe nvidia"]
 
     @pytest.mark.parametrize("code", [0, 34, 803, 804, None])
@@ -246,26 +330,52 @@ class TestArchitectures:
 
     def test_too_new(self):
         older = torch("2.6.0+cu124", "12.4", archs=["sm_50", "sm_80", "sm_90"])
-        found = one(facts(driver=driver(devices=[gpu(capability="12.0", name="NVIDIA GeForce RTX 5090")]), frameworks=[older]), "CU501", "error")
+        found = one(
+            facts(
+                driver=driver(devices=[gpu(capability="12.0", name="NVIDIA GeForce RTX 5090")]),
+                frameworks=[older],
+            ),
+            "CU501",
+            "error",
+        )
         assert found.predicts == "no kernel image is available for execution on the device"
         assert found.evidence[0].file == "GPU 0"
         assert found.evidence[1].file.endswith("libtorch_python.so")
         assert "/whl/cu1" in found.fix[0]
 
     def test_dropped_by_this_build_and_kept_by_another(self):
-        found = one(facts(driver=driver(devices=[gpu(capability="6.1", assumed=True, name=None)])), "CU501", "error")
+        found = one(
+            facts(driver=driver(devices=[gpu(capability="6.1", assumed=True, name=None)])),
+            "CU501",
+            "error",
+        )
         assert "/whl/cu126" in found.fix[0]
         assert "torch==2.8.0" in found.fix[0]
 
     def test_ptx_is_a_note(self):
-        one(facts(driver=driver(devices=[gpu(capability="12.1")]), frameworks=[torch(archs=["compute_120"])]), "CU501", "note")
+        one(
+            facts(
+                driver=driver(devices=[gpu(capability="12.1")]),
+                frameworks=[torch(archs=["compute_120"])],
+            ),
+            "CU501",
+            "note",
+        )
 
     def test_the_table_knows_ptx_that_the_list_leaves_out(self):
-        newer = torch("2.10.0+cu130", "13.0", archs=["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"])
-        one(facts(driver=driver(devices=[gpu(capability="13.0")]), frameworks=[newer]), "CU501", "note")
+        newer = torch(
+            "2.10.0+cu130", "13.0", archs=["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+        )
+        one(
+            facts(driver=driver(devices=[gpu(capability="13.0")]), frameworks=[newer]),
+            "CU501",
+            "note",
+        )
 
     def test_the_driver_dropped_it(self):
-        made = driver("590.48.01", "13.1", assumed=True, devices=[gpu(capability="7.0", assumed=True)])
+        made = driver(
+            "590.48.01", "13.1", assumed=True, devices=[gpu(capability="7.0", assumed=True)]
+        )
         found = one(facts(driver=made, frameworks=[]), "CU501", "error")
         assert "nvidia-driver-580" in found.fix[0]
 
@@ -307,7 +417,9 @@ class TestVisible:
         assert (chosen.ordinals, chosen.stopped_at) == (ordinals, stopped)
 
     def finding(self, value):
-        made = facts(environment=environment(CUDA_VISIBLE_DEVICES=value), driver=driver(devices=self.DEVICES))
+        made = facts(
+            environment=environment(CUDA_VISIBLE_DEVICES=value), driver=driver(devices=self.DEVICES)
+        )
         return one(made, "CU502")
 
     def test_an_invalid_entry_hides_what_follows(self):
@@ -328,7 +440,10 @@ class TestVisible:
 
     def test_silent(self):
         assert fired(facts(), "CU502") == []
-        all_of_them = facts(environment=environment(CUDA_VISIBLE_DEVICES="0,1,2"), driver=driver(devices=self.DEVICES))
+        all_of_them = facts(
+            environment=environment(CUDA_VISIBLE_DEVICES="0,1,2"),
+            driver=driver(devices=self.DEVICES),
+        )
         assert fired(all_of_them, "CU502") == []
         without = facts(environment=environment(CUDA_VISIBLE_DEVICES="-1"), driver=Driver())
         assert fired(without, "CU502") == []
@@ -336,4 +451,8 @@ class TestVisible:
 
 def test_wheel_helper_reads_as_intended():
     (requirement,) = wheel("torch", "2.11.0", "cuda-toolkit{cublas,cudart}==13.0.2").requires
-    assert (requirement.name, requirement.extras, requirement.specifier) == ("cuda-toolkit", ["cublas", "cudart"], "==13.0.2")
+    assert (requirement.name, requirement.extras, requirement.specifier) == (
+        "cuda-toolkit",
+        ["cublas", "cudart"],
+        "==13.0.2",
+    )

@@ -6,7 +6,9 @@ from facts import PREFIX, driver, environment, facts, fired, nvcc, one, toolkit,
 from cudriver.stack.model import Evidence, HostCompiler, NvccChoice, Toolkit
 from cudriver.stack.rules import judge, verdict
 
-OWN = Toolkit("environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8"))
+OWN = Toolkit(
+    "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")
+)
 
 
 class TestMatch:
@@ -17,17 +19,29 @@ class TestMatch:
         assert [e.value for e in found.evidence] == ["12.8", "12.4.1"]
 
     def test_an_error_under_match_system(self):
-        found = one(facts(toolkits=[toolkit("12.6.1", "PATH"), OWN], match="system"), "CU201", "error")
+        found = one(
+            facts(toolkits=[toolkit("12.6.1", "PATH"), OWN], match="system"), "CU201", "error"
+        )
         assert "--index-url https://download.pytorch.org/whl/cu126" in found.fix[0]
         assert "cuda-toolkit-12-8" in found.fix[-1]
 
     def test_conda_pins_cuda_version(self):
-        of = facts(environment=environment("conda", "mamba"), toolkits=[toolkit("12.4.1", "PATH"), OWN], match="system")
+        of = facts(
+            environment=environment("conda", "mamba"),
+            toolkits=[toolkit("12.4.1", "PATH"), OWN],
+            match="system",
+        )
         assert one(of, "CU201").fix[0] == f"mamba install -p {PREFIX} cuda-version=12.4"
 
     @pytest.mark.parametrize(
         ("level", "system", "fires"),
-        [("major", "12.4.1", False), ("minor", "12.4.1", True), ("minor", "12.8.1", False), ("exact", "12.8.1", False), ("major", "13.0.1", True)],
+        [
+            ("major", "12.4.1", False),
+            ("minor", "12.4.1", True),
+            ("minor", "12.8.1", False),
+            ("exact", "12.8.1", False),
+            ("major", "13.0.1", True),
+        ],
     )
     def test_levels(self, level, system, fires):
         of = facts(toolkits=[toolkit(system, "PATH"), OWN], match="system", match_level=level)
@@ -35,7 +49,10 @@ class TestMatch:
 
     def test_exact_compares_what_both_tell(self):
         own = Toolkit("environment", "conda", "12.8.0", PREFIX)
-        assert fired(facts(toolkits=[toolkit("12.8.1", "PATH"), own], match="system", match_level="exact"), "CU201")
+        assert fired(
+            facts(toolkits=[toolkit("12.8.1", "PATH"), own], match="system", match_level="exact"),
+            "CU201",
+        )
         assert not fired(facts(toolkits=[toolkit("12.8.1", "PATH"), own], match="system"), "CU201")
 
     def test_pytorch_stands_in_for_packages(self):
@@ -65,7 +82,10 @@ class TestNvcc:
 
     def test_conda(self):
         kit = toolkit("11.8.0", "PATH")
-        found = one(facts(environment=environment("conda", "conda"), toolkits=[kit], nvcc=nvcc(kit)), "CU202")
+        found = one(
+            facts(environment=environment("conda", "conda"), toolkits=[kit], nvcc=nvcc(kit)),
+            "CU202",
+        )
         assert found.fix[0] == f"conda install -p {PREFIX} 'cuda-nvcc=12.8.*'"
 
     def test_another_minor(self):
@@ -92,7 +112,12 @@ class TestNvcc:
 class TestHome:
     @pytest.mark.parametrize(
         ("value", "says"),
-        [("/usr/local/cuda:/opt", "list"), ("cuda", "absolute"), (":/usr/local/cuda", "list"), ("/nowhere", "does not exist")],
+        [
+            ("/usr/local/cuda:/opt", "list"),
+            ("cuda", "absolute"),
+            (":/usr/local/cuda", "list"),
+            ("/nowhere", "does not exist"),
+        ],
     )
     def test_malformed_or_missing(self, value, says):
         of = facts(
@@ -117,38 +142,71 @@ class TestHome:
     @pytest.mark.parametrize(("version", "severity"), [("11.8.0", "warning"), ("12.4.1", "note")])
     def test_another_version_than_path(self, version, severity):
         home, path = toolkit("12.8.1", "CUDA_HOME"), toolkit(version, "PATH")
-        of = facts(environment=environment(CUDA_HOME=home.path), nvcc=nvcc(home, "CUDA_HOME"), toolkits=[home, path])
+        of = facts(
+            environment=environment(CUDA_HOME=home.path),
+            nvcc=nvcc(home, "CUDA_HOME"),
+            toolkits=[home, path],
+        )
         one(of, "CU205", severity)
 
     def test_right(self):
         kit = toolkit("12.8.1", "CUDA_HOME", "PATH")
-        of = facts(environment=environment(CUDA_HOME=kit.path), nvcc=nvcc(kit, "CUDA_HOME"), toolkits=[kit])
+        of = facts(
+            environment=environment(CUDA_HOME=kit.path), nvcc=nvcc(kit, "CUDA_HOME"), toolkits=[kit]
+        )
         assert fired(of, "CU205") == []
 
 
 class TestDisagree:
     def test_link_and_path(self):
-        found = one(facts(toolkits=[toolkit("12.4.1", "/usr/local/cuda"), toolkit("12.8.1", "PATH")]), "CU206", "note")
+        found = one(
+            facts(toolkits=[toolkit("12.4.1", "/usr/local/cuda"), toolkit("12.8.1", "PATH")]),
+            "CU206",
+            "note",
+        )
         assert "update-alternatives" in found.fix[0]
 
     def test_one_folder_of_two_releases(self):
-        claims = [Evidence("/usr/local/cuda-12.4/version.json", 4, "12.4.1"), Evidence("/usr/local/cuda-12.4/include/cuda.h", 2, "12.8")]
+        claims = [
+            Evidence("/usr/local/cuda-12.4/version.json", 4, "12.4.1"),
+            Evidence("/usr/local/cuda-12.4/include/cuda.h", 2, "12.8"),
+        ]
         found = one(facts(toolkits=[toolkit("12.4.1", "PATH", claims=claims)]), "CU206", "warning")
         assert found.evidence == claims
 
     def test_several_with_one_chosen(self):
-        kits = [toolkit("12.8.1", "/usr/local/cuda", "PATH", "CUDA_HOME"), toolkit("12.4.1"), toolkit("11.8.0")]
+        kits = [
+            toolkit("12.8.1", "/usr/local/cuda", "PATH", "CUDA_HOME"),
+            toolkit("12.4.1"),
+            toolkit("11.8.0"),
+        ]
         assert fired(facts(toolkits=kits), "CU206") == []
 
 
 class TestHostCompiler:
     def of(self, version, kind="gcc", env=None, limit=13):
-        kit = toolkit("12.4.1", "PATH", host_compiler_limit=limit, clang_limit=17, host_compiler_evidence=Evidence("/usr/local/cuda-12.4/include/crt/host_config.h", 136, "#if __GNUC__ > 13"))
-        return facts(toolkits=[kit], nvcc=nvcc(kit), compiler=HostCompiler("/usr/bin/gcc", version, kind), environment=env or environment())
+        kit = toolkit(
+            "12.4.1",
+            "PATH",
+            host_compiler_limit=limit,
+            clang_limit=17,
+            host_compiler_evidence=Evidence(
+                "/usr/local/cuda-12.4/include/crt/host_config.h", 136, "#if __GNUC__ > 13"
+            ),
+        )
+        return facts(
+            toolkits=[kit],
+            nvcc=nvcc(kit),
+            compiler=HostCompiler("/usr/bin/gcc", version, kind),
+            environment=env or environment(),
+        )
 
     def test_too_new(self):
         found = one(self.of("14"), "CU207", "warning")
-        assert found.predicts == "unsupported GNU version! gcc versions later than 13 are not supported!"
+        assert (
+            found.predicts
+            == "unsupported GNU version! gcc versions later than 13 are not supported!"
+        )
         assert found.evidence[1].line == 136
         assert found.fix[-1] == "export NVCC_CCBIN=/usr/bin/g++-13"
 
@@ -156,7 +214,10 @@ class TestHostCompiler:
         assert "clang" in one(self.of("19", "clang"), "CU207").predicts
 
     def test_conda(self):
-        assert "gxx_linux-64" in one(self.of("14.2.0", env=environment("conda", "conda")), "CU207").fix[0]
+        assert (
+            "gxx_linux-64"
+            in one(self.of("14.2.0", env=environment("conda", "conda")), "CU207").fix[0]
+        )
 
     @pytest.mark.parametrize("version", ["13", "12.2.0", None])
     def test_silent(self, version):
@@ -170,5 +231,7 @@ class TestHostCompiler:
 
 def test_cpu_pytorch_has_no_nvcc_to_match():
     kit = toolkit("11.8.0", "PATH")
-    of = facts(frameworks=[torch("2.8.0+cpu", None)], toolkits=[kit], nvcc=nvcc(kit), driver=driver())
+    of = facts(
+        frameworks=[torch("2.8.0+cpu", None)], toolkits=[kit], nvcc=nvcc(kit), driver=driver()
+    )
     assert fired(of, "CU202") == fired(of, "CU203") == []

@@ -14,7 +14,9 @@ numbers = st.lists(st.integers(0, 130), min_size=1, max_size=5).map(lambda n: ".
 locals_ = st.sampled_from(["", "", "+cu128", "+cpu", "+cu12.8", ".post1", "rc1", ".dev3", "a0"])
 any_version = st.tuples(numbers, locals_).map("".join)
 clause = st.tuples(
-    st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="]), numbers, st.sampled_from(["", "", ".*"])
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="]),
+    numbers,
+    st.sampled_from(["", "", ".*"]),
 ).map("".join)
 
 
@@ -41,23 +43,60 @@ def test_satisfies_never_raises(version, specifier):
 
 @pytest.mark.parametrize(
     ("version", "parts", "expected"),
-    [("12.8.93", 2, "12.8"), ("12", 2, "12"), ("2.8.0+cu128", 3, "2.8.0"), ("x", 2, None), (None, 1, None)],
+    [
+        ("12.8.93", 2, "12.8"),
+        ("12", 2, "12"),
+        ("2.8.0+cu128", 3, "2.8.0"),
+        ("x", 2, None),
+        (None, 1, None),
+    ],
 )
 def test_cut(version, parts, expected):
     assert versions.cut(version, parts) == expected
 
 
-@pytest.mark.parametrize(("code", "expected"), [(12080, "12.8"), (11040, "11.4"), (13000, "13.0"), (9020, "9.2")])
+@pytest.mark.parametrize(
+    ("code", "expected"), [(12080, "12.8"), (11040, "11.4"), (13000, "13.0"), (9020, "9.2")]
+)
 def test_cuda_codes(code, expected):
     assert versions.from_code(code) == expected
 
 
-names = st.sampled_from(["sys_platform", "platform_system", "platform_machine", "os_name", "extra", "python_version", "implementation_name"])
-values = st.sampled_from(["linux", "Linux", "win32", "x86_64", "aarch64", "cublas", "posix", "3.9", "3.11", "3.12", "cpython"])
-comparison = st.tuples(names, st.sampled_from(["==", "!=", "<", ">=", ">", "<="]), values).map(lambda c: f"{c[0]} {c[1]} '{c[2]}'")
+names = st.sampled_from(
+    [
+        "sys_platform",
+        "platform_system",
+        "platform_machine",
+        "os_name",
+        "extra",
+        "python_version",
+        "implementation_name",
+    ]
+)
+values = st.sampled_from(
+    [
+        "linux",
+        "Linux",
+        "win32",
+        "x86_64",
+        "aarch64",
+        "cublas",
+        "posix",
+        "3.9",
+        "3.11",
+        "3.12",
+        "cpython",
+    ]
+)
+comparison = st.tuples(names, st.sampled_from(["==", "!=", "<", ">=", ">", "<="]), values).map(
+    lambda c: f"{c[0]} {c[1]} '{c[2]}'"
+)
 markers = st.recursive(
     comparison,
-    lambda inner: st.tuples(inner, st.sampled_from([" and ", " or "]), inner).map("".join) | inner.map(lambda m: f"({m})"),
+    lambda inner: (
+        st.tuples(inner, st.sampled_from([" and ", " or "]), inner).map("".join)
+        | inner.map(lambda m: f"({m})")
+    ),
     max_leaves=5,
 )
 PYTHON = environment("3.11.7", "x86_64")

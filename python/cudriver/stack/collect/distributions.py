@@ -25,7 +25,8 @@ _REQUIRES = re.compile(
 _CONDA_NAME = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<build>[^-]+)\.json\Z")
 # A requirement whose name has one of these is of interest.
 _SPEAKS = re.compile(
-    rb"^Requires-Dist:\s*(?:nvidia-|cuda|torch|triton|jax|tensorrt|cupy|onnxruntime|tensorflow|numba)",
+    rb"^Requires-Dist:\s*(?:nvidia-|cuda|torch|triton|jax|tensorrt|cupy|onnxruntime"
+    rb"|tensorflow|numba)",
     re.MULTILINE | re.IGNORECASE,
 )
 _CUDA_NAMES = re.compile(
@@ -44,7 +45,7 @@ def matters(name: str) -> bool:
 
 
 def collect(root: Root, env: Environment, problems: list[Problem]) -> list[Distribution]:
-    """Every installed distribution; where a name occurs twice, the one that Python imports first."""
+    """Every installed distribution; of two with one name, the one that Python imports."""
     markers = Markers(environment(env.python or "3.12", env.platform))
     found: dict[str, Distribution] = {}
     for folder in env.site_packages:
@@ -96,7 +97,9 @@ def _read(
     dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
     if matters(dist.name) or _SPEAKS.search(raw):
         installer = root.text(f"{path}/INSTALLER", 256)
-        dist.installer = (installer or "").strip().splitlines()[0] if installer and installer.strip() else None
+        dist.installer = (
+            (installer or "").strip().splitlines()[0] if installer and installer.strip() else None
+        )
         _headers(dist, metadata, raw, markers, problems)
     return dist
 
@@ -121,7 +124,9 @@ def _headers(
     body = re.search(rb"\r?\n\r?\n", raw)
     head = raw[: body.start()] if body else raw
     if len(raw) == HEAD and not body:
-        problems.append(Problem(file, f"its headers go on past {HEAD} bytes; the rest was not read"))
+        problems.append(
+            Problem(file, f"its headers go on past {HEAD} bytes; the rest was not read")
+        )
     if b"\0" in head:
         problems.append(Problem(file, "is not text"))
         return
@@ -149,14 +154,18 @@ def _require(
     match = _REQUIRES.match(text) if len(text) < 4096 else None
     if match is None:
         if "@" not in text:  # a direct reference says nothing about versions
-            problems.append(Problem(file, f"a requirement that cannot be read: {text.strip()[:80]}", number))
+            problems.append(
+                Problem(file, f"a requirement that cannot be read: {text.strip()[:80]}", number)
+            )
         return
     marker = match["marker"]
     extra = ""
     if marker:
         applies = markers.holds(marker)
         if applies is None:
-            problems.append(Problem(file, f"a marker that cannot be read: {marker.strip()[:80]}", number))
+            problems.append(
+                Problem(file, f"a marker that cannot be read: {marker.strip()[:80]}", number)
+            )
             return
         if not applies:
             # Kept with its extra: only a distribution that asks for the extra makes it count.

@@ -20,10 +20,10 @@ MAX_LIBRARIES = 400  # of one framework
 # A library that needs one of these uses CUDA.
 CUDA_LIBRARY = re.compile(
     r"lib(?:cuda|cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cusparseLt"
-    r"|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvJitLink|nvToolsExt|nvtx3interop|cupti|cufile|cufile_rdma|nvshmem_host"
-    r"|cutensor\w*|npp\w*|nvjpeg|nvinfer\w*|nvonnxparser|nvfatbin|nvvm|nvblas|cudss\w*|cutlass"
-    r"|nvptxcompiler|nvidia-ml|nvml|accinj64|cuinj64|cublasmp|cusolverMp|cudla|nvcomp\w*|custatevec|cutensornet)"
-    r"\.so(?:\.[0-9.]+)?\Z"
+    r"|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvJitLink|nvToolsExt|nvtx3interop|cupti|cufile|cufile_rdma"
+    r"|nvshmem_host|cutensor\w*|npp\w*|nvjpeg|nvinfer\w*|nvonnxparser|nvfatbin|nvvm|nvblas|cudss\w*"
+    r"|nvptxcompiler|nvidia-ml|nvml|accinj64|cuinj64|cublasmp|cusolverMp|cudla|nvcomp\w*"
+    r"|custatevec|cutensornet)\.so(?:\.[0-9.]+)?\Z"
 )
 _ASSIGNED = r"^{name}\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])"
 
@@ -95,7 +95,11 @@ class Finder:
                 found.append(framework)
         known = {f.distribution for f in found} | {f.name for f in found}
         for dist in self.distributions.values():
-            if dist.name not in known and not dist.name.startswith("nvidia-") and matters_here(dist):
+            if (
+                dist.name not in known
+                and not dist.name.startswith("nvidia-")
+                and matters_here(dist)
+            ):
                 other = self.other(dist)
                 if other is not None:
                     found.append(other)
@@ -188,10 +192,8 @@ class Finder:
         for name in ("libtorch_python.so", "libtorch_cuda.so"):
             path = f"{package}/lib/{name}"
             text = self.strings(path)
-            # What lies before the string may be a constant without a terminator.
-            lists = re.findall(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0", text or b"")
-            if lists:
-                archs = max(lists, key=len).rstrip(b" \0").decode()
+            archs = _arch_list(text or b"")
+            if archs:
                 framework.archs = archs.split()
                 framework.archs_evidence = Evidence(path, None, archs)
                 return
@@ -311,7 +313,9 @@ class Finder:
 
     def cupy(self) -> Framework | None:
         package = self.package("cupy")
-        dists = [d for n, d in self.distributions.items() if re.fullmatch(r"cupy(-cuda\w+|-rocm\S+)?", n)]
+        dists = [
+            d for n, d in self.distributions.items() if re.fullmatch(r"cupy(-cuda\w+|-rocm\S+)?", n)
+        ]
         if package is None or not dists:
             return None
         dist = next((d for d in dists if d.name != "cupy"), dists[0])
@@ -381,9 +385,29 @@ class Finder:
         return framework
 
 
+_ARCHS = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0")
+
+
+def _arch_list(data: bytes) -> str:
+    """The longest list of architectures in a library's read-only data; "" where there is none.
+
+    What lies before it may be a constant without a terminator. Found by its first bytes: a regular
+    expression over a megabyte takes a tenth of the whole check.
+    """
+    best = b""
+    for start in (b"sm_", b"compute_"):
+        at = data.find(start)
+        while at >= 0:
+            match = _ARCHS.match(data, at)
+            if match and match.end() - at > len(best):
+                best = match[0]
+            at = data.find(start, match.end() if match else at + 1)
+    return best.rstrip(b" \0").decode()
+
+
 _OTHER = re.compile(
-    r"(?:pycuda|paddlepaddle|mxnet|llama-cpp|ctranslate2|faiss|cudf|cuml|cugraph|cuspatial|rmm|pylibraft"
-    r"|kvikio|dgl|pyg-lib|torch-|spconv|cumm|mmcv|natten|causal-conv1d|mamba-ssm|exllama|auto-gptq"
+    r"(?:pycuda|paddlepaddle|mxnet|llama-cpp|ctranslate2|faiss|cudf|cuml|cugraph|cuspatial|rmm"
+    r"|pylibraft|kvikio|dgl|pyg-lib|torch-|spconv|cumm|mmcv|natten|causal-conv1d|mamba-ssm|exllama|auto-gptq"
     r"|autoawq|sgl-kernel|flashinfer|k2|warp-lang|xgboost|lightgbm|catboost|decord|pynvvideocodec)"
 )
 _NOT_OTHER = re.compile(r"(?:cuda-|torchgen|triton|nvidia-|conda)")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
+
 from cudriver.stack.collect.file_version import cuda_of, describe, own_version, split
 from cudriver.stack.collect.frameworks import CUDA_LIBRARY
 from cudriver.stack.collect.records import Owners
@@ -26,8 +28,13 @@ from cudriver.stack.versions import cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from cudriver.stack.loader import LoadedObject, Loader, Search
     from cudriver.stack.process import Fault, Load, Process
+
+    T = TypeVar("T")
 
 PYTORCH_KIN = {"torch", "torchvision", "torchaudio"}
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
@@ -50,14 +57,16 @@ class Resolver:
         self.unsure: list[str] = []
         self._paths: dict[int, str] = {}
 
-    def run(self, frameworks: list[Framework], debian: DebianOwners | None = None) -> list[Framework]:
+    def run(
+        self, frameworks: list[Framework], debian: DebianOwners | None = None
+    ) -> list[Framework]:
         """Resolves all; returns the frameworks without those that turn out to use no CUDA."""
         self.debian = debian
         torch = next((f for f in frameworks if f.name == "torch"), None)
         kept: list[Framework] = []
         process: Process | None = None
         if torch is not None and torch.variant != "cpu" and torch.libraries:
-            process = self._guarded(torch, self._torch)
+            process = self._guarded(torch, partial(self._torch, torch))
         for framework in frameworks:
             if framework is torch:
                 kept.append(framework)
@@ -65,11 +74,9 @@ class Resolver:
                 entries = self._using_cuda(framework)
                 known = framework.name in PYTORCH_KIN or framework.variant != "unknown"
                 if entries:
-                    on_torch = process is not None and any(self._needs_torch(e) for e in entries)
-                    self._guarded(
-                        framework,
-                        lambda f, e=entries, p=process if on_torch else None: self._extensions(f, e, p),  # type: ignore[misc]
-                    )
+                    on_torch = any(self._needs_torch(e) for e in entries)
+                    shared = process if on_torch else None
+                    self._guarded(framework, partial(self._extensions, framework, entries, shared))
                 if entries or known:
                     kept.append(framework)
             elif framework.name in ("triton", "numba") or framework.variant != "unknown":
@@ -78,20 +85,33 @@ class Resolver:
             self._runtime_versions(framework)
         return kept
 
-    def _guarded(self, framework: Framework, step):  # type: ignore[no-untyped-def]
-        """A step that fails on something unforeseen is a problem of its own, not the report's end."""
+    def _guarded(self, framework: Framework, step: Callable[[], T]) -> T | None:
+        """A step that fails on something unforeseen is a problem, not the report's end."""
         try:
-            return step(framework)
-        except (OSError, ValueError, KeyError, IndexError, RecursionError, NotImplementedError) as error:
+            return step()
+        except Exception as error:
             why = f"its libraries could not be resolved: {type(error).__name__}: {error}"
             self.problems.append(Problem(framework.path, why))
             self.unsure.append(f"{framework.name}: {why}")
             return None
 
     def _process(self) -> Process:
+        """A process of the environment's Python. Where that cannot be read (a venv whose base is
+        gone), of another program: only what Python itself links would differ.
+        """
+        from cudriver._elf import ElfError
         from cudriver.stack.process import Process
 
-        return Process(self.loader, self.env.executable or "/usr/bin/python3")
+        failure: Exception | None = None
+        for program in (self.env.executable, "/usr/bin/python3", "/bin/sh"):
+            try:
+                if program:
+                    return Process(self.loader, program)
+            except (ElfError, OSError, ValueError) as error:
+                failure = failure or error
+                if program and program == self.env.executable:
+                    self.problems.append(Problem(program, f"cannot be read as a program: {error}"))
+        raise failure or OSError("no program of this root can be read")
 
     def _torch(self, framework: Framework) -> Process:
         from cudriver.stack.preload import import_torch
@@ -111,7 +131,9 @@ class Resolver:
         self._dlopened(process, framework)
         return process
 
-    def _extensions(self, framework: Framework, entries: list[str], process: Process | None) -> None:
+    def _extensions(
+        self, framework: Framework, entries: list[str], process: Process | None
+    ) -> None:
         if process is None:
             process = self._process()
         else:
@@ -172,7 +194,9 @@ class Resolver:
         found = []
         for path in framework.libraries:
             needed = self._needed(path)
-            if any(CUDA_LIBRARY.match(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed):
+            if any(
+                CUDA_LIBRARY.match(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed
+            ):
                 found.append(path)
         return found
 
@@ -319,7 +343,9 @@ class DebianOwners:
         if self._lists is None:
             self._lists = []
             for name in self.root.names("/var/lib/dpkg/info"):
-                if name.endswith(".list") and re.match(r"lib(cu|nv|npp)|cuda|nvidia|tensorrt", name):
+                if name.endswith(".list") and re.match(
+                    r"lib(cu|nv|npp)|cuda|nvidia|tensorrt", name
+                ):
                     try:
                         raw = self.root.read(f"/var/lib/dpkg/info/{name}")
                     except (OSError, ValueError):
@@ -337,12 +363,11 @@ class DebianOwners:
             self._versions = {}
             text = self.root.text("/var/lib/dpkg/status", 64 << 20) or ""
             for match in re.finditer(
-                r"^Package: ((?:lib(?:cu|nv|npp|nccl)|cuda|nvidia|tensorrt)\S*)\n((?:.+\n)*?)Version: (\S+)",
+                r"^Package: ((?:lib(?:cu|nv|npp|nccl)|cuda|nvidia|tensorrt)\S*)\n"
+                r"((?:.+\n)*?)Version: (\S+)",
                 text,
                 re.MULTILINE,
             ):
                 if "Status: install ok installed" in match[2]:
                     self._versions[match[1]] = match[3]
         return self._versions
-
-

@@ -120,7 +120,8 @@ def usual_variant(torch: str) -> str | None:
         if row["torch"] == wanted and row["default"]:
             default: str = row["default"]
             return default
-    return (variants(torch) or [None])[-1]
+    every = variants(torch)
+    return every[-1] if every else None
 
 
 def torch_from(facts: Facts, cuda: str) -> str:
@@ -131,7 +132,11 @@ def torch_from(facts: Facts, cuda: str) -> str:
     tool = installer(env, dist)
     release = cut(torch.version, 3) if torch else None
     if tool in ("conda", "mamba", "micromamba", "pixi"):
-        pin = f"pytorch={release}=cuda{(cut(cuda, 2) or '').replace('.', '')}*" if release else "pytorch"
+        pin = (
+            f"pytorch={release}=cuda{(cut(cuda, 2) or '').replace('.', '')}*"
+            if release
+            else "pytorch"
+        )
         return install(env, pin, by=tool)
     names = [f"torch=={release}" if release else "torch"]
     names += [n for n in ("torchvision", "torchaudio") if facts.distribution(n)]
@@ -155,7 +160,10 @@ def driver_package(cuda: str | None, branch: int | None = None) -> str:
     if branch is None:
         wanted = major(cuda) or 13
         branch = {11: 470, 12: 535, 13: 580}.get(wanted, 580)
-    return f"sudo apt-get install nvidia-driver-{branch}  # or your distribution's package of R{branch} or newer, then reboot"
+    return (
+        f"sudo apt-get install nvidia-driver-{branch}  # or your distribution's package of "
+        f"R{branch} or newer, then reboot"
+    )
 
 
 def without(variable: str, value: str, unwanted: list[str]) -> str:

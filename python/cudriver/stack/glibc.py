@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 

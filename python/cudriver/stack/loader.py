@@ -10,13 +10,13 @@ import errno
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 from cudriver import _elf
 from cudriver.stack import glibc
 from cudriver.stack.record import Record, fresh
 from cudriver.stack.rootfs import Root
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,24 +41,34 @@ _BEFORE_MACHINE = "ELF file version does not match current one"
 CANNOT_OPEN = "cannot open shared object file"
 
 
-class Place(NamedTuple):
-    """One folder (or the cache) that was looked into."""
+class Place:
+    """One folder (or the cache) that was looked into. There are thousands: not a Record."""
 
-    rule: str
-    folder: str
-    entry: str = ""  # the text it came from: "$ORIGIN/../lib"
-    owner: str = ""  # the object whose RPATH or RUNPATH it is
-    outcome: str = "absent"  # absent, no folder, found, or why the file there was passed over
+    __slots__ = ("entry", "folder", "outcome", "owner", "rule")
+
+    def __init__(
+        self, rule: str, folder: str, entry: str = "", owner: str = "", outcome: str = "absent"
+    ) -> None:
+        self.rule = rule
+        self.folder = folder
+        self.entry = entry  # the text it came from: "$ORIGIN/../lib"
+        self.owner = owner  # the object whose RPATH or RUNPATH it is
+        self.outcome = outcome  # absent, no folder, found, or why the file was passed over
 
 
-class Hit(NamedTuple):
+class Hit:
     """A file that a rule gives."""
 
-    path: str  # as the loader names the object: not normalised
-    real_path: str  # links followed
-    rule: str
-    entry: str = ""
-    owner: str = ""
+    __slots__ = ("entry", "owner", "path", "real_path", "rule")
+
+    def __init__(
+        self, path: str, real_path: str, rule: str, entry: str = "", owner: str = ""
+    ) -> None:
+        self.path = path  # as the loader names the object: not normalised
+        self.real_path = real_path  # links followed
+        self.rule = rule
+        self.entry = entry
+        self.owner = owner
 
 
 class Search(Record):
@@ -435,7 +445,8 @@ class Loader:
                 self._note_shadow(result, hit)
                 continue
             outcome, error = self._try(hit.path)
-            searched.append(place._replace(outcome=outcome))
+            place.outcome = outcome
+            searched.append(place)
             if outcome == "other class":
                 other_class = 32
             if outcome == "found":

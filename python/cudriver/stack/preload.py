@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING
 
 from cudriver.stack.record import Record, fresh
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 
 SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
 
-_FUNCTION = re.compile(
-    r"^def (_load_global_deps|_preload_cuda_deps|_preload_cuda_lib|_get_cuda_dep_paths)\(.*?"
-    r"(?=^[^\s#)])",
-    re.MULTILINE | re.DOTALL,
-)
+_FUNCTIONS = ("_load_global_deps", "_preload_cuda_deps", "_preload_cuda_lib", "_get_cuda_dep_paths")
+_NEXT = re.compile(r"\n(?=[^\s#)])")  # what follows a function at the top level
+_COMMENT = re.compile(r"^[ \t]*#.*\n", re.MULTILINE)
 _PAIR = re.compile(
     r"""(?:\(\s*|cuda_libs\[)?['"](\w+)['"]\]?\s*[:,=]\s*['"](lib[\w.+-]+\.so[^'"]*)['"]"""
 )
@@ -55,13 +53,11 @@ class TorchPreloads(Record):
 
 def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
     """The preloads in the text of a torch/__init__.py; none where it has no such code."""
-    # Comments may name libraries too.
-    text = re.sub(r"^[ \t]*#.*\n", "", text, flags=re.MULTILINE)
-    functions = {m[1]: m[0] for m in _FUNCTION.finditer(text + "\n.")}
+    functions = {name: _function(text, name) for name in _FUNCTIONS}
     found = TorchPreloads()
-    main = functions.get("_load_global_deps", "")
+    main = functions["_load_global_deps"]
     attempt, _, rescue = main.partition("except OSError")
-    shared = functions.get("_preload_cuda_deps", "")
+    shared = functions["_preload_cuda_deps"]
     listed = shared if "cuda_libs" in shared else rescue
     found.rescue = _pairs(listed, cuda_major) if "_preload_cuda_" in rescue else []
     maps = _MAPS.search(attempt)
@@ -72,9 +68,19 @@ def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
                 found.always.append(Preload(folder, pattern, not optional))
             else:
                 found.always += _pairs(shared, cuda_major)
-    paths = functions.get("_get_cuda_dep_paths", "") or shared
+    paths = functions["_get_cuda_dep_paths"] or shared
     found.unified = re.search(r"""f['"]cu\{""", paths) is not None
     return found
+
+
+def _function(text: str, name: str) -> str:
+    """The text of a function at the top level, comment lines left out; "" where there is none."""
+    start = text.find(f"\ndef {name}(")
+    if start < 0:
+        return ""
+    end = _NEXT.search(text, start + 1)
+    # Comments may name libraries too.
+    return _COMMENT.sub("", text[start + 1 : end.start() + 1 if end else None])
 
 
 def _pairs(text: str, cuda_major: int | None) -> list[Preload]:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import fnmatch
 import re
 
+from cudriver.stack.loader import Search
+from cudriver.stack.process import NOT_FOUND, Fault, Load
 from cudriver.stack.record import Record, fresh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cudriver.stack.process import Load, Process
+    from cudriver.stack.process import Process
     from cudriver.stack.rootfs import Root
 
 SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
@@ -49,6 +51,7 @@ class TorchPreloads(Record):
     needs_mapped: str = ""  # ... and only where a mapped file's name contains this
     rescue: list[Preload] = fresh(list)  # where libtorch_global_deps.so failed
     unified: bool = False  # nvidia/cuNN/lib is looked into as well
+    major: int | None = None  # that NN, from torch/version.py
 
 
 def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
@@ -104,7 +107,8 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     """`import torch` as far as the loader sees it: libtorch_global_deps.so, the preloads that
     torch/__init__.py of this very version makes, then torch._C. `package` is the torch folder,
     `sys_path` what sys.path will be (the site-packages folders do). Returns every dlopen made; the
-    last one is torch._C's, unless an earlier one ended the import.
+    last one is torch._C's, unless an earlier one ended the import. What torch gets over is
+    forgiven; where its rescue fails too, both failures stay, and the last is the one raised.
     """
     root = process.loader.root
     text = _text(root, f"{package}/__init__.py")
@@ -118,58 +122,77 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     if parent not in folders:
         folders.append(parent)
 
+    plan.major = major
     loads: list[Load] = []
     dependencies = f"{package}/lib/libtorch_global_deps.so"
     if process.loader.is_file(dependencies):
         first = process.dlopen(dependencies, everywhere=True)
         loads.append(first)
         if first.error is None:
-            if any(plan.needs_mapped in obj.path for obj in process.objects if plan.needs_mapped):
-                _preload(process, plan.always, plan.unified, major, folders, loads)
-        else:
-            names = [preload.pattern.partition(".")[0] for preload in plan.rescue]
-            if not any(name in first.error for name in names):
-                return loads
-            if not _preload(process, plan.rescue, plan.unified, major, folders, loads):
-                return loads
-            loads.append(process.dlopen(dependencies, everywhere=True))
-            if loads[-1].error is not None:
-                return loads
+            # /proc/self/maps has paths with links followed.
+            mapped = [obj.real_path for obj in process.objects]
+            if plan.needs_mapped and any(plan.needs_mapped in path for path in mapped):
+                _preload(process, plan, plan.always, folders, loads)
+                for load in loads:
+                    load.forgive()
+        elif not _rescue(process, plan, folders, loads):
+            return loads
     extension = _extension(root, package)
     if extension is not None:
         loads.append(process.dlopen(extension))
     return loads
 
 
+def _rescue(
+    process: Process, plan: TorchPreloads, folders: Sequence[str], loads: list[Load]
+) -> bool:
+    """What torch does where its global dependencies do not load. False: the import ends."""
+    first = loads[0]
+    names = [preload.pattern.partition(".")[0] for preload in plan.rescue]
+    if not any(name in (first.error or "") for name in names):
+        return False
+    missing = _preload(process, plan, plan.rescue, folders, loads)
+    if missing is not None:
+        # A ValueError of torch's own; its text goes on with sys.path.
+        message = f"{missing.pattern} not found in the system path"
+        fault = Fault(NOT_FOUND, message, first.name, missing.pattern)
+        loads.append(Load(missing.pattern, Search(missing.pattern, first.name), faults=[fault]))
+    if loads[-1].error is None:
+        loads.append(process.dlopen(first.name, everywhere=True))
+    if loads[-1].error is None:
+        first.forgive()
+        return True
+    return False
+
+
 def _preload(
     process: Process,
+    plan: TorchPreloads,
     preloads: Sequence[Preload],
-    unified: bool,
-    major: int | None,
     folders: Sequence[str],
     loads: list[Load],
-) -> bool:
-    """Loads one after the other; False where one is missing or fails, which ends the series."""
+) -> Preload | None:
+    """Loads one after the other, up to the first failure. Returns what is not there, if any."""
     for preload in preloads:
-        path = _candidate(process.loader.root, preload, unified, major, folders)
+        path = _candidate(process.loader.root, preload, plan, folders)
         if path is None:
             if preload.required:
-                return False
+                return preload
             continue
         loads.append(process.dlopen(path))
         if loads[-1].error is not None:
-            return False
-    return True
+            return None
+    return None
 
 
 def _candidate(
-    root: Root, preload: Preload, unified: bool, major: int | None, folders: Sequence[str]
+    root: Root, preload: Preload, plan: TorchPreloads, folders: Sequence[str]
 ) -> str | None:
     """The first match on sys.path. Of several in one folder torch takes glob's first."""
     for folder in folders:
         places = [f"{folder}/nvidia/{preload.folder}/lib"]
-        if unified and major is not None:
-            places.append(f"{folder}/nvidia/cu{major}/lib")
+        if plan.unified and plan.major is not None:
+            places.append(f"{folder}/nvidia/cu{plan.major}/lib")
         places.append(f"{folder}/{preload.folder}/lib")
         for place in places:
             for name in root.names(place):

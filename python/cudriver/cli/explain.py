@@ -59,11 +59,13 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         _print_json(names, matches)
         return 0
+    from cudriver.stack.report_text import wrap
+
     style = terminal.style(sys.stdout)
     lines: list[str] = []
     for found in matches:
         lines.append(f"{style.paint(found.rule, 'bold')}  {explain.title(found.rule)}")
-        lines.append(f"  line {found.line}: {found.text[: style.width - 12]}")
+        lines += ["  " + line for line in wrap(f"line {found.line}: {found.text}", style.width - 2)]
     # A traceback may touch several rules; its last line is the one to read about.
     for name in names[:1] if matches else names:
         lines += [""] * bool(lines) + render_page(explain.page(name), style)
@@ -95,7 +97,7 @@ def render_page(markdown: str, style: Style) -> list[str]:
             flush()
             code = not code
         elif code:
-            lines.append("    " + line)
+            lines.append(("    " + line).rstrip())
         elif line.startswith("#"):
             flush()
             lines.append(style.paint(line.lstrip("# "), "bold"))

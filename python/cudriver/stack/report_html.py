@@ -5,11 +5,11 @@ from __future__ import annotations
 from html import escape
 
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN
-from cudriver.stack.report_text import RANK, components, is_command, short_path
+from cudriver.stack.report_text import RANK, components, is_command, short_path, why
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
     from cudriver.stack.report import Report
@@ -163,24 +163,30 @@ def _evidence(evidence: Evidence, facts: Facts) -> str:
     return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
 
 
-def _libraries(libraries: Iterable[Library], facts: Facts) -> str:
+def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
+    columns = ["library", "version", "file", "found by"]
+    hiding = any(library.shadowed for library in libraries)
+    if hiding:
+        columns.append("shadows")
     rows = []
     for library in libraries:
-        shadowed = "<br>".join(
-            f"<code>{_text(short_path(facts, other.path))}</code> "
-            f'<span class="soft">{_text(other.version or "")} {_text(other.rule)}</span>'
-            for other in library.shadowed
-        )
-        rows.append(
-            f"<tr><th>{_text(library.soname)}</th>"
-            f'<td class="whole">{_text(library.version or "")}</td>'
+        cells = [
+            f'<th class="whole">{_text(library.soname)}</th>',
+            f'<td class="whole">{_text(library.version or "")}</td>',
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
-            f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>'
-            f"<td>{_text(library.found_by)}</td><td>{shadowed}</td></tr>"
-        )
+            f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>',
+            f"<td>{_text(why(library, facts))}</td>",
+        ]
+        if hiding:
+            shadowed = "<br>".join(
+                f"<code>{_text(short_path(facts, other.path))}</code> "
+                f'<span class="soft">{_text(other.version or "")} {_text(other.rule)}</span>'
+                for other in library.shadowed
+            )
+            cells.append(f"<td>{shadowed}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
     if not rows:
         return ""
-    columns = ("library", "version", "file", "found by", "shadows")
     head = "".join(f"<th>{name}</th>" for name in columns)
     return (
         f"<details><summary>{len(rows)} CUDA libraries</summary>"

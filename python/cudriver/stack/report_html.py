@@ -22,7 +22,7 @@ VERDICTS = {
 CLASSES = {"ok": "good", NOTE: "good", "warning": "doubt", ERROR: "bad"}
 MARKS = {"good": "✓", "doubt": "!", "bad": "✗"}
 
-STYLE = """
+_RULES = """
 .cudriver{--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--code:#f3f5f8;
 --good:#18794e;--doubt:#946300;--bad:#c0262d;--note:#1f66b0;
 color:var(--ink);background:var(--page);font:15px/1.5 system-ui,sans-serif;max-width:62rem;
@@ -37,7 +37,8 @@ text-align:left}
 border-radius:1rem;color:#fff;font-weight:600}
 .cudriver .verdict.good{background:#18794e}.cudriver .verdict.doubt{background:#946300}
 .cudriver .verdict.bad{background:#c0262d}
-.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit}
+.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit;table-layout:auto}
+.cudriver tr,.cudriver tr:hover{background:none}
 .cudriver th,.cudriver td{text-align:left;vertical-align:top;padding:.35rem .8rem .35rem 0;
 border-bottom:1px solid var(--line);overflow-wrap:anywhere;background:none;color:inherit}
 .cudriver thead th{color:var(--soft);font-weight:500;font-size:.85rem}
@@ -55,17 +56,19 @@ padding:.7rem 1rem;margin:.7rem 0}
 .cudriver article.note{border-left-color:var(--note)}
 .cudriver .tag{font-weight:700;font-size:.85rem;margin-right:.6rem}
 .cudriver dl{display:grid;grid-template-columns:4.5rem 1fr;gap:.3rem .6rem;margin:.6rem 0 0}
-.cudriver dt{color:var(--soft)}
-.cudriver dd{margin:0;min-width:0}
+.cudriver dt{color:var(--soft);font-weight:400;float:none;margin:0}
+.cudriver dd{margin:0;min-width:0;width:auto}
 .cudriver code,.cudriver pre{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
-color:inherit;background:none;overflow-wrap:anywhere}
+color:inherit;background:none;padding:0;overflow-wrap:anywhere}
 .cudriver pre{background:var(--code);border-radius:4px;padding:.4rem .6rem;margin:0 0 .3rem;
-white-space:pre-wrap}
+white-space:pre-wrap;word-break:normal;max-width:none}
 .cudriver details{margin-top:1.4rem}
 .cudriver summary{cursor:pointer;font-weight:600}
 @media (prefers-color-scheme:dark){.cudriver.page{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;
 --page:#14181e;--code:#1f252d;--good:#4cc38a;--doubt:#f0b429;--bad:#ff7b7f;--note:#70b8ff}}
 """
+# Notebooks style tables by two classes and an element; three classes win over them.
+STYLE = _RULES.replace(".cudriver", ".cudriver" * 3)
 PAGE_STYLE = """
 html{color-scheme:light dark}
 body{margin:0;padding:2rem 1.2rem}

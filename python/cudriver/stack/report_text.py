@@ -417,7 +417,8 @@ def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
     lines = [style.paint(first, "bold"), *("    " + line for line in more)]
     lines.append(f"    {short_path(facts, library.path)}")
     if library.found_by:
-        lines += _hanging("by " + why(library, facts), style)
+        reason = why(library, facts)
+        lines += _hanging(reason if reason.startswith("preload") else f"by {reason}", style)
     for other in library.shadowed:
         place = short_path(facts, other.path)
         lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
@@ -427,8 +428,7 @@ def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
 def why(library: Library, facts: Facts) -> str:
     """The loader's rule that found a library, with whose entry it was: "RPATH of libtorch.so"."""
     found = next(
-        (r for r in facts.resolutions if r.path == library.path and r.rule == library.found_by),
-        None,
+        (r for r in facts.resolutions if (r.path, r.rule) == (library.path, library.found_by)), None
     )
     if found is None:
         return library.found_by

@@ -70,7 +70,8 @@ class TestMatch:
 class TestNvcc:
     def test_another_major(self):
         kit = toolkit("11.8.0", "PATH")
-        found = one(facts(toolkits=[kit], nvcc=nvcc(kit)), "CU202", "warning")
+        assert one(facts(toolkits=[kit], nvcc=nvcc(kit)), "CU202", "note")
+        found = one(facts(toolkits=[kit], nvcc=nvcc(kit, "CUDA_HOME")), "CU202", "warning")
         assert found.predicts.startswith("The detected CUDA version (11.8) mismatches")
         assert found.evidence[0].file == kit.nvcc
         assert found.fix[-1] == "export CUDA_HOME=/usr/local/cuda-12.8"

@@ -200,6 +200,8 @@ class Framework(Record):
     distribution: str | None = None
     libraries: list[str] = fresh(list)  # its own shared libraries, the roots of the resolution
     loads: list[str] = fresh(list)  # the CUDA libraries in its process, by path
+    finds_wheels: bool = False  # loads the environment's own libraries first, by cuda-pathfinder
+    modelled: bool = True  # False: what it loads by itself before its libraries is not known
 
 
 class Shadowed(Record):
@@ -255,6 +257,7 @@ class LoadFault(Record):
     lazy: bool = False  # met at the first call, not at load
     framework: str | None = None  # whose import meets it
     optional: bool = False  # the import goes on without
+    own_copy: str | None = None  # the environment's file of that name, which was not looked for
 
 
 class FileFault(Record):

@@ -329,6 +329,7 @@ class Finder:
         elif "rocm" in dist.name:
             framework.variant = "rocm"
         framework.libraries = self.libraries(dist, package)
+        framework.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
         return framework
 
     def onnxruntime(self) -> Framework | None:
@@ -381,6 +382,8 @@ class Finder:
         package = os.path.commonpath(paths) if len(paths) > 1 else os.path.dirname(paths[0])
         framework = Framework(dist.name, dist.version, variant="unknown", path=package)
         framework.distribution, framework.libraries = dist.name, paths
+        framework.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
+        framework.modelled = False
         self._by_tag(framework, dist.evidence, dist)
         return framework
 
@@ -405,18 +408,29 @@ def _arch_list(data: bytes) -> str:
     return best.rstrip(b" \0").decode()
 
 
-_OTHER = re.compile(
-    r"(?:pycuda|paddlepaddle|mxnet|llama-cpp|ctranslate2|faiss|cudf|cuml|cugraph|cuspatial|rmm"
-    r"|pylibraft|kvikio|dgl|pyg-lib|torch-|spconv|cumm|mmcv|natten|causal-conv1d|mamba-ssm|exllama|auto-gptq"
-    r"|autoawq|sgl-kernel|flashinfer|k2|warp-lang|xgboost|lightgbm|catboost|decord|pynvvideocodec)"
+# Packages with many libraries and no CUDA: a look at each would cost 50 ms in a large environment.
+# fmt: off
+_PLAIN = frozenset(
+    (
+        "aiohttp", "brotli", "cffi", "charset-normalizer", "coverage", "cryptography", "cython",
+        "debugpy", "frozenlist", "fsspec", "gevent", "google-crc32c", "greenlet", "grpcio",
+        "h5py", "hdf5plugin", "jupyter", "kiwisolver", "lxml", "markupsafe", "matplotlib",
+        "msgpack", "multidict", "mypy", "netcdf4", "numexpr", "numpy", "opencv-python",
+        "opencv-python-headless", "orjson", "pandas", "pillow", "pip", "polars", "propcache",
+        "protobuf", "psutil", "pyarrow", "pydantic-core", "pymupdf", "pyside6", "pywavelets",
+        "pyyaml", "pyzmq", "ray", "rasterio", "regex", "rpds-py", "ruff", "safetensors",
+        "scikit-image", "scikit-learn", "scipy", "sentencepiece", "setuptools", "shapely",
+        "simplejson", "soxr", "spacy", "sqlalchemy", "statsmodels", "tables", "thinc",
+        "tiktoken", "tokenizers", "tornado", "ujson", "uv", "uvloop", "watchfiles",
+        "websockets", "wrapt", "xxhash", "yarl", "zmq", "zstandard",
+    )
 )
+# fmt: on
 _NOT_OTHER = re.compile(r"(?:cuda-|torchgen|triton|nvidia-|conda)")
 
 
 def matters_here(dist: Distribution) -> bool:
-    """Whether a distribution's own libraries are worth a look: by name, or for what it requires."""
-    if dist.kind == "conda" or _NOT_OTHER.match(dist.name):
+    """Whether a distribution's own libraries are worth a look for CUDA."""
+    if dist.kind == "conda" or dist.name in _PLAIN or _NOT_OTHER.match(dist.name):
         return False
-    if matters(dist.name) or _OTHER.match(dist.name):
-        return True
-    return any(matters(r.name) for r in dist.requires)
+    return dist.kind == "wheel" or matters(dist.name)

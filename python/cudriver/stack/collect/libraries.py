@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 PYTORCH_KIN = {"torch", "torchvision", "torchaudio"}
+# Modules that a package imports in a try statement.
+SPARE = re.compile(r"/cupy_backends/cuda/libs/(?:cutensor|nccl|cudnn|cusparselt)\.")
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
 
 
@@ -140,8 +142,20 @@ class Resolver:
             mapped = (os.path.normpath(m.path) for m in process.objects)
             framework.loads = [path for path in mapped if path in self.libraries]
         for entry in entries[:MAX_ENTRIES]:
-            self._take(process.dlopen(entry), framework, "needed")
+            if framework.finds_wheels:
+                self._find_wheels(process, framework, entry)
+            spare = SPARE.search(entry) is not None
+            self._take(process.dlopen(entry), framework, "needed", spare)
         self._dlopened(process, framework)
+
+    def _find_wheels(self, process: Process, framework: Framework, entry: str) -> None:
+        """What cuda-pathfinder does for a package: the wheels' libraries by their paths, first."""
+        for name in self._needed(entry):
+            if CUDA_LIBRARY.match(name) and process.find(name) is None:
+                own = self._own_copy(name, [])
+                if own is not None:
+                    self._find_wheels(process, framework, own.path)
+                    self._take(process.dlopen(own.path), framework, "preload", optional=True)
 
     def _dlopened(self, process: Process, framework: Framework) -> None:
         """The libraries that cuDNN and nvrtc open by SONAME when they are first used."""
@@ -206,7 +220,7 @@ class Resolver:
             first = search is load.search
             self._resolution(search, how if first else "needed", optional and first)
         for mapped in load.objects:
-            self._library(mapped)
+            self._library(mapped, framework, how)
             path = os.path.normpath(mapped.path)
             if path in self.libraries and path not in framework.loads:
                 framework.loads.append(path)
@@ -228,6 +242,7 @@ class Resolver:
             lazy=fault.lazy,
             framework=framework.name,
             optional=optional,
+            own_copy=self._unseen(fault) if fault.kind == "not found" else None,
         )
         if all((f.message, f.library) != (found.message, found.library) for f in self.faults):
             self.faults.append(found)
@@ -259,7 +274,7 @@ class Resolver:
             if hit.real_path != search.real_path
         ]
 
-    def _library(self, mapped: LoadedObject) -> None:
+    def _library(self, mapped: LoadedObject, framework: Framework, how: str) -> None:
         soname = mapped.elf.soname or os.path.basename(mapped.path)
         path = os.path.normpath(mapped.path)
         if not CUDA_LIBRARY.match(soname) or path in self.libraries:
@@ -274,7 +289,7 @@ class Resolver:
             path=path,
             version=version,
             provided_by=f"{owner.name} {owner.version}" if owner else None,
-            found_by=search.rule if search else "",
+            found_by=_rule(search, framework, how) if search else "",
             shadowed=self._shadowed(search) if search else [],
             family=describe(split(soname)[0]).get("family", ""),
             cuda=cuda_of(soname, version, owner),
@@ -300,6 +315,16 @@ class Resolver:
         inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
         return "environment" if inside else "system"
 
+    def _unseen(self, fault: Fault) -> str | None:
+        """The environment's own file of that name, in a folder where the loader did not look."""
+        own = self._own_copy(fault.name, [])
+        if own is None:
+            return None
+        folder = os.path.dirname(own.path)
+        failed = [r for r in self.resolutions.values() if r.soname == fault.name and r.path is None]
+        looked = {os.path.normpath(folder) for r in failed for folder in r.searched}
+        return None if folder in looked else own.path  # else it looked, and refused the file
+
     def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
         """The environment's file of this name, which a library from outside keeps from use."""
         for path, claims in self.owners.by_path.items():
@@ -319,6 +344,22 @@ class Resolver:
         # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
         framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
         framework.nccl = _first(used, "libnccl.so")
+
+
+def _rule(search: Search, framework: Framework, how: str) -> str:
+    """The loader's rule in words: "RPATH of libtorch_cuda.so ($ORIGIN/../../nvidia/nccl/lib)"."""
+    if search.rule in ("rpath", "runpath"):
+        owner = os.path.basename(search.owner) or "the program"
+        return f"{search.rule.upper()} of {owner} ({search.entry})"
+    if search.rule == "absolute":
+        if how != "preload":
+            return "its path"
+        return "cuda-pathfinder" if framework.finds_wheels else f"preload by {framework.name}"
+    if search.rule == "cache":
+        return "ld.so.cache"
+    if search.rule in ("LD_LIBRARY_PATH", "default", "configuration") and search.entry:
+        return f"{search.rule} ({search.entry})"
+    return search.rule
 
 
 def _first(libraries: list[Library], *stems: str) -> str | None:

@@ -128,6 +128,16 @@ def _nvcc_mend(facts: Facts, built: str) -> list[str]:
     ]
 
 
+def _means_to_compile(facts: Facts) -> bool:
+    """A sign that somebody compiles here: the variable is set, nvcc is in the environment, or a
+    package needs it. A toolkit in /usr/local alone is none: many machines have one.
+    """
+    if facts.nvcc.chosen_by in ("CUDA_HOME", "CUDA_PATH"):
+        return True
+    inside = (facts.nvcc.nvcc or "").startswith(facts.environment.prefix + "/")
+    return inside or any(d.name in COMPILES_LATER for d in facts.distributions)
+
+
 def cu202(facts: Facts) -> Iterator[Finding]:
     """nvcc of another major than PyTorch's CUDA."""
     pair = _build_pair(facts)
@@ -136,7 +146,7 @@ def cu202(facts: Facts) -> Iterator[Finding]:
     nvcc, built = pair
     yield Finding(
         "CU202",
-        WARNING,
+        WARNING if _means_to_compile(facts) else NOTE,
         f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch {built}",
         _nvcc_evidence(facts),
         f"The detected CUDA version ({nvcc}) mismatches the version that was used to "

@@ -167,10 +167,14 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         own = library.own_copy
         if library.origin != "system" or own is None:
             continue
-        same = own.version is not None and own.version == library.version
+        harmless = own.version is not None and own.version == library.version
+        users = [f for f in facts.frameworks if library.path in f.loads]
+        variable = library.found_by.startswith("LD_")
+        if users and not variable and not any(f.modelled for f in users):
+            harmless = True  # they may load their own before
         yield Finding(
             "CU302",
-            NOTE if same else WARNING,
+            NOTE if harmless else WARNING,
             f"{library.soname} comes from outside the environment: "
             f"{library.version or 'an unknown version'} instead of its own {own.version or 'copy'}",
             [
@@ -330,9 +334,8 @@ def cu305(facts: Facts) -> Iterator[Finding]:
             continue  # opened by SONAME: CU304 and CU306
         seen.add(name)
         core = fault.framework in CORE
-        present = _in_environment(facts, name)
-        if present and not core:
-            continue  # such packages load it themselves before
+        if fault.own_copy and not _modelled(facts, fault.framework):
+            continue  # it has the library, and may well load it by itself before
         yield Finding(
             "CU305",
             ERROR if core else WARNING,
@@ -381,10 +384,10 @@ def _variant_that_loads(facts: Facts, fault: LoadFault) -> bool:
     return any(re.sub(r"\d+", "#", os.path.basename(o)) == stem and o not in broken for o in others)
 
 
-def _in_environment(facts: Facts, soname: str) -> bool:
-    return any(x.soname == soname and x.origin == "environment" for x in facts.libraries) or any(
-        soname in x.path for x in facts.libraries
-    )
+def _modelled(facts: Facts, name: str | None) -> bool:
+    """Whether all that a framework loads by itself is known."""
+    framework = next((f for f in facts.frameworks if f.name == name), None)
+    return framework is not None and framework.modelled
 
 
 def cu306(facts: Facts) -> Iterator[Finding]:

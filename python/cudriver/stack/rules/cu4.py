@@ -559,24 +559,24 @@ def cu408(facts: Facts) -> Iterator[Finding]:
             away.append(wheel)
     if not away:
         return
-    broken = any(f.kind == "not found" and f.framework == "torch" for f in facts.load_faults)
-    tool = fix.installer(facts.environment, dist)
-    wanted = [f"{w.name}=={w.version}" for w in {w.name: w for w in away}.values()]
+    missing = [f for f in facts.load_faults if f.kind == "not found" and f.framework == "torch"]
     yield Finding(
         "CU408",
-        ERROR if broken else WARNING,
+        ERROR if missing else WARNING,
         f"torch is in {home}, its NVIDIA libraries are in {away[0].location}",
-        [dist.evidence, *(w.evidence for w in away[:SHOWN])],
-        next(
-            (
-                f.message
-                for f in facts.load_faults
-                if f.kind == "not found" and f.framework == "torch"
-            ),
-            None,
-        ),
-        [fix.install(facts.environment, *wanted, by=tool, again=True, alone=True)],
+        [dist.evidence, away[0].evidence],
+        missing[0].message if missing else None,
+        [_whole(facts)],
     )
+
+
+def _whole(facts: Facts) -> str:
+    """A virtual environment of its own: there lib64 is a link to lib, so that nothing is split."""
+    torch = facts.framework("torch")
+    release = cut(torch.version, 3) if torch else None
+    wanted = f"torch=={release}" if release else "torch"
+    index = f" --index-url {fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else ""
+    return f"python3 -m venv torch-env && torch-env/bin/python -m pip install {wanted}{index}"
 
 
 RULES = {

@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from cudriver.stack.collect import Machine
     from cudriver.stack.report import Report
 
+DESCRIPTION = """\
+What CUDA an environment really uses, whether it fits together, what mends it.
+Nothing is changed in it, and nothing of it is run but for --observe."""
+
 EPILOG = """\
 exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
 
-  cudriver check                              the environment that cudriver runs in
-  cudriver check ~/envs/train /opt/conda      others, from outside
-  cudriver check --all                        every environment on this machine
-  cudriver check --match system               does its toolkit equal the system's
+  cudriver check                           the environment cudriver runs in
+  cudriver check ~/envs/train /opt/conda   others, from outside
+  cudriver check --all                     every environment on this machine
+  cudriver check --match system            is its toolkit the system's
   cudriver check --assume-driver 535.104.05 --assume-gpu 9.0
-                                              would it run over there
+                                           would it run over there
 """
 
 
@@ -31,8 +35,7 @@ def parser() -> ArgumentParser:
 
     result = ArgumentParser(
         prog="cudriver check",
-        description="What CUDA an environment really uses, whether it fits together, and what "
-        "mends it. Nothing is run or changed in it.",
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=terminal.formatter(raw=True),  # type: ignore[arg-type]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import struct
@@ -264,6 +265,31 @@ def test_a_cache_cut_anywhere(image: Path, tmp_path: Path) -> None:
         loader = Loader(str(root), hwcaps=())
         search = loader.search("libtwo.so.10")
         assert search.path is None or search.rule == "cache" or loader.problems
+
+
+def test_a_cache_with_random_damage(image: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(image, root, symlinks=True)
+    subprocess.run([LDCONFIG, "-X", "-r", str(root)], check=True, capture_output=True)
+    whole = (root / "etc/ld.so.cache").read_bytes()
+    flags = glibc.CACHE_FLAGS[glibc.X86_64]
+    sound = 0
+    for number in range(3000):
+        chance = random.Random(number)
+        data = bytearray(whole)
+        for _ in range(chance.choice((1, 2, 8))):
+            at = chance.randrange(len(data))
+            data[at : at + 4] = chance.choice(
+                (bytes([chance.randrange(256)]) + data[at + 1 : at + 4], b"\xff" * 4, b"9" * 4)
+            )
+        try:
+            cache = glibc.Cache(bytes(data))
+            cache.lookup("libtwo.so.2", flags, ("x86-64-v2",))
+            list(cache)
+            sound += 1
+        except glibc.CacheError:
+            pass
+    assert 300 < sound < 2990
 
 
 def test_loader_settings_of_this_machine() -> None:

@@ -157,6 +157,7 @@ class Loader:
         self.problems: list[tuple[str, str]] = []  # (file, what is wrong with it)
         self._hwcaps = list(hwcaps) if hwcaps is not None else None
         self._settings: glibc.Glibc | None = None
+        self._program: tuple[str | None, int] | None = None
         self._cache: glibc.Cache | None = None
         self._cache_read = False
         self._folders: dict[str, _Folder | None] = {}
@@ -171,10 +172,14 @@ class Loader:
 
     def use_program(self, interpreter: str | None, machine: int) -> None:
         """Take the settings of the loader that a program names."""
+        self._environment = None  # $ORIGIN in LD_LIBRARY_PATH is the program's
+        if self._program == (interpreter, machine):
+            return
+        self._program = interpreter, machine
         self.machine = machine
         self._settings = glibc.read_glibc(self.root, interpreter, machine)
         self._folders.clear()
-        self._defaults = self._environment = None
+        self._defaults = None
 
     @property
     def settings(self) -> glibc.Glibc:

@@ -79,6 +79,29 @@ def test_a_foreign_cublas_loads_but_is_not_what_the_build_pins(cu12):
     assert_sound(cu12)
 
 
+def test_an_old_cudnn_is_refused_by_the_version_it_was_compiled_against(cu12):
+    """torch 2.8.0 pins cuDNN 9.10.2 and was compiled against 9.8.0: its own words say which."""
+    real.install(cu12, "nvidia-cudnn-cu12==9.1.0.70")
+    code = "import torch; torch.backends.cudnn.version()"
+    seen = real.run(cu12 / "bin" / "python", "-c", code).stderr.strip().splitlines()[-1]
+    assert "against (9, 8, 0) but found runtime version (9, 1, 0)" in seen
+    report = real.check(cu12)
+    found = real.finding(report, "CU301")
+    assert found.severity == "error"
+    assert seen.startswith(f"RuntimeError: {found.predicts}")
+    mend(cu12, found)
+    assert real.ask(cu12, "import torch; print(torch.backends.cudnn.version())") == 91002
+    assert_sound(cu12)
+
+
+def test_a_cudnn_between_the_compiled_and_the_pinned_version_is_no_error(cu12):
+    real.install(cu12, "nvidia-cudnn-cu12==9.8.0.87")
+    assert real.ask(cu12, "import torch; print(torch.backends.cudnn.version())") == 90800
+    report = real.check(cu12)
+    assert "CU301" not in real.rules(report)
+    assert "CU402" in real.rules(report)
+
+
 @pytest.mark.parametrize(
     ("sibling", "soname"),
     [

@@ -193,6 +193,7 @@ class Framework(Record):
     path: str = ""  # its package folder
     variant: str = "cuda"  # "cuda", "cpu", "rocm", "unknown"
     cudnn_built: str | None = None
+    cudnn_by_pin: bool = False  # that is the version its package pins; the code may want less
     nccl_built: str | None = None
     cuda_evidence: Evidence | None = None
     archs_evidence: Evidence | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN
-from cudriver.stack.report_text import RANK, components, is_command, short_path, why
+from cudriver.stack.report_text import RANK, components, is_command, short_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
             f'<td class="whole">{_text(library.version or "")}</td>',
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
             f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>',
-            f"<td>{_text(why(library, facts))}</td>",
+            f"<td>{_text(library.found_by)}</td>",
         ]
         if hiding:
             shadowed = "<br>".join(

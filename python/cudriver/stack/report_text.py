@@ -417,31 +417,11 @@ def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
     lines = [style.paint(first, "bold"), *("    " + line for line in more)]
     lines.append(f"    {short_path(facts, library.path)}")
     if library.found_by:
-        reason = why(library, facts)
-        lines += _hanging(reason if reason.startswith("preload") else f"by {reason}", style)
+        lines += _hanging(f"by {library.found_by}", style)
     for other in library.shadowed:
         place = short_path(facts, other.path)
         lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
     return lines
-
-
-def why(library: Library, facts: Facts) -> str:
-    """The loader's rule that found a library, with whose entry it was: "RPATH of libtorch.so"."""
-    found = next(
-        (r for r in facts.resolutions if (r.path, r.rule) == (library.path, library.found_by)), None
-    )
-    if found is None:
-        return library.found_by
-    asking = found.needed_by.rpartition("/")[2]
-    if found.rule in ("rpath", "runpath"):
-        entry = f" ({found.detail})" if found.detail else ""
-        return f"{found.rule.upper()} of {asking or 'the program'}{entry}"
-    if found.rule == "absolute":
-        return "its path, as the framework preloads it" if found.how == "preload" else "its path"
-    if found.rule == "LD_LIBRARY_PATH":
-        return f"LD_LIBRARY_PATH ({found.detail})" if found.detail else "LD_LIBRARY_PATH"
-    place = {"cache": "the loader's cache", "default": "the loader's default folders"}
-    return place.get(found.rule, found.rule) + (f", for {asking}" if asking else "")
 
 
 def _hanging(text: str, style: Style) -> list[str]:

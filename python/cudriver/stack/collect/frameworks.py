@@ -177,6 +177,7 @@ class Finder:
         nccl = self.pin(dist, "nvidia-nccl")
         if cudnn:
             framework.cudnn_built, framework.cudnn_evidence = cut(cudnn[0], 3), cudnn[1]
+            framework.cudnn_by_pin = True
         if nccl:
             framework.nccl_built = cut(nccl[0], 3)
 

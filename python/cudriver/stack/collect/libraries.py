@@ -15,6 +15,7 @@ from cudriver.stack.collect.frameworks import CUDA_LIBRARY
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import (
     Environment,
+    Evidence,
     Framework,
     Library,
     LoadFault,
@@ -24,7 +25,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut
+from cudriver.stack.versions import at_least, cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,6 +157,22 @@ class Resolver:
                 if own is not None:
                     self._find_wheels(process, framework, own.path)
                     self._take(process.dlopen(own.path), framework, "preload", optional=True)
+                    if name.startswith("libnvrtc.so"):
+                        self._find_builtins(process, framework, own.path)
+
+    def _find_builtins(self, process: Process, framework: Framework, nvrtc: str) -> None:
+        """Newer releases of cuda-pathfinder load nvrtc's builtins from beside it, older ones leave
+        them to nvrtc, whose CUDA 13 wheels have no RUNPATH: its source tells.
+        """
+        mapped = process.find(os.path.basename(nvrtc))
+        name = self._builtins(mapped) if mapped else None
+        beside = f"{os.path.dirname(nvrtc)}/{name}"
+        for folder in self.env.site_packages:
+            source = f"{folder}/cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
+            text = self.root.text(source, 1 << 20) if name and self.root.is_file(beside) else None
+            if text and "preload_nvrtc_builtins" in text:
+                self._take(process.dlopen(beside), framework, "preload", optional=True)
+                return
 
     def _dlopened(self, process: Process, framework: Framework) -> None:
         """The libraries that cuDNN and nvrtc open by SONAME when they are first used."""
@@ -344,6 +361,21 @@ class Resolver:
         # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
         framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
         framework.nccl = _first(used, "libnccl.so")
+        if framework.name == "torch" and framework.cudnn_by_pin:
+            self._compiled_cudnn(framework)
+
+    def _compiled_cudnn(self, framework: Framework) -> None:
+        """Where the cuDNN in use is older than the pin: what the code itself wants."""
+        if at_least(framework.cudnn, framework.cudnn_built or "0") is not False:
+            return
+        from cudriver.stack.collect.torch_cudnn import compiled_against
+
+        library = f"{framework.path}/lib/libtorch_python.so"
+        version = compiled_against(self.root, library)
+        if version is not None:
+            framework.cudnn_built, framework.cudnn_by_pin = version, False
+            said = f"compiled against cuDNN {version}"
+            framework.cudnn_evidence = Evidence(library, None, said)
 
 
 def _rule(search: Search, framework: Framework, how: str) -> str:

@@ -140,7 +140,7 @@ def cu301(facts: Facts) -> Iterator[Finding]:
                 facts, library.soname
             )
         predicts = None
-        if framework.name == "torch":
+        if framework.name == "torch" and not framework.cudnn_by_pin:
             predicts = (
                 "cuDNN version incompatibility: PyTorch was compiled  against "
                 f"{_tuple(framework.cudnn_built)} "
@@ -148,8 +148,9 @@ def cu301(facts: Facts) -> Iterator[Finding]:
             )
         yield Finding(
             "CU301",
-            ERROR,
-            f"{framework.name} was built with cuDNN {framework.cudnn_built} and gets "
+            WARNING if framework.cudnn_by_pin else ERROR,
+            f"{framework.name} {'pins' if framework.cudnn_by_pin else 'was built with'} "
+            f"cuDNN {framework.cudnn_built} and gets "
             f"{framework.cudnn}",
             evidence,
             predicts,

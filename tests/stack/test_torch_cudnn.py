@@ -4,10 +4,10 @@ import platform
 import shutil
 
 import pytest
-from elfkit import compile_c
 
 from cudriver.stack.collect.torch_cudnn import FUNCTION, compiled_against
 from cudriver.stack.rootfs import Root
+from elfkit import compile_c
 
 # What the compiler makes of returning std::tuple<size_t, size_t, size_t>(MAJOR, MINOR, PATCH).
 SOURCE = """

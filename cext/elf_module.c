@@ -433,11 +433,13 @@ static PyObject *file_references(struct elf_object *self, PyObject *Py_UNUSED(ig
 }
 
 PyDoc_STRVAR(find_doc,
-             "find(name, /)\n--\n\nEvery definition of one name, through the hash table.");
-PyDoc_STRVAR(exports_doc, "exports()\n--\n\nEvery definition, in hash order. Slow on a large "
-                          "library; for tests and tools.");
-PyDoc_STRVAR(references_doc, "references()\n--\n\nUndefined symbols in the order in which the "
-                             "loader meets them, each once.");
+             "find($self, name, /)\n--\n\nEvery definition of one name, through the hash table.");
+PyDoc_STRVAR(exports_doc,
+             "exports($self, /)\n--\n\nEvery definition, in hash order. Slow on a large "
+             "library; for tests and tools.");
+PyDoc_STRVAR(references_doc,
+             "references($self, /)\n--\n\nUndefined symbols in the order in which the "
+             "loader meets them, each once.");
 
 static PyMethodDef file_methods[] = {
     {"find", (PyCFunction)file_find, METH_O, find_doc},
@@ -641,7 +643,7 @@ static PyStructSequence_Desc export_description = {
     "cudriver._elf.Export", "A definition that the hash table offers.", export_fields, 4};
 
 PyDoc_STRVAR(missing_doc,
-             "missing(jobs, /)\n--\n\n"
+             "missing($module, jobs, /)\n--\n\n"
              "For each (file, scope): the references of `file`, weak ones aside, that no file of\n"
              "`scope` defines. A damaged file gives its ElfError in the place of the answer.");
 PyDoc_STRVAR(error_doc, "A file that cannot be read as ELF: missing, damaged, hostile.");

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-PYTORCH_KIN = {"torch", "torchvision", "torchaudio"}
+ALWAYS = {"torchvision", "torchaudio", "triton", "numba"}  # shown though no library tells of CUDA
 # Modules that a package imports in a try statement.
 SPARE = re.compile(r"/cupy_backends/cuda/libs/(?:cutensor|nccl|cudnn|cusparselt)\.")
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
@@ -75,14 +75,14 @@ class Resolver:
                 kept.append(framework)
             elif framework.libraries:
                 entries = self._using_cuda(framework)
-                known = framework.name in PYTORCH_KIN or framework.variant != "unknown"
+                known = framework.name in ALWAYS or framework.variant != "unknown"
                 if entries:
                     on_torch = any(self._needs_torch(e) for e in entries)
                     shared = process if on_torch else None
                     self._guarded(framework, partial(self._extensions, framework, entries, shared))
                 if entries or known:
                     kept.append(framework)
-            elif framework.name in ("triton", "numba") or framework.variant != "unknown":
+            elif framework.name in ALWAYS or framework.variant != "unknown":
                 kept.append(framework)
         for framework in kept:
             self._runtime_versions(framework)

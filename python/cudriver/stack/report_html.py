@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN
-from cudriver.stack.report_text import RANK, components, is_command, short_path
+from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
+from cudriver.stack.report_text import ABSENT, OK, RANK, components, is_command, short_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ VERDICTS = {
     UNKNOWN: ("doubt", "could not tell"),
     "mismatch": ("bad", "mismatch"),
 }
-CLASSES = {"ok": "good", NOTE: "good", "warning": "doubt", ERROR: "bad"}
-MARKS = {"good": "✓", "doubt": "!", "bad": "✗"}
+CLASSES = {OK: "good", ABSENT: "soft", WARNING: "doubt", ERROR: "bad"}
+MARKS = {"good": "✓", "soft": "-", "doubt": "!", "bad": "✗"}
 
 _RULES = """
 .cudriver{--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--code:#f3f5f8;

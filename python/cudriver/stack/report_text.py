@@ -24,8 +24,10 @@ COLOURS = {
 }
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
-MARKS = {"ok": "✓", NOTE: "✓", WARNING: "!", ERROR: "✗"}
-PLAIN_MARKS = {"ok": "+", NOTE: "+", WARNING: "!", ERROR: "x"}
+OK, ABSENT = "ok", "absent"  # a component without a finding; one that is not there
+MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗"}
+PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x"}
+MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red"}
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 
@@ -46,8 +48,7 @@ class Style:
 
     def mark(self, severity: str) -> str:
         """The sign in front of a component."""
-        colour = SEVERITY_COLOUR[severity] if severity in (ERROR, WARNING) else "green"
-        return self.paint(self.marks[severity], colour)
+        return self.paint(self.marks[severity], MARK_COLOUR[severity])
 
 
 def render(report: Report, style: Style, *, verbose: bool = False) -> str:
@@ -77,20 +78,22 @@ def render(report: Report, style: Style, *, verbose: bool = False) -> str:
 def components(report: Report) -> list[tuple[str, str, str]]:
     """(name, worst severity, one line) for the driver, toolkits, each framework, the libraries."""
     facts = report.facts
+    driver = facts.driver
+    no_driver = driver.release is None and driver.path is None
     lines = [
-        ("driver", _worst(report, "CU1", "CU5"), driver_line(facts)),
-        ("toolkit", _worst(report, "CU2"), toolkit_line(facts)),
+        ("driver", _worst(report, no_driver, "CU1", "CU5"), driver_line(facts)),
+        ("toolkit", _worst(report, not facts.toolkits, "CU2"), toolkit_line(facts)),
     ]
-    packages = _worst(report, "CU4")
+    packages = _worst(report, not facts.frameworks, "CU4")
     for framework in facts.frameworks:
         about = _about(report, framework.name)
-        lines.append((framework.name, about or "ok", framework_line(facts, framework.name)))
+        lines.append((framework.name, about or OK, framework_line(facts, framework.name)))
     if not facts.frameworks:
         lines.append(("frameworks", packages, "none that uses CUDA"))
     elif packages in (ERROR, WARNING) and not any(s == packages for _, s, _ in lines[2:]):
         name, _, text = lines[2]
         lines[2] = (name, packages, text)
-    lines.append(("libraries", _worst(report, "CU3"), libraries_line(facts)))
+    lines.append(("libraries", _worst(report, not facts.libraries, "CU3"), libraries_line(facts)))
     return lines
 
 
@@ -218,7 +221,9 @@ def one_line(report: Report, style: Style) -> str:
         for f in facts.frameworks
     )
     rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
-    severity = {CONSISTENT: "ok", UNKNOWN: WARNING}.get(report.verdict, ERROR)
+    severity = {CONSISTENT: OK if facts.frameworks else ABSENT, UNKNOWN: WARNING}.get(
+        report.verdict, ERROR
+    )
     text = clean(f"{report.prefix}  {frameworks or 'no framework that uses CUDA'}")
     line = f"{style.mark(severity)} {text}"
     return f"{line}  {style.paint(rules, SEVERITY_COLOUR.get(severity, 'dim'))}" if rules else line
@@ -417,7 +422,8 @@ def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
     lines = [style.paint(first, "bold"), *("    " + line for line in more)]
     lines.append(f"    {short_path(facts, library.path)}")
     if library.found_by:
-        lines += _hanging(f"by {library.found_by}", style)
+        by = "" if library.found_by.startswith("preload") else "by "
+        lines += _hanging(by + library.found_by, style)
     for other in library.shadowed:
         place = short_path(facts, other.path)
         lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
@@ -429,9 +435,10 @@ def _hanging(text: str, style: Style) -> list[str]:
     return ["    " + first, *("      " + line for line in rest)]
 
 
-def _worst(report: Report, *families: str) -> str:
+def _worst(report: Report, absent: bool, *families: str) -> str:
+    """The worst severity among these families; OK or ABSENT where there is no more than a note."""
     ranks = [RANK[f.severity] for f in report.findings if f.rule.startswith(families)]
-    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), "ok")
+    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), ABSENT if absent else OK)
 
 
 def _about(report: Report, name: str) -> str | None:

@@ -80,7 +80,8 @@ class TestPyTorch:
     @pytest.mark.parametrize(
         ("version", "cuda", "variant"),
         [("0.23.0+cu128", "12.8", "cuda"), ("0.20.1+cu118", "11.8", "cuda"),
-         ("0.23.0+cpu", None, "cpu"), ("0.23.0", None, "unknown"), ("0.25.0+cu130", "13.0", "cuda")],
+         ("0.23.0+cpu", None, "cpu"), ("0.23.0", None, "unknown"),
+         ("0.25.0+cu130", "13.0", "cuda")],
     )  # fmt: skip
     def test_companions_by_their_tag(self, venv, version, cuda, variant):
         venv.torch()
@@ -198,7 +199,7 @@ class TestVersions:
     @pytest.mark.parametrize(
         ("soname", "source", "version"),
         [
-            ("libnccl.so.2", "int ncclGetVersion(int *v) { if (!v) return 4; *v = 22703; return 0; }",
+            ("libnccl.so.2", "int ncclGetVersion(int *v) { return v ? (*v = 22703, 0) : 4; }",
              "2.27.3"),
             ("libnvrtc.so.12",
              "int nvrtcVersion(int *a, int *b) { if (!a) return 3; *a = 12; *b = 8; return 0; }",
@@ -250,7 +251,8 @@ class TestVersions:
         [
             (8907, "cudnn", "8.9.7"), (91002, "cudnn", "9.10.2"), (0x090A02, "cudnn", "9.10.2"),
             (2804, "nccl", "2.8.4"), (20906, "nccl", "2.9.6"), (23007, "nccl", "2.30.7"),
-            (120804, "ten_thousand", "12.8.4"), (12603, "thousand", "12.6.3"), (800, "thousand", "0.8.0"),
+            (120804, "ten_thousand", "12.8.4"), (12603, "thousand", "12.6.3"),
+            (800, "thousand", "0.8.0"),
             (5, "nccl", None), (1 << 31, "thousand", None), (12080, "other", None),
         ],
     )  # fmt: skip

@@ -36,7 +36,7 @@ class Record:
     _defaults: dict[str, Any] = {}  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
-        stated = cls.__dict__.get("__annotations__", {})  # noqa: RUF063
+        stated = cls.__annotations__  # from Python 3.10 on a class's own, {} where it has none
         own = [name for name in stated if not name.startswith("_")]
         cls._fields = cls._fields + tuple(n for n in own if n not in cls._fields)
         cls._defaults = dict(cls._defaults)

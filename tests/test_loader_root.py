@@ -310,6 +310,24 @@ def test_loader_settings_of_this_machine() -> None:
     assert settings.version == (int(found[1]), int(found[2]))
 
 
+def test_a_root_s_machine_is_its_own(tmp_path: Path) -> None:
+    other = glibc.AARCH64 if Loader().machine != glibc.AARCH64 else glibc.X86_64
+    interpreter = tmp_path / glibc.INTERPRETERS[other].lstrip("/")
+    interpreter.parent.mkdir()
+    interpreter.write_bytes(b"not looked into")
+    assert Loader(str(tmp_path)).machine == other
+    made = compile_c(tmp_path / "usr/lib/libmade.so", "int made;", "-nostdlib")
+    data = bytearray(made.read_bytes())
+    assert Loader(str(tmp_path)).search("libmade.so").path is None, "of this machine, not of that"
+    data[18] = other
+    made.write_bytes(data)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sh").write_bytes(data)
+    assert Loader(str(tmp_path)).machine == other
+    found = Loader(str(tmp_path)).search("/usr/lib/libmade.so")
+    assert found.path == "/usr/lib/libmade.so"
+
+
 def test_the_process_environment_stays_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = compile_c(tmp_path / "libmine.so", "int made;", "-nostdlib")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))

@@ -41,7 +41,7 @@ class LoaderFiles:
     ) -> None:
         self.root = root if isinstance(root, Root) else Root(root)
         self.cwd = cwd
-        self.machine = machine if machine is not None else this_machine()
+        self.machine = machine if machine is not None else machine_of(self.root)
         self._hwcaps = list(hwcaps) if hwcaps is not None else None
         self._settings: glibc.Glibc | None = None
         self._program: tuple[str | None, int] | None = None
@@ -252,6 +252,21 @@ class LoaderFiles:
             return host is not None and stat.S_ISREG(os.stat(host).st_mode)
         except (OSError, ValueError):
             return False
+
+
+def machine_of(root: Root) -> int:
+    """e_machine of a root's programs: of its shell, else of the only loader that it has."""
+    if root.host:
+        return this_machine()
+    for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"):
+        try:
+            head = root.read(path, 20)
+        except (OSError, ValueError):
+            continue
+        if head[:6] == b"\x7fELF\x02\x01" and len(head) == 20:
+            return int.from_bytes(head[18:20], "little")
+    there = [m for m, path in glibc.INTERPRETERS.items() if root.is_file(path)]
+    return there[0] if len(there) == 1 else this_machine()
 
 
 def this_machine() -> int:

@@ -41,9 +41,8 @@ def _said(library: Library) -> Evidence:
 
 
 def _file(library: Library) -> Evidence:
-    return Evidence(
-        library.path, None, f"{library.version or 'unknown version'}, by {library.found_by}"
-    )
+    by = library.found_by if library.found_by.startswith("preload") else f"by {library.found_by}"
+    return Evidence(library.path, None, f"{library.version or 'unknown version'}, {by}")
 
 
 def pinned(facts: Facts, family: str, cuda: str | None = None) -> tuple[Distribution, str] | None:

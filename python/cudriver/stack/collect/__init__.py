@@ -152,7 +152,7 @@ def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
     owners = records.Owners(tree)
     for dist in facts.distributions:
         if dist.kind == "conda":
-            if distributions.CONDA_CUDA.match(dist.name):
+            if distributions.conda_matters(dist.name):
                 owners.add_conda(dist)
         elif dist.name.startswith("nvidia-") or matters_here(dist):
             owners.add(dist, records.libraries(tree, dist, problems))

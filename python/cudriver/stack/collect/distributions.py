@@ -29,19 +29,27 @@ _SPEAKS = re.compile(
     rb"|tensorflow|numba)",
     re.MULTILINE | re.IGNORECASE,
 )
-_CUDA_NAMES = re.compile(
-    r"(?:nvidia-|cuda|cupy|torch|triton|pytorch|jax|tensorflow|tensorrt|onnxruntime|numba"
-    r"|flash-attn|xformers|vllm|bitsandbytes|deepspeed|apex|transformer-engine|cutensor)"
+# Beginnings of names, not patterns: each pattern costs its compilation in every run.
+_CUDA_NAMES = (
+    *("nvidia-", "cuda", "cupy", "cutensor", "torch", "triton", "pytorch", "jax", "tensorflow"),
+    *("tensorrt", "onnxruntime", "numba", "flash-attn", "xformers", "vllm", "bitsandbytes"),
+    *("deepspeed", "apex", "transformer-engine"),
 )
-CONDA_CUDA = re.compile(
-    r"(?:cuda|libcu|libnv|libnpp|cudnn|nccl|pytorch|libtorch|torch|cupti|tensorflow|jax|cupy"
-    r"|onnxruntime|tensorrt|libcublas|cutensor|gds-tools|triton|numba|nvidia)"
+_CONDA_NAMES = (
+    *("cuda", "cudnn", "cupti", "cupy", "cutensor", "gds-tools", "jax", "libcu", "libnpp", "libnv"),
+    *("libtorch", "nccl", "numba", "nvidia", "onnxruntime", "pytorch", "tensorflow", "tensorrt"),
+    *("torch", "triton"),
 )
 
 
 def matters(name: str) -> bool:
     """Whether a (normalised) distribution has to do with CUDA by its name."""
-    return _CUDA_NAMES.match(name) is not None
+    return name.startswith(_CUDA_NAMES)
+
+
+def conda_matters(name: str) -> bool:
+    """The same of a conda package."""
+    return name.startswith(_CONDA_NAMES)
 
 
 def collect(root: Root, env: Environment, problems: list[Problem]) -> list[Distribution]:
@@ -195,7 +203,7 @@ def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distributio
         name = normal(match["name"])
         dist = Distribution(name, match["version"], "conda", f"{folder}/{entry}", prefix)
         dist.build, dist.installer = match["build"], "conda"
-        if CONDA_CUDA.match(name):
+        if conda_matters(name):
             _conda_record(root, dist, problems)
         found.append(dist)
     return found
@@ -219,7 +227,7 @@ def _conda_record(root: Root, dist: Distribution, problems: list[Problem]) -> No
         if not isinstance(text, str):
             continue
         words = text.split()
-        if words and CONDA_CUDA.match(normal(words[0])):
+        if words and conda_matters(normal(words[0])):
             line = _line_of(raw, text)
             dist.requires.append(
                 Requirement(

@@ -427,11 +427,11 @@ _PLAIN = frozenset(
     )
 )
 # fmt: on
-_NOT_OTHER = re.compile(r"(?:cuda-|torchgen|triton|nvidia-|conda)")
+_NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 
 
 def matters_here(dist: Distribution) -> bool:
     """Whether a distribution's own libraries are worth a look for CUDA."""
-    if dist.kind == "conda" or dist.name in _PLAIN or _NOT_OTHER.match(dist.name):
+    if dist.kind == "conda" or dist.name in _PLAIN or dist.name.startswith(_NOT_OTHER):
         return False
     return dist.kind == "wheel" or matters(dist.name)

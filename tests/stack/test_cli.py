@@ -193,6 +193,16 @@ def test_all_lists_each_environment_in_a_line(cpu_torch):
     assert lines[-1].startswith("2 environments")
 
 
+def test_many_environments_are_checked_side_by_side(cpu_torch):
+    """From several processes, and still in the order in which they were found."""
+    for number in range(12):
+        (cpu_torch / f"srv/e{number:02}/conda-meta").mkdir(parents=True)
+    done = run("check", "--root", str(cpu_torch), "--all", "--json")
+    prefixes = [r["environment"]["prefix"] for r in json.loads(done.stdout)["reports"]]
+    assert [p for p in prefixes if p.startswith("/srv/e")] == [f"/srv/e{n:02}" for n in range(12)]
+    assert done.stderr == ""
+
+
 def test_an_interpreter_stands_for_its_environment(cpu_torch):
     done = run("check", "--root", str(cpu_torch), "/envs/plain/bin/python", "--json")
     assert json.loads(done.stdout)["environment"]["prefix"] == "/envs/plain"
@@ -294,7 +304,7 @@ def test_exit_code_is_the_worst():
 
 
 def test_progress_yields_every_item_where_there_is_no_terminal(capsys):
-    assert list(terminal.progress([1, 2, 3], "x")) == [1, 2, 3]
+    assert list(terminal.progress([1, 2, 3], 3, "x")) == [1, 2, 3]
     assert capsys.readouterr().err == ""
 
 
@@ -302,7 +312,7 @@ def test_progress_shows_on_a_terminal_once_it_takes_long(monkeypatch):
     """The bar goes to standard error and every item still comes, in order."""
     script = (
         "import time; from cudriver.cli import terminal; terminal.PATIENCE = 0.0\n"
-        "print([time.sleep(0.02) or i for i in terminal.progress(list(range(9)), 'checking')])"
+        "print([time.sleep(0.02) or i for i in terminal.progress(range(9), 9, 'checking')])"
     )
     master, slave = pty.openpty()
     done = subprocess.run(

@@ -61,7 +61,7 @@ def write(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def progress(items: list[T], label: str) -> Iterable[T]:
+def progress(items: Iterable[T], total: int, label: str) -> Iterable[T]:
     """Yields the items; where that takes over a second, with a bar on a terminal's stderr.
 
     `rich` is imported only then: it costs more than a whole quiet check.
@@ -72,21 +72,18 @@ def progress(items: list[T], label: str) -> Iterable[T]:
     from time import monotonic
 
     started = monotonic()
-    for position, item in enumerate(items):
+    left = iter(items)
+    for position, item in enumerate(left, 1):
+        yield item
         if monotonic() - started > PATIENCE:
             from rich.console import Console
-            from rich.progress import track
+            from rich.progress import Progress
 
-            yield from track(
-                items[position:],
-                description=label,
-                total=len(items),
-                completed=position,
-                console=Console(stderr=True),
-                transient=True,
-            )
-            return
-        yield item
+            with Progress(console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task(label, total=total, completed=position)
+                for item in left:
+                    yield item
+                    bar.advance(task)
 
 
 class busy:

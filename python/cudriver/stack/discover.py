@@ -59,7 +59,6 @@ PROJECTS = (
     ("/opt", 2),
     ("/srv", 2),
     ("/app", 1),
-    ("/work", 2),
     ("/workspace", 2),
     ("/workspaces", 2),
     ("/content", 1),

@@ -1,35 +1,26 @@
-/* Files, headers, the dynamic section and the version tables. See elf.h. */
+/* Headers and the dynamic section. See elf.h. */
 #define _GNU_SOURCE
-#include "elf.h"
+#include "elf_parts.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "structures are copied as they lie in little-endian files"
 #endif
 
 enum {
-    BLOCK_BITS = 14,
-    BLOCK = 1 << BLOCK_BITS, /* bytes read at once */
-    MAX_DYNAMIC = 1 << 14,   /* entries of the dynamic section */
+    MAX_DYNAMIC = 1 << 14, /* entries of the dynamic section */
     MAX_NEEDED = 4096,
-    MAX_VERSIONS = 1 << 15, /* DT_VERSYM numbers have 15 bits */
-    MAX_NAME = 4096,        /* bytes of a SONAME, a needed name, a version */
-    MAX_PATHS = 1 << 18,    /* bytes of an RPATH */
-    MAX_NOTES = 1 << 16,    /* bytes of a PT_NOTE that are looked at */
+    MAX_PATHS = 1 << 18, /* bytes of an RPATH */
+    MAX_NOTES = 1 << 16, /* bytes of a PT_NOTE that are looked at */
+    MAX_ABI = 8,         /* glibc 2.36 knows 4, and gains one in years */
 };
-static const uint64_t MAX_HELD = 512u << 20; /* bytes of blocks a file may hold */
 
 enum { PT_LOAD = 1, PT_DYNAMIC = 2, PT_INTERP = 3, PT_NOTE = 4 };
 enum { ET_EXEC = 2, ET_DYN = 3 };
-enum { NT_GNU_BUILD_ID = 3, VER_FLG_BASE = 1, VER_FLG_WEAK = 2 };
+enum { NT_GNU_BUILD_ID = 3 };
 enum { DF_BIND_NOW = 8, DF_1_NOW = 1 };
 
 /* Tags below 40 are kept by number, the others get a slot after them. */
@@ -79,28 +70,10 @@ struct dynamic_entry {
     int64_t tag;
     uint64_t value;
 };
-struct verneed {
-    uint16_t version, count;
-    uint32_t file, aux, next;
-};
-struct vernaux {
-    uint32_t hash;
-    uint16_t flags, other;
-    uint32_t name, next;
-};
-struct verdef {
-    uint16_t version, flags, index, count;
-    uint32_t hash, aux, next;
-};
-struct verdaux {
-    uint32_t name, next;
-};
 struct note {
     uint32_t name_size, size, type;
 };
-_Static_assert(sizeof(struct header) == 64 && sizeof(struct program_header) == 56 &&
-                   sizeof(struct verneed) == 16 && sizeof(struct vernaux) == 16 &&
-                   sizeof(struct verdef) == 20,
+_Static_assert(sizeof(struct header) == 64 && sizeof(struct program_header) == 56,
                "structures lie as in the file");
 
 /* The dynamic section by slot. */
@@ -110,313 +83,6 @@ struct dynamic {
     struct dynamic_entry *entries; /* owned */
     size_t count;
 };
-
-/* ---- faults ---- */
-
-static void note_fault(struct elf_file *file, int error, const char *loader_text,
-                       const char *format, va_list args)
-{
-    if (file->fault.text[0] != '\0') {
-        return;
-    }
-    vsnprintf(file->fault.text, sizeof(file->fault.text), format, args);
-    file->fault.error = error;
-    file->fault.loader_text = loader_text;
-}
-
-int elf_damaged(struct elf_file *file, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    note_fault(file, EBADMSG, NULL, format, args);
-    va_end(args);
-    return -EBADMSG;
-}
-
-/* A fault that ld.so sees too, and its words for it. */
-static int refused(struct elf_file *file, const char *loader_text)
-{
-    elf_damaged(file, "%s", loader_text);
-    file->fault.loader_text = loader_text;
-    return -EBADMSG;
-}
-
-static int __attribute__((format(printf, 3, 4))) failed(struct elf_file *file, int error,
-                                                        const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    note_fault(file, error, NULL, format, args);
-    va_end(args);
-    return -error;
-}
-
-int elf_no_memory(struct elf_file *file)
-{
-    return failed(file, ENOMEM, "out of memory");
-}
-
-/* ---- bytes ---- */
-
-static bool same_file(const struct elf_file *file, const struct stat *now)
-{
-    return file->device == (uint64_t)now->st_dev && file->inode == (uint64_t)now->st_ino &&
-           file->size == (uint64_t)now->st_size && file->modified_s == now->st_mtim.tv_sec &&
-           file->modified_ns == now->st_mtim.tv_nsec;
-}
-
-static int open_descriptor(struct elf_file *file, bool first)
-{
-    struct stat status;
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) {
-        int error = errno;
-        return failed(file, error, "%s", strerror(error));
-    }
-    if (fstat(fd, &status) != 0) {
-        int error = errno;
-        close(fd);
-        return failed(file, error, "%s", strerror(error));
-    }
-    if (!S_ISREG(status.st_mode)) {
-        close(fd);
-        if (S_ISDIR(status.st_mode)) {
-            return refused(file, "cannot read file data: Is a directory");
-        }
-        return elf_damaged(file, "not a regular file");
-    }
-    if (first) {
-        file->device = (uint64_t)status.st_dev;
-        file->inode = (uint64_t)status.st_ino;
-        file->size = (uint64_t)status.st_size;
-        file->modified_s = status.st_mtim.tv_sec;
-        file->modified_ns = status.st_mtim.tv_nsec;
-    } else if (!same_file(file, &status)) {
-        close(fd);
-        return elf_damaged(file, "the file changed while it was read");
-    }
-    file->fd = fd;
-    return 0;
-}
-
-int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length)
-{
-    char *at = to;
-    if (offset > file->size || length > file->size - offset) {
-        return elf_damaged(file, "bytes %llu to %llu are past the end (%llu bytes)",
-                           (unsigned long long)offset, (unsigned long long)(offset + length),
-                           (unsigned long long)file->size);
-    }
-    if (file->fd < 0) {
-        int status = open_descriptor(file, false);
-        if (status < 0) {
-            return status;
-        }
-    }
-    while (length > 0) {
-        ssize_t got = pread(file->fd, at, length, (off_t)offset);
-        if (got < 0) {
-            int error = errno;
-            if (error == EINTR) {
-                continue;
-            }
-            return failed(file, error, "%s", strerror(error));
-        }
-        if (got == 0) {
-            return elf_damaged(file, "the file shrank while it was read");
-        }
-        at += got;
-        offset += (uint64_t)got;
-        length -= (size_t)got;
-    }
-    return 0;
-}
-
-/* Reads block `number` into the cache. The caller has checked that it begins inside the file. */
-static int load_block(struct elf_file *file, size_t number)
-{
-    uint64_t start = (uint64_t)number << BLOCK_BITS;
-    size_t length = file->size - start < BLOCK ? (size_t)(file->size - start) : BLOCK;
-    uint8_t *block;
-    int status;
-    if (file->held + length > MAX_HELD) {
-        return elf_damaged(file, "its tables are spread over more than %llu MiB",
-                           (unsigned long long)(MAX_HELD >> 20));
-    }
-    block = malloc(length);
-    if (block == NULL) {
-        return elf_no_memory(file);
-    }
-    status = elf_stream(file, start, block, length);
-    if (status < 0) {
-        free(block);
-        return status;
-    }
-    file->held += length;
-    file->blocks[number] = block;
-    return 0;
-}
-
-/* Makes sure that there is a place for the blocks. */
-static int make_blocks(struct elf_file *file)
-{
-    if (file->blocks != NULL) {
-        return 0;
-    }
-    uint64_t count = (file->size >> BLOCK_BITS) + 1;
-    if (count > SIZE_MAX / sizeof(*file->blocks) || count > (1u << 28)) {
-        return elf_damaged(file, "the file is too large (%llu bytes)",
-                           (unsigned long long)file->size);
-    }
-    file->blocks = calloc((size_t)count, sizeof(*file->blocks));
-    if (file->blocks == NULL) {
-        return elf_no_memory(file);
-    }
-    file->block_count = (size_t)count;
-    return 0;
-}
-
-/*
- * Points *at to the byte at `offset` and says how many follow it in the same block, at most
- * `end - offset`. The pointer is good until elf_rest.
- */
-static int peek(struct elf_file *file, uint64_t offset, uint64_t end, const uint8_t **at,
-                size_t *available)
-{
-    size_t number = (size_t)(offset >> BLOCK_BITS);
-    size_t within = (size_t)(offset & (BLOCK - 1));
-    uint64_t left;
-    int status;
-    *at = NULL;
-    *available = 0;
-    if (offset >= end || end > file->size) {
-        return elf_damaged(file, "byte %llu is past the end (%llu bytes)",
-                           (unsigned long long)offset,
-                           (unsigned long long)(end < file->size ? end : file->size));
-    }
-    status = make_blocks(file);
-    if (status < 0) {
-        return status;
-    }
-    if (file->blocks[number] == NULL) {
-        status = load_block(file, number);
-        if (status < 0) {
-            return status;
-        }
-    }
-    left = end - offset;
-    *at = file->blocks[number] + within;
-    *available = left < BLOCK - within ? (size_t)left : BLOCK - within;
-    return 0;
-}
-
-int elf_read(struct elf_file *file, uint64_t offset, void *to, size_t length)
-{
-    char *target = to;
-    size_t number = (size_t)(offset >> BLOCK_BITS);
-    size_t within = (size_t)(offset & (BLOCK - 1));
-    if (offset > file->size || length > file->size - offset) {
-        return elf_damaged(file, "bytes %llu to %llu are past the end (%llu bytes)",
-                           (unsigned long long)offset, (unsigned long long)(offset + length),
-                           (unsigned long long)file->size);
-    }
-    if (within + length <= BLOCK && file->blocks != NULL && file->blocks[number] != NULL) {
-        memcpy(to, file->blocks[number] + within, length);
-        return 0;
-    }
-    while (length > 0) {
-        const uint8_t *at;
-        size_t piece;
-        int status = peek(file, offset, offset + length, &at, &piece);
-        if (status < 0) {
-            return status;
-        }
-        memcpy(target, at, piece);
-        target += piece;
-        offset += piece;
-        length -= piece;
-    }
-    return 0;
-}
-
-int elf_string(struct elf_file *file, uint64_t index, size_t limit, char **out, size_t *length)
-{
-    uint64_t offset, end;
-    char *copy = NULL;
-    size_t size = 0;
-    if (!file->strings.present || index >= file->strings.end - file->strings.offset) {
-        return elf_damaged(file, "a name lies outside the string table");
-    }
-    offset = file->strings.offset + index;
-    end = file->strings.end;
-    for (;;) {
-        const uint8_t *at, *nul;
-        size_t available, piece;
-        char *grown;
-        int status = peek(file, offset, end, &at, &available);
-        if (status < 0) {
-            free(copy);
-            return status;
-        }
-        nul = memchr(at, '\0', available);
-        piece = nul != NULL ? (size_t)(nul - at) : available;
-        if (piece > limit - size) {
-            free(copy);
-            return elf_damaged(file, "a name is longer than %zu bytes", limit);
-        }
-        grown = realloc(copy, size + piece + 1);
-        if (grown == NULL) {
-            free(copy);
-            return elf_no_memory(file);
-        }
-        copy = grown;
-        memcpy(copy + size, at, piece);
-        size += piece;
-        copy[size] = '\0';
-        if (nul != NULL) {
-            *out = copy;
-            *length = size;
-            return 0;
-        }
-        offset += piece;
-        if (offset >= end) {
-            free(copy);
-            return elf_damaged(file, "the string table does not end in a NUL");
-        }
-    }
-}
-
-int elf_string_equals(struct elf_file *file, uint64_t index, const char *text, size_t length)
-{
-    uint64_t offset;
-    size_t left = length;
-    if (!file->strings.present || index >= file->strings.end - file->strings.offset) {
-        return elf_damaged(file, "a name lies outside the string table");
-    }
-    if (length >= file->strings.end - file->strings.offset - index) {
-        return 0;
-    }
-    offset = file->strings.offset + index;
-    while (left > 0) {
-        const uint8_t *at;
-        size_t available;
-        int status = peek(file, offset, offset + left, &at, &available);
-        if (status < 0) {
-            return status;
-        }
-        if (memcmp(at, text, available) != 0) {
-            return 0;
-        }
-        text += available;
-        offset += available;
-        left -= available;
-    }
-    {
-        uint8_t last;
-        int status = elf_read(file, offset, &last, 1);
-        return status < 0 ? status : last == '\0';
-    }
-}
 
 /* ---- headers ---- */
 
@@ -440,50 +106,45 @@ static int check_identity(struct elf_file *file, const struct header *header)
     const uint8_t *ident = header->ident;
     static const uint8_t padding[7];
     if (memcmp(ident, "\177ELF", 4) != 0) {
-        return refused(file, "invalid ELF header");
+        return elf_refused(file, "invalid ELF header");
     }
-    if (ident[4] == 1 || ident[4] == 2) {
-        file->elf_class = ident[4] == 1 ? 32 : 64;
-    }
+    file->elf_class = ident[4] == 2 ? 64 : 32; /* as ld.so has it: what is not 64 is 32 */
     file->big_endian = ident[5] == 2;
     file->machine = header->machine;
     if (file->big_endian) {
         file->machine = (uint16_t)(header->machine >> 8 | header->machine << 8);
     }
     if (ident[4] != 2) {
-        if (ident[4] != 1) {
-            return elf_damaged(file, "ELF class %d", ident[4]);
-        }
-        elf_damaged(file, "a 32-bit ELF file");
+        elf_damaged(file, "ELF class %d, where 1 is 32-bit and 2 is 64-bit", ident[4]);
         file->fault.foreign = true;
         return -EBADMSG;
     }
     if (ident[5] != 1) {
-        refused(file, "ELF file data encoding not little-endian");
+        elf_refused(file, "ELF file data encoding not little-endian");
         file->fault.foreign = ident[5] == 2;
         return -EBADMSG;
     }
     if (ident[6] != 1) {
-        return refused(file, "ELF file version ident does not match current one");
+        return elf_refused(file, "ELF file version ident does not match current one");
     }
     if (ident[7] != 0 && ident[7] != 3) {
-        return refused(file, "ELF file OS ABI invalid");
+        return elf_refused(file, "ELF file OS ABI invalid");
     }
-    if (ident[8] != 0 && ident[7] != 3) {
-        return refused(file, "ELF file ABI version invalid");
+    if (ident[8] != 0 && (ident[7] != 3 || ident[8] > MAX_ABI)) {
+        return elf_refused(file, "ELF file ABI version invalid");
     }
     if (memcmp(ident + 9, padding, sizeof(padding)) != 0) {
-        return refused(file, "nonzero padding in e_ident");
+        return elf_refused(file, "nonzero padding in e_ident");
     }
     if (header->version != 1) {
-        return refused(file, "ELF file version does not match current one");
+        return elf_refused(file, "ELF file version does not match current one");
     }
     file->type = header->type;
     if (header->type != ET_DYN && header->type != ET_EXEC) {
-        return refused(file, "only ET_DYN and ET_EXEC can be loaded");
+        return elf_refused(file, "only ET_DYN and ET_EXEC can be loaded");
     }
     if (header->phentsize != sizeof(struct program_header)) {
-        return refused(file, "ELF file's phentsize not the expected size");
+        return elf_refused(file, "ELF file's phentsize not the expected size");
     }
     return 0;
 }
@@ -491,7 +152,7 @@ static int check_identity(struct elf_file *file, const struct header *header)
 static int read_interpreter(struct elf_file *file, const struct program_header *header)
 {
     int status;
-    if (header->file_size == 0 || header->file_size > MAX_NAME || file->interpreter != NULL) {
+    if (header->file_size == 0 || header->file_size > ELF_MAX_NAME || file->interpreter != NULL) {
         return elf_damaged(file, "a bad PT_INTERP");
     }
     file->interpreter = calloc(1, (size_t)header->file_size + 1);
@@ -552,7 +213,7 @@ static int read_segments(struct elf_file *file, const struct header *header, uin
 {
     bool has_dynamic = false;
     if (header->phnum == 0) {
-        return refused(file, "object file has no loadable segments");
+        return elf_refused(file, "object file has no loadable segments");
     }
     if (header->phnum == 0xffff) {
         return elf_damaged(file, "65535 or more program headers");
@@ -595,7 +256,7 @@ static int read_segments(struct elf_file *file, const struct header *header, uin
         }
     }
     if (file->segment_count == 0) {
-        return refused(file, "object file has no loadable segments");
+        return elf_refused(file, "object file has no loadable segments");
     }
     file->dynamic = has_dynamic;
     return 0;
@@ -765,7 +426,7 @@ static int read_needed(struct elf_file *file, const struct dynamic *dynamic)
         if (dynamic->entries[i].tag != DT_NEEDED) {
             continue;
         }
-        status = elf_string(file, dynamic->entries[i].value, MAX_NAME,
+        status = elf_string(file, dynamic->entries[i].value, ELF_MAX_NAME,
                             &file->needed[file->needed_count], &length);
         if (status < 0) {
             return status;
@@ -775,161 +436,19 @@ static int read_needed(struct elf_file *file, const struct dynamic *dynamic)
     return 0;
 }
 
-/* ---- versions ---- */
-
-/* Grows an array by one zeroed item. Returns the array, or NULL (the old one stays). */
-static void *grow(void *array, size_t count, size_t item)
-{
-    char *grown = array;
-    if ((count & (count - 1)) == 0) { /* full at each power of two */
-        grown = realloc(array, (count == 0 ? 1 : 2 * count) * item);
-        if (grown == NULL) {
-            return NULL;
-        }
-    }
-    memset(grown + count * item, 0, item);
-    return grown;
-}
-
-/* Moves *at by `step` inside the table; a fault where less than `size` bytes are left there. */
-static int advance(struct elf_file *file, const struct elf_table *table, uint64_t *at,
-                   uint64_t step, size_t size)
-{
-    if (step > table->end - *at || table->end - *at - step < size) {
-        return elf_damaged(file, "version records past the end of their segment");
-    }
-    *at += step;
-    return 0;
-}
-
-static int read_vernaux(struct elf_file *file, const struct elf_table *table, uint64_t at,
-                        const char *library)
-{
-    for (;;) {
-        struct vernaux aux;
-        struct elf_need *grown, *need;
-        size_t length;
-        int status = elf_read(file, at, &aux, sizeof(aux));
-        if (status < 0) {
-            return status;
-        }
-        if (file->need_count == MAX_VERSIONS) {
-            return elf_damaged(file, "more than %d needed versions", MAX_VERSIONS);
-        }
-        grown = grow(file->needs, file->need_count, sizeof(*grown));
-        if (grown == NULL) {
-            return elf_no_memory(file);
-        }
-        file->needs = grown;
-        need = &grown[file->need_count++];
-        need->hash = aux.hash;
-        need->index = aux.other & 0x7fff;
-        need->hidden = (aux.other & 0x8000) != 0;
-        need->weak = (aux.flags & VER_FLG_WEAK) != 0;
-        need->library = strdup(library);
-        if (need->library == NULL) {
-            return elf_no_memory(file);
-        }
-        status = elf_string(file, aux.name, MAX_NAME, &need->version, &length);
-        if (status == 0 && aux.next == 0) {
-            return 0;
-        }
-        if (status == 0) {
-            status = advance(file, table, &at, aux.next, sizeof(aux));
-        }
-        if (status < 0) {
-            return status;
-        }
-    }
-}
-
-static int read_verneed(struct elf_file *file, const struct elf_table *table)
-{
-    uint64_t at = table->offset;
-    int status = advance(file, table, &at, 0, sizeof(struct verneed));
-    for (int records = 0; status == 0; records++) {
-        struct verneed record;
-        uint64_t aux = at;
-        char *library = NULL;
-        size_t length;
-        status = elf_read(file, at, &record, sizeof(record));
-        if (status < 0) {
-            return status;
-        }
-        if (record.version != 1 || records == MAX_NEEDED) {
-            return elf_damaged(file, "a bad DT_VERNEED");
-        }
-        status = advance(file, table, &aux, record.aux, sizeof(struct vernaux));
-        if (status == 0) {
-            status = elf_string(file, record.file, MAX_NAME, &library, &length);
-        }
-        if (status == 0) {
-            status = read_vernaux(file, table, aux, library);
-        }
-        free(library);
-        if (status < 0 || record.next == 0) {
-            return status;
-        }
-        status = advance(file, table, &at, record.next, sizeof(record));
-    }
-    return status;
-}
-
-static int read_verdef(struct elf_file *file, const struct elf_table *table)
-{
-    uint64_t at = table->offset;
-    int status = advance(file, table, &at, 0, sizeof(struct verdef));
-    while (status == 0) {
-        struct verdef record;
-        struct verdaux aux;
-        struct elf_version *grown, *version;
-        uint64_t name_at = at;
-        size_t length;
-        status = elf_read(file, at, &record, sizeof(record));
-        if (status < 0) {
-            return status;
-        }
-        if (record.version != 1 || file->version_count == MAX_VERSIONS) {
-            return elf_damaged(file, "a bad DT_VERDEF");
-        }
-        status = advance(file, table, &name_at, record.aux, sizeof(aux));
-        if (status == 0) {
-            status = elf_read(file, name_at, &aux, sizeof(aux));
-        }
-        if (status < 0) {
-            return status;
-        }
-        grown = grow(file->versions, file->version_count, sizeof(*grown));
-        if (grown == NULL) {
-            return elf_no_memory(file);
-        }
-        file->versions = grown;
-        version = &grown[file->version_count++];
-        version->hash = record.hash;
-        version->index = record.index & 0x7fff;
-        version->base = (record.flags & VER_FLG_BASE) != 0;
-        status = elf_string(file, aux.name, MAX_NAME, &version->name, &length);
-        if (status < 0 || record.next == 0) {
-            return status;
-        }
-        status = advance(file, table, &at, record.next, sizeof(record));
-    }
-    return status;
-}
-
 static int read_versions(struct elf_file *file, const struct dynamic *dynamic)
 {
     struct elf_table needs = {0}, definitions = {0};
     int status = find_table(file, dynamic, SLOT_VERNEED, "DT_VERNEED", &needs);
     if (status == 0 && needs.present) {
-        status = read_verneed(file, &needs);
+        status = elf_read_verneed(file, &needs);
     }
     if (status == 0) {
         status = find_table(file, dynamic, SLOT_VERDEF, "DT_VERDEF", &definitions);
     }
     if (status == 0 && definitions.present) {
         file->has_versions = true;
-        status = read_verdef(file, &definitions);
+        status = elf_read_verdef(file, &definitions);
     }
     return status;
 }
@@ -939,12 +458,12 @@ static int read_all(struct elf_file *file)
     struct header header;
     struct dynamic dynamic = {0};
     uint64_t address = 0;
-    int status = open_descriptor(file, true);
+    int status = elf_open_descriptor(file, true);
     if (status < 0) {
         return status;
     }
     if (file->size < sizeof(header)) {
-        return refused(file, "file too short");
+        return elf_refused(file, "file too short");
     }
     status = elf_read(file, 0, &header, sizeof(header));
     if (status == 0) {
@@ -964,7 +483,7 @@ static int read_all(struct elf_file *file)
         status = read_needed(file, &dynamic);
     }
     if (status == 0) {
-        status = dynamic_string(file, &dynamic, DT_SONAME, MAX_NAME, &file->soname);
+        status = dynamic_string(file, &dynamic, DT_SONAME, ELF_MAX_NAME, &file->soname);
     }
     if (status == 0) {
         status = dynamic_string(file, &dynamic, DT_RPATH, MAX_PATHS, &file->rpath);
@@ -1001,23 +520,6 @@ struct elf_file *elf_open(const char *path)
     read_all(file); /* a failure is in file->fault */
     elf_rest(file);
     return file;
-}
-
-void elf_rest(struct elf_file *file)
-{
-    if (file->fd >= 0) {
-        close(file->fd);
-        file->fd = -1;
-    }
-    if (file->held > 0) {
-        for (size_t i = 0; i < file->block_count; i++) {
-            free(file->blocks[i]);
-        }
-    }
-    free(file->blocks);
-    file->blocks = NULL;
-    file->block_count = 0;
-    file->held = 0;
 }
 
 void elf_free(struct elf_file *file)

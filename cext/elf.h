@@ -67,7 +67,7 @@ struct elf_file {
     int64_t modified_s, modified_ns;
     struct elf_fault fault;
 
-    int elf_class; /* 32 or 64; 0: unknown */
+    int elf_class; /* 32 or 64; 0: no ELF header */
     bool big_endian;
     uint16_t machine, type;
     struct elf_segment *segments; /* owned */
@@ -101,14 +101,6 @@ struct elf_file {
     uint8_t **blocks; /* owned */
     size_t block_count;
     uint64_t held; /* bytes */
-};
-
-/* A symbol to look up. */
-struct elf_wanted {
-    const char *name;
-    size_t length;
-    uint32_t gnu_hash, sysv_hash;
-    const struct elf_meaning *version; /* NULL: none asked for */
 };
 
 /* An undefined symbol that a relocation binds. `name` is owned by the list it is in. */
@@ -148,43 +140,15 @@ struct elf_exports {
 struct elf_file *elf_open(const char *path);
 void elf_free(struct elf_file *file);
 
-/* Closes the descriptor, drops the blocks that were read. Either comes back on demand. */
+/* elf_bytes.c */
+
+/* Closes the descriptor; it comes back on demand. */
+void elf_close(struct elf_file *file);
+
+/* Closes the descriptor and drops the blocks that were read. Both come back on demand. */
 void elf_rest(struct elf_file *file);
 
-/* Notes a fault and returns -EBADMSG. The first fault of a file is the one that stays. */
-int elf_damaged(struct elf_file *file, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-/* The same where memory ran out; returns -ENOMEM. */
-int elf_no_memory(struct elf_file *file);
-
-/* Copies bytes [offset, offset + length) of the file. Cached; length is to be small. */
-int elf_read(struct elf_file *file, uint64_t offset, void *to, size_t length);
-
-/* The same without the cache, for long runs that are read once. */
-int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length);
-
-/*
- * A copy of the string at `index` of the string table, at most `limit` bytes long. The caller frees
- * *out; *length does not count the NUL.
- */
-int elf_string(struct elf_file *file, uint64_t index, size_t limit, char **out, size_t *length);
-
-/* Whether the string at `index` equals `text` (a NUL follows it in the file). 1, 0 or -errno. */
-int elf_string_equals(struct elf_file *file, uint64_t index, const char *text, size_t length);
-
-/* elf_symbols.c */
-
-/* Reads the hash tables' headers and numbers the versions. Idempotent. */
-int elf_prepare(struct elf_file *file);
-
-uint32_t elf_gnu_hash(const char *name, size_t length);
-uint32_t elf_sysv_hash(const char *name, size_t length);
-
-/*
- * Whether the file defines the symbol by ld.so's rules. 1, 0 or -errno. *steps counts down with
- * the work done; at 0 it is a fault (hash chains that no linker makes).
- */
-int elf_defines(struct elf_file *file, const struct elf_wanted *wanted, uint64_t *steps);
+/* elf_references.c */
 
 /* The undefined symbols in the order in which the loader binds them, each once. */
 int elf_list_references(struct elf_file *file, struct elf_references *out);
@@ -196,6 +160,8 @@ void elf_references_free(struct elf_references *list);
  */
 int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scope_count,
                      struct elf_references *out, struct elf_file **culprit);
+
+/* elf_lookup.c */
 
 /* Every definition that the hash table offers; those of one name where `name` is not NULL. */
 int elf_list_exports(struct elf_file *file, const char *name, struct elf_exports *out);

@@ -220,7 +220,8 @@ static PyObject *make_error(const struct elf_state *state, const struct elf_file
         put(fields, "loader_text", text(fault->loader_text)) == 0 &&
         put(fields, "errno",
             fault->error == EBADMSG ? Py_NewRef(Py_None) : PyLong_FromLong(fault->error)) == 0 &&
-        put(fields, "machine", PyLong_FromLong(file->machine)) == 0;
+        put(fields, "machine",
+            file->elf_class == 0 ? Py_NewRef(Py_None) : PyLong_FromLong(file->machine)) == 0;
     if (complete && fault->foreign) {
         complete = put(fields, "elf_class", PyLong_FromLong(file->elf_class)) == 0 &&
                    put(fields, "byte_order", text(file->big_endian ? "big" : "little")) == 0;
@@ -392,6 +393,7 @@ static PyObject *exports_of(struct elf_object *self, const char *name)
 static PyObject *file_find(struct elf_object *self, PyObject *name)
 {
     PyObject *bytes, *made;
+    char *text_bytes;
     if (!PyUnicode_Check(name)) {
         return PyErr_Format(PyExc_TypeError, "a symbol name must be str");
     }
@@ -399,7 +401,8 @@ static PyObject *file_find(struct elf_object *self, PyObject *name)
     if (bytes == NULL) {
         return NULL;
     }
-    made = exports_of(self, PyBytes_AS_STRING(bytes));
+    made = PyBytes_AsStringAndSize(bytes, &text_bytes, NULL) == 0 ? exports_of(self, text_bytes)
+                                                                  : NULL; /* a NUL inside */
     Py_DECREF(bytes);
     return made;
 }
@@ -430,11 +433,13 @@ static PyObject *file_references(struct elf_object *self, PyObject *Py_UNUSED(ig
 }
 
 PyDoc_STRVAR(find_doc,
-             "find(name, /)\n--\n\nEvery definition of one name, through the hash table.");
-PyDoc_STRVAR(exports_doc, "exports()\n--\n\nEvery definition, in hash order. Slow on a large "
-                          "library; for tests and tools.");
-PyDoc_STRVAR(references_doc, "references()\n--\n\nUndefined symbols in the order in which the "
-                             "loader meets them, each once.");
+             "find($self, name, /)\n--\n\nEvery definition of one name, through the hash table.");
+PyDoc_STRVAR(exports_doc,
+             "exports($self, /)\n--\n\nEvery definition, in hash order. Slow on a large "
+             "library; for tests and tools.");
+PyDoc_STRVAR(references_doc,
+             "references($self, /)\n--\n\nUndefined symbols in the order in which the "
+             "loader meets them, each once.");
 
 static PyMethodDef file_methods[] = {
     {"find", (PyCFunction)file_find, METH_O, find_doc},
@@ -533,12 +538,15 @@ static int job_take(const struct elf_state *state, struct job *job, PyObject *pa
     return 0;
 }
 
-/* Closes what a job has open. No GIL needed; the lock is held. */
-static void job_rest(struct job *job)
+/*
+ * Closes what a job has open. What was read stays: the next dlopen looks into the same libraries.
+ * No GIL needed; the lock is held.
+ */
+static void job_close(struct job *job)
 {
-    elf_rest(job->file->file);
+    elf_close(job->file->file);
     for (Py_ssize_t i = 0; i < job->scope_count; i++) {
-        elf_rest(job->files[i]);
+        elf_close(job->files[i]);
     }
 }
 
@@ -589,7 +597,7 @@ static PyObject *missing(PyObject *module, PyObject *argument)
                              &jobs[i].found, &jobs[i].culprit);
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        job_rest(&jobs[i]);
+        job_close(&jobs[i]);
     }
     pthread_mutex_unlock(&state->lock);
     Py_END_ALLOW_THREADS
@@ -635,7 +643,7 @@ static PyStructSequence_Desc export_description = {
     "cudriver._elf.Export", "A definition that the hash table offers.", export_fields, 4};
 
 PyDoc_STRVAR(missing_doc,
-             "missing(jobs, /)\n--\n\n"
+             "missing($module, jobs, /)\n--\n\n"
              "For each (file, scope): the references of `file`, weak ones aside, that no file of\n"
              "`scope` defines. A damaged file gives its ElfError in the place of the answer.");
 PyDoc_STRVAR(error_doc, "A file that cannot be read as ELF: missing, damaged, hostile.");

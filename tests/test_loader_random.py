@@ -7,14 +7,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import elfkit
 import pytest
-from elfkit import DT_RPATH, DT_RUNPATH, PLACEHOLDER, Patch, clean_environment, compile_c, run_host
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import elfkit
 from cudriver.stack.loader import Loader
 from cudriver.stack.process import Process
+from elfkit import DT_RPATH, DT_RUNPATH, PLACEHOLDER, Patch, clean_environment, compile_c, run_host
 
 FOLDERS = ["d0", "d1", "d2", "d3"]
 LIBRARIES = [f"libmade{i}.so.1" for i in range(5)]
@@ -37,7 +37,9 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Stock:
     data = Stock()
     for name in LIBRARIES:
         others = [str(folder / other) for other in LIBRARIES if other != name]
-        made = compile_c(folder / "made" / name, "int made;", f"-Wl,-soname,{name}", *flags, *others)
+        made = compile_c(
+            folder / "made" / name, "int made;", f"-Wl,-soname,{name}", *flags, *others
+        )
         data[name] = made.read_bytes()
     host = compile_c(
         folder / "host", elfkit.HOST_SOURCE, f"-Wl,-rpath,{PLACEHOLDER}", "-ldl", shared=False
@@ -60,7 +62,7 @@ paths = st.tuples(
     st.sampled_from([None, DT_RPATH, DT_RPATH, DT_RUNPATH]), st.lists(entries, max_size=4)
 )
 kinds = st.sampled_from(
-    ["good"] * 12 + ["link", "link", "text", "empty", "folder", "32", "foreign", "dangling"]
+    ["good"] * 12 + ["link", "link", "text", "empty", "folder", "32", "foreign", "dangling", "loop"]
 )
 
 
@@ -124,6 +126,9 @@ def build(layout: dict[str, object], root: Path, stock: Stock) -> Path:
             continue
         if kind == "dangling":
             target.symlink_to("nowhere")
+            continue
+        if kind == "loop":
+            target.symlink_to(target.name)
             continue
         if kind == "text":
             data = b"no library at all" * 10

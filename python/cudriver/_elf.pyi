@@ -1,7 +1,9 @@
 """A bounded reader of ELF files: what a dynamic loader would read of them, and no more."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, final
+from typing import Final, Literal, final
+
+from _typeshed import structseq
 
 class ElfError(Exception):
     """A file that cannot be read as ELF: missing, damaged, hostile.
@@ -14,37 +16,68 @@ class ElfError(Exception):
     reason: str
     loader_text: str | None
     errno: int | None  # of a failed system call; None for damage
-    machine: int  # e_machine, 0 where not known
+    machine: int | None  # e_machine; None: no ELF header
 
 class ForeignElfError(ElfError):
     """A sound ELF header of a class or byte order that this reader leaves alone."""
 
     elf_class: int  # 32 or 64
     byte_order: Literal["little", "big"]
+    machine: int
 
-class VersionNeed(NamedTuple):
+@final
+class VersionNeed(structseq[str | bool], tuple[str, str, bool]):
     """One entry of DT_VERNEED."""
 
-    library: str  # the DT_NEEDED name that should have it
-    version: str
-    weak: bool
+    __match_args__: Final = ("library", "version", "weak")
+    @property
+    def library(self) -> str:
+        """The DT_NEEDED name that should have it."""
+    @property
+    def version(self) -> str:
+        """The version's name."""
+    @property
+    def weak(self) -> bool:
+        """Its absence is no error."""
 
-class Reference(NamedTuple):
+@final
+class Reference(structseq[str | None | bool], tuple[str, str | None, str | None, bool, bool]):
     """An undefined symbol that a relocation binds."""
 
-    name: str
-    version: str | None
-    library: str | None  # of the DT_VERNEED entry
-    weak: bool
-    lazy: bool  # every relocation of it is in DT_JMPREL
+    __match_args__: Final = ("name", "version", "library", "weak", "lazy")
+    @property
+    def name(self) -> str:
+        """The symbol."""
+    @property
+    def version(self) -> str | None:
+        """The version asked for."""
+    @property
+    def library(self) -> str | None:
+        """That of the DT_VERNEED entry."""
+    @property
+    def weak(self) -> bool:
+        """It may stay undefined."""
+    @property
+    def lazy(self) -> bool:
+        """Every relocation of it is in DT_JMPREL."""
 
-class Export(NamedTuple):
+@final
+class Export(structseq[str | None | bool], tuple[str, str | None, bool, bool]):
     """A definition that the hash table offers."""
 
-    name: str
-    version: str | None
-    default: bool  # NAME@@VERSION; False: NAME@VERSION
-    weak: bool
+    __match_args__: Final = ("name", "version", "default", "weak")
+    @property
+    def name(self) -> str:
+        """The symbol."""
+    @property
+    def version(self) -> str | None:
+        """Its version; None: the base version, or a file without versions."""
+    @property
+    def default(self) -> bool:
+        """NAME@@VERSION; False: NAME@VERSION, or no version."""
+    @property
+    def weak(self) -> bool:
+        """Weak binding."""
 
 @final
 class ElfFile:

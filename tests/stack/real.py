@@ -139,6 +139,8 @@ def import_error(prefix: Path, module: str = "torch", **variables: str) -> str |
     done = run(prefix / "bin" / "python", "-c", f"import {module}", **variables)
     if done.returncode == 0:
         return None
+    if done.returncode < 0:
+        return f"killed by signal {-done.returncode}"
     return done.stderr.strip().splitlines()[-1]
 
 
@@ -161,6 +163,11 @@ def rules(report, *severities: str) -> set[str]:
     """The rules that fired, of these severities (errors and warnings where none is named)."""
     wanted = severities or ("error", "warning")
     return {finding.rule for finding in report.findings if finding.severity in wanted}
+
+
+def rules_of_environment(report) -> set[str]:
+    """Errors and warnings but for those about the machine: its driver, its toolkits, its GPUs."""
+    return {rule for rule in rules(report) if rule.startswith(("CU3", "CU4"))}
 
 
 def finding(report, rule: str):

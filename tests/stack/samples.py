@@ -97,7 +97,7 @@ def broken_findings() -> list[Finding]:
 
 def hostile() -> tuple[Facts, list[Finding]]:
     """Every string is markup, control characters, or bytes that are no text."""
-    nasty = '<script>alert(1)</script>"\'&\x1b[31m\udcff\x00'
+    nasty = "<script>alert(1)</script>\"'&\x1b[31m\udcff\x00"
     facts = Facts(
         Environment(f"/tmp/{nasty}", "venv", python=nasty, site_packages=[f"/tmp/{nasty}/s"]),
         driver=Driver(release=nasty, error=nasty, devices=[Device(0, nasty)]),

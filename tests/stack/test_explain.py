@@ -29,13 +29,20 @@ MESSAGES = {
     "CU106": ["Error 804: forward compatibility was attempted on non supported HW"],
     "CU107": ["Failed to initialize NVML: Unknown Error"],
     "CU109": ["CUDA error: the provided PTX was compiled with an unsupported toolchain."],
-    "CU110": ["RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment"],
+    "CU110": [
+        "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment"
+    ],
     "CU202": [
         "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to "
         "compile PyTorch (12.4). Please make sure to use the same CUDA versions."
     ],
-    "CU204": ["OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root."],
-    "CU207": ["error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!"],
+    "CU204": [
+        "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install "
+        "root."
+    ],
+    "CU207": [
+        "error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!"
+    ],
     "CU301": [
         "RuntimeError: cuDNN version incompatibility: PyTorch was compiled against (8, 7, 0) but "
         "found runtime version (8, 2, 4)."
@@ -59,7 +66,7 @@ MESSAGES = {
         "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
         "PyTorch installation.",
     ],
-}  # fmt: skip
+}
 
 
 def test_pages_and_rules_are_the_same_set():

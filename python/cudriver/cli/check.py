@@ -13,28 +13,34 @@ if TYPE_CHECKING:
     from cudriver.stack.collect import Machine
     from cudriver.stack.report import Report
 
+DESCRIPTION = """\
+What CUDA an environment really uses, whether it fits together, what mends it.
+Nothing is changed in it, and nothing of it is run but for --observe."""
+
 EPILOG = """\
 exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
 
-  cudriver check                              the environment that cudriver runs in
-  cudriver check ~/envs/train /opt/conda      others, from outside
-  cudriver check --all                        every environment on this machine
-  cudriver check --match system               does its toolkit equal the system's
+  cudriver check                           the environment cudriver runs in
+  cudriver check ~/envs/train /opt/conda   others, from outside
+  cudriver check --all                     every environment on this machine
+  cudriver check --match system            is its toolkit the system's
   cudriver check --assume-driver 535.104.05 --assume-gpu 9.0
-                                              would it run over there
+                                           would it run over there
 """
+
+MANY = 8  # environments from which on several processes pay
+MOST_WORKERS = 8
 
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+    from argparse import ArgumentParser
 
     result = ArgumentParser(
         prog="cudriver check",
-        description="What CUDA an environment really uses, whether it fits together, what mends it. "
-        "Nothing is run or changed in it.",
+        description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=terminal.formatter(raw=True),  # type: ignore[arg-type]
     )
     add = result.add_argument
     add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")
@@ -99,10 +105,38 @@ def _reports(arguments: Namespace) -> list[Report]:
         prefixes = [found.prefix for found in find_environments(arguments.root)]
     else:
         prefixes = list(arguments.prefix) or [None]
-    reports = []
-    for prefix in terminal.progress(prefixes, "checking"):
-        reports.append(_report(prefix, machine, arguments))
-    return reports
+    if len(prefixes) < MANY or arguments.observe:
+        one = (_report(prefix, machine, arguments) for prefix in prefixes)
+        return list(terminal.progress(one, len(prefixes), "checking"))
+    return _side_by_side(prefixes, machine, arguments)
+
+
+def _side_by_side(
+    prefixes: list[str | None], machine: Machine, arguments: Namespace
+) -> list[Report]:
+    """Many environments, one process a CPU; each has the machine's half from before the fork."""
+    import os
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    machine.driver()  # asked once, here
+    workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    fork = get_context("fork")
+    with ProcessPoolExecutor(workers, fork, _start_worker, (machine, arguments)) as pool:
+        return list(terminal.progress(pool.map(_work, prefixes), len(prefixes), "checking"))
+
+
+_given: list[tuple[Machine, Namespace]] = []  # of a worker process
+
+
+def _start_worker(machine: Machine, arguments: Namespace) -> None:
+    """Keeps what every environment needs."""
+    _given.append((machine, arguments))
+
+
+def _work(prefix: str | None) -> Report:
+    """One environment, in a worker process."""
+    return _report(prefix, *_given[-1])
 
 
 def _report(prefix: str | None, machine: Machine, arguments: Namespace) -> Report:

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from cudriver.stack.explain import Match
     from cudriver.stack.report_text import Style
 
 COULD_NOT_TELL = 3
@@ -22,6 +23,7 @@ def parser() -> ArgumentParser:
 
     result = ArgumentParser(
         prog="cudriver explain",
+        formatter_class=terminal.formatter(),  # type: ignore[arg-type]
         description="What a rule means, how it is seen and how it is mended. Without RULE, the "
         "error's text is read from standard input and its rule found.",
         epilog="exit status: 0 explained, 2 usage, 3 no rule knows this text",
@@ -42,7 +44,7 @@ def run(arguments: Namespace) -> int:
         return _list(arguments.json)
     known = explain.rule_names()
     names = [word.upper() for word in arguments.rule]
-    matches: list[explain.Match] = []
+    matches: list[Match] = []
     if not names or not all(_looks_like_rule(name) for name in names):
         text = " ".join(arguments.rule) if names else sys.stdin.read(TEXT_LIMIT)
         matches = explain.match(text)
@@ -57,11 +59,13 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         _print_json(names, matches)
         return 0
+    from cudriver.stack.report_text import wrap
+
     style = terminal.style(sys.stdout)
     lines: list[str] = []
     for found in matches:
         lines.append(f"{style.paint(found.rule, 'bold')}  {explain.title(found.rule)}")
-        lines.append(f"  line {found.line}: {found.text[: style.width - 12]}")
+        lines += ["  " + line for line in wrap(f"line {found.line}: {found.text}", style.width - 2)]
     # A traceback may touch several rules; its last line is the one to read about.
     for name in names[:1] if matches else names:
         lines += [""] * bool(lines) + render_page(explain.page(name), style)
@@ -93,7 +97,7 @@ def render_page(markdown: str, style: Style) -> list[str]:
             flush()
             code = not code
         elif code:
-            lines.append("    " + line)
+            lines.append(("    " + line).rstrip())
         elif line.startswith("#"):
             flush()
             lines.append(style.paint(line.lstrip("# "), "bold"))
@@ -126,7 +130,7 @@ def _list(as_json: bool) -> int:
     return 0
 
 
-def _print_json(names: list[str], matches: list[explain.Match]) -> None:  # noqa: F821
+def _print_json(names: list[str], matches: list[Match]) -> None:
     import json
 
     from cudriver.stack import explain

@@ -18,7 +18,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--root",
         metavar="DIR",
         default="/",
-        help="look at the file system below DIR (an image, a container); PREFIX is a path inside it",
+        help="look at the file system below DIR (an image); PREFIX is a path inside it",
     )
     group.add_argument(
         "--assume-driver", metavar="VERSION", help="stand-in for the driver's release: 535.104.05"
@@ -30,7 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
         help="stand-in for a GPU of this compute capability: 9.0 (repeatable)",
     )
     group.add_argument(
-        "--no-probe", action="store_true", help="read files only; do not ask NVML in a child process"
+        "--no-probe", action="store_true", help="read files only, ask no child process for NVML"
     )
 
 

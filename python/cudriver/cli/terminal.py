@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from argparse import HelpFormatter
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from typing import TextIO, TypeVar
 
     from cudriver.stack.report_text import Style
@@ -60,7 +61,7 @@ def write(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def progress(items: list[T], label: str) -> Iterable[T]:
+def progress(items: Iterable[T], total: int, label: str) -> Iterable[T]:
     """Yields the items; where that takes over a second, with a bar on a terminal's stderr.
 
     `rich` is imported only then: it costs more than a whole quiet check.
@@ -71,33 +72,46 @@ def progress(items: list[T], label: str) -> Iterable[T]:
     from time import monotonic
 
     started = monotonic()
-    for position, item in enumerate(items):
+    left = iter(items)
+    for position, item in enumerate(left, 1):
+        yield item
         if monotonic() - started > PATIENCE:
             from rich.console import Console
-            from rich.progress import track
+            from rich.progress import Progress
 
-            yield from track(
-                items[position:],
-                description=label,
-                total=len(items),
-                completed=position,
-                console=Console(stderr=True),
-                transient=True,
-            )
-            return
-        yield item
+            with Progress(console=Console(stderr=True), transient=True) as bar:
+                task = bar.add_task(label, total=total, completed=position)
+                for item in left:
+                    yield item
+                    bar.advance(task)
 
 
-@contextmanager
-def busy(label: str) -> Iterator[None]:
-    """Shows on a terminal's stderr that one long step is under way."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
+class busy:
+    """Shows on a terminal's stderr that one long step is under way, as a context manager."""
 
-    with Console(stderr=True).status(label):
-        yield
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.status: AbstractContextManager[object] | None = None
+
+    def __enter__(self) -> None:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self.status = Console(stderr=True).status(self.label)
+            self.status.__enter__()
+
+    def __exit__(self, *failure: object) -> None:
+        if self.status is not None:
+            self.status.__exit__(*failure)  # type: ignore[arg-type]
+
+
+def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
+    """A help formatter that knows its width: argparse would import shutil to ask, on every run."""
+    from argparse import HelpFormatter, RawDescriptionHelpFormatter
+
+    kind = RawDescriptionHelpFormatter if raw else HelpFormatter
+    columns = width(sys.stdout) - 2
+    return lambda prog: kind(prog, width=columns)
 
 
 def complain(text: str) -> None:

@@ -22,6 +22,7 @@ def parser() -> ArgumentParser:
 
     result = ArgumentParser(
         prog="cudriver which",
+        formatter_class=terminal.formatter(),  # type: ignore[arg-type]
         description="The file that each CUDA library resolves to in an environment, the dynamic "
         "loader's rule that found it, and the files which that rule hides.",
         epilog="exit status: 0 all found, 1 a library is nowhere, 2 usage, "
@@ -50,9 +51,10 @@ def run(arguments: Namespace) -> int:
         terminal.complain(str(error))
         return USAGE_ERROR
     shown = other or facts
-    libraries = [lib for lib in shown.libraries if _wanted(lib.soname, lib.family, arguments.library)]
-    missing = _missing(shown, arguments.library)
-    unknown = _unmatched(libraries, missing, arguments.library)
+    names = arguments.library
+    libraries = [lib for lib in shown.libraries if _wanted(lib.soname, lib.family, names)]
+    missing = _missing(shown, names)
+    unknown = _unmatched(libraries, missing, names)
     before = {library.soname: library for library in facts.libraries}
     if other is not None:
         libraries = [
@@ -90,9 +92,9 @@ def _wanted(soname: str, family: str, names: list[str]) -> bool:
 def _missing(facts: Facts, names: list[str]) -> list[Resolution]:
     found: dict[str, Resolution] = {}
     for resolution in facts.resolutions:
-        if resolution.path is None and not resolution.optional:
-            if _wanted(resolution.soname, "", names):
-                found.setdefault(resolution.soname, resolution)
+        gone = resolution.path is None and not resolution.optional
+        if gone and _wanted(resolution.soname, "", names):
+            found.setdefault(resolution.soname, resolution)
     return list(found.values())
 
 

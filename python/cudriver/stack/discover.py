@@ -6,11 +6,11 @@ Only folder listings and small text files are read; nothing is run.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -59,7 +59,6 @@ PROJECTS = (
     ("/opt", 2),
     ("/srv", 2),
     ("/app", 1),
-    ("/work", 2),
     ("/workspace", 2),
     ("/workspaces", 2),
     ("/content", 1),

@@ -16,6 +16,7 @@ STT_FUNC = 2
 MAX_CHAIN = 4096
 MAX_SECTIONS = 1024
 MAX_HEADERS = 256
+TABLE_LIMIT = 64 << 20  # bytes of .symtab or .strtab
 
 
 class ElfBits:
@@ -81,6 +82,37 @@ class ElfBits:
             return self._symbol(name.encode(), limit)
         except (StructError, OverflowError, ZeroDivisionError):
             return None
+
+    def local_symbol(self, name: str, limit: int) -> tuple[bytes, int] | None:
+        """The bytes and the address of a symbol that .symtab has, exported or not."""
+        try:
+            return self._local_symbol(name.encode(), limit)
+        except (StructError, OverflowError):
+            return None
+
+    def _local_symbol(self, name: bytes, limit: int) -> tuple[bytes, int] | None:
+        strings = self._section(b".strtab", TABLE_LIMIT)
+        symbols = self._section(b".symtab", TABLE_LIMIT)
+        where = strings.find(b"\0" + name + b"\0") + 1 if strings else 0
+        if not symbols or not where:
+            return None
+        wanted = where.to_bytes(4, "little")
+        at = symbols.find(wanted)
+        while at >= 0 and at % 24:
+            at = symbols.find(wanted, at + 1)
+        if at < 0:
+            return None
+        address, size = unpack_from("<QQ", symbols, at + 8)
+        data = self.memory(address, min(size, limit))
+        return None if data is None else (data, address)
+
+    def memory(self, address: int, size: int) -> bytes | None:
+        """What the file puts at an address; None where it puts nothing there."""
+        try:
+            offset = self._file(address) if self._dynamic() else None
+        except (StructError, OverflowError):
+            return None
+        return None if offset is None else self._at(offset, size)
 
     def _symbol(self, name: bytes, limit: int) -> bytes | None:
         if not self.sound or not self._dynamic():

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -28,9 +28,7 @@ CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03), PPC64: (1, 0x0503, 0x0
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
 CONF_DEPTH = 8  # includes within includes
 
-_FOLDERS = re.compile(rb"(?:/[^\0:%\s]{1,200}/\0){1,8}")
 _RELEASE = re.compile(rb"release version (\d+)\.(\d+)")
-_CACHE_PATH = re.compile(rb"/[^\0\s%]{0,200}/ld\.so\.cache(?=\0)")
 
 _LEVELS = (
     ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
@@ -45,23 +43,42 @@ class Glibc:
     __slots__ = ("cache_path", "folders", "hwcaps_folders", "legacy_folders", "lib", "version")
 
     def __init__(self, data: bytes, machine: int) -> None:
-        found = [m.group(0) for m in _FOLDERS.finditer(data) if b"lib" in m.group(0)]
-        # The list of default folders is the longest such run; others are single paths.
-        folders = max(found, key=lambda run: run.count(b"\0"), default=b"")
-        self.folders = [f.decode("utf-8", "surrogateescape") for f in folders.split(b"\0") if f]
+        self.folders = _default_folders(data)
         if not self.folders:
             wide = "64" if machine in (X86_64, PPC64) else ""
             self.folders = [f"/lib{wide}/", f"/usr/lib{wide}/"]
         release = _RELEASE.search(data)
         self.version = (int(release[1]), int(release[2])) if release else None
-        cache = _CACHE_PATH.search(data)
-        path = cache[0] if cache else b"/etc/ld.so.cache"
-        self.cache_path = path.decode("utf-8", "surrogateescape")
+        end = data.find(b"/ld.so.cache\0")
+        cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
+        self.cache_path = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"
         self.hwcaps_folders = b"glibc-hwcaps" in data  # 2.33 and later
         self.legacy_folders = self.version is None or self.version < (2, 37)
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
         lib = self.folders[0].strip("/")
         self.lib = lib[4:] if lib.startswith("usr/") else lib
+
+
+def _default_folders(data: bytes) -> list[str]:
+    """The longest run of NUL-terminated folder names with "lib" in them; [] where there is none."""
+    best: list[bytes] = []
+    end = data.find(b"/\0")
+    while end >= 0:
+        run: list[bytes] = []
+        while True:
+            start = data.rfind(b"\0", 0, end) + 1
+            name = data[start : end + 1]
+            if not name.startswith(b"/") or b"lib" not in name or len(name) > 200:
+                break
+            run.append(name)
+            following = data.find(b"\0", end + 2)
+            if following < 0 or data[following - 1 : following] != b"/":
+                break
+            end = following - 1
+        if len(run) > len(best):
+            best = run
+        end = data.find(b"/\0", end + 1)
+    return [name.decode("utf-8", "surrogateescape") for name in best]
 
 
 def read_glibc(root: Root, interpreter: str | None, machine: int) -> Glibc:

@@ -155,7 +155,12 @@ class _Parser:
 
 
 def _by_packaging(text: str, variables: dict[str, str]) -> bool | None:
-    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+    from packaging.markers import (
+        InvalidMarker,
+        Marker,
+        UndefinedComparison,
+        UndefinedEnvironmentName,
+    )
 
     try:
         return bool(Marker(text).evaluate(dict(variables)))

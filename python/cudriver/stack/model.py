@@ -193,6 +193,7 @@ class Framework(Record):
     path: str = ""  # its package folder
     variant: str = "cuda"  # "cuda", "cpu", "rocm", "unknown"
     cudnn_built: str | None = None
+    cudnn_by_pin: bool = False  # that is the version its package pins; the code may want less
     nccl_built: str | None = None
     cuda_evidence: Evidence | None = None
     archs_evidence: Evidence | None = None
@@ -200,6 +201,8 @@ class Framework(Record):
     distribution: str | None = None
     libraries: list[str] = fresh(list)  # its own shared libraries, the roots of the resolution
     loads: list[str] = fresh(list)  # the CUDA libraries in its process, by path
+    finds_wheels: bool = False  # loads the environment's own libraries first, by cuda-pathfinder
+    modelled: bool = True  # False: what it loads by itself before its libraries is not known
 
 
 class Shadowed(Record):
@@ -255,6 +258,7 @@ class LoadFault(Record):
     lazy: bool = False  # met at the first call, not at load
     framework: str | None = None  # whose import meets it
     optional: bool = False  # the import goes on without
+    own_copy: str | None = None  # the environment's file of that name, which was not looked for
 
 
 class FileFault(Record):

@@ -6,12 +6,12 @@ report; this process never loads anything. The child writes no bytecode.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from cudriver.stack.record import Record
 
-from cudriver.stack.record import Record, fresh
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from cudriver.stack.model import Facts
 
@@ -72,8 +72,8 @@ class Row(Record):
 class Observation(Record):
     """What a child process saw."""
 
-    imports: dict[str, str | None] = fresh(dict)  # module: None, or the error it raised
-    rows: list[Row] = fresh(list)
+    imports: dict[str, str | None]  # module: None, or the error it raised
+    rows: list[Row]
     error: str | None = None  # the child did not answer
 
     @property
@@ -115,13 +115,13 @@ def observe(
         raise ValueError("an environment inside another root cannot be run here")
     executable = facts.environment.executable
     if executable is None:
-        return Observation(error=f"no interpreter in {facts.environment.prefix}")
+        return Observation({}, [], f"no interpreter in {facts.environment.prefix}")
     modules = [framework.name for framework in facts.frameworks if framework.name in MODULES]
     if not modules:
-        return Observation(error="no framework to import")
+        return Observation({}, [], "no framework to import")
     answer, error = _ask(executable, [MODULES[name] for name in modules], environ, timeout)
     if answer is None:
-        return Observation(error=error)
+        return Observation({}, [], error)
     return Observation(answer["imports"], list(_compare(facts, answer)))
 
 
@@ -204,7 +204,8 @@ def _compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
     if torch is not None and answer["imports"].get("torch", "") is None:
         yield Row("torch.version.cuda", torch.cuda, values.get("torch.cuda"))
         if torch.variant == "cuda":
-            yield Row("torch.backends.cudnn.version()", torch.cudnn, cudnn(values.get("torch.cudnn")))
+            number = cudnn(values.get("torch.cudnn"))
+            yield Row("torch.backends.cudnn.version()", torch.cudnn, number)
             yield Row("torch.cuda.nccl.version()", torch.nccl, dotted(values.get("torch.nccl")))
             archs = values.get("torch.archs")
             yield Row(

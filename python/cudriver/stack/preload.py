@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING
 
+from cudriver.stack.loader import Search
+from cudriver.stack.process import NOT_FOUND, Fault, Load
 from cudriver.stack.record import Record, fresh
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cudriver.stack.process import Load, Process
+    from cudriver.stack.process import Process
     from cudriver.stack.rootfs import Root
 
 SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
 
-_FUNCTION = re.compile(
-    r"^def (_load_global_deps|_preload_cuda_deps|_preload_cuda_lib|_get_cuda_dep_paths)\(.*?"
-    r"(?=^[^\s#)])",
-    re.MULTILINE | re.DOTALL,
-)
+_FUNCTIONS = ("_load_global_deps", "_preload_cuda_deps", "_preload_cuda_lib", "_get_cuda_dep_paths")
+_NEXT = re.compile(r"\n(?=[^\s#)])")  # what follows a function at the top level
+_COMMENT = re.compile(r"^[ \t]*#.*\n", re.MULTILINE)
 _PAIR = re.compile(
     r"""(?:\(\s*|cuda_libs\[)?['"](\w+)['"]\]?\s*[:,=]\s*['"](lib[\w.+-]+\.so[^'"]*)['"]"""
 )
@@ -51,17 +51,16 @@ class TorchPreloads(Record):
     needs_mapped: str = ""  # ... and only where a mapped file's name contains this
     rescue: list[Preload] = fresh(list)  # where libtorch_global_deps.so failed
     unified: bool = False  # nvidia/cuNN/lib is looked into as well
+    major: int | None = None  # that NN, from torch/version.py
 
 
 def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
     """The preloads in the text of a torch/__init__.py; none where it has no such code."""
-    # Comments may name libraries too.
-    text = re.sub(r"^[ \t]*#.*\n", "", text, flags=re.MULTILINE)
-    functions = {m[1]: m[0] for m in _FUNCTION.finditer(text + "\n.")}
+    functions = {name: _function(text, name) for name in _FUNCTIONS}
     found = TorchPreloads()
-    main = functions.get("_load_global_deps", "")
+    main = functions["_load_global_deps"]
     attempt, _, rescue = main.partition("except OSError")
-    shared = functions.get("_preload_cuda_deps", "")
+    shared = functions["_preload_cuda_deps"]
     listed = shared if "cuda_libs" in shared else rescue
     found.rescue = _pairs(listed, cuda_major) if "_preload_cuda_" in rescue else []
     maps = _MAPS.search(attempt)
@@ -72,9 +71,19 @@ def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
                 found.always.append(Preload(folder, pattern, not optional))
             else:
                 found.always += _pairs(shared, cuda_major)
-    paths = functions.get("_get_cuda_dep_paths", "") or shared
+    paths = functions["_get_cuda_dep_paths"] or shared
     found.unified = re.search(r"""f['"]cu\{""", paths) is not None
     return found
+
+
+def _function(text: str, name: str) -> str:
+    """The text of a function at the top level, comment lines left out; "" where there is none."""
+    start = text.find(f"\ndef {name}(")
+    if start < 0:
+        return ""
+    end = _NEXT.search(text, start + 1)
+    # Comments may name libraries too.
+    return _COMMENT.sub("", text[start + 1 : end.start() + 1 if end else None])
 
 
 def _pairs(text: str, cuda_major: int | None) -> list[Preload]:
@@ -98,7 +107,8 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     """`import torch` as far as the loader sees it: libtorch_global_deps.so, the preloads that
     torch/__init__.py of this very version makes, then torch._C. `package` is the torch folder,
     `sys_path` what sys.path will be (the site-packages folders do). Returns every dlopen made; the
-    last one is torch._C's, unless an earlier one ended the import.
+    last one is torch._C's, unless an earlier one ended the import. What torch gets over is
+    forgiven; where its rescue fails too, both failures stay, and the last is the one raised.
     """
     root = process.loader.root
     text = _text(root, f"{package}/__init__.py")
@@ -112,58 +122,77 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     if parent not in folders:
         folders.append(parent)
 
+    plan.major = major
     loads: list[Load] = []
     dependencies = f"{package}/lib/libtorch_global_deps.so"
     if process.loader.is_file(dependencies):
         first = process.dlopen(dependencies, everywhere=True)
         loads.append(first)
         if first.error is None:
-            if any(plan.needs_mapped in obj.path for obj in process.objects if plan.needs_mapped):
-                _preload(process, plan.always, plan.unified, major, folders, loads)
-        else:
-            names = [preload.pattern.partition(".")[0] for preload in plan.rescue]
-            if not any(name in first.error for name in names):
-                return loads
-            if not _preload(process, plan.rescue, plan.unified, major, folders, loads):
-                return loads
-            loads.append(process.dlopen(dependencies, everywhere=True))
-            if loads[-1].error is not None:
-                return loads
+            # /proc/self/maps has paths with links followed.
+            mapped = [obj.real_path for obj in process.objects]
+            if plan.needs_mapped and any(plan.needs_mapped in path for path in mapped):
+                _preload(process, plan, plan.always, folders, loads)
+                for load in loads:
+                    load.forgive()
+        elif not _rescue(process, plan, folders, loads):
+            return loads
     extension = _extension(root, package)
     if extension is not None:
         loads.append(process.dlopen(extension))
     return loads
 
 
+def _rescue(
+    process: Process, plan: TorchPreloads, folders: Sequence[str], loads: list[Load]
+) -> bool:
+    """What torch does where its global dependencies do not load. False: the import ends."""
+    first = loads[0]
+    names = [preload.pattern.partition(".")[0] for preload in plan.rescue]
+    if not any(name in (first.error or "") for name in names):
+        return False
+    missing = _preload(process, plan, plan.rescue, folders, loads)
+    if missing is not None:
+        # A ValueError of torch's own; its text goes on with sys.path.
+        message = f"{missing.pattern} not found in the system path"
+        fault = Fault(NOT_FOUND, message, first.name, missing.pattern)
+        loads.append(Load(missing.pattern, Search(missing.pattern, first.name), faults=[fault]))
+    if loads[-1].error is None:
+        loads.append(process.dlopen(first.name, everywhere=True))
+    if loads[-1].error is None:
+        first.forgive()
+        return True
+    return False
+
+
 def _preload(
     process: Process,
+    plan: TorchPreloads,
     preloads: Sequence[Preload],
-    unified: bool,
-    major: int | None,
     folders: Sequence[str],
     loads: list[Load],
-) -> bool:
-    """Loads one after the other; False where one is missing or fails, which ends the series."""
+) -> Preload | None:
+    """Loads one after the other, up to the first failure. Returns what is not there, if any."""
     for preload in preloads:
-        path = _candidate(process.loader.root, preload, unified, major, folders)
+        path = _candidate(process.loader.root, preload, plan, folders)
         if path is None:
             if preload.required:
-                return False
+                return preload
             continue
         loads.append(process.dlopen(path))
         if loads[-1].error is not None:
-            return False
-    return True
+            return None
+    return None
 
 
 def _candidate(
-    root: Root, preload: Preload, unified: bool, major: int | None, folders: Sequence[str]
+    root: Root, preload: Preload, plan: TorchPreloads, folders: Sequence[str]
 ) -> str | None:
     """The first match on sys.path. Of several in one folder torch takes glob's first."""
     for folder in folders:
         places = [f"{folder}/nvidia/{preload.folder}/lib"]
-        if unified and major is not None:
-            places.append(f"{folder}/nvidia/cu{major}/lib")
+        if plan.unified and plan.major is not None:
+            places.append(f"{folder}/nvidia/cu{plan.major}/lib")
         places.append(f"{folder}/{preload.folder}/lib")
         for place in places:
             for name in root.names(place):

@@ -39,11 +39,17 @@ class Load(Record):
     searches: list[Search] = fresh(list)  # every lookup it made
     faults: list[Fault] = fresh(list)  # in ld.so's order: the first one is what the user sees
     later: list[Fault] = fresh(list)  # lazy bindings that will fail when called
+    forgiven: list[Fault] = fresh(list)  # faults of a load that failed and was got over
 
     @property
     def error(self) -> str | None:
         """What dlerror() says; None: it loads."""
         return self.faults[0].message if self.faults else None
+
+    def forgive(self) -> None:
+        """The program expects this failure and goes on: no fault of the environment."""
+        self.forgiven += self.faults
+        self.faults = []
 
 
 class Process:

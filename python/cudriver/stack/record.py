@@ -28,7 +28,7 @@ def fresh(make: Callable[[], T]) -> T:
     return _Fresh(make)  # type: ignore[return-value]
 
 
-@dataclass_transform(field_specifiers=(fresh,))
+@dataclass_transform()
 class Record:
     """Fields by annotation, in order, with defaults; compared and printed by value."""
 
@@ -36,7 +36,8 @@ class Record:
     _defaults: dict[str, Any] = {}  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
-        own = [n for n in cls.__dict__.get("__annotations__", {}) if not n.startswith("_")]
+        stated = cls.__annotations__  # from Python 3.10 on a class's own, {} where it has none
+        own = [name for name in stated if not name.startswith("_")]
         cls._fields = cls._fields + tuple(n for n in own if n not in cls._fields)
         cls._defaults = dict(cls._defaults)
         for name in own:
@@ -66,7 +67,9 @@ class Record:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in self._fields)})"
+        return (
+            f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in self._fields)})"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists all the way down."""

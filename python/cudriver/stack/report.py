@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from cudriver.stack.model import (
     CONSISTENT,
     ERROR,
@@ -20,8 +18,10 @@ from cudriver.stack.model import (
     public,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+    from typing import Any
 
     from cudriver.stack.observe import Observation
 
@@ -86,7 +86,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """"consistent", "mismatch" or "unknown" (could not tell)."""
+        """ "consistent", "mismatch" or "unknown" (could not tell)."""
         from cudriver.stack.rules import verdict
 
         if self.strict and any(f.severity in (ERROR, WARNING) for f in self.findings):

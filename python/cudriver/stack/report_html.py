@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
-from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN
-from cudriver.stack.report_text import RANK, components, is_command, short_path
+from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
+from cudriver.stack.report_text import ABSENT, OK, RANK, components, is_command, short_path
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
     from cudriver.stack.report import Report
@@ -19,10 +19,10 @@ VERDICTS = {
     UNKNOWN: ("doubt", "could not tell"),
     "mismatch": ("bad", "mismatch"),
 }
-CLASSES = {"ok": "good", NOTE: "good", "warning": "doubt", ERROR: "bad"}
-MARKS = {"good": "✓", "doubt": "!", "bad": "✗"}
+CLASSES = {OK: "good", ABSENT: "soft", WARNING: "doubt", ERROR: "bad"}
+MARKS = {"good": "✓", "soft": "-", "doubt": "!", "bad": "✗"}
 
-STYLE = """
+_RULES = """
 .cudriver{--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--code:#f3f5f8;
 --good:#18794e;--doubt:#946300;--bad:#c0262d;--note:#1f66b0;
 color:var(--ink);background:var(--page);font:15px/1.5 system-ui,sans-serif;max-width:62rem;
@@ -37,7 +37,8 @@ text-align:left}
 border-radius:1rem;color:#fff;font-weight:600}
 .cudriver .verdict.good{background:#18794e}.cudriver .verdict.doubt{background:#946300}
 .cudriver .verdict.bad{background:#c0262d}
-.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit}
+.cudriver table{border-collapse:collapse;width:100%;margin:0;font-size:inherit;table-layout:auto}
+.cudriver tr,.cudriver tr:hover{background:none}
 .cudriver th,.cudriver td{text-align:left;vertical-align:top;padding:.35rem .8rem .35rem 0;
 border-bottom:1px solid var(--line);overflow-wrap:anywhere;background:none;color:inherit}
 .cudriver thead th{color:var(--soft);font-weight:500;font-size:.85rem}
@@ -55,17 +56,19 @@ padding:.7rem 1rem;margin:.7rem 0}
 .cudriver article.note{border-left-color:var(--note)}
 .cudriver .tag{font-weight:700;font-size:.85rem;margin-right:.6rem}
 .cudriver dl{display:grid;grid-template-columns:4.5rem 1fr;gap:.3rem .6rem;margin:.6rem 0 0}
-.cudriver dt{color:var(--soft)}
-.cudriver dd{margin:0;min-width:0}
+.cudriver dt{color:var(--soft);font-weight:400;float:none;margin:0}
+.cudriver dd{margin:0;min-width:0;width:auto}
 .cudriver code,.cudriver pre{font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
-color:inherit;background:none;overflow-wrap:anywhere}
+color:inherit;background:none;padding:0;overflow-wrap:anywhere}
 .cudriver pre{background:var(--code);border-radius:4px;padding:.4rem .6rem;margin:0 0 .3rem;
-white-space:pre-wrap}
+white-space:pre-wrap;word-break:normal;max-width:none}
 .cudriver details{margin-top:1.4rem}
 .cudriver summary{cursor:pointer;font-weight:600}
 @media (prefers-color-scheme:dark){.cudriver.page{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;
 --page:#14181e;--code:#1f252d;--good:#4cc38a;--doubt:#f0b429;--bad:#ff7b7f;--note:#70b8ff}}
 """
+# Notebooks style tables by two classes and an element; three classes win over them.
+STYLE = _RULES.replace(".cudriver", ".cudriver" * 3)
 PAGE_STYLE = """
 html{color-scheme:light dark}
 body{margin:0;padding:2rem 1.2rem}
@@ -163,26 +166,34 @@ def _evidence(evidence: Evidence, facts: Facts) -> str:
     return f'<p><code title="{_text(evidence.file)}">{_text(place)}</code>{value}</p>'
 
 
-def _libraries(libraries: Iterable[Library], facts: Facts) -> str:
+def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
+    columns = ["library", "version", "file", "found by"]
+    hiding = any(library.shadowed for library in libraries)
+    if hiding:
+        columns.append("shadows")
     rows = []
     for library in libraries:
-        shadowed = "<br>".join(
-            f"<code>{_text(short_path(facts, other.path))}</code> "
-            f'<span class="soft">{_text(other.version or "")} {_text(other.rule)}</span>'
-            for other in library.shadowed
-        )
-        rows.append(
-            f"<tr><th>{_text(library.soname)}</th><td class="whole">{_text(library.version or '')}</td>"
+        cells = [
+            f'<th class="whole">{_text(library.soname)}</th>',
+            f'<td class="whole">{_text(library.version or "")}</td>',
             f'<td><code title="{_text(library.path)}">{_text(short_path(facts, library.path))}'
-            f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>'
-            f"<td>{_text(library.found_by)}</td><td>{shadowed}</td></tr>"
-        )
+            f'</code><br><span class="soft">{_text(library.provided_by or "")}</span></td>',
+            f"<td>{_text(library.found_by)}</td>",
+        ]
+        if hiding:
+            shadowed = "<br>".join(
+                f"<code>{_text(short_path(facts, other.path))}</code> "
+                f'<span class="soft">{_text(other.version or "")} {_text(other.rule)}</span>'
+                for other in library.shadowed
+            )
+            cells.append(f"<td>{shadowed}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
     if not rows:
         return ""
-    head = "".join(f"<th>{name}</th>" for name in ("library", "version", "file", "found by", "shadows"))
+    head = "".join(f"<th>{name}</th>" for name in columns)
     return (
-        f"<details><summary>{len(rows)} CUDA libraries</summary><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></details>"
+        f"<details><summary>{len(rows)} CUDA libraries</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
     )
 
 
@@ -197,12 +208,19 @@ def _observation(report: Report) -> str:
         for row in observation.rows
     )
     return (
-        f"<h2>Observed</h2><p>{_text(observation.summary())}</p><table><thead><tr><th></th><th></th>"
+        f"<h2>Observed</h2><p>{_text(observation.summary())}</p>"
+        "<table><thead><tr><th></th><th></th>"
         f"<th>predicted</th><th>observed</th></tr></thead><tbody>{rows}</tbody></table>"
     )
 
 
 def _text(value: str) -> str:
-    """Escaped; characters that no XML or UTF-8 text may hold are shown as their code."""
-    clean = "".join(c if c in "\t\n" or ord(c) >= 32 and not 0xD800 <= ord(c) < 0xE000 else f"\\x{ord(c):02x}" for c in value)
-    return escape(clean, quote=True)
+    """Escaped; characters that a page may not hold are shown as their code."""
+    return escape("".join(map(_shown, value)), quote=True)
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if (code < 32 and character not in "\t\n") or 0xD800 <= code < 0xE000:
+        return f"\\x{code:02x}"
+    return character

@@ -5,10 +5,9 @@ Nothing is wider than `Style.width` except a path that is. Quiet when all is wel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -25,8 +24,10 @@ COLOURS = {
 }
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
-MARKS = {"ok": "✓", NOTE: "✓", WARNING: "!", ERROR: "✗"}
-PLAIN_MARKS = {"ok": "+", NOTE: "+", WARNING: "!", ERROR: "x"}
+OK, ABSENT = "ok", "absent"  # a component without a finding; one that is not there
+MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗"}
+PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x"}
+MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red"}
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 
@@ -47,8 +48,7 @@ class Style:
 
     def mark(self, severity: str) -> str:
         """The sign in front of a component."""
-        colour = SEVERITY_COLOUR[severity] if severity in (ERROR, WARNING) else "green"
-        return self.paint(self.marks[severity], colour)
+        return self.paint(self.marks[severity], MARK_COLOUR[severity])
 
 
 def render(report: Report, style: Style, *, verbose: bool = False) -> str:
@@ -78,20 +78,22 @@ def render(report: Report, style: Style, *, verbose: bool = False) -> str:
 def components(report: Report) -> list[tuple[str, str, str]]:
     """(name, worst severity, one line) for the driver, toolkits, each framework, the libraries."""
     facts = report.facts
+    driver = facts.driver
+    no_driver = driver.release is None and driver.path is None
     lines = [
-        ("driver", _worst(report, "CU1", "CU5"), driver_line(facts)),
-        ("toolkit", _worst(report, "CU2"), toolkit_line(facts)),
+        ("driver", _worst(report, no_driver, "CU1", "CU5"), driver_line(facts)),
+        ("toolkit", _worst(report, not facts.toolkits, "CU2"), toolkit_line(facts)),
     ]
-    packages = _worst(report, "CU4")
+    packages = _worst(report, not facts.frameworks, "CU4")
     for framework in facts.frameworks:
         about = _about(report, framework.name)
-        lines.append((framework.name, about or "ok", framework_line(facts, framework.name)))
+        lines.append((framework.name, about or OK, framework_line(facts, framework.name)))
     if not facts.frameworks:
         lines.append(("frameworks", packages, "none that uses CUDA"))
     elif packages in (ERROR, WARNING) and not any(s == packages for _, s, _ in lines[2:]):
         name, _, text = lines[2]
         lines[2] = (name, packages, text)
-    lines.append(("libraries", _worst(report, "CU3"), libraries_line(facts)))
+    lines.append(("libraries", _worst(report, not facts.libraries, "CU3"), libraries_line(facts)))
     return lines
 
 
@@ -118,7 +120,7 @@ def driver_line(facts: Facts) -> str:
         name = f"{device.name or 'GPU'}{capability}{'' if device.visible else ', hidden'}"
         names[name] = names.get(name, 0) + 1
     if names:
-        gpus = "; ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())
+        gpus = "; ".join(f"{n} x {name}" if n > 1 else name for name, n in names.items())
         text += f"; {gpus}"
     return text
 
@@ -175,7 +177,7 @@ def libraries_line(facts: Facts) -> str:
     elif len(outside) == len(libraries):
         text = f"{len(libraries)}, all from the system"
     else:
-        text = f"{len(libraries)}, of them from the system: {_some(l.soname for l in outside)}"
+        text = f"{len(libraries)}, of them from the system: {_some(lib.soname for lib in outside)}"
     if missing:
         text += f"; not found: {_some(sorted(missing))}"
     unused = []
@@ -205,7 +207,8 @@ def verdict_line(report: Report, style: Style) -> str:
     rules = list(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
     more = f"; cudriver explain {rules[0]}" if rules else ""
     if verdict == UNKNOWN:
-        return style.paint("could not tell", "yellow", "bold") + (f" ({counts})" if counts else "") + more
+        told = f" ({counts})" if counts else ""
+        return style.paint("could not tell", "yellow", "bold") + told + more
     return style.paint("mismatch", "red", "bold") + (f": {counts}" if counts else "") + more
 
 
@@ -213,13 +216,17 @@ def one_line(report: Report, style: Style) -> str:
     """An environment in a line, for --all."""
     facts = report.facts
     frameworks = ", ".join(
-        f"{f.name} {f.version}" + (f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
+        f"{f.name} {f.version}"
+        + (f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
         for f in facts.frameworks
     )
     rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
-    severity = {CONSISTENT: "ok", UNKNOWN: WARNING}.get(report.verdict, ERROR)
+    severity = {CONSISTENT: OK if facts.frameworks else ABSENT, UNKNOWN: WARNING}.get(
+        report.verdict, ERROR
+    )
     text = clean(f"{report.prefix}  {frameworks or 'no framework that uses CUDA'}")
-    return f"{style.mark(severity)} {text}" + (f"  {style.paint(rules, 'red')}" if rules else "")
+    line = f"{style.mark(severity)} {text}"
+    return f"{line}  {style.paint(rules, SEVERITY_COLOUR.get(severity, 'dim'))}" if rules else line
 
 
 def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:
@@ -232,7 +239,9 @@ def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:
     for row in observation.rows:
         if row.agrees and not verbose:
             continue
-        lines.append(f"  {clean(row.name)}: {'same' if row.agrees else style.paint('differs', 'red')}")
+        lines.append(
+            f"  {clean(row.name)}: {'same' if row.agrees else style.paint('differs', 'red')}"
+        )
         lines.append(f"    predicted  {clean(row.predicted or '-')}")
         lines.append(f"    observed   {clean(row.observed or '-')}")
     return lines
@@ -270,22 +279,27 @@ def wrap(text: str, width: int) -> list[str]:
 def wrap_command(command: str, width: int) -> list[str]:
     """A shell command in lines that can be pasted as they stand."""
     words = _shell_words(clean(command))
+    remark: list[str] = []
+    if "#" in words:  # a remark must not be carried on with a backslash
+        at = words.index("#")
+        remark = ["# " + line for line in wrap(" ".join(words[at + 1 :]), width - 2)]
+        words = words[:at]
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word) <= width - 2:
             lines[-1] += " " + word
         else:
             lines.append(word if not lines else "  " + word)
-    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+    return remark + [f"{line} \\" for line in lines[:-1]] + lines[-1:]
 
 
 def _shell_words(command: str) -> list[str]:
-    """Split at blanks outside quotes, the quotes kept."""
+    """Split at blanks outside quotes, the quotes kept. Quotes mean nothing after a #."""
     words, quote = [""], ""
     for character in command:
         if quote:
             quote = "" if character == quote else quote
-        elif character in "'\"":
+        elif character in "'\"" and "#" not in words:
             quote = character
         elif character == " ":
             if words[-1]:
@@ -408,7 +422,8 @@ def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
     lines = [style.paint(first, "bold"), *("    " + line for line in more)]
     lines.append(f"    {short_path(facts, library.path)}")
     if library.found_by:
-        lines += _hanging("by " + library.found_by, style)
+        by = "" if library.found_by.startswith("preload") else "by "
+        lines += _hanging(by + library.found_by, style)
     for other in library.shadowed:
         place = short_path(facts, other.path)
         lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
@@ -420,9 +435,10 @@ def _hanging(text: str, style: Style) -> list[str]:
     return ["    " + first, *("      " + line for line in rest)]
 
 
-def _worst(report: Report, *families: str) -> str:
+def _worst(report: Report, absent: bool, *families: str) -> str:
+    """The worst severity among these families; OK or ABSENT where there is no more than a note."""
     ranks = [RANK[f.severity] for f in report.findings if f.rule.startswith(families)]
-    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), "ok")
+    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), ABSENT if absent else OK)
 
 
 def _about(report: Report, name: str) -> str | None:

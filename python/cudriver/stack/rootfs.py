@@ -29,7 +29,7 @@ class Root:
         return f"Root({self.path!r})"
 
     def resolve(self, path: str) -> str:
-        """`path` with every link followed, as a path inside the root. What is absent stays as it is.
+        """`path` with every link followed, inside the root. What is absent stays as it is.
 
         Raises OSError (ELOOP) where links run in a circle.
         """
@@ -47,11 +47,15 @@ class Root:
 
     def _walk(self, path: str, follow_last: bool) -> str:
         if self.host:
-            if follow_last:
-                # strict=False hides loops; a loop then fails at the open, which is soon enough.
-                return os.path.realpath(path)
+            # strict=False hides loops; a loop then fails at the open, which is soon enough.
             head, tail = os.path.split(path)
-            return os.path.join(os.path.realpath(head), tail)
+            if tail in ("", ".", ".."):
+                return os.path.realpath(path) if follow_last else path
+            folder = self._folders.get(head)
+            if folder is None:
+                folder = self._folders[head] = os.path.realpath(head)
+            whole = f"{folder.rstrip('/')}/{tail}"
+            return os.path.realpath(whole) if follow_last and os.path.islink(whole) else whole
         left = [part for part in path.split("/") if part and part != "."]
         if not follow_last and left:
             last = left.pop()

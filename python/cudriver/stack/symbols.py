@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from cudriver import _elf
 from cudriver.stack.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver._elf import Reference
     from cudriver.stack.loader import LoadedObject

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 
 
-@lru_cache(maxsize=None)
+@cache
 def table(name: str) -> dict[str, Any]:
     """One table, as data/NAME.json has it. (importlib.resources takes 35 ms to import.)"""
     import json
@@ -44,7 +44,9 @@ def driver_floor(cuda: str | None) -> str | None:
 
     wanted = major(cuda)
     if wanted is not None and wanted < 11:
-        own = [r["driver"] for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2)]
+        own = [
+            r["driver"] for r in table("driver")["toolkits"] if cut(r["toolkit"], 2) == cut(cuda, 2)
+        ]
         return min(own) if own else None
     for row in table("driver")["floors"]:
         if row["cuda_major"] == wanted:
@@ -73,6 +75,5 @@ def toolkit_of(component: str, version: str | None) -> str | None:
 
 def _same(listed: str, version: str) -> bool:
     """Equal, or equal as far as the shorter one goes: binaries tell fewer numbers than packages."""
-    a, b = listed.split("."), version.split(".")
-    size = min(len(a), len(b))
-    return size >= 3 and a[:size] == b[:size]
+    short, long = (listed, version) if len(listed) < len(version) else (version, listed)
+    return (long + ".").startswith(short + ".") and short.count(".") >= 2

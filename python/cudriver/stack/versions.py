@@ -49,7 +49,7 @@ def at_least(version: str | None, floor: str) -> bool | None:
 
 
 def satisfies(version: str, specifier: str) -> bool | None:
-    """Whether a version meets a specifier, pre-releases allowed; None where either is unreadable."""
+    """Whether a version meets a specifier (pre-releases allowed); None: one is unreadable."""
     if not specifier.strip():
         return True
     quick = _quickly(version, specifier)
@@ -63,6 +63,7 @@ def _quickly(version: str, specifier: str) -> bool | None:
     number = plain(_LOCAL.sub("", version))
     if number is None:
         return None
+    answer = True
     for clause in specifier.split(","):
         match = _CLAUSE.match(clause)
         wanted = plain(match[2]) if match else None
@@ -73,14 +74,11 @@ def _quickly(version: str, specifier: str) -> bool | None:
             return None
         if operator == "~=" and len(wanted) < 2:
             return None
-        if not _holds(number, operator, wanted, wildcard):
-            return False
-    return True
+        answer = answer and _holds(number, operator, wanted, wildcard)
+    return answer
 
 
-def _holds(
-    number: tuple[int, ...], operator: str, wanted: tuple[int, ...], wildcard: bool
-) -> bool:
+def _holds(number: tuple[int, ...], operator: str, wanted: tuple[int, ...], wildcard: bool) -> bool:
     if wildcard or operator == "~=":
         stem = wanted if wildcard else wanted[:-1]
         head = (number + (0,) * len(stem))[: len(stem)]

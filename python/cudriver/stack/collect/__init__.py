@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+
 from cudriver.stack.model import Driver, Facts, Problem, Shadowed, Toolkit
 from cudriver.stack.rootfs import Root
 
@@ -127,7 +128,9 @@ def collect(
     facts.distributions = distributions.collect(tree, env, problems)
     owners = _owners(tree, facts, problems)
     facts.file_faults = owners.faults()
-    facts.toolkits = machine.toolkits + toolkits.environment(tree, env, facts.distributions, problems)
+    facts.toolkits = machine.toolkits + toolkits.environment(
+        tree, env, facts.distributions, problems
+    )
     facts.nvcc = toolkits.choice(tree, machine.variables, env, facts.toolkits)
     facts.compiler = toolkits.host_compiler(tree, machine.variables, env)
     finder = Finder(tree, facts.distributions, owners, env.site_packages, problems)
@@ -149,7 +152,7 @@ def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
     owners = records.Owners(tree)
     for dist in facts.distributions:
         if dist.kind == "conda":
-            if distributions.CONDA_CUDA.match(dist.name):
+            if distributions.conda_matters(dist.name):
                 owners.add_conda(dist)
         elif dist.name.startswith("nvidia-") or matters_here(dist):
             owners.add(dist, records.libraries(tree, dist, problems))
@@ -160,10 +163,11 @@ def _prefix(tree: Root, prefix: str | None) -> str:
     """The folder to inspect. An interpreter's path stands for its environment."""
     if prefix is None:
         prefix = sys.prefix if tree.host else "/usr"
-    path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix)
+    path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix.lstrip("/"))
     if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
         path = os.path.dirname(os.path.dirname(path))
     if not tree.is_dir(path):
-        raise NotADirectoryError(f"{prefix} is no folder" + ("" if tree.host else f" in {tree.path}"))
+        raise NotADirectoryError(
+            f"{prefix} is no folder" + ("" if tree.host else f" in {tree.path}")
+        )
     return path
-

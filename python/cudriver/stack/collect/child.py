@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -42,7 +43,7 @@ class Child:
         self.reader = reader
 
     def join(self) -> tuple[str, str | None]:
-        """Its output, and how it failed: "crashed (SIGSEGV)", "gave no answer within 3 s", or None."""
+        """Its output, and how it failed ("crashed (SIGSEGV)"), or None."""
         output, timed_out = self._read()
         os.close(self.reader)
         if timed_out:
@@ -80,11 +81,11 @@ class Child:
         return b"".join(pieces).decode("utf-8", "replace"), False
 
     def _kill(self) -> None:
-        for kill in (lambda: os.killpg(self.pid, signal.SIGKILL), lambda: os.kill(self.pid, signal.SIGKILL)):
-            try:
-                kill()
-            except OSError:
-                continue
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except OSError:
+            with contextlib.suppress(OSError):  # it may have left its group, or be gone
+                os.kill(self.pid, signal.SIGKILL)
 
     def _reap(self, patience: float) -> int | None:
         """The wait status, or None where it has not ended in time."""

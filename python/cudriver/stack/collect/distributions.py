@@ -19,32 +19,41 @@ CONDA_HEAD = 64 << 10
 _INFO = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)(?:-py[\d.]+)?\Z")
 _REQUIRES = re.compile(
     r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
-    r"(?:\[(?P<extras>[^\]]*)\])?\s*(?:\(\s*(?P<bracketed>[^)]*)\)|(?P<specifier>[^;@]*))"
+    r"(?:\[(?P<extras>[^\]]*)\])?\s*(?P<specifier>[^;@]*)"
     r"(?:;\s*(?P<marker>.*))?\Z"
 )
 _CONDA_NAME = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<build>[^-]+)\.json\Z")
 # A requirement whose name has one of these is of interest.
 _SPEAKS = re.compile(
-    rb"^Requires-Dist:\s*(?:nvidia-|cuda|torch|triton|jax|tensorrt|cupy|onnxruntime|tensorflow|numba)",
+    rb"^Requires-Dist:\s*(?:nvidia-|cuda|torch|triton|jax|tensorrt|cupy|onnxruntime"
+    rb"|tensorflow|numba)",
     re.MULTILINE | re.IGNORECASE,
 )
-_CUDA_NAMES = re.compile(
-    r"(?:nvidia-|cuda|cupy|torch|triton|pytorch|jax|tensorflow|tensorrt|onnxruntime|numba"
-    r"|flash-attn|xformers|vllm|bitsandbytes|deepspeed|apex|transformer-engine|cutensor)"
+# Beginnings of names, not patterns: each pattern costs its compilation in every run.
+_CUDA_NAMES = (
+    *("nvidia-", "cuda", "cupy", "cutensor", "torch", "triton", "pytorch", "jax", "tensorflow"),
+    *("tensorrt", "onnxruntime", "numba", "flash-attn", "xformers", "vllm", "bitsandbytes"),
+    *("deepspeed", "apex", "transformer-engine"),
 )
-CONDA_CUDA = re.compile(
-    r"(?:cuda|libcu|libnv|libnpp|cudnn|nccl|pytorch|libtorch|torch|cupti|tensorflow|jax|cupy"
-    r"|onnxruntime|tensorrt|libcublas|cutensor|gds-tools|triton|numba|nvidia)"
+_CONDA_NAMES = (
+    *("cuda", "cudnn", "cupti", "cupy", "cutensor", "gds-tools", "jax", "libcu", "libnpp", "libnv"),
+    *("libtorch", "nccl", "numba", "nvidia", "onnxruntime", "pytorch", "tensorflow", "tensorrt"),
+    *("torch", "triton"),
 )
 
 
 def matters(name: str) -> bool:
     """Whether a (normalised) distribution has to do with CUDA by its name."""
-    return _CUDA_NAMES.match(name) is not None
+    return name.startswith(_CUDA_NAMES)
+
+
+def conda_matters(name: str) -> bool:
+    """The same of a conda package."""
+    return name.startswith(_CONDA_NAMES)
 
 
 def collect(root: Root, env: Environment, problems: list[Problem]) -> list[Distribution]:
-    """Every installed distribution; where a name occurs twice, the one that Python imports first."""
+    """Every installed distribution; of two with one name, the one that Python imports."""
     markers = Markers(environment(env.python or "3.12", env.platform))
     found: dict[str, Distribution] = {}
     for folder in env.site_packages:
@@ -96,7 +105,9 @@ def _read(
     dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
     if matters(dist.name) or _SPEAKS.search(raw):
         installer = root.text(f"{path}/INSTALLER", 256)
-        dist.installer = (installer or "").strip().splitlines()[0] if installer and installer.strip() else None
+        dist.installer = (
+            (installer or "").strip().splitlines()[0] if installer and installer.strip() else None
+        )
         _headers(dist, metadata, raw, markers, problems)
     return dist
 
@@ -121,7 +132,9 @@ def _headers(
     body = re.search(rb"\r?\n\r?\n", raw)
     head = raw[: body.start()] if body else raw
     if len(raw) == HEAD and not body:
-        problems.append(Problem(file, f"its headers go on past {HEAD} bytes; the rest was not read"))
+        problems.append(
+            Problem(file, f"its headers go on past {HEAD} bytes; the rest was not read")
+        )
     if b"\0" in head:
         problems.append(Problem(file, "is not text"))
         return
@@ -149,14 +162,18 @@ def _require(
     match = _REQUIRES.match(text) if len(text) < 4096 else None
     if match is None:
         if "@" not in text:  # a direct reference says nothing about versions
-            problems.append(Problem(file, f"a requirement that cannot be read: {text.strip()[:80]}", number))
+            problems.append(
+                Problem(file, f"a requirement that cannot be read: {text.strip()[:80]}", number)
+            )
         return
     marker = match["marker"]
     extra = ""
     if marker:
         applies = markers.holds(marker)
         if applies is None:
-            problems.append(Problem(file, f"a marker that cannot be read: {marker.strip()[:80]}", number))
+            problems.append(
+                Problem(file, f"a marker that cannot be read: {marker.strip()[:80]}", number)
+            )
             return
         if not applies:
             # Kept with its extra: only a distribution that asks for the extra makes it count.
@@ -168,7 +185,7 @@ def _require(
     dist.requires.append(
         Requirement(
             name=normal(match["name"]),
-            specifier=(match["bracketed"] or match["specifier"] or "").strip(),
+            specifier=match["specifier"].strip().removeprefix("(").removesuffix(")").strip(),
             evidence=Evidence(file, number, text.strip()),
             extras=extras,
             extra=extra,
@@ -186,7 +203,7 @@ def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distributio
         name = normal(match["name"])
         dist = Distribution(name, match["version"], "conda", f"{folder}/{entry}", prefix)
         dist.build, dist.installer = match["build"], "conda"
-        if CONDA_CUDA.match(name):
+        if conda_matters(name):
             _conda_record(root, dist, problems)
         found.append(dist)
     return found
@@ -210,7 +227,7 @@ def _conda_record(root: Root, dist: Distribution, problems: list[Problem]) -> No
         if not isinstance(text, str):
             continue
         words = text.split()
-        if words and CONDA_CUDA.match(normal(words[0])):
+        if words and conda_matters(normal(words[0])):
             line = _line_of(raw, text)
             dist.requires.append(
                 Requirement(

@@ -46,7 +46,7 @@ Search = Callable[[str], Found]
 
 
 def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
-    """A driver that is stated, not found. Raises ValueError for what is no release or capability."""
+    """A driver that is stated, not found. Raises ValueError for nonsense."""
     driver = Driver(assumed=True)
     if release is not None:
         if not re.fullmatch(r"\d{3,4}(\.\d+){0,2}", release):
@@ -59,7 +59,7 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
 
 
 def capability(text: str) -> str:
-    """"9.0" from "9.0", "90" or "sm_90". Raises ValueError."""
+    """ "9.0" from "9.0", "90" or "sm_90". Raises ValueError."""
     match = re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)[af]?", text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no compute capability; one looks like 9.0")
@@ -98,14 +98,21 @@ class Probe:
         return self.values
 
     def first(self, name: str) -> str | None:
-        return self.values.get(name, [None])[0]  # type: ignore[list-item]
+        values = self.values.get(name)
+        return values[0] if values else None
 
 
 def worth_asking(root: Root, environ: Mapping[str, str]) -> bool:
     """Whether there is a sign of a driver. A child for nothing would cost its start."""
     if not root.host:
         return False
-    signs = ("/dev/nvidiactl", "/proc/driver/nvidia", "/sys/module/nvidia", "/dev/dxg", "/dev/nvhost-ctrl")
+    signs = (
+        "/dev/nvidiactl",
+        "/proc/driver/nvidia",
+        "/sys/module/nvidia",
+        "/dev/dxg",
+        "/dev/nvhost-ctrl",
+    )
     if any(os.path.exists(path) for path in signs):
         return True
     folders = [f for f in environ.get("LD_LIBRARY_PATH", "").split(":") if f]
@@ -172,7 +179,12 @@ def _surroundings(root: Root, variables: Mapping[str, str], driver: Driver) -> N
         driver.container = "apptainer"
     else:
         groups = root.text("/proc/1/cgroup", 65536) or ""
-        marks = (("kubepods", "kubernetes"), ("docker", "docker"), ("lxc", "lxc"), ("libpod", "podman"))
+        marks = (
+            ("kubepods", "kubernetes"),
+            ("docker", "docker"),
+            ("lxc", "lxc"),
+            ("libpod", "podman"),
+        )
         driver.container = next((name for mark, name in marks if mark in groups), None)
     if variables.get("KUBERNETES_SERVICE_HOST") or root.exists("/var/run/secrets/kubernetes.io"):
         driver.container = "kubernetes"
@@ -271,7 +283,9 @@ def doubtful(driver: Driver, probe: Probe) -> bool:
         return True
     if not probe.first("nvml.done"):
         return True
-    fabric = [v for name, values in probe.values.items() if name.endswith(".fabric") for v in values]
+    fabric = [
+        v for name, values in probe.values.items() if name.endswith(".fabric") for v in values
+    ]
     if any(not _fabric_fine(value) for value in fabric):
         return True
     return _was_suspended()
@@ -292,7 +306,7 @@ def _was_suspended() -> bool:
 
 
 def complete(driver: Driver, probe: Probe | None, environ: Mapping[str, str]) -> None:
-    """Adds what NVML said, and cuInit where there is doubt. Then says what is wrong, if anything."""
+    """Adds what NVML said, and cuInit where there is doubt; then says what is wrong."""
     if probe is not None:
         probe.join()
         driver.probed = True
@@ -322,20 +336,22 @@ def _from_nvml(driver: Driver, probe: Probe) -> None:
         driver.cuda = driver_cuda(driver.release)
     count = probe.first("nvml.count") or "0"
     for index in range(min(int(count), 256) if count.isdigit() else 0):
-        value = lambda name, i=index: probe.first(f"device.{i}.{name}")  # noqa: E731
-        memory = value("memory")
-        driver.devices.append(
-            Device(
-                index,
-                name=value("name") or None,
-                uuid=value("uuid") or None,
-                pci_bus_id=value("pci"),
-                compute_capability=value("capability"),
-                memory=int(memory) if memory and memory.isdigit() else None,
-                mig=value("mig") == "1",
-                instances=probe.values.get(f"device.{index}.instance", []),
-            )
-        )
+        driver.devices.append(_device(probe, index))
+
+
+def _device(probe: Probe, index: int) -> Device:
+    stem = f"device.{index}."
+    memory = probe.first(stem + "memory")
+    return Device(
+        index,
+        name=probe.first(stem + "name") or None,
+        uuid=probe.first(stem + "uuid") or None,
+        pci_bus_id=probe.first(stem + "pci"),
+        compute_capability=probe.first(stem + "capability"),
+        memory=int(memory) if memory and memory.isdigit() else None,
+        mig=probe.first(stem + "mig") == "1",
+        instances=probe.values.get(stem + "instance", []),
+    )
 
 
 def _from_cuda(driver: Driver, probe: Probe) -> None:

@@ -97,7 +97,7 @@ def _python(
     for name in root.names(f"{prefix}/conda-meta"):
         conda = re.match(r"python-(\d+\.\d+\.\d+)", name)
         if conda:
-            return conda[1], "t" if "cp" in name and "t" in name.rpartition("_")[2] else ""
+            return conda[1], "t" if re.search(r"_cp\d+t\.json\Z", name) else ""
     if executable:
         target = os.path.basename(root.resolve(executable))
         named = re.fullmatch(r"python(\d+\.\d+)(t?)", target)
@@ -110,7 +110,7 @@ def _python(
 
 
 def _patch_level(root: Root, prefix: str, short: str) -> str:
-    """"3.12" made exact by the header that a Python keeps beside itself, if it is there."""
+    """ "3.12" made exact by the header that a Python keeps beside itself, if it is there."""
     header = root.text(f"{prefix}/include/python{short}/patchlevel.h", 64 << 10) or ""
     match = re.search(r'define PY_VERSION\s+"(\d+\.\d+\.\d+)', header)
     return match[1] if match else short
@@ -140,13 +140,13 @@ def _machine(root: Root, env: Environment) -> str:
         except (OSError, ValueError):
             head = b""
         if head[:4] == b"\x7fELF" and len(head) == 20:
-            return {62: "x86_64", 183: "aarch64", 21: "ppc64le"}.get(head[18] | head[19] << 8, "unknown")
+            return {62: "x86_64", 183: "aarch64", 21: "ppc64le"}.get(
+                head[18] | head[19] << 8, "unknown"
+            )
     return os.uname().machine if root.host else "x86_64"
 
 
-def _folders(
-    root: Root, env: Environment, settings: dict[str, str], threaded: str
-) -> list[str]:
+def _folders(root: Root, env: Environment, settings: dict[str, str], threaded: str) -> list[str]:
     """site-packages in the order in which that Python would have them."""
     variables, prefix = env.variables, env.prefix
     short = ".".join((env.python or "").split(".")[:2])

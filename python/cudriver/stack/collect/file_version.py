@@ -12,11 +12,17 @@ from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 CODE_LIMIT = 2048  # bytes of a version function that are looked at
 X86_64, AARCH64 = 62, 183
 _STEM = re.compile(r"(lib[A-Za-z0-9_-]+?)(?:\.alt)?\.so(?:\.([0-9][0-9.]*))?\Z")
 # mov dword [reg], imm32; mov dword [reg+8], imm32; mov dword [rsp+8], imm32; mov r32, imm32
-_X86_CONSTANT = re.compile(rb"(?s)(?:\xc7[\x00-\x03\x06\x07]|\xc7[\x40-\x43\x45-\x47].|\xc7\x44\x24.|[\xb8-\xbf])(....)")
+_X86_CONSTANT = re.compile(
+    rb"(?s)(?:\xc7[\x00-\x03\x06\x07]|\xc7[\x40-\x43\x45-\x47].|\xc7\x44\x24.|[\xb8-\xbf])(....)"
+)
 
 
 def split(soname: str) -> tuple[str, str]:
@@ -25,9 +31,9 @@ def split(soname: str) -> tuple[str, str]:
     return (match[1], match[2] or "") if match else (soname, "")
 
 
-def describe(stem: str) -> dict[str, str]:
+def describe(stem: str) -> dict[str, Any]:
     """The row of a CUDA library in libraries.json; {} for any other library."""
-    row: dict[str, str] = table("libraries")["libraries"].get(stem, {})
+    row: dict[str, Any] = table("libraries")["libraries"].get(stem, {})
     return row
 
 
@@ -43,29 +49,41 @@ def own_version(
     coded = _coded(root, real, row, split(soname)[1])
     owned = _owned(owner, row)
     if coded is None:
-        return (owned, owner.evidence) if owned and owner else (
-            number if number.count(".") else None,
-            Evidence(path, None, os.path.basename(real)),
+        return (
+            (owned, owner.evidence)
+            if owned and owner
+            else (
+                number if number.count(".") else None,
+                Evidence(path, None, os.path.basename(real)),
+            )
         )
     version, said = coded
-    if owned and (owned + ".").startswith(version + ".") and row.get("code") not in ("cudnn", "nccl"):
+    if (
+        owned
+        and (owned + ".").startswith(version + ".")
+        and row.get("code") not in ("cudnn", "nccl")
+    ):
         version = owned  # the package tells more numbers, and they agree
     return version, Evidence(real, None, said)
 
 
-def _owned(owner: Distribution | None, row: dict[str, str]) -> str | None:
+def _owned(owner: Distribution | None, row: dict[str, Any]) -> str | None:
     """A package's version, where that is its library's: NVIDIA's are, torch's is not."""
     if owner is None or not row:
         return None
     stem = re.sub(r"-cu\d+(?:-libs)?\Z", "", owner.name)
     if stem in (row.get("wheel"), row.get("conda")) or re.match(r"lib|cuda-|cudnn|nccl", stem):
         version = owner.version.split("+")[0]
-        return cut(version, 3) if row.get("code") in ("cudnn", "nccl") or row["family"] == "cudnn" else version
+        return (
+            cut(version, 3)
+            if row.get("code") in ("cudnn", "nccl") or row["family"] == "cudnn"
+            else version
+        )
     return None
 
 
 def _coded(
-    root: Root, real: str, row: dict[str, str], soname_number: str
+    root: Root, real: str, row: dict[str, Any], soname_number: str
 ) -> tuple[str, str] | None:
     """What the library's version symbol holds, and that in words."""
     symbol, code = row.get("symbol"), row.get("code")
@@ -135,8 +153,7 @@ def cuda_of(soname: str, version: str | None, owner: Distribution | None) -> str
     """The CUDA release that a library belongs to: "12.8.1", "12.8" or "12"; None: not told."""
     from cudriver.stack.tables import toolkit_of
 
-    stem, number = split(soname)
-    row = describe(stem)
+    row = describe(split(soname)[0])
     family = row.get("family", "")
     if family in ("cudart", "nvrtc", "nvjitlink") and version and version.count("."):
         return cut(version, 2)
@@ -151,7 +168,6 @@ def cuda_of(soname: str, version: str | None, owner: Distribution | None) -> str
     built = re.search(r"cuda_?(\d+)", owner.build or "") if owner else None
     if built:
         return built[1] if len(built[1]) <= 2 else f"{built[1][:2]}.{built[1][2:]}"
-    for name, soname_of in (row.get("sonames") or {}).items():  # type: ignore[union-attr]
-        if soname_of == soname and sum(v == soname for v in row["sonames"].values()) == 1:  # type: ignore[attr-defined]
-            return str(name)
-    return None
+    sonames: dict[str, str] = row.get("sonames") or {}
+    majors = [name for name, value in sonames.items() if value == soname]
+    return majors[0] if len(majors) == 1 else None

@@ -20,10 +20,10 @@ MAX_LIBRARIES = 400  # of one framework
 # A library that needs one of these uses CUDA.
 CUDA_LIBRARY = re.compile(
     r"lib(?:cuda|cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cusparseLt"
-    r"|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvJitLink|nvToolsExt|nvtx3interop|cupti|cufile|cufile_rdma|nvshmem_host"
-    r"|cutensor\w*|npp\w*|nvjpeg|nvinfer\w*|nvonnxparser|nvfatbin|nvvm|nvblas|cudss\w*|cutlass"
-    r"|nvptxcompiler|nvidia-ml|nvml|accinj64|cuinj64|cublasmp|cusolverMp|cudla|nvcomp\w*|custatevec|cutensornet)"
-    r"\.so(?:\.[0-9.]+)?\Z"
+    r"|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvJitLink|nvToolsExt|nvtx3interop|cupti|cufile|cufile_rdma"
+    r"|nvshmem_host|cutensor\w*|npp\w*|nvjpeg|nvinfer\w*|nvonnxparser|nvfatbin|nvvm|nvblas|cudss\w*"
+    r"|nvptxcompiler|nvidia-ml|nvml|accinj64|cuinj64|cublasmp|cusolverMp|cudla|nvcomp\w*"
+    r"|custatevec|cutensornet)\.so(?:\.[0-9.]+)?\Z"
 )
 _ASSIGNED = r"^{name}\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])"
 
@@ -95,7 +95,11 @@ class Finder:
                 found.append(framework)
         known = {f.distribution for f in found} | {f.name for f in found}
         for dist in self.distributions.values():
-            if dist.name not in known and not dist.name.startswith("nvidia-") and matters_here(dist):
+            if (
+                dist.name not in known
+                and not dist.name.startswith("nvidia-")
+                and matters_here(dist)
+            ):
                 other = self.other(dist)
                 if other is not None:
                     found.append(other)
@@ -173,6 +177,7 @@ class Finder:
         nccl = self.pin(dist, "nvidia-nccl")
         if cudnn:
             framework.cudnn_built, framework.cudnn_evidence = cut(cudnn[0], 3), cudnn[1]
+            framework.cudnn_by_pin = True
         if nccl:
             framework.nccl_built = cut(nccl[0], 3)
 
@@ -188,10 +193,8 @@ class Finder:
         for name in ("libtorch_python.so", "libtorch_cuda.so"):
             path = f"{package}/lib/{name}"
             text = self.strings(path)
-            # What lies before the string may be a constant without a terminator.
-            lists = re.findall(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0", text or b"")
-            if lists:
-                archs = max(lists, key=len).rstrip(b" \0").decode()
+            archs = _arch_list(text or b"")
+            if archs:
                 framework.archs = archs.split()
                 framework.archs_evidence = Evidence(path, None, archs)
                 return
@@ -311,7 +314,9 @@ class Finder:
 
     def cupy(self) -> Framework | None:
         package = self.package("cupy")
-        dists = [d for n, d in self.distributions.items() if re.fullmatch(r"cupy(-cuda\w+|-rocm\S+)?", n)]
+        dists = [
+            d for n, d in self.distributions.items() if re.fullmatch(r"cupy(-cuda\w+|-rocm\S+)?", n)
+        ]
         if package is None or not dists:
             return None
         dist = next((d for d in dists if d.name != "cupy"), dists[0])
@@ -325,6 +330,7 @@ class Finder:
         elif "rocm" in dist.name:
             framework.variant = "rocm"
         framework.libraries = self.libraries(dist, package)
+        framework.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
         return framework
 
     def onnxruntime(self) -> Framework | None:
@@ -377,22 +383,55 @@ class Finder:
         package = os.path.commonpath(paths) if len(paths) > 1 else os.path.dirname(paths[0])
         framework = Framework(dist.name, dist.version, variant="unknown", path=package)
         framework.distribution, framework.libraries = dist.name, paths
+        framework.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
+        framework.modelled = False
         self._by_tag(framework, dist.evidence, dist)
         return framework
 
 
-_OTHER = re.compile(
-    r"(?:pycuda|paddlepaddle|mxnet|llama-cpp|ctranslate2|faiss|cudf|cuml|cugraph|cuspatial|rmm|pylibraft"
-    r"|kvikio|dgl|pyg-lib|torch-|spconv|cumm|mmcv|natten|causal-conv1d|mamba-ssm|exllama|auto-gptq"
-    r"|autoawq|sgl-kernel|flashinfer|k2|warp-lang|xgboost|lightgbm|catboost|decord|pynvvideocodec)"
+_ARCHS = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0")
+
+
+def _arch_list(data: bytes) -> str:
+    """The longest list of architectures in a library's read-only data; "" where there is none.
+
+    What lies before it may be a constant without a terminator. Found by its first bytes: a regular
+    expression over a megabyte takes a tenth of the whole check.
+    """
+    best = b""
+    for start in (b"sm_", b"compute_"):
+        at = data.find(start)
+        while at >= 0:
+            match = _ARCHS.match(data, at)
+            if match and match.end() - at > len(best):
+                best = match[0]
+            at = data.find(start, match.end() if match else at + 1)
+    return best.rstrip(b" \0").decode()
+
+
+# Packages with many libraries and no CUDA: a look at each would cost 50 ms in a large environment.
+# fmt: off
+_PLAIN = frozenset(
+    (
+        "aiohttp", "brotli", "cffi", "charset-normalizer", "coverage", "cryptography", "cython",
+        "debugpy", "frozenlist", "fsspec", "gevent", "google-crc32c", "greenlet", "grpcio",
+        "h5py", "hdf5plugin", "jupyter", "kiwisolver", "lxml", "markupsafe", "matplotlib",
+        "msgpack", "multidict", "mypy", "netcdf4", "numexpr", "numpy", "opencv-python",
+        "opencv-python-headless", "orjson", "pandas", "pillow", "pip", "polars", "propcache",
+        "protobuf", "psutil", "pyarrow", "pydantic-core", "pymupdf", "pyside6", "pywavelets",
+        "pyyaml", "pyzmq", "ray", "rasterio", "regex", "rpds-py", "ruff", "safetensors",
+        "scikit-image", "scikit-learn", "scipy", "sentencepiece", "setuptools", "shapely",
+        "simplejson", "soxr", "spacy", "sqlalchemy", "statsmodels", "tables", "thinc",
+        "tiktoken", "tokenizers", "tornado", "ujson", "uv", "uvloop", "watchfiles",
+        "websockets", "wrapt", "xxhash", "yarl", "zmq", "zstandard",
+    )
 )
-_NOT_OTHER = re.compile(r"(?:cuda-|torchgen|triton|nvidia-|conda)")
+# fmt: on
+_NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 
 
 def matters_here(dist: Distribution) -> bool:
-    """Whether a distribution's own libraries are worth a look: by name, or for what it requires."""
-    if dist.kind == "conda" or _NOT_OTHER.match(dist.name):
+    """Whether a distribution's own libraries are worth a look for CUDA."""
+    if dist.kind == "conda" or dist.name in _PLAIN or dist.name.startswith(_NOT_OTHER):
         return False
-    if matters(dist.name) or _OTHER.match(dist.name):
-        return True
-    return any(matters(r.name) for r in dist.requires)
+    return dist.kind == "wheel" or matters(dist.name)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
+
 from cudriver.stack.collect.file_version import cuda_of, describe, own_version, split
 from cudriver.stack.collect.frameworks import CUDA_LIBRARY
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import (
     Environment,
+    Evidence,
     Framework,
     Library,
     LoadFault,
@@ -22,14 +25,21 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut
+from cudriver.stack.versions import at_least, cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from cudriver.stack.loader import LoadedObject, Loader, Search
     from cudriver.stack.process import Fault, Load, Process
 
-PYTORCH_KIN = {"torch", "torchvision", "torchaudio"}
+    T = TypeVar("T")
+
+ALWAYS = {"torchvision", "torchaudio", "triton", "numba"}  # shown though no library tells of CUDA
+# Modules that a package imports in a try statement.
+SPARE = re.compile(r"/cupy_backends/cuda/libs/(?:cutensor|nccl|cudnn|cusparselt)\.")
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
 
 
@@ -50,54 +60,71 @@ class Resolver:
         self.unsure: list[str] = []
         self._paths: dict[int, str] = {}
 
-    def run(self, frameworks: list[Framework], debian: DebianOwners | None = None) -> list[Framework]:
+    def run(
+        self, frameworks: list[Framework], debian: DebianOwners | None = None
+    ) -> list[Framework]:
         """Resolves all; returns the frameworks without those that turn out to use no CUDA."""
         self.debian = debian
         torch = next((f for f in frameworks if f.name == "torch"), None)
         kept: list[Framework] = []
         process: Process | None = None
         if torch is not None and torch.variant != "cpu" and torch.libraries:
-            process = self._guarded(torch, self._torch)
+            process = self._guarded(torch, partial(self._torch, torch))
         for framework in frameworks:
             if framework is torch:
                 kept.append(framework)
             elif framework.libraries:
                 entries = self._using_cuda(framework)
-                known = framework.name in PYTORCH_KIN or framework.variant != "unknown"
+                known = framework.name in ALWAYS or framework.variant != "unknown"
                 if entries:
-                    on_torch = process is not None and any(self._needs_torch(e) for e in entries)
-                    self._guarded(
-                        framework,
-                        lambda f, e=entries, p=process if on_torch else None: self._extensions(f, e, p),  # type: ignore[misc]
-                    )
+                    on_torch = any(self._needs_torch(e) for e in entries)
+                    shared = process if on_torch else None
+                    self._guarded(framework, partial(self._extensions, framework, entries, shared))
                 if entries or known:
                     kept.append(framework)
-            elif framework.name in ("triton", "numba") or framework.variant != "unknown":
+            elif framework.name in ALWAYS or framework.variant != "unknown":
                 kept.append(framework)
         for framework in kept:
             self._runtime_versions(framework)
         return kept
 
-    def _guarded(self, framework: Framework, step):  # type: ignore[no-untyped-def]
-        """A step that fails on something unforeseen is a problem of its own, not the report's end."""
+    def _guarded(self, framework: Framework, step: Callable[[], T]) -> T | None:
+        """A step that fails on something unforeseen is a problem, not the report's end."""
         try:
-            return step(framework)
-        except (OSError, ValueError, KeyError, IndexError, RecursionError, NotImplementedError) as error:
+            return step()
+        except Exception as error:
             why = f"its libraries could not be resolved: {type(error).__name__}: {error}"
             self.problems.append(Problem(framework.path, why))
             self.unsure.append(f"{framework.name}: {why}")
             return None
 
     def _process(self) -> Process:
+        """A process of the environment's Python. Where that cannot be read (a venv whose base is
+        gone), of another program: only what Python itself links would differ.
+        """
+        from cudriver._elf import ElfError
         from cudriver.stack.process import Process
 
-        return Process(self.loader, self.env.executable or "/usr/bin/python3")
+        failure: Exception | None = None
+        for program in (self.env.executable, "/usr/bin/python3", "/bin/sh"):
+            try:
+                if program:
+                    return Process(self.loader, program)
+            except (ElfError, OSError, ValueError) as error:
+                failure = failure or error
+                if program and program == self.env.executable:
+                    self.problems.append(Problem(program, f"cannot be read as a program: {error}"))
+        raise failure or OSError("no program of this root can be read")
 
     def _torch(self, framework: Framework) -> Process:
         from cudriver.stack.preload import import_torch
 
         process = self._process()
-        for load in import_torch(process, framework.path, self.env.site_packages):
+        loads = import_torch(process, framework.path, self.env.site_packages)
+        loaded = {load.name for load in loads if load.error is None}
+        for load in loads:
+            if load.error is not None and load.name in loaded:
+                continue  # torch went on with its preloads and then tried again
             self._take(load, framework, "preload" if "nvidia" in load.name else "needed")
         mapped = {os.path.normpath(each.path) for each in process.objects}
         for path in framework.libraries:
@@ -107,15 +134,45 @@ class Resolver:
         self._dlopened(process, framework)
         return process
 
-    def _extensions(self, framework: Framework, entries: list[str], process: Process | None) -> None:
+    def _extensions(
+        self, framework: Framework, entries: list[str], process: Process | None
+    ) -> None:
         if process is None:
             process = self._process()
         else:
             mapped = (os.path.normpath(m.path) for m in process.objects)
             framework.loads = [path for path in mapped if path in self.libraries]
         for entry in entries[:MAX_ENTRIES]:
-            self._take(process.dlopen(entry), framework, "needed")
+            if framework.finds_wheels:
+                self._find_wheels(process, framework, entry)
+            spare = SPARE.search(entry) is not None
+            self._take(process.dlopen(entry), framework, "needed", spare)
         self._dlopened(process, framework)
+
+    def _find_wheels(self, process: Process, framework: Framework, entry: str) -> None:
+        """What cuda-pathfinder does for a package: the wheels' libraries by their paths, first."""
+        for name in self._needed(entry):
+            if CUDA_LIBRARY.match(name) and process.find(name) is None:
+                own = self._own_copy(name, [])
+                if own is not None:
+                    self._find_wheels(process, framework, own.path)
+                    self._take(process.dlopen(own.path), framework, "preload", optional=True)
+                    if name.startswith("libnvrtc.so"):
+                        self._find_builtins(process, framework, own.path)
+
+    def _find_builtins(self, process: Process, framework: Framework, nvrtc: str) -> None:
+        """Newer releases of cuda-pathfinder load nvrtc's builtins from beside it, older ones leave
+        them to nvrtc, whose CUDA 13 wheels have no RUNPATH: its source tells.
+        """
+        mapped = process.find(os.path.basename(nvrtc))
+        name = self._builtins(mapped) if mapped else None
+        beside = f"{os.path.dirname(nvrtc)}/{name}"
+        for folder in self.env.site_packages:
+            source = f"{folder}/cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
+            text = self.root.text(source, 1 << 20) if name and self.root.is_file(beside) else None
+            if text and "preload_nvrtc_builtins" in text:
+                self._take(process.dlopen(beside), framework, "preload", optional=True)
+                return
 
     def _dlopened(self, process: Process, framework: Framework) -> None:
         """The libraries that cuDNN and nvrtc open by SONAME when they are first used."""
@@ -168,7 +225,9 @@ class Resolver:
         found = []
         for path in framework.libraries:
             needed = self._needed(path)
-            if any(CUDA_LIBRARY.match(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed):
+            if any(
+                CUDA_LIBRARY.match(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed
+            ):
                 found.append(path)
         return found
 
@@ -178,7 +237,7 @@ class Resolver:
             first = search is load.search
             self._resolution(search, how if first else "needed", optional and first)
         for mapped in load.objects:
-            self._library(mapped)
+            self._library(mapped, framework, how)
             path = os.path.normpath(mapped.path)
             if path in self.libraries and path not in framework.loads:
                 framework.loads.append(path)
@@ -188,6 +247,8 @@ class Resolver:
             self._fault(fault, framework, optional)
 
     def _fault(self, fault: Fault, framework: Framework, optional: bool) -> None:
+        if optional and fault.kind == "not found":
+            return  # the resolution says it
         found = LoadFault(
             kind=fault.kind,
             library=fault.library,
@@ -198,6 +259,7 @@ class Resolver:
             lazy=fault.lazy,
             framework=framework.name,
             optional=optional,
+            own_copy=self._unseen(fault) if fault.kind == "not found" else None,
         )
         if all((f.message, f.library) != (found.message, found.library) for f in self.faults):
             self.faults.append(found)
@@ -229,7 +291,7 @@ class Resolver:
             if hit.real_path != search.real_path
         ]
 
-    def _library(self, mapped: LoadedObject) -> None:
+    def _library(self, mapped: LoadedObject, framework: Framework, how: str) -> None:
         soname = mapped.elf.soname or os.path.basename(mapped.path)
         path = os.path.normpath(mapped.path)
         if not CUDA_LIBRARY.match(soname) or path in self.libraries:
@@ -244,7 +306,7 @@ class Resolver:
             path=path,
             version=version,
             provided_by=f"{owner.name} {owner.version}" if owner else None,
-            found_by=search.rule if search else "",
+            found_by=_rule(search, framework, how) if search else "",
             shadowed=self._shadowed(search) if search else [],
             family=describe(split(soname)[0]).get("family", ""),
             cuda=cuda_of(soname, version, owner),
@@ -270,6 +332,16 @@ class Resolver:
         inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
         return "environment" if inside else "system"
 
+    def _unseen(self, fault: Fault) -> str | None:
+        """The environment's own file of that name, in a folder where the loader did not look."""
+        own = self._own_copy(fault.name, [])
+        if own is None:
+            return None
+        folder = os.path.dirname(own.path)
+        failed = [r for r in self.resolutions.values() if r.soname == fault.name and r.path is None]
+        looked = {os.path.normpath(folder) for r in failed for folder in r.searched}
+        return None if folder in looked else own.path  # else it looked, and refused the file
+
     def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
         """The environment's file of this name, which a library from outside keeps from use."""
         for path, claims in self.owners.by_path.items():
@@ -289,6 +361,37 @@ class Resolver:
         # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
         framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
         framework.nccl = _first(used, "libnccl.so")
+        if framework.name == "torch" and framework.cudnn_by_pin:
+            self._compiled_cudnn(framework)
+
+    def _compiled_cudnn(self, framework: Framework) -> None:
+        """Where the cuDNN in use is older than the pin: what the code itself wants."""
+        if at_least(framework.cudnn, framework.cudnn_built or "0") is not False:
+            return
+        from cudriver.stack.collect.torch_cudnn import compiled_against
+
+        library = f"{framework.path}/lib/libtorch_python.so"
+        version = compiled_against(self.root, library)
+        if version is not None:
+            framework.cudnn_built, framework.cudnn_by_pin = version, False
+            said = f"compiled against cuDNN {version}"
+            framework.cudnn_evidence = Evidence(library, None, said)
+
+
+def _rule(search: Search, framework: Framework, how: str) -> str:
+    """The loader's rule in words: "RPATH of libtorch_cuda.so ($ORIGIN/../../nvidia/nccl/lib)"."""
+    if search.rule in ("rpath", "runpath"):
+        owner = os.path.basename(search.owner) or "the program"
+        return f"{search.rule.upper()} of {owner} ({search.entry})"
+    if search.rule == "absolute":
+        if how != "preload":
+            return "its path"
+        return "cuda-pathfinder" if framework.finds_wheels else f"preload by {framework.name}"
+    if search.rule == "cache":
+        return "ld.so.cache"
+    if search.rule in ("LD_LIBRARY_PATH", "default", "configuration") and search.entry:
+        return f"{search.rule} ({search.entry})"
+    return search.rule
 
 
 def _first(libraries: list[Library], *stems: str) -> str | None:
@@ -313,7 +416,9 @@ class DebianOwners:
         if self._lists is None:
             self._lists = []
             for name in self.root.names("/var/lib/dpkg/info"):
-                if name.endswith(".list") and re.match(r"lib(cu|nv|npp)|cuda|nvidia|tensorrt", name):
+                if name.endswith(".list") and re.match(
+                    r"lib(cu|nv|npp)|cuda|nvidia|tensorrt", name
+                ):
                     try:
                         raw = self.root.read(f"/var/lib/dpkg/info/{name}")
                     except (OSError, ValueError):
@@ -331,12 +436,11 @@ class DebianOwners:
             self._versions = {}
             text = self.root.text("/var/lib/dpkg/status", 64 << 20) or ""
             for match in re.finditer(
-                r"^Package: ((?:lib(?:cu|nv|npp|nccl)|cuda|nvidia|tensorrt)\S*)\n((?:.+\n)*?)Version: (\S+)",
+                r"^Package: ((?:lib(?:cu|nv|npp|nccl)|cuda|nvidia|tensorrt)\S*)\n"
+                r"((?:.+\n)*?)Version: (\S+)",
                 text,
                 re.MULTILINE,
             ):
                 if "Status: install ok installed" in match[2]:
                     self._versions[match[1]] = match[3]
         return self._versions
-
-

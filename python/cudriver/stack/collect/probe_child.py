@@ -3,10 +3,16 @@
 Not imported by the package. It may hang or crash with the driver; its parent sets the time limit.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import sys
 from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SUCCESS = 0
 
@@ -37,19 +43,25 @@ class Fabric(ctypes.Structure):
     ]
 
 
-def say(name, value):
+def say(name: str, value: object) -> None:
     text = str(value).replace("\n", " ")
     os.write(1, f"{name}={text}\n".encode("utf-8", "replace"))
 
 
-def text_of(call, *arguments, size=96):
-    buffer = ctypes.create_string_buffer(size)
-    if call(*arguments, buffer, c_uint(size)) != SUCCESS:
-        return None
+def text_of(call: Callable[..., int], *arguments: object) -> str:
+    """What a call writes into a buffer, its last two parameters; "" where it fails."""
+    buffer = ctypes.create_string_buffer(96)
+    if call(*arguments, buffer, c_uint(96)) != SUCCESS:
+        return ""
     return buffer.value.decode("utf-8", "replace")
 
 
-def ask_nvml(name):
+def answers(library: ctypes.CDLL, name: str, *arguments: object) -> bool:
+    """Calls a function that an older library may lack."""
+    return hasattr(library, name) and getattr(library, name)(*arguments) == SUCCESS
+
+
+def ask_nvml(name: str) -> None:
     try:
         nvml = ctypes.CDLL(name)
     except OSError as error:
@@ -58,11 +70,11 @@ def ask_nvml(name):
     code = nvml.nvmlInit_v2()
     if code != SUCCESS:
         nvml.nvmlErrorString.restype = c_char_p
-        reason = nvml.nvmlErrorString(code) or b"?"
+        reason: bytes = nvml.nvmlErrorString(code) or b"?"
         say("nvml.code", code)
         say("nvml.error", reason.decode("utf-8", "replace"))
         return
-    say("nvml.driver", text_of(nvml.nvmlSystemGetDriverVersion) or "")
+    say("nvml.driver", text_of(nvml.nvmlSystemGetDriverVersion))
     version = c_int()
     for function in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
         if hasattr(nvml, function) and getattr(nvml, function)(byref(version)) == SUCCESS:
@@ -76,14 +88,14 @@ def ask_nvml(name):
     say("nvml.done", 1)
 
 
-def ask_device(nvml, index):
+def ask_device(nvml: ctypes.CDLL, index: int) -> None:
     handle = c_void_p()
     code = nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle))
     if code != SUCCESS:
         say(f"device.{index}.error", code)
         return
-    say(f"device.{index}.name", text_of(nvml.nvmlDeviceGetName, handle) or "")
-    say(f"device.{index}.uuid", text_of(nvml.nvmlDeviceGetUUID, handle) or "")
+    say(f"device.{index}.name", text_of(nvml.nvmlDeviceGetName, handle))
+    say(f"device.{index}.uuid", text_of(nvml.nvmlDeviceGetUUID, handle))
     major, minor = c_int(), c_int()
     if nvml.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)) == SUCCESS:
         say(f"device.{index}.capability", f"{major.value}.{minor.value}")
@@ -91,29 +103,29 @@ def ask_device(nvml, index):
     if nvml.nvmlDeviceGetMemoryInfo(handle, byref(memory)) == SUCCESS:
         say(f"device.{index}.memory", memory.total)
     pci = PciInfo()
-    if hasattr(nvml, "nvmlDeviceGetPciInfo_v3"):
-        if nvml.nvmlDeviceGetPciInfo_v3(handle, byref(pci)) == SUCCESS:
-            say(f"device.{index}.pci", pci.bus_id.decode("ascii", "replace"))
-    if hasattr(nvml, "nvmlDeviceGetGpuFabricInfo"):
-        fabric = Fabric()
-        if nvml.nvmlDeviceGetGpuFabricInfo(handle, byref(fabric)) == SUCCESS:
-            say(f"device.{index}.fabric", f"{fabric.state} {fabric.status}")
+    if answers(nvml, "nvmlDeviceGetPciInfo_v3", handle, byref(pci)):
+        say(f"device.{index}.pci", pci.bus_id.decode("ascii", "replace"))
+    fabric = Fabric()
+    if answers(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(fabric)):
+        say(f"device.{index}.fabric", f"{fabric.state} {fabric.status}")
     current, pending = c_uint(), c_uint()
-    if hasattr(nvml, "nvmlDeviceGetMigMode"):
-        if nvml.nvmlDeviceGetMigMode(handle, byref(current), byref(pending)) == SUCCESS:
-            say(f"device.{index}.mig", current.value)
-            if current.value:
-                ask_instances(nvml, index, handle)
+    if answers(nvml, "nvmlDeviceGetMigMode", handle, byref(current), byref(pending)):
+        say(f"device.{index}.mig", current.value)
+        if current.value:
+            ask_instances(nvml, index, handle)
 
 
-def ask_instances(nvml, index, handle):
+def ask_instances(nvml: ctypes.CDLL, index: int, handle: c_void_p) -> None:
     for slot in range(8):
         instance = c_void_p()
-        if nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, c_uint(slot), byref(instance)) == SUCCESS:
-            say(f"device.{index}.instance", text_of(nvml.nvmlDeviceGetUUID, instance) or "")
+        if (
+            nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, c_uint(slot), byref(instance))
+            == SUCCESS
+        ):
+            say(f"device.{index}.instance", text_of(nvml.nvmlDeviceGetUUID, instance))
 
 
-def ask_cuda(name):
+def ask_cuda(name: str) -> None:
     try:
         cuda = ctypes.CDLL(name)
     except OSError as error:
@@ -136,14 +148,14 @@ def ask_cuda(name):
     say("cuda.done", 1)
 
 
-def text_of_name(cuda, device):
+def text_of_name(cuda: ctypes.CDLL, device: c_int) -> str:
     buffer = ctypes.create_string_buffer(128)
     if cuda.cuDeviceGetName(buffer, c_int(128), device) != SUCCESS:
         return ""
     return buffer.value.decode("utf-8", "replace")
 
 
-def main():
+def main() -> None:
     for job in sys.argv[1:]:
         what, _, name = job.partition("=")
         if what == "nvml":

@@ -29,9 +29,7 @@ class Entry(Record):
     evidence: Evidence
 
 
-def libraries(
-    root: Root, dist: Distribution, problems: list[Problem]
-) -> list[Entry]:
+def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[Entry]:
     """The shared libraries that a wheel's RECORD lists. [] where there is no RECORD."""
     if dist.kind != "wheel":
         return []
@@ -41,7 +39,9 @@ def libraries(
     except (OSError, ValueError):
         return []  # distribution packages of Debian and others have none
     if len(raw) > RECORD_LIMIT:
-        problems.append(Problem(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read"))
+        problems.append(
+            Problem(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read")
+        )
         raw = raw[:RECORD_LIMIT]
     if b"\0" in raw[:4096]:
         problems.append(Problem(file, "is not text"))
@@ -80,9 +80,10 @@ class Owners:
 
     def add_conda(self, dist: Distribution) -> None:
         try:
-            self._conda.append((dist, self.root.read(dist.path, RECORD_LIMIT)))
+            raw = self.root.read(dist.path, RECORD_LIMIT)
         except (OSError, ValueError):
-            pass  # already reported by whoever read the record
+            return  # already reported by whoever read the record
+        self._conda.append((dist, raw))
 
     def owner(self, path: str) -> Distribution | None:
         """The distribution that a file belongs to: of two claims, the one whose size fits."""
@@ -111,7 +112,9 @@ class Owners:
                 elif claim.distribution.installer == "conda":
                     continue  # conda patches paths into files after pip has written RECORD
                 elif claim.size is not None and claim.size != size:
-                    evidence = Evidence(evidence.file, evidence.line, f"{evidence.value} (on disk: {size} bytes)")
+                    evidence = Evidence(
+                        evidence.file, evidence.line, f"{evidence.value} (on disk: {size} bytes)"
+                    )
                     what = "owners" if len(claims) > 1 else "size"
                     found.append(FileFault(name, path, what, evidence, owners))
                 elif len(claims) > 1 and self._wrong_hash(claim, size):

@@ -1,4 +1,4 @@
-"""CUDA toolkits: the system's folders, those inside the environment, and which one a build takes."""
+"""CUDA toolkits: the system's, those inside the environment, and which one a build takes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def which(root: Root, name: str, folders: list[str]) -> str | None:
     return None
 
 
-def system(
-    root: Root, variables: Mapping[str, str], problems: list[Problem]
-) -> list[Toolkit]:
+def system(root: Root, variables: Mapping[str, str], problems: list[Problem]) -> list[Toolkit]:
     """Toolkits outside any environment. One that is reached by several names is listed once."""
     found: dict[str, Toolkit] = {}
     for path, why in _candidates(root, variables):
@@ -117,11 +115,10 @@ def _from_loader(root: Root) -> list[tuple[str, str]]:
 def home_of(root: Root, nvcc: str) -> str:
     """The toolkit that an nvcc belongs to: links followed, and a wrapper script's exec."""
     true = root.resolve(nvcc)
-    head = b""
     try:
         head = root.read(true, 4096)
     except (OSError, ValueError):
-        pass
+        head = b""
     if head.startswith(b"#!"):
         match = re.search(rb"^\s*exec\s+[\"']?(/[^\s\"']+/nvcc)\b", head, re.MULTILINE)
         if match:
@@ -224,7 +221,9 @@ def _from_header(
         text = root.text(file, HEADER_LIMIT) if file and root.exists(file) else None
         if text is None:
             continue
-        match = re.search(rf"^[ \t]*#[ \t]*define[ \t]+{macro}[ \t]+(\d{{4,6}})\b", text, re.MULTILINE)
+        match = re.search(
+            rf"^[ \t]*#[ \t]*define[ \t]+{macro}[ \t]+(\d{{4,6}})\b", text, re.MULTILINE
+        )
         if match:
             line = text.count("\n", 0, match.start()) + 1
             claims.append(Evidence(file, line, from_code(int(match[1]))))
@@ -388,7 +387,9 @@ def choice(
     return chosen
 
 
-def host_compiler(root: Root, variables: Mapping[str, str], env: Environment) -> HostCompiler | None:
+def host_compiler(
+    root: Root, variables: Mapping[str, str], env: Environment
+) -> HostCompiler | None:
     """The compiler that nvcc would run: NVCC_CCBIN, else gcc on PATH."""
     folders = search_path(variables, env.prefix)
     stated = variables.get("NVCC_CCBIN", "")
@@ -403,7 +404,11 @@ def host_compiler(root: Root, variables: Mapping[str, str], env: Environment) ->
         if env.kind == "conda" and "conda" in os.path.basename(wrapper):
             path, why = (wrapper if "/" in wrapper else which(root, wrapper, folders)), "CXX"
         elif env.kind == "conda":
-            names = [n for n in root.names(f"{env.prefix}/bin") if re.fullmatch(r".*-conda-linux-gnu-g\+\+", n)]
+            names = [
+                n
+                for n in root.names(f"{env.prefix}/bin")
+                if re.fullmatch(r".*-conda-linux-gnu-g\+\+", n)
+            ]
             if names:
                 path, why = f"{env.prefix}/bin/{names[0]}", "conda"
     if not path or not root.exists(path):
@@ -428,7 +433,9 @@ def compiler_version(root: Root, true: str) -> str | None:
         for target in root.names(folder):
             if triple and target != triple[1]:
                 continue
-            versions = [n for n in root.names(f"{folder}/{target}") if re.fullmatch(r"\d+(\.\d+)*", n)]
+            versions = [
+                n for n in root.names(f"{folder}/{target}") if re.fullmatch(r"\d+(\.\d+)*", n)
+            ]
             if len(versions) == 1:
                 return versions[0]
     return None

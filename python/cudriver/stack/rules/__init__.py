@@ -58,7 +58,7 @@ def _crash(number: str, error: Exception) -> Finding:
 
 
 def verdict(findings: Iterable[Finding], facts: Facts) -> str:
-    """"mismatch" with an error, "unknown" where something decisive could not be told."""
+    """ "mismatch" with an error, "unknown" where something decisive could not be told."""
     findings = list(findings)
     if any(f.severity == ERROR for f in findings):
         return MISMATCH

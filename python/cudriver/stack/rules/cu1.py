@@ -13,7 +13,10 @@ EPERM, EACCES = 1, 13
 MISMATCHED_SYSTEM, COMPAT_UNSUPPORTED, STUB, NO_DEVICE = 803, 804, 34, 100
 CODES = {
     3: ("CUDA_ERROR_NOT_INITIALIZED", "sudo modprobe nvidia_uvm"),
-    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi -q -d COMPUTE  # look for Exclusive or Prohibited, and for other users"),
+    46: (
+        "CUDA_ERROR_DEVICE_UNAVAILABLE",
+        "nvidia-smi -q -d COMPUTE  # look for Exclusive or Prohibited, and for other users",
+    ),
     100: ("CUDA_ERROR_NO_DEVICE", "nvidia-smi -L  # lists the GPUs that the driver sees"),
     101: ("CUDA_ERROR_INVALID_DEVICE", "nvidia-smi -L  # lists the GPUs that the driver sees"),
     304: ("CUDA_ERROR_OPERATING_SYSTEM", "sudo modprobe nvidia_uvm && ls -l /dev/nvidia-uvm"),
@@ -34,11 +37,15 @@ def _hardware(driver: Driver) -> bool:
 
 
 def _kernel(driver: Driver) -> Evidence:
-    return driver.kernel_evidence or Evidence("/proc/driver/nvidia/version", None, driver.kernel_release or "")
+    return driver.kernel_evidence or Evidence(
+        "/proc/driver/nvidia/version", None, driver.kernel_release or ""
+    )
 
 
 def _user(driver: Driver) -> Evidence:
-    return driver.release_evidence or Evidence(driver.path or "libcuda.so.1", None, driver.release or "")
+    return driver.release_evidence or Evidence(
+        driver.path or "libcuda.so.1", None, driver.release or ""
+    )
 
 
 def cu101(facts: Facts) -> Iterator[Finding]:
@@ -54,7 +61,9 @@ def cu101(facts: Facts) -> Iterator[Finding]:
     evidence = [Evidence("libcuda.so.1", None, "not found by the loader")]
     if driver.kernel_release:
         evidence.append(_kernel(driver))
-    evidence += [Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de") for d in driver.pci_devices]
+    evidence += [
+        Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de") for d in driver.pci_devices
+    ]
     evidence += [Evidence(node.path) for node in driver.nodes[:2]]
     if not _hardware(driver):
         title = "no NVIDIA driver here, and no sign of an NVIDIA GPU"
@@ -63,8 +72,12 @@ def cu101(facts: Facts) -> Iterator[Finding]:
         yield Finding("CU101", NOTE, title, evidence, predicts, [])
         return
     if driver.container:
-        title = f"this {driver.container} container was started without the NVIDIA driver's libraries"
-        yield Finding("CU101", ERROR, title, evidence, predicts, [_container_start(driver.container)])
+        title = (
+            f"this {driver.container} container was started without the NVIDIA driver's libraries"
+        )
+        yield Finding(
+            "CU101", ERROR, title, evidence, predicts, [_container_start(driver.container)]
+        )
         return
     title = "an NVIDIA GPU is here, but no driver library (libcuda.so.1)"
     mend = fix.driver_package(max((f.cuda or "" for f in _using(facts)), default=None))
@@ -74,7 +87,10 @@ def cu101(facts: Facts) -> Iterator[Finding]:
 def _container_start(kind: str) -> str:
     return {
         "docker": "docker run --gpus all ...  # needs nvidia-container-toolkit on the host",
-        "podman": "podman run --device nvidia.com/gpu=all ...  # needs a CDI specification: nvidia-ctk cdi generate",
+        "podman": (
+            "podman run --device nvidia.com/gpu=all ...  # needs a CDI specification: "
+            "nvidia-ctk cdi generate"
+        ),
         "apptainer": "apptainer exec --nv ...",
         "kubernetes": 'request the GPU in the pod: resources.limits: {"nvidia.com/gpu": 1}',
     }.get(kind, "start the container with access to the GPU and the driver's libraries")
@@ -167,10 +183,14 @@ def cu104(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "CU104",
         ERROR,
-        f"kernel driver {kernel or 'of another release'} and driver libraries {libraries or driver.release} do not match",
+        f"kernel driver {kernel or 'of another release'} and driver libraries "
+        f"{libraries or driver.release} do not match",
         evidence,
         "Failed to initialize NVML: Driver/library version mismatch",
-        ["sudo reboot  # or, with nothing using the GPU: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"],
+        [
+            "sudo reboot  # or, with nothing using the GPU: sudo rmmod nvidia_uvm "
+            "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
+        ],
     )
 
 
@@ -229,16 +249,25 @@ def cu107(facts: Facts) -> Iterator[Finding]:
         return
     if not closed and not absent:
         return
-    evidence = [Evidence(n.path, None, "operation not permitted" if n.errno == EPERM else "permission denied") for n in closed]
+    evidence = [
+        Evidence(
+            n.path, None, "operation not permitted" if n.errno == EPERM else "permission denied"
+        )
+        for n in closed
+    ]
     if absent:
         evidence = [Evidence("/dev/nvidiactl", None, "absent")]
     if driver.container:
         mend = [
             _container_start(driver.container),
-            "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml  # on the host: CDI survives systemd's daemon-reload",
+            "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml  # on the host: "
+            "CDI survives systemd's daemon-reload",
         ]
     else:
-        mend = ["sudo usermod -aG video,render $USER  # or the group of /dev/nvidiactl, then log in again"]
+        mend = [
+            "sudo usermod -aG video,render $USER  # or the group of /dev/nvidiactl, then "
+            "log in again"
+        ]
     yield Finding(
         "CU107",
         ERROR,
@@ -268,9 +297,15 @@ def cu108(facts: Facts) -> Iterator[Finding]:
             "CU108",
             ERROR,
             "a Linux driver's libcuda.so.1 is found before WSL's own",
-            [Evidence(driver.path, None, f"found by {driver.found_by}"), Evidence(driver.wsl_library)],
+            [
+                Evidence(driver.path, None, f"found by {driver.found_by}"),
+                Evidence(driver.wsl_library),
+            ],
             None,
-            ["sudo apt-get remove --purge 'libnvidia-compute-*' 'nvidia-driver-*'  # WSL's driver is the one of Windows"],
+            [
+                "sudo apt-get remove --purge 'libnvidia-compute-*' 'nvidia-driver-*'  # "
+                "WSL's driver is the one of Windows"
+            ],
         )
 
 
@@ -289,7 +324,8 @@ def cu109(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "CU109",
             severity,
-            f"{library.soname} {library.version} makes PTX that a driver of CUDA {facts.driver.cuda} cannot compile",
+            f"{library.soname} {library.version} makes PTX that a driver of CUDA "
+            f"{facts.driver.cuda} cannot compile",
             [library.version_evidence or Evidence(library.path), _user(facts.driver)],
             "the provided PTX was compiled with an unsupported toolchain.",
             [fix.driver_package(None, _branch(cut(library.version, 2)))],
@@ -317,7 +353,9 @@ def cu110(facts: Facts) -> Iterator[Finding]:
     if code and code not in (STUB, MISMATCHED_SYSTEM, COMPAT_UNSUPPORTED):
         if code == NO_DEVICE and not _hardware(driver):
             return
-        name, mend = CODES.get(code, (f"CUDA error {code}", "nvidia-smi  # what does the driver itself say?"))
+        name, mend = CODES.get(
+            code, (f"CUDA error {code}", "nvidia-smi  # what does the driver itself say?")
+        )
         yield Finding(
             "CU110",
             ERROR,
@@ -341,7 +379,10 @@ def cu110(facts: Facts) -> Iterator[Finding]:
             ERROR,
             "an NVIDIA GPU is here, but the kernel driver is not loaded",
             [Evidence("libnvidia-ml.so.1", None, driver.nvml_error)]
-            + [Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de") for d in driver.pci_devices],
+            + [
+                Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de")
+                for d in driver.pci_devices
+            ],
             None,
             ["sudo modprobe nvidia"],
         )

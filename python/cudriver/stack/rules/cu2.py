@@ -1,4 +1,4 @@
-"""CU2: toolkits and compilers. They matter to whoever compiles, never to a program that only runs."""
+"""CU2: toolkits and compilers. They matter to whoever compiles, not to what only runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def system_cuda(facts: Facts) -> tuple[str, Evidence] | None:
 
 
 def environment_cuda(facts: Facts) -> tuple[str, Evidence] | None:
-    """The CUDA version of the environment: of its toolkit packages, else what PyTorch was built with."""
+    """The environment's CUDA: of its toolkit packages, else what PyTorch was built with."""
     torch = next((f for f in facts.frameworks if f.variant == "cuda" and f.cuda), None)
     toolkits = [t for t in facts.toolkits if t.origin == "environment" and t.version]
     if torch and torch.cuda:
@@ -47,7 +47,9 @@ def environment_cuda(facts: Facts) -> tuple[str, Evidence] | None:
             return torch.cuda, torch.cuda_evidence or Evidence(torch.path, None, torch.cuda)
     if toolkits:
         chosen = toolkits[0]
-        return chosen.version or "", chosen.evidence or Evidence(chosen.path, None, chosen.version or "")
+        return chosen.version or "", chosen.evidence or Evidence(
+            chosen.path, None, chosen.version or ""
+        )
     return None
 
 
@@ -84,7 +86,10 @@ def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:
     elif torch and wanted in fix.variants(torch.version):
         mend.append(fix.torch_from(facts, wanted))
     own = (cut(mine, 2) or mine).replace(".", "-")
-    mend.append(f"sudo apt-get install cuda-toolkit-{own}  # the system's side instead, from NVIDIA's repository")
+    mend.append(
+        f"sudo apt-get install cuda-toolkit-{own}  # the system's side instead, from "
+        "NVIDIA's repository"
+    )
     return mend
 
 
@@ -113,11 +118,24 @@ def _nvcc_mend(facts: Facts, built: str) -> list[str]:
             home = os.path.dirname(os.path.dirname(toolkit.nvcc))
             return [f"export CUDA_HOME={fix.quote(home)}"]
     if env.installer in ("conda", "mamba", "micromamba", "pixi"):
-        return [fix.install(env, f"cuda-nvcc={built}.*"), f"export CUDA_HOME={fix.quote(env.prefix)}"]
+        return [
+            fix.install(env, f"cuda-nvcc={built}.*"),
+            f"export CUDA_HOME={fix.quote(env.prefix)}",
+        ]
     return [
         f"sudo apt-get install cuda-toolkit-{built.replace('.', '-')}  # from NVIDIA's repository",
         f"export CUDA_HOME=/usr/local/cuda-{built}",
     ]
+
+
+def _means_to_compile(facts: Facts) -> bool:
+    """A sign that somebody compiles here: the variable is set, nvcc is in the environment, or a
+    package needs it. A toolkit in /usr/local alone is none: many machines have one.
+    """
+    if facts.nvcc.chosen_by in ("CUDA_HOME", "CUDA_PATH"):
+        return True
+    inside = (facts.nvcc.nvcc or "").startswith(facts.environment.prefix + "/")
+    return inside or any(d.name in COMPILES_LATER for d in facts.distributions)
 
 
 def cu202(facts: Facts) -> Iterator[Finding]:
@@ -128,10 +146,11 @@ def cu202(facts: Facts) -> Iterator[Finding]:
     nvcc, built = pair
     yield Finding(
         "CU202",
-        WARNING,
+        WARNING if _means_to_compile(facts) else NOTE,
         f"extensions of PyTorch cannot be compiled here: nvcc is CUDA {nvcc}, PyTorch {built}",
         _nvcc_evidence(facts),
-        f"The detected CUDA version ({nvcc}) mismatches the version that was used to compile PyTorch ({built}).",
+        f"The detected CUDA version ({nvcc}) mismatches the version that was used to "
+        f"compile PyTorch ({built}).",
         _nvcc_mend(facts, built),
     )
 
@@ -147,7 +166,8 @@ def cu203(facts: Facts) -> Iterator[Finding]:
         NOTE,
         f"nvcc is CUDA {nvcc}, PyTorch {built}: extensions compile, with a warning",
         _nvcc_evidence(facts),
-        f"The detected CUDA version ({nvcc}) has a minor version mismatch with the version that was used to compile PyTorch ({built}).",
+        f"The detected CUDA version ({nvcc}) has a minor version mismatch with the version "
+        f"that was used to compile PyTorch ({built}).",
     )
 
 
@@ -231,21 +251,25 @@ def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Findi
         "CU205",
         WARNING if major(here) != major(there) else NOTE,
         f"{name} is CUDA {here}, the nvcc on PATH is CUDA {there}",
-        [Evidence(f"${name}", None, facts.environment.variables[name]), Evidence(on_path[0].nvcc or on_path[0].path, None, there)],
+        [
+            Evidence(f"${name}", None, facts.environment.variables[name]),
+            Evidence(on_path[0].nvcc or on_path[0].path, None, there),
+        ],
         None,
         [f"export PATH={fix.quote(known[0].path + '/bin')}:$PATH"],
     )
 
 
 def cu206(facts: Facts) -> Iterator[Finding]:
-    """System toolkits that disagree: names that lead to different ones, or one that contradicts itself."""
+    """System toolkits that disagree, and one that contradicts itself."""
     for toolkit in facts.toolkits:
         told = {cut(claim.value, 2) for claim in toolkit.claims}
         if toolkit.origin == "system" and len(told) > 1:
             yield Finding(
                 "CU206",
                 WARNING,
-                f"{toolkit.path} holds parts of two toolkits: {' and '.join(sorted(t or '' for t in told))}",
+                f"{toolkit.path} holds parts of two toolkits: "
+                f"{' and '.join(sorted(t or '' for t in told))}",
                 list(toolkit.claims),
                 None,
                 [f"sudo rm -r {fix.quote(toolkit.path)}  # then install one toolkit there again"],
@@ -265,7 +289,10 @@ def cu206(facts: Facts) -> Iterator[Finding]:
             f"/usr/local/cuda is CUDA {a}, {why} leads to CUDA {b}",
             [e for t in (default[0], other) for e in ([t.evidence] if t.evidence else [])],
             None,
-            [f"sudo update-alternatives --config cuda  # or: sudo ln -sfn {fix.quote(other.path)} /usr/local/cuda"],
+            [
+                "sudo update-alternatives --config cuda  # or: sudo ln -sfn "
+                f"{fix.quote(other.path)} /usr/local/cuda"
+            ],
         )
         return
 
@@ -275,14 +302,20 @@ def cu207(facts: Facts) -> Iterator[Finding]:
     compiler, chosen = facts.compiler, facts.nvcc
     if compiler is None or not chosen.exists:
         return
-    toolkit = next((t for t in facts.toolkits if t.nvcc and _same_nvcc(t, chosen.nvcc, chosen.evidence)), None)
+    toolkit = next(
+        (t for t in facts.toolkits if t.nvcc and _same_nvcc(t, chosen.nvcc, chosen.evidence)), None
+    )
     version = major(compiler.version)
     if toolkit is None or version is None:
         return
     limit = toolkit.clang_limit if compiler.kind == "clang" else toolkit.host_compiler_limit
     if limit is None or version <= limit:
         return
-    evidence = [Evidence(compiler.path, None, f"{compiler.kind} {compiler.version}, by {compiler.chosen_by}")]
+    evidence = [
+        Evidence(
+            compiler.path, None, f"{compiler.kind} {compiler.version}, by {compiler.chosen_by}"
+        )
+    ]
     if toolkit.host_compiler_evidence and compiler.kind == "gcc":
         evidence.append(toolkit.host_compiler_evidence)
     predicts = f"unsupported GNU version! gcc versions later than {limit} are not supported!"
@@ -294,11 +327,15 @@ def cu207(facts: Facts) -> Iterator[Finding]:
     elif compiler.kind == "clang":
         mend = [f"sudo apt-get install clang-{limit}", f"export NVCC_CCBIN=clang++-{limit}"]
     else:
-        mend = [f"sudo apt-get install gcc-{limit} g++-{limit}", f"export NVCC_CCBIN=/usr/bin/g++-{limit}"]
+        mend = [
+            f"sudo apt-get install gcc-{limit} g++-{limit}",
+            f"export NVCC_CCBIN=/usr/bin/g++-{limit}",
+        ]
     yield Finding(
         "CU207",
         WARNING,
-        f"nvcc of CUDA {cut(toolkit.version, 2)} refuses {compiler.kind} {compiler.version}; {limit} is the newest it takes",
+        f"nvcc of CUDA {cut(toolkit.version, 2)} refuses {compiler.kind} "
+        f"{compiler.version}; {limit} is the newest it takes",
         evidence,
         predicts,
         mend,

@@ -18,15 +18,20 @@ from cudriver.stack.model import (
     Finding,
     Library,
     LoadFault,
-
 )
 from cudriver.stack.rules import fix
 from cudriver.stack.versions import cut, minor
 
-DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libcuda.so", "libnvcuvid.so.1", "libnvidia-encode.so.1")
+DRIVER_LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libcuda.so",
+    "libnvcuvid.so.1",
+    "libnvidia-encode.so.1",
+)
 CORE = ("torch", "torchvision", "torchaudio", "tensorflow")
 # Libraries and modules that a package does without.
-SPARE = re.compile(r"providers_tensorrt|nvshmem|cutensornet|providers_(?:openvino|rocm|migraphx)|_mpi|gds")
+SPARE = re.compile(r"providers_tensorrt|cutensornet|providers_(?:openvino|rocm|migraphx)|_mpi|gds")
 FAMILIES = ("cublas", "cufft", "cusolver", "npp")
 
 
@@ -36,7 +41,8 @@ def _said(library: Library) -> Evidence:
 
 
 def _file(library: Library) -> Evidence:
-    return Evidence(library.path, None, f"{library.version or 'unknown version'}, by {library.found_by}")
+    by = library.found_by if library.found_by.startswith("preload") else f"by {library.found_by}"
+    return Evidence(library.path, None, f"{library.version or 'unknown version'}, {by}")
 
 
 def pinned(facts: Facts, family: str, cuda: str | None = None) -> tuple[Distribution, str] | None:
@@ -75,9 +81,9 @@ def back_to_pin(facts: Facts, soname: str, path: str | None = None) -> list[str]
     if owner:
         return [fix.reinstall(facts, owner)]
     wheel = _wheel_of(family)
-    dist = next((d for d in facts.distributions if wheel and re.fullmatch(rf"{wheel}(-cu\d+)?", d.name)), None)
-    if dist:
-        return [fix.reinstall(facts, dist)]
+    for candidate in facts.distributions:
+        if wheel and re.fullmatch(rf"{wheel}(-cu\d+)?", candidate.name):
+            return [fix.reinstall(facts, candidate)]
     if env.kind == "conda":
         conda = describe(split(soname)[0]).get("conda")
         return [fix.install(env, conda)] if conda else []
@@ -118,23 +124,33 @@ def cu301(facts: Facts) -> Iterator[Finding]:
         if found[0] == built[0] and found[1] >= built[1]:
             continue
         library = next(
-            (x for x in facts.libraries if x.family == "cudnn" and cut(x.version, 3) == framework.cudnn), None
+            (
+                x
+                for x in facts.libraries
+                if x.family == "cudnn" and cut(x.version, 3) == framework.cudnn
+            ),
+            None,
         )
         evidence = [framework.cudnn_evidence] if framework.cudnn_evidence else []
         mend: list[str] = []
         if library:
             evidence = [_file(library), *evidence]
-            mend = (leak(facts, library) if library.origin == "system" else []) or back_to_pin(facts, library.soname)
+            mend = (leak(facts, library) if library.origin == "system" else []) or back_to_pin(
+                facts, library.soname
+            )
         predicts = None
-        if framework.name == "torch":
+        if framework.name == "torch" and not framework.cudnn_by_pin:
             predicts = (
-                f"cuDNN version incompatibility: PyTorch was compiled  against {_tuple(framework.cudnn_built)} "
+                "cuDNN version incompatibility: PyTorch was compiled  against "
+                f"{_tuple(framework.cudnn_built)} "
                 f"but found runtime version {_tuple(framework.cudnn)}."
             )
         yield Finding(
             "CU301",
-            ERROR,
-            f"{framework.name} was built with cuDNN {framework.cudnn_built} and gets {framework.cudnn}",
+            WARNING if framework.cudnn_by_pin else ERROR,
+            f"{framework.name} {'pins' if framework.cudnn_by_pin else 'was built with'} "
+            f"cuDNN {framework.cudnn_built} and gets "
+            f"{framework.cudnn}",
             evidence,
             predicts,
             mend,
@@ -151,13 +167,20 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         own = library.own_copy
         if library.origin != "system" or own is None:
             continue
-        same = own.version is not None and own.version == library.version
+        harmless = own.version is not None and own.version == library.version
+        users = [f for f in facts.frameworks if library.path in f.loads]
+        variable = library.found_by.startswith("LD_")
+        if users and not variable and not any(f.modelled for f in users):
+            harmless = True  # they may load their own before
         yield Finding(
             "CU302",
-            NOTE if same else WARNING,
+            NOTE if harmless else WARNING,
             f"{library.soname} comes from outside the environment: "
             f"{library.version or 'an unknown version'} instead of its own {own.version or 'copy'}",
-            [_file(library), Evidence(own.path, None, f"{own.version or 'unknown version'}, not used")],
+            [
+                _file(library),
+                Evidence(own.path, None, f"{own.version or 'unknown version'}, not used"),
+            ],
             None,
             leak(facts, library) or back_to_pin(facts, library.soname),
         )
@@ -172,7 +195,9 @@ def cu303(facts: Facts) -> Iterator[Finding]:
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name
         evidence = [Evidence(fault.library, None, f"needs {fault.name}")]
-        provider = next((x for x in facts.libraries if fault.provider in (x.path, x.real_path, x.soname)), None)
+        provider = next(
+            (x for x in facts.libraries if fault.provider in (x.path, x.real_path, x.soname)), None
+        )
         if provider:
             evidence.append(_file(provider))
         elif fault.provider:
@@ -202,8 +227,14 @@ def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> li
             # A wheel built for another PyTorch: only one built for this one helps.
             tool = fix.installer(facts.environment, dist)
             command = fix.install(facts.environment, dist.name, by=tool, again=True, alone=True)
-            return [f"{command} --no-cache-dir --no-build-isolation --no-binary {dist.name}"] if tool == "pip" else [command]
-    cuda = [n for n in (fault.provider or "", fault.name) if CUDA_LIBRARY.match(os.path.basename(n))]
+            return (
+                [f"{command} --no-cache-dir --no-build-isolation --no-binary {dist.name}"]
+                if tool == "pip"
+                else [command]
+            )
+    cuda = [
+        n for n in (fault.provider or "", fault.name) if CUDA_LIBRARY.match(os.path.basename(n))
+    ]
     if cuda:
         mend = back_to_pin(facts, os.path.basename(cuda[0]))
         if mend:
@@ -249,14 +280,17 @@ def cu304(facts: Facts) -> Iterator[Finding]:
         versions = {cut(x.version, 3) for x in parts}
         if len(versions) < 2:
             continue
-        main = next((x for x in parts if x.soname.startswith(("libcudnn.so", "libcudnn_graph"))), parts[0])
+        main = next(
+            (x for x in parts if x.soname.startswith(("libcudnn.so", "libcudnn_graph"))), parts[0]
+        )
         strange = next(x for x in parts if cut(x.version, 3) != cut(main.version, 3))
         outside = next((x for x in parts if x.origin == "system" and leak(facts, x)), None)
         mend = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
         yield Finding(
             "CU304",
             ERROR,
-            f"cuDNN is of two versions: {main.soname} {main.version}, {strange.soname} {strange.version}",
+            f"cuDNN is of two versions: {main.soname} {main.version}, {strange.soname} "
+            f"{strange.version}",
             [_file(x) for x in parts],
             "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
             mend,
@@ -275,7 +309,9 @@ def other_major(facts: Facts, fault: LoadFault) -> bool:
     torch = facts.framework("torch")
     wanted = _cuda_major(fault.name)
     built = cut(torch.cuda, 1) if torch and torch.cuda else None
-    return fault.framework != "torch" and wanted is not None and built is not None and wanted != built
+    return (
+        fault.framework != "torch" and wanted is not None and built is not None and wanted != built
+    )
 
 
 def _cuda_major(soname: str) -> str | None:
@@ -298,9 +334,8 @@ def cu305(facts: Facts) -> Iterator[Finding]:
             continue  # opened by SONAME: CU304 and CU306
         seen.add(name)
         core = fault.framework in CORE
-        present = _in_environment(facts, name)
-        if present and not core:
-            continue  # such packages load it themselves before
+        if fault.own_copy and not _modelled(facts, fault.framework):
+            continue  # it has the library, and may well load it by itself before
         yield Finding(
             "CU305",
             ERROR if core else WARNING,
@@ -330,7 +365,11 @@ def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
     local = re.search(r"\+(cu\d+)\Z", owner.version)
     if local and owner.name.startswith("torch"):
         index = f"{fix.INDEX}/{local[1]}"
-    return [fix.install(facts.environment, f"{owner.name}=={owner.version}", by=tool, index=index, again=True)]
+    return [
+        fix.install(
+            facts.environment, f"{owner.name}=={owner.version}", by=tool, index=index, again=True
+        )
+    ]
 
 
 def _variant_that_loads(facts: Facts, fault: LoadFault) -> bool:
@@ -345,10 +384,10 @@ def _variant_that_loads(facts: Facts, fault: LoadFault) -> bool:
     return any(re.sub(r"\d+", "#", os.path.basename(o)) == stem and o not in broken for o in others)
 
 
-def _in_environment(facts: Facts, soname: str) -> bool:
-    return any(x.soname == soname and x.origin == "environment" for x in facts.libraries) or any(
-        soname in x.path for x in facts.libraries
-    )
+def _modelled(facts: Facts, name: str | None) -> bool:
+    """Whether all that a framework loads by itself is known."""
+    framework = next((f for f in facts.frameworks if f.name == name), None)
+    return framework is not None and framework.modelled
 
 
 def cu306(facts: Facts) -> Iterator[Finding]:
@@ -356,7 +395,9 @@ def cu306(facts: Facts) -> Iterator[Finding]:
     for resolution in facts.resolutions:
         if resolution.how != "dlopen" or not resolution.soname.startswith("libnvrtc-builtins"):
             continue
-        nvrtc = next((x for x in facts.libraries if resolution.needed_by in (x.path, x.real_path)), None)
+        nvrtc = next(
+            (x for x in facts.libraries if resolution.needed_by in (x.path, x.real_path)), None
+        )
         if resolution.path is not None:
             continue
         evidence = [Evidence(resolution.needed_by, None, f"opens {resolution.soname}")]
@@ -384,7 +425,10 @@ def cu307(facts: Facts) -> Iterator[Finding]:
             releases = {cut(x.version, 3) for x in used}
             if len(releases) < 2:
                 continue
-            first, second = used[0], next(x for x in used if cut(x.version, 3) != cut(used[0].version, 3))
+            first, second = (
+                used[0],
+                next(x for x in used if cut(x.version, 3) != cut(used[0].version, 3)),
+            )
             apart = minor(first.version) != minor(second.version)
             outside = next((x for x in used if x.origin == "system" and leak(facts, x)), None)
             yield Finding(

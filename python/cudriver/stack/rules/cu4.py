@@ -23,7 +23,9 @@ from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu3 import other_major, owner_of
 from cudriver.stack.versions import cut, major, minor, satisfies
 
-RELEVANT = re.compile(r"(?:nvidia-|cuda-toolkit\Z|cudnn\Z|nccl\Z|triton\Z|torch\Z|tensorrt|jax-cuda|cudatoolkit\Z)")
+RELEVANT = re.compile(
+    r"(?:nvidia-|cuda-toolkit\Z|cudnn\Z|nccl\Z|triton\Z|torch\Z|tensorrt|jax-cuda|cudatoolkit\Z)"
+)
 # Newer ones of the same major stand in for older ones.
 FORWARD = re.compile(r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?\Z")
 SHOWN = 5  # pieces of evidence of one kind
@@ -63,19 +65,28 @@ def _gpu(facts: Facts) -> bool:
 def cu401(facts: Facts) -> Iterator[Finding]:
     """A build without CUDA where there is a GPU."""
     for framework in facts.frameworks:
-        if framework.variant != "cpu" or framework.name not in ("torch", "tensorflow", "jax", "onnxruntime"):
+        if framework.variant != "cpu" or framework.name not in (
+            "torch",
+            "tensorflow",
+            "jax",
+            "onnxruntime",
+        ):
             continue
         dist = facts.distribution(framework.distribution or framework.name)
         evidence = [framework.cuda_evidence] if framework.cuda_evidence else []
         if dist:
             build = f" {dist.build}" if dist.build else ""
-            evidence.append(Evidence(dist.evidence.file, dist.line, f"{dist.name} {dist.version}{build}"))
+            evidence.append(
+                Evidence(dist.evidence.file, dist.line, f"{dist.name} {dist.version}{build}")
+            )
         severity = NOTE
         if framework.name == "torch" and _gpu(facts):
             severity = ERROR
         title = f"{framework.name} {framework.version} is built without CUDA"
         predicts = "torch.cuda.is_available() is False" if framework.name == "torch" else None
-        yield Finding("CU401", severity, title, evidence, predicts, _cuda_build(facts, framework, dist))
+        yield Finding(
+            "CU401", severity, title, evidence, predicts, _cuda_build(facts, framework, dist)
+        )
 
 
 def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -> list[str]:
@@ -84,11 +95,14 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
     if framework.name == "torch":
         if tool in ("conda", "mamba", "micromamba", "pixi"):
             return [fix.install(env, "pytorch-gpu", by=tool)]
-        choices = fix.variants(framework.version)
-        cuda = fix.torch_for_driver(facts) or (choices[-1] if choices else None)
+        cuda = fix.torch_for_driver(facts) or fix.usual_variant(framework.version)
         return [fix.torch_from(facts, cuda)] if cuda else []
     cuda = str(min(major(facts.driver.cuda) or 12, 13))
-    wanted = {"tensorflow": "tensorflow[and-cuda]", "jax": f"jax[cuda{cuda}]", "onnxruntime": "onnxruntime-gpu"}
+    wanted = {
+        "tensorflow": "tensorflow[and-cuda]",
+        "jax": f"jax[cuda{cuda}]",
+        "onnxruntime": "onnxruntime-gpu",
+    }
     return [fix.install(env, wanted[framework.name], by="pip" if tool == "conda" else tool)]
 
 
@@ -122,7 +136,10 @@ def _elsewhere(facts: Facts, name: str) -> bool:
     if facts.environment.kind != "conda":
         return False
     stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
-    return any(d.kind == "conda" and d.name in (stem, f"lib{stem}", f"cuda-{stem}") for d in facts.distributions)
+    return any(
+        d.kind == "conda" and d.name in (stem, f"lib{stem}", f"cuda-{stem}")
+        for d in facts.distributions
+    )
 
 
 def _contested(every: list[Pin], pin: Pin, installed: Distribution) -> bool:
@@ -212,14 +229,17 @@ def cu403(facts: Facts) -> Iterator[Finding]:
     for fault in facts.load_faults:
         if fault.kind == "not found" and not fault.optional and other_major(facts, fault):
             torch = facts.framework("torch")
-            present = [d.evidence for d in facts.distributions if re.match(r"nvidia-cuda-runtime", d.name)]
+            present = [
+                d.evidence for d in facts.distributions if re.match(r"nvidia-cuda-runtime", d.name)
+            ]
             evidence = [Evidence(fault.library, None, f"needs {fault.name}"), *present]
             if torch and torch.cuda_evidence:
                 evidence.append(torch.cuda_evidence)
             yield Finding(
                 "CU403",
                 ERROR,
-                f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA {torch.cuda if torch else ''}",
+                f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA "
+                f"{torch.cuda if torch else ''}",
                 evidence,
                 fault.message,
                 _one_major(facts, fault.framework or "", fault.name),
@@ -233,7 +253,10 @@ def cu403(facts: Facts) -> Iterator[Finding]:
                 "CU403",
                 WARNING,
                 f"{framework.name} loads {' and '.join(sorted(runtimes))} into one process",
-                [Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}") for x in runtimes.values()],
+                [
+                    Evidence(x.path, None, f"{x.version}, for {', '.join(x.needed_by[:2])}")
+                    for x in runtimes.values()
+                ],
                 None,
                 _one_major(facts, framework.distribution or framework.name, ""),
             )
@@ -271,7 +294,10 @@ def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
                 break
     if dist and torch and torch.cuda:
         tool = fix.installer(env, dist)
-        mend.append(fix.install(env, dist.name, by=tool, again=True) + f"  # a build for CUDA {major(torch.cuda)}")
+        mend.append(
+            fix.install(env, dist.name, by=tool, again=True)
+            + f"  # a build for CUDA {major(torch.cuda)}"
+        )
     return mend
 
 
@@ -289,7 +315,10 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         needed = name in required or name in frameworks
         others = sorted({o for f in faults for o in f.owners if not o.startswith(f"{name} ")})
         if what == "owners":
-            title = f"{_files(faults)} of {name} {dist.version} overwritten by {', '.join(others) or 'another package'}"
+            title = (
+                f"{_files(faults)} of {name} {dist.version} overwritten by "
+                f"{', '.join(others) or 'another package'}"
+            )
             severity = ERROR if needed else NOTE
         elif what == "missing":
             title = f"{_files(faults)} of {name} {dist.version} missing"
@@ -309,7 +338,11 @@ def cu404(facts: Facts) -> Iterator[Finding]:
     for broken in facts.load_faults:
         if broken.kind not in ("rejected", "damaged"):
             continue
-        owner = owner_of(facts, broken.library) or owner_of(facts, broken.name) or _record_owner(facts, broken.name)
+        owner = (
+            owner_of(facts, broken.library)
+            or owner_of(facts, broken.name)
+            or _record_owner(facts, broken.name)
+        )
         yield Finding(
             "CU404",
             ERROR if not broken.optional else WARNING,
@@ -345,21 +378,30 @@ def cu405(facts: Facts) -> Iterator[Finding]:
         return
     for name in ("torchvision", "torchaudio"):
         kin = facts.framework(name)
-        if kin is None or kin.variant not in ("cuda", "cpu") or torch.variant not in ("cuda", "cpu"):
+        if (
+            kin is None
+            or kin.variant not in ("cuda", "cpu")
+            or torch.variant not in ("cuda", "cpu")
+        ):
             continue
         mine, theirs = cut(torch.cuda, 2), cut(kin.cuda, 2)
         if mine == theirs:
             continue
-        apart = name == "torchaudio" or mine is None or theirs is None or major(mine) != major(theirs)
+        apart = (
+            name == "torchaudio" or mine is None or theirs is None or major(mine) != major(theirs)
+        )
         evidence = [e for e in (torch.cuda_evidence, kin.cuda_evidence) if e]
         predicts = None
         if mine and theirs and major(mine) != major(theirs) and name == "torchvision":
             predicts = (
-                "Detected that PyTorch and torchvision were compiled with different CUDA major versions. "
+                "Detected that PyTorch and torchvision were compiled with different CUDA "
+                "major versions. "
                 f"PyTorch has CUDA Version={mine} and torchvision has CUDA Version={theirs}."
             )
         elif mine and theirs and name == "torchaudio":
-            predicts = "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
+            predicts = (
+                "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
+            )
         yield Finding(
             "CU405",
             ERROR if apart else NOTE,
@@ -396,7 +438,9 @@ def cu406(facts: Facts) -> Iterator[Finding]:
     env = facts.environment
     dist = facts.distribution(trt.distribution or "tensorrt")
     tool = fix.installer(env, dist)
-    others = [f for f in facts.frameworks if f.name in ("torch", "onnxruntime") and f.variant == "cuda"]
+    others = [
+        f for f in facts.frameworks if f.name in ("torch", "onnxruntime") and f.variant == "cuda"
+    ]
     offered = major(facts.driver.cuda)
     evidence = [trt.cuda_evidence] if trt.cuda_evidence else []
     if offered is not None and offered < built:
@@ -438,7 +482,9 @@ def cu407(facts: Facts) -> Iterator[Finding]:
     for package in by_package.values():
         for index, one in enumerate(package):
             for other in package[index + 1 :]:
-                if one.top != other.top and not _compatible(one.requirement.specifier, other.requirement.specifier):
+                if one.top != other.top and not _compatible(
+                    one.requirement.specifier, other.requirement.specifier
+                ):
                     clashes.setdefault((one.top, other.top), []).append((one, other))
     for (first, second), pairs in clashes.items():
         one, other = pairs[0]
@@ -451,7 +497,8 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "CU407",
             WARNING,
-            f"{first} wants {name}{one.requirement.specifier}, {second} {other.requirement.specifier}{more}",
+            f"{first} wants {name}{one.requirement.specifier}, {second} "
+            f"{other.requirement.specifier}{more}",
             evidence,
             None,
             [_separate(facts, second)],
@@ -461,12 +508,25 @@ def cu407(facts: Facts) -> Iterator[Finding]:
 
 def _majors_apart(facts: Facts) -> Iterator[Finding]:
     """Frameworks for two CUDA majors: each works alone, in one process they meet."""
-    built = [f for f in facts.frameworks if f.variant == "cuda" and f.cuda and f.name in ("torch", "jax", "tensorflow", "cupy", "onnxruntime")]
+    built = [
+        f
+        for f in facts.frameworks
+        if f.variant == "cuda"
+        and f.cuda
+        and f.name in ("torch", "jax", "tensorflow", "cupy", "onnxruntime")
+    ]
     if len({major(f.cuda) for f in built}) < 2:
         return
     text = ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
     evidence = [f.cuda_evidence for f in built if f.cuda_evidence]
-    yield Finding("CU407", WARNING, f"frameworks for two CUDA majors: {text}", evidence, None, [_separate(facts, built[-1].distribution or built[-1].name)])
+    yield Finding(
+        "CU407",
+        WARNING,
+        f"frameworks for two CUDA majors: {text}",
+        evidence,
+        None,
+        [_separate(facts, built[-1].distribution or built[-1].name)],
+    )
 
 
 def _separate(facts: Facts, name: str) -> str:
@@ -489,21 +549,34 @@ def cu408(facts: Facts) -> Iterator[Finding]:
     away = []
     for pin in pins(facts):
         wheel = facts.distribution(pin.requirement.name)
-        if wheel and wheel.kind == "wheel" and pin.top == "torch" and wheel.name.startswith("nvidia-") and wheel.location != home:
+        if (
+            wheel
+            and wheel.kind == "wheel"
+            and pin.top == "torch"
+            and wheel.name.startswith("nvidia-")
+            and wheel.location != home
+        ):
             away.append(wheel)
     if not away:
         return
-    broken = any(f.kind == "not found" and f.framework == "torch" for f in facts.load_faults)
-    tool = fix.installer(facts.environment, dist)
-    wanted = [f"{w.name}=={w.version}" for w in {w.name: w for w in away}.values()]
+    missing = [f for f in facts.load_faults if f.kind == "not found" and f.framework == "torch"]
     yield Finding(
         "CU408",
-        ERROR if broken else WARNING,
+        ERROR if missing else WARNING,
         f"torch is in {home}, its NVIDIA libraries are in {away[0].location}",
-        [dist.evidence, *(w.evidence for w in away[:SHOWN])],
-        next((f.message for f in facts.load_faults if f.kind == "not found" and f.framework == "torch"), None),
-        [fix.install(facts.environment, *wanted, by=tool, again=True, alone=True)],
+        [dist.evidence, away[0].evidence],
+        missing[0].message if missing else None,
+        [_whole(facts)],
     )
+
+
+def _whole(facts: Facts) -> str:
+    """A virtual environment of its own: there lib64 is a link to lib, so that nothing is split."""
+    torch = facts.framework("torch")
+    release = cut(torch.version, 3) if torch else None
+    wanted = f"torch=={release}" if release else "torch"
+    index = f" --index-url {fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else ""
+    return f"python3 -m venv torch-env && torch-env/bin/python -m pip install {wanted}{index}"
 
 
 RULES = {

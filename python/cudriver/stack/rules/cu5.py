@@ -33,14 +33,18 @@ def fits(capability: str, archs: list[str]) -> str | None:
             continue
         if match[1] == "sm" and have[0] == wanted[0] and have[1] <= wanted[1]:
             return "cubin"
-        if match[1] == "compute" and (have <= wanted if match[4] == "" else have[0] == wanted[0] and have <= wanted):
+        if match[1] == "compute" and (
+            have <= wanted if match[4] == "" else have[0] == wanted[0] and have <= wanted
+        ):
             ptx = True
     return "ptx" if ptx else None
 
 
 def _device(device: Device) -> Evidence:
     name = device.name or ("assumed" if device.assumed else "unknown")
-    return Evidence(f"GPU {device.index}", None, f"{name}, compute capability {device.compute_capability}")
+    return Evidence(
+        f"GPU {device.index}", None, f"{name}, compute capability {device.compute_capability}"
+    )
 
 
 def cu501(facts: Facts) -> Iterator[Finding]:
@@ -62,13 +66,17 @@ def cu501(facts: Facts) -> Iterator[Finding]:
             if framework.archs_evidence:
                 evidence.append(framework.archs_evidence)
             if how == "ptx":
-                title = f"{framework.name} {framework.version} has no code for compute capability {capability}: the driver compiles its PTX at first use"
+                title = (
+                    f"{framework.name} {framework.version} has no code for compute "
+                    f"capability {capability}: the driver compiles its PTX at first use"
+                )
                 yield Finding("CU501", NOTE, title, evidence)
                 continue
             yield Finding(
                 "CU501",
                 ERROR,
-                f"{framework.name} {framework.version} has no code for compute capability {capability}",
+                f"{framework.name} {framework.version} has no code for compute capability "
+                f"{capability}",
                 evidence,
                 "no kernel image is available for execution on the device",
                 _other_build(facts, framework, capability),
@@ -88,7 +96,11 @@ def _with_ptx(framework: Framework) -> list[str]:
 
 def _rows(version: str) -> list[dict[str, str]]:
     wanted = cut(version, 2)
-    return [r for r in table("architectures")["torch"] if r["torch"] == wanted and "x86_64" in r["platform"]]
+    return [
+        r
+        for r in table("architectures")["torch"]
+        if r["torch"] == wanted and "x86_64" in r["platform"]
+    ]
 
 
 def _newest(archs: str) -> str:
@@ -96,7 +108,7 @@ def _newest(archs: str) -> str:
 
 
 def _other_build(facts: Facts, framework: Framework, capability: str) -> list[str]:
-    """The same PyTorch for another CUDA, if one has code for this GPU; else a newer or older one."""
+    """The same PyTorch for another CUDA that has code for this GPU, else another release."""
     if framework.name != "torch":
         return []
     offered = major(facts.driver.cuda)
@@ -112,8 +124,24 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
     wanted = minor(capability) or (0, 0)
     env = facts.environment
     if wanted >= (10, 0):
-        return [fix.install(env, "torch", by=fix.installer(env, facts.distribution("torch")), index=f"{fix.INDEX}/cu128", again=True)]
-    return [fix.install(env, "torch==2.7.1", by=fix.installer(env, facts.distribution("torch")), index=f"{fix.INDEX}/cu126", again=True)]
+        return [
+            fix.install(
+                env,
+                "torch",
+                by=fix.installer(env, facts.distribution("torch")),
+                index=f"{fix.INDEX}/cu128",
+                again=True,
+            )
+        ]
+    return [
+        fix.install(
+            env,
+            "torch==2.7.1",
+            by=fix.installer(env, facts.distribution("torch")),
+            index=f"{fix.INDEX}/cu126",
+            again=True,
+        )
+    ]
 
 
 def _dropped(facts: Facts) -> Iterator[Finding]:
@@ -121,11 +149,17 @@ def _dropped(facts: Facts) -> Iterator[Finding]:
     branch = major(facts.driver.release)
     for device in facts.driver.devices:
         for row in table("driver")["last_branch"]:
-            if row["capability"] == device.compute_capability and branch is not None and branch > row["last_branch"] and device.assumed:
+            if (
+                row["capability"] == device.compute_capability
+                and branch is not None
+                and branch > row["last_branch"]
+                and device.assumed
+            ):
                 yield Finding(
                     "CU501",
                     ERROR,
-                    f"driver {facts.driver.release} does not support compute capability {device.compute_capability}; R{row['last_branch']} was the last",
+                    f"driver {facts.driver.release} does not support compute capability "
+                    f"{device.compute_capability}; R{row['last_branch']} was the last",
                     [_device(device)],
                     None,
                     [fix.driver_package(None, row["last_branch"])],
@@ -140,23 +174,39 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         return
     chosen = select(value, devices)
     evidence = [Evidence(f"${VARIABLE}", None, value), *(_uuid(d) for d in devices)]
-    if chosen.stopped_at is not None and not (chosen.stopped_at.startswith("-") and not chosen.ordinals):
+    if chosen.stopped_at is not None and not (
+        chosen.stopped_at.startswith("-") and not chosen.ordinals
+    ):
         hidden = f"; {', '.join(chosen.unread)} after it not read" if chosen.unread else ""
         left = ",".join(str(i) for i in chosen.ordinals)
-        title = f"{VARIABLE}={value}: {chosen.stopped_at!r} {chosen.reason}{hidden}, {len(chosen.ordinals)} of {len(devices)} GPUs visible"
+        title = (
+            f"{VARIABLE}={value}: {chosen.stopped_at!r} {chosen.reason}{hidden}, "
+            f"{len(chosen.ordinals)} of {len(devices)} GPUs visible"
+        )
         severity = WARNING if chosen.ordinals else ERROR
         mend = [f"export {VARIABLE}={left}" if left else f"unset {VARIABLE}"]
-        yield Finding("CU502", severity, title, evidence, None if chosen.ordinals else "No CUDA GPUs are available", mend)
+        yield Finding(
+            "CU502",
+            severity,
+            title,
+            evidence,
+            None if chosen.ordinals else "No CUDA GPUs are available",
+            mend,
+        )
     elif not chosen.ordinals:
         title = f"{VARIABLE}={value!r} hides every GPU"
-        yield Finding("CU502", WARNING, title, evidence, "No CUDA GPUs are available", [f"unset {VARIABLE}"])
+        yield Finding(
+            "CU502", WARNING, title, evidence, "No CUDA GPUs are available", [f"unset {VARIABLE}"]
+        )
     elif len(chosen.ordinals) < len(devices):
         title = f"{VARIABLE}={value} leaves {len(chosen.ordinals)} of {len(devices)} GPUs"
         yield Finding("CU502", NOTE, title, evidence)
 
 
 def _uuid(device: Device) -> Evidence:
-    return Evidence(f"GPU {device.index}", None, f"{device.name or 'unknown'} {device.uuid or ''}".strip())
+    return Evidence(
+        f"GPU {device.index}", None, f"{device.name or 'unknown'} {device.uuid or ''}".strip()
+    )
 
 
 RULES = {"CU501": cu501, "CU502": cu502}

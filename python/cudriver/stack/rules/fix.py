@@ -113,6 +113,17 @@ def variants(torch: str) -> list[str]:
     return []
 
 
+def usual_variant(torch: str) -> str | None:
+    """The CUDA of PyPI's own wheels of a PyTorch release, else the newest variant."""
+    wanted = cut(torch, 2)
+    for row in table("pytorch")["releases"]:
+        if row["torch"] == wanted and row["default"]:
+            default: str = row["default"]
+            return default
+    every = variants(torch)
+    return every[-1] if every else None
+
+
 def torch_from(facts: Facts, cuda: str) -> str:
     """The command that puts the same PyTorch, built for another CUDA, in place of this one."""
     env = facts.environment
@@ -121,7 +132,11 @@ def torch_from(facts: Facts, cuda: str) -> str:
     tool = installer(env, dist)
     release = cut(torch.version, 3) if torch else None
     if tool in ("conda", "mamba", "micromamba", "pixi"):
-        pin = f"pytorch={release}=cuda{(cut(cuda, 2) or '').replace('.', '')}*" if release else "pytorch"
+        pin = (
+            f"pytorch={release}=cuda{(cut(cuda, 2) or '').replace('.', '')}*"
+            if release
+            else "pytorch"
+        )
         return install(env, pin, by=tool)
     names = [f"torch=={release}" if release else "torch"]
     names += [n for n in ("torchvision", "torchaudio") if facts.distribution(n)]
@@ -129,13 +144,15 @@ def torch_from(facts: Facts, cuda: str) -> str:
 
 
 def torch_for_driver(facts: Facts) -> str | None:
-    """The newest variant of this PyTorch that the driver runs; None where there is none."""
+    """The variant of this PyTorch that suits the driver best: the newest that is not newer than its
+    CUDA, else the oldest of its major; None where there is none.
+    """
     torch, offered = facts.framework("torch"), facts.driver.cuda
     if torch is None or offered is None:
         return None
     fitting = [v for v in variants(torch.version) if (major(v) or 0) <= (major(offered) or 0)]
     below = [v for v in fitting if compare(v, offered) <= 0]
-    return (below or fitting or [None])[-1]
+    return below[-1] if below else fitting[0] if fitting else None
 
 
 def driver_package(cuda: str | None, branch: int | None = None) -> str:
@@ -143,7 +160,10 @@ def driver_package(cuda: str | None, branch: int | None = None) -> str:
     if branch is None:
         wanted = major(cuda) or 13
         branch = {11: 470, 12: 535, 13: 580}.get(wanted, 580)
-    return f"sudo apt-get install nvidia-driver-{branch}  # or your distribution's package of R{branch} or newer, then reboot"
+    return (
+        f"sudo apt-get install nvidia-driver-{branch}  # or your distribution's package of "
+        f"R{branch} or newer, then reboot"
+    )
 
 
 def without(variable: str, value: str, unwanted: list[str]) -> str:

@@ -1,37 +1,14 @@
-/* Symbols: the hash tables, what a file defines, what its relocations ask for. See elf.h. */
-#include "elf.h"
+/* The hash tables: what a file defines. See elf.h. */
+#include "elf_parts.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_SYMBOL_NAME = 1 << 20,  /* bytes; long template names pass 64 KiB */
-    MAX_SYMBOLS = 1 << 27,      /* in one table */
-    RELOCATIONS_AT_ONCE = 2730, /* 64 KiB */
-};
-static const uint64_t MAX_RELOCATIONS = 1u << 26;
-static const uint64_t MAX_NAME_BYTES = 256u << 20; /* of all names in one answer */
-static const uint64_t MAX_STEPS = 1u << 28;        /* chain entries looked at for one answer */
+static const uint64_t MAX_STEPS = 1u << 28; /* chain entries looked at for one answer */
 
-enum { STB_LOCAL = 0, STB_GLOBAL = 1, STB_WEAK = 2, STB_GNU_UNIQUE = 10 };
-enum { STT_TLS = 6, STV_INTERNAL = 1, STV_HIDDEN = 2, SHN_UNDEF = 0, SHN_ABS = 0xfff1 };
-enum { EM_PPC64 = 21, EM_X86_64 = 62, EM_AARCH64 = 183 };
 /* NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC: what a lookup may return */
 static const unsigned DEFINING_TYPES = 1u << 0 | 1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1u << 10;
-
-struct symbol {
-    uint32_t name;
-    uint8_t info, other;
-    uint16_t section;
-    uint64_t value, size;
-};
-struct relocation {
-    uint64_t offset, info;
-    int64_t addend;
-};
-_Static_assert(sizeof(struct symbol) == 24 && sizeof(struct relocation) == 24,
-               "structures lie as in the file");
 
 uint32_t elf_gnu_hash(const char *name, size_t length)
 {
@@ -160,7 +137,7 @@ int elf_prepare(struct elf_file *file)
 
 /* ---- entries ---- */
 
-static int read_symbol(struct elf_file *file, uint64_t index, struct symbol *symbol)
+int elf_read_symbol(struct elf_file *file, uint64_t index, struct elf_symbol *symbol)
 {
     if (!file->symbols.present ||
         index >= (file->symbols.end - file->symbols.offset) / sizeof(*symbol)) {
@@ -170,12 +147,8 @@ static int read_symbol(struct elf_file *file, uint64_t index, struct symbol *sym
     return elf_read(file, file->symbols.offset + index * sizeof(*symbol), symbol, sizeof(*symbol));
 }
 
-/*
- * What the version table says of a symbol. *meaning is NULL where it names no version: numbers 0
- * and 1, and the base version.
- */
-static int read_version(struct elf_file *file, uint64_t index, uint16_t *number,
-                        const struct elf_meaning **meaning)
+int elf_read_version(struct elf_file *file, uint64_t index, uint16_t *number,
+                     const struct elf_meaning **meaning)
 {
     int status;
     *number = 1;
@@ -200,8 +173,22 @@ static int read_version(struct elf_file *file, uint64_t index, uint16_t *number,
     return 0;
 }
 
+int elf_make_room(void **items, size_t *room, size_t count, size_t item)
+{
+    if (count == *room) {
+        size_t bigger = *room == 0 ? 64 : 2 * *room;
+        void *grown = realloc(*items, bigger * item);
+        if (grown == NULL) {
+            return -ENOMEM;
+        }
+        *items = grown;
+        *room = bigger;
+    }
+    return 0;
+}
+
 /* Whether a lookup may end at this entry at all. */
-static bool is_definition(const struct symbol *symbol)
+static bool is_definition(const struct elf_symbol *symbol)
 {
     unsigned type = symbol->info & 15u;
     if (symbol->value == 0 && symbol->section != SHN_ABS && type != STT_TLS) {
@@ -211,7 +198,7 @@ static bool is_definition(const struct symbol *symbol)
 }
 
 /* Whether other objects may bind to it. */
-static bool is_visible(const struct symbol *symbol)
+static bool is_visible(const struct elf_symbol *symbol)
 {
     unsigned visibility = symbol->other & 3u;
     unsigned binding = symbol->info >> 4;
@@ -234,10 +221,10 @@ struct candidates {
 static int compare(struct elf_file *file, uint64_t index, const struct elf_wanted *wanted,
                    struct candidates *candidates)
 {
-    struct symbol symbol;
+    struct elf_symbol symbol;
     const struct elf_meaning *has;
     uint16_t number;
-    int status = read_symbol(file, index, &symbol);
+    int status = elf_read_symbol(file, index, &symbol);
     if (status < 0 || !is_definition(&symbol)) {
         return status;
     }
@@ -250,7 +237,7 @@ static int compare(struct elf_file *file, uint64_t index, const struct elf_wante
         return 0; /* the very library asked for a version has none: ld.so gives up here */
     }
     if (file->versym.present) {
-        status = read_version(file, index, &number, &has);
+        status = elf_read_version(file, index, &number, &has);
         if (status < 0) {
             return status;
         }
@@ -362,293 +349,18 @@ int elf_defines(struct elf_file *file, const struct elf_wanted *wanted, uint64_t
     return status == 2 ? 0 : status;
 }
 
-/* ---- references ---- */
-
-/* A set of symbol numbers. */
-struct seen {
-    uint8_t *bits;
-    uint64_t bytes;
-};
-
-/* 1 where the number is new, 0 where it is known, -errno. */
-static int seen_add(struct elf_file *file, struct seen *seen, uint64_t number)
-{
-    uint64_t byte = number / 8;
-    uint8_t bit = (uint8_t)(1u << (number & 7));
-    if (number >= MAX_SYMBOLS) {
-        return elf_damaged(file, "a relocation names symbol %llu", (unsigned long long)number);
-    }
-    if (byte >= seen->bytes) {
-        uint64_t bytes = byte + byte / 2 + 64;
-        uint8_t *grown = realloc(seen->bits, bytes);
-        if (grown == NULL) {
-            return elf_no_memory(file);
-        }
-        memset(grown + seen->bytes, 0, bytes - seen->bytes);
-        seen->bits = grown;
-        seen->bytes = bytes;
-    }
-    if ((seen->bits[byte] & bit) != 0) {
-        return 0;
-    }
-    seen->bits[byte] |= bit;
-    return 1;
-}
-
-/* Makes room for one more item. 0 or -ENOMEM. */
-static int make_room(void **items, size_t *room, size_t count, size_t item)
-{
-    if (count == *room) {
-        size_t bigger = *room == 0 ? 64 : 2 * *room;
-        void *grown = realloc(*items, bigger * item);
-        if (grown == NULL) {
-            return -ENOMEM;
-        }
-        *items = grown;
-        *room = bigger;
-    }
-    return 0;
-}
-
-/* Adds the symbol to the list where it is undefined and other objects may define it. */
-static int add_reference(struct elf_file *file, uint64_t number, bool lazy,
-                         struct elf_references *out)
-{
-    struct symbol symbol;
-    struct elf_reference *item;
-    const struct elf_meaning *version;
-    uint16_t version_number;
-    unsigned visibility, binding;
-    int status = read_symbol(file, number, &symbol);
-    if (status < 0) {
-        return status;
-    }
-    visibility = symbol.other & 3u;
-    binding = symbol.info >> 4;
-    if (symbol.section != SHN_UNDEF || binding == STB_LOCAL || visibility == STV_INTERNAL ||
-        visibility == STV_HIDDEN) {
-        return 0;
-    }
-    status = read_version(file, number, &version_number, &version);
-    if (status < 0) {
-        return status;
-    }
-    if (make_room((void **)&out->items, &out->room, out->count, sizeof(*out->items)) < 0) {
-        return elf_no_memory(file);
-    }
-    item = &out->items[out->count];
-    *item = (struct elf_reference){.version = version, .weak = binding == STB_WEAK, .lazy = lazy};
-    status = elf_string(file, symbol.name, MAX_SYMBOL_NAME, &item->name, &item->length);
-    if (status < 0) {
-        return status;
-    }
-    out->count++;
-    out->bytes += item->length;
-    if (out->bytes > MAX_NAME_BYTES) {
-        return elf_damaged(file, "its symbol names take too much room");
-    }
-    return 0;
-}
-
-/* Whether relocations of this type bind no symbol whatever their symbol number says. */
-static bool binds_nothing(uint16_t machine, uint32_t type)
-{
-    if (type == 0) {
-        return true;
-    }
-    switch (machine) {
-    case EM_X86_64:
-        return type == 8 || type == 38;
-    case EM_AARCH64:
-        return type == 1027;
-    case EM_PPC64:
-        return type == 22;
-    default:
-        return false;
-    }
-}
-
-/* Walks one run of relocations, [offset, end). */
-static int scan_relocations(struct elf_file *file, uint64_t offset, uint64_t end, bool lazy,
-                            struct seen *seen, struct elf_references *out)
-{
-    struct relocation *buffer;
-    uint64_t left = (end - offset) / sizeof(*buffer);
-    int status = 0;
-    if (left > MAX_RELOCATIONS) {
-        return elf_damaged(file, "%llu relocations", (unsigned long long)left);
-    }
-    buffer = malloc(RELOCATIONS_AT_ONCE * sizeof(*buffer));
-    if (buffer == NULL) {
-        return elf_no_memory(file);
-    }
-    while (status == 0 && left > 0) {
-        size_t count = left < RELOCATIONS_AT_ONCE ? (size_t)left : RELOCATIONS_AT_ONCE;
-        status = elf_stream(file, offset, buffer, count * sizeof(*buffer));
-        for (size_t i = 0; status == 0 && i < count; i++) {
-            uint64_t number = buffer[i].info >> 32;
-            if (number == 0 || binds_nothing(file->machine, (uint32_t)buffer[i].info)) {
-                continue;
-            }
-            status = seen_add(file, seen, number);
-            if (status == 1) {
-                status = add_reference(file, number, lazy, out);
-            }
-        }
-        offset += count * sizeof(*buffer);
-        left -= count;
-    }
-    free(buffer);
-    return status;
-}
-
-int elf_list_references(struct elf_file *file, struct elf_references *out)
-{
-    struct seen seen = {0};
-    uint64_t start = file->rela.offset, end = file->rela.end;
-    int status = elf_prepare(file);
-    if (status == 0 && file->rela.present) {
-        uint64_t relative = file->relative_count;
-        /* DT_RELASZ may take in the PLT's relocations at its end. */
-        if (file->plt_rela.present && end == file->plt_rela.end && file->plt_rela.offset >= start) {
-            end = file->plt_rela.offset;
-        }
-        if (relative > (end - start) / sizeof(struct relocation)) {
-            relative = (end - start) / sizeof(struct relocation);
-        }
-        start += relative * sizeof(struct relocation);
-        status = scan_relocations(file, start, end, false, &seen, out);
-    }
-    if (status == 0 && file->plt_rela.present) {
-        status =
-            scan_relocations(file, file->plt_rela.offset, file->plt_rela.end, true, &seen, out);
-    }
-    free(seen.bits);
-    return status;
-}
-
-void elf_references_free(struct elf_references *list)
-{
-    for (size_t i = 0; i < list->count; i++) {
-        free(list->items[i].name);
-    }
-    free(list->items);
-    *list = (struct elf_references){0};
-}
-
-/* The order in which a scope is asked. Whether a symbol is there does not depend on it. */
-struct order {
-    size_t *turns;    /* positions in the scope, the last one that answered first */
-    size_t *provider; /* by version number: position + 1 of the file that it names, 0: none */
-    size_t count;
-};
-
-static int order_make(struct elf_file *file, struct elf_file **scope, size_t count,
-                      struct order *order)
-{
-    order->count = count;
-    order->turns = calloc(count + 1, sizeof(*order->turns));
-    order->provider = calloc(file->meaning_count + 1, sizeof(*order->provider));
-    if (order->turns == NULL || order->provider == NULL) {
-        return elf_no_memory(file);
-    }
-    for (size_t i = 0; i < count; i++) {
-        order->turns[i] = i;
-    }
-    for (size_t v = 0; v < file->meaning_count; v++) {
-        const char *library = file->meanings[v].library;
-        for (size_t i = 0; library != NULL && i < count && order->provider[v] == 0; i++) {
-            if (scope[i]->soname != NULL && strcmp(scope[i]->soname, library) == 0) {
-                order->provider[v] = i + 1;
-            }
-        }
-    }
-    return 0;
-}
-
-static void order_free(struct order *order)
-{
-    free(order->turns);
-    free(order->provider);
-}
-
-/* Whether anything in the scope defines it. 1, 0 or -errno with *culprit. */
-static int scope_defines(struct elf_file *file, struct elf_file **scope, struct order *order,
-                         const struct elf_wanted *wanted, uint64_t *steps,
-                         struct elf_file **culprit)
-{
-    size_t likely = wanted->version != NULL ? order->provider[wanted->version - file->meanings] : 0;
-    if (likely > 0) {
-        int status = elf_defines(scope[likely - 1], wanted, steps);
-        if (status != 0) {
-            *culprit = scope[likely - 1];
-            return status;
-        }
-    }
-    for (size_t i = 0; i < order->count; i++) {
-        size_t position = order->turns[i];
-        int status = elf_defines(scope[position], wanted, steps);
-        if (status != 0) {
-            *culprit = scope[position];
-            memmove(order->turns + 1, order->turns, i * sizeof(*order->turns));
-            order->turns[0] = position;
-            return status;
-        }
-    }
-    return 0;
-}
-
-int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scope_count,
-                     struct elf_references *out, struct elf_file **culprit)
-{
-    struct elf_references all = {0};
-    struct order order = {0};
-    uint64_t steps = MAX_STEPS;
-    int status;
-    *culprit = file;
-    status = elf_list_references(file, &all);
-    if (status == 0) {
-        status = order_make(file, scope, scope_count, &order);
-    }
-    for (size_t i = 0; status >= 0 && i < all.count; i++) {
-        struct elf_reference *item = &all.items[i];
-        struct elf_wanted wanted = {.name = item->name,
-                                    .length = item->length,
-                                    .gnu_hash = elf_gnu_hash(item->name, item->length),
-                                    .sysv_hash = elf_sysv_hash(item->name, item->length),
-                                    .version = item->version};
-        if (item->weak) {
-            continue;
-        }
-        status = scope_defines(file, scope, &order, &wanted, &steps, culprit);
-        if (status != 0) {
-            continue;
-        }
-        if (make_room((void **)&out->items, &out->room, out->count, sizeof(*out->items)) < 0) {
-            status = elf_no_memory(file);
-            continue;
-        }
-        out->items[out->count] = *item;
-        out->count++;
-        item->name = NULL;
-    }
-    order_free(&order);
-    elf_references_free(&all);
-    return status < 0 ? status : 0;
-}
-
 /* ---- exports ---- */
 
 /* Adds the symbol where it is a definition, and of that name where `name` is not NULL. */
 static int add_export(struct elf_file *file, uint64_t number, const char *name,
                       struct elf_exports *out)
 {
-    struct symbol symbol;
+    struct elf_symbol symbol;
     struct elf_export *item;
     const struct elf_meaning *version;
     uint16_t version_number;
     size_t length;
-    int status = read_symbol(file, number, &symbol);
+    int status = elf_read_symbol(file, number, &symbol);
     if (status < 0 || !is_definition(&symbol) || !is_visible(&symbol)) {
         return status;
     }
@@ -658,24 +370,24 @@ static int add_export(struct elf_file *file, uint64_t number, const char *name,
             return status;
         }
     }
-    status = read_version(file, number, &version_number, &version);
+    status = elf_read_version(file, number, &version_number, &version);
     if (status < 0) {
         return status;
     }
-    if (make_room((void **)&out->items, &out->room, out->count, sizeof(*out->items)) < 0) {
+    if (elf_make_room((void **)&out->items, &out->room, out->count, sizeof(*out->items)) < 0) {
         return elf_no_memory(file);
     }
     item = &out->items[out->count];
     *item = (struct elf_export){.version = version != NULL ? version->version : NULL,
                                 .hidden = (version_number & 0x8000) != 0,
                                 .weak = symbol.info >> 4 == STB_WEAK};
-    status = elf_string(file, symbol.name, MAX_SYMBOL_NAME, &item->name, &length);
+    status = elf_string(file, symbol.name, ELF_MAX_SYMBOL_NAME, &item->name, &length);
     if (status < 0) {
         return status;
     }
     out->count++;
     out->bytes += length;
-    if (out->bytes > MAX_NAME_BYTES) {
+    if (out->bytes > ELF_MAX_NAME_BYTES) {
         return elf_damaged(file, "its symbol names take too much room");
     }
     return 0;

@@ -1,0 +1,280 @@
+"""The files of one root as its loader opens them: links, folders, what is refused and how."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+
+from cudriver import _elf
+from cudriver.stack import glibc
+from cudriver.stack.rootfs import Root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cudriver._elf import ElfError, ElfFile
+
+DF_1_PIE = 0x8000000
+ET_EXEC = 2
+
+_BEFORE_MACHINE = "ELF file version does not match current one"
+
+
+class Folder:
+    """A folder of a search path with its hwcaps subfolders, best first, itself last."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        # (name with a slash at the end, real path, names in it or None where it cannot be listed)
+        self.parts: list[tuple[str, str, set[str] | None]] = []
+
+
+class LoaderFiles:
+    """One root, one machine: opens files, each once, and lists folders, each once."""
+
+    def __init__(
+        self, root: Root | str, cwd: str, hwcaps: Sequence[str] | None, machine: int | None
+    ) -> None:
+        self.root = root if isinstance(root, Root) else Root(root)
+        self.cwd = cwd
+        self.machine = machine if machine is not None else machine_of(self.root)
+        self._hwcaps = list(hwcaps) if hwcaps is not None else None
+        self._settings: glibc.Glibc | None = None
+        self._program: tuple[str | None, int] | None = None
+        self._folders: dict[str, Folder | None] = {}
+        self._elves: dict[str, ElfFile | ElfError] = {}
+        self._real: dict[str, str] = {}
+        self._unreachable: dict[str, int] = {}  # errno, where links run in a circle
+
+    # ---- the machine ----
+
+    def use_program(self, interpreter: str | None, machine: int) -> None:
+        """Take the settings of the loader that a program names."""
+        if self._program == (interpreter, machine):
+            return
+        self._program = interpreter, machine
+        self.machine = machine
+        self._settings = glibc.read_glibc(self.root, interpreter, machine)
+        self._folders.clear()
+
+    @property
+    def settings(self) -> glibc.Glibc:
+        """The built-in settings of this root's loader."""
+        if self._settings is None:
+            self._settings = glibc.read_glibc(self.root, None, self.machine)
+        return self._settings
+
+    @property
+    def hwcaps(self) -> list[str]:
+        """The glibc-hwcaps folders in use, best first."""
+        if self._hwcaps is None:
+            self._hwcaps = glibc.cpu_folders(self.root, self.machine)
+        return self._hwcaps
+
+    @property
+    def platform(self) -> str:
+        """What $PLATFORM stands for."""
+        if self.machine == glibc.X86_64 and "x86-64-v3" in self.hwcaps:
+            lines = self.root.text("/proc/cpuinfo", 512) or ""
+            if "GenuineIntel" in lines:
+                return "haswell"
+        return glibc.PLATFORMS.get(self.machine, "")
+
+    # ---- files ----
+
+    def absolute(self, path: str) -> str:
+        """`path` seen from the working directory; not normalised."""
+        return path if path.startswith("/") else f"{self.cwd.rstrip('/')}/{path}"
+
+    def real_path(self, path: str) -> str:
+        """`path` with every link followed, as a path inside the root."""
+        known = self._real.get(path)
+        if known is None:
+            try:
+                known = self.root.resolve(path)
+            except OSError:
+                known = path
+            self._real[path] = known
+        return known
+
+    def host_path(self, path: str) -> str | None:
+        """The path by which to open `path`; None where a folder on its way is missing."""
+        path = self.absolute(path)
+        if self.root.host:
+            return path
+        # The kernel wants every folder before a ".." to exist; resolving text does not.
+        parts = path.split("/")
+        for i, part in enumerate(parts):
+            if part == ".." and not self.root.is_dir("/".join(parts[:i]) or "/"):
+                return None
+        try:
+            return self.root.real(path)
+        except OSError as error:
+            self._unreachable[path] = error.errno or errno.ENOENT
+            return None
+
+    def open(self, path: str) -> ElfFile:
+        """The file at `path` (inside the root), read once. Raises ElfError."""
+        path = self.absolute(path)
+        known = self._elves.get(path)
+        if known is None:
+            host = self.host_path(path)
+            try:
+                known = _elf.ElfFile(host if host is not None else "", shown=path)
+            except _elf.ElfError as error:
+                known = error
+            self._elves[path] = known
+        if isinstance(known, _elf.ElfError):
+            raise known
+        return known
+
+    def folder(self, name: str) -> Folder | None:
+        """The folder (its name ends in a slash; "" is the working directory), or None."""
+        try:
+            return self._folders[name]
+        except KeyError:
+            pass
+        folder = self._read_folder(name)
+        self._folders[name] = folder
+        return folder
+
+    def _read_folder(self, name: str) -> Folder | None:
+        listed = self._list(name)
+        if listed is None:
+            return None
+        folder = Folder()
+        names = listed[2]
+        if self.settings.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
+            for level in self.hwcaps:
+                part = self._list(f"{name}glibc-hwcaps/{level}/")
+                if part is not None:
+                    folder.parts.append(part)
+        if self.settings.legacy_folders and self.machine == glibc.X86_64:
+            folder.parts.extend(self._legacy_parts(name, names))
+        folder.parts.append(listed)
+        return folder
+
+    def _legacy_parts(
+        self, name: str, names: set[str] | None
+    ) -> Iterator[tuple[str, str, set[str] | None]]:
+        """The subfolders that loaders before glibc 2.37 tried: tls, the platform, x86_64."""
+        if names is not None and names.isdisjoint(("tls", "haswell", "x86_64")):
+            return
+        platform = self.platform
+        for sub in (
+            f"tls/{platform}/x86_64/", f"tls/{platform}/", "tls/x86_64/", "tls/",
+            f"{platform}/x86_64/", f"{platform}/", "x86_64/",
+        ):  # fmt: skip
+            part = self._list(name + sub)
+            if part is not None:
+                yield part
+
+    def _list(self, name: str) -> tuple[str, str, set[str] | None] | None:
+        host = self.host_path(name or ".")
+        if host is None:
+            return None
+        try:
+            return name, host, set(os.listdir(host))
+        except PermissionError:
+            return (name, host, None) if os.path.isdir(host) else None
+        except (OSError, ValueError):
+            return None
+
+    def would_pass(self, path: str) -> bool:
+        """Whether the loader would map the file, by its header alone."""
+        host = self.host_path(path)
+        if host is None:
+            return False
+        try:
+            descriptor = os.open(host, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError):
+            return False
+        try:
+            head = os.read(descriptor, 20)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return head[:6] == b"\x7fELF\x02\x01" and int.from_bytes(head[18:20], "little") == (
+            self.machine
+        )
+
+    def outcome(self, path: str) -> tuple[str, str | None]:
+        """What the loader makes of an existing file: "found", or why not and its fatal words."""
+        try:
+            elf = self.open(path)
+        except _elf.ElfError as error:
+            if error.errno is not None:
+                return "unreadable", None
+            machine = error.machine
+            if isinstance(error, _elf.ForeignElfError):
+                if error.elf_class == 32:
+                    return "other class", None
+                # ld.so reads the machine as if the byte order were its own.
+                machine = int.from_bytes(error.machine.to_bytes(2, "big"), "little")
+            early = machine is None or error.loader_text == _BEFORE_MACHINE
+            if not early and machine != self.machine:
+                return "other machine", None
+            return "rejected", f"{path}: {error.loader_text or error.reason}"
+        if elf.machine != self.machine:
+            return "other machine", None
+        if elf.type == ET_EXEC:
+            return "rejected", f"{path}: cannot dynamically load executable"
+        if elf.flags_1 & DF_1_PIE:
+            return "rejected", f"{path}: cannot dynamically load position-independent executable"
+        if not elf.dynamic:
+            return "rejected", f"{path}: object file has no dynamic section"
+        return "found", None
+
+    def damage(self, path: str) -> ElfError | None:
+        known = self._elves.get(self.absolute(path))
+        return known if isinstance(known, _elf.ElfError) else None
+
+    def open_errno(self, path: str) -> int:
+        absolute = self.absolute(path)
+        if absolute in self._unreachable:
+            return self._unreachable[absolute]
+        known = self.damage(path)
+        return known.errno if known is not None and known.errno else errno.ENOENT
+
+    def identity(self, elf: ElfFile) -> tuple[int, int]:
+        """What makes two names the same object for the loader."""
+        return elf.device, elf.inode
+
+    def is_file(self, path: str) -> bool:
+        """Whether a regular file is there, links followed inside the root."""
+        host = self.host_path(path)
+        try:
+            return host is not None and stat.S_ISREG(os.stat(host).st_mode)
+        except (OSError, ValueError):
+            return False
+
+
+def machine_of(root: Root) -> int:
+    """e_machine of a root's programs: of its shell, else of the only loader that it has."""
+    if root.host:
+        return this_machine()
+    for path in ("/bin/sh", "/usr/bin/env", "/sbin/ldconfig"):
+        try:
+            head = root.read(path, 20)
+        except (OSError, ValueError):
+            continue
+        if head[:6] == b"\x7fELF\x02\x01" and len(head) == 20:
+            return int.from_bytes(head[18:20], "little")
+    there = [m for m, path in glibc.INTERPRETERS.items() if root.is_file(path)]
+    return there[0] if len(there) == 1 else this_machine()
+
+
+def this_machine() -> int:
+    """e_machine of this process."""
+    names = {
+        "x86_64": glibc.X86_64,
+        "aarch64": glibc.AARCH64,
+        "arm64": glibc.AARCH64,
+        "ppc64le": glibc.PPC64,
+    }
+    return names.get(os.uname().machine, glibc.X86_64)

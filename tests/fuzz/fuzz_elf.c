@@ -1,0 +1,99 @@
+/*
+ * libFuzzer harness for cext/elf*.c: one input is one file, read in every way the package reads it.
+ *
+ * The file lies in memory (memfd), so that the harness takes the same road as real files: open,
+ * pread, close. Beyond the sanitizers it checks what must hold for any input.
+ */
+#define _GNU_SOURCE
+#include "elf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int descriptor = -1;
+static char path[64];
+
+static void require(int truth, const char *what)
+{
+    if (!truth) {
+        fprintf(stderr, "broken promise: %s\n", what);
+        abort();
+    }
+}
+
+static void put_file(const uint8_t *data, size_t size)
+{
+    if (descriptor < 0) {
+        descriptor = memfd_create("input", MFD_CLOEXEC);
+        require(descriptor >= 0, "memfd_create");
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", descriptor);
+    }
+    require(ftruncate(descriptor, 0) == 0, "ftruncate");
+    require(size == 0 || pwrite(descriptor, data, size, 0) == (ssize_t)size, "pwrite");
+}
+
+static void check_file(const struct elf_file *file)
+{
+    for (size_t i = 0; i < file->needed_count; i++) {
+        require(file->needed[i] != NULL, "a needed name is a string");
+    }
+    for (size_t i = 0; i < file->need_count; i++) {
+        require(file->needs[i].library != NULL && file->needs[i].version != NULL,
+                "a needed version has names");
+        require(file->needs[i].index < 0x8000, "a version number has 15 bits");
+    }
+    for (size_t i = 0; i < file->version_count; i++) {
+        require(file->versions[i].name != NULL, "a version has a name");
+    }
+    require(file->build_id_size <= sizeof(file->build_id), "a build id has its place");
+}
+
+/* What is listed as missing was asked for, and nothing that is listed as exported is missing. */
+static void check_symbols(struct elf_file *file)
+{
+    struct elf_references all = {0}, missing = {0};
+    struct elf_exports exports = {0};
+    struct elf_file *scope[] = {file, file};
+    struct elf_file *culprit = NULL;
+    if (elf_list_references(file, &all) == 0) {
+        if (elf_list_missing(file, scope, 2, &missing, &culprit) == 0) {
+            require(missing.count <= all.count, "missing symbols are references");
+        } else {
+            require(culprit == file && file->fault.text[0] != '\0', "a failure has a reason");
+        }
+    } else {
+        require(file->fault.text[0] != '\0', "a failure has a reason");
+    }
+    if (elf_list_exports(file, NULL, &exports) == 0) {
+        for (size_t i = 0; i < exports.count && i < 4; i++) {
+            struct elf_exports one = {0};
+            elf_list_exports(file, exports.items[i].name, &one);
+            for (size_t k = 0; k < one.count; k++) {
+                require(strcmp(one.items[k].name, exports.items[i].name) == 0,
+                        "a lookup by name gives that name");
+            }
+            elf_exports_free(&one);
+        }
+    }
+    elf_references_free(&all);
+    elf_references_free(&missing);
+    elf_exports_free(&exports);
+    elf_rest(file);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct elf_file *file;
+    put_file(data, size);
+    file = elf_open(path);
+    require(file != NULL, "memory for a small file");
+    if (file->fault.text[0] == '\0') {
+        check_file(file);
+        check_symbols(file);
+    }
+    elf_free(file);
+    return 0;
+}

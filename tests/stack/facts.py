@@ -1,0 +1,186 @@
+"""Facts made by hand, for tests of rules."""
+
+from __future__ import annotations
+
+from cudriver.stack.model import (
+    Device,
+    Distribution,
+    Driver,
+    Environment,
+    Evidence,
+    Facts,
+    Finding,
+    Framework,
+    Library,
+    LoadFault,
+    NvccChoice,
+    Requirement,
+    Toolkit,
+)
+from cudriver.stack.rules import registry
+
+PREFIX = "/envs/train"
+SITE = f"{PREFIX}/lib/python3.11/site-packages"
+PYTHON = f"{PREFIX}/bin/python"
+VERSION_PY = Evidence(f"{SITE}/torch/version.py", 5, "cuda: Optional[str] = '12.8'")
+
+
+def environment(kind: str = "venv", installer: str = "pip", **variables: str) -> Environment:
+    return Environment(PREFIX, kind, "3.11.7", PYTHON, [SITE], installer, variables=variables)
+
+
+def driver(release: str | None = "580.95.05", cuda: str | None = "13.0", **more: object) -> Driver:
+    path = f"/usr/lib/x86_64-linux-gnu/libcuda.so.{release}"
+    made = {
+        "release": release,
+        "kernel_release": release,
+        "paired_release": release,
+        "cuda": cuda,
+        "path": path,
+        "found_by": "cache",
+        "release_evidence": Evidence(path, None, f"libcuda.so.{release}"),
+        "kernel_evidence": Evidence("/proc/driver/nvidia/version", 1, f"Kernel Module  {release}"),
+        "probed": True,
+        **more,
+    }
+    return Driver(**made)  # type: ignore[arg-type]
+
+
+def torch(version: str = "2.8.0+cu128", cuda: str | None = "12.8", **more: object) -> Framework:
+    made = {
+        "path": f"{SITE}/torch",
+        "variant": "cuda" if cuda else "cpu",
+        "cuda_evidence": VERSION_PY,
+        "cudnn_built": "9.10.2",
+        "cudnn": "9.10.2",
+        "cudnn_evidence": Evidence(
+            f"{SITE}/torch-2.8.0.dist-info/METADATA", 47, "nvidia-cudnn-cu12==9.10.2.21"
+        ),
+        "archs": ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"],
+        "archs_evidence": Evidence(
+            f"{SITE}/torch/lib/libtorch_python.so", None, "sm_75 sm_80 sm_90 sm_100 sm_120"
+        ),
+        "distribution": "torch",
+        **more,
+    }
+    return Framework("torch", version, cuda, **made)  # type: ignore[arg-type]
+
+
+def wheel(
+    name: str, version: str, *requires: str, installer: str = "pip", location: str = SITE
+) -> Distribution:
+    """requires: "name==1.2", with "[extra]" before for one that counts with that extra only."""
+    path = f"{location}/{name.replace('-', '_')}-{version}.dist-info"
+    made = Distribution(name, version, "wheel", path, location, 3, installer=installer)
+    for line, text in enumerate(requires, 5):
+        extra, _, rest = text.rpartition("]")
+        at = min((rest.find(s) for s in "=<>!~" if s in rest), default=len(rest))
+        asked, _, extras = rest[:at].partition("{")
+        made.requires.append(
+            Requirement(
+                asked,
+                rest[at:],
+                Evidence(f"{path}/METADATA", line, text),
+                extras=extras.rstrip("}").split(",") if extras else [],
+                extra=extra.lstrip("["),
+            )
+        )
+    return made
+
+
+def library(soname: str, version: str, family: str, **more: object) -> Library:
+    folder = {
+        "cudnn": "cudnn",
+        "nccl": "nccl",
+        "cublas": "cublas",
+        "nvjitlink": "nvjitlink",
+        "nvrtc": "cuda_nvrtc",
+    }.get(family, family)
+    made = {
+        "path": f"{SITE}/nvidia/{folder}/lib/{soname}",
+        "version": version,
+        "family": family,
+        "found_by": "rpath",
+        "version_evidence": Evidence(f"{SITE}/nvidia/{folder}/lib/{soname}", None, version),
+        **more,
+    }
+    return Library(soname, **made)  # type: ignore[arg-type]
+
+
+def toolkit(
+    version: str, *chosen_by: str, path: str | None = None, origin: str = "system", **more: object
+) -> Toolkit:
+    short = ".".join(version.split(".")[:2])
+    path = path or f"/usr/local/cuda-{short}"
+    evidence = Evidence(f"{path}/version.json", 4, version)
+    made = {
+        "evidence": evidence,
+        "claims": [evidence],
+        "nvcc": f"{path}/bin/nvcc",
+        "nvcc_version": f"{short}.77",
+        "chosen_by": list(chosen_by),
+        "headers": f"{path}/include",
+        **more,
+    }
+    return Toolkit(origin, "directory", version, path, **made)  # type: ignore[arg-type]
+
+
+def nvcc(kit: Toolkit, chosen_by: str = "PATH") -> NvccChoice:
+    return NvccChoice(
+        kit.path,
+        chosen_by,
+        kit.nvcc,
+        True,
+        kit.nvcc_version,
+        Evidence(kit.nvcc or "", None, kit.nvcc_version or ""),
+    )
+
+
+def gpu(
+    index: int = 0, capability: str = "9.0", name: str = "NVIDIA H200", **more: object
+) -> Device:
+    return Device(index, name, f"GPU-{index}aaa-bbbb", compute_capability=capability, **more)  # type: ignore[arg-type]
+
+
+def fault(kind: str, name: str, library: str, message: str, **more: object) -> LoadFault:
+    return LoadFault(kind, library, message, name, framework=more.pop("framework", "torch"), **more)  # type: ignore[arg-type]
+
+
+def facts(**parts: object) -> Facts:
+    """A healthy environment with PyTorch cu128 on one H200, but for `parts`."""
+    made = {
+        "environment": environment(),
+        "driver": driver(devices=[gpu()]),
+        "frameworks": [torch()],
+        "distributions": [wheel("torch", "2.8.0")],
+        **parts,
+    }
+    return Facts(**made)  # type: ignore[arg-type]
+
+
+def fired(of: Facts, rule: str) -> list[Finding]:
+    """What one rule finds; each finding must point somewhere and, unless a note, mend something."""
+    found = list(registry()[rule](of))
+    for finding in found:
+        assert finding.rule == rule
+        assert finding.title
+        assert finding.evidence, finding
+        assert all(e.file for e in finding.evidence)
+        if finding.severity != "note":
+            assert finding.fix, finding
+        for command in finding.fix:
+            assert (
+                "LD_LIBRARY_PATH" not in command
+                or "unset" in command
+                or "export LD_LIBRARY_PATH=" in command
+            )
+    return found
+
+
+def one(of: Facts, rule: str, severity: str | None = None) -> Finding:
+    """The single finding of a rule."""
+    found = fired(of, rule)
+    assert len(found) == 1, found
+    if severity is not None:
+        assert found[0].severity == severity
+    return found[0]

@@ -1,0 +1,316 @@
+"""The driver: from files of a root, from NVML and libcuda made by the test, and assumed."""
+
+import os
+import time
+
+import pytest
+
+from cudriver.stack.collect import collect_machine, driver
+from cudriver.stack.collect.child import Child
+from cudriver.stack.model import Shadowed
+from cudriver.stack.rootfs import Root
+from elfkit import compile_c
+
+CLOSED = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
+    "GCC version: gcc\n"
+)
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  "
+    "Release Build  (dvs-builder@U22)\n"
+)
+
+
+def put(root, path, content=""):
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        file.write_text(content)
+    return file
+
+
+def library(root, folder, release, link=True):
+    put(root, f"{folder}/libcuda.so.{release}")
+    if link:
+        (root / folder.lstrip("/") / "libcuda.so.1").symlink_to(f"libcuda.so.{release}")
+    return f"{folder}/libcuda.so.1"
+
+
+def collect(root, path=None, rule="cache", shadowed=(), **variables):
+    tree = Root(str(root))
+    found = driver.Found(path, rule, [Shadowed(s, "cache") for s in shadowed])
+    return driver.collect(tree, variables, lambda _: found, [])
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("text", "release", "is_open"), [(CLOSED, "535.104.05", False), (OPEN, "580.95.05", True)]
+    )
+    def test_proc(self, tmp_path, text, release, is_open):
+        put(tmp_path, driver.PROC_VERSION, text)
+        found = collect(tmp_path)
+        assert (found.kernel_release, found.kernel_open) == (release, is_open)
+        assert found.kernel_evidence.file == driver.PROC_VERSION
+        assert found.kernel_evidence.line == 1
+
+    def test_sys(self, tmp_path):
+        put(tmp_path, driver.SYS_VERSION, "550.54.15\n")
+        assert collect(tmp_path).kernel_release == "550.54.15"
+
+    @pytest.mark.parametrize(
+        "text", ["", "\0\0\0", "Kernel Module", "NVRM version: nothing", "x" * 100000]
+    )
+    def test_broken_proc(self, tmp_path, text):
+        put(tmp_path, driver.PROC_VERSION, text)
+        put(tmp_path, driver.SYS_VERSION, text)
+        assert collect(tmp_path).kernel_release is None
+
+    def test_release_and_cuda_by_the_files_name(self, tmp_path):
+        path = library(tmp_path, "/usr/lib/x86_64-linux-gnu", "535.104.05")
+        found = collect(tmp_path, path)
+        assert found.path == "/usr/lib/x86_64-linux-gnu/libcuda.so.535.104.05"
+        assert (found.release, found.cuda, found.kind, found.found_by) == (
+            "535.104.05",
+            "12.2",
+            "native",
+            "cache",
+        )
+
+    def test_a_stub(self, tmp_path):
+        put(tmp_path, "/usr/local/cuda/lib64/stubs/libcuda.so.1")
+        found = collect(tmp_path, "/usr/local/cuda/lib64/stubs/libcuda.so.1", "LD_LIBRARY_PATH")
+        assert (found.kind, found.release) == ("stub", None)
+
+    def test_compat_and_the_drivers_own_beside_it(self, tmp_path):
+        own = library(tmp_path, "/usr/lib/x86_64-linux-gnu", "535.104.05")
+        compat = library(tmp_path, "/usr/local/cuda-13.0/compat", "580.95.05")
+        found = collect(tmp_path, compat, shadowed=[own])
+        assert (found.kind, found.release, found.cuda, found.paired_release) == (
+            "compat",
+            "580.95.05",
+            "13.0",
+            "535.104.05",
+        )
+        assert [(e.file, e.value) for e in found.compat] == [
+            ("/usr/local/cuda-13.0/compat/libcuda.so.580.95.05", "580.95.05")
+        ]
+
+    def test_wsl(self, tmp_path):
+        put(tmp_path, "/proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
+        put(tmp_path, driver.WSL_LIBRARY)
+        found = collect(tmp_path, driver.WSL_LIBRARY)
+        assert (found.wsl, found.kind, found.release) == (True, "wsl", None)
+
+    def test_tegra_says_1_1(self, tmp_path):
+        folder = "/usr/lib/aarch64-linux-gnu/tegra"
+        put(tmp_path, f"{folder}/libcuda.so.1.1")
+        (tmp_path / folder[1:] / "libcuda.so.1").symlink_to("libcuda.so.1.1")
+        found = collect(tmp_path, f"{folder}/libcuda.so.1")
+        assert (found.kind, found.release) == ("tegra", None)
+
+    @pytest.mark.parametrize(
+        ("mark", "kind"),
+        [
+            ("/.dockerenv", "docker"),
+            ("/run/.containerenv", "podman"),
+            ("/.singularity.d/x", "apptainer"),
+            ("/etc/x", None),
+        ],
+    )
+    def test_containers(self, tmp_path, mark, kind):
+        put(tmp_path, mark)
+        assert collect(tmp_path).container == kind
+
+    def test_pci_devices(self, tmp_path):
+        for name, vendor, kind in (
+            ("0000:01:00.0", "0x10de", "0x030000"),
+            ("0000:01:00.1", "0x10de", "0x040300"),
+            ("0000:02:00.0", "0x8086", "0x030000"),
+        ):
+            put(tmp_path, f"/sys/bus/pci/devices/{name}/vendor", vendor + "\n")
+            put(tmp_path, f"/sys/bus/pci/devices/{name}/class", kind + "\n")
+        assert collect(tmp_path).pci_devices == ["0000:01:00.0"]
+
+
+class TestAssumed:
+    def test_release(self):
+        found = driver.assumed("535.104.05", ["9.0", "sm_120", "86"])
+        assert (found.release, found.cuda, found.assumed) == ("535.104.05", "12.2", True)
+        assert [d.compute_capability for d in found.devices] == ["9.0", "12.0", "8.6"]
+
+    @pytest.mark.parametrize(
+        ("release", "gpus"),
+        [
+            ("new", None),
+            ("12", None),
+            ("535.x", None),
+            (None, ["H200"]),
+            (None, ["9"]),
+            (None, [""]),
+        ],
+    )
+    def test_nonsense_is_refused(self, release, gpus):
+        with pytest.raises(ValueError, match="looks like"):
+            driver.assumed(release, gpus)
+
+    def test_nothing_is_probed(self, tmp_path):
+        machine = collect_machine(str(tmp_path), assume_driver="535")
+        assert machine.probe is None
+        assert machine.driver().release == "535"
+
+
+NVML = """
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <signal.h>
+typedef void *dev;
+static void copy(char *to, const char *from, unsigned n) { strncpy(to, from, n); }
+int nvmlInit_v2(void) { %(init)s return %(code)d; }
+const char *nvmlErrorString(int code) { return "Driver/library version mismatch"; }
+int nvmlSystemGetDriverVersion(char *b, unsigned n) { copy(b, "580.95.05", n); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 13000; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, dev *d) { *d = (dev)(long)(i + 1); return 0; }
+int nvmlDeviceGetName(dev d, char *b, unsigned n) { %(name)s copy(b, "NVIDIA H200", n); return 0; }
+int nvmlDeviceGetUUID(dev d, char *b, unsigned n)
+{ copy(b, d == (dev)1 ? "GPU-aaaa" : "GPU-bbbb", n); return 0; }
+int nvmlDeviceGetCudaComputeCapability(dev d, int *a, int *b) { *a = 9; *b = 0; return 0; }
+int nvmlDeviceGetMemoryInfo(dev d, unsigned long long *m)
+{ m[0] = 150754820096ull; m[1] = m[2] = 0; return 0; }
+"""
+
+
+@pytest.fixture
+def nvml(tmp_path):
+    def make(code=0, init="", name=""):
+        source = NVML % {"code": code, "init": init, "name": name}
+        compile_c(tmp_path / "lib/libnvidia-ml.so.1", source, "-Wl,-soname,libnvidia-ml.so.1")
+        return {"LD_LIBRARY_PATH": str(tmp_path / "lib"), "PATH": os.environ["PATH"]}
+
+    return make
+
+
+def probed(environ, monkeypatch, limit=20.0):
+    """What NVML in LD_LIBRARY_PATH tells of a driver that has no files."""
+    monkeypatch.setattr(driver, "TIME_LIMIT", limit)
+    assert driver.worth_asking(Root("/"), environ)
+    found = driver.Driver()
+    driver.complete(found, driver.Probe(environ), environ)
+    return found
+
+
+class TestNvml:
+    def test_devices(self, nvml, monkeypatch):
+        found = probed(nvml(), monkeypatch)
+        assert (found.kernel_release, found.cuda, found.probe_error) == ("580.95.05", "13.0", None)
+        assert [
+            (d.index, d.name, d.uuid, d.compute_capability, d.memory) for d in found.devices
+        ] == [
+            (0, "NVIDIA H200", "GPU-aaaa", "9.0", 150754820096),
+            (1, "NVIDIA H200", "GPU-bbbb", "9.0", 150754820096),
+        ]
+
+    def test_an_error_is_an_answer(self, nvml, monkeypatch):
+        found = probed(nvml(code=18), monkeypatch)
+        assert found.nvml_error == "Driver/library version mismatch"
+        assert found.probe_error is None
+
+    def test_a_crash_is_a_result(self, nvml, monkeypatch):
+        found = probed(nvml(init="raise(SIGSEGV);"), monkeypatch)
+        assert found.probe_error == "crashed (SIGSEGV)"
+        assert found.devices == []
+
+    def test_what_came_before_a_crash_counts(self, nvml, monkeypatch):
+        found = probed(nvml(name="if (d == (dev)2) abort();"), monkeypatch)
+        assert found.probe_error == "crashed (SIGABRT)"
+        assert found.cuda == "13.0"
+        assert found.devices[0].uuid == "GPU-aaaa"
+
+    def test_a_hang_is_a_result(self, nvml, monkeypatch):
+        before = time.monotonic()
+        found = probed(
+            nvml(init="signal(SIGTERM, SIG_IGN); for (;;) pause();"), monkeypatch, limit=1.0
+        )
+        assert found.probe_error == "gave no answer within 1 s"
+        assert time.monotonic() - before < 30
+
+    def test_no_sign_of_a_driver_no_child(self, tmp_path):
+        assert not driver.worth_asking(Root(str(tmp_path)), {"LD_LIBRARY_PATH": "/usr/lib"})
+
+    def test_a_library_that_cannot_be_loaded(self, tmp_path, monkeypatch):
+        put(tmp_path, "lib/libnvidia-ml.so.1", "no library")
+        found = probed({"LD_LIBRARY_PATH": str(tmp_path / "lib")}, monkeypatch)
+        assert found.nvml_error
+        assert found.probe_error is None
+
+
+CUDA = """
+#include <signal.h>
+int cuInit(unsigned f) { %s }
+int cuDriverGetVersion(int *v) { *v = 13000; return 0; }
+int cuDeviceGetCount(int *n) { *n = 1; return 0; }
+int cuDeviceGet(int *d, int i) { *d = i; return 0; }
+int cuDeviceGetAttribute(int *v, int what, int d) { *v = what == 75 ? 9 : 0; return 0; }
+int cuDeviceGetName(char *b, int n, int d) { b[0] = 'G'; b[1] = 0; return 0; }
+"""
+
+
+class TestCuInit:
+    def ask(self, tmp_path, body):
+        path = compile_c(tmp_path / "libcuda.so.1", CUDA % body, "-Wl,-soname,libcuda.so.1")
+        found = driver.Driver(path=str(path), kind="compat")
+        driver.complete(found, driver.Probe({}), {})
+        return found
+
+    @pytest.mark.parametrize("code", [34, 100, 802, 803, 804, 999])
+    def test_codes(self, tmp_path, code):
+        found = self.ask(tmp_path, f"return {code};")
+        assert found.init_code == code
+        assert found.error == f"cuInit returns {code}"
+
+    def test_success_shows_devices(self, tmp_path):
+        found = self.ask(tmp_path, "return 0;")
+        assert (found.init_code, found.cuda) == (0, "13.0")
+        assert [d.compute_capability for d in found.devices] == ["9.0"]
+
+    def test_a_crash(self, tmp_path):
+        assert (
+            self.ask(tmp_path, "raise(SIGBUS); return 0;").probe_error == "cuInit crashed (SIGBUS)"
+        )
+
+    def test_a_hang(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(driver, "CUDA_TIME_LIMIT", 1.0)
+        assert self.ask(tmp_path, "for (;;);").probe_error == "cuInit gave no answer within 1 s"
+
+
+class TestChild:
+    def run(self, code, limit=20.0):
+        import sys
+
+        return Child([sys.executable, "-I", "-S", "-c", code], {}, limit).join()
+
+    def test_output_and_exit_code(self):
+        assert self.run("print('a')") == ("a\n", None)
+        assert self.run("import sys; print('a'); sys.exit(3)") == ("a\n", "ended with exit code 3")
+
+    def test_endless_output_ends(self):
+        output, error = self.run("while True: print('x' * 1000)", limit=5.0)
+        assert len(output) <= 2 << 20
+        assert error is not None
+
+    def test_output_closed_and_still_running(self):
+        output, error = self.run("import os, time; os.close(1); time.sleep(60)", limit=1.0)
+        assert (output, error) == ("", "did not end within 1 s")
+
+    def test_no_such_program(self):
+        with pytest.raises(OSError, match="No such file"):
+            Child(["/nonexistent/python"], {}, 1.0)
+
+    def test_no_descriptor_is_left(self):
+        before = os.listdir("/proc/self/fd")
+        for _ in range(5):
+            self.run("pass")
+        assert os.listdir("/proc/self/fd") == before

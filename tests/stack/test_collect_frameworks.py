@@ -1,0 +1,318 @@
+"""Frameworks by the files in which they say what they are, and versions by what libraries say."""
+
+import struct
+
+import pytest
+from synth import Prefix
+
+from cudriver.stack.collect import collect, file_version
+from cudriver.stack.collect.libraries import DebianOwners
+from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.rootfs import Root
+from elfkit import compile_c
+
+ARCHS = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
+
+
+@pytest.fixture
+def venv(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    return Prefix(root / "env", root=root).venv()
+
+
+def facts(prefix, **variables):
+    return collect(prefix.inside, root=str(prefix.root), environ=variables)
+
+
+def framework(prefix, name):
+    found = facts(prefix).framework(name)
+    assert found is not None
+    return found
+
+
+def write(prefix, path, text):
+    file = prefix.site / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return f"{prefix.inside}/{file.relative_to(prefix.path)}"
+
+
+class TestPyTorch:
+    def test_what_version_py_and_the_pins_say(self, venv):
+        venv.torch()
+        found = framework(venv, "torch")
+        assert (found.version, found.cuda, found.variant) == ("2.8.0+cu128", "12.8", "cuda")
+        assert (found.cudnn_built, found.nccl_built) == ("9.10.2", "2.27.3")
+        assert found.cuda_evidence.file.endswith("/torch/version.py")
+        assert found.cuda_evidence.line == 5
+
+    def test_the_arch_list_in_the_binary(self, venv):
+        venv.torch(libraries=True)
+        found = framework(venv, "torch")
+        assert found.archs == ARCHS.split()
+        assert found.archs_evidence.file.endswith("/torch/lib/libtorch_python.so")
+
+    def test_cpu_and_rocm(self, venv):
+        venv.torch("2.8.0+cpu", None, pins={})
+        assert framework(venv, "torch").variant == "cpu"
+        text = "__version__ = '2.8.0+rocm6.3'\ncuda = None\nhip = '6.3.42131'\n"
+        write(venv, "torch/version.py", text)
+        assert framework(venv, "torch").variant == "rocm"
+
+    @pytest.mark.parametrize(
+        "content", ["", "\0\1\2", "import os; os.abort()", "cuda = (((", "x" * 400000]
+    )
+    def test_a_broken_version_py(self, venv, content):
+        venv.torch()
+        path = write(venv, "torch/version.py", content)
+        found = facts(venv)
+        torch = found.framework("torch")
+        assert torch.version == "2.8.0+cu128"  # of METADATA
+        assert torch.cuda is None
+        if content:
+            assert path in [p.file for p in found.problems]
+
+    def test_a_folder_called_torch_is_not_pytorch(self, venv):
+        write(venv, "torch/readme.txt", "no")
+        assert facts(venv).framework("torch") is None
+
+    @pytest.mark.parametrize(
+        ("version", "cuda", "variant"),
+        [("0.23.0+cu128", "12.8", "cuda"), ("0.20.1+cu118", "11.8", "cuda"),
+         ("0.23.0+cpu", None, "cpu"), ("0.23.0", None, "unknown"),
+         ("0.25.0+cu130", "13.0", "cuda")],
+    )  # fmt: skip
+    def test_companions_by_their_tag(self, venv, version, cuda, variant):
+        venv.torch()
+        write(venv, "torchvision/version.py", f"__version__ = '{version}'\n")
+        venv.dist("torchvision", version.split("+")[0])
+        found = framework(venv, "torchvision")
+        assert (found.cuda, found.variant) == (cuda, variant)
+
+
+class TestOthers:
+    def test_tensorflow(self, venv):
+        venv.dist("tensorflow", "2.18.0")
+        text = (
+            "build_info = collections.OrderedDict(["
+            "('cuda_compute_capabilities', ['sm_60', 'compute_90']),"
+            " ('cuda_version', '12.5.1'), ('cudnn_version', '9'), ('is_cuda_build', True)])\n"
+        )
+        path = write(venv, "tensorflow/python/platform/build_info.py", text)
+        found = framework(venv, "tensorflow")
+        assert (found.cuda, found.cudnn_built, found.variant) == ("12.5.1", "9", "cuda")
+        assert found.archs == ["sm_60", "compute_90"]
+        assert found.cuda_evidence.file == path
+
+    def test_tensorflow_for_the_cpu(self, venv):
+        venv.dist("tensorflow-cpu", "2.18.0")
+        text = "build_info = collections.OrderedDict([('is_cuda_build', False)])\n"
+        write(venv, "tensorflow/python/platform/build_info.py", text)
+        assert framework(venv, "tensorflow").variant == "cpu"
+
+    def test_jax(self, venv):
+        venv.dist("jaxlib", "0.7.0")
+        (venv.site / "jaxlib").mkdir()
+        assert framework(venv, "jax").variant == "cpu"
+        venv.dist("jax-cuda12-plugin", "0.7.0")
+        found = framework(venv, "jax")
+        assert (found.cuda, found.variant, found.distribution) == (
+            "12",
+            "cuda",
+            "jax-cuda12-plugin",
+        )
+
+    @pytest.mark.parametrize(
+        ("dist", "cuda"),
+        [("cupy-cuda12x", "12"), ("cupy-cuda13x", "13"), ("cupy-cuda112", "11.2"), ("cupy", None)],
+    )
+    def test_cupy(self, venv, dist, cuda):
+        venv.dist(dist, "13.6.0")
+        (venv.site / "cupy").mkdir()
+        compile_c(venv.site / "cupy/core.so", "int x;")
+        found = facts(venv).framework("cupy")
+        assert found is None or found.cuda == cuda
+        assert (found is None) == (cuda is None)
+
+    def test_onnxruntime(self, venv):
+        venv.dist("onnxruntime-gpu", "1.22.0")
+        text = "package_name = 'onnxruntime-gpu'\n__version__ = '1.22.0'\ncuda_version = \"12.4\"\n"
+        write(venv, "onnxruntime/capi/build_and_package_info.py", text)
+        found = framework(venv, "onnxruntime")
+        assert (found.cuda, found.variant) == ("12.4", "cuda")
+        assert found.cuda_evidence.line == 3
+
+    def test_tensorrt(self, venv):
+        venv.dist("tensorrt", "10.13.3.9", ["tensorrt_cu13==10.13.3.9"])
+        venv.dist("tensorrt-cu13", "10.13.3.9")
+        assert framework(venv, "tensorrt").cuda == "13"
+
+    def test_numba_and_triton(self, venv):
+        for name, folder in (("numba-cuda", "numba_cuda"), ("triton", "triton")):
+            venv.dist(name, "3.0.0")
+            (venv.site / folder).mkdir()
+        assert framework(venv, "numba").version == framework(venv, "triton").version == "3.0.0"
+
+    def test_a_package_that_uses_no_cuda_is_none(self, venv):
+        target = compile_c(venv.site / "fast/_fast.so", "int fast;")
+        venv.dist("fast", "1.0", files={"fast/_fast.so": target})
+        assert facts(venv).frameworks == []
+
+    def test_a_package_that_uses_cuda_by_its_library_alone(self, venv):
+        runtime = compile_c(
+            venv.root / "usr/lib64/libcudart.so.12", "int cudart;", "-Wl,-soname,libcudart.so.12"
+        )
+        source = "extern int cudart; int *use(void) { return &cudart; }"
+        target = compile_c(venv.site / "fast/_fast.so", source, str(runtime))
+        venv.dist("fast", "1.0", files={"fast/_fast.so": target})
+        found = facts(venv)
+        assert [f.name for f in found.frameworks] == ["fast"]
+        assert [x.path for x in found.libraries] == ["/usr/lib64/libcudart.so.12"]
+        assert found.libraries[0].origin == "system"
+
+    def test_a_library_that_is_no_library(self, venv):
+        venv.torch(libraries=True)
+        (venv.site / "torch/lib/libtorch_cuda.so").write_bytes(b"\x7fELF" + bytes(200))
+        found = facts(venv)
+        assert found.framework("torch").archs
+
+
+class TestVersions:
+    """A library's own version: its name, its code, its package, in the order of trust."""
+
+    def library(self, tmp_path, soname, source, name=None):
+        path = tmp_path / (name or soname)
+        return str(compile_c(path, source, f"-Wl,-soname,{soname}"))
+
+    def version(self, path, soname, owner=None):
+        return file_version.own_version(Root("/"), path, soname, owner)
+
+    def test_by_name(self, tmp_path):
+        target = self.library(tmp_path, "libcudnn.so.9", "int x;", "libcudnn.so.9.14.0")
+        (tmp_path / "libcudnn.so.9").symlink_to("libcudnn.so.9.14.0")
+        version, evidence = self.version(str(tmp_path / "libcudnn.so.9"), "libcudnn.so.9")
+        assert version == "9.14.0"
+        assert evidence.value == "libcudnn.so.9.14.0"
+        assert target
+
+    @pytest.mark.parametrize(
+        ("soname", "source", "version"),
+        [
+            ("libnccl.so.2", "int ncclGetVersion(int *v) { return v ? (*v = 22703, 0) : 4; }",
+             "2.27.3"),
+            ("libnvrtc.so.12",
+             "int nvrtcVersion(int *a, int *b) { if (!a) return 3; *a = 12; *b = 8; return 0; }",
+             "12.8"),
+            ("libcurand.so.10", "int curandGetVersion(int *v) { *v = 10310; return 0; }",
+             "10.3.10"),
+            ("libcufft.so.11", "int cufftGetVersion(int *v) { *v = 11303; return 0; }", "11.3.3"),
+            ("libcudnn_graph.so.9", "const unsigned cudnn_graph_version = 0x090a02;", "9.10.2"),
+            ("libcudnn_ops.so.9", "const unsigned cudnn_ops_infer_version = 0x091700;", "9.23.0"),
+            ("libcudnn_ops_infer.so.8", "const int cudnn_ops_infer_version = 8907;", "8.9.7"),
+            ("libcublasLt.so.12", "unsigned long cublasLtGetVersion(void) { return 120804; }",
+             "12.8.4"),
+        ],
+    )  # fmt: skip
+    def test_by_its_code(self, tmp_path, soname, source, version):
+        path = self.library(tmp_path, soname, source)
+        found, evidence = self.version(path, soname)
+        assert found == version
+        assert evidence.file == path
+
+    def test_the_code_wins_over_a_package_that_contradicts(self, tmp_path):
+        """Another wheel wrote over the file: its owner says one thing, the file another."""
+        from facts import wheel
+
+        source = "int ncclGetVersion(int *v) { *v = 22809; return 0; }"
+        path = self.library(tmp_path, "libnccl.so.2", source)
+        owner = wheel("nvidia-nccl-cu12", "2.27.3")
+        assert self.version(path, "libnccl.so.2", owner)[0] == "2.28.9"
+
+    def test_the_package_adds_what_the_code_leaves_out(self, tmp_path):
+        from facts import wheel
+
+        source = "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 8; return 0; }"
+        path = self.library(tmp_path, "libnvrtc.so.12", source)
+        owner = wheel("nvidia-cuda-nvrtc-cu12", "12.8.93")
+        assert self.version(path, "libnvrtc.so.12", owner)[0] == "12.8.93"
+        version, evidence = self.version(
+            path, "libcublas.so.12", wheel("nvidia-cublas-cu12", "12.8.4.1")
+        )
+        assert version == "12.8.4.1"
+        assert evidence.file.endswith("METADATA")
+
+    def test_nobody_says_it(self, tmp_path):
+        path = self.library(tmp_path, "libcublas.so.12", "int x;")
+        assert self.version(path, "libcublas.so.12")[0] is None
+
+    @pytest.mark.parametrize(
+        ("number", "code", "version"),
+        [
+            (8907, "cudnn", "8.9.7"), (91002, "cudnn", "9.10.2"), (0x090A02, "cudnn", "9.10.2"),
+            (2804, "nccl", "2.8.4"), (20906, "nccl", "2.9.6"), (23007, "nccl", "2.30.7"),
+            (120804, "ten_thousand", "12.8.4"), (12603, "thousand", "12.6.3"),
+            (800, "thousand", "0.8.0"),
+            (5, "nccl", None), (1 << 31, "thousand", None), (12080, "other", None),
+        ],
+    )  # fmt: skip
+    def test_decode(self, number, code, version):
+        assert file_version.decode(number, code) == version
+
+    def test_aarch64(self):
+        """movz w1, #22703; str; movz w2, #0x0a02; movk w2, #9, lsl 16."""
+        words = [
+            0x52800000 | 22703 << 5 | 1,
+            0xB9000001,
+            0x52800000 | 0x0A02 << 5 | 2,
+            0x72A00000 | 9 << 5 | 2,
+        ]
+        code = struct.pack("<4I", *words)
+        assert file_version.constants(code, 183) == [22703, 0x090A02]
+        assert file_version.constants(code, 8) == []
+
+    @pytest.mark.parametrize("cut", [0, 4, 20, 63, 64, 100, 500, 3000])
+    def test_a_truncated_file_has_no_version(self, tmp_path, cut):
+        source = "int ncclGetVersion(int *v) { *v = 22809; return 0; }"
+        path = self.library(tmp_path, "libnccl.so.2", source)
+        with open(path, "rb+") as file:
+            file.truncate(cut)
+        assert self.version(path, "libnccl.so.2")[0] is None
+
+    def test_sections_and_symbols_are_those_of_readelf(self, tmp_path):
+        import subprocess
+
+        path = self.library(
+            tmp_path, "libx.so.1", 'const char words[] = "some words"; int f(void) { return 7; }'
+        )
+        with ElfBits(Root("/").open(path)) as file:
+            assert file.symbol("words", 64) == b"some words\0"
+            assert file.symbol("absent", 64) is None
+            assert len(file.symbol("f", 3)) == 3
+            rodata = file.section(".rodata", 1 << 20)
+            assert file.section(".absent", 10) is None
+        shown = subprocess.run(
+            ["readelf", "-SW", path], capture_output=True, text=True, check=True
+        ).stdout
+        line = next(row for row in shown.splitlines() if " .rodata " in row)
+        assert len(rodata) == int(line.split("PROGBITS")[1].split()[2], 16)
+
+
+def test_debian_owners(tmp_path):
+    info = tmp_path / "var/lib/dpkg/info"
+    info.mkdir(parents=True)
+    (info / "libcudnn9-cuda-12:amd64.list").write_text(
+        "/.\n/usr/lib/x86_64-linux-gnu/libcudnn.so.9\n"
+    )
+    (info / "bash.list").write_text("/usr/lib/x86_64-linux-gnu/libcudnn.so.8\n")
+    (tmp_path / "var/lib/dpkg/status").write_text(
+        "Package: bash\nStatus: install ok installed\nVersion: 5\n\n"
+        "Package: libcudnn9-cuda-12\nStatus: install ok installed\nArchitecture: amd64\n"
+        "Version: 9.14.0.64-1\n\nPackage: cuda-old\nStatus: deinstall ok config-files\nVersion: 1\n"
+    )
+    owners = DebianOwners(Root(str(tmp_path)))
+    assert (
+        owners.owner("/usr/lib/x86_64-linux-gnu/libcudnn.so.9") == "libcudnn9-cuda-12 9.14.0.64-1"
+    )
+    assert owners.owner("/usr/lib/x86_64-linux-gnu/libcudnn.so.8") is None
+    assert owners.versions() == {"libcudnn9-cuda-12": "9.14.0.64-1"}

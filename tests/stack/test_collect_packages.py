@@ -1,0 +1,372 @@
+"""Environments, distributions and their files, read from outside."""
+
+import json
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synth import CU12, Prefix
+
+from cudriver.stack.collect import distributions, environment, records
+from cudriver.stack.collect.distributions import active
+from cudriver.stack.rootfs import Root
+
+
+def describe(prefix, **variables):
+    problems = []
+    root = Root(str(prefix.root) if prefix.root else "/")
+    return environment.describe(root, prefix.inside, variables, problems), root, problems
+
+
+def installed(prefix, **variables):
+    env, root, problems = describe(prefix, **variables)
+    found = distributions.collect(root, env, problems)
+    return {d.name: d for d in found}, problems
+
+
+@pytest.fixture
+def venv(tmp_path):
+    return Prefix(tmp_path / "env").venv()
+
+
+class TestKinds:
+    def test_venv(self, venv):
+        env, _, problems = describe(venv)
+        assert (env.kind, env.python, env.installer) == ("venv", "3.11.7", "pip")
+        assert env.executable == f"{venv.path}/bin/python"
+        assert env.site_packages == [str(venv.site)]
+        assert problems == []
+
+    def test_uv(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").venv(uv="0.9.1", version_info="3.11.7")
+        env, _, _ = describe(prefix)
+        assert (env.kind, env.installer) == ("uv", "uv")
+
+    def test_pipx(self, venv):
+        (venv.path / "pipx_metadata.json").write_text("{}")
+        env, _, _ = describe(venv)
+        assert (env.kind, env.installer) == ("pipx", "pipx")
+
+    @pytest.mark.parametrize(
+        ("command", "installer"),
+        [("conda", "conda"), ("mamba", "mamba"), ("micromamba", "micromamba")],
+    )
+    def test_conda(self, tmp_path, command, installer):
+        prefix = Prefix(tmp_path / "env").conda()
+        (prefix.path / "conda-meta" / "history").write_text(
+            f"# cmd: /opt/bin/{command} create -n env\n"
+        )
+        env, _, _ = describe(prefix)
+        assert (env.kind, env.python, env.installer) == ("conda", "3.11.7", installer)
+
+    def test_system_python_of_another_root(self, tmp_path):
+        (tmp_path / "usr/bin").mkdir(parents=True)
+        (tmp_path / "usr/bin/python3.12").write_bytes(b"\x7fELF\2\1" + bytes(12) + b"\xb7\0")
+        (tmp_path / "usr/bin/python3").symlink_to("/usr/bin/python3.12")
+        for folder in ("usr/lib/python3/dist-packages", "usr/local/lib/python3.12/dist-packages"):
+            (tmp_path / folder).mkdir(parents=True)
+        env = environment.describe(Root(str(tmp_path)), "/usr", {}, [])
+        assert (env.kind, env.python, env.platform) == ("system", "3.12", "aarch64")
+        assert env.site_packages == [
+            "/usr/local/lib/python3.12/dist-packages",
+            "/usr/lib/python3/dist-packages",
+        ]
+
+
+class TestPath:
+    def test_pth_files_add_folders_and_run_nothing(self, venv, tmp_path):
+        extra = tmp_path / "extra"
+        extra.mkdir()
+        (venv.site / "a.pth").write_text(
+            f"# words\nimport os; os._exit(9)\n{extra}\n{tmp_path}/absent\n"
+        )
+        env, _, _ = describe(venv)
+        assert env.site_packages == [str(venv.site), str(extra)]
+
+    def test_pythonpath_comes_first(self, venv, tmp_path):
+        early = tmp_path / "early"
+        early.mkdir()
+        env, _, _ = describe(venv, PYTHONPATH=f"{early}:/absent")
+        assert env.site_packages[0] == str(early)
+
+    def test_the_users_site_counts_outside_a_venv_only(self, venv, tmp_path):
+        user = tmp_path / "home/.local/lib/python3.11/site-packages"
+        user.mkdir(parents=True)
+        conda = Prefix(tmp_path / "conda").conda()
+        home = str(tmp_path / "home")
+        assert str(user) in describe(conda, HOME=home)[0].site_packages
+        assert str(user) not in describe(conda, HOME=home, PYTHONNOUSERSITE="1")[0].site_packages
+        assert str(user) not in describe(venv, HOME=home)[0].site_packages
+
+    def test_lib64_is_a_second_folder_unless_it_is_a_link(self, venv):
+        (venv.path / "lib64").symlink_to("lib")
+        assert len(describe(venv)[0].site_packages) == 1
+        (venv.path / "lib64").unlink()
+        (venv.path / "lib64/python3.11/site-packages").mkdir(parents=True)
+        assert len(describe(venv)[0].site_packages) == 2
+
+    def test_system_site_packages(self, tmp_path):
+        base = Prefix(tmp_path / "base")
+        prefix = Prefix(tmp_path / "env").venv(
+            home=f"{base.path}/bin", include_system_site_packages="true"
+        )
+        assert describe(prefix)[0].site_packages == [str(prefix.site), str(base.site)]
+
+
+class TestRequirements:
+    def test_pins_with_the_lines_they_stand_on(self, venv):
+        info = venv.torch()
+        venv.wheels()
+        found, problems = installed(venv)
+        assert problems == []
+        pins = {r.name: r for r in found["torch"].requires}
+        cudnn = pins["nvidia-cudnn-cu12"]
+        assert cudnn.specifier == "==9.10.2.21"
+        assert cudnn.evidence.file == str(info / "METADATA")
+        line = (info / "METADATA").read_text().splitlines()[cudnn.evidence.line - 1]
+        assert "nvidia-cudnn-cu12==9.10.2.21" in line
+        assert found["nvidia-cublas-cu12"].version == CU12["nvidia-cublas-cu12"]
+
+    def test_markers_are_this_environments_not_ours(self, venv):
+        venv.dist(
+            "torch",
+            "2.8.0",
+            [
+                'nvidia-nccl-cu12==1; platform_machine == "aarch64"',
+                'triton==3; python_version == "3.11"',
+                'cuda-x==1; python_version >= "3.12"',
+            ],
+        )
+        found, _ = installed(venv)
+        assert [r.name for r in found["torch"].requires] == ["triton"]
+
+    def test_the_cuda_toolkit_indirection(self, venv):
+        venv.dist(
+            "torch", "2.11.0", ['cuda-toolkit[cublas,cudart]==13.0.2; platform_system == "Linux"']
+        )
+        venv.dist(
+            "cuda-toolkit",
+            "13.0.2",
+            [
+                "nvidia-cublas==13.1.0.3.*; (sys_platform == 'linux' or sys_platform == "
+                "'win32') and extra == 'cublas'",
+                "nvidia-cuda-runtime==13.0.96.*; (sys_platform == 'linux') and extra == 'cudart'",
+                "nvidia-cufft==12.0.0.61.*; (sys_platform == 'linux') and extra == 'cufft'",
+                "nvidia-never==1; (sys_platform == 'win32') and extra == 'cublas'",
+            ],
+        )
+        found, problems = installed(venv)
+        assert problems == []
+        asked = found["torch"].requires[0]
+        assert asked.extras == ["cublas", "cudart"]
+        names = [r.name for r in active(found["cuda-toolkit"], asked.extras)]
+        assert names == ["nvidia-cublas", "nvidia-cuda-runtime"]
+
+    def test_old_brackets(self, venv):
+        venv.dist("torch", "2.1.0", ["nvidia-cudnn-cu12 (==8.9.2.26) ; platform_system == 'Linux'"])
+        found, _ = installed(venv)
+        assert found["torch"].requires[0].specifier == "==8.9.2.26"
+
+    def test_the_first_on_the_path_is_the_one(self, venv, tmp_path):
+        early = tmp_path / "early"
+        venv.dist("torch", "2.8.0", ["nvidia-nccl-cu12==1"])
+        venv.dist("torch", "2.7.0", ["nvidia-nccl-cu12==1"], site=early)
+        found, _ = installed(venv, PYTHONPATH=str(early))
+        assert found["torch"].version == "2.7.0"
+
+
+class TestConda:
+    def test_packages_with_channel_build_and_dependencies(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").conda()
+        file = prefix.conda_package(
+            "libcublas",
+            "12.8.4.1",
+            "h9ab20c4_1",
+            depends=["cuda-version >=12.8,<12.9.0a0", "libgcc >=13"],
+        )
+        prefix.conda_package("cuda-version", "12.8", "h5d125a7_3")
+        found, problems = installed(prefix)
+        assert problems == []
+        cublas = found["libcublas"]
+        assert (cublas.version, cublas.build, cublas.channel) == (
+            "12.8.4.1",
+            "h9ab20c4_1",
+            "conda-forge",
+        )
+        assert [(r.name, r.specifier) for r in cublas.requires] == [
+            ("cuda-version", ">=12.8,<12.9.0a0")
+        ]
+        line = cublas.requires[0].evidence.line
+        assert "cuda-version" in file.read_text().splitlines()[line - 1]
+
+    def test_a_wheels_folder_of_a_conda_package_gets_its_build(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").conda()
+        prefix.dist("torch", "2.7.1", ["nvidia-none==1"], installer="conda")
+        prefix.conda_package("pytorch", "2.7.1", "cpu_mkl_py311")
+        found, _ = installed(prefix)
+        assert found["torch"].build == "cpu_mkl_py311"
+        assert found["torch"].installer == "conda"
+
+    def test_owner_by_the_file_list(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").conda()
+        prefix.conda_package(
+            "libcublas", "12.8.4.1", files=["lib/libcublas.so.12", "lib/libcublas.so.12.8.4.1"]
+        )
+        found, _ = installed(prefix)
+        owners = records.Owners(Root("/"))
+        owners.add_conda(found["libcublas"])
+        assert owners.owner(f"{prefix.path}/lib/libcublas.so.12").name == "libcublas"
+        assert owners.owner(f"{prefix.path}/lib/libcublas.so.1") is None
+
+
+class TestRecords:
+    def owners(self, prefix):
+        found, problems = installed(prefix)
+        root = Root("/")
+        owners = records.Owners(root)
+        for dist in found.values():
+            owners.add(dist, records.libraries(root, dist, problems))
+        return owners, problems
+
+    def test_healthy(self, venv):
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"})
+        owners, problems = self.owners(venv)
+        assert owners.faults() == []
+        assert problems == []
+        assert owners.owner(f"{venv.site}/nvidia/nccl/lib/libnccl.so.2").name == "nvidia-nccl-cu12"
+
+    def test_missing(self, venv):
+        info = venv.dist(
+            "nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"}
+        )
+        (venv.site / "nvidia/nccl/lib/libnccl.so.2").unlink()
+        owners, _ = self.owners(venv)
+        (fault,) = owners.faults()
+        assert (fault.what, fault.file) == ("missing", f"{venv.site}/nvidia/nccl/lib/libnccl.so.2")
+        assert (fault.evidence.file, fault.evidence.line) == (f"{info}/RECORD", 1)
+
+    def test_another_size(self, venv):
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"})
+        (venv.site / "nvidia/nccl/lib/libnccl.so.2").write_bytes(b"patched")
+        owners, _ = self.owners(venv)
+        (fault,) = owners.faults()
+        assert fault.what == "size"
+        assert "7 bytes" in fault.evidence.value
+
+    @pytest.mark.parametrize("content", [b"other", b"a longer one"])
+    def test_two_owners(self, venv, content):
+        path = "nvidia/nccl/lib/libnccl.so.2"
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
+        venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: content})
+        owners, _ = self.owners(venv)
+        (fault,) = owners.faults()
+        assert (fault.distribution, fault.what) == ("nvidia-nccl-cu12", "owners")
+        assert "nvidia-nccl-cu13 2.28.9" in fault.owners
+
+    def test_two_owners_of_the_same_bytes(self, venv):
+        path = "nvidia/nccl/lib/libnccl.so.2"
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
+        venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: b"first"})
+        assert self.owners(venv)[0].faults() == []
+
+    def test_condas_own_wheels_are_not_measured(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").conda()
+        prefix.dist(
+            "torch", "2.7.1", files={"torch/lib/libtorch_python.so": b"x"}, installer="conda"
+        )
+        (prefix.site / "torch/lib/libtorch_python.so").write_bytes(b"relocated")
+        assert self.owners(prefix)[0].faults() == []
+
+
+class TestDamage:
+    """What is broken is named, and the rest is still read."""
+
+    @pytest.mark.parametrize(
+        ("content", "says"),
+        [
+            (b"", ""),
+            (b"\0\1\2\3" * 100, "not text"),
+            (b"Metadata-Version: 2.1\n", "no Name"),
+            (b"Name: torch\nRequires-Dist: ((((\n\n", "requirement that cannot be read"),
+            (b"Name: torch\nRequires-Dist: nvidia-x==1; ((\n\n", "marker that cannot be read"),
+            (b"Name: torch\n" + b"Requires-Dist: nvidia-x==1\n" * 60000, "go on past"),
+        ],
+    )
+    def test_metadata(self, venv, content, says):
+        info = venv.torch()
+        (info / "METADATA").write_bytes(content)
+        venv.dist("nvidia-nccl-cu12", "2.27.3")
+        found, problems = installed(venv)
+        assert found["nvidia-nccl-cu12"].version == "2.27.3"
+        if says:
+            assert any(p.file == f"{info}/METADATA" and says in p.text for p in problems), problems
+        if "cannot be read" in says:
+            assert problems[0].line == 2
+
+    def test_metadata_that_is_no_file(self, venv):
+        info = venv.torch()
+        (info / "METADATA").unlink()
+        os.mkfifo(info / "METADATA")
+        found, problems = installed(venv)
+        assert found["torch"].version == "2.8.0+cu128"
+        assert problems[0].file == f"{info}/METADATA"
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"\0" * 5000,
+            b"a,b\n" * 10,
+            b".so,,\n",
+            b'"\n.so',
+            b"x.so,sha256=,99999999999999999999\n",
+        ],
+    )
+    def test_record(self, venv, content):
+        info = venv.dist("nvidia-nccl-cu12", "2.27.3")
+        (info / "RECORD").write_bytes(content)
+        problems = []
+        dist = installed(venv)[0]["nvidia-nccl-cu12"]
+        records.libraries(Root("/"), dist, problems)
+        assert all(p.file == f"{info}/RECORD" for p in problems)
+        assert bool(problems) is (b"\0" in content)
+
+    @given(st.binary(max_size=300))
+    @settings(
+        suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
+    )
+    def test_no_record_or_metadata_is_an_exception(self, tmp_path_factory, content):
+        prefix = Prefix(tmp_path_factory.mktemp("e") / "env").venv()
+        info = prefix.dist("nvidia-nccl-cu12", "2.27.3")
+        (info / "RECORD").write_bytes(b"a.so" + content)
+        (info / "METADATA").write_bytes(b"Requires-Dist: nvidia-" + content)
+        found, problems = installed(prefix)
+        records.libraries(Root("/"), found["nvidia-nccl-cu12"], problems)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "",
+            "{",
+            "[]",
+            '{"depends": 7}',
+            "[" * 200000,
+            '{"depends": [1, null, ["x"]], "channel": {}}',
+        ],
+    )
+    def test_conda_meta(self, tmp_path, content):
+        prefix = Prefix(tmp_path / "env").conda()
+        file = prefix.conda_package("libcublas", "12.8.4.1")
+        file.write_text(content)
+        found, problems = installed(prefix)
+        assert found["libcublas"].version == "12.8.4.1"
+        broken = not isinstance(_load(content), dict)
+        assert [p.file for p in problems] == ([str(file)] if broken else [])
+
+
+def _load(text):
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

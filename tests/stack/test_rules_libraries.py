@@ -1,0 +1,326 @@
+"""CU301 to CU307."""
+
+import pytest
+from facts import PYTHON, SITE, environment, facts, fault, fired, library, one, torch, wheel
+
+from cudriver.stack.model import Framework, Resolution, Shadowed
+
+OUTSIDE = "/usr/local/cuda-12.1/lib64"
+PINS = wheel(
+    "torch",
+    "2.8.0",
+    "nvidia-cudnn-cu12==9.10.2.21",
+    "nvidia-nvjitlink-cu12==12.8.93",
+    "nvidia-cublas-cu12==12.8.4.1",
+    "nvidia-cuda-nvrtc-cu12==12.8.93",
+    "nvidia-nccl-cu12==2.27.3",
+)
+WHEELS = [
+    PINS,
+    wheel("nvidia-cudnn-cu12", "9.1.0.70"),
+    wheel("nvidia-nvjitlink-cu12", "12.1.105"),
+    wheel("nvidia-cublas-cu12", "12.8.4.1"),
+    wheel("nvidia-cuda-nvrtc-cu12", "12.8.93"),
+    wheel("nvidia-nccl-cu12", "2.18.1"),
+]
+
+
+def pip(requirement):
+    return f"{PYTHON} -m pip install --force-reinstall --no-deps {requirement}"
+
+
+def used(*libraries, **more):
+    """Facts in which PyTorch's process loads these."""
+    return facts(
+        distributions=WHEELS,
+        libraries=list(libraries),
+        frameworks=[torch(loads=[x.path for x in libraries], **more.pop("torch", {}))],
+        **more,
+    )
+
+
+def outside(soname, version, family, own="9.10.2"):
+    return library(
+        soname,
+        version,
+        family,
+        path=f"{OUTSIDE}/{soname}",
+        origin="system",
+        found_by="LD_LIBRARY_PATH",
+        own_copy=Shadowed(f"{SITE}/nvidia/x/lib/{soname}", "environment", own),
+    )
+
+
+class TestCudnn:
+    def test_older_than_built_with(self):
+        old = library("libcudnn_graph.so.9", "9.1.0", "cudnn")
+        found = one(used(old, torch={"cudnn": "9.1.0"}), "CU301", "error")
+        assert found.predicts == (
+            "cuDNN version incompatibility: PyTorch was compiled  against (9, 10, 2) "
+            "but found runtime version (9, 1, 0)."
+        )
+        assert found.evidence[0].file == old.path
+        assert found.evidence[1].line == 47
+        assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
+
+    def test_from_outside_the_variable_goes(self):
+        leak = outside("libcudnn_graph.so.9", "9.1.0", "cudnn")
+        found = one(
+            used(leak, torch={"cudnn": "9.1.0"}, environment=environment(LD_LIBRARY_PATH=OUTSIDE)),
+            "CU301",
+        )
+        assert found.fix == ["unset LD_LIBRARY_PATH"]
+
+    @pytest.mark.parametrize("version", ["9.10.2", "9.10.5", "9.10.0", "9.20.0", None])
+    def test_patch_levels_and_newer_minors_are_fine(self, version):
+        assert fired(used(torch={"cudnn": version}), "CU301") == []
+
+    @pytest.mark.parametrize("version", ["8.9.7", "10.0.0"])
+    def test_another_major(self, version):
+        assert fired(
+            used(library("libcudnn.so.9", version, "cudnn"), torch={"cudnn": version}), "CU301"
+        )
+
+
+class TestOutside:
+    def test_with_a_copy_of_its_own(self):
+        leak = outside("libnvJitLink.so.12", "12.1.105", "nvjitlink", own="12.8.93")
+        found = one(
+            used(leak, environment=environment(LD_LIBRARY_PATH=f"/opt/x:{OUTSIDE}")),
+            "CU302",
+            "warning",
+        )
+        assert found.fix == ["export LD_LIBRARY_PATH=/opt/x"]
+        assert [e.file for e in found.evidence] == [leak.path, leak.own_copy.path]
+        assert "12.1.105 instead of its own 12.8.93" in found.title
+
+    def test_the_same_version_is_a_note(self):
+        leak = outside("libnvJitLink.so.12", "12.8.93", "nvjitlink", own="12.8.93")
+        one(used(leak, environment=environment(LD_LIBRARY_PATH=OUTSIDE)), "CU302", "note")
+
+    def test_preload(self):
+        leak = outside("libnccl.so.2", "2.18.1", "nccl")
+        found = one(used(leak, environment=environment(LD_PRELOAD=leak.path)), "CU302")
+        assert found.fix == ["unset LD_PRELOAD"]
+
+    def test_a_system_library_without_a_copy_inside_is_the_only_one_there_is(self):
+        alone = library(
+            "libcudnn.so.9", "9.14.0", "cudnn", path="/usr/lib/x/libcudnn.so.9", origin="system"
+        )
+        assert fired(used(alone), "CU302") == []
+
+
+class TestSymbols:
+    TEXT = (
+        f"{SITE}/nvidia/cusparse/lib/libcusparse.so.12: undefined symbol: "
+        "__nvJitLinkComplete_12_4, version libnvJitLink.so.12"
+    )
+
+    def test_the_provider_is_too_old(self):
+        old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        problem = fault(
+            "symbol",
+            "__nvJitLinkComplete_12_4",
+            f"{SITE}/nvidia/cusparse/lib/libcusparse.so.12",
+            self.TEXT,
+            provider=old.path,
+        )
+        found = one(used(old, load_faults=[problem]), "CU303", "error")
+        assert found.predicts == self.TEXT
+        assert found.fix == [pip("nvidia-nvjitlink-cu12==12.8.93")]
+        assert [e.file for e in found.evidence] == [problem.library, old.path]
+
+    def test_the_provider_leaks_in(self):
+        leak = outside("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        problem = fault(
+            "symbol",
+            "__nvJitLinkComplete_12_4",
+            "/a/libcusparse.so.12",
+            self.TEXT,
+            provider=leak.path,
+        )
+        found = one(
+            used(leak, load_faults=[problem], environment=environment(LD_LIBRARY_PATH=OUTSIDE)),
+            "CU303",
+        )
+        assert found.fix == ["unset LD_LIBRARY_PATH"]
+
+    def test_no_provider_is_known_and_the_name_tells(self):
+        problem = fault(
+            "symbol",
+            "ncclCommRegister",
+            f"{SITE}/torch/lib/libtorch_cuda.so",
+            "x: undefined symbol: ncclCommRegister",
+        )
+        assert one(used(load_faults=[problem]), "CU303").fix == [pip("nvidia-nccl-cu12==2.27.3")]
+
+    def test_an_extension_for_another_pytorch(self):
+        problem = fault(
+            "symbol",
+            "_ZN3c105ErrorC2ENS_14SourceLocationESs",
+            f"{SITE}/flash_attn_2_cuda.so",
+            "x: undefined symbol",
+            framework="flash-attn",
+        )
+        of = used(load_faults=[problem])
+        of.distributions = [*WHEELS, wheel("flash-attn", "2.7.0")]
+        found = one(of, "CU303", "error")
+        assert "flash-attn" in found.fix[0]
+        assert "--no-build-isolation" in found.fix[0]
+
+    def test_a_lazy_one_is_met_later(self):
+        problem = fault(
+            "symbol", "ncclMemFree", "/a/b.so", "b.so: undefined symbol: ncclMemFree", lazy=True
+        )
+        assert (
+            "when it is first called" in one(used(load_faults=[problem]), "CU303", "warning").title
+        )
+
+    def test_a_version_of_symbols(self):
+        text = "libnvJitLink.so.12: version `libnvJitLink.so.12' not found (required by x)"
+        problem = fault("version", "libnvJitLink.so.12", "/a/libcusparse.so.12", text)
+        assert one(used(load_faults=[problem]), "CU303").predicts == text
+
+
+class TestParts:
+    def test_two_versions_of_cudnn(self):
+        main = library("libcudnn_graph.so.9", "9.10.2", "cudnn")
+        other = library(
+            "libcudnn_engines_tensor_ir.so.9",
+            "9.23.2",
+            "cudnn",
+            path="/usr/lib/x/libcudnn_engines_tensor_ir.so.9",
+            origin="system",
+        )
+        found = one(used(main, other), "CU304", "error")
+        assert found.predicts == "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"
+        assert {e.file for e in found.evidence} == {main.path, other.path}
+        assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
+
+    def test_one_version(self):
+        parts = [
+            library(f"libcudnn_{n}.so.9", v, "cudnn")
+            for n, v in (("graph", "9.10.2"), ("ops", "9.10.2.21"), ("adv", None))
+        ]
+        assert fired(used(*parts), "CU304") == []
+
+    def test_two_processes_are_two_matters(self):
+        a = library("libcudnn_graph.so.9", "9.10.2", "cudnn")
+        b = library("libcudnn_graph.so.9", "9.3.0", "cudnn", path="/x/libcudnn_graph.so.9")
+        tensorflow = Framework("tensorflow", "2.18.0", "12.5", loads=[b.path])
+        assert (
+            fired(facts(libraries=[a, b], frameworks=[torch(loads=[a.path]), tensorflow]), "CU304")
+            == []
+        )
+
+    def test_cublas_and_cublaslt(self):
+        a = library("libcublas.so.12", "12.8.4.1", "cublas")
+        b = outside("libcublasLt.so.12", "12.1.3.1", "cublas", own="12.8.4.1")
+        found = one(used(a, b, environment=environment(LD_LIBRARY_PATH=OUTSIDE)), "CU307", "error")
+        assert found.fix == ["unset LD_LIBRARY_PATH"]
+
+    def test_patch_levels_of_cublas(self):
+        a = library("libcublas.so.12", "12.8.4.1", "cublas")
+        b = library("libcublasLt.so.12", "12.8.3.14", "cublas")
+        assert one(used(a, b), "CU307", "warning").fix == [pip("nvidia-cublas-cu12==12.8.4.1")]
+
+    def test_a_newer_nvjitlink_is_normal(self):
+        assert (
+            fired(
+                used(
+                    library("libcusparse.so.12", "12.5.8.93", "cusparse"),
+                    library("libnvJitLink.so.12", "12.9.86", "nvjitlink"),
+                ),
+                "CU307",
+            )
+            == []
+        )
+
+
+class TestNowhere:
+    TEXT = "libcusparseLt.so.0: cannot open shared object file: No such file or directory"
+
+    def test_needed_and_nowhere(self):
+        problem = fault(
+            "not found", "libcusparseLt.so.0", f"{SITE}/torch/lib/libtorch_cuda.so", self.TEXT
+        )
+        searched = Resolution(
+            "libcusparseLt.so.0",
+            problem.library,
+            None,
+            "none",
+            searched=[f"{SITE}/nvidia/cusparselt/lib", "/lib"],
+        )
+        of = used(load_faults=[problem], resolutions=[searched])
+        of.distributions = [
+            wheel("torch", "2.8.0", "nvidia-cusparselt-cu12==0.7.1"),
+            wheel("nvidia-cusparselt-cu12", "0.7.1"),
+        ]
+        found = one(of, "CU305", "error")
+        assert found.predicts == self.TEXT
+        assert found.fix == [pip("nvidia-cusparselt-cu12==0.7.1")]
+        assert found.evidence[1].file == f"{SITE}/nvidia/cusparselt/lib"
+
+    @pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
+    def test_the_driver_is_cu101s(self, name):
+        assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []
+
+    def test_what_does_without_is_silent(self):
+        problem = fault(
+            "not found",
+            "libnvinfer.so.10",
+            f"{SITE}/onnxruntime/capi/libonnxruntime_providers_tensorrt.so",
+            "x",
+            framework="onnxruntime",
+        )
+        assert fired(used(load_faults=[problem]), "CU305") == []
+        assert (
+            fired(
+                used(
+                    load_faults=[fault("not found", "libcudnn_ext.so.9", "/a", "x", optional=True)]
+                ),
+                "CU305",
+            )
+            == []
+        )
+        assert (
+            fired(
+                used(
+                    load_faults=[
+                        fault("not found", "libavutil.so.56", "/a", "x", framework="torio")
+                    ]
+                ),
+                "CU305",
+            )
+            == []
+        )
+
+    def test_a_package_with_one_library_for_each_cuda(self):
+        folder = f"{SITE}/bitsandbytes"
+        files = [f"{folder}/libbitsandbytes_cuda128.so", f"{folder}/libbitsandbytes_cuda118.so"]
+        other = Framework("bitsandbytes", "0.47.0", variant="unknown", libraries=files)
+        problem = fault("not found", "libcusparse.so.11", files[1], "x", framework="bitsandbytes")
+        of = used(load_faults=[problem])
+        of.frameworks.append(other)
+        assert fired(of, "CU305") == []
+
+
+class TestBuiltins:
+    def test_missing(self):
+        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")
+        gone = Resolution("libnvrtc-builtins.so.12.8", nvrtc.path, None, "none", how="dlopen")
+        found = one(used(nvrtc, resolutions=[gone]), "CU306", "error")
+        assert found.predicts == "nvrtc: error: failed to open libnvrtc-builtins.so.12.8."
+        assert found.fix == [pip("nvidia-cuda-nvrtc-cu12==12.8.93")]
+        assert found.evidence[0].file == nvrtc.path
+
+    def test_there(self):
+        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")
+        there = Resolution(
+            "libnvrtc-builtins.so.12.8",
+            nvrtc.path,
+            "/x/libnvrtc-builtins.so.12.8",
+            "runpath",
+            how="dlopen",
+        )
+        assert fired(used(nvrtc, resolutions=[there]), "CU306") == []

@@ -1,0 +1,505 @@
+"""CU401 to CU408, and what becomes of a rule that fails."""
+
+import pytest
+from facts import (
+    PREFIX,
+    PYTHON,
+    SITE,
+    driver,
+    environment,
+    facts,
+    fault,
+    fired,
+    gpu,
+    library,
+    one,
+    torch,
+    wheel,
+)
+
+from cudriver.stack.model import Driver, Evidence, FileFault, Framework
+from cudriver.stack.rules import judge, registry, verdict
+
+LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
+
+
+class TestCpuBuild:
+    CPU = torch("2.8.0+cpu", None, archs=[], cudnn=None)
+
+    def test_on_a_machine_with_a_gpu(self):
+        found = one(facts(frameworks=[self.CPU]), "CU401", "error")
+        assert found.predicts == "torch.cuda.is_available() is False"
+        assert found.evidence[0].file == f"{SITE}/torch/version.py"
+        assert found.fix[0].startswith(f"{PYTHON} -m pip install --force-reinstall torch==2.8.0")
+        assert "--index-url https://download.pytorch.org/whl/cu129" in found.fix[0]
+
+    def test_the_index_suits_the_driver(self):
+        found = one(
+            facts(frameworks=[self.CPU], driver=driver("535.104.05", "12.2", devices=[gpu()])),
+            "CU401",
+        )
+        assert found.fix[0].endswith("/cu126")
+
+    def test_its_companions_come_along(self):
+        found = one(
+            facts(
+                frameworks=[self.CPU],
+                distributions=[wheel("torch", "2.8.0+cpu"), wheel("torchvision", "0.23.0")],
+            ),
+            "CU401",
+        )
+        assert " torchvision " in found.fix[0]
+
+    def test_conda(self):
+        dist = wheel("torch", "2.7.1", installer="conda")
+        dist.build = "cpu_mkl_py311"
+        found = one(
+            facts(
+                environment=environment("conda", "mamba"),
+                frameworks=[self.CPU],
+                distributions=[dist],
+            ),
+            "CU401",
+        )
+        assert found.fix == [f"mamba install -p {PREFIX} pytorch-gpu"]
+        assert "cpu_mkl" in found.evidence[1].value
+
+    def test_uv(self):
+        of = facts(
+            environment=environment("uv", "uv"),
+            frameworks=[self.CPU],
+            distributions=[wheel("torch", "2.8.0", installer="uv")],
+        )
+        assert (
+            one(of, "CU401")
+            .fix[0]
+            .startswith(f"uv pip install --python {PYTHON} --reinstall-package torch torch==2.8.0")
+        )
+
+    def test_a_machine_without_a_gpu_is_its_place(self):
+        one(facts(frameworks=[self.CPU], driver=Driver()), "CU401", "note")
+
+    def test_a_cuda_build(self):
+        assert fired(facts(), "CU401") == []
+
+
+class TestPins:
+    def of(self, installed, pin="==9.10.2.21", name="nvidia-cudnn-cu12"):
+        parts = [wheel("torch", "2.8.0", f"{name}{pin}")]
+        if installed:
+            parts.append(wheel(name, installed))
+        return facts(distributions=parts)
+
+    @pytest.mark.parametrize(
+        ("name", "pin", "installed", "severity"),
+        [
+            ("nvidia-cublas-cu12", "==12.8.4.1", "12.1.3.1", "warning"),
+            ("nvidia-cublas-cu12", "==12.8.4.1", "12.8.3.14", "note"),
+            ("nvidia-cudnn-cu12", "==9.10.2.21", "9.10.3.1", "note"),
+            ("nvidia-cudnn-cu12", "==9.10.2.21", "9.1.0.70", "warning"),
+            ("nvidia-cudnn-cu12", "==9.10.2.21", "8.9.7.29", "error"),
+            ("nvidia-nvjitlink-cu12", "==12.8.93", "12.9.86", "note"),
+            ("nvidia-nvjitlink-cu12", "==12.8.93", "12.1.105", "warning"),
+        ],
+    )
+    def test_gravity(self, name, pin, installed, severity):
+        found = one(self.of(installed, pin, name), "CU402", severity)
+        assert f"{name}{pin} (installed: {installed})" in found.title
+        assert [e.line for e in found.evidence] == [5, 3]
+        assert found.fix == [f"{PYTHON} -m pip install {name}{pin}"]
+
+    def test_not_installed(self):
+        assert "installed: none" in one(self.of(None), "CU402", "warning").title
+
+    def test_all_in_one_command(self):
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-cublas-cu12==12.8.4.1", "nvidia-nccl-cu12==2.27.3"),
+                wheel("nvidia-cublas-cu12", "12.1.3.1"),
+                wheel("nvidia-nccl-cu12", "2.18.1"),
+            ]
+        )
+        assert one(of, "CU402").fix == [
+            f"{PYTHON} -m pip install nvidia-cublas-cu12==12.8.4.1 nvidia-nccl-cu12==2.27.3"
+        ]
+
+    def test_through_the_extras_of_cuda_toolkit(self):
+        of = facts(
+            distributions=[
+                wheel("torch", "2.11.0", "cuda-toolkit{cublas}==13.0.2"),
+                wheel(
+                    "cuda-toolkit",
+                    "13.0.2",
+                    "[cublas]nvidia-cublas==13.1.0.3.*",
+                    "[cufft]nvidia-cufft==12.0.0.61.*",
+                ),
+                wheel("nvidia-cublas", "13.0.0.19"),
+                wheel("nvidia-cufft", "12.9.0.1"),
+            ]
+        )
+        found = one(of, "CU402", "warning")
+        assert found.title.startswith(
+            "torch requires nvidia-cublas==13.1.0.3.* (installed: 13.0.0.19)"
+        )
+        assert "cufft" not in found.title
+
+    def test_torchvision_for_another_torch(self):
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0+cu128"),
+                wheel("torchvision", "0.20.0", "torch==2.5.0"),
+            ]
+        )
+        found = one(of, "CU402", "error")
+        assert found.fix == [
+            f"{PYTHON} -m pip install torch==2.8.0 torchvision --index-url "
+            "https://download.pytorch.org/whl/cu128"
+        ]
+
+    @pytest.mark.parametrize("installer", ["uv", "pipx"])
+    def test_other_installers(self, installer):
+        of = self.of("9.1.0.70")
+        of.environment = environment("uv", installer)
+        command = one(of, "CU402").fix[0]
+        assert command.startswith(
+            {"uv": "uv pip install --python", "pipx": "pipx runpip train install"}[installer]
+        )
+
+    def test_met(self):
+        assert fired(self.of("9.10.2.21"), "CU402") == []
+
+    def test_what_is_not_cudas_is_pips_business(self):
+        assert (
+            fired(
+                facts(distributions=[wheel("torch", "2.8.0", "sympy>=9"), wheel("sympy", "1.0")]),
+                "CU402",
+            )
+            == []
+        )
+
+
+class TestMajors:
+    def test_an_extension_for_another_major(self):
+        problem = fault(
+            "not found",
+            "libcudart.so.12",
+            f"{SITE}/vllm/_C.abi3.so",
+            "libcudart.so.12: cannot open shared object file: No such file or directory",
+            framework="vllm",
+        )
+        of = facts(
+            frameworks=[torch("2.9.0+cu130", "13.0")],
+            load_faults=[problem],
+            distributions=[wheel("torch", "2.9.0"), wheel("vllm", "0.12.0")],
+        )
+        found = one(of, "CU403", "error")
+        assert found.predicts == problem.message
+        assert "/whl/cu12" in found.fix[0]
+        assert fired(of, "CU305") == []
+
+    def test_two_runtimes_in_one_process(self):
+        a, b = (
+            library("libcudart.so.12", "12.8.90", "cudart"),
+            library("libcudart.so.13", "13.0.96", "cudart"),
+        )
+        of = facts(libraries=[a, b], frameworks=[torch(loads=[a.path, b.path])])
+        assert "libcudart.so.12 and libcudart.so.13" in one(of, "CU403", "warning").title
+
+    def test_requirements_of_both(self):
+        of = facts(distributions=[wheel("oops", "1", "nvidia-nccl-cu12", "nvidia-nccl-cu13")])
+        one(of, "CU403", "warning")
+
+    def test_unused_wheels_of_another_major(self):
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3"),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+                wheel("nvidia-cublas-cu11", "11.11.3.6"),
+                wheel("nvidia-cudnn-cu11", "8.7.0.84"),
+            ]
+        )
+        assert [f for f in judge(of) if f.severity != "note"] == []
+
+
+class TestFiles:
+    NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+    RECORD = Evidence(
+        f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD",
+        7,
+        "nvidia/nccl/lib/libnccl.so.2,sha256=x,9",
+    )
+
+    def of(self, what, *owners, needed=True, faults=()):
+        requires = ["nvidia-nccl-cu12==2.27.3"] if needed else []
+        return facts(
+            distributions=[
+                wheel("torch", "2.8.0", *requires),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+                wheel("nvidia-nccl-cu13", "2.28.9"),
+            ],
+            file_faults=[FileFault("nvidia-nccl-cu12", self.NCCL, what, self.RECORD, list(owners))],
+            load_faults=list(faults),
+        )
+
+    MEND = f"{PYTHON} -m pip install --force-reinstall --no-deps nvidia-nccl-cu12==2.27.3"
+
+    def test_missing(self):
+        text = "libnccl.so.2: cannot open shared object file: No such file or directory"
+        found = one(
+            self.of("missing", faults=[fault("not found", "libnccl.so.2", "/a", text)]),
+            "CU404",
+            "error",
+        )
+        assert found.evidence == [self.RECORD]
+        assert found.fix == [self.MEND]
+        assert found.predicts == text
+
+    def test_overwritten_by_a_sibling(self):
+        found = one(
+            self.of("owners", "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"),
+            "CU404",
+            "error",
+        )
+        assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
+        assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
+
+    def test_overwritten_and_nobody_needs_it(self):
+        one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
+
+    def test_changed(self):
+        one(self.of("size"), "CU404", "warning")
+
+    def test_the_loader_refuses_it(self):
+        problem = fault(
+            "rejected",
+            self.NCCL,
+            f"{SITE}/torch/lib/libtorch_cuda.so",
+            f"{self.NCCL}: file too short",
+        )
+        of = facts(
+            load_faults=[problem],
+            libraries=[
+                library(
+                    "libnccl.so.2",
+                    "2.27.3",
+                    "nccl",
+                    path=self.NCCL,
+                    provided_by="nvidia-nccl-cu12 2.27.3",
+                )
+            ],
+            distributions=[wheel("nvidia-nccl-cu12", "2.27.3")],
+        )
+        found = one(of, "CU404", "error")
+        assert found.predicts.endswith("file too short")
+        assert found.fix == [self.MEND]
+
+    def test_whole(self):
+        assert fired(facts(), "CU404") == []
+
+
+class TestCompanions:
+    def kin(self, name, version, cuda, variant="cuda"):
+        evidence = Evidence(f"{SITE}/{name}/version.py", 1, f"__version__ = '{version}'")
+        return Framework(name, version, cuda, variant=variant, cuda_evidence=evidence)
+
+    def test_another_major(self):
+        of = facts(
+            frameworks=[torch(), self.kin("torchvision", "0.20.0+cu118", "11.8")],
+            distributions=[wheel("torchvision", "0.20.0+cu118")],
+        )
+        found = one(of, "CU405", "error")
+        assert (
+            "PyTorch has CUDA Version=12.8 and torchvision has CUDA Version=11.8" in found.predicts
+        )
+        assert found.fix == [
+            f"{PYTHON} -m pip install --force-reinstall --no-deps torchvision==0.20.0 "
+            "--index-url https://download.pytorch.org/whl/cu128"
+        ]
+        assert found.evidence[1].file == f"{SITE}/torchvision/version.py"
+
+    def test_another_minor(self):
+        one(
+            facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cu126", "12.6")]),
+            "CU405",
+            "note",
+        )
+        one(
+            facts(frameworks=[torch(), self.kin("torchaudio", "2.8.0+cu126", "12.6")]),
+            "CU405",
+            "error",
+        )
+
+    def test_a_cpu_build_beside_a_cuda_one(self):
+        one(
+            facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cpu", None, "cpu")]),
+            "CU405",
+            "error",
+        )
+
+    def test_equal_or_unknown(self):
+        assert (
+            fired(
+                facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cu128", "12.8")]),
+                "CU405",
+            )
+            == []
+        )
+        assert (
+            fired(
+                facts(frameworks=[torch(), self.kin("torchvision", "0.23.0", None, "unknown")]),
+                "CU405",
+            )
+            == []
+        )
+
+
+class TestTensorRT:
+    def of(self, cuda, torch_cuda="12.8", **more):
+        name = f"tensorrt-cu{cuda}"
+        trt = Framework(
+            "tensorrt",
+            "10.13.3.9",
+            cuda,
+            variant="cuda",
+            distribution=name,
+            cuda_evidence=Evidence(f"{SITE}/{name}/METADATA", 3, name),
+        )
+        return facts(
+            frameworks=[torch(cuda=torch_cuda), trt],
+            distributions=[wheel(name, "10.13.3.9")],
+            **more,
+        )
+
+    def test_another_major_than_pytorch(self):
+        found = one(self.of("13"), "CU406", "error")
+        assert found.predicts == "CUDA initialization failure with error: 35"
+        assert found.fix == [
+            f"{PYTHON} -m pip uninstall -y tensorrt-cu13",
+            f"{PYTHON} -m pip install tensorrt-cu12==10.13.3.9",
+        ]
+
+    def test_newer_than_the_driver(self):
+        one(self.of("13", driver=driver("535.104.05", "12.2")), "CU406", "error")
+
+    def test_fits(self):
+        assert fired(self.of("12"), "CU406") == []
+
+
+class TestTogether:
+    def test_pins_that_clash(self):
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+                wheel("tensorflow", "2.18.0", "nvidia-cudnn-cu12==9.3.0.75"),
+                wheel("nvidia-cudnn-cu12", "9.3.0.75"),
+            ]
+        )
+        found = one(of, "CU407", "warning")
+        assert "torch wants nvidia-cudnn-cu12==9.10.2.21, tensorflow ==9.3.0.75" in found.title
+        assert found.fix[0].startswith("python3 -m venv tensorflow-env")
+        assert fired(of, "CU402") == []  # one finding for one clash
+
+    def test_ranges_that_agree(self):
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+                wheel("jax-cuda12-plugin", "0.7.0", "nvidia-cudnn-cu12>=9.8,<10"),
+                wheel("nvidia-cudnn-cu12", "9.10.2.21"),
+            ]
+        )
+        assert fired(of, "CU407") == []
+
+    def test_two_majors(self):
+        jax = Framework(
+            "jax",
+            "0.7.0",
+            "13",
+            variant="cuda",
+            cuda_evidence=Evidence(f"{SITE}/jax"),
+            distribution="jax-cuda13-plugin",
+        )
+        assert (
+            "torch for CUDA 12.8, jax for CUDA 13"
+            in one(facts(frameworks=[torch(), jax]), "CU407", "warning").title
+        )
+
+
+class TestSplit:
+    def of(self, *faults):
+        return facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3", location=LIB64),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+            ],
+            load_faults=list(faults),
+        )
+
+    def test_split(self):
+        found = one(self.of(), "CU408", "warning")
+        assert LIB64 in found.title
+        assert [e.file for e in found.evidence] == [
+            f"{LIB64}/torch-2.8.0.dist-info/METADATA",
+            f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/METADATA",
+        ]
+
+    def test_split_and_broken(self):
+        text = "libnccl.so.2: cannot open shared object file: No such file or directory"
+        assert (
+            one(self.of(fault("not found", "libnccl.so.2", "/a", text)), "CU408", "error").predicts
+            == text
+        )
+
+    def test_together(self):
+        assert (
+            fired(
+                facts(
+                    distributions=[
+                        wheel("torch", "2.8.0", "nvidia-nccl-cu12"),
+                        wheel("nvidia-nccl-cu12", "2"),
+                    ]
+                ),
+                "CU408",
+            )
+            == []
+        )
+
+
+class TestJudge:
+    def test_a_rule_that_fails_is_a_finding_and_the_others_run(self):
+        def broken(_):
+            raise ZeroDivisionError("by hand")
+
+        rules = {"CU101": broken, "CU401": registry()["CU401"]}
+        of = facts(frameworks=[torch("2.8.0+cpu", None)])
+        found = judge(of, rules)
+        assert [(f.rule, f.severity) for f in found] == [("CU401", "error"), ("CU101", "warning")]
+        crash = found[1]
+        assert "by hand" in crash.title
+        assert crash.evidence[0].file == __file__
+        assert verdict([crash], of) == "unknown"
+
+    def test_every_rule_survives_empty_facts(self):
+        from cudriver.stack.model import Environment, Facts
+
+        of = Facts(Environment("/x", "unknown"))
+        assert {f.severity for f in judge(of)} <= {"note"}
+        assert verdict(judge(of), of) == "unknown"
+
+    def test_a_healthy_environment_is_consistent_and_quiet(self):
+        assert judge(facts()) == []
+        assert verdict([], facts()) == "consistent"
+
+    def test_what_failed_on_the_way_makes_it_unknown(self):
+        assert (
+            verdict([], facts(unsure=["torch: its libraries could not be resolved"])) == "unknown"
+        )
+
+    def test_numbers_are_those_of_the_list(self):
+        expected = (
+            [f"CU1{n:02}" for n in range(1, 11)]
+            + [f"CU2{n:02}" for n in range(1, 8)]
+            + [f"CU3{n:02}" for n in range(1, 8)]
+            + [f"CU4{n:02}" for n in range(1, 9)]
+            + ["CU501", "CU502"]
+        )
+        assert list(registry()) == expected

@@ -1,0 +1,238 @@
+"""CU201 to CU207."""
+
+import pytest
+from facts import PREFIX, driver, environment, facts, fired, nvcc, one, toolkit, torch, wheel
+
+from cudriver.stack.model import Evidence, HostCompiler, NvccChoice, Toolkit
+from cudriver.stack.rules import judge, verdict
+
+OWN = Toolkit(
+    "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")
+)
+
+
+class TestMatch:
+    def test_a_note(self):
+        found = one(facts(toolkits=[toolkit("12.4.1", "PATH"), OWN]), "CU201", "note")
+        assert "12.8" in found.title
+        assert "12.4" in found.title
+        assert [e.value for e in found.evidence] == ["12.8", "12.4.1"]
+
+    def test_an_error_under_match_system(self):
+        found = one(
+            facts(toolkits=[toolkit("12.6.1", "PATH"), OWN], match="system"), "CU201", "error"
+        )
+        assert "--index-url https://download.pytorch.org/whl/cu126" in found.fix[0]
+        assert "cuda-toolkit-12-8" in found.fix[-1]
+
+    def test_conda_pins_cuda_version(self):
+        of = facts(
+            environment=environment("conda", "mamba"),
+            toolkits=[toolkit("12.4.1", "PATH"), OWN],
+            match="system",
+        )
+        assert one(of, "CU201").fix[0] == f"mamba install -p {PREFIX} cuda-version=12.4"
+
+    @pytest.mark.parametrize(
+        ("level", "system", "fires"),
+        [
+            ("major", "12.4.1", False),
+            ("minor", "12.4.1", True),
+            ("minor", "12.8.1", False),
+            ("exact", "12.8.1", False),
+            ("major", "13.0.1", True),
+        ],
+    )
+    def test_levels(self, level, system, fires):
+        of = facts(toolkits=[toolkit(system, "PATH"), OWN], match="system", match_level=level)
+        assert bool(fired(of, "CU201")) is fires
+
+    def test_exact_compares_what_both_tell(self):
+        own = Toolkit("environment", "conda", "12.8.0", PREFIX)
+        assert fired(
+            facts(toolkits=[toolkit("12.8.1", "PATH"), own], match="system", match_level="exact"),
+            "CU201",
+        )
+        assert not fired(facts(toolkits=[toolkit("12.8.1", "PATH"), own], match="system"), "CU201")
+
+    def test_pytorch_stands_in_for_packages(self):
+        assert "12.8" in one(facts(toolkits=[toolkit("12.4.1")]), "CU201").title
+
+    def test_nothing_to_match_cannot_be_told(self):
+        of = facts(match="system")
+        assert one(of, "CU201", "note").title.endswith("found in the system")
+        assert verdict(judge(of), of) == "unknown"
+
+    def test_equal_is_silent(self):
+        assert fired(facts(toolkits=[toolkit("12.8.1", "PATH"), OWN]), "CU201") == []
+
+
+class TestNvcc:
+    def test_another_major(self):
+        kit = toolkit("11.8.0", "PATH")
+        assert one(facts(toolkits=[kit], nvcc=nvcc(kit)), "CU202", "note")
+        found = one(facts(toolkits=[kit], nvcc=nvcc(kit, "CUDA_HOME")), "CU202", "warning")
+        assert found.predicts.startswith("The detected CUDA version (11.8) mismatches")
+        assert found.evidence[0].file == kit.nvcc
+        assert found.fix[-1] == "export CUDA_HOME=/usr/local/cuda-12.8"
+
+    def test_a_fitting_one_is_at_hand(self):
+        wrong, right = toolkit("11.8.0", "PATH"), toolkit("12.8.1")
+        found = one(facts(toolkits=[wrong, right], nvcc=nvcc(wrong)), "CU202")
+        assert found.fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
+
+    def test_conda(self):
+        kit = toolkit("11.8.0", "PATH")
+        found = one(
+            facts(environment=environment("conda", "conda"), toolkits=[kit], nvcc=nvcc(kit)),
+            "CU202",
+        )
+        assert found.fix[0] == f"conda install -p {PREFIX} 'cuda-nvcc=12.8.*'"
+
+    def test_another_minor(self):
+        kit = toolkit("12.4.1", "PATH")
+        of = facts(toolkits=[kit], nvcc=nvcc(kit))
+        assert fired(of, "CU202") == []
+        assert "minor version mismatch" in one(of, "CU203", "note").predicts
+
+    def test_equal(self):
+        kit = toolkit("12.8.1", "PATH")
+        of = facts(toolkits=[kit], nvcc=nvcc(kit))
+        assert fired(of, "CU202") == fired(of, "CU203") == []
+
+    def test_no_nvcc_though_wanted(self):
+        of = facts(distributions=[wheel("torch", "2.8.0"), wheel("deepspeed", "0.17.0")])
+        found = one(of, "CU204", "warning")
+        assert found.evidence[0].file.endswith("deepspeed-0.17.0.dist-info/METADATA")
+        assert "CUDA_HOME environment variable is not set" in found.predicts
+
+    def test_no_nvcc_and_nobody_wants_it(self):
+        assert fired(facts(), "CU204") == []
+
+
+class TestHome:
+    @pytest.mark.parametrize(
+        ("value", "says"),
+        [
+            ("/usr/local/cuda:/opt", "list"),
+            ("cuda", "absolute"),
+            (":/usr/local/cuda", "list"),
+            ("/nowhere", "does not exist"),
+        ],
+    )
+    def test_malformed_or_missing(self, value, says):
+        of = facts(
+            environment=environment(CUDA_HOME=value),
+            nvcc=NvccChoice(value, "CUDA_HOME", f"{value}/bin/nvcc"),
+            toolkits=[toolkit("12.8.1")],
+        )
+        found = one(of, "CU205", "warning")
+        assert says in found.title
+        assert found.fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
+        assert (found.evidence[0].file, found.evidence[0].value) == ("$CUDA_HOME", value)
+
+    def test_no_nvcc_inside(self):
+        bare = toolkit("12.8.1", "CUDA_HOME", path="/opt/runtime", nvcc=None)
+        of = facts(
+            environment=environment(CUDA_HOME="/opt/runtime"),
+            nvcc=NvccChoice("/opt/runtime", "CUDA_HOME", "/opt/runtime/bin/nvcc"),
+            toolkits=[bare, toolkit("12.4.1")],
+        )
+        assert "bin/nvcc" in one(of, "CU205", "warning").title
+
+    @pytest.mark.parametrize(("version", "severity"), [("11.8.0", "warning"), ("12.4.1", "note")])
+    def test_another_version_than_path(self, version, severity):
+        home, path = toolkit("12.8.1", "CUDA_HOME"), toolkit(version, "PATH")
+        of = facts(
+            environment=environment(CUDA_HOME=home.path),
+            nvcc=nvcc(home, "CUDA_HOME"),
+            toolkits=[home, path],
+        )
+        one(of, "CU205", severity)
+
+    def test_right(self):
+        kit = toolkit("12.8.1", "CUDA_HOME", "PATH")
+        of = facts(
+            environment=environment(CUDA_HOME=kit.path), nvcc=nvcc(kit, "CUDA_HOME"), toolkits=[kit]
+        )
+        assert fired(of, "CU205") == []
+
+
+class TestDisagree:
+    def test_link_and_path(self):
+        found = one(
+            facts(toolkits=[toolkit("12.4.1", "/usr/local/cuda"), toolkit("12.8.1", "PATH")]),
+            "CU206",
+            "note",
+        )
+        assert "update-alternatives" in found.fix[0]
+
+    def test_one_folder_of_two_releases(self):
+        claims = [
+            Evidence("/usr/local/cuda-12.4/version.json", 4, "12.4.1"),
+            Evidence("/usr/local/cuda-12.4/include/cuda.h", 2, "12.8"),
+        ]
+        found = one(facts(toolkits=[toolkit("12.4.1", "PATH", claims=claims)]), "CU206", "warning")
+        assert found.evidence == claims
+
+    def test_several_with_one_chosen(self):
+        kits = [
+            toolkit("12.8.1", "/usr/local/cuda", "PATH", "CUDA_HOME"),
+            toolkit("12.4.1"),
+            toolkit("11.8.0"),
+        ]
+        assert fired(facts(toolkits=kits), "CU206") == []
+
+
+class TestHostCompiler:
+    def of(self, version, kind="gcc", env=None, limit=13):
+        kit = toolkit(
+            "12.4.1",
+            "PATH",
+            host_compiler_limit=limit,
+            clang_limit=17,
+            host_compiler_evidence=Evidence(
+                "/usr/local/cuda-12.4/include/crt/host_config.h", 136, "#if __GNUC__ > 13"
+            ),
+        )
+        return facts(
+            toolkits=[kit],
+            nvcc=nvcc(kit),
+            compiler=HostCompiler("/usr/bin/gcc", version, kind),
+            environment=env or environment(),
+        )
+
+    def test_too_new(self):
+        found = one(self.of("14"), "CU207", "warning")
+        assert (
+            found.predicts
+            == "unsupported GNU version! gcc versions later than 13 are not supported!"
+        )
+        assert found.evidence[1].line == 136
+        assert found.fix[-1] == "export NVCC_CCBIN=/usr/bin/g++-13"
+
+    def test_clang(self):
+        assert "clang" in one(self.of("19", "clang"), "CU207").predicts
+
+    def test_conda(self):
+        assert (
+            "gxx_linux-64"
+            in one(self.of("14.2.0", env=environment("conda", "conda")), "CU207").fix[0]
+        )
+
+    @pytest.mark.parametrize("version", ["13", "12.2.0", None])
+    def test_silent(self, version):
+        assert fired(self.of(version), "CU207") == []
+
+    def test_no_nvcc_no_question(self):
+        of = self.of("14")
+        of.nvcc = NvccChoice()
+        assert fired(of, "CU207") == []
+
+
+def test_cpu_pytorch_has_no_nvcc_to_match():
+    kit = toolkit("11.8.0", "PATH")
+    of = facts(
+        frameworks=[torch("2.8.0+cpu", None)], toolkits=[kit], nvcc=nvcc(kit), driver=driver()
+    )
+    assert fired(of, "CU202") == fired(of, "CU203") == []

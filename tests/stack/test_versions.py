@@ -1,0 +1,153 @@
+"""Versions, specifiers and markers: the quick answers are those of packaging."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.markers import InvalidMarker, Marker
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from cudriver.stack import versions
+from cudriver.stack.markers import Markers, environment, normal
+
+numbers = st.lists(st.integers(0, 130), min_size=1, max_size=5).map(lambda n: ".".join(map(str, n)))
+locals_ = st.sampled_from(["", "", "+cu128", "+cpu", "+cu12.8", ".post1", "rc1", ".dev3", "a0"])
+any_version = st.tuples(numbers, locals_).map("".join)
+clause = st.tuples(
+    st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="]),
+    numbers,
+    st.sampled_from(["", "", ".*"]),
+).map("".join)
+
+
+@given(any_version, any_version)
+def test_compare_is_packagings(a, b):
+    first, second = Version(a), Version(b)
+    assert versions.compare(a, b) == (first > second) - (first < second)
+
+
+@given(any_version, st.lists(clause, min_size=1, max_size=3))
+def test_satisfies_is_packagings(version, clauses):
+    text = ",".join(clauses)
+    try:
+        expected = SpecifierSet(text).contains(version, prereleases=True)
+    except ValueError:  # "<1.*", "~=1"
+        expected = None
+    assert versions.satisfies(version, text) is expected
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_satisfies_never_raises(version, specifier):
+    assert versions.satisfies(version, specifier) in (True, False, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "parts", "expected"),
+    [
+        ("12.8.93", 2, "12.8"),
+        ("12", 2, "12"),
+        ("2.8.0+cu128", 3, "2.8.0"),
+        ("x", 2, None),
+        (None, 1, None),
+    ],
+)
+def test_cut(version, parts, expected):
+    assert versions.cut(version, parts) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(12080, "12.8"), (11040, "11.4"), (13000, "13.0"), (9020, "9.2")]
+)
+def test_cuda_codes(code, expected):
+    assert versions.from_code(code) == expected
+
+
+names = st.sampled_from(
+    [
+        "sys_platform",
+        "platform_system",
+        "platform_machine",
+        "os_name",
+        "extra",
+        "python_version",
+        "implementation_name",
+    ]
+)
+values = st.sampled_from(
+    [
+        "linux",
+        "Linux",
+        "win32",
+        "x86_64",
+        "aarch64",
+        "cublas",
+        "posix",
+        "3.9",
+        "3.11",
+        "3.12",
+        "cpython",
+    ]
+)
+comparison = st.tuples(names, st.sampled_from(["==", "!=", "<", ">=", ">", "<="]), values).map(
+    lambda c: f"{c[0]} {c[1]} '{c[2]}'"
+)
+markers = st.recursive(
+    comparison,
+    lambda inner: (
+        st.tuples(inner, st.sampled_from([" and ", " or "]), inner).map("".join)
+        | inner.map(lambda m: f"({m})")
+    ),
+    max_leaves=5,
+)
+PYTHON = environment("3.11.7", "x86_64")
+
+
+@given(markers, st.sampled_from(["", "cublas"]))
+def test_markers_are_packagings(text, extra):
+    expected = Marker(text).evaluate({**PYTHON, "extra": extra})
+    assert Markers(PYTHON).holds(text, extra) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('platform_system == "Linux" and platform_machine == "x86_64"', True),
+        ("(sys_platform == 'linux' or sys_platform == 'win32') and extra == 'cublas'", True),
+        ('python_version >= "3.12"', False),
+        ('"linux" in sys_platform', True),
+        ("sys_platform == linux", None),
+        ("((((", None),
+        ("", None),
+    ],
+)
+def test_markers(text, expected):
+    assert Markers(PYTHON).holds(text, "cublas") is expected
+
+
+@given(st.text(max_size=60))
+def test_a_hostile_marker_is_no_marker(text):
+    answer = Markers(PYTHON).holds(text)
+    if answer is not None:
+        try:
+            assert Marker(text).evaluate(dict(PYTHON)) is answer
+        except InvalidMarker:
+            pytest.fail(f"packaging refuses {text!r}")
+
+
+def test_extras_and_names_are_compared_in_one_form():
+    assert normal("Typing_Extensions") == normal("typing.extensions") == "typing-extensions"
+    assert Markers(PYTHON).holds("extra == 'Opt_Einsum'", "opt-einsum")
+
+
+def test_plain_numbers_do_without_packaging():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from cudriver.stack.versions import satisfies, compare; "
+        "from cudriver.stack.markers import Markers, environment; "
+        "satisfies('2.8.0+cu128', '==2.8.0'); compare('9.10.2.21', '9.9'); "
+        "Markers(environment('3.12.1', 'x86_64')).holds('platform_system == \"Linux\"'); "
+        "sys.exit('packaging' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,398 @@
+"""The ELF reader against pyelftools and readelf, on the machine's own libraries."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from cudriver import _elf
+from cudriver.stack.loader import Loader
+from elfkit import compile_c
+
+elftools = pytest.importorskip("elftools.elf.elffile")
+
+
+def system_libraries(count: int) -> list[str]:
+    """Shared libraries of this machine, evenly picked, links followed, each once."""
+    folders = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/lib64"]
+    found = set()
+    for folder in folders:
+        if os.path.isdir(folder):
+            for name in os.listdir(folder):
+                path = os.path.realpath(os.path.join(folder, name))
+                if ".so" in name and os.path.isfile(path):
+                    with open(path, "rb") as file:
+                        if file.read(4) == b"\x7fELF":
+                            found.add(path)
+    ordered = sorted(found)
+    assert len(ordered) > 20
+    return ordered[:: max(1, len(ordered) // count)]
+
+
+LIBRARIES = [*system_libraries(40), os.path.realpath(sys.executable)]
+
+
+@pytest.mark.parametrize("path", LIBRARIES)
+def test_dynamic_section_as_pyelftools_has_it(path: str) -> None:
+    ours = _elf.ElfFile(path)
+    with open(path, "rb") as stream:
+        theirs = elftools.ELFFile(stream)
+        dynamic = theirs.get_section_by_name(".dynamic")
+        tags: dict[str, list[object]] = {}
+        for tag in dynamic.iter_tags():
+            value = {
+                "DT_NEEDED": "needed",
+                "DT_SONAME": "soname",
+                "DT_RPATH": "rpath",
+                "DT_RUNPATH": "runpath",
+            }.get(tag.entry.d_tag)
+            tags.setdefault(tag.entry.d_tag, []).append(
+                getattr(tag, value) if value else tag.entry.d_val
+            )
+        assert list(ours.needed) == tags.get("DT_NEEDED", [])
+        assert [ours.soname] == tags.get("DT_SONAME", [None])
+        assert [ours.rpath] == tags.get("DT_RPATH", [None])
+        assert [ours.runpath] == tags.get("DT_RUNPATH", [None])
+        assert [ours.flags] == tags.get("DT_FLAGS", [0])
+        assert [ours.flags_1] == tags.get("DT_FLAGS_1", [0])
+        assert ours.machine == {"EM_X86_64": 62, "EM_AARCH64": 183}[theirs["e_machine"]]
+        assert ours.type == {"ET_EXEC": 2, "ET_DYN": 3}[theirs["e_type"]]
+        interpreters = [
+            s.get_interp_name() for s in theirs.iter_segments() if s["p_type"] == "PT_INTERP"
+        ]
+        assert [ours.interpreter] == (interpreters or [None])
+        notes = [
+            note["n_desc"]
+            for segment in theirs.iter_segments()
+            if segment["p_type"] == "PT_NOTE"
+            for note in segment.iter_notes()
+            if note["n_type"] == "NT_GNU_BUILD_ID"
+        ]
+        assert [ours.build_id] == (notes[:1] or [None])
+
+        defined, base = [], None
+        section = theirs.get_section_by_name(".gnu.version_d")
+        for version, names in section.iter_versions() if section else ():
+            name = next(iter(names)).name
+            if version["vd_flags"] & 1:
+                base = name
+            else:
+                defined.append(name)
+        assert list(ours.versions) == defined
+        assert ours.base_version == base
+        assert ours.has_versions == (section is not None)
+
+        section = theirs.get_section_by_name(".gnu.version_r")
+        needs = [
+            (version.name, aux.name, bool(aux["vna_flags"] & 2))
+            for version, auxiliaries in (section.iter_versions() if section else ())
+            for aux in auxiliaries
+        ]
+        assert [tuple(need) for need in ours.version_needs] == needs
+    status = os.stat(path)
+    assert (ours.device, ours.inode, ours.size) == (status.st_dev, status.st_ino, status.st_size)
+
+
+@pytest.mark.parametrize("path", LIBRARIES[::3])
+def test_symbols_as_readelf_has_them(path: str) -> None:
+    text = subprocess.run(
+        ["readelf", "-W", "--dyn-syms", path], capture_output=True, text=True, check=True
+    ).stdout
+    exported, undefined = set(), set()
+    for line in text.splitlines():
+        match = re.match(
+            r"\s*\d+: ([0-9a-f]+)\s+\S+ (\S+)\s+(GLOBAL|WEAK|UNIQUE)\s+(\S+)\s.*?(\S+)\s+"
+            r"([^\s@]+)(?:(@@?)(\S+))?(?: \(\d+\))?$",
+            line,
+        )
+        if not match:
+            continue
+        value, kind, binding, visibility, section, name, at, version = match.groups()
+        if visibility in ("HIDDEN", "INTERNAL"):
+            continue
+        if section == "UND":
+            undefined.add((name, version, binding == "WEAK"))
+        elif (int(value, 16) or section == "ABS" or kind == "TLS") and kind in (
+            "NOTYPE", "OBJECT", "FUNC", "COMMON", "TLS", "IFUNC",
+        ):  # fmt: skip
+            # readelf writes a definition of the base version without one, and so do we.
+            exported.add((name, version, at == "@@", binding == "WEAK"))
+    ours = _elf.ElfFile(path)
+    # Symbols that stand for a version itself: readelf prints no version beside them.
+    own = {*ours.versions, ours.base_version}
+    exported = {export for export in exported if export[0] not in own}
+    assert {tuple(export) for export in ours.exports() if export.name not in own} == exported
+    # Relocations bind fewer symbols than the table lists: some are there for their version only.
+    bound = {(r.name, r.version, r.weak) for r in ours.references()}
+    assert bound <= undefined
+    for name in {export[0] for export in exported if ord(export[0][-1]) % 5 == 0}:
+        assert {tuple(e) for e in ours.find(name)} == {e for e in exported if e[0] == name}
+    assert ours.find("no_such_symbol_anywhere") == []
+
+
+def test_references_are_those_of_the_relocations() -> None:
+    for path in LIBRARIES[::5]:
+        text = subprocess.run(
+            ["readelf", "-W", "-r", path], capture_output=True, text=True, check=True
+        ).stdout
+        wanted, lazy_only = [], set()
+        in_plt = False
+        for line in text.splitlines():
+            if line.startswith("Relocation section"):
+                in_plt = ".plt" in line
+                continue
+            match = re.match(r"[0-9a-f]+\s+[0-9a-f]+ R_\S+\s+0{16} (\S+)", line)
+            if match and match[1] not in wanted:
+                wanted.append(match[1])
+                if in_plt:
+                    lazy_only.add(match[1])
+        ours = _elf.ElfFile(path).references()
+        assert [f"{r.name}@{r.version}" if r.version else r.name for r in ours] == wanted
+        assert {r.name for r in ours if r.lazy} == {w.partition("@")[0] for w in lazy_only}
+
+
+def test_sysv_hash_gives_what_the_gnu_hash_gives(tmp_path: Path) -> None:
+    source = "".join(f"int made_{i}(void) {{ return {i}; }}\n" for i in range(300))
+    versions = "V1 { global: made_1*; }; V2 { global: made_2*; } V1; V3 { global: *; };"
+    both = []
+    for style in ("gnu", "sysv"):
+        path = compile_c(tmp_path / f"lib{style}.so", source, f"-Wl,--hash-style={style}",
+                         versions=versions)  # fmt: skip
+        elf = _elf.ElfFile(str(path))
+        both.append({tuple(e) for e in elf.exports()})
+        assert elf.find("made_17") == [("made_17", "V1", True, False)]
+        assert elf.find("made_300") == []
+    assert both[0] == both[1]
+    assert len([e for e in both[0] if e[0].startswith("made_")]) == 300
+
+
+def test_a_table_of_long_names_across_blocks(tmp_path: Path) -> None:
+    names = [f"f{'y' * (997 + i)}_{i}" for i in range(60)]  # the string table spans 16 KiB blocks
+    provider = compile_c(
+        tmp_path / "liblong.so", "".join(f"int {n}(void) {{ return 1; }}\n" for n in names)
+    )
+    calls = "".join(f"int {n}(void);\n" for n in names)
+    body = " + ".join(f"{n}()" for n in names)
+    user = compile_c(tmp_path / "libuser.so", f"{calls} int use(void) {{ return {body}; }}")
+    long, short = _elf.ElfFile(str(provider)), _elf.ElfFile(str(user))
+    ours = [n for n in names if long.find(n)]
+    assert ours == names
+    libc = _elf.ElfFile(os.path.realpath("/lib64/ld-linux-x86-64.so.2"))
+    (missing,) = _elf.missing([(short, [short, libc])])
+    assert sorted(m.name for m in missing if m.name.startswith("fy")) == sorted(names)  # type: ignore[union-attr]
+    (missing,) = _elf.missing([(short, [short, long])])
+    assert [m.name for m in missing if m.name.startswith("fy")] == []  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A sound library's bytes."""
+    path = tmp_path_factory.mktemp("small") / "libsmall.so"
+    return compile_c(path, "int made;", "-nostdlib").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("edits", "words"),
+    [
+        ({0: 0x23}, "invalid ELF header"),
+        ({4: 1}, "wrong ELF class: ELFCLASS32"),
+        ({4: 3}, "wrong ELF class: ELFCLASS32"),
+        ({5: 2}, "ELF file data encoding not little-endian"),
+        ({6: 7}, "ELF file version ident does not match current one"),
+        ({7: 9}, "ELF file OS ABI invalid"),
+        ({7: 3, 8: 200}, "ELF file ABI version invalid"),
+        ({8: 1}, "ELF file ABI version invalid"),
+        ({12: 1}, "nonzero padding in e_ident"),
+        ({16: 1}, "only ET_DYN and ET_EXEC can be loaded"),
+        ({18: 1}, "cannot open shared object file: No such file or directory"),
+        ({18: 1, 7: 9}, "cannot open shared object file: No such file or directory"),
+        ({18: 1, 5: 2}, "cannot open shared object file: No such file or directory"),
+        (
+            {18: 0, 19: 62, 5: 2, 20: 0, 23: 1},
+            "cannot open shared object file: No such file or directory",
+        ),
+        ({7: 9, 20: 9}, "ELF file OS ABI invalid"),
+        ({18: 1, 20: 9}, "ELF file version does not match current one"),
+        ({18: 1, 16: 1}, "cannot open shared object file: No such file or directory"),
+        ({20: 9}, "ELF file version does not match current one"),
+        ({54: 40}, "ELF file's phentsize not the expected size"),
+        ({56: 0}, "object file has no loadable segments"),
+        ({"cut": 0}, "file too short"),
+        ({"cut": 63}, "file too short"),
+    ],
+)
+def test_a_header_is_refused_in_the_loader_s_words(
+    tmp_path: Path, small: bytes, edits: dict[int | str, int], words: str
+) -> None:
+    data = bytearray(small)
+    for where, value in edits.items():
+        if isinstance(where, str):
+            del data[value:]
+        else:
+            data[where] = value
+    path = tmp_path / "libedited.so"
+    path.write_bytes(data)
+    real = subprocess.run(
+        [sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(path)!r})"],
+        capture_output=True,
+        text=True,
+    )
+    assert real.stderr.splitlines()[-1] == f"OSError: {path}: {words}"
+    assert Loader().search(str(path)).error == f"{path}: {words}"
+    (tmp_path / "image").mkdir()
+    path.rename(tmp_path / "image/libedited.so")
+    search = Loader(str(tmp_path / "image")).search("/libedited.so")
+    assert search.error == f"/libedited.so: {words}"
+
+
+def test_other_classes_and_byte_orders_have_an_error_of_their_own(tmp_path: Path) -> None:
+    data = bytearray(Path(LIBRARIES[0]).read_bytes())
+    data[4] = 1
+    path = tmp_path / "lib32.so"
+    path.write_bytes(data)
+    with pytest.raises(_elf.ForeignElfError) as caught:
+        _elf.ElfFile(str(path))
+    assert (caught.value.elf_class, caught.value.byte_order) == (32, "little")
+    data[4], data[5], data[18], data[19] = 2, 2, 0, 21
+    path.write_bytes(data)
+    with pytest.raises(_elf.ForeignElfError) as caught:
+        _elf.ElfFile(str(path))
+    assert (caught.value.byte_order, caught.value.machine) == ("big", 21)
+
+
+def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(_elf.ElfError) as caught:
+        _elf.ElfFile(str(tmp_path / "absent"))
+    assert caught.value.errno == 2
+    with pytest.raises(_elf.ElfError, match="Is a directory"):
+        _elf.ElfFile(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(_elf.ElfError, match="not a regular file"):
+        _elf.ElfFile(str(tmp_path / "pipe"))
+    with pytest.raises(_elf.ElfError, match="not a regular file"):
+        _elf.ElfFile("/dev/zero")
+
+
+def test_a_truncated_library_is_named_so(tmp_path: Path) -> None:
+    data = Path(os.path.realpath("/lib64/ld-linux-x86-64.so.2")).read_bytes()
+    path = tmp_path / "libcut.so"
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(_elf.ElfError, match=r"truncated: a segment ends at byte \d+") as caught:
+        _elf.ElfFile(str(path))
+    assert caught.value.loader_text is None
+
+
+def test_a_file_that_shrinks_or_changes_is_an_error_not_a_signal(tmp_path: Path) -> None:
+    source = "".join(f"int made_{i}(void) {{ return {i}; }}\n" for i in range(2000))
+    path = compile_c(tmp_path / "libshrink.so", source)
+    elf = _elf.ElfFile(str(path))
+    os.truncate(path, 5000)
+    with pytest.raises(_elf.ElfError, match="changed while it was read"):
+        elf.exports()
+    with pytest.raises(_elf.ElfError, match="changed while it was read"):
+        elf.find("made_1")  # a fault stays
+    path.unlink()
+    other = compile_c(tmp_path / "libgone.so", "int made;")
+    elf = _elf.ElfFile(str(other))
+    other.unlink()
+    with pytest.raises(_elf.ElfError, match="No such file"):
+        elf.references()
+
+
+def test_a_sparse_giant_is_cheap(tmp_path: Path) -> None:
+    path = compile_c(tmp_path / "libgiant.so", "int made(void) { return 1; }")
+    os.truncate(path, 1 << 36)  # 64 GiB, of which nothing is written
+    elf = _elf.ElfFile(str(path))
+    assert elf.size == 1 << 36
+    assert elf.find("made") == [("made", None, False, False)]
+
+
+def test_missing_gives_a_damaged_file_as_a_value(tmp_path: Path) -> None:
+    path = compile_c(
+        tmp_path / "libgood.so", "int puts(const char *); int f(void) { return puts(0); }"
+    )
+    good = _elf.ElfFile(str(path))
+    bad_path = compile_c(tmp_path / "libbad.so", "int g;")
+    bad = _elf.ElfFile(str(bad_path), shown="/shown/libbad.so")
+    os.truncate(bad_path, 4096)
+    answers = _elf.missing([(good, [bad]), (good, [good])])
+    assert isinstance(answers[0], _elf.ElfError)
+    assert answers[0].filename == "/shown/libbad.so"
+    assert [m.name for m in answers[1]] == ["puts"]  # type: ignore[union-attr]
+
+
+def test_missing_takes_only_what_it_says() -> None:
+    elf = _elf.ElfFile(LIBRARIES[0])
+    for wrong in (5, [5], [(elf,)], [(elf, [5])], [(5, [elf])], [(elf, 5)]):
+        with pytest.raises((TypeError, ValueError)):
+            _elf.missing(wrong)  # type: ignore[arg-type]
+    assert _elf.missing([]) == []
+    with pytest.raises(TypeError):
+        elf.find(b"bytes")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="null"):
+        elf.find("a\0b")
+    with pytest.raises(TypeError):
+        _elf.ElfFile(LIBRARIES[0], shown=b"bytes")  # type: ignore[arg-type]
+
+
+def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"lib\xff.so")
+    compile_c(tmp_path / "libplain.so", "int made;", "-Wl,-soname,libplainXsoname").rename(path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"libplainXsoname", b"libplain\xffsoname"))
+    elf = _elf.ElfFile(str(path))
+    assert os.fsencode(elf.soname or "") == b"libplain\xffsoname"
+    assert os.fsencode(elf.path) == os.fsencode(path)
+
+
+def test_threads_share_files() -> None:
+    files = [_elf.ElfFile(path) for path in LIBRARIES[:8]]
+    wanted = [_elf.missing([(f, files)])[0] for f in files]
+    wrong: list[object] = []
+
+    def work() -> None:
+        for _ in range(5):
+            answers = [_elf.missing([(f, files)])[0] for f in files]
+            if answers != wanted:
+                wrong.append(answers)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_nothing_leaks() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1])
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            files = [_elf.ElfFile(path) for path in LIBRARIES[:6]]
+            files[0].exports()
+            files[1].references()
+            files[0].find("malloc")
+            _elf.missing([(files[0], files), (files[1], files[:1])])
+            for bad in ("/etc/passwd", "/nonexistent"):
+                with pytest.raises(_elf.ElfError):
+                    _elf.ElfFile(bad)
+        gc.collect()
+
+    work(10)
+    before = descriptors(), resident()
+    work(100)
+    assert descriptors() == before[0]
+    assert resident() - before[1] < 1024  # pages: 4 MiB, where one leak per round were far more

@@ -1,0 +1,378 @@
+"""Predicted failures against the words of the machine's own loader."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import elfkit
+from cudriver.stack.loader import Loader
+from cudriver.stack.process import Load, Process
+from elfkit import clean_environment, compile_c, run_host
+
+LAZY = "-Wl,-z,lazy"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("host")
+    return compile_c(folder / "host", elfkit.HOST_SOURCE, "-ldl", LAZY, shared=False)
+
+
+def compare(host: Path, dlopens: list[str], **variables: str) -> list[Load]:
+    """Run the dlopens for real and in the model; the same errors and objects, or it fails."""
+    steps, stderr, code = run_host(host, dlopens, clean_environment(**variables), Path("/"))
+    process = Process(Loader(environ=variables), str(host))
+    loads = []
+    if process.start.error is not None:
+        assert code == 127, stderr
+        assert process.start.error in stderr
+        return [process.start]
+    assert code == 0, stderr
+    for given, step in zip(dlopens, steps[1:], strict=True):
+        load = process.dlopen(given[3:], now=given[0] == "N", everywhere=given[1] == "G")
+        assert load.error == step.error
+        assert [o.path if o is not process.main else "" for o in process.objects] == step.mapped
+        loads.append(load)
+    return loads
+
+
+PROVIDERS = {
+    "plain": ("int f(void) { return 1; } int g(void) { return 2; }", None, []),
+    "bare": ("int f(void) { return 1; } int g(void) { return 2; }", None, ["-nostdlib"]),
+    "v1": ("int f(void) { return 1; } int g(void) { return 2; }", "V1 { f; g; };", []),
+    "v1v2": ("int f(void) { return 1; } int g(void) { return 2; }", "V1 { f; }; V2 { g; } V1;", []),
+    "v2": ("int f(void) { return 1; } int g(void) { return 2; }", "V2 { f; g; };", []),
+    "v2only-f": ("int f(void) { return 1; }", "V2 { f; }; V1 { none; };", []),
+    "base": ("int f(void) { return 1; } int g(void) { return 2; }", "V1 { f; };", []),
+    "twice": (
+        "int f1(void) { return 1; } int f2(void) { return 2; } int g(void) { return 3; }"
+        '__asm__(".symver f1,f@V1"); __asm__(".symver f2,f@@V2");',
+        "V1 { g; }; V2 { } V1;",
+        [],
+    ),
+    "old": (
+        'int f1(void) { return 1; } int g(void) { return 3; } __asm__(".symver f1,f@V1");',
+        "V1 { g; };",
+        [],
+    ),
+    "hidden": (
+        'int f(void) { return 1; } __attribute__((visibility("hidden"))) int g(void) { return 2; }',
+        None,
+        [],
+    ),
+    "weak": ("__attribute__((weak)) int f(void) { return 1; } int g(void) { return 1; }", None, []),
+    "kinds": (
+        "static int one(void) { return 1; } static void *pick(void) { return one; }"
+        'int f(void) __attribute__((ifunc("pick"))); __asm__(".globl g; g = 4096");',
+        None,
+        [],
+    ),
+    "sysv": (
+        "int f(void) { return 1; } int g(void) { return 2; }",
+        "V1 { f; }; V2 { g; };",
+        ["-Wl,--hash-style=sysv"],
+    ),
+}
+USER = "int f(void); extern int g(void); void *keep = (void *)g; int use(void) { return f(); }"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PROVIDER/libprov.so and users/libPROVIDER-{lazy,now}.so, each linked with that provider."""
+    folder = tmp_path_factory.mktemp("made")
+    for name, (source, versions, flags) in PROVIDERS.items():
+        provider = compile_c(
+            folder / name / "libprov.so",
+            source,
+            "-Wl,-soname,libprov.so",
+            *flags,
+            versions=versions,
+        )
+        for binding in ("lazy", "now"):
+            compile_c(
+                folder / "users" / f"lib{name}-{binding}.so",
+                USER,
+                "-Wl,--no-as-needed",
+                str(provider),
+                f"-Wl,-z,{binding}",
+            )
+    return folder
+
+
+@pytest.mark.parametrize("built_with", list(PROVIDERS))
+def test_every_user_with_every_provider(host: Path, made: Path, built_with: str) -> None:
+    for provider, binding, mode in itertools.product(PROVIDERS, ("lazy", "now"), "NL"):
+        user = made / "users" / f"lib{built_with}-{binding}.so"
+        variables = {"LD_LIBRARY_PATH": str(made / provider)}
+        case = f"{built_with} with {provider}, {binding}, {mode}"
+        steps, stderr, code = run_host(
+            host, [f"{mode}L:{user}"], clean_environment(**variables), Path("/")
+        )
+        load = Process(Loader(environ=variables), str(host)).dlopen(str(user), now=mode == "N")
+        if load.faults and load.faults[0].kind == "abort":
+            assert code == 127, case
+            assert "Assertion `version->filename == NULL" in stderr, case
+            assert load.error is not None
+            assert load.error.startswith("Inconsistency detected by ld.so: dl-lookup.c"), case
+        else:
+            assert code == 0, case + stderr
+            assert load.error == steps[1].error, case
+
+
+def test_the_matrix_holds_all_kinds_of_failure(host: Path, made: Path) -> None:
+    """Else the test above would prove little."""
+
+    def fault(user: str, provider: str, mode: str = "N") -> str | None:
+        loader = Loader(environ={"LD_LIBRARY_PATH": str(made / provider)})
+        path = str(made / "users" / f"lib{user}-lazy.so")
+        faults = Process(loader, str(host)).dlopen(path, now=mode == "N").faults
+        return faults[0].kind if faults else None
+
+    assert fault("v1", "v1") is None
+    assert fault("v1", "v2") == "version"
+    assert fault("v2", "v2only-f") == "symbol"
+    assert fault("v1", "bare") == "abort"
+    assert fault("plain", "hidden") == "symbol"
+    assert fault("plain", "v1") is None
+
+
+def test_lazy_binding_fails_later_and_says_so(host: Path, tmp_path: Path) -> None:
+    user = compile_c(tmp_path / "liblazy.so", "int no(void); int use(void) { return no(); }", LAZY)
+    (load,) = compare(host, [f"LL:{user}"])
+    assert load.error is None
+    assert [(f.name, f.lazy) for f in load.later] == [("no", True)]
+    assert load.later[0].message == f"{user}: undefined symbol: no"
+    (load,) = compare(host, [f"LL:{user}"], LD_BIND_NOW="1")
+    assert load.error == f"{user}: undefined symbol: no"
+
+
+def test_weak_references_may_stay_undefined(host: Path, tmp_path: Path) -> None:
+    source = "__attribute__((weak)) int no(void); int use(void) { return no ? no() : 0; }"
+    (load,) = compare(host, [f"NL:{compile_c(tmp_path / 'libweak.so', source)}"])
+    assert load.error is None
+    assert load.faults == []
+
+
+def test_thread_local_symbols_have_no_value_and_still_serve(host: Path, tmp_path: Path) -> None:
+    giver = compile_c(tmp_path / "libgiver.so", "__thread int mine;")
+    source = "extern __thread int mine, lost; int *where(void) { return &mine; }"
+    taker = compile_c(tmp_path / "libtaker.so", source)
+    loads = compare(host, [f"NL:{taker}", f"NG:{giver}", f"NL:{taker}"])
+    assert [load.error for load in loads] == [f"{taker}: undefined symbol: mine", None, None]
+
+
+def test_global_scope_serves_what_comes_later(host: Path, tmp_path: Path) -> None:
+    giver = compile_c(tmp_path / "libgiver.so", "int given(void) { return 1; }")
+    taker = compile_c(tmp_path / "libtaker.so", "int given(void); void *p = (void *)given;")
+    loads = compare(host, [f"NL:{giver}", f"NL:{taker}", f"NG:{giver}", f"NL:{taker}"])
+    assert [load.error for load in loads] == [
+        None, f"{taker}: undefined symbol: given", None, None,
+    ]  # fmt: skip
+
+
+def test_the_program_s_own_symbols_serve(tmp_path: Path) -> None:
+    taker = compile_c(tmp_path / "libtaker.so", "int show(void); void *p = (void *)show;")
+    source = elfkit.HOST_SOURCE.replace("static int show", "int show")
+    for flags, error in ((["-rdynamic"], None), ([], f"{taker}: undefined symbol: show")):
+        program = compile_c(tmp_path / "program", source, "-ldl", *flags, shared=False)
+        (load,) = compare(program, [f"NL:{taker}"])
+        assert load.error == error
+
+
+def test_a_preloaded_library_serves(host: Path, tmp_path: Path) -> None:
+    giver = compile_c(tmp_path / "libgiver.so", "int given(void) { return 1; }")
+    taker = compile_c(tmp_path / "libtaker.so", "int given(void); void *p = (void *)given;")
+    (load,) = compare(host, [f"NL:{taker}"], LD_PRELOAD=str(giver))
+    assert load.error is None
+
+
+def test_the_first_of_several_faults_is_the_loader_s(host: Path, tmp_path: Path) -> None:
+    """A chain and a diamond in which every object lacks a symbol: the deepest speaks first."""
+    parts = {"d": [], "c": ["d"], "b": ["d"], "a": ["b", "c"], "e": ["a", "d"], "f": ["c", "b"]}
+    for name, needs in parts.items():
+        compile_c(
+            tmp_path / f"lib{name}.so",
+            f"int no_{name}1(void); int no_{name}2(void);"
+            f"void *p_{name}[] = {{ (void *)no_{name}1, (void *)no_{name}2 }};",
+            f"-Wl,-soname,lib{name}.so",
+            "-Wl,--no-as-needed",
+            f"-Wl,-rpath,{tmp_path}",
+            *[str(tmp_path / f"lib{need}.so") for need in needs],
+        )
+    for name in parts:
+        (load,) = compare(host, [f"NL:{tmp_path}/lib{name}.so"])
+        assert len(load.faults) == 2 * len(load.objects)
+
+
+def test_a_missing_library_comes_before_versions_and_symbols(host: Path, tmp_path: Path) -> None:
+    gone = compile_c(tmp_path / "libgone.so", "int x;", "-Wl,-soname,libgone.so.7")
+    middle = compile_c(
+        tmp_path / "libmiddle.so", "int no(void); void *p = (void *)no;", "-Wl,--no-as-needed",
+        str(gone), "-Wl,-soname,libmiddle.so",
+    )  # fmt: skip
+    top = compile_c(
+        tmp_path / "libtop.so", "int no2(void); void *q = (void *)no2;", "-Wl,--no-as-needed",
+        str(middle), f"-Wl,-rpath,{tmp_path}",
+    )  # fmt: skip
+    (load,) = compare(host, [f"NL:{top}"])
+    assert load.error == ("libgone.so.7: cannot open shared object file: No such file or directory")
+    assert (load.faults[0].kind, load.faults[0].library) == (
+        "not found",
+        f"{tmp_path}/libmiddle.so",
+    )
+    assert load.searches[-1].requested_by == f"{tmp_path}/libmiddle.so"
+
+
+def test_a_failed_dlopen_leaves_nothing_behind(host: Path, tmp_path: Path) -> None:
+    good = compile_c(tmp_path / "libgood.so", "int good;", "-Wl,-soname,libgood.so")
+    bad = compile_c(
+        tmp_path / "libbad.so", "int no(void); void *p = (void *)no;", "-Wl,--no-as-needed",
+        str(good), f"-Wl,-rpath,{tmp_path}",
+    )  # fmt: skip
+    first, second, third = compare(host, [f"NG:{bad}", "NL:libgood.so", f"NL:{good}"])
+    assert [o.path for o in first.objects] == [str(bad), str(good)]
+    assert second.error == "libgood.so: cannot open shared object file: No such file or directory"
+    assert third.error is None
+
+
+def test_a_library_loaded_before_wins_over_every_path(host: Path, tmp_path: Path) -> None:
+    for folder, source in (("new", "int f(void) { return 1; }"), ("own", "int old;")):
+        compile_c(tmp_path / folder / "libshared.so.1", source, "-Wl,-soname,libshared.so.1")
+    user = compile_c(
+        tmp_path / "libuser.so", "int f(void); void *p = (void *)f;", "-Wl,--no-as-needed",
+        str(tmp_path / "own/libshared.so.1"), "-Wl,--allow-shlib-undefined",
+        "-Wl,--unresolved-symbols=ignore-all", f"-Wl,-rpath,{tmp_path}/own",
+        "-Wl,--disable-new-dtags",
+    )  # fmt: skip
+    (load,) = compare(host, [f"NL:{user}"])
+    assert load.error == f"{user}: undefined symbol: f"
+    _, load, again = compare(
+        host, [f"NL:{tmp_path}/new/libshared.so.1", f"NL:{user}", "NL:libshared.so.1"]
+    )
+    assert load.error is None
+    assert (again.search.rule, again.search.path) == ("loaded", f"{tmp_path}/new/libshared.so.1")
+    process = Process(Loader(environ={"LD_LIBRARY_PATH": f"{tmp_path}/own"}), str(host))
+    process.dlopen(f"{tmp_path}/new/libshared.so.1")
+    again = process.dlopen("libshared.so.1")
+    assert [hit.path for hit in again.search.shadowed] == [f"{tmp_path}/own/libshared.so.1"]
+
+
+@pytest.mark.parametrize("flag", ["-Wl,--disable-new-dtags", "-Wl,--enable-new-dtags"])
+def test_a_caller_s_path_finds_its_parts_but_not_their_needs(tmp_path: Path, flag: str) -> None:
+    """As cuDNN opens its sub-libraries: by SONAME, through its own $ORIGIN."""
+    leaf = compile_c(tmp_path / "parts/libleaf.so", "int leaf;", "-Wl,-soname,libleaf.so")
+    compile_c(tmp_path / "parts/libpart.so", "int part;", "-Wl,-soname,libpart.so")
+    compile_c(
+        tmp_path / "parts/libneedy.so", "int needy;", "-Wl,-soname,libneedy.so",
+        "-Wl,--no-as-needed", str(leaf),
+    )  # fmt: skip
+    source = (
+        "#include <dlfcn.h>\n#include <stdio.h>\n"
+        'void go(const char *n) { void *h = dlopen(n, RTLD_NOW); puts(h ? "ok" : dlerror()); }'
+    )
+    caller = compile_c(tmp_path / "libcaller.so", source, flag, "-Wl,-rpath,$ORIGIN/parts", "-ldl")
+    program = compile_c(
+        tmp_path / "program", "void go(const char *); int main(int n, char **v) { go(v[1]); }",
+        str(caller), f"-Wl,-rpath,{tmp_path}", "-Wl,--enable-new-dtags", shared=False,
+    )  # fmt: skip
+    for name in ("libpart.so", "libneedy.so"):
+        real = subprocess.run(
+            [program, name], capture_output=True, text=True, check=True, env=clean_environment()
+        ).stdout.strip()
+        process = Process(Loader(environ={}), str(program))
+        mapped = process.find(str(caller))
+        assert mapped is not None
+        load = process.dlopen(name, mapped)
+        assert (load.error or "ok") == real
+        assert load.search.entry == "$ORIGIN/parts"
+        assert load.search.owner == str(caller)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("int no_such(void); PyObject *PyInit_made(void) { no_such(); return 0; }", "no_such"),
+        ("PyObject *PyInit_made(void) { return PyNo_Such(); }", "PyNo_Such"),
+    ],
+)
+def test_import_error_of_python(tmp_path: Path, source: str, words: str) -> None:
+    include = sysconfig.get_paths()["include"]
+    path = compile_c(tmp_path / "made.so", f"#include <Python.h>\n{source}", f"-I{include}", LAZY)
+    real = subprocess.run(
+        [sys.executable, "-c", "import made"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=clean_environment(PYTHONPATH=str(tmp_path)),
+    )
+    load = Process(Loader(environ={}), sys.executable).dlopen(str(path))
+    assert real.stderr.splitlines()[-1] == f"ImportError: {load.error}"
+    assert load.error == f"{path}: undefined symbol: {words}"
+
+
+IMPORTER = """
+import importlib.util, sys
+for path in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location(path.split("/")[-1].split(".")[0], path)
+    try:
+        importlib.util.module_from_spec(spec)
+        print(None)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_python_s_own_extensions_are_whole() -> None:
+    """What imports here has no fault in the model: no false alarm."""
+    paths = sorted(Path(sysconfig.get_config_var("DESTSHARED")).glob("*.so"))
+    assert paths
+    real = subprocess.run(
+        [sys.executable, "-c", IMPORTER, *map(str, paths)],
+        capture_output=True, text=True, check=True, env=clean_environment(),
+    ).stdout.splitlines()  # fmt: skip
+    process = Process(Loader(environ={}), sys.executable)
+    assert process.start.faults == []
+    assert [str(process.dlopen(str(path)).error) for path in paths] == real
+
+
+def test_system_libraries_as_ldd_sees_them() -> None:
+    """ldd -r binds everything at once: same files, same undefined symbols."""
+    folder = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
+    if not folder.is_dir():
+        folder = Path("/usr/lib64")
+    libraries = sorted(p for p in folder.glob("*.so.*") if not p.is_symlink())[::12][:30]
+    assert len(libraries) > 5
+    for path in libraries:
+        out = subprocess.run(
+            ["ldd", "-r", path], capture_output=True, text=True, env=clean_environment()
+        ).stdout
+        files = [
+            line.split("=>")[1].split(" (")[0].strip() for line in out.splitlines() if "=>" in line
+        ]
+        undefined = [
+            line.split("undefined symbol: ")[1].split("\t")[0].split(" (")[0]
+            for line in out.splitlines()
+            if line.startswith("undefined symbol: ")
+        ]
+        try:
+            process = Process(Loader(environ={"LD_BIND_NOW": "1"}), str(path))
+        except Exception as error:  # pragma: no cover - says which
+            raise AssertionError(path) from error
+        interpreter = process.main.elf.interpreter
+        mapped = [o.path for o in process.objects[1:] if o.elf.soname not in LOADERS]
+        if interpreter is None:
+            assert [f for f in files if os.path.basename(f) not in LOADERS] == mapped, path
+        predicted = [
+            f.name + (f", version {f.version}" if f.version else "") for f in process.start.faults
+        ]
+        assert predicted == undefined, path
+
+
+LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")

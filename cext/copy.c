@@ -407,6 +407,11 @@ PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, Py
         return NULL;
     }
     cudriver_copy_decide(&ends.dst, &ends.src, &path);
+    if (path.kind == CUDRIVER_COPY_DIRECT && path.to_device != path.from_device &&
+        !path.page_locked) {
+        /* The driver would read pageable memory now, not in the stream's order. */
+        path.kind = CUDRIVER_COPY_STAGED;
+    }
     if (cudriver_stream_parse(state, argument, path.context, &stream, &given) == 0) {
         if (stream_fits(&stream, &ends) == 0) {
             transfer = follow_async(state, &path, &ends, &stream);
@@ -436,17 +441,17 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
                                    PyObject *names)
 {
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *stream = count >= 3 ? args[2] : NULL;
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
 
-    if (names != NULL && PyTuple_GET_SIZE(names) == 1 && count == 2 &&
-        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") == 0) {
-        stream = args[2];
-    } else if (count < 2 || count > 3 || (names != NULL && PyTuple_GET_SIZE(names) > 0)) {
+    /* Where the stream is named, its value lies behind the two arrays all the same. */
+    if (count + named != 3 || named > 1 ||
+        (named == 1 &&
+         PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") != 0)) {
         PyErr_SetString(PyExc_TypeError,
                         "copy_async(dst, src, stream) takes two arrays and a stream");
         return NULL;
     }
-    return cudriver_copy_async(state, args[0], args[1], stream);
+    return cudriver_copy_async(state, args[0], args[1], args[2]);
 }
 
 static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)

@@ -153,10 +153,12 @@ struct spare {
     CUstream probe;
 };
 
-/* Locked. */
-static struct spare spare_take(struct staging_place *place, bool rings, bool all)
+/* Locked. `all`: also what can be freed only by waiting for the device. Rings that a stream may yet
+ * come to stay, as those of a copy that was lost do for good. */
+static struct spare spare_take(struct staging_place *place, bool all)
 {
     struct spare spare = {.probe = NULL};
+    struct staging_ring **link = &place->rings;
 
     for (int i = 0; i < 2; i++) {
         spare.lanes[i] = place->routes[i].idle;
@@ -170,9 +172,15 @@ static struct spare spare_take(struct staging_place *place, bool rings, bool all
         spare.probe = place->probe;
         place->probe = NULL;
     }
-    if (rings) {
-        spare.rings = place->rings;
-        place->rings = NULL;
+    while (*link != NULL) {
+        struct staging_ring *ring = *link;
+        if (ring->users > 0 || (ring->scratch != 0 && !all)) {
+            link = &ring->next;
+        } else {
+            *link = ring->next;
+            ring->next = spare.rings;
+            spare.rings = ring;
+        }
     }
     spare.all = all;
     return spare;
@@ -201,7 +209,7 @@ static void place_free(struct staging_place *place, bool all)
     struct spare spare;
 
     staging_lock();
-    spare = spare_take(place, rings_are_quiet(place), all);
+    spare = spare_take(place, all);
     staging_unlock();
     if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
         spare_free(&spare);
@@ -220,8 +228,7 @@ void cudriver_staging_trim(void)
         if (place->closing) {
             continue;
         }
-        bool all = place_is_quiet(place) && rings_are_quiet(place);
-        struct spare spare = spare_take(place, all, all);
+        struct spare spare = spare_take(place, place_is_quiet(place) && rings_are_quiet(place));
         CUcontext popped;
         place->users++; /* so that it stays */
         staging_unlock();

@@ -300,6 +300,16 @@ def test_what_needs_no_device_is_done_at_once() -> None:
     assert (cu.copy_async(empty, empty, stream).nbytes, same.nbytes) == (0, 40)
 
 
+@pytest.mark.parametrize("more", [(), (None, None)])
+def test_copy_async_wants_one_stream(more: tuple[Any, ...]) -> None:
+    source, there = ends()
+    with pytest.raises(TypeError, match="two arrays and a stream"):
+        cu.copy_async(there, source, *more)
+    with pytest.raises(TypeError, match="two arrays and a stream"):
+        cu.copy_async(there, source, steam=cu.Stream())  # type: ignore[call-arg]
+    assert not there.to_numpy().any()
+
+
 def test_arguments_that_do_not_fit_change_nothing(two_devices: Any) -> None:
     source, there = ends(1000)
     elsewhere = cu.Stream(device=two_devices[1])
@@ -463,17 +473,17 @@ def test_waiting_in_many_threads_for_one_transfer(held: Any) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_random_programs_give_what_the_same_program_gives_in_order(seed: int) -> None:
     """Copies and fills on a few streams, with events where they depend on each other, against the
-    same steps on NumPy arrays."""
+    same steps on NumPy arrays: device, page-locked and pageable ones."""
     rng = random.Random(seed)
     size = 1 << 14
     streams = [cu.Stream() for _ in range(3)]
-    models = [np.full(size, i, np.uint8) for i in range(6)]
+    models = [np.full(size, i, np.uint8) for i in range(7)]
     arrays: list[Any] = [cu.to_device(m) for m in models[:3]]
-    arrays += [cu.pinned_array(m) for m in models[3:]]
-    last: list[Any] = [None] * 6
+    arrays += [cu.pinned_array(m) for m in models[3:5]] + [m.copy() for m in models[5:]]
+    last: list[Any] = [None] * 7
     for step in range(150):
         stream = rng.choice(streams)
-        to, source = rng.sample(range(6), 2)
+        to, source = rng.sample(range(7), 2)
         part = slice(*sorted(rng.sample(range(size), 2)), rng.choice([1, 1, 2, 3]))
         for event in (last[to], last[source]):
             if event is not None:

@@ -10,6 +10,9 @@
 
 #include "driver.h"
 
+/* The longest distance between rows that the driver's fills take. */
+#define MAX_PITCH 0x7fffffff
+
 /* `height` rows of `width` words of `unit` bytes, `pitch` bytes apart. */
 static CUresult fill_rows(CUdeviceptr address, size_t pitch, int unit, const char *word,
                           size_t width, size_t height, CUstream stream, const char **function)
@@ -27,6 +30,13 @@ static CUresult fill_rows(CUdeviceptr address, size_t pitch, int unit, const cha
         return unit == 1   ? cuda.cuMemsetD8Async(address, one, width, stream)
                : unit == 2 ? cuda.cuMemsetD16Async(address, two, width, stream)
                            : cuda.cuMemsetD32Async(address, four, width, stream);
+    }
+    if (pitch > MAX_PITCH) {
+        CUresult result = CUDA_SUCCESS;
+        for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
+            result = fill_rows(address + i * pitch, 0, unit, word, width, 1, stream, function);
+        }
+        return result;
     }
     *function = unit == 1   ? "cuMemsetD2D8Async"
                 : unit == 2 ? "cuMemsetD2D16Async"

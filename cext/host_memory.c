@@ -392,7 +392,8 @@ static int memory_of(PyObject *object, char **low, size_t *bytes)
     bool writable;
 
     if (cudriver_numpy_is_array(object)) {
-        return cudriver_numpy_extent(object, low, bytes, &writable);
+        cudriver_numpy_extent(object, low, bytes, &writable);
+        return 0;
     }
     if (!PyObject_CheckBuffer(object)) {
         PyErr_Format(PyExc_TypeError, "expected a numpy.ndarray or a buffer, not %.100s",

@@ -65,6 +65,11 @@ static bool holds_objects(PyArray_Descr *descr)
     return false;
 }
 
+bool cudriver_numpy_holds_objects(PyObject *array)
+{
+    return holds_objects(PyArray_DESCR((PyArrayObject *)array));
+}
+
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize)
 {
     PyArray_Descr *descr = NULL;
@@ -230,16 +235,13 @@ PyObject *cudriver_numpy_descr(PyObject *dtype)
     return descr;
 }
 
-int cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)
+void cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)
 {
     PyArrayObject *array = (PyArrayObject *)object;
     struct cudriver_layout layout = {.ndim = PyArray_NDIM(array),
                                      .itemsize = (size_t)PyArray_ITEMSIZE(array)};
     int64_t from, to;
 
-    if (holds_objects(PyArray_DESCR(array))) {
-        return -1;
-    }
     for (int i = 0; i < layout.ndim; i++) {
         layout.shape[i] = PyArray_DIM(array, i);
         layout.dst_strides[i] = layout.src_strides[i] = PyArray_STRIDE(array, i);
@@ -248,7 +250,6 @@ int cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *wri
     *low = PyArray_BYTES(array) + from;
     *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)(to - from);
     *writable = PyArray_ISWRITEABLE(array);
-    return 0;
 }
 
 /* ---- NEP 49: NumPy allocates page-locked memory -------------------------------------------------

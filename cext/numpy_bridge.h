@@ -53,9 +53,11 @@ PyObject *cudriver_numpy_typestr(PyObject *dtype);
 /* New reference: the dtype's array-interface description; [('', typestr)] where it has none. */
 PyObject *cudriver_numpy_descr(PyObject *dtype);
 
-/* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. 0 or
- * -1. */
-int cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);
+/* Whether the array holds Python objects; then TypeError is set. */
+bool cudriver_numpy_holds_objects(PyObject *array);
+
+/* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. */
+void cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);
 
 int cudriver_numpy_setup(PyObject *module);
 

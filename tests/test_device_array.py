@@ -430,6 +430,16 @@ def test_large_fills_of_views(dtype: Any, key: Any) -> None:
     assert raw(array.to_numpy()) == raw(model)
 
 
+def test_fill_of_rows_further_apart_than_the_driver_takes() -> None:
+    if cu.memory_info().free < 5 << 30:
+        pytest.skip("needs 5 GiB of device memory")
+    there = cu.device_empty((2, 1 << 31), np.uint8)
+    ends = there[:, -4:]
+    there[:, -8:].fill(1)
+    ends.fill(7)
+    assert np.array_equal(there[:, -8:].to_numpy(), [[1] * 4 + [7] * 4] * 2)
+
+
 def test_fill_values_are_cast_as_numpy_casts_them() -> None:
     for dtype, value in [
         ("f4", 3),

@@ -207,3 +207,10 @@ def test_the_owner_says_what_it_is() -> None:
     owner = owner_of(cu.pinned_empty(10))
     assert owner.nbytes == 80
     assert "page-locked memory: 80 bytes" in repr(owner)
+
+
+def test_is_pinned_asks_of_any_memory() -> None:
+    assert not cu.is_pinned(np.array([None, 1], object))
+    assert not cu.is_pinned(b"bytes")
+    with cu.pinned_numpy(min_bytes=0):
+        assert cu.is_pinned(np.full(4096, None, object))

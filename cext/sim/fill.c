@@ -65,8 +65,8 @@ static CUresult fill_async(enum sim_call call, CUdeviceptr dst, size_t pitch, ui
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (dst % element != 0 || (height > 1 && (pitch % element != 0 || pitch < width * element ||
-                                              pitch > MAX_PITCH))) {
+    if (dst % element != 0 ||
+        (height > 1 && (pitch % element != 0 || pitch < width * element || pitch > MAX_PITCH))) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     if (width == 0 || height == 0) {

@@ -1,6 +1,7 @@
 /* cudriver._core: the module, its state, and the functions about the driver itself. */
 #include "context.h"
 #include "copy.h"
+#include "copy_settings.h"
 #include "device.h"
 #include "device_array.h"
 #include "driver.h"
@@ -210,6 +211,7 @@ static int module_exec(PyObject *module)
         cudriver_event_setup,
         cudriver_transfer_setup,
         cudriver_copy_setup,
+        cudriver_copy_settings_setup,
         cudriver_device_array_setup,
         cudriver_host_memory_setup,
         cudriver_pin_setup,

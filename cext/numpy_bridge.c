@@ -65,6 +65,11 @@ static bool holds_objects(PyArray_Descr *descr)
     return false;
 }
 
+bool cudriver_numpy_is_bool(PyObject *object)
+{
+    return PyArray_IsScalar(object, Bool);
+}
+
 bool cudriver_numpy_holds_objects(PyObject *array)
 {
     return holds_objects(PyArray_DESCR((PyArrayObject *)array));

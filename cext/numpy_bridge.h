@@ -53,6 +53,9 @@ PyObject *cudriver_numpy_typestr(PyObject *dtype);
 /* New reference: the dtype's array-interface description; [('', typestr)] where it has none. */
 PyObject *cudriver_numpy_descr(PyObject *dtype);
 
+/* Whether it is one of NumPy's bools, which old versions take as numbers. */
+bool cudriver_numpy_is_bool(PyObject *object);
+
 /* Whether the array holds Python objects; then TypeError is set. */
 bool cudriver_numpy_holds_objects(PyObject *array);
 

@@ -209,8 +209,8 @@ static CUresult issue_direct(const struct cudriver_copy_path *path,
         *function = "cuMemcpyDtoDAsync_v2";
         return cuda.cuMemcpyDtoDAsync_v2(to, from, path->bytes, stream);
     }
-    const char *host_from = src->host + path->layout.src_offset;
-    char *host_to = dst->host + path->layout.dst_offset;
+    const char *host_from = path->to_device ? src->host + path->layout.src_offset : NULL;
+    char *host_to = path->to_device ? NULL : dst->host + path->layout.dst_offset;
     CUresult result = CUDA_SUCCESS;
 
     *function = path->to_device ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";

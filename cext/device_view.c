@@ -83,9 +83,8 @@ static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellip
                 return -1;
             }
             *ellipsis = i;
-        } else if (PySlice_Check(items[i]) ||
-                   (PyIndex_Check(items[i]) && !PyBool_Check(items[i]) &&
-                    !cudriver_numpy_is_bool(items[i]))) {
+        } else if (PySlice_Check(items[i]) || (PyIndex_Check(items[i]) && !PyBool_Check(items[i]) &&
+                                               !cudriver_numpy_is_bool(items[i]))) {
             axes++;
         } else if (items[i] != Py_None) {
             index_refuse(items[i]);

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from program import run
+
 CLASSES = {
     2: "OutOfMemoryError",
     3: "NotInitializedError",
@@ -188,6 +190,22 @@ def test_bad_arguments_are_told_before_the_driver_is(cu, simulator, call, error)
     assert str(caught.value)
     if simulator:
         assert [simulator.call_count(name) for name in failed] == before
+
+
+def test_a_context_that_is_refused_names_the_function_called(cu, sim) -> None:
+    for version, function in (13000, "cuCtxCreate_v4"), (11000, "cuCtxCreate_v2"):
+        done = run(
+            """
+            import cudriver as cu
+            try:
+                cu.Context()
+            except cu.CudaError as error:
+                print(error.function, str(error).split("(")[0], error.code)
+            """,
+            CUDRIVER_SIM_DRIVER_VERSION=str(version),
+            CUDRIVER_SIM_FAIL=f"{function}:1:2",
+        )
+        assert done.stdout == f"{function} {function} 2\n", done.stderr
 
 
 def test_failed_free_in_a_destructor_is_reported_not_raised(cu, sim, monkeypatch) -> None:

@@ -14,6 +14,7 @@
 #include "error.h"
 #include "hostmem.h"
 #include "live.h"
+#include "shape.h"
 
 #if NPY_ABI_VERSION < 0x02000000
 #define PyDataType_ELSIZE(descr) ((descr)->elsize)
@@ -188,6 +189,25 @@ PyObject *cudriver_numpy_asarray(PyObject *object)
 int cudriver_numpy_copy(PyObject *dst, PyObject *src)
 {
     return PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)src);
+}
+
+int cudriver_numpy_fill(PyObject *array, PyObject *value)
+{
+    PyObject *numpy = PyImport_ImportModule("numpy");
+    PyObject *copyto = numpy != NULL ? PyObject_GetAttrString(numpy, "copyto") : NULL;
+    PyObject *args = Py_BuildValue("(OO)", array, value);
+    PyObject *keywords = Py_BuildValue("{ss}", "casting", "unsafe");
+    PyObject *done = NULL;
+
+    if (copyto != NULL && args != NULL && keywords != NULL) {
+        done = PyObject_Call(copyto, args, keywords);
+    }
+    Py_XDECREF(numpy);
+    Py_XDECREF(copyto);
+    Py_XDECREF(args);
+    Py_XDECREF(keywords);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_ssize_t itemsize)
@@ -478,22 +498,19 @@ typedef struct {
 static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"min_bytes", NULL};
-    Py_ssize_t min_bytes = 65536;
+    PyObject *argument = NULL;
+    size_t min_bytes = 65536;
     BlockObject *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$n:pinned_numpy", names, &min_bytes)) {
-        return NULL;
-    }
-    if (min_bytes < 0) {
-        PyErr_Format(PyExc_ValueError, "min_bytes is a number of bytes, not %zd", min_bytes);
-        return NULL;
-    }
-    if (cudriver_numpy_require() < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O:pinned_numpy", names, &argument) ||
+        (argument != NULL &&
+         cudriver_size_parse(argument, "min_bytes is a number of bytes", &min_bytes) < 0) ||
+        cudriver_numpy_require() < 0) {
         return NULL;
     }
     self = (BlockObject *)type->tp_alloc(type, 0);
     if (self != NULL) {
-        self->min_bytes = (size_t)min_bytes;
+        self->min_bytes = min_bytes;
     }
     return (PyObject *)self;
 }

@@ -281,8 +281,10 @@ struct handler {
     PyDataMem_Handler *ordinary;
     CoreState *state;
     PyObject *module; /* owned: the state's */
+    PyObject *outer;  /* owned: the handler that was in force before */
     size_t min_bytes;
     bool warned;
+    bool over; /* its block went without being left: what it still gives is ordinary memory */
     struct cudriver_live live; /* listed while any of its memory is alive: all of it in one entry */
     size_t blocks;
 };
@@ -332,7 +334,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     bool pushed;
 
     *zeroed = false;
-    if (cudriver_driver_is_forked() || Py_IsFinalizing()) {
+    if (handler->over || cudriver_driver_is_forked() || Py_IsFinalizing()) {
         return NULL;
     }
     address = cudriver_hostmem_try_alloc(bytes, false);
@@ -450,9 +452,34 @@ static void handler_end(PyObject *capsule)
 
     if (handler != NULL) {
         cudriver_live_remove(handler->state, &handler->live);
+        Py_XDECREF(handler->outer);
         Py_XDECREF(handler->module);
         PyMem_Free(handler);
     }
+}
+
+/* The handler behind a capsule where it is one of ours, else NULL. */
+static struct handler *handler_of(PyObject *capsule)
+{
+    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler");
+
+    if (handler == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return handler->numpy.allocator.malloc == handler_malloc ? handler : NULL;
+}
+
+/* The first handler from here outwards whose block is not over. Borrowed from `capsule`. */
+static PyObject *handler_in_force(PyObject *capsule)
+{
+    struct handler *handler = handler_of(capsule);
+
+    while (handler != NULL && handler->over && handler->outer != NULL) {
+        capsule = handler->outer;
+        handler = handler_of(capsule);
+    }
+    return capsule;
 }
 
 /* New reference: a capsule with a handler of its own. */
@@ -517,10 +544,15 @@ static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keyw
 
 static void block_dealloc(PyObject *object)
 {
+    BlockObject *self = (BlockObject *)object;
     PyTypeObject *type = Py_TYPE(object);
 
-    Py_XDECREF(((BlockObject *)object)->outer);
-    Py_XDECREF(((BlockObject *)object)->inner);
+    if (self->inner != NULL) {
+        /* Never left, or not where it was entered: nobody can any more. */
+        handler_of(self->inner)->over = true;
+    }
+    Py_XDECREF(self->outer);
+    Py_XDECREF(self->inner);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -547,6 +579,7 @@ static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
         Py_DECREF(capsule);
         return NULL;
     }
+    handler_of(capsule)->outer = Py_NewRef(self->outer);
     self->inner = capsule;
     return Py_NewRef(object);
 }
@@ -576,7 +609,7 @@ static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                         "entered them");
         return NULL;
     }
-    left = PyDataMem_SetHandler(self->outer);
+    left = PyDataMem_SetHandler(handler_in_force(self->outer));
     if (left == NULL) {
         return NULL;
     }

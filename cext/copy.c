@@ -523,7 +523,7 @@ static PyMethodDef functions[] = {
      "before anything is copied. It is ordered after the work of the default stream, or of the\n"
      "enclosing `with stream:`. Other threads run meanwhile."},
     {"copy_async", (PyCFunction)(void (*)(void))module_copy_async, METH_FASTCALL | METH_KEYWORDS,
-     "copy_async(dst, src, stream)\n--\n\n"
+     "copy_async(dst, src, /, stream)\n--\n\n"
      "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "
      "alive\n"
      "until it is over. Do not change the source, nor read the destination, before that. Host to\n"

@@ -255,7 +255,7 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
 {
     static char *names[] = {"shape",  "fill_value",     "dtype", "order",
                             "mapped", "write_combined", NULL};
-    PyObject *shape, *value, *dtype = NULL, *order = NULL, *of_value = NULL, *array, *done;
+    PyObject *shape, *value, *dtype = NULL, *order = NULL, *of_value = NULL, *array;
     struct request request = {0};
     int mapped = 0, combined = 0, failed;
 
@@ -282,12 +282,9 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
     if (array == NULL) {
         return NULL;
     }
-    done = PyObject_CallMethod(array, "fill", "O", value);
-    if (done == NULL) {
-        Py_DECREF(array);
-        return NULL;
+    if (cudriver_numpy_fill(array, value) < 0) {
+        Py_CLEAR(array);
     }
-    Py_DECREF(done);
     return array;
 }
 
@@ -323,10 +320,14 @@ static int request_like(PyObject *array, PyObject *dtype, struct request *reques
 /* order="K" is the default of what resembles another array. 0 or -1. */
 static int order_like(PyObject *order, bool *fortran)
 {
-    if (order == NULL || order == Py_None ||
-        (PyUnicode_Check(order) && (PyUnicode_CompareWithASCIIString(order, "K") == 0 ||
-                                    PyUnicode_CompareWithASCIIString(order, "A") == 0))) {
+    if (order == NULL || order == Py_None) {
         return 0;
+    }
+    if (PyUnicode_Check(order) && PyUnicode_GET_LENGTH(order) == 1) {
+        Py_UCS4 letter = Py_TOUPPER(PyUnicode_READ_CHAR(order, 0));
+        if (letter == 'K' || letter == 'A') {
+            return 0;
+        }
     }
     return cudriver_order_parse(order, fortran);
 }
@@ -516,15 +517,13 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
 {
     static char *names[] = {"keep", NULL};
     CoreState *state = cudriver_state_of_module(module);
-    Py_ssize_t keep = 0;
-    size_t released = 0;
+    PyObject *argument = NULL;
+    size_t keep = 0, released = 0;
     CUresult result = CUDA_SUCCESS;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n:trim_host_memory", names, &keep)) {
-        return NULL;
-    }
-    if (keep < 0) {
-        PyErr_Format(PyExc_ValueError, "keep is a number of bytes, not %zd", keep);
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:trim_host_memory", names, &argument) ||
+        (argument != NULL &&
+         cudriver_size_parse(argument, "keep is a number of bytes", &keep) < 0)) {
         return NULL;
     }
     cudriver_batches_reap(state, true);
@@ -533,11 +532,11 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_trim();
         cuda.cuCtxGetCurrent(&current);
-        result = cudriver_hostmem_trim(current, (size_t)keep, &released);
+        result = cudriver_hostmem_trim(current, keep, &released);
         Py_END_ALLOW_THREADS
     }
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemHostUnregister", "trimming to %zd bytes", keep);
+        return cudriver_raise(state, result, "cuMemHostUnregister", "trimming to %zu bytes", keep);
     }
     return PyLong_FromSize_t(released);
 }
@@ -547,15 +546,9 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
     size_t limit = SIZE_MAX;
 
     (void)module;
-    if (argument != Py_None) {
-        limit = PyLong_AsSize_t(argument);
-        if (limit == (size_t)-1 && PyErr_Occurred()) {
-            if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-                PyErr_Format(PyExc_ValueError, "a limit is a number of bytes or None, not %R",
-                             argument);
-            }
-            return NULL;
-        }
+    if (argument != Py_None &&
+        cudriver_size_parse(argument, "a limit is a number of bytes or None", &limit) < 0) {
+        return NULL;
     }
     cudriver_hostmem_set_limit(limit);
     Py_RETURN_NONE;
@@ -565,7 +558,8 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
 
 static PyMethodDef functions[] = {
     {"pinned_empty", WITH_KEYWORDS(pinned_empty),
-     "pinned_empty(shape, dtype=float, order='C', *, mapped=False, write_combined=False)\n--\n\n"
+     "pinned_empty(shape, dtype='float64', order='C', *, mapped=False, "
+     "write_combined=False)\n--\n\n"
      "A new ndarray in page-locked memory, contents undefined; as np.empty otherwise. The memory "
      "is the\n"
      "process's own, registered with the driver for every context (cuMemHostRegister), and comes "
@@ -577,12 +571,15 @@ static PyMethodDef functions[] = {
      "the host to read; it is the driver's memory (cuMemHostAlloc) and keeps its context alive.\n"
      "OutOfMemoryError where the system refuses, or the limit is reached."},
     {"pinned_zeros", WITH_KEYWORDS(pinned_zeros),
-     "pinned_zeros(shape, dtype=float, order='C', *, mapped=False, write_combined=False)\n--\n\n"
+     "pinned_zeros(shape, dtype='float64', order='C', *, mapped=False, "
+     "write_combined=False)\n--\n\n"
      "pinned_empty() with every byte zero."},
     {"pinned_full", WITH_KEYWORDS(pinned_full),
      "pinned_full(shape, fill_value, dtype=None, order='C', *, mapped=False, "
      "write_combined=False)\n"
-     "--\n\npinned_empty() with every item `fill_value`, whose own dtype is the default."},
+     "--\n\npinned_empty() filled with `fill_value`, which is cast and broadcast as np.full does "
+     "it, "
+     "and\nwhose own dtype is the default."},
     {"pinned_empty_like", WITH_KEYWORDS(pinned_empty_like),
      "pinned_empty_like(prototype, dtype=None, order='K', *, mapped=False, write_combined=False)\n"
      "--\n\npinned_empty() with the shape, dtype and order of `prototype`."},

@@ -198,6 +198,21 @@ static int exit_setup(PyObject *module)
     return done == NULL ? -1 : 0;
 }
 
+/*
+ * The driver and what is page-locked are the process's: a second interpreter's end would shut the
+ * first one's copies down. CPython 3.12 asks the slot below; older ones are asked here. 0 or -1.
+ */
+static int interpreter_check(void)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError,
+                        "cudriver._core works in the process's main interpreter only, and this is "
+                        "a subinterpreter: the CUDA driver is one for the whole process");
+        return -1;
+    }
+    return 0;
+}
+
 static int module_exec(PyObject *module)
 {
     static int (*const setups[])(PyObject *) = {
@@ -220,6 +235,9 @@ static int module_exec(PyObject *module)
         exit_setup,
     };
 
+    if (interpreter_check() < 0) {
+        return -1;
+    }
     for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) {
         if (setups[i](module) < 0) {
             return -1;

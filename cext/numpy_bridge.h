@@ -43,6 +43,9 @@ PyObject *cudriver_numpy_asarray(PyObject *object);
 /* Copies with NumPy's own rules (overlap, order), source and destination of one shape and dtype. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 
+/* Fills an array with a value, cast and broadcast as np.full does it. 0 or -1. */
+int cudriver_numpy_fill(PyObject *array, PyObject *value);
+
 /* Casts a scalar to `dtype` and writes its bytes to `pattern`, which has room for an item. 0 or -1.
  */
 int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_ssize_t itemsize);

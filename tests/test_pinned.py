@@ -146,12 +146,64 @@ def test_bad_arguments_are_named_before_the_driver_is_called() -> None:
         (lambda: cu.pinned_empty(3, "no such type"), TypeError, "no such type"),
         (lambda: cu.pinned_empty(3, float, "X"), ValueError, "'X'"),
         (lambda: cu.pinned_empty((1 << 40, 1 << 40)), ValueError, "address space"),
+        (lambda: cu.pinned_empty(np.array([[2]])), TypeError, "index"),
+        (lambda: cu.pinned_full(3, (1, 2)), ValueError, "broadcast"),
+        (lambda: cu.set_host_memory_limit(-1), ValueError, "or None, not -1"),
+        (lambda: cu.set_host_memory_limit(1 << 70), ValueError, f"or None, not {1 << 70}"),
+        (lambda: cu.set_host_memory_limit("5"), TypeError, "or None, not str"),
+        (lambda: cu.trim_host_memory(-1), ValueError, "keep is a number of bytes, not -1"),
+        (lambda: cu.trim_host_memory(1 << 70), ValueError, f"not {1 << 70}"),
+        (lambda: cu.trim_host_memory(1.5), TypeError, "keep .* not float"),
+        (lambda: cu.pinned_numpy(min_bytes=-1), ValueError, "min_bytes .* not -1"),
+        (lambda: cu.pinned_numpy(min_bytes=1 << 70), ValueError, f"not {1 << 70}"),
         (lambda: cu.pinned_full(3, "word", float), ValueError, "word"),
         (lambda: cu.is_pinned(12), TypeError, "int"),
         (lambda: cu.is_pinned([1, 2]), TypeError, "list"),
     ]:
         with pytest.raises(error, match=text):
             call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ((2, 3), 7),
+        ((2, 3), (1, 2, 3)),
+        ((2, 3), [[1], [2]]),
+        (4, (1, 2.5, 3, 4), "f8"),
+        (2, 1.5, "i4,f8"),
+        ((), 3),
+        ((0, 2), 3),
+        (3, "word"),
+        (3, np.datetime64("2026-01-01")),
+    ],
+)
+def test_full_fills_as_numpy_does(call: tuple[Any, ...]) -> None:
+    array, numpys = cu.pinned_full(*call), np.full(*call)
+    assert cu.is_pinned(array)
+    assert (array.dtype, array.shape) == (numpys.dtype, numpys.shape)
+    assert array.tobytes() == numpys.tobytes()
+
+
+def test_lengths_and_sizes_may_be_any_integers() -> None:
+    assert cu.pinned_empty(np.array([2, 3])).shape == (2, 3)
+    assert cu.pinned_empty(np.array(3)).shape == (3,)
+    assert cu.pinned_empty((np.int8(2), np.uint64(3))).shape == (2, 3)
+    assert cu.device_empty(np.array([2, 3])).shape == (2, 3)
+    cu.set_host_memory_limit(np.int64(1 << 30))
+    try:
+        assert cu.host_memory_stats().limit_bytes == 1 << 30
+    finally:
+        cu.set_host_memory_limit(None)
+    assert cu.trim_host_memory(np.int32(0)) >= 0
+    cu.pinned_numpy(min_bytes=np.int32(4))
+
+
+@pytest.mark.parametrize("order", ["K", "A", "C", "F", "k", "a", "c", "f", None])
+def test_orders_like_numpys(order: Any) -> None:
+    for source in np.zeros((2, 3)), np.zeros((2, 3), order="F"):
+        like = cu.pinned_empty_like(source, order=order)
+        assert like.strides == np.empty_like(source, order=order).strides
 
 
 def test_mapped_memory_has_a_device_address() -> None:

@@ -73,8 +73,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.flags import ContextFlags
 
-__version__ = "0.1.0"
-
 __all__ = [
     "Allocation",
     "Context",

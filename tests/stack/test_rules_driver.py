@@ -407,7 +407,14 @@ class TestVisible:
             ("GPU-zz", [], "GPU-zz"),
             ("MIG-11", [2], None),
             ("MIG-55", [], "MIG-55"),
-            ("0,0", [0], "0"),
+            ("0,0", [], "0"),
+            ("1, 0, 1, 2", [], "1"),
+            ("MIG-11,MIG-11", [], "MIG-11"),
+            ("MIG-11,MIG-33", [2], None),
+            ("-0,1", [0, 1], None),
+            ("1gpu,0", [1, 0], None),
+            ("GPU-1,0", [1], "0"),
+            ("1,GPU-0", [1], "GPU-0"),
             ("0,,1", [0], ""),
             ("99999999999999999999", [], "99999999999999999999"),
         ],
@@ -434,6 +441,12 @@ class TestVisible:
         assert self.finding("").severity == "warning"
         assert self.finding("-1").severity == "warning"
         assert self.finding("-1").fix == ["unset CUDA_VISIBLE_DEVICES"]
+
+    def test_a_repetition_hides_all(self):
+        found = self.finding("1,0,1")
+        assert found.severity == "error"
+        assert "0 of 3 GPUs visible" in found.title
+        assert found.fix == ["export CUDA_VISIBLE_DEVICES=1,0"]
 
     def test_a_choice_is_a_note(self):
         assert self.finding("1").severity == "note"

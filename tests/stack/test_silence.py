@@ -134,6 +134,16 @@ def test_a_login_node_that_asks_about_its_gpus(tree, venv):
     assert [f for f in judge(facts) if f.severity != "note"] == []
 
 
+def test_what_this_machine_hides_is_not_the_assumed_gpu(venv):
+    venv.torch(libraries=True)
+    venv.wheels()
+    for value in ("", "-1", "7"):
+        variables = {"CUDA_VISIBLE_DEVICES": value}
+        assert alarms(venv, **variables) == []
+        told = alarms(venv, gpus=("5.0",), **variables)
+        assert [(rule, severity) for rule, severity, _ in told] == [("CU501", "error")]
+
+
 def test_cu13_by_the_metapackage(venv):
     venv.torch(
         "2.11.0+cu130",

@@ -53,6 +53,8 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
             raise ValueError(f"{release!r} is no driver release; one looks like 535.104.05")
         driver.release = driver.kernel_release = driver.paired_release = release
         driver.cuda = driver_cuda(release)
+        driver.release_evidence = Evidence("--assume-driver", None, release)
+        driver.kernel_evidence = driver.release_evidence
     for index, text in enumerate(gpus or ()):
         driver.devices.append(Device(index, compute_capability=capability(text), assumed=True))
     return driver

@@ -178,7 +178,7 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         chosen.stopped_at.startswith("-") and not chosen.ordinals
     ):
         hidden = f"; {', '.join(chosen.unread)} after it not read" if chosen.unread else ""
-        left = ",".join(str(i) for i in chosen.ordinals)
+        left = ",".join(str(i) for i in chosen.meant)
         title = (
             f"{VARIABLE}={value}: {chosen.stopped_at!r} {chosen.reason}{hidden}, "
             f"{len(chosen.ordinals)} of {len(devices)} GPUs visible"

@@ -6,6 +6,7 @@ size against RECORD is compared for all; its hash only where two distributions c
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
@@ -36,8 +37,12 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
     file = f"{dist.path}/RECORD"
     try:
         raw = root.read(file, RECORD_LIMIT + 1)
-    except (OSError, ValueError):
-        return []  # distribution packages of Debian and others have none
+    except (OSError, ValueError) as error:
+        # Distribution packages of Debian and others have none.
+        if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
+            why = getattr(error, "strerror", None) or str(error)
+            problems.append(Problem(file, f"cannot be read: {why}"))
+        return []
     if len(raw) > RECORD_LIMIT:
         problems.append(
             Problem(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read")

@@ -21,6 +21,11 @@ class TestNoDriver:
         one(facts(driver=Driver()), "CU101", "note")
         one(facts(driver=Driver(container="docker")), "CU101", "note")
 
+    def test_a_build_for_the_cpu_does_not_look_for_a_driver(self):
+        of = facts(driver=Driver(), frameworks=[torch("2.8.0+cpu", None)])
+        assert one(of, "CU101").predicts is None
+        assert one(facts(driver=Driver()), "CU101").predicts
+
     @pytest.mark.parametrize(
         ("kind", "says"),
         [

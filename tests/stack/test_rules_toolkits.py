@@ -39,13 +39,23 @@ class TestMatch:
             ("major", "12.4.1", False),
             ("minor", "12.4.1", True),
             ("minor", "12.8.1", False),
-            ("exact", "12.8.1", False),
+            ("exact", "12.9.1", True),
             ("major", "13.0.1", True),
         ],
     )
     def test_levels(self, level, system, fires):
         of = facts(toolkits=[toolkit(system, "PATH"), OWN], match="system", match_level=level)
         assert bool(fired(of, "CU201")) is fires
+
+    def test_exact_is_not_settled_by_two_numbers(self):
+        of = facts(toolkits=[toolkit("12.8.1", "PATH"), OWN], match="system", match_level="exact")
+        found = one(of, "CU201", "note")
+        assert "12.8.1" in found.title
+        assert verdict([found], of) == "unknown"
+        told = Toolkit("environment", "conda", "12.8.1", PREFIX)
+        of.toolkits[1] = told
+        assert fired(of, "CU201") == []
+        assert verdict([], of) == "consistent"
 
     def test_exact_compares_what_both_tell(self):
         own = Toolkit("environment", "conda", "12.8.0", PREFIX)

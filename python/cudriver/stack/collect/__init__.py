@@ -188,6 +188,8 @@ def _prefix(tree: Root, prefix: str | None) -> str:
     """The folder to inspect. An interpreter's path stands for its environment."""
     if prefix is None:
         prefix = sys.prefix if tree.host else "/usr"
+    if not prefix:
+        raise NotADirectoryError("an empty text is no folder")
     path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix.lstrip("/"))
     if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
         path = os.path.dirname(os.path.dirname(path))

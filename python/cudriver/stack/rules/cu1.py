@@ -56,7 +56,8 @@ def cu101(facts: Facts) -> Iterator[Finding]:
     if any(device.assumed for device in driver.devices):
         return
     predicts = None
-    if facts.framework("torch"):
+    torch = facts.framework("torch")
+    if torch and torch.variant == "cuda":
         predicts = "Found no NVIDIA driver on your system"
     evidence = [Evidence("libcuda.so.1", None, "not found by the loader")]
     if driver.kernel_release:

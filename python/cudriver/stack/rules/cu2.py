@@ -67,6 +67,9 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     a, b = cut(mine[0], parts) or "", cut(theirs[0], parts) or ""
     shared = min(a.count("."), b.count(".")) + 1  # a header tells two numbers, a package three
     if cut(a, shared) == cut(b, shared):
+        if facts.match and shared < parts:
+            title = f"{a} and {b} agree as far as they are told, which does not settle the rest"
+            yield Finding("CU201", NOTE, title, [mine[1], theirs[1]])
         return
     title = f"the environment has CUDA {a}, the system's toolkit is {b}"
     if not facts.match:
@@ -74,6 +77,15 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     mend = _match_system(facts, mine[0], theirs[0]) if facts.match else []
     severity = ERROR if facts.match else NOTE
     yield Finding("CU201", severity, title, [mine[1], theirs[1]], None, mend)
+
+
+def settled(facts: Facts) -> bool:
+    """Whether --match could be answered: both sides are there, and told as far as was asked."""
+    mine, theirs = environment_cuda(facts), system_cuda(facts)
+    if mine is None or theirs is None:
+        return False
+    parts = LEVELS[facts.match_level]
+    return all((cut(side[0], parts) or "").count(".") == parts - 1 for side in (mine, theirs))
 
 
 def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:

@@ -302,6 +302,19 @@ class TestInitialise:
         )
         assert one(facts(driver=made), "CU110", "error").fix == ["sudo modprobe nvidia"]
 
+    def test_a_module_that_is_not_loaded_by_files_alone(self):
+        """NVML is not asked where nothing of the kernel's half is there."""
+        made = driver(kernel_release=None, probed=False, pci_devices=["0000:01:00.0"])
+        found = one(facts(driver=made), "CU110", "warning")
+        assert found.fix == ["sudo modprobe nvidia"]
+        assert [e.file for e in found.evidence] == [
+            "/proc/driver/nvidia/version",
+            "/sys/bus/pci/devices/0000:01:00.0/vendor",
+        ]
+        for other in ({"wsl": True}, {"kind": "tegra"}, {"devices": [gpu()]}, {"path": None}):
+            made = driver(kernel_release=None, pci_devices=["0000:01:00.0"], **other)
+            assert fired(facts(driver=made), "CU110") == []
+
     @pytest.mark.parametrize("code", [0, 34, 803, 804, None])
     def test_other_rules_speak_of_these(self, code):
         assert fired(facts(driver=driver(init_code=code)), "CU110") == []

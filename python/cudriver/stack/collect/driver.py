@@ -266,13 +266,15 @@ def _nodes(driver: Driver) -> None:
 
 
 def _pci(root: Root) -> list[str]:
-    """Display and 3D controllers of vendor 0x10de."""
+    """Display and 3D controllers of vendor 0x10de, but for those lent to a virtual machine."""
     found = []
     for name in root.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
-        if (root.text(f"{folder}/vendor", 16) or "").strip() == "0x10de" and (
-            root.text(f"{folder}/class", 16) or ""
-        ).startswith("0x03"):
+        if (
+            (root.text(f"{folder}/vendor", 16) or "").strip() == "0x10de"
+            and (root.text(f"{folder}/class", 16) or "").startswith("0x03")
+            and not (root.readlink(f"{folder}/driver") or "").endswith("/vfio-pci")
+        ):
             found.append(name)
     return found
 

@@ -1,7 +1,7 @@
 """CU101 to CU110, CU501 and CU502: each fires where it should, and only there."""
 
 import pytest
-from facts import SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
+from facts import PREFIX, SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
 
 from cudriver.stack.model import DeviceNode, Driver, Evidence, Framework
 from cudriver.stack.rules import cu5
@@ -369,6 +369,45 @@ class TestArchitectures:
         )
         assert "/whl/cu126" in found.fix[0]
         assert "torch==2.8.0" in found.fix[0]
+
+    @pytest.mark.parametrize(
+        ("capability", "cuda", "wanted", "index"),
+        [
+            ("12.0", "13.0", "torch==2.14.*", "cu130"),
+            ("12.0", "12.8", "torch==2.11.*", "cu128"),
+            ("12.0", "11.4", "torch==2.14.*", "cu130"),  # no driver of 11 runs one: CU103 speaks
+            ("5.2", "12.2", "torch==2.14.*", "cu126"),
+            ("3.7", "12.2", "torch==2.0.*", "cu117"),
+            ("3.5", "12.2", None, None),
+        ],
+    )
+    def test_another_release(self, capability, cuda, wanted, index):
+        """A build that has code for the GPU and suits the driver; no command where none has."""
+        older = torch("2.6.0+cu124", "12.4", archs=["sm_80", "sm_90"])
+        made = driver(cuda=cuda, devices=[gpu(capability=capability)])
+        (mend,) = one(facts(driver=made, frameworks=[older]), "CU501", "error").fix
+        if wanted is None:
+            assert "from source" in mend
+            assert f"TORCH_CUDA_ARCH_LIST={capability}." in mend
+        else:
+            assert f"'{wanted}' --index-url https://download.pytorch.org/whl/{index}" in mend
+
+    def test_the_environments_machine_counts(self):
+        """The builds for Arm have other architectures than those for x86-64."""
+        older = torch("2.12.0+cu126", "12.6", archs=["sm_80", "sm_90"])
+        made = driver(cuda="13.2", devices=[gpu(capability="7.5")])
+        of = facts(driver=made, frameworks=[older])
+        assert "torch==2.12.0" in one(of, "CU501").fix[0]
+        of.environment.platform = "aarch64"
+        assert "torch==2.10.*" in one(of, "CU501").fix[0]
+
+    def test_conda_has_builds_of_its_own(self):
+        of = facts(
+            environment=environment("conda", "conda"),
+            driver=driver(devices=[gpu(capability="6.1")]),
+            distributions=[wheel("torch", "2.8.0", installer="conda")],
+        )
+        assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda126*'"]
 
     def test_ptx_is_a_note(self):
         one(

@@ -381,7 +381,7 @@ def cu110(facts: Facts) -> Iterator[Finding]:
             "CU110",
             ERROR if said else WARNING,
             "an NVIDIA GPU is here, but the kernel driver is not loaded",
-            [Evidence("libnvidia-ml.so.1", None, said)] * bool(said)
+            [Evidence("libnvidia-ml.so.1", None, said or "")] * bool(said)
             + [Evidence("/proc/driver/nvidia/version", None, "absent")]
             + [
                 Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de")

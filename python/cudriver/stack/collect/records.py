@@ -98,9 +98,12 @@ class Owners:
                 size = _size(self.root, path)
                 claims = [c for c in claims if c.size == size] or claims
             return claims[0].distribution
+        return self._of_conda(path)
+
+    def _of_conda(self, path: str) -> Distribution | None:
         for dist, raw in self._conda:
             inside = path.removeprefix(dist.location.rstrip("/") + "/")
-            if inside != path and b'"%s"' % inside.encode() in raw:
+            if inside != path and b'"%s"' % inside.encode("utf-8", "surrogateescape") in raw:
                 return dist
         return None
 
@@ -112,7 +115,11 @@ class Owners:
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence
-                if size is None:
+                if size is None and claim.distribution.installer == "conda":
+                    # A recipe may move files after pip has written RECORD; conda's list decides.
+                    if self._of_conda(path) is not None:
+                        found.append(FileFault(name, path, "missing", evidence, owners))
+                elif size is None:
                     found.append(FileFault(name, path, "missing", evidence, owners))
                 elif claim.distribution.installer == "conda":
                     continue  # conda patches paths into files after pip has written RECORD

@@ -21,6 +21,8 @@ struct cudriver_live {
     PyObject *where; /* owned: "file:line" when tracing is on, else NULL */
 };
 
+#define CUDRIVER_SPARE_TRANSFERS 64
+
 typedef struct {
     PyTypeObject *device_type;
     PyTypeObject *context_type;
@@ -54,7 +56,11 @@ typedef struct {
 
     struct cudriver_batch *batches; /* asynchronous work not yet seen finished, oldest first */
     unsigned long long unnamed;     /* batches so far on streams that are not ours */
-    bool exiting;                   /* the interpreter is going: frees are silent from here on */
+    /* Kept for the next copies, so that issuing one allocates nothing. */
+    struct cudriver_batch *spare_batches;                /* owned */
+    PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of Transfers that are gone */
+    int spare_batch_count, spare_transfer_count;
+    bool exiting; /* the interpreter is going: frees are silent from here on */
 } CoreState;
 
 extern struct PyModuleDef cudriver_core_module;

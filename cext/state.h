@@ -5,10 +5,12 @@
 #include "compat.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "cuda_abi.h"
 
 struct ContextObject;
+struct ThreadObject;
 struct cudriver_batch;
 
 /* One thing that is alive; embedded in the object that is. See live.h. */
@@ -45,6 +47,11 @@ typedef struct {
     PyObject *errors;     /* owned: cudriver.errors, imported at the first raise */
     PyObject *choice;     /* owned: what use_driver was given, or NULL */
     PyObject *thread_key; /* owned: this module's key in a thread's state dictionary */
+
+    /* The thread state that last asked for its record, 0: none; such a number is never given twice.
+     * And the record, borrowed; NULL where it has none. */
+    uint64_t thread_seen_id;
+    struct ThreadObject *thread_seen;
 
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
     struct ContextObject *implicit; /* owned: device 0's primary context, once used unasked */

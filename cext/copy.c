@@ -183,7 +183,9 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
         const char *host = path->to_device ? host_from : host_to;
         CUresult result;
         bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
-        bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
+        if (!path->one_run) {
+            bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
+        }
         Py_BEGIN_ALLOW_THREADS
         if (given) {
             result = path->to_device

@@ -102,24 +102,27 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     int64_t low, high;
 
     cudriver_layout_extent(&path->layout, !path->to_device, &low, &high);
-    path->page_locked = cudriver_copy_is_page_locked(host->host + low, host->host + high);
+    path->one_run = cudriver_hostmem_is_registered(path->context->handle, host->host + low,
+                                                   (size_t)(high - low));
+    path->page_locked =
+        path->one_run || cudriver_copy_is_page_locked(host->host + low, host->host + high);
     path->kind = CUDRIVER_COPY_STAGED;
-    if (kind == CUDRIVER_COPY_DIRECT) {
+    if (kind == CUDRIVER_COPY_DIRECT && path->page_locked) {
+        path->kind = CUDRIVER_COPY_DIRECT;
+        path->why = "dense on both sides and page-locked: one copy at the bus's own speed";
+    } else if (kind == CUDRIVER_COPY_DIRECT) {
         struct cudriver_staging_plan plan;
         cudriver_staging_explain(&path->layout, path->to_device, true, &plan);
-        if (path->page_locked || plan.path == CUDRIVER_STAGING_DRIVER) {
+        if (plan.path == CUDRIVER_STAGING_DRIVER) {
             path->kind = CUDRIVER_COPY_DIRECT;
-            path->why =
-                path->page_locked
-                    ? "dense on both sides and page-locked: one copy at the bus's own speed"
-                    : "dense and small: the driver's own copy of pageable memory is as good";
+            path->why = "dense and small: the driver's own copy of pageable memory is as good";
         } else {
             path->why = "dense but pageable: worker threads move it through page-locked slots";
         }
     } else if (kind != CUDRIVER_COPY_BOUNCED && path->page_locked &&
                path->layout.itemsize >= SHORTEST_ROW &&
-               cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
-                   (size_t)(high - low)) {
+               (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
+                                     (size_t)(high - low))) {
         path->kind = kind;
         path->why = "page-locked rows: the driver copies them as they lie";
     } else {
@@ -168,7 +171,7 @@ void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudr
 
     path->to_device = cudriver_endpoint_is_device(dst);
     path->from_device = cudriver_endpoint_is_device(src);
-    path->page_locked = path->overlap = false;
+    path->page_locked = path->one_run = path->overlap = false;
     path->context = path->to_device ? dst->context : src->context;
     layout->ndim = dst->ndim;
     layout->itemsize = dst->itemsize;
@@ -216,7 +219,8 @@ static CUresult issue_direct(const struct cudriver_copy_path *path,
     *function = path->to_device ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
     for (size_t at = 0; at < path->bytes && result == CUDA_SUCCESS;) {
         const char *host = path->to_device ? host_from : host_to;
-        size_t bytes = cudriver_hostmem_run(host + at, path->bytes - at);
+        size_t bytes = path->bytes - at;
+        bytes = path->one_run ? bytes : cudriver_hostmem_run(host + at, bytes);
         result = path->to_device
                      ? cuda.cuMemcpyHtoDAsync_v2(to + at, host_from + at, bytes, stream)
                      : cuda.cuMemcpyDtoHAsync_v2(host_to + at, from + at, bytes, stream);

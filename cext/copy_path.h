@@ -25,6 +25,7 @@ struct cudriver_copy_path {
     bool to_device;
     bool from_device;
     bool page_locked;              /* the host end */
+    bool one_run;                  /* the host end is known to lie in one registration */
     bool overlap;                  /* device ends share memory without being the same */
     ContextObject *context;        /* borrowed: where the copy is issued; NULL for host to host */
     struct cudriver_layout layout; /* simplified: offsets included */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "arguments.h"
 #include "copy_path.h"
 #include "device_memory.h"
 #include "driver.h"
@@ -212,40 +213,41 @@ static PyObject *request_make(CoreState *state, struct request *request, bool ze
 }
 
 /* Reads (shape, dtype, order, *, mapped, write_combined). 0 or -1. */
-static int request_parse(PyObject *args, PyObject *keywords, const char *format,
-                         struct request *request)
+static int request_parse(const char *function, PyObject *const *args, Py_ssize_t count,
+                         PyObject *keywords, struct request *request)
 {
-    static char *names[] = {"shape", "dtype", "order", "mapped", "write_combined", NULL};
-    PyObject *shape, *dtype = NULL, *order = NULL;
-    int mapped = 0, combined = 0;
+    static const char *const names[] = {"shape",  "dtype",          "order",
+                                        "mapped", "write_combined", NULL};
+    const struct cudriver_signature signature = {function, 3, 1, names};
+    PyObject *values[5];
 
-    request->dtype = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &shape, &dtype, &order, &mapped,
-                                     &combined) ||
-        cudriver_shape_parse(shape, &request->ndim, request->shape) < 0 ||
-        cudriver_order_parse(order, &request->fortran) < 0) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        cudriver_shape_parse(values[0], &request->ndim, request->shape) < 0 ||
+        cudriver_order_parse(values[2], &request->fortran) < 0 ||
+        cudriver_argument_flag(values[3], &request->mapped) < 0 ||
+        cudriver_argument_flag(values[4], &request->write_combined) < 0) {
         return -1;
     }
-    request->mapped = mapped != 0;
-    request->write_combined = combined != 0;
-    return cudriver_numpy_dtype(dtype, &request->dtype, &request->itemsize);
+    return cudriver_numpy_dtype(values[1], &request->dtype, &request->itemsize);
 }
 
-static PyObject *pinned_empty(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *pinned_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords)
 {
     struct request request;
 
-    if (request_parse(args, keywords, "O|OO$pp:pinned_empty", &request) < 0) {
+    if (request_parse("pinned_empty", args, count, keywords, &request) < 0) {
         return NULL;
     }
     return request_make(cudriver_state_of_module(module), &request, false);
 }
 
-static PyObject *pinned_zeros(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *pinned_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords)
 {
     struct request request;
 
-    if (request_parse(args, keywords, "O|OO$pp:pinned_zeros", &request) < 0) {
+    if (request_parse("pinned_zeros", args, count, keywords, &request) < 0) {
         return NULL;
     }
     return request_make(cudriver_state_of_module(module), &request, true);
@@ -556,8 +558,10 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
+#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
+
 static PyMethodDef functions[] = {
-    {"pinned_empty", WITH_KEYWORDS(pinned_empty),
+    {"pinned_empty", FAST(pinned_empty),
      "pinned_empty(shape, dtype='float64', order='C', *, mapped=False, "
      "write_combined=False)\n--\n\n"
      "A new ndarray in page-locked memory, contents undefined; as np.empty otherwise. The memory "
@@ -570,7 +574,7 @@ static PyMethodDef functions[] = {
      "for\n"
      "the host to read; it is the driver's memory (cuMemHostAlloc) and keeps its context alive.\n"
      "OutOfMemoryError where the system refuses, or the limit is reached."},
-    {"pinned_zeros", WITH_KEYWORDS(pinned_zeros),
+    {"pinned_zeros", FAST(pinned_zeros),
      "pinned_zeros(shape, dtype='float64', order='C', *, mapped=False, "
      "write_combined=False)\n--\n\n"
      "pinned_empty() with every byte zero."},

@@ -354,6 +354,8 @@ static CUresult peers_queue(struct between *between)
         result = staging_stream_follow(dst->at, src->at);
     }
     if (result != CUDA_SUCCESS && apart) {
+        /* One may be writing into what the other is about to free. */
+        leg_wait(near);
         leg_wait(far);
     }
     leg_free(src);

@@ -435,7 +435,7 @@ def test_large_fills_of_views(dtype: Any, key: Any) -> None:
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "key"),
-    [("u1", np.s_[::2, ::2, ::2]), ("c16", np.s_[:, ::3, 1:-1]), ("V12", np.s_[::-1, :, ::-2])],
+    [("u1", np.s_[::2, ::2, ::2]), ("c16", np.s_[:, ::3, 1:-1]), ("V12", np.s_[::-1, :, ::-3])],
 )
 def test_fills_of_many_planes_are_one_launch(sim: Any, dtype: str, key: Any, refused: bool) -> None:
     model = random_array((150, 30, 20), np.dtype(dtype))

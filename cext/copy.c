@@ -209,25 +209,31 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     return 0;
 }
 
-/* Driver copies on a stream, then a wait for it. 0 or -1. */
+/* A copy issued on a stream, then a wait for it. 0 or -1; 1: refused, it may be bounced. */
 static int issued_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            const struct ends *ends, CUstream stream)
 {
+    const struct cudriver_copy_place place = {path->context, stream};
     const char *function = "";
     CUresult result, waited;
+    bool refused;
 
     Py_BEGIN_ALLOW_THREADS
-    result = cudriver_copy_issue(path, &ends->dst, &ends->src, stream, &function);
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, &place, &refused, &function);
     waited = cuda.cuStreamSynchronize(stream); /* also after a failure: a part may be under way */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         function = "cuStreamSynchronize";
     }
     Py_END_ALLOW_THREADS
+    if (refused) {
+        return 1;
+    }
     return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
 }
 
-/* Device to device where no driver copy fits: through a dense array in host memory. 0 or -1. */
+/* Device to device where nothing on the devices fits: through a dense array in host memory. 0 or
+ * -1. */
 static int bounced_blocking(CoreState *state, const struct ends *ends)
 {
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
@@ -242,6 +248,29 @@ static int bounced_blocking(CoreState *state, const struct ends *ends)
         failed = cudriver_copy_blocking(state, ends->dst.owner, between);
     }
     Py_XDECREF(between);
+    return failed;
+}
+
+/* Whether the stream is on a device of the copy's. */
+static bool stream_is_near(const struct cudriver_stream *stream, const struct ends *ends)
+{
+    const ContextObject *to = ends->dst.context, *from = ends->src.context;
+
+    return (to != NULL && to->ordinal == stream->context->ordinal) ||
+           (from != NULL && from->ordinal == stream->context->ordinal);
+}
+
+/* Waits for a stream in its own context. 0 or -1. */
+static int stream_wait_apart(CoreState *state, const struct cudriver_stream *stream)
+{
+    bool pushed;
+    int failed;
+
+    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+        return -1;
+    }
+    failed = cudriver_stream_wait(state, stream->handle);
+    cudriver_context_end(stream->context, pushed);
     return failed;
 }
 
@@ -265,8 +294,13 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     if (cudriver_stream_parse(state, NULL, path->context, &stream, &given) < 0) {
         return -1;
     }
-    if (stream.context->ordinal !=
-        path->context->ordinal) { /* a `with stream:` of another device */
+    if (stream.context->ordinal != path->context->ordinal ||
+        !cudriver_copy_fits(path, &ends->dst, &ends->src, stream.context)) {
+        /* A `with stream:` of another device, or of a context that cannot. */
+        if (given && stream_is_near(&stream, ends) && stream_wait_apart(state, &stream) < 0) {
+            cudriver_stream_done(&stream);
+            return -1;
+        }
         stream.handle = NULL;
         given = false;
     }
@@ -285,7 +319,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     }
     cudriver_context_end(path->context, pushed);
     cudriver_stream_done(&stream);
-    return failed;
+    return failed > 0 ? bounced_blocking(state, ends) : failed;
 }
 
 int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
@@ -318,20 +352,25 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
     return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, "cuMemcpyAsync", path);
 }
 
-/* Driver copies on a stream, not waited for. 0 or -1. */
+/* A copy issued on a stream, not waited for. 0 or -1; 1: refused, it may be bounced. */
 static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
-                        const struct ends *ends, CUstream stream)
+                        const struct ends *ends, const struct cudriver_stream *stream)
 {
+    const struct cudriver_copy_place place = {stream->context, stream->handle};
     const char *function = "";
     CUresult result;
+    bool refused;
 
     Py_BEGIN_ALLOW_THREADS
-    result = cudriver_copy_issue(path, &ends->dst, &ends->src, stream, &function);
-    if (result != CUDA_SUCCESS) {
-        cuda.cuStreamSynchronize(
-            stream); /* a part may be under way, and nobody would hold its ends */
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, &place, &refused, &function);
+    if (result != CUDA_SUCCESS && !refused) {
+        /* A part may be under way, and nobody would hold its ends. */
+        cuda.cuStreamSynchronize(stream->handle);
     }
     Py_END_ALLOW_THREADS
+    if (refused) {
+        return 1;
+    }
     return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
 }
 
@@ -365,7 +404,8 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     int failed;
 
     if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME ||
-        path->kind == CUDRIVER_COPY_HOST || path->kind == CUDRIVER_COPY_BOUNCED) {
+        path->kind == CUDRIVER_COPY_HOST || path->kind == CUDRIVER_COPY_BOUNCED ||
+        !cudriver_copy_fits(path, &ends->dst, &ends->src, stream->context)) {
         return follow_in_order(state, path, ends, stream);
     }
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
@@ -373,9 +413,14 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     }
     failed = path->kind == CUDRIVER_COPY_STAGED
                  ? staged_async(state, path, ends, stream->handle, &staged)
-                 : issued_async(state, path, ends, stream->handle);
-    batch = failed < 0 ? NULL : cudriver_batch_add(state, stream, ends->dst.owner, ends->src.owner);
+                 : issued_async(state, path, ends, stream);
+    batch = failed ? NULL : cudriver_batch_add(state, stream, ends->dst.owner, ends->src.owner);
     cudriver_context_end(stream->context, pushed);
+    if (failed > 0) {
+        struct cudriver_copy_path bounced = *path;
+        bounced.kind = CUDRIVER_COPY_BOUNCED;
+        return follow_in_order(state, &bounced, ends, stream);
+    }
     if (batch == NULL) {
         cudriver_staging_release(staged);
         return NULL;
@@ -388,8 +433,7 @@ static int stream_fits(const struct cudriver_stream *stream, const struct ends *
 {
     const ContextObject *to = ends->dst.context, *from = ends->src.context;
 
-    if ((to == NULL && from == NULL) || (to != NULL && to->ordinal == stream->context->ordinal) ||
-        (from != NULL && from->ordinal == stream->context->ordinal)) {
+    if ((to == NULL && from == NULL) || stream_is_near(stream, ends)) {
         return 0;
     }
     PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
@@ -498,7 +542,8 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
 }
 
 static PyStructSequence_Field plan_fields[] = {
-    {"path", "'direct', '2D', '3D', 'staged', 'peer', 'bounced', 'host', 'same' or 'empty'"},
+    {"path", "'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', "
+             "'same' or 'empty'"},
     {"why", "the reason, in a sentence"},
     {"nbytes", "bytes to be moved"},
     {"page_locked", "whether the host side is page-locked"},
@@ -529,10 +574,11 @@ static PyMethodDef functions[] = {
      "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "
      "alive\n"
      "until it is over. Do not change the source, nor read the destination, before that. Host to\n"
-     "host copies, and device copies that no driver copy fits, are done when the call returns."},
+     "host copies, and those whose path is 'bounced', are done when the call returns."},
     {"explain_copy", (PyCFunction)(void (*)(void))module_explain_copy, METH_FASTCALL,
      "explain_copy(dst, src, /)\n--\n\n"
-     "Which path copy(dst, src) would take and why: a CopyPlan. Copies nothing."},
+     "Which path copy(dst, src) would take and why: a CopyPlan. Copies nothing. 'kernel' and\n"
+     "'temporary' become 'bounced' where the driver refuses the kernel or has no memory left."},
     {NULL},
 };
 

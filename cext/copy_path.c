@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "device_memory.h"
 #include "driver.h"
 #include "hostmem.h"
 
@@ -16,10 +17,25 @@
 /* More driver calls than this for one copy cost more than packing does. */
 #define MOST_CALLS 64
 
+/* Between device memory, short rows are left to the driver up to so many bytes: one call, and no
+ * kernel to load. */
+#define FEW_BYTES 16384
+
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
 {
-    static const char *const names[] = {"empty", "same",   "host", "direct", "2D",
-                                        "3D",    "staged", "peer", "bounced"};
+    static const char *const names[] = {
+        [CUDRIVER_COPY_EMPTY] = "empty",
+        [CUDRIVER_COPY_SAME] = "same",
+        [CUDRIVER_COPY_HOST] = "host",
+        [CUDRIVER_COPY_DIRECT] = "direct",
+        [CUDRIVER_COPY_2D] = "2D",
+        [CUDRIVER_COPY_3D] = "3D",
+        [CUDRIVER_COPY_STAGED] = "staged",
+        [CUDRIVER_COPY_KERNEL] = "kernel",
+        [CUDRIVER_COPY_TEMPORARY] = "temporary",
+        [CUDRIVER_COPY_PEER] = "peer",
+        [CUDRIVER_COPY_BOUNCED] = "bounced",
+    };
 
     return names[kind];
 }
@@ -73,12 +89,14 @@ static bool is_stack(const struct cudriver_layout *layout, int axis)
            layout->dst_strides[axis] / dst >= height && layout->src_strides[axis] / src >= height;
 }
 
-/* DIRECT, 2D or 3D where the layout is one of them with few calls; BOUNCED where it is none. */
-static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout)
+/* DIRECT, 2D or 3D where the layout is one of them with few calls, of which *count gets the number;
+ * BOUNCED where it is none. */
+static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, int64_t *count)
 {
     int64_t calls = 1;
     int rows = layout->ndim - 1, outer;
 
+    *count = 1;
     if (layout->ndim == 0) {
         return CUDRIVER_COPY_DIRECT;
     }
@@ -89,6 +107,7 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout)
     for (int i = 0; i < outer && calls <= MOST_CALLS; i++) {
         calls *= layout->shape[i];
     }
+    *count = calls;
     if (calls > MOST_CALLS) {
         return CUDRIVER_COPY_BOUNCED;
     }
@@ -98,8 +117,8 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout)
 /* Host memory at one end. */
 static void decide_host(struct cudriver_copy_path *path, const struct cudriver_endpoint *host)
 {
-    enum cudriver_copy_kind kind = shape_kind(&path->layout);
-    int64_t low, high;
+    int64_t calls, low, high;
+    enum cudriver_copy_kind kind = shape_kind(&path->layout, &calls);
 
     cudriver_layout_extent(&path->layout, !path->to_device, &low, &high);
     path->one_run = cudriver_hostmem_is_registered(path->context->handle, host->host + low,
@@ -132,35 +151,99 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     }
 }
 
+/* Whether kernels in a context can use an end's memory: that of a pool everywhere on its device,
+ * that of another context of the device not. */
+static bool is_usable_in(const struct cudriver_endpoint *end, const ContextObject *context)
+{
+    CUcontext owner = NULL;
+    CUresult result = cuda.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, end->device);
+
+    return result != CUDA_SUCCESS || owner == NULL || owner == context->handle;
+}
+
+/* Whether the copy engine can carry the copy out on the devices. */
+static bool can_stay(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
+                     const struct cudriver_endpoint *src)
+{
+    const struct cudriver_layout *layout = &path->layout;
+
+    if (!is_usable_in(dst, dst->context) ||
+        !is_usable_in(src, path->two_devices ? src->context : dst->context)) {
+        return false;
+    }
+    if ((path->overlap && path->dst_pool == NULL) ||
+        (path->two_devices && (path->dst_pool == NULL || path->src_pool == NULL))) {
+        return false;
+    }
+    return layout->ndim == 0 ||
+           (cudriver_staging_has_kernel(dst->context->handle, layout, dst->device, src->device) &&
+            (!path->two_devices ||
+             cudriver_staging_has_kernel(src->context->handle, layout, dst->device, src->device)));
+}
+
+/* Device memory at both ends, neither the same nor in one piece on both. */
+static void decide_strided(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
+                           const struct cudriver_endpoint *src)
+{
+    int64_t calls;
+    enum cudriver_copy_kind kind = shape_kind(&path->layout, &calls);
+    bool good_rows = path->layout.itemsize >= SHORTEST_ROW || path->bytes <= FEW_BYTES;
+
+    if (kind != CUDRIVER_COPY_BOUNCED && calls == 1 && good_rows) {
+        path->kind = kind;
+        path->why = "rows on one device: the driver copies them";
+    } else if (can_stay(path, dst, src)) {
+        path->kind = CUDRIVER_COPY_KERNEL;
+        path->why = kind != CUDRIVER_COPY_BOUNCED
+                        ? "rows on one device, short ones or in many planes: a kernel is faster "
+                          "than the driver's copies"
+                        : "the two sides are strided too differently for the driver's copies: a "
+                          "kernel on the device puts the items in place";
+    } else {
+        path->kind = kind;
+        path->why = kind != CUDRIVER_COPY_BOUNCED
+                        ? "rows on one device: the driver copies them"
+                        : "the two sides are strided too differently for the driver's copies, and "
+                          "the kernel cannot be had: through host memory";
+    }
+}
+
 /* Device memory at both ends. */
 static void decide_device(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                           const struct cudriver_endpoint *src)
 {
-    enum cudriver_copy_kind kind = shape_kind(&path->layout);
-
     if (is_same_memory(dst, src)) {
         path->kind = CUDRIVER_COPY_SAME;
         path->why = "both ends are the same memory: nothing to do";
         return;
     }
     path->overlap = ranges_meet(dst->device, src->device, &path->layout);
+    path->two_devices = dst->context->ordinal != src->context->ordinal;
+    if (path->overlap || path->two_devices) {
+        path->dst_pool = cudriver_device_pool(dst->context->ordinal);
+        path->src_pool = cudriver_device_pool(src->context->ordinal);
+    }
     if (path->overlap) {
-        path->kind = CUDRIVER_COPY_BOUNCED;
-        path->why = "the ends may overlap: copied through a temporary";
-    } else if (dst->context->ordinal != src->context->ordinal) {
-        path->kind = kind == CUDRIVER_COPY_DIRECT ? CUDRIVER_COPY_PEER : CUDRIVER_COPY_BOUNCED;
-        path->why =
-            kind == CUDRIVER_COPY_DIRECT
-                ? "dense, on two devices: a peer copy (the driver goes through the host where "
-                  "the devices cannot reach each other)"
-                : "strided, on two devices: through dense temporaries";
+        bool stays = can_stay(path, dst, src);
+        path->kind = stays ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
+        path->why = stays ? "the ends may overlap: through a temporary on the device"
+                          : "the ends may overlap, and no temporary can be had on the device: "
+                            "through host memory";
+    } else if (path->two_devices && path->layout.ndim == 0) {
+        path->kind = CUDRIVER_COPY_PEER;
+        path->why = "dense, on two devices: a peer copy (the driver goes through the host where "
+                    "the devices cannot reach each other)";
+    } else if (path->two_devices) {
+        bool stays = can_stay(path, dst, src);
+        path->kind = stays ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
+        path->why = stays ? "strided, on two devices: packed on the one, copied, and unpacked on "
+                            "the other"
+                          : "strided, on two devices that cannot pack it: through host memory";
+    } else if (path->layout.ndim == 0) {
+        path->kind = CUDRIVER_COPY_DIRECT;
+        path->why = "dense on both sides of one device";
     } else {
-        path->kind = kind;
-        path->why = kind == CUDRIVER_COPY_DIRECT ? "dense on both sides of one device"
-                    : kind == CUDRIVER_COPY_BOUNCED
-                        ? "the two sides are strided too differently for "
-                          "the driver's copies: through host memory"
-                        : "rows on one device: the driver copies them";
+        decide_strided(path, dst, src);
     }
 }
 
@@ -171,7 +254,8 @@ void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudr
 
     path->to_device = cudriver_endpoint_is_device(dst);
     path->from_device = cudriver_endpoint_is_device(src);
-    path->page_locked = path->one_run = path->overlap = false;
+    path->page_locked = path->one_run = path->overlap = path->two_devices = false;
+    path->dst_pool = path->src_pool = NULL;
     path->context = path->to_device ? dst->context : src->context;
     layout->ndim = dst->ndim;
     layout->itemsize = dst->itemsize;
@@ -291,14 +375,58 @@ static CUresult issue_outer(const struct cudriver_copy_path *path,
     return result;
 }
 
+bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
+                        const struct cudriver_endpoint *src, const ContextObject *context)
+{
+    if ((path->kind != CUDRIVER_COPY_KERNEL && path->kind != CUDRIVER_COPY_TEMPORARY) ||
+        context == path->context) {
+        return true;
+    }
+    if (path->two_devices) {
+        return context == dst->context || context == src->context;
+    }
+    return is_usable_in(dst, context) && is_usable_in(src, context);
+}
+
+/* The copy engine's way between device memory. */
+static CUresult issue_between(const struct cudriver_copy_path *path,
+                              const struct cudriver_endpoint *dst,
+                              const struct cudriver_endpoint *src,
+                              const struct cudriver_copy_place *place, bool *refused,
+                              const char **function)
+{
+    CUcontext here = place->context->handle;
+    const struct cudriver_staging_between job = {
+        .context = here,
+        .stream = place->stream,
+        .dst = {path->two_devices ? dst->context->handle : here, dst->device, path->dst_pool},
+        .src = {path->two_devices ? src->context->handle : here, src->device, path->src_pool},
+        .layout = &path->layout,
+        .overlap = path->overlap,
+    };
+
+    return cudriver_staging_copy_between(&job, refused, function);
+}
+
 CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                              const struct cudriver_endpoint *dst,
-                             const struct cudriver_endpoint *src, CUstream stream,
+                             const struct cudriver_endpoint *src,
+                             const struct cudriver_copy_place *place, bool *refused,
                              const char **function)
 {
-    if (path->kind == CUDRIVER_COPY_DIRECT || path->kind == CUDRIVER_COPY_PEER) {
-        return issue_direct(path, dst, src, stream, function);
+    *refused = false;
+    switch (path->kind) {
+    case CUDRIVER_COPY_KERNEL:
+    case CUDRIVER_COPY_TEMPORARY:
+        return issue_between(path, dst, src, place, refused, function);
+    case CUDRIVER_COPY_PEER:
+        /* A default stream's copy comes after the default work of both devices. */
+        return place->stream == NULL ? issue_between(path, dst, src, place, refused, function)
+                                     : issue_direct(path, dst, src, place->stream, function);
+    case CUDRIVER_COPY_DIRECT:
+        return issue_direct(path, dst, src, place->stream, function);
+    default:
+        return issue_outer(path, dst, src, 0, path->layout.dst_offset, path->layout.src_offset,
+                           place->stream, function);
     }
-    return issue_outer(path, dst, src, 0, path->layout.dst_offset, path->layout.src_offset, stream,
-                       function);
 }

@@ -2,48 +2,73 @@
  * Filling a DeviceArray with a pattern of any size. The driver sets words of 1, 2 or 4 bytes, dense
  * or in rows; everything is brought to that: a long pattern is so many words, each a fill of its
  * own with the item's stride; a dense array of long patterns grows from its first item by doubling
- * copies.
+ * copies. What would take many calls is set by the copy engine's kernel instead, from its first
+ * item.
  */
 #include "device_array.h"
 
 #include <string.h>
 
 #include "driver.h"
+#include "staging.h"
+
+/* More driver calls than this cost more than the kernel, which has to be loaded when first used. */
+#define MOST_CALLS 64
+
+struct fill {
+    const char *pattern;
+    size_t itemsize;
+    CUstream stream;
+    const char **function;
+    bool counting; /* nothing is called, until there are too many calls */
+    int calls;
+};
+
+/* Counts a call; false where it is not to be made. *result says whether there were too many. */
+static bool call_counts(struct fill *fill, CUresult *result)
+{
+    fill->calls++;
+    *result = fill->counting && fill->calls > MOST_CALLS ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+    return !fill->counting;
+}
 
 /* The longest distance between rows that the driver's fills take. */
 #define MAX_PITCH 0x7fffffff
 
 /* `height` rows of `width` words of `unit` bytes, `pitch` bytes apart. */
-static CUresult fill_rows(CUdeviceptr address, size_t pitch, int unit, const char *word,
-                          size_t width, size_t height, CUstream stream, const char **function)
+static CUresult fill_rows(struct fill *fill, CUdeviceptr address, size_t pitch, int unit,
+                          const char *word, size_t width, size_t height)
 {
     unsigned char one = (unsigned char)word[0];
     unsigned short two = 0;
     unsigned int four = 0;
+    CUresult result = CUDA_SUCCESS;
 
-    memcpy(&two, word, unit >= 2 ? 2 : 0);
-    memcpy(&four, word, unit >= 4 ? 4 : 0);
-    if (height == 1) {
-        *function = unit == 1   ? "cuMemsetD8Async"
-                    : unit == 2 ? "cuMemsetD16Async"
-                                : "cuMemsetD32Async";
-        return unit == 1   ? cuda.cuMemsetD8Async(address, one, width, stream)
-               : unit == 2 ? cuda.cuMemsetD16Async(address, two, width, stream)
-                           : cuda.cuMemsetD32Async(address, four, width, stream);
-    }
-    if (pitch > MAX_PITCH) {
-        CUresult result = CUDA_SUCCESS;
+    if (height > 1 && pitch > MAX_PITCH) {
         for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
-            result = fill_rows(address + i * pitch, 0, unit, word, width, 1, stream, function);
+            result = fill_rows(fill, address + i * pitch, 0, unit, word, width, 1);
         }
         return result;
     }
-    *function = unit == 1   ? "cuMemsetD2D8Async"
-                : unit == 2 ? "cuMemsetD2D16Async"
-                            : "cuMemsetD2D32Async";
-    return unit == 1   ? cuda.cuMemsetD2D8Async(address, pitch, one, width, height, stream)
-           : unit == 2 ? cuda.cuMemsetD2D16Async(address, pitch, two, width, height, stream)
-                       : cuda.cuMemsetD2D32Async(address, pitch, four, width, height, stream);
+    if (!call_counts(fill, &result)) {
+        return result;
+    }
+    memcpy(&two, word, unit >= 2 ? 2 : 0);
+    memcpy(&four, word, unit >= 4 ? 4 : 0);
+    if (height == 1) {
+        *fill->function = unit == 1   ? "cuMemsetD8Async"
+                          : unit == 2 ? "cuMemsetD16Async"
+                                      : "cuMemsetD32Async";
+        return unit == 1   ? cuda.cuMemsetD8Async(address, one, width, fill->stream)
+               : unit == 2 ? cuda.cuMemsetD16Async(address, two, width, fill->stream)
+                           : cuda.cuMemsetD32Async(address, four, width, fill->stream);
+    }
+    *fill->function = unit == 1   ? "cuMemsetD2D8Async"
+                      : unit == 2 ? "cuMemsetD2D16Async"
+                                  : "cuMemsetD2D32Async";
+    return unit == 1   ? cuda.cuMemsetD2D8Async(address, pitch, one, width, height, fill->stream)
+           : unit == 2 ? cuda.cuMemsetD2D16Async(address, pitch, two, width, height, fill->stream)
+                       : cuda.cuMemsetD2D32Async(address, pitch, four, width, height, fill->stream);
 }
 
 /* The shortest word of 1, 2 or 4 bytes that the pattern is, or repeats; 0 where there is none. */
@@ -68,73 +93,108 @@ static int word_size(size_t itemsize, CUdeviceptr address, const struct cudriver
     return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
 }
 
-/* A dense run of `bytes`, whose pattern is longer than a word. */
-static CUresult fill_doubling(CUdeviceptr address, const char *pattern, size_t itemsize,
-                              size_t bytes, CUstream stream, const char **function)
+/* One item. */
+static CUresult fill_item(struct fill *fill, CUdeviceptr address)
 {
-    int unit = itemsize % 4 == 0 && address % 4 == 0   ? 4
-               : itemsize % 2 == 0 && address % 2 == 0 ? 2
-                                                       : 1;
+    int unit = fill->itemsize % 4 == 0 && address % 4 == 0   ? 4
+               : fill->itemsize % 2 == 0 && address % 2 == 0 ? 2
+                                                             : 1;
     CUresult result = CUDA_SUCCESS;
-    size_t done = itemsize;
 
-    for (size_t at = 0; at < itemsize && result == CUDA_SUCCESS; at += (size_t)unit) {
-        result = fill_rows(address + at, 0, unit, pattern + at, 1, 1, stream, function);
+    for (size_t at = 0; at < fill->itemsize && result == CUDA_SUCCESS; at += (size_t)unit) {
+        result = fill_rows(fill, address + at, 0, unit, fill->pattern + at, 1, 1);
     }
+    return result;
+}
+
+/* A dense run of `bytes`, whose pattern is longer than a word. */
+static CUresult fill_doubling(struct fill *fill, CUdeviceptr address, size_t bytes)
+{
+    CUresult result = fill_item(fill, address);
+    size_t done = fill->itemsize;
+
     while (done < bytes && result == CUDA_SUCCESS) {
         size_t more = done < bytes - done ? done : bytes - done;
-        *function = "cuMemcpyDtoDAsync_v2";
-        result = cuda.cuMemcpyDtoDAsync_v2(address + done, address, more, stream);
+        if (call_counts(fill, &result)) {
+            *fill->function = "cuMemcpyDtoDAsync_v2";
+            result = cuda.cuMemcpyDtoDAsync_v2(address + done, address, more, fill->stream);
+        }
         done += more;
     }
     return result;
 }
 
 /* Fills the dimensions from `axis` on: loops over the outer ones, leaves the last to the driver. */
-static CUresult fill_axis(const struct cudriver_layout *layout, int axis, CUdeviceptr address,
-                          const char *pattern, size_t itemsize, CUstream stream,
-                          const char **function)
+static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layout, int axis,
+                          CUdeviceptr address)
 {
     size_t run = layout->itemsize; /* dense bytes: one item, or many */
     size_t height = axis < layout->ndim ? (size_t)layout->shape[axis] : 1;
     size_t pitch = axis < layout->ndim ? (size_t)layout->dst_strides[axis] : 0;
-    size_t word = pattern_word(pattern, itemsize);
+    size_t word = pattern_word(fill->pattern, fill->itemsize);
     CUresult result = CUDA_SUCCESS;
     int unit;
 
-    if (axis + 1 < layout->ndim || (word == 0 && run > itemsize && axis < layout->ndim)) {
+    if (axis + 1 < layout->ndim || (word == 0 && run > fill->itemsize && axis < layout->ndim)) {
         for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
-            result = fill_axis(layout, axis + 1, address + i * pitch, pattern, itemsize, stream,
-                               function);
+            result = fill_axis(fill, layout, axis + 1, address + i * pitch);
         }
         return result;
     }
     /* Where the addresses are no multiples of the word, its bytes are set one by one. */
     if (word != 0 && (address | pitch | run) % word == 0) {
-        return fill_rows(address, pitch, (int)word, pattern, run / word, height, stream, function);
+        return fill_rows(fill, address, pitch, (int)word, fill->pattern, run / word, height);
     }
-    if (run > itemsize && (word == 0 || height == 1)) {
-        return fill_doubling(address, pattern, itemsize, run, stream, function);
-    }
-    if (run > itemsize) {
+    if (run > fill->itemsize) {
         for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
-            result = fill_doubling(address + i * pitch, pattern, itemsize, run, stream, function);
+            result = fill_doubling(fill, address + i * pitch, run);
         }
         return result;
     }
-    unit = word_size(itemsize, address, layout);
-    for (size_t at = 0; at < itemsize && result == CUDA_SUCCESS; at += (size_t)unit) {
-        result = fill_rows(address + at, pitch, unit, pattern + at, 1, height, stream, function);
+    unit = word_size(fill->itemsize, address, layout);
+    for (size_t at = 0; at < fill->itemsize && result == CUDA_SUCCESS; at += (size_t)unit) {
+        result = fill_rows(fill, address + at, pitch, unit, fill->pattern + at, 1, height);
     }
     return result;
+}
+
+/* Sets the first item, and has the kernel copy it into all. *refused: nothing but the first item
+ * was set, and the driver's fills must do. */
+static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self, bool *refused)
+{
+    CUcontext context = self->context->handle;
+    struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = fill->itemsize};
+    struct cudriver_staging_between job = {.context = context, .stream = fill->stream};
+    CUdeviceptr first;
+    CUresult result;
+
+    for (int i = 0; i < self->ndim; i++) {
+        layout.shape[i] = self->shape[i];
+        layout.dst_strides[i] = self->strides[i];
+        layout.src_strides[i] = 0;
+    }
+    cudriver_layout_simplify(&layout);
+    first = self->address + (CUdeviceptr)layout.dst_offset;
+    layout.dst_offset = layout.src_offset = 0;
+    job.dst = job.src = (struct cudriver_staging_end){.context = context, .memory = first};
+    job.layout = &layout;
+    *refused = !cudriver_staging_has_kernel(context, &layout, first, first);
+    if (*refused) {
+        return CUDA_SUCCESS;
+    }
+    result = fill_item(fill, first);
+    return result == CUDA_SUCCESS ? cudriver_staging_copy_between(&job, refused, fill->function)
+                                  : result;
 }
 
 CUresult cudriver_device_fill(DeviceArrayObject *self, const char *pattern, CUstream stream,
                               const char **function)
 {
     struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = (size_t)self->itemsize};
+    struct fill fill = {pattern, (size_t)self->itemsize, stream, function, true, 0};
     CUdeviceptr address = self->address;
-    CUresult result;
+    bool few, refused = true;
+    CUresult result = CUDA_SUCCESS;
 
     for (int i = 0; i < self->ndim; i++) {
         layout.shape[i] = self->shape[i];
@@ -144,8 +204,16 @@ CUresult cudriver_device_fill(DeviceArrayObject *self, const char *pattern, CUst
         return CUDA_SUCCESS;
     }
     address += (CUdeviceptr)layout.dst_offset;
+    few = layout.ndim == 0 || /* however many doublings that takes */
+          fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS;
+    fill.counting = false;
     Py_BEGIN_ALLOW_THREADS
-    result = fill_axis(&layout, 0, address, pattern, (size_t)self->itemsize, stream, function);
+    if (!few) {
+        result = fill_by_kernel(&fill, self, &refused);
+    }
+    if (refused) {
+        result = fill_axis(&fill, &layout, 0, address);
+    }
     Py_END_ALLOW_THREADS
     return result;
 }

@@ -38,8 +38,7 @@ static void pool_share(CUmemoryPool pool, CUdevice device)
     }
 }
 
-/* The device's pool, or NULL where it has none. */
-static CUmemoryPool pool_get(int ordinal)
+CUmemoryPool cudriver_device_pool(int ordinal)
 {
     CUmemPoolProps props;
     CUdevice device;
@@ -114,7 +113,7 @@ static CUresult alloc_once(CUmemoryPool pool, CUstream stream, bool settle, size
 int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
                           size_t bytes, struct cudriver_device_block *block)
 {
-    CUmemoryPool pool = pool_get(context->ordinal);
+    CUmemoryPool pool = cudriver_device_pool(context->ordinal);
     CUstream order = NULL;
     CUresult result;
 

@@ -27,6 +27,10 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
 CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
                               const char **function);
 
+/* The pool that a device's memory comes from, made at first use; NULL where it has none. Borrowed:
+ * the process keeps it. The GIL is held. */
+CUmemoryPool cudriver_device_pool(int ordinal);
+
 /* Gives the pools' free memory back to the driver. */
 void cudriver_device_trim(void);
 

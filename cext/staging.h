@@ -89,6 +89,41 @@ CUresult cudriver_staging_result(struct cudriver_staging_transfer *transfer);
  * fine. Calls no driver function. */
 void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
 
+/* ---- between device memory ---- */
+
+struct cudriver_staging_end {
+    CUcontext context; /* that the memory can be used in by kernels */
+    CUdeviceptr memory;
+    CUmemoryPool pool; /* of the device, for temporaries; NULL: there are none */
+};
+
+struct cudriver_staging_between {
+    CUcontext context; /* the stream's: that of one of the ends */
+    CUstream stream;
+    struct cudriver_staging_end dst, src;
+    const struct cudriver_layout *layout; /* simplified */
+    bool overlap;                         /* the ends may share bytes */
+};
+
+/*
+ * Queues a copy on the stream and returns at once. In one context a kernel puts the bytes in place,
+ * and where the ends overlap it does so by way of a dense temporary. Between two contexts the bytes
+ * are packed into a temporary, copied and unpacked, each step where its memory is, on streams of
+ * the engine's own that wait for the caller's and that it waits for; from a default stream, on the
+ * default streams of both.
+ *
+ * On failure nothing of it is under way, and *function is the call that failed. *refused: no kernel
+ * or no temporary can be had, and another way may be taken. The first kernel of a context takes a
+ * while to load. May block.
+ */
+CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *job, bool *refused,
+                                       const char **function);
+
+/* Whether the kernel can do a layout between these addresses, by all that is known. No driver
+ * function is called. */
+bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout *layout,
+                                 CUdeviceptr dst, CUdeviceptr src);
+
 /* ---- which way a copy goes ---- */
 
 enum cudriver_staging_path {

@@ -287,11 +287,8 @@ static uint64_t magnitude(int64_t value)
     return value < 0 ? -(uint64_t)value : (uint64_t)value;
 }
 
-/* The layout in items of at most 1 << most bytes that both sides' addresses and strides are
- * multiples of. Returns log2 of their size, or -1 where it takes more dimensions than the kernel
- * has. */
-static int units_make(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src,
-                      int most, struct cudriver_layout *units)
+int staging_kernels_size(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src,
+                         int most)
 {
     uint64_t bits = layout->itemsize | (uint64_t)1 << most;
     int log = 0;
@@ -303,8 +300,24 @@ static int units_make(const struct cudriver_layout *layout, CUdeviceptr dst, CUd
     while ((bits >> log & 1) == 0) {
         log++;
     }
+    return log;
+}
+
+bool staging_kernels_fit(const struct cudriver_layout *layout, int unit)
+{
+    return layout->ndim + (layout->itemsize != (size_t)1 << unit) <= DIMS;
+}
+
+/* The layout in items of at most 1 << most bytes that both sides' addresses and strides are
+ * multiples of. Returns log2 of their size, or -1 where it takes more dimensions than the kernel
+ * has. */
+static int units_make(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src,
+                      int most, struct cudriver_layout *units)
+{
+    int log = staging_kernels_size(layout, dst, src, most);
     bool split = layout->itemsize != (size_t)1 << log;
-    if (layout->ndim + split > DIMS) {
+
+    if (!staging_kernels_fit(layout, log)) {
         return -1;
     }
     *units = *layout;

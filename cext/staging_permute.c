@@ -79,11 +79,9 @@ static bool is_final(CUresult result)
            result == (CUresult)221 /* no compiler */;
 }
 
-CUresult staging_place_kernels(struct staging_place *place, const struct staging_plan *plan,
-                               CUdeviceptr device, struct staging_kernels **kernels)
+CUresult staging_place_kernel(struct staging_place *place, int unit,
+                              struct staging_kernels **kernels)
 {
-    CUdeviceptr dst = plan->up ? device : 0, src = plan->up ? 0 : device;
-    int unit = staging_kernels_unit(&plan->spread, dst, src);
     struct staging_kernels *loaded;
     CUresult result;
 
@@ -109,4 +107,12 @@ CUresult staging_place_kernels(struct staging_place *place, const struct staging
     staging_unlock();
     staging_kernels_unload(loaded); /* another thread was faster */
     return CUDA_SUCCESS;
+}
+
+CUresult staging_place_kernels(struct staging_place *place, const struct staging_plan *plan,
+                               CUdeviceptr device, struct staging_kernels **kernels)
+{
+    CUdeviceptr dst = plan->up ? device : 0, src = plan->up ? 0 : device;
+
+    return staging_place_kernel(place, staging_kernels_unit(&plan->spread, dst, src), kernels);
 }

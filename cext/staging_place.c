@@ -2,6 +2,7 @@
 #include "staging_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "driver.h"
 #include "platform.h"
@@ -151,6 +152,7 @@ struct spare {
     struct staging_ring *rings;
     bool all;
     CUstream probe;
+    CUstream sides[STAGING_SIDES];
 };
 
 /* Locked. `all`: also what can be freed only by waiting for the device. Rings that a stream may yet
@@ -171,6 +173,8 @@ static struct spare spare_take(struct staging_place *place, bool all)
         }
         spare.probe = place->probe;
         place->probe = NULL;
+        memcpy(spare.sides, place->sides, sizeof spare.sides);
+        memset(place->sides, 0, sizeof place->sides);
     }
     while (*link != NULL) {
         struct staging_ring *ring = *link;
@@ -189,15 +193,26 @@ static struct spare spare_take(struct staging_place *place, bool all)
 /* The context is current. Results do not matter: there is nobody left to tell. */
 static void spare_free(struct spare *spare)
 {
+    bool waited = false;
+
     for (int i = 0; i < 2; i++) {
         staging_lanes_close(spare->lanes[i]);
     }
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        if (spare->kernels[i] != NULL && !waited) {
+            cuda.cuCtxSynchronize(); /* copies between device memory may yet run them */
+            waited = true;
+        }
         staging_kernels_unload(spare->kernels[i]);
     }
     staging_rings_free(spare->rings, true, spare->all);
     if (spare->probe != NULL) {
         cuda.cuStreamDestroy_v2(spare->probe);
+    }
+    for (int i = 0; i < STAGING_SIDES; i++) {
+        if (spare->sides[i] != NULL) {
+            cuda.cuStreamDestroy_v2(spare->sides[i]);
+        }
     }
 }
 

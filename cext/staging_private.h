@@ -6,8 +6,9 @@
  *   staging_ring.c     slots that a stream copies from or to itself, threads that pack
  *   staging_queue.c    what the stream does for that: chunks, commands
  *   staging_permute.c  what a permuted copy adds to that: boxes, the kernel
+ *   staging_between.c  copies between device memory, in stream order
  *   staging_plan.c     which way a copy goes                          no CUDA
- *   staging_stream.c   waiting for the caller's stream
+ *   staging_stream.c   the caller's stream: waiting for it; streams of our own beside it
  *   staging_place.c    what the engine holds in a context, from first use to last
  *   staging_device.c   a slot's bytes to and from the device's rows
  *   staging_kernels.c  the kernel that permutes
@@ -40,6 +41,7 @@
 #define STAGING_RING_COUNTERS 4096 /* bytes before the first slot */
 #define STAGING_KERNEL_DIMS 6
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
+#define STAGING_SIDES 4
 #define STAGING_POLL_NS 50000000ull
 
 /* ---- plans ---- */
@@ -132,6 +134,8 @@ struct staging_place {
     struct cudriver_staging_transfer *transfers; /* not over */
     struct staging_ring *rings;                  /* owned */
     CUstream probe;                              /* owned; tells whether the context is broken */
+    CUstream sides[STAGING_SIDES]; /* owned: for what goes beside the caller's stream */
+    int side;                      /* the next where all are busy */
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */
     bool no_kernels;
     bool no_counters; /* the driver cannot wait for values */
@@ -265,6 +269,23 @@ CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void 
 
 /* SUCCESS: nothing is queued on the stream; NOT_READY. */
 CUresult staging_stream_query(CUstream stream);
+
+/* Whether it is one of the default streams, which have no handle of their own. */
+bool staging_stream_is_default(CUstream stream);
+
+/* A stream of the place's, in no order with others but by staging_stream_follow; an idle one where
+ * there is one. Borrowed for the time of a call: destroyed streams finish what is on them. The
+ * place's context is current. */
+CUresult staging_side_get(struct staging_place *place, CUstream *side);
+
+/* One stream in its context. */
+struct staging_point {
+    CUcontext context;
+    CUstream stream;
+};
+
+/* What is queued on `second` from now on waits for what is queued on `first`. */
+CUresult staging_stream_follow(struct staging_point first, struct staging_point second);
 
 /* ---- staging_async.c ---- */
 
@@ -407,6 +428,11 @@ struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t 
 void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
                       size_t index, size_t *begin, size_t *end, struct cudriver_layout *spread);
 
+/* The kernel for items of 1 << unit bytes; NOT_SUPPORTED where it cannot be had. The place's
+ * context is current. */
+CUresult staging_place_kernel(struct staging_place *place, int unit,
+                              struct staging_kernels **kernels);
+
 /* The kernel for a plan; NOT_SUPPORTED where it cannot be had. */
 CUresult staging_place_kernels(struct staging_place *place, const struct staging_plan *plan,
                                CUdeviceptr device, struct staging_kernels **kernels);
@@ -426,6 +452,12 @@ void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudri
 /* log2 of the item size in which the kernel can do this layout between these addresses; -1: it
  * cannot. */
 int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src);
+
+/* log2 of the largest item size, of at most 1 << most bytes, that divides a layout and its
+ * addresses; and whether the kernel has enough dimensions for the layout in such items. */
+int staging_kernels_size(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src,
+                         int most);
+bool staging_kernels_fit(const struct cudriver_layout *layout, int unit);
 
 /* Loads the module for one item size into the current context; *kernels is owned by the caller. */
 CUresult staging_kernels_load(int unit, struct staging_kernels **kernels);

@@ -1,4 +1,4 @@
-/* Waiting for the caller's stream. See staging_private.h. */
+/* The caller's stream, and streams of our own beside it. See staging_private.h. */
 #include "staging_private.h"
 
 #include <stdlib.h>
@@ -6,6 +6,7 @@
 #include "driver.h"
 
 #define STREAM_LEGACY ((CUstream)1)
+#define STREAM_PER_THREAD ((CUstream)2)
 
 CUresult staging_stream_query(CUstream stream)
 {
@@ -90,5 +91,80 @@ CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void 
     }
     staging_unlock();
     arrival_drop(arrival);
+    return result;
+}
+
+/* ---- beside it ---- */
+
+bool staging_stream_is_default(CUstream stream)
+{
+    return stream == NULL || stream == STREAM_LEGACY || stream == STREAM_PER_THREAD;
+}
+
+/* Makes the place's stream number `index`, unless another thread was faster. */
+static CUresult side_make(struct staging_place *place, int index, CUstream *side)
+{
+    CUstream made;
+    CUresult result = cuda.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, 0);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    staging_lock();
+    if (place->sides[index] == NULL) {
+        place->sides[index] = made;
+        made = NULL;
+    }
+    *side = place->sides[index];
+    staging_unlock();
+    if (made != NULL) {
+        cuda.cuStreamDestroy_v2(made);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult staging_side_get(struct staging_place *place, CUstream *side)
+{
+    for (int i = 0; i < STAGING_SIDES; i++) {
+        staging_lock();
+        *side = place->sides[i];
+        staging_unlock();
+        if (*side == NULL) {
+            return side_make(place, i, side);
+        }
+        if (cuda.cuStreamQuery(*side) == CUDA_SUCCESS) {
+            return CUDA_SUCCESS;
+        }
+    }
+    staging_lock();
+    *side = place->sides[place->side++ % STAGING_SIDES];
+    staging_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult staging_stream_follow(struct staging_point first, struct staging_point second)
+{
+    CUcontext popped;
+    CUevent event;
+    CUresult result = cuda.cuCtxPushCurrent_v2(first.context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventRecord(event, first.stream);
+        if (result == CUDA_SUCCESS && second.context == first.context) {
+            result = cuda.cuStreamWaitEvent(second.stream, event, 0);
+        } else if (result == CUDA_SUCCESS) {
+            result = cuda.cuCtxPushCurrent_v2(second.context); /* a default stream is this one's */
+            if (result == CUDA_SUCCESS) {
+                result = cuda.cuStreamWaitEvent(second.stream, event, 0);
+                cuda.cuCtxPopCurrent_v2(&popped);
+            }
+        }
+        cuda.cuEventDestroy_v2(event); /* goes when it is no longer waited for */
+    }
+    cuda.cuCtxPopCurrent_v2(&popped);
     return result;
 }

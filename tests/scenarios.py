@@ -323,6 +323,24 @@ def copies_between_devices(cu: Any) -> None:
     cu.copy(first[:, ::2], second[:, ::2])
 
 
+@covers("copy_async")
+def copies_that_stay_on_devices(cu: Any) -> None:
+    stream = cu.Stream()
+    first = cu.to_device(np.arange(1024.0).reshape(32, 32))
+    second = cu.device_zeros((32, 32))
+    last = cu.device_zeros((32, 32), device=cu.device_count() - 1)
+    transfers = [
+        cu.copy_async(dst, src, stream)
+        for dst, src in [
+            (second[:, ::-1], first), (first[1:], first[:-1]), (second[::-1], second),
+            (last[:, ::2], second[:, 1::2]), (first[::-1], last), (last, first[:, ::-1]),
+        ]
+    ]  # fmt: skip
+    for transfer in transfers:
+        transfer.wait()
+    assert last.to_numpy().any()
+
+
 @covers("device_empty")
 def memory_in_stream_order(cu: Any) -> None:
     stream = cu.Stream()

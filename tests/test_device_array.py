@@ -365,6 +365,8 @@ def test_what_it_says_of_itself() -> None:
 
 # ---- fills -------------------------------------------------------------------------------------
 
+SETS = ("D8", "D16", "D32", "D2D8", "D2D16", "D2D32")
+
 
 @settings(max_examples=200, deadline=None)
 @given(
@@ -438,6 +440,30 @@ def test_fill_of_rows_further_apart_than_the_driver_takes() -> None:
     there[:, -8:].fill(1)
     ends.fill(7)
     assert np.array_equal(there[:, -8:].to_numpy(), [[1] * 4 + [7] * 4] * 2)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "key"),
+    [("u1", np.s_[::2, ::2, ::2]), ("c16", np.s_[:, ::3, 1:-1]), ("V12", np.s_[::-1, :, ::-3])],
+)
+def test_fills_of_many_planes_are_one_launch(sim: Any, dtype: str, key: Any, refused: bool) -> None:
+    model = random_array((150, 30, 20), np.dtype(dtype))
+    value = random_array((), np.dtype(dtype), 9)
+    with cu.Context():  # where the kernel is refused it is refused for good
+        array = cu.to_device(model)
+        stream = cu.Stream()
+        if refused:
+            sim.fail("cuModuleLoadDataEx:*:801")
+        sim.reset_counts()
+        array[key].fill(value, stream)
+        stream.synchronize()
+        sets = sum(sim.call_count(f"cuMemset{kind}Async") for kind in SETS)
+        assert sim.call_count("cuLaunchKernel") == (0 if refused else 1)
+        assert sets > 64 if refused else sets <= 4
+        model.view(f"V{model.itemsize}")[key] = value.view(f"V{model.itemsize}")
+        assert raw(array.to_numpy()) == raw(model)
+        del array, stream
 
 
 def test_fill_values_are_cast_as_numpy_casts_them() -> None:

@@ -1,0 +1,411 @@
+"""Copies between device arrays: they stay on the devices, in stream order, whatever the strides."""
+
+from __future__ import annotations
+
+import gc
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import cudriver as cu
+
+from program import output
+from test_copy import DTYPES, random_bytes, raw, slices
+
+pytestmark = pytest.mark.threads
+
+#: Driver calls that move bytes between device and host.
+HOST_CALLS = ("cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
+
+
+class Strided:
+    """A device array in another's memory, of any strides, as other libraries describe theirs."""
+
+    def __init__(self, root: Any, model: NDArray[Any], view: NDArray[Any]) -> None:
+        here = root.__cuda_array_interface__
+        self.owner = root
+        offset = view.__array_interface__["data"][0] - model.__array_interface__["data"][0]
+        self.__cuda_array_interface__ = {
+            **here,
+            "data": (here["data"][0] + offset, False),
+            "shape": view.shape,
+            "strides": view.strides,
+        }
+
+
+def placed(model: NDArray[Any], device: Any = 0) -> Any:
+    there = cu.device_empty(model.shape, model.dtype, device=device)
+    cu.copy(there, model)
+    return there
+
+
+def on_device(model: NDArray[Any], index: Any, axes: Any = None, device: int = 0) -> Any:
+    """(root, view, the same view of the model): model[index], transposed."""
+    root = placed(model, device)
+    view = model[index] if axes is None else model[index].transpose(axes)
+    return root, Strided(root, model, view), view
+
+
+def moved(sim: Any, *names: str) -> list[int]:
+    return [sim.call_count(name) for name in names]
+
+
+@st.composite
+def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any, list[int]]:
+    """(base shape, index, axes): base[index].transpose(axes) has `shape`."""
+    axes = draw(st.permutations(range(len(shape))))
+    inner = [shape[i] for i in np.argsort(axes)]
+    base = [length * draw(st.integers(1, 3)) + draw(st.integers(0, 2)) for length in inner]
+    index = tuple(draw(slices(b, n)) for b, n in zip(base, inner, strict=True))
+    return tuple(base), (*index, ...), list(axes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(DTYPES),
+    shape=st.one_of(
+        st.lists(st.integers(1, 6), max_size=4),
+        st.lists(st.integers(1, 3), min_size=5, max_size=9),
+        st.lists(st.sampled_from([1, 31, 32, 33, 70]), min_size=2, max_size=3),
+    ),
+    devices=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+)
+def test_a_copy_between_devices_is_numpys(
+    data: st.DataObject, dtype: str, shape: list[int], devices: tuple[int, int]
+) -> None:
+    there = [min(device, cu.device_count() - 1) for device in devices]
+    models, roots, views, expected = [], [], [], []
+    for seed, device in enumerate(there):
+        base, index, axes = data.draw(boxes(tuple(shape)))
+        models.append(random_bytes(base, np.dtype(dtype), seed))
+        root, view, wanted = on_device(models[-1], index, axes, device)
+        roots.append(root)
+        views.append(view)
+        expected.append(wanted)
+    if data.draw(st.booleans()):
+        cu.copy(*views)
+    else:
+        stream = cu.Stream(device=data.draw(st.sampled_from(there)))
+        cu.copy_async(*views, stream).wait()
+    expected[0][...] = expected[1]
+    for root, model in zip(roots, models, strict=True):
+        assert raw(root.to_numpy()) == raw(model)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(["u1", "<i4", "V24"]),
+    shape=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    blocking=st.booleans(),
+)
+def test_overlapping_views_of_one_array(
+    data: st.DataObject, dtype: str, shape: list[int], blocking: bool
+) -> None:
+    model = random_bytes(tuple(length * 2 for length in shape), np.dtype(dtype), 7)
+    root = cu.to_device(model)
+    to, source = [tuple(data.draw(slices(length * 2, length)) for length in shape) for _ in "ab"]
+    if blocking:
+        cu.copy(root[to], root[source])
+    else:
+        cu.copy_async(root[to], root[source], cu.Stream()).wait()
+    model[to] = model[source].copy()
+    assert raw(root.to_numpy()) == raw(model)
+
+
+def kinds() -> list[tuple[str, Any, Any, str]]:
+    """(name, destination, source, path) as views of a (300, 400) array of 4-byte items."""
+    whole = slice(None)
+    return [
+        ("rows turned round", np.s_[::-1], whole, "kernel"),
+        ("columns turned round", np.s_[:, ::-1], whole, "kernel"),
+        ("every other item", np.s_[:, ::2], np.s_[:, 1::2], "kernel"),
+        ("every third row", np.s_[::3], np.s_[::3], "2D"),
+        ("wide columns", np.s_[:, :200], np.s_[:, 200:], "2D"),
+        ("all", whole, whole, "direct"),
+    ]
+
+
+@pytest.mark.parametrize(("name", "to", "source", "path"), kinds())
+@pytest.mark.parametrize("blocking", [True, False])
+def test_one_driver_call_and_none_to_the_host(
+    sim: Any, name: str, to: Any, source: Any, path: str, blocking: bool
+) -> None:
+    models = [random_bytes((300, 400), np.dtype("f4"), seed) for seed in (1, 2)]
+    arrays = [cu.to_device(model) for model in models]
+    dst, src = arrays[0][to], arrays[1][source]
+    plan = cu.explain_copy(dst, src)
+    assert plan.path == path, name
+    sim.reset_counts()
+    if blocking:
+        cu.copy(dst, src)
+    else:
+        cu.copy_async(dst, src, cu.Stream()).wait()
+    calls = {"kernel": "cuLaunchKernel", "2D": "cuMemcpy2DAsync_v2"}
+    assert sim.call_count(calls.get(path, "cuMemcpyDtoDAsync_v2")) == 1
+    assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
+    models[0][to] = models[1][source]
+    assert raw(arrays[0].to_numpy()) == raw(models[0])
+
+
+@pytest.mark.parametrize(
+    ("to", "source", "launches"),
+    [
+        (np.s_[1:], np.s_[:-1], 0),  # dense: driver copies into the temporary and out
+        (np.s_[:, 1:], np.s_[:, :-1], 2),
+        (np.s_[::-1], np.s_[:], 1),
+        (np.s_[:, ::-1], np.s_[::-1], 2),
+    ],
+)
+def test_overlapping_ends_go_through_a_temporary_on_the_device(
+    sim: Any, to: Any, source: Any, launches: int
+) -> None:
+    model = random_bytes((300, 400), np.dtype("f4"), 1)
+    array = cu.to_device(model)
+    assert cu.explain_copy(array[to], array[source]).path == "temporary"
+    before = sim.live("allocations")
+    sim.reset_counts()
+    cu.copy_async(array[to], array[source], cu.Stream()).wait()
+    assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
+    assert moved(sim, "cuMemAllocFromPoolAsync", "cuMemFreeAsync") == [1, 1]
+    assert sim.call_count("cuLaunchKernel") == launches
+    assert sim.call_count("cuMemcpyDtoDAsync_v2") == 2 - launches
+    model[to] = model[source].copy()
+    assert raw(array.to_numpy()) == raw(model)
+    assert sim.live("allocations") == before
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    ("to", "source", "path", "launches"),
+    [
+        (np.s_[:, ::2], np.s_[:, 1::2], "temporary", 2),
+        (np.s_[:150], np.s_[::2], "temporary", 1),
+        (np.s_[::2], np.s_[150:], "temporary", 1),
+        (np.s_[:150], np.s_[150:], "peer", 0),
+    ],
+)
+def test_two_devices_pack_copy_and_unpack(
+    sim: Any, two_devices: Any, at: int, to: Any, source: Any, path: str, launches: int
+) -> None:
+    models = [random_bytes((300, 400), np.dtype("f4"), seed) for seed in (1, 2)]
+    arrays = [
+        placed(model, device) for model, device in zip(models, two_devices, strict=True)
+    ]
+    stream = cu.Stream(device=two_devices[at])
+    assert cu.explain_copy(arrays[0][to], arrays[1][source]).path == path
+    before = sim.live("allocations")
+    for blocking in (False, True):
+        sim.reset_counts()
+        if blocking:
+            cu.copy(arrays[0][to], arrays[1][source])
+        else:
+            cu.copy_async(arrays[0][to], arrays[1][source], stream).wait()
+        assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
+        assert moved(sim, "cuLaunchKernel", "cuMemcpyPeerAsync") == [launches, 1]
+        assert moved(sim, "cuMemAllocFromPoolAsync", "cuMemFreeAsync") == [launches] * 2
+    models[0][to] = models[1][source]
+    assert raw(arrays[0].to_numpy()) == raw(models[0])
+    assert sim.live("allocations") == before
+
+
+@pytest.mark.parametrize("case", ["kernel", "temporary", "apart"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_they_come_in_the_streams_order(sim: Any, two_devices: Any, case: str, at: int) -> None:
+    """Held on the stream: the call returns, and what is before and behind it keeps its place."""
+    if case != "apart" and at == 1:
+        pytest.skip("the stream of one device")
+    other = 1 if case == "apart" else 0
+    near, far = two_devices[at], two_devices[1 - at]
+    dst = cu.device_zeros((300, 400), "i4", device=two_devices[0])
+    src = dst if case == "temporary" else cu.device_zeros((300, 400), "i4", device=other)
+    model = random_bytes((300, 400), np.dtype("i4"), 3)
+    source, outs = cu.pinned_array(model), [cu.pinned_zeros((300, 400), "i4") for _ in range(2)]
+    stream = cu.Stream(device=near)
+    to = np.s_[:, ::-1] if case == "temporary" else np.s_[::-1]
+    cu.copy(dst[to], src)  # what is made at first use is made
+    dst.fill(0)
+    src.fill(0)
+    cu.current_context().synchronize()
+    for device in {near, far}:
+        device.primary_context().synchronize()
+    sim.hold()
+    try:
+        # The first one is on the stream's device: what it writes, another device's stream reads.
+        begin = src if src.device == near else None
+        if begin is not None:
+            cu.copy_async(src, source, stream)
+        else:
+            src_stream = cu.Stream(device=src.device)
+            cu.copy_async(src, source, src_stream)
+            stream.wait(src_stream.record())
+        transfer = cu.copy_async(dst[to], src, stream)
+        if dst.device == near:
+            behind = [cu.copy_async(outs[0], dst, stream)]
+            dst.fill(-1, stream)
+            behind.append(cu.copy_async(outs[1], dst, stream))
+        else:
+            dst_stream = cu.Stream(device=dst.device)
+            dst_stream.wait(stream.record())
+            behind = [cu.copy_async(outs[0], dst, dst_stream)]
+            dst.fill(-1, dst_stream)
+            behind.append(cu.copy_async(outs[1], dst, dst_stream))
+        assert not transfer.done
+        assert not stream.done
+    finally:
+        sim.release()
+    for one in (transfer, *behind):
+        one.wait()
+    expected = model.copy()
+    expected[to] = model
+    assert raw(outs[0]) == raw(expected)
+    assert (outs[1] == -1).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs_give_what_the_same_program_gives_in_order(seed: int, request: Any) -> None:
+    """Strided copies between arrays of two devices on a few streams, with events where they depend
+    on each other. On the simulated driver each operation takes its time."""
+    if cu.driver_is_simulated():
+        request.getfixturevalue("sim").set_latency(100)
+    rng = random.Random(seed)
+    devices = cu.devices()[:2]
+    streams = [cu.Stream(device=device) for device in devices for _ in range(2)]
+    shape = (60, 80)
+    models = [random_bytes(shape, np.dtype("i4"), i) for i in range(5)]
+    arrays = [placed(m, devices[i % len(devices)]) for i, m in enumerate(models)]
+    last: list[Any] = [None] * len(arrays)
+
+    def part() -> Any:
+        row, column = rng.randrange(30), rng.randrange(40)
+        return (
+            slice(row, row + 30),
+            rng.choice([slice(column, column + 40), slice(None, None, 2), slice(None, None, -2)]),
+        )
+
+    for _ in range(80):
+        to, source = rng.randrange(5), rng.randrange(5)
+        near = {arrays[to].device, arrays[source].device}
+        stream = rng.choice([s for s in streams if s.device in near])
+        for event in (last[to], last[source]):
+            if event is not None:
+                stream.wait(event)
+        a, b = part(), part()
+        cu.copy_async(arrays[to][a], arrays[source][b], stream)
+        models[to][a] = models[source][b].copy()
+        last[to] = last[source] = stream.record()
+    for stream in streams:
+        stream.synchronize()
+    for array, model in zip(arrays, models, strict=True):
+        assert raw(array.to_numpy()) == raw(model)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_blocking_copy_comes_after_the_work_of_with_stream(
+    sim: Any, two_devices: Any, at: int
+) -> None:
+    """The stream may be on the device of either end."""
+    sim.set_latency(2000)
+    dst, src = (cu.device_zeros((64, 64), "i4", device=device) for device in two_devices)
+    with cu.Stream(device=two_devices[at]):
+        (dst, src)[at].fill(5)
+        cu.copy(dst[:, ::2], src[:, 1::2])
+    got = dst.to_numpy()
+    assert (got[:, ::2] == (0, 5)[at]).all()
+    assert (got[:, 1::2] == (5, 0)[at]).all()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize(
+    "fault", ["cuModuleLoadDataEx:*:222", "cuLaunchKernel:*:801", "cuMemAllocFromPoolAsync:1:2"]
+)
+def test_what_the_devices_cannot_do_goes_through_the_host(
+    sim: Any, fault: str, blocking: bool
+) -> None:
+    context = cu.Context()
+    with context:
+        model = random_bytes((50, 60), np.dtype("i4"), 1)
+        array = cu.to_device(model)
+        stream = cu.Stream()
+        assert cu.explain_copy(array[:, ::-1], array[::-1]).path == "temporary"
+        sim.fail(fault)
+        if blocking:
+            cu.copy(array[:, ::-1], array[::-1])
+        else:
+            transfer = cu.copy_async(array[:, ::-1], array[::-1], stream)
+            assert transfer.done
+        sim.clear_faults()
+        model[:, ::-1] = model[::-1].copy()
+        assert raw(array.to_numpy()) == raw(model)
+        if "Module" in fault:
+            plan = cu.explain_copy(array[:, ::-1], array[::-1])
+            assert plan.path == "bounced", "the kernel was refused for good"
+        del array, stream
+        gc.collect()
+    context.close()
+
+
+def test_memory_of_another_context_of_the_device_is_none_of_the_kernels(sim: Any) -> None:
+    program = """
+        import numpy as np, cudriver as cu
+        first, second = cu.Context(), cu.Context()
+        model = np.arange(600, dtype="i4").reshape(20, 30)
+        with first:
+            a = cu.to_device(model)
+        with second:
+            b = cu.device_zeros((20, 30), "i4")
+        plan = cu.explain_copy(b[::-1], a)
+        cu.copy(b[::-1], a)
+        print(plan.path, (b.to_numpy()[::-1] == model).all())
+        c = cu.device_zeros((20, 30), "i4")
+        print(cu.explain_copy(c, b[:, ::-1]).path, cu.explain_copy(b, b[:, ::-1]).path)
+    """
+    said = output(program, CUDRIVER_SIM_FAIL="cuMemPoolCreate:*:801")
+    assert said == "bounced True\nbounced bounced\n"
+
+
+def test_an_old_driver_has_the_kernel_but_no_temporaries() -> None:
+    if not cu.driver_is_simulated():
+        pytest.skip("needs the simulated driver")
+    program = """
+        import numpy as np, cudriver as cu
+        model = np.arange(600, dtype="i4").reshape(20, 30)
+        a, b = cu.to_device(model), cu.device_zeros((20, 30), "i4")
+        plans = [cu.explain_copy(b[::-1], a), cu.explain_copy(a[:, ::-1], a[::-1])]
+        cu.copy_async(b[::-1], a, cu.Stream()).wait()
+        cu.copy_async(a[:, ::-1], a[::-1], cu.Stream()).wait()
+        other = cu.device_zeros((20, 30), "i4", device=1)
+        plans.append(cu.explain_copy(other[::-1], a))
+        cu.copy(other[::-1], b)
+        wanted = model.copy()
+        wanted[:, ::-1] = model[::-1]
+        print(*(plan.path for plan in plans), (b.to_numpy()[::-1] == model).all(),
+              (a.to_numpy() == wanted).all(), (other.to_numpy() == model).all())
+    """
+    said = output(program, CUDRIVER_SIM_DRIVER_VERSION="11000", CUDRIVER_SIM_DEVICES="2")
+    assert said == "kernel bounced bounced True True True\n"
+
+
+def test_a_stream_of_another_library(sim: Any) -> None:
+    class Theirs:
+        def __init__(self, stream: Any) -> None:
+            self.owner, self.cuda_stream = stream, stream.handle
+
+    model = random_bytes((50, 60), np.dtype("i4"), 1)
+    src = cu.to_device(model)
+    dst = cu.device_zeros((50, 60), "i4")
+    context = cu.Context()
+    with context:
+        elsewhere = cu.Stream()
+    for stream in (cu.Stream(), elsewhere):
+        dst.fill(0)
+        cu.copy_async(dst[::-1], src, Theirs(stream)).wait()
+        assert raw(dst.to_numpy()[::-1]) == raw(model)
+    elsewhere.close()
+    context.close()

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "event.h"
 #include "host_memory.h"
+#include "ladder.h"
 #include "live.h"
 #include "numpy_bridge.h"
 #include "staging.h"
@@ -210,6 +211,7 @@ static int module_exec(PyObject *module)
         cudriver_event_setup,
         cudriver_transfer_setup,
         cudriver_copy_setup,
+        cudriver_ladder_setup,
         cudriver_device_array_setup,
         cudriver_host_memory_setup,
         cudriver_pin_setup,

@@ -8,6 +8,7 @@
 #include "error.h"
 #include "event.h"
 #include "host_memory.h"
+#include "ladder.h"
 #include "live.h"
 #include "numpy_bridge.h"
 #include "staging.h"
@@ -227,6 +228,7 @@ static int module_exec(PyObject *module)
         cudriver_transfer_setup,
         cudriver_copy_setup,
         cudriver_copy_settings_setup,
+        cudriver_ladder_setup,
         cudriver_device_array_setup,
         cudriver_host_memory_setup,
         cudriver_pin_setup,

@@ -40,7 +40,8 @@ PARTS = {
     "errors": set(),
     "_core": {"errors"},
     "stack": {"_elf"},
-    "cli": {"__init__", "stack", "_elf", "errors"},
+    "ladder": {"__init__", "_core", "errors"},
+    "cli": {"__init__", "ladder", "stack", "_elf", "errors"},
 }
 
 FILES = {str(p.relative_to(CEXT)): p for p in sorted(CEXT.rglob("*.[ch]"))}

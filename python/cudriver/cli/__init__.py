@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "which": ("cudriver.cli.which", "the file each CUDA library resolves to, and why"),
     "devices": ("cudriver.cli.devices", "the GPUs that the driver shows"),
     "demo": ("cudriver.cli.demo", "the memory round trip, verified byte for byte"),
-    "bench": ("cudriver.cli.bench", "copy rates: pageable, staged, pinned, device to device"),
+    "bench": ("cudriver.cli.bench", "the memory ladder, measured: pageable memory to shared"),
 }
 
 USAGE_ERROR = 2

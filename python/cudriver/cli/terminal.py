@@ -61,8 +61,12 @@ def write(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def progress(items: Iterable[T], total: int, label: str) -> Iterable[T]:
+def progress(
+    items: Iterable[T], total: int, label: str, name: Callable[[T], str] | None = None
+) -> Iterable[T]:
     """Yields the items; where that takes over a second, with a bar on a terminal's stderr.
+
+    `name` says what an item is, and stands beside the bar in the label's place while it is worked.
 
     `rich` is imported only then: it costs more than a whole quiet check.
     """
@@ -82,6 +86,8 @@ def progress(items: Iterable[T], total: int, label: str) -> Iterable[T]:
             with Progress(console=Console(stderr=True), transient=True) as bar:
                 task = bar.add_task(label, total=total, completed=position)
                 for item in left:
+                    if name is not None:
+                        bar.update(task, description=name(item))
                     yield item
                     bar.advance(task)
 

@@ -1,0 +1,168 @@
+"""`cudriver bench`: the memory ladder, measured on this machine."""
+
+from __future__ import annotations
+
+import sys
+
+from cudriver.cli import terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from typing import Any
+
+WRONG = 1
+USAGE_ERROR = 2
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SUFFIXES = {"K": KIB, "M": MIB, "G": GIB}
+SMALLEST, LARGEST = 4 * KIB, 1 << 40
+
+# By whether the driver is simulated: size, sweep, rounds.
+SIZE = {False: 512 * MIB, True: 8 * MIB}
+SWEEP = {False: "64K:1G", True: "64K:16M"}
+ROUNDS = {False: 10, True: 3}
+
+DESCRIPTION = """\
+How fast bytes move on each rung of the memory ladder: an ordinary (pageable)
+array copied by the driver alone, and by cudriver's threads; a page-locked
+array; mapped memory that a kernel reads over the bus; another GPU's memory;
+this GPU's own, copied, then read and written by a kernel (global memory); and
+the memory on the chip (shared). Every way is verified against NumPy, then
+timed: copies that wait by the host's clock, work on the device by its events.
+The table has the median of the rounds and its spread, the step from the rung
+above, and the ratio to page-locked memory.
+"""
+EPILOG = """\
+GB/s are 1e9 bytes a second. Sizes are 512M, 2G, 64K (binary: 1K is 1024
+bytes); without a suffix, MiB. Where memory does not suffice the half is tried,
+and said. Without a driver the simulated one runs; its figures mean nothing.
+
+  cudriver bench                            the ladder with arrays of 512 MiB
+  cudriver bench --sizes                    the same for 64 KiB to 1 GiB
+  cudriver bench --sizes --plot ladder.svg  and a drawing of it
+
+exit status: 0 every byte was right, 1 one was not or the driver failed, 2 usage
+"""
+
+
+def parser() -> ArgumentParser:
+    """The command's options."""
+    from argparse import ArgumentParser
+
+    result = ArgumentParser(
+        prog="cudriver bench",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=terminal.formatter(raw=True),  # type: ignore[arg-type]
+    )
+    add = result.add_argument
+    add("--device", metavar="GPU", default="0", help="ordinal, UUID or PCI bus id (default: 0)")
+    sizes = result.add_mutually_exclusive_group()
+    sizes.add_argument("--size", metavar="SIZE", help="of each array (512M; simulated: 8M)")
+    sizes.add_argument(
+        "--sizes",
+        metavar="LIST",
+        nargs="?",
+        const="",
+        help="a sweep: 1M,64M,1G or 64K:1G, by steps of 4 (the default of it; simulated: 64K:16M)",
+    )
+    add("--rounds", metavar="N", type=int, help="timings of each way (default: 10; simulated: 3)")
+    add("--json", action="store_true", help="as JSON, every timing included")
+    return result
+
+
+def run(arguments: Namespace) -> int:
+    """Measures, prints, draws; returns the exit code."""
+    import cudriver as cu
+    from cudriver.cli.demo import choose_driver
+
+    try:
+        parse_sizes(arguments, True)  # before a driver is looked for
+    except ValueError as error:
+        terminal.complain(str(error))
+        return USAGE_ERROR
+    reason = choose_driver()
+    if isinstance(reason, int):
+        return reason
+    simulated = cu.driver_is_simulated()
+    try:
+        device = cu.Device(
+            int(arguments.device) if arguments.device.isdigit() else arguments.device
+        )
+    except (cu.CudaError, ValueError) as error:
+        terminal.complain(f"--device {arguments.device}: {error}")
+        return USAGE_ERROR
+    sizes = parse_sizes(arguments, simulated)
+    rounds = ROUNDS[simulated] if arguments.rounds is None else arguments.rounds
+    try:
+        report = measure(device, sizes, rounds)
+    except (cu.CudaError, MemoryError) as error:
+        terminal.complain(str(error) or "out of memory")
+        return WRONG
+    if arguments.json:
+        import json
+
+        print(json.dumps({**report, "why_simulated": reason}, indent=1))
+    else:
+        print_text(report, reason)
+    return 0 if report["verified"] else WRONG
+
+
+def measure(device: Any, sizes: list[int], rounds: int) -> dict[str, Any]:
+    """The measurements, with progress on a terminal's standard error."""
+    from cudriver import ladder
+
+    return ladder.measure(
+        device,
+        sizes,
+        rounds,
+        lambda steps: terminal.progress(steps, len(steps), "measuring", lambda step: step.name),
+    )
+
+
+def parse_sizes(arguments: Namespace, simulated: bool) -> list[int]:
+    """The sizes asked for, in bytes; ValueError says what is wrong with them or the rounds."""
+    if arguments.rounds is not None and arguments.rounds < 1:
+        raise ValueError(f"--rounds is a number from 1 on, not {arguments.rounds}")
+    if arguments.sizes is not None:
+        return parse_sweep(arguments.sizes or SWEEP[simulated])
+    return [parse_size(arguments.size) if arguments.size is not None else SIZE[simulated]]
+
+
+def parse_sweep(text: str) -> list[int]:
+    """`1M,64M,1G`, or `64K:1G` for 64K, 256K, 1M ... and 1G; in order, each once."""
+    if ":" not in text:
+        return sorted({parse_size(part) for part in text.split(",")})
+    low, high = map(parse_size, text.split(":", 1))
+    if low > high:
+        raise ValueError(f"--sizes {text}: the smaller comes first")
+    sizes = []
+    while low < high:
+        sizes.append(low)
+        low *= 4
+    return [*sizes, high]
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `64K`, `1.5M`, `2G`; a bare number is MiB."""
+    word = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = SUFFIXES.get(word[-1:], 0)
+    try:
+        size = round(float(word[:-1] if unit else word) * (unit or MIB))
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no size: 512M, 2G, 64K, or a number of MiB") from None
+    if not SMALLEST <= size <= LARGEST or size % 16:
+        raise ValueError(f"{text!r}: a size is a multiple of 16 bytes from 4K to 1024G")
+    return size
+
+
+def print_text(report: dict[str, Any], why_simulated: str | None) -> None:
+    from cudriver.ladder.report import Style, lines
+
+    style = Style(
+        width=min(terminal.width(sys.stdout), 80),
+        colour=terminal.wants_colour(sys.stdout),
+        plain=not terminal.can_encode(sys.stdout, "±─⇄"),
+    )
+    for line in lines(report, why_simulated, style):
+        terminal.write(line + "\n")

@@ -1,0 +1,14 @@
+"""The memory ladder, measured: how fast bytes move on each rung, from pageable memory to shared.
+
+    from cudriver import ladder
+    report = ladder.measure(cu.Device(0), [512 << 20], rounds=10)
+
+``cudriver bench`` prints and draws what comes of it. On the simulated driver everything runs and is
+verified, and the rates mean nothing: no GPU takes part.
+"""
+
+from __future__ import annotations
+
+from cudriver.ladder.measure import measure
+
+__all__ = ["measure"]

@@ -1,0 +1,167 @@
+"""The report as text: a table that fits 80 columns, with a word on each rung."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cudriver.ladder.measure import show_size
+from cudriver.ladder.rungs import BACK, RUNGS
+
+TITLE, RATE, ABOVE, LOCKED = 24, 16, 11, 13
+SIZE, COLUMN = 9, 10
+
+
+@dataclass(frozen=True)
+class Style:
+    """How to write: columns, colour, and whether signs beyond ASCII are there."""
+
+    width: int = 80
+    colour: bool = False
+    plain: bool = False
+
+    def strong(self, text: str) -> str:
+        return f"\x1b[1m{text}\x1b[0m" if self.colour else text
+
+    def faint(self, text: str) -> str:
+        return f"\x1b[2m{text}\x1b[0m" if self.colour else text
+
+    def loud(self, text: str) -> str:
+        return f"\x1b[1;31m{text}\x1b[0m" if self.colour else text
+
+    def wrap(self, text: str, indent: str = "") -> Iterator[str]:
+        return iter(
+            textwrap.wrap(text, self.width, initial_indent=indent, subsequent_indent=indent)
+        )
+
+
+def lines(report: dict[str, Any], why_simulated: str | None, style: Style) -> Iterator[str]:
+    """The whole report, line by line."""
+    if report["simulated"]:
+        yield from map(style.loud, style.wrap(f"SIMULATED DRIVER: {why_simulated}."))
+        yield from map(style.loud, style.wrap("No GPU takes part: the figures mean nothing."))
+        yield ""
+    device, driver = report["device"], report["driver"]
+    yield from style.wrap(f"device  {device['ordinal']}, {device['name']}")
+    yield from style.wrap(f"driver  CUDA {driver['cuda']}  {driver['path']}")
+    sizes = ", ".join(show_size(size) for size in report["sizes"])
+    count = report["rounds"]
+    yield from style.wrap(
+        f"arrays  {sizes}; the median of {count} round{'s' * (count > 1)}, "
+        f"{sign(style, '±', '+-')} half of what lies between the quartiles"
+    )
+    yield ""
+    if len(report["sizes"]) == 1:
+        yield from one_size(report, style)
+    else:
+        yield from sweep(report, style)
+    for note in report["notes"]:
+        yield from style.wrap(note)
+    yield ""
+    if report["verified"]:
+        yield "every byte is right"
+    else:
+        yield style.loud("WRONG BYTES: see above")
+
+
+def one_size(report: dict[str, Any], style: Style) -> Iterator[str]:
+    """A row a rung, slowest first, and what it teaches below it."""
+    heads = (
+        ("", "to device", "from device", "against", "against"),
+        ("GB/s", "or read", "or write", "one above", "page-locked"),
+    )
+    for title, there, back, above, locked in heads:
+        head = f"{title:<{TITLE}}{there:<{RATE}}{back:<{RATE}}{above:>{ABOVE}}{locked:>{LOCKED}}"
+        yield style.strong(head)
+    yield style.faint(sign(style, "─", "-") * (TITLE + 2 * RATE + ABOVE + LOCKED))
+    for rung in RUNGS:
+        rows = [row for row in report["rungs"] if row["rung"] == rung.name]
+        for pair in pairs(rows):
+            yield from row_lines(rung.title, pair, style)
+        if rows:
+            for text in dict.fromkeys([rung.teaches, *(n for row in rows for n in row["notes"])]):
+                yield from map(style.faint, style.wrap(text, "  "))
+
+
+def pairs(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any] | None]]:
+    """A rung's rows as they stand side by side: there and back."""
+    ways = [row for row in rows if row["devices"] is None]
+    if ways:
+        there = [row for row in ways if row["direction"] not in BACK]
+        back = [row for row in ways if row["direction"] in BACK]
+        yield [there[0] if there else None, back[0] if back else None]
+    peers = {tuple(row["devices"]): row for row in rows if row["devices"] is not None}
+    for (source, target), row in peers.items():
+        if source < target:
+            yield [row, peers.get((target, source))]
+
+
+def row_lines(title: str, pair: list[dict[str, Any] | None], style: Style) -> Iterator[str]:
+    first = pair[0] or pair[1]
+    assert first is not None
+    if first["skipped"]:
+        yield f"{title:<{TITLE}}{first['skipped']}"
+        return
+    if first["devices"]:
+        arrow = sign(style, "⇄", "<>")
+        title = f"{title}, GPU {first['devices'][0]} {arrow} {first['devices'][1]}"
+    rates = "".join(f"{show_rate(row, style):<{RATE}}" for row in pair)
+    above, locked = (show_ratio(first[f"ratio_to_{name}"]) for name in ("above", "page_locked"))
+    yield f"{title:<{TITLE}}{rates}{above:>{ABOVE}}{locked:>{LOCKED}}"
+    if any(row is not None and not row["verified"] for row in pair):
+        yield style.loud("  WRONG BYTES arrived")
+
+
+def sweep(report: dict[str, Any], style: Style) -> Iterator[str]:
+    """A table each way: a row a size, a column a rung."""
+    for back, head in ((False, "to the device, or read"), (True, "from the device, or write")):
+        rows = [row for row in report["rungs"] if (row["direction"] in BACK) == back]
+        shown = [r for r in RUNGS if any(x["rung"] == r.name and x["gb_per_s"] for x in rows)]
+        width = min(COLUMN, (style.width - SIZE) // max(len(shown), 1))
+        yield style.strong(f"GB/s {head}")
+        yield style.strong(f"{'size':<{SIZE}}" + "".join(f"{r.short:>{width}}" for r in shown))
+        yield style.faint(sign(style, "─", "-") * (SIZE + width * len(shown)))
+        for size in report["sizes"]:
+            cells = []
+            for rung in shown:
+                here = [r for r in rows if r["rung"] == rung.name and r["size"] == size]
+                rates = [row["gb_per_s"] for row in here if row["gb_per_s"]]
+                cells.append(f"{number(rates[0]) if rates else '':>{width}}")
+            yield f"{show_size(size):<{SIZE}}{''.join(cells)}".rstrip()
+        yield ""
+    for row in report["rungs"]:
+        if row["size"] == report["sizes"][0] and row["skipped"]:
+            yield f"{row['title']}: {row['skipped']}"
+    notes: dict[tuple[str, str], dict[str, None]] = {}
+    for row in report["rungs"]:
+        for note in row["notes"]:
+            notes.setdefault((row["title"], note), {})[show_size(row["size"])] = None
+    for (title, note), sizes in notes.items():
+        yield from style.wrap(f"{title}, {', '.join(sizes)}: {note}")
+    if not all(row["verified"] for row in report["rungs"] if not row["skipped"]):
+        for row in report["rungs"]:
+            if row["verified"] is False:
+                where = f"{row['title']}, {row['direction']}, {show_size(row['size'])}"
+                yield style.loud(f"WRONG BYTES arrived: {where}")
+
+
+def sign(style: Style, fine: str, plain: str) -> str:
+    """A sign, or what stands for it in ASCII."""
+    return plain if style.plain else fine
+
+
+def number(rate: float) -> str:
+    """Three figures, as many as such a measurement carries; thousands in full."""
+    return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.1f}" if rate >= 9.995 else f"{rate:.2f}"
+
+
+def show_rate(row: dict[str, Any] | None, style: Style) -> str:
+    if row is None or row["gb_per_s"] is None:
+        return ""
+    return f"{number(row['gb_per_s'])} {sign(style, '±', '+-')}{row['spread'] * 100:.0f}%"
+
+
+def show_ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{number(ratio)}x"

@@ -127,12 +127,14 @@ class Bench:
     # --- memory ---
 
     def _array(self, name: str, nbytes: int, make: Callable[[int], Any]) -> Array:
-        have = self._arrays.get(name)
+        asked, have = nbytes, self._arrays.get(name)
         if have is None or have.nbytes < nbytes:
+            if nbytes > WHOLE:  # more will be wanted: touched once, not at every size
+                nbytes = max(nbytes, min(self.most, GIB if self.quick else 4 * GIB))
             self._arrays.pop(name, None)
             have = self._arrays[name] = make(nbytes)
             fill(have)
-        return have[:nbytes]
+        return have[:asked]
 
     def plain(self, nbytes: int) -> Array:
         """Pageable bytes with known contents; the same memory for all contestants."""

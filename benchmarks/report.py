@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.bench import Bench, usable_cpus
 from benchmarks.measure import OURS, Part, Row
+from benchmarks.peers import KNOWN
 from benchmarks.rows.sweep import FLOOR
 from benchmarks.rows.sweep import NAME as SWEEP
 
@@ -199,7 +200,7 @@ def _sweep_line(row: Row, simulated: bool) -> list[str]:
 
 def markdown(bench: Bench, rows: list[Row], about: dict[str, Any]) -> str:
     """The table of targets, then every figure beside its peers'."""
-    peers = [peer.name for peer in bench.peers]
+    peers = [name for name, _, _ in KNOWN]
     versions = ", ".join(f"{peer.name} {peer.version}" for peer in bench.peers) or "no peers"
     absent = ", ".join(bench.absent)
     out = [f"{machine_line(about)}.", f"Measured beside {versions}."]
@@ -278,7 +279,7 @@ def terminal(row: Row, simulated: bool) -> str:
     for part in row.parts:
         figures = [
             f"{who} {cell(part, who, ratio=True)}"
-            for who in columns([Row("", "", [part])], [])
+            for who in columns([Row("", "", [part])], [name for name, _, _ in KNOWN])
             if cell(part, who)
         ]
         out.append(f"    {part.label or 'all':<10} {part.unit:<5} " + "   ".join(figures))

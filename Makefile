@@ -111,9 +111,20 @@ check-newest: install ## our declarations against the newest cuda.h that NVIDIA'
 fuzz: ## fuzz the ELF reader with libFuzzer (clang); ARGS=10000000 for that many runs
 	tests/fuzz/run.sh $(or $(ARGS),300000)
 
+# The peers that are measured are those of the interpreter: BENCH_PYTHON=/path/to/python names one that
+# has them, and the package is built for it into build/bench; nothing is downloaded, nothing installed.
+BENCH_PYTHON ?=
+BENCH_SITE = $(CURDIR)/build/bench/site
+
 .PHONY: bench
-bench: install ## memory, copies and calls beside the peers (NumPy, and PyTorch and CuPy where they are)
-	$(PY) benchmarks/memory.py $(ARGS)
+ifeq ($(BENCH_PYTHON),)
+bench: install ## ours beside the driver and every installed peer: table of ratios (BENCH_PYTHON=...)
+	$(PY) -m benchmarks $(ARGS)
+else
+bench:
+	$(BENCH_PYTHON) setup.py --quiet build --build-base build/bench --build-lib $(BENCH_SITE)
+	PYTHONPATH=$(BENCH_SITE) $(BENCH_PYTHON) -m benchmarks $(ARGS)
+endif
 
 # --- sanitizers ------------------------------------------------------------------------------------
 #

@@ -1,4 +1,4 @@
-"""What the rows share: the machine, the sizes, the peers, arrays with known bytes, and the checks."""
+"""What the rows share: the sizes, the peers, arrays with known bytes, and the checks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Bench:
         self.begin = time.monotonic()
         self.quick, self.limit_s = quick, limit_s
         self.simulated = cu.driver_is_simulated()
-        self.most = most or (2 * MIB if self.simulated else 4 * GIB)
+        self.most = most or (8 * MIB if self.simulated else 4 * GIB)
         self.driver = Driver(cu.driver_path())
         self.device_count = cu.device_count()
         self.driver.enter(0)
@@ -107,7 +107,9 @@ class Bench:
     def effort(self, **changes: Any) -> Effort:
         """Less where the run was asked to be quick, or has used its time up."""
         late = time.monotonic() - self.begin > 0.85 * self.limit_s
-        if self.quick or late or self.simulated:
+        if late:
+            return Effort(rounds=5, budget=0.1, least=2, long=0.4)
+        if self.quick or self.simulated:
             given = {"rounds": 7, "budget": 0.1, "least": 2, "long": 0.4}
         else:
             given = {"rounds": 15, "budget": 0.3, "least": 3, "long": 1.5}
@@ -125,12 +127,14 @@ class Bench:
     # --- memory ---
 
     def _array(self, name: str, nbytes: int, make: Callable[[int], Any]) -> Array:
-        have = self._arrays.get(name)
+        asked, have = nbytes, self._arrays.get(name)
         if have is None or have.nbytes < nbytes:
+            if nbytes > WHOLE:  # more will be wanted: touched once, not at every size
+                nbytes = max(nbytes, min(self.most, GIB if self.quick else 4 * GIB))
             self._arrays.pop(name, None)
             have = self._arrays[name] = make(nbytes)
             fill(have)
-        return have[:nbytes]
+        return have[:asked]
 
     def plain(self, nbytes: int) -> Array:
         """Pageable bytes with known contents; the same memory for all contestants."""

@@ -1,4 +1,4 @@
-"""The driver called directly: by ctypes where a call takes long, from C (native_calls.c) in loops."""
+"""The driver called directly: by ctypes where a call takes long, in loops from C."""
 
 from __future__ import annotations
 

@@ -101,6 +101,7 @@ class Part:
     failed: dict[str, str] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
     warm: bool = True  # one run before those that count
+    base: str = ""  # the contestant that the others' figures are told over
     verify: Callable[[Work], None] | None = None  # runs a work once and looks at what it wrote
     effort: dict[str, Any] = field(default_factory=dict)  # what differs from the run's
 
@@ -124,9 +125,17 @@ class Part:
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
         return (high - low) / 2 / statistics.median(samples)
 
-    def figure(self, who: str = OURS) -> float | None:
-        """The median in the part's unit."""
+    def net(self, who: str = OURS) -> float | None:
+        """The median, less the base's: at least 0.1 ms, below which processes tell nothing."""
         seconds = self.median(who)
+        if seconds is None or not self.base or who == self.base:
+            return seconds
+        base = self.median(self.base)
+        return None if base is None else max(seconds - base, 1e-4)
+
+    def figure(self, who: str = OURS) -> float | None:
+        """The median, less the base's, in the part's unit."""
+        seconds = self.net(who)
         if seconds is None:
             return None
         if self.unit == "GB/s":
@@ -215,7 +224,7 @@ class _Guard:
         return True
 
 
-# --- what a part is held to ------------------------------------------------------------------------
+# --- what a part is held to -----------------------------------------------------------------------
 
 
 def at_least_rate(gigabytes: float) -> Callable[[Part], float | None]:
@@ -230,7 +239,7 @@ def at_least_rate(gigabytes: float) -> Callable[[Part], float | None]:
 
 def at_most(seconds: float) -> Callable[[Part], float | None]:
     def goal(part: Part) -> float | None:
-        ours = part.median()
+        ours = part.net()
         return None if ours is None else seconds / ours
 
     return goal
@@ -244,18 +253,6 @@ def times_as_fast(factor: float, *others: str) -> Callable[[Part], float | None]
         names = others or tuple(who for who in part.samples if who != OURS)
         theirs = [seconds for who in names if (seconds := part.median(who)) is not None]
         return None if ours is None or not theirs else min(theirs) / ours / factor
-
-    return goal
-
-
-def over(other: str, seconds: float) -> Callable[[Part], float | None]:
-    """At most `seconds` more than the other takes."""
-
-    def goal(part: Part) -> float | None:
-        ours, theirs = part.median(), part.median(other)
-        if ours is None or theirs is None:
-            return None
-        return seconds / max(ours - theirs, 1e-6)
 
     return goal
 

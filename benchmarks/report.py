@@ -10,15 +10,17 @@ from typing import Any
 
 from benchmarks.bench import Bench, usable_cpus
 from benchmarks.measure import OURS, Part, Row
+from benchmarks.peers import KNOWN
+from benchmarks.rows.sweep import FLOOR
+from benchmarks.rows.sweep import NAME as SWEEP
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 FIRST = (OURS, "pinned", "driver", "driver, pool")
 LAST = ("NumPy", "bare Python", "nvidia-smi")
-SWEEP = "any size, 4 KiB to 4 GiB, any path"
 SIMULATED = (
     "**SIMULATED DRIVER.** No GPU was measured: arrays are small, copies are the processor's, and "
-    "figures of copies tell the cost of calls and of packing, nothing of a bus. No verdict is given "
-    "but on what needs no driver."
+    "figures of copies tell the cost of calls and of packing, nothing of a bus. A verdict is given "
+    "only on what needs no driver."
 )
 
 
@@ -52,9 +54,7 @@ def machine(bench: Bench) -> dict[str, Any]:
         }
         place = f"/sys/bus/pci/devices/{device.pci_bus_id.lower()}"
         entry["link"] = " x".join(
-            word
-            for part in ("speed", "width")
-            if (word := _read(f"{place}/current_link_{part}"))
+            word for part in ("speed", "width") if (word := _read(f"{place}/current_link_{part}"))
         )
         devices.append(entry)
     return {
@@ -126,7 +126,7 @@ def document(bench: Bench, rows: list[Row], about: dict[str, Any]) -> dict[str, 
     }
 
 
-# --- tables ----------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def number(value: float) -> str:
@@ -145,8 +145,8 @@ def cell(part: Part, who: str, ratio: bool = False) -> str:
     shown = number(value)
     if ratio:
         shown += f" ±{part.spread(who) * 100:.0f} %"
-        mine, theirs = part.median(), part.median(who)
-        if who != OURS and mine and theirs:
+        mine, theirs = part.net(), part.net(who)
+        if who not in (OURS, part.base) and mine and theirs:
             shown += f" ({number(theirs / mine)}x)"
     return shown
 
@@ -181,7 +181,7 @@ def _verdict_line(row: Row, simulated: bool) -> list[str]:
     for part in row.parts:
         others = [who for who in part.samples if who not in (OURS, "pinned", *LAST)]
         if others:
-            who = min(others, key=lambda name: part.median(name) or 0.0)
+            who = min(others, key=lambda name: part.net(name) or 0.0)
             best.append(f"{cell(part, who)} ({who})")
     ratio = "" if simulated and not row.anywhere else _ratio(row.ratio())
     verdict = row.verdict(simulated)
@@ -194,13 +194,13 @@ def _sweep_line(row: Row, simulated: bool) -> list[str]:
     if not judged:
         return [row.name, row.target, "", "", verdict, ""]
     worst, part = min(judged, key=lambda pair: pair[0])
-    ours = f"worst {worst * 0.97:.2f} ({part.label})"
+    ours = f"worst {worst * FLOOR:.2f} ({part.label})"
     return [row.name, row.target, ours, "" if simulated else _ratio(worst), verdict, ""]
 
 
 def markdown(bench: Bench, rows: list[Row], about: dict[str, Any]) -> str:
     """The table of targets, then every figure beside its peers'."""
-    peers = [peer.name for peer in bench.peers]
+    peers = [name for name, _, _ in KNOWN]
     versions = ", ".join(f"{peer.name} {peer.version}" for peer in bench.peers) or "no peers"
     absent = ", ".join(bench.absent)
     out = [f"{machine_line(about)}.", f"Measured beside {versions}."]
@@ -249,7 +249,9 @@ def sweep_table(row: Row) -> str:
             if ours and driver:
                 line.append(f"{driver / ours:.2f} ({number(driver * 1e6)} us)")
             else:
-                line.append(next((f"failed: {t}" for t in part.failed.values()), "") if part else "")
+                line.append(
+                    next((f"failed: {t}" for t in part.failed.values()), "") if part else ""
+                )
         lines.append(line)
     text = "\n\nOurs over the driver by size and path (in brackets the driver's time):\n\n"
     return text + _table(["size", *paths], lines)
@@ -277,7 +279,7 @@ def terminal(row: Row, simulated: bool) -> str:
     for part in row.parts:
         figures = [
             f"{who} {cell(part, who, ratio=True)}"
-            for who in columns([Row("", "", [part])], [])
+            for who in columns([Row("", "", [part])], [name for name, _, _ in KNOWN])
             if cell(part, who)
         ]
         out.append(f"    {part.label or 'all':<10} {part.unit:<5} " + "   ".join(figures))

@@ -31,9 +31,7 @@ def main() -> None:
         ends = (there, host) if up else (out, there)
         part = Part(way, size, verify=bench.verifier(host))
         target: dict[str, object] = {"pointer": lambda: pointer} if up else {"out": out}
-        part.add(
-            OURS, lambda ends=ends, target=target: Work(lambda: cu.copy(*ends), **target)
-        )
+        part.add(OURS, lambda ends=ends, target=target: Work(lambda: cu.copy(*ends), **target))
         part.add(
             PINNED,
             lambda up=up: Work(

@@ -46,11 +46,11 @@ class Peer:
         """A C-ordered device array, holding view(base), into `out`, a view of a host array."""
         raise NotImplementedError
 
-    def both_ways(self, host: Array, out: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def both_ways(self, host: Array, out: Array) -> list[Work]:
         """A copy up and one down, of plain memory, for two threads at once."""
         raise NotImplementedError
 
-    def to_devices(self, hosts: list[Array]) -> list[Callable[[], Any]]:
+    def to_devices(self, hosts: list[Array]) -> list[Work]:
         """Copies of plain memory, one to each GPU, for as many threads at once."""
         raise NotImplementedError
 
@@ -62,12 +62,12 @@ class Peer:
         """From GPU 0 to GPU 1 and back, other memory, at once."""
         raise NotImplementedError
 
-    def issue(self, host: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """(an asynchronous copy of pageable memory, the wait for its end)"""
+    def issue(self, host: Array) -> Work:
+        """An asynchronous copy of pageable memory; `after` waits for its end."""
         raise NotImplementedError
 
-    def small_issue(self, nbytes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """(an asynchronous copy from page-locked memory, the wait for their end)"""
+    def small_issue(self, host: Array) -> Work:
+        """An asynchronous copy of the bytes of `host` in page-locked memory; `after` waits."""
         raise NotImplementedError
 
     def page_lock(self, nbytes: int) -> Work:

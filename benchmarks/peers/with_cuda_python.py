@@ -102,24 +102,24 @@ class Bindings(Peer):
 
         return Work(run, pointer=there.address, keep=(there,), how="packed by NumPy, cuMemcpyHtoD")
 
-    def issue(self, host: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        there, source, nbytes = self._there(host.nbytes), at(host), host.nbytes
-        stream, kept = self.stream, (there, host)
+    def _issue(self, source: int, nbytes: int, keep: Any) -> Work:
+        there, copy, stream = self._there(nbytes), driver.cuMemcpyHtoDAsync, self.stream
+        target = there.value
+        return Work(
+            lambda: copy(target, source, nbytes, stream),
+            after=self._wait,
+            pointer=there.address,
+            keep=(there, keep),
+            how="cuMemcpyHtoDAsync",
+        )
 
-        def call(kept: Any = kept) -> None:
-            called(driver.cuMemcpyHtoDAsync(there.value, source, nbytes, stream))
+    def issue(self, host: Array) -> Work:
+        return self._issue(at(host), host.nbytes, host)
 
-        return call, self._wait
-
-    def small_issue(self, nbytes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        there, locked = self._there(nbytes), self._locked(nbytes)
-        ends = (there.value, locked.address(), nbytes, self.stream)
-        copy = driver.cuMemcpyHtoDAsync
-
-        def call(kept: Any = (there, locked)) -> None:
-            copy(*ends)
-
-        return call, self._wait
+    def small_issue(self, host: Array) -> Work:
+        locked = self._locked(host.nbytes)
+        ctypes.memmove(locked.address(), at(host), host.nbytes)
+        return self._issue(locked.address(), host.nbytes, locked)
 
     def page_lock(self, nbytes: int) -> Work:
         held: list[Any] = []
@@ -241,13 +241,22 @@ class Core(Peer):
         memory = (ctypes.c_ubyte * host.nbytes).from_address(int(locked.handle))
         return self._copy(locked, self._filled(host), out=np.frombuffer(memory, np.uint8))
 
-    def issue(self, host: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        there, source, stream = self._there(host.nbytes), self._of(host), self.stream
-        return lambda: there.copy_from(source, stream=stream), stream.sync
+    def _issue(self, source: Any) -> Work:
+        there, stream = self._there(source.size), self.stream
+        return Work(
+            lambda: there.copy_from(source, stream=stream),
+            after=stream.sync,
+            pointer=lambda: int(there.handle),
+            how="Buffer.copy_from",
+        )
 
-    def small_issue(self, nbytes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        there, locked, stream = self._there(nbytes), self._locked(nbytes), self.stream
-        return lambda: there.copy_from(locked, stream=stream), stream.sync
+    def issue(self, host: Array) -> Work:
+        return self._issue(self._of(host))
+
+    def small_issue(self, host: Array) -> Work:
+        locked = self._locked(host.nbytes)
+        ctypes.memmove(int(locked.handle), at(host), host.nbytes)
+        return self._issue(locked)
 
     def page_lock(self, nbytes: int) -> Work:
         held: list[Any] = []

@@ -84,7 +84,7 @@ class CuPy(Peer):
 
         return Work(run, out=out, how="ndarray.get, then NumPy's assignment")
 
-    def both_ways(self, host: Array, out: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def both_ways(self, host: Array, out: Array) -> list[Work]:
         there, source = cupy.empty(host.shape, host.dtype), cupy.asarray(host)
         self.sync()
         streams = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
@@ -97,10 +97,10 @@ class CuPy(Peer):
             source.get(stream=streams[1], out=out)
             streams[1].synchronize()
 
-        return up, down
+        return [Work(up, pointer=lambda: device_address(there)), Work(down, out=out)]
 
-    def to_devices(self, hosts: list[Array]) -> list[Callable[[], Any]]:
-        def copy(number: int, host: Array) -> Callable[[], None]:
+    def to_devices(self, hosts: list[Array]) -> list[Work]:
+        def copy(number: int, host: Array) -> Work:
             with cupy.cuda.Device(number):
                 there = cupy.empty(host.shape, host.dtype)
 
@@ -109,7 +109,7 @@ class CuPy(Peer):
                     there.set(host)
                     self.sync()
 
-            return run
+            return Work(run, pointer=lambda: device_address(there))
 
         return [copy(number, host) for number, host in enumerate(hosts)]
 
@@ -125,16 +125,24 @@ class CuPy(Peer):
                 there.data.copy_from_device_async(source.data, host.nbytes)
                 self.sync()
 
-        return Work(run, pointer=lambda: device_address(there), how="MemoryPointer.copy_from_device")
+        return Work(
+            run, pointer=lambda: device_address(there), how="MemoryPointer.copy_from_device"
+        )
 
-    def issue(self, host: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def issue(self, host: Array) -> Work:
         there, stream = cupy.empty(host.shape, host.dtype), cupy.cuda.Stream(non_blocking=True)
-        return lambda: there.set(host, stream=stream), stream.synchronize
+        self.sync()
+        return Work(
+            lambda: there.set(host, stream=stream),
+            after=stream.synchronize,
+            pointer=lambda: device_address(there),
+            how="ndarray.set(stream=)",
+        )
 
-    def small_issue(self, nbytes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        locked, there = cupyx.zeros_pinned(nbytes, np.uint8), cupy.empty(nbytes, np.uint8)
-        stream = cupy.cuda.Stream(non_blocking=True)
-        return lambda: there.set(locked, stream=stream), stream.synchronize
+    def small_issue(self, host: Array) -> Work:
+        locked = cupyx.empty_pinned(host.shape, host.dtype)
+        locked[...] = host
+        return self.issue(locked)
 
     def page_lock(self, nbytes: int) -> Work:
         pool = cupy.cuda.PinnedMemoryPool()  # one of its own: nothing else is freed

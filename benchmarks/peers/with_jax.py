@@ -114,19 +114,21 @@ class Jax(Peer):
         source = self._there(host)
         return self._up(source, self.devices[1], "device_put")
 
-    def _issue(self, host: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def issue(self, host: Array) -> Work:
         held: list[Any] = []
         device = self.devices[0]
 
         def wait() -> None:
             for array in held:
                 array.block_until_ready()
-            held.clear()
 
-        return lambda: held.append(jax.device_put(host, device)), wait
+        return Work(
+            lambda: held.append(jax.device_put(host, device)),
+            before=held.clear,
+            after=wait,
+            pointer=lambda: held[-1].unsafe_buffer_pointer(),
+            how="device_put",
+        )
 
-    def issue(self, host: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        return self._issue(host)
-
-    def small_issue(self, nbytes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        return self._issue(np.zeros(nbytes, np.uint8))  # it takes no page-locked array of NumPy
+    def small_issue(self, host: Array) -> Work:
+        return self.issue(host)  # it has no page-locked NumPy arrays

@@ -4,10 +4,10 @@ import atexit
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pycuda
 import pycuda.driver as driver
 import pycuda.tools as tools
-import numpy as np
 
 from benchmarks.measure import Work
 from benchmarks.peers.base import Array, Peer
@@ -52,14 +52,19 @@ class PyCuda(Peer):
         out = driver.pagelocked_empty(host.shape, host.dtype)
         return self._down(host, out, "pagelocked_empty, memcpy_dtoh")
 
-    def issue(self, host: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def issue(self, host: Array) -> Work:
         there, stream = driver.mem_alloc(host.nbytes), driver.Stream()
-        return lambda: driver.memcpy_htod_async(there, host, stream), stream.synchronize
+        return Work(
+            lambda: driver.memcpy_htod_async(there, host, stream),
+            after=stream.synchronize,
+            pointer=lambda: int(there),
+            how="memcpy_htod_async",
+        )
 
-    def small_issue(self, nbytes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        locked = driver.pagelocked_empty(nbytes, np.uint8)
-        there, stream = driver.mem_alloc(nbytes), driver.Stream()
-        return lambda: driver.memcpy_htod_async(there, locked, stream), stream.synchronize
+    def small_issue(self, host: Array) -> Work:
+        locked = driver.pagelocked_empty(host.shape, host.dtype)
+        locked[...] = host
+        return self.issue(locked)
 
     def page_lock(self, nbytes: int) -> Work:
         held: list[Any] = []

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import Work
+from benchmarks.measure import Work, WrongBytes
 from benchmarks.peers.base import Array, Peer, View
 
 
@@ -83,7 +83,7 @@ class Torch(Peer):
         packed = Work(by_numpy, out=out, how="Tensor.copy_, then NumPy's assignment")
         return [self._copy(tensor(out), there, out=out), packed]
 
-    def both_ways(self, host: Array, out: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def both_ways(self, host: Array, out: Array) -> list[Work]:
         there, source = self._there(host), tensor(host).to("cuda:0")
         streams = torch.cuda.Stream(), torch.cuda.Stream()
 
@@ -95,10 +95,13 @@ class Torch(Peer):
 
             return run
 
-        return copy(streams[0], there, tensor(host)), copy(streams[1], tensor(out), source)
+        return [
+            Work(copy(streams[0], there, tensor(host)), pointer=there.data_ptr),
+            Work(copy(streams[1], tensor(out), source), out=out),
+        ]
 
-    def to_devices(self, hosts: list[Array]) -> list[Callable[[], Any]]:
-        def copy(number: int, host: Array) -> Callable[[], None]:
+    def to_devices(self, hosts: list[Array]) -> list[Work]:
+        def copy(number: int, host: Array) -> Work:
             device = f"cuda:{number}"
             there, source = self._there(host, device), tensor(host)
 
@@ -107,7 +110,7 @@ class Torch(Peer):
                     there.copy_(source)
                     torch.cuda.synchronize(device)
 
-            return run
+            return Work(run, pointer=there.data_ptr)
 
         return [copy(number, host) for number, host in enumerate(hosts)]
 
@@ -139,19 +142,29 @@ class Torch(Peer):
                 to_one.copy_(two, non_blocking=True)
             self._sync_both()
 
+        run()
+        if not (torch.equal(to_one, one) and torch.equal(to_two, two)):
+            raise WrongBytes("a GPU has other bytes than were sent")
         return Work(run, how="Tensor.copy_, streams of their own")
 
-    def issue(self, host: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        there, source = self._there(host), tensor(host)
-        return lambda: there.copy_(source, non_blocking=True), self.sync
+    def _issue(self, host: Array, source: Any) -> Work:
+        there = self._there(host)
+        return Work(
+            lambda: there.copy_(source, non_blocking=True),
+            after=self.sync,
+            pointer=there.data_ptr,
+            how="Tensor.copy_(non_blocking=True)",
+        )
 
-    def small_issue(self, nbytes: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        locked = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        there = torch.empty(nbytes, dtype=torch.uint8, device="cuda:0")
-        return lambda: there.copy_(locked, non_blocking=True), self.sync
+    def issue(self, host: Array) -> Work:
+        return self._issue(host, tensor(host))
+
+    def small_issue(self, host: Array) -> Work:
+        return self._issue(host, self._locked(host))
 
     def _empty_cache(self) -> None:
-        empty = getattr(torch._C, "_host_emptyCache", None)
+        newer = getattr(torch.accelerator, "empty_host_cache", None)
+        empty = getattr(torch._C, "_host_emptyCache", newer)
         if empty is None:
             raise NotImplementedError
         empty()

@@ -38,7 +38,7 @@ TABLE: dict[str, Build] = {
     "environment report": processes.report,
 }
 BESIDE: dict[str, Build] = {
-    "import and first use: NumPy and the core loaded": processes.first_use,
+    "import with the core and NumPy": processes.first_use,
     "plain 256 MiB where the process may use one processor": processes.small_machine(1),
     "plain 256 MiB where the process may use two processors": processes.small_machine(2),
     "plain 256 MiB where the process may use four processors": processes.small_machine(4),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 import cudriver as cu
 from benchmarks.bench import KIB, MIB, Bench, address
 from benchmarks.measure import DRIVER, OURS, Part, Row, Work, at_most
+from benchmarks.peers import Peer
 
 POOL = "driver, pool"
 ISSUES = 200  # small copies in a row: fewer than a stream's queue holds
@@ -23,79 +22,91 @@ def asynchronous(bench: Bench) -> Row:
     )
     wanted = 256 * MIB
     size = bench.size(wanted)
-    returns = Part(bench.label("call", wanted), unit="ms", goals=[at_most(0.1e-3)])
-    done = Part(bench.label("until done", wanted), unit="ms")
     host = bench.plain(size)
+    verify = bench.verifier(host)
+    returns = Part(bench.label("call", wanted), unit="ms", goals=[at_most(0.1e-3)], verify=verify)
+    done = Part(bench.label("until done", wanted), unit="ms", verify=verify)
 
-    def ours() -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def ours() -> Work:
         there, stream = cu.device_empty(size, np.uint8), cu.Stream()
         pending: list[cu.Transfer] = []
-
-        def issue() -> None:
-            pending.append(cu.copy_async(there, host, stream))
-
-        def wait() -> None:
-            pending.pop().wait()
-
-        return issue, wait
-
-    def driver() -> tuple[Callable[[], Any], Callable[[], Any]]:
-        there, stream, direct = cu.device_empty(size, np.uint8), bench.driver.stream(), bench.driver
-        source = address(host)
-        return (
-            lambda: direct.issue(True, there.pointer, source, size, stream),
-            lambda: direct.call("cuStreamSynchronize", stream),
+        return Work(
+            lambda: pending.append(cu.copy_async(there, host, stream)),
+            after=lambda: pending.pop().wait(),
+            pointer=lambda: there.pointer,
+            how="copy_async",
         )
 
-    def timed(whole: bool, make: Callable[[], Any]) -> Work:
-        issue, wait = make()
-
-        def timer() -> float:
-            begin = time.perf_counter()
-            issue()
-            returned = time.perf_counter() - begin
-            wait()
-            return time.perf_counter() - begin if whole else returned
-
-        return Work(issue, timer=timer)
+    def driver() -> Work:
+        there, stream, direct = cu.device_empty(size, np.uint8), bench.driver.stream(), bench.driver
+        pointer, source = there.pointer, address(host)
+        return Work(
+            lambda: direct.issue(True, pointer, source, size, stream),
+            after=lambda: direct.call("cuStreamSynchronize", stream),
+            pointer=lambda: there.pointer,
+            how="cuMemcpyHtoDAsync by ctypes",
+        )
 
     for part, whole in ((returns, False), (done, True)):
-        part.add(OURS, lambda whole=whole: timed(whole, ours))
-        part.add(DRIVER, lambda whole=whole: timed(whole, driver))
-        bench.offer(part, lambda peer, whole=whole: timed(whole, lambda: peer.issue(host)))
+        part.add(OURS, lambda whole=whole: _issued(ours(), whole))
+        part.add(DRIVER, lambda whole=whole: _issued(driver(), whole))
+        bench.offer(part, lambda peer, whole=whole: _issued(peer.issue(host), whole))
         row.parts.append(part)
     return row
 
 
+def _issued(work: Work, whole: bool) -> Work:
+    """A copy that `run` issues and `after` waits for: timed to the call's return, or to the end."""
+    issue, before, wait = work.run, work.before, work.after
+    assert wait is not None
+
+    def timer() -> float:
+        if before is not None:
+            before()
+        begin = time.perf_counter()
+        issue()
+        returned = time.perf_counter() - begin
+        wait()
+        return time.perf_counter() - begin if whole else returned
+
+    work.before = work.after = None
+    work.timer = timer
+    return work
+
+
 def small_issue(bench: Bench) -> Row:
-    """Asynchronous copies of 4 KiB of page-locked memory, many in a row; the wait is not counted."""
+    """Copies of 4 KiB of page-locked memory, many in a row; the wait is not counted."""
     row = Row("4 KiB asynchronous copy, issue cost", "<= 2.60 us, taking arrays")
-    part = Part("", goals=[at_most(2.60e-6)])
+    plain = bench.plain(4 * KIB)
+    part = Part("", goals=[at_most(2.60e-6)], verify=bench.verifier(plain))
     direct = bench.driver
 
     def ours() -> Work:
-        host, there = cu.pinned_empty(4 * KIB, np.uint8), cu.device_empty(4 * KIB, np.uint8)
+        host, there = cu.pinned_array(plain), cu.device_empty(4 * KIB, np.uint8)
         stream = cu.Stream()
         return Work(
             lambda: cu.copy_async(there, host, stream),
             after=stream.synchronize,
             calls=ISSUES,
+            pointer=lambda: there.pointer,
             how="copy_async of arrays",
         )
 
     def driver() -> Work:
-        host, there = cu.pinned_empty(4 * KIB, np.uint8), cu.device_empty(4 * KIB, np.uint8)
+        host, there = cu.pinned_array(plain), cu.device_empty(4 * KIB, np.uint8)
         pointer, source = there.pointer, address(host)
         return Work(
             lambda: None,
             timer=lambda: direct.copy_async(True, pointer, source, 4 * KIB, False, ISSUES),
+            pointer=lambda: pointer,
             how=f"cuMemcpyHtoDAsync from {direct.loops}",
             keep=(host, there),
         )
 
-    def theirs(peer: Any) -> Work:
-        issue, wait = peer.small_issue(4 * KIB)
-        return Work(issue, after=wait, calls=ISSUES)
+    def theirs(peer: Peer) -> Work:
+        work = peer.small_issue(plain)
+        work.calls = ISSUES
+        return work
 
     part.add(OURS, ours)
     part.add(DRIVER, driver)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from benchmarks.bench import MIB, Bench, usable_cpus
 from benchmarks.check import PEERS as REPORTS
-from benchmarks.measure import DRIVER, OURS, PINNED, Part, Row, Work, at_most, over
+from benchmarks.measure import DRIVER, OURS, PINNED, Part, Row, Work, at_most
 
 BARE = "bare Python"
 NVIDIA_SMI = "nvidia-smi"
@@ -60,7 +60,7 @@ EFFORT = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
 
 def imports(bench: Bench) -> Row:
     row = Row("import, over a bare interpreter", "<= 20 ms", anywhere=True)
-    part = Part("", unit="ms", goals=[over(BARE, 0.020)], effort=EFFORT)
+    part = Part("", unit="ms", base=BARE, goals=[at_most(0.020)], effort=EFFORT, warm=False)
     part.add(OURS, lambda: _code("import cudriver"))
     part.add(BARE, lambda: _code("pass"))
     for name, statement in IMPORTS.items():
@@ -71,10 +71,10 @@ def imports(bench: Bench) -> Row:
 
 
 def first_use(bench: Bench) -> Row:
-    """What an import saves is not saved for ever: with NumPy, and with the core that needs it."""
-    row = Row("import and first use: NumPy and the core loaded", "", anywhere=True)
-    part = Part("", unit="ms", effort=EFFORT)
-    part.add(OURS, lambda: _code("import cudriver; cudriver.copy"))
+    """Ours with its core and NumPy, which a program that copies needs, beside NumPy alone."""
+    row = Row("import with the core and NumPy", "", anywhere=True)
+    part = Part("", unit="ms", base=BARE, effort=EFFORT, warm=False)
+    part.add(OURS, lambda: _code("import cudriver, numpy; cudriver.copy"))
     part.add("NumPy", lambda: _code("import numpy"))
     part.add(BARE, lambda: _code("pass"))
     row.parts.append(part)
@@ -85,7 +85,7 @@ def report(bench: Bench) -> Row:
     """The environment of the interpreter that runs this, symbol check included."""
     row = Row("environment report", "<= 150 ms, whole process", anywhere=True)
     libraries = "" if installed("torch") else "an environment without PyTorch"
-    part = Part(libraries, unit="ms", goals=[at_most(0.150)], effort=EFFORT)
+    part = Part(libraries, unit="ms", goals=[at_most(0.150)], effort=EFFORT, warm=False)
 
     def ours() -> Work:
         work = process(sys.executable, "-m", "cudriver", "check", "--json", sys.prefix)
@@ -139,5 +139,3 @@ def small_machine(cpus: int) -> Callable[[Bench], Row]:
         return row
 
     return build
-
-

@@ -11,13 +11,14 @@ from benchmarks.bench import GIB, KIB, MIB, Bench, address, size_name
 from benchmarks.measure import DRIVER, OURS, Part, Row, Work, times_as_fast
 
 PATHS = ("plain up", "plain down", "pinned up", "pinned down", "on the device")
+NAME = "any size, 4 KiB to 4 GiB, any path"
 FLOOR = 0.97
 
 
 def sizes(bench: Bench) -> Row:
     """4 KiB to 4 GiB by fours; a part that falls below the floor is measured once more, longer, and
     the second measurement counts."""
-    row = Row("any size, 4 KiB to 4 GiB, any path", "never below 0.97 of the driver's own")
+    row = Row(NAME, "never below 0.97 of the driver's own")
     chosen = [
         4 * KIB << (2 * step)
         for step in range(11)

@@ -7,6 +7,7 @@ import numpy as np
 import cudriver as cu
 from benchmarks.bench import GIB, Bench, address, together
 from benchmarks.measure import DRIVER, OURS, PINNED, Part, Row, Work, times_as_fast
+from benchmarks.peers import Peer
 
 ONE_GPU = "one GPU"
 
@@ -19,9 +20,15 @@ def both_ways(bench: Bench) -> Row:
         bench.label("2 x 1 GiB", GIB),
         2 * size,
         goals=[times_as_fast(0.75, PINNED)],
-        verify=bench.verifier(bench.plain(size)),
     )
     direct = bench.driver
+    verify = bench.verifier(bench.plain(size))
+
+    def checked(work: Work, there: cu.DeviceArray) -> Work:
+        """What went down, and what went up."""
+        verify(work)
+        verify(Work(work.run, pointer=lambda: there.pointer))
+        return work
 
     def ends() -> tuple[cu.DeviceArray, cu.DeviceArray]:
         there, source = (cu.device_empty(size, np.uint8) for _ in range(2))
@@ -32,7 +39,7 @@ def both_ways(bench: Bench) -> Row:
         there, source = ends()
         host, out = bench.plain(size), bench.out(size)
         run = together(lambda: cu.copy(there, host), lambda: cu.copy(out, source))
-        return Work(run, out=out, how="copy in two threads")
+        return checked(Work(run, out=out, how="copy in two threads"), there)
 
     def pinned() -> Work:
         there, source = ends()
@@ -46,7 +53,8 @@ def both_ways(bench: Bench) -> Row:
             for stream in streams:
                 direct.call("cuStreamSynchronize", stream)
 
-        return Work(run, out=down, how="two asynchronous copies", keep=(there, source))
+        work = Work(run, out=down, how="two asynchronous copies", keep=(there, source))
+        return checked(work, there)
 
     def driver() -> Work:
         there, source = ends()
@@ -57,22 +65,23 @@ def both_ways(bench: Bench) -> Row:
         def copy(up: bool) -> None:
             direct.enter(0)
             stream = streams[0 if up else 1]
-            direct.issue(
-                up, pointers[0 if up else 1], address(host if up else out), size, stream
-            )
+            direct.issue(up, pointers[0 if up else 1], address(host if up else out), size, stream)
             direct.call("cuStreamSynchronize", stream)
 
         run = together(lambda: copy(True), lambda: copy(False))
-        return Work(run, out=out, how="copies in two threads", keep=(there, source))
+        work = Work(run, out=out, how="copies in two threads", keep=(there, source))
+        return checked(work, there)
 
     part.add(OURS, ours)
     part.add(PINNED, pinned)
     part.add(DRIVER, driver)
 
-    def theirs(peer: object) -> Work:
-        out = bench.out(size)
-        up, down = peer.both_ways(bench.plain(size), out)  # type: ignore[attr-defined]
-        return Work(together(up, down), out=out, how="copies in two threads")
+    def theirs(peer: Peer) -> Work:
+        works = peer.both_ways(bench.plain(size), bench.out(size))
+        for work in works:
+            bench.verifier(bench.plain(size))(work)
+        run = together(*(work.run for work in works))
+        return Work(run, how="copies in two threads", keep=tuple(works))
 
     bench.offer(part, theirs)
     row.parts.append(part)
@@ -86,31 +95,26 @@ def two_devices(bench: Bench) -> Row:
         row.note = ONE_GPU
         return row
     size = bench.size(GIB)
-    part = Part(
-        bench.label("2 x 1 GiB", GIB), 2 * size, goals=[times_as_fast(0.85, PINNED)]
-    )
+    part = Part(bench.label("2 x 1 GiB", GIB), 2 * size, goals=[times_as_fast(0.85, PINNED)])
     direct = bench.driver
 
     def hosts(pinned: bool) -> list[np.ndarray]:
         both = bench.pinned(2 * size) if pinned else bench.plain(2 * size)
         return [both[:size], both[size:]]
 
-    def check(there: list[cu.DeviceArray]) -> None:
-        for array, host in zip(there, hosts(False), strict=True):
-            if not np.array_equal(array.to_numpy(), host):
-                raise AssertionError("a GPU has other bytes than were sent")
+    def checked(work: Work, there: list[cu.DeviceArray]) -> Work:
+        for number, host in enumerate(hosts(False)):
+            array = there[number]
+            bench.verifier(host, number)(Work(work.run, pointer=lambda array=array: array.pointer))
+        return work
 
     def devices() -> list[cu.DeviceArray]:
         return [cu.device_empty(size, np.uint8, device=number) for number in (0, 1)]
 
     def ours() -> Work:
         there, sources = devices(), hosts(False)
-        run = together(
-            lambda: cu.copy(there[0], sources[0]), lambda: cu.copy(there[1], sources[1])
-        )
-        run()
-        check(there)
-        return Work(run, how="copy in two threads")
+        run = together(lambda: cu.copy(there[0], sources[0]), lambda: cu.copy(there[1], sources[1]))
+        return checked(Work(run, how="copy in two threads"), there)
 
     def driver(pinned: bool) -> Work:
         there, sources = devices(), hosts(pinned)
@@ -123,14 +127,20 @@ def two_devices(bench: Bench) -> Row:
             direct.call("cuStreamSynchronize", streams[number])
 
         run = together(lambda: copy(0), lambda: copy(1))
-        run()
-        check(there)
-        return Work(run, how="asynchronous copies in two threads")
+        return checked(Work(run, how="asynchronous copies in two threads"), there)
 
     part.add(OURS, ours)
     part.add(PINNED, lambda: driver(True))
     part.add(DRIVER, lambda: driver(False))
-    bench.offer(part, lambda peer: Work(together(*peer.to_devices(hosts(False)))))
+
+    def theirs(peer: Peer) -> Work:
+        works = peer.to_devices(hosts(False))
+        for number, (work, host) in enumerate(zip(works, hosts(False), strict=True)):
+            bench.verifier(host, number)(work)
+        run = together(*(work.run for work in works))
+        return Work(run, how="copies in two threads", keep=tuple(works))
+
+    bench.offer(part, theirs)
     row.parts.append(part)
     return row
 
@@ -184,9 +194,13 @@ def across(bench: Bench) -> Row:
             direct.call("cuMemcpyPeerAsync", *ends)
             direct.call("cuStreamSynchronize", stream)
 
-        return Work(
-            run, pointer=lambda: ends[0], keep=(source, there), how="cuMemcpyPeerAsync"
-        )
+        return Work(run, pointer=lambda: ends[0], keep=(source, there), how="cuMemcpyPeerAsync")
+
+    def checked(work: Work, on_one: cu.DeviceArray, on_zero: cu.DeviceArray) -> Work:
+        for device, array in ((1, on_one), (0, on_zero)):
+            ends = Work(work.run, pointer=lambda array=array: array.pointer)
+            bench.verifier(bench.plain(size), device)(ends)
+        return work
 
     def ours_both() -> Work:
         there, back = pair(0), pair(1)
@@ -200,7 +214,7 @@ def across(bench: Bench) -> Row:
             for transfer in transfers:
                 transfer.wait()
 
-        return Work(run, how="copy_async on two streams")
+        return checked(Work(run, how="copy_async on two streams"), there[1], back[1])
 
     def driver_both() -> Work:
         there, back = pair(0), pair(1)
@@ -220,7 +234,8 @@ def across(bench: Bench) -> Row:
                 direct.call("cuStreamSynchronize", stream)
             direct.enter(0)
 
-        return Work(run, keep=(there, back), how="cuMemcpyPeerAsync on two streams")
+        work = Work(run, keep=(there, back), how="cuMemcpyPeerAsync on two streams")
+        return checked(work, there[1], back[1])
 
     one.add(OURS, ours)
     one.add(DRIVER, driver)

@@ -16,4 +16,12 @@
 #define Py_IsFinalizing _Py_IsFinalizing
 #endif
 
+#if PY_VERSION_HEX >= 0x030C0000
+/* A module slot: not for subinterpreters. Before 3.12 only the module itself can refuse them. */
+#define CUDRIVER_MAIN_INTERPRETER_ONLY \
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}
+#else
+#define CUDRIVER_MAIN_INTERPRETER_ONLY {0, NULL}
+#endif
+
 #endif

@@ -1,6 +1,7 @@
 /* Page-locked arrays. See host_memory.h. */
 #include "host_memory.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "arguments.h"
@@ -109,11 +110,15 @@ static HostMemoryObject *memory_new(CoreState *state, size_t bytes, bool mapped,
         Py_DECREF(self);
         if (!PyErr_Occurred()) {
             struct cudriver_hostmem_stats stats;
+            char limit[80] = "";
             cudriver_hostmem_get_stats(&stats);
-            cudriver_raise(
-                state, result, combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2",
-                "%zu bytes; %zu page-locked already%s", bytes, stats.registered_bytes,
-                stats.limit_bytes != SIZE_MAX ? ", under a limit of set_host_memory_limit()" : "");
+            if (stats.limit_bytes != SIZE_MAX) {
+                snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)",
+                         stats.limit_bytes);
+            }
+            cudriver_raise(state, result, combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2",
+                           "%zu bytes; %zu page-locked already%s", bytes, stats.registered_bytes,
+                           limit);
         }
         return NULL;
     }

@@ -201,7 +201,7 @@ static int exit_setup(PyObject *module)
 
 /*
  * The driver and what is page-locked are the process's: a second interpreter's end would shut the
- * first one's copies down. CPython 3.12 asks the slot below; older ones are asked here. 0 or -1.
+ * first one's copies down. The slot below refuses only some of them, and from 3.12 on. 0 or -1.
  */
 static int interpreter_check(void)
 {
@@ -307,10 +307,7 @@ static void module_free(void *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
-#if PY_VERSION_HEX >= 0x030C0000
-    /* The driver is one a process, and its table is not an interpreter's. */
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
-#endif
+    CUDRIVER_MAIN_INTERPRETER_ONLY, /* the driver is one a process, as is its table */
     {0, NULL},
 };
 

@@ -452,28 +452,37 @@ static void *handler_realloc(void *context, void *address, size_t size)
     return moved;
 }
 
-static void handler_end(PyObject *capsule)
-{
-    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler");
-
-    if (handler != NULL) {
-        cudriver_live_remove(handler->state, &handler->live);
-        Py_XDECREF(handler->outer);
-        Py_XDECREF(handler->module);
-        PyMem_Free(handler);
-    }
-}
-
-/* The handler behind a capsule where it is one of ours, else NULL. */
+/* The handler behind a capsule where it is one of ours, else NULL. Sets no exception. */
 static struct handler *handler_of(PyObject *capsule)
 {
-    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler");
+    struct handler *handler = NULL;
+
+    if (PyCapsule_IsValid(capsule, "mem_handler")) {
+        handler = PyCapsule_GetPointer(capsule, "mem_handler");
+    }
+    return handler != NULL && handler->numpy.allocator.malloc == handler_malloc ? handler : NULL;
+}
+
+static void handler_end(PyObject *capsule)
+{
+    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler"), *next;
+    PyObject *outer;
 
     if (handler == NULL) {
-        PyErr_Clear();
-        return NULL;
+        return;
     }
-    return handler->numpy.allocator.malloc == handler_malloc ? handler : NULL;
+    outer = handler->outer;
+    cudriver_live_remove(handler->state, &handler->live);
+    Py_XDECREF(handler->module);
+    PyMem_Free(handler);
+    /* One by one, not each within the last: a thread may have entered very many. */
+    while (outer != NULL && Py_REFCNT(outer) == 1 && (next = handler_of(outer)) != NULL) {
+        PyObject *further = next->outer;
+        next->outer = NULL;
+        Py_DECREF(outer);
+        outer = further;
+    }
+    Py_XDECREF(outer);
 }
 
 /* The first handler from here outwards whose block is not over. Borrowed from `capsule`. */
@@ -585,7 +594,7 @@ static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
         Py_DECREF(capsule);
         return NULL;
     }
-    handler_of(capsule)->outer = Py_NewRef(self->outer);
+    handler_of(capsule)->outer = Py_NewRef(handler_in_force(self->outer));
     self->inner = capsule;
     return Py_NewRef(object);
 }

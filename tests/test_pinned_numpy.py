@@ -286,6 +286,24 @@ def test_a_block_that_is_gone_is_over() -> None:
     assert listed() == 0
 
 
+def test_very_many_blocks_that_nobody_leaves() -> None:
+    """The chain of what was in force before must not be let go by recursion."""
+
+    def work() -> None:
+        for _ in range(100_000):
+            cu.pinned_numpy().__enter__()
+        blocks = [cu.pinned_numpy() for _ in range(100_000)]
+        for block in blocks:
+            block.__enter__()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert listed() == 0
+    assert get_handler_name() == "default_allocator"
+
+
 def test_a_block_is_left_where_it_was_entered() -> None:
     block = cu.pinned_numpy()
     block.__enter__()

@@ -216,6 +216,7 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     end->device = self->address;
     end->busy = &root_of(self)->busy; /* until cudriver_endpoint_done it cannot be closed */
     ++*end->busy;
+    cudriver_device_settle(self->context, &root_of(self)->block);
     end->itemsize = (size_t)self->itemsize;
     end->ndim = self->ndim;
     for (int i = 0; i < self->ndim; i++) {
@@ -303,6 +304,7 @@ static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
         return NULL;
     }
     root_of(self)->block.shared = true;
+    cudriver_device_settle(self->context, &root_of(self)->block);
     return PyLong_FromUnsignedLongLong(self->address);
 }
 
@@ -402,6 +404,7 @@ static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value
         PyMem_Free(pattern);
         return -1;
     }
+    cudriver_device_settle(self->context, &root->block);
     result = cudriver_device_fill(self, pattern, stream.handle, &function);
     if (result == CUDA_SUCCESS && !given) {
         Py_BEGIN_ALLOW_THREADS

@@ -91,21 +91,14 @@ void cudriver_device_trim(void)
     }
 }
 
-/* One attempt. With `settle` the memory may be used in other streams too on return; an idle stream
- * allocates at once, so that there is seldom anything to wait for. The GIL is held on entry and on
- * return. */
-static CUresult alloc_once(CUmemoryPool pool, CUstream stream, bool settle, size_t bytes,
-                           CUdeviceptr *address)
+/* One attempt. The GIL is held on entry and on return. */
+static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address)
 {
     CUresult result;
 
     Py_BEGIN_ALLOW_THREADS
     result = pool != NULL ? cuda.cuMemAllocFromPoolAsync(address, bytes, pool, stream)
                           : cuda.cuMemAlloc_v2(address, bytes);
-    if (result == CUDA_SUCCESS && pool != NULL && settle &&
-        cuda.cuStreamQuery(stream) == CUDA_ERROR_NOT_READY) {
-        cuda.cuStreamSynchronize(stream); /* an error there is told by what uses the memory */
-    }
     Py_END_ALLOW_THREADS
     return result;
 }
@@ -128,14 +121,14 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
             return -1;
         }
     }
-    result = alloc_once(pool, order, stream == NULL, bytes, &block->address);
+    result = alloc_once(pool, order, bytes, &block->address);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         cudriver_batches_reap(state, true);
         Py_BEGIN_ALLOW_THREADS
         cuda.cuCtxSynchronize();
         cudriver_device_trim();
         Py_END_ALLOW_THREADS
-        result = alloc_once(pool, order, stream == NULL, bytes, &block->address);
+        result = alloc_once(pool, order, bytes, &block->address);
     }
     if (result != CUDA_SUCCESS) {
         size_t available = 0, total = 0;
@@ -152,7 +145,30 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     block->pooled = pool != NULL;
     block->home = pool != NULL ? stream : NULL;
     Py_XINCREF(block->home);
+    if (pool != NULL && stream == NULL) {
+        block->number = ++context->allocated;
+    }
     return 0;
+}
+
+void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block)
+{
+    unsigned long long allocated = context->allocated;
+    bool pushed;
+
+    if (block->number <= context->settled || !cudriver_context_begin_free(context, &pushed)) {
+        return;
+    }
+    if (cuda.cuStreamQuery(context->alloc_stream) == CUDA_ERROR_NOT_READY) {
+        CUstream stream = context->alloc_stream;
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream); /* an error there is told by what uses the memory */
+        Py_END_ALLOW_THREADS
+    }
+    cudriver_context_end(context, pushed);
+    if (allocated > context->settled) {
+        context->settled = allocated;
+    }
 }
 
 /* The pool's memory outlives its context. Where no other is current either, the device's primary

@@ -9,6 +9,7 @@ struct cudriver_device_block {
     CUdeviceptr address; /* 0 for an empty block */
     size_t bytes;
     bool pooled;
+    unsigned long long number; /* of its allocation on the context's stream for that; 0: none */
     bool shared; /* its address was handed out: it is freed as cuMemFree does, after all work */
     StreamObject
         *home; /* owned: the stream in whose order it was made and goes; NULL: none named */
@@ -16,11 +17,19 @@ struct cudriver_device_block {
 
 /*
  * Memory of `bytes` in `context`, within begin and end. Without `stream` it may be used in any
- * stream at once: the pool is kept from handing out memory that waits for another stream. With it,
- * in its order. On exhaustion: lets finished work go, trims the pool, tries again. 0 or -1.
+ * stream once cudriver_device_settle has been called: the pool is kept from handing out memory that
+ * waits for another stream. With it, in its order. On exhaustion: lets finished work go, trims the
+ * pool, tries again. 0 or -1.
  */
 int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
                           size_t bytes, struct cudriver_device_block *block);
+
+/*
+ * Before each use of a block of `context`, which is open: makes sure that its allocation is over.
+ * An idle stream allocates at once, so that there is seldom anything to wait for, and one look does
+ * for all allocations before it. May let other threads run.
+ */
+void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block);
 
 /* Gives it back; the block is empty then. Nothing of ours may be using it. Needs no current
  * context. */

@@ -483,13 +483,13 @@ void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped)
     return block;
 }
 
-bool cudriver_hostmem_free_if_owned(void *address)
+size_t cudriver_hostmem_free_if_owned(void *address)
 {
     struct hostmem_region *region;
     size_t bytes;
 
     if (hostmem_region_of(address) == NULL) {
-        return false; /* the answer for nearly all that is not ours, without the lock */
+        return 0; /* the answer for nearly all that is not ours, without the lock */
     }
     pthread_mutex_lock(&pool.lock);
     region = region_with(address);
@@ -500,15 +500,15 @@ bool cudriver_hostmem_free_if_owned(void *address)
         hostmem_block_give(region, address);
     }
     pthread_mutex_unlock(&pool.lock);
-    return bytes > 0;
+    return bytes;
 }
 
 void cudriver_hostmem_free(void *address)
 {
-    bool owned = cudriver_hostmem_free_if_owned(address);
+    size_t bytes = cudriver_hostmem_free_if_owned(address);
 
-    assert(owned);
-    (void)owned;
+    assert(bytes > 0);
+    (void)bytes;
 }
 
 bool cudriver_hostmem_owns(const void *address, size_t *bytes)

@@ -52,9 +52,9 @@ void cudriver_hostmem_free(void *address);
  * be asked about: it is not looked into. No lock for nearly all that is not ours. */
 bool cudriver_hostmem_owns(const void *address, size_t *bytes);
 
-/* As free, where `address` is the start of a live block; else false, and nothing is done. For
- * callers that are handed addresses of any origin: one look instead of two. */
-bool cudriver_hostmem_free_if_owned(void *address);
+/* As free, where `address` is the start of a live block: the size asked for; else 0, and nothing is
+ * done. For callers that are handed addresses of any origin: one look instead of two. */
+size_t cudriver_hostmem_free_if_owned(void *address);
 
 /* Gives free memory back to the system until at most `keep` bytes of it are left. */
 CUresult cudriver_hostmem_trim(CUcontext current, size_t keep, size_t *released);

@@ -402,11 +402,10 @@ static void handler_free(void *context, void *address, size_t size)
 {
     struct handler *handler = context;
     PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
-    size_t bytes;
+    size_t bytes = cudriver_hostmem_free_if_owned(address);
 
-    if (address != NULL && cudriver_hostmem_owns(address, &bytes)) {
+    if (bytes > 0) {
         handler_uncount(handler, bytes);
-        cudriver_hostmem_free(address);
     } else {
         ordinary->free(ordinary->ctx, address, size);
     }

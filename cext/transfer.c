@@ -14,6 +14,9 @@ enum batch_state {
     BATCH_DONE,   /* over: `result` says how; owners let go */
 };
 
+/* How many owners an open batch takes before its event is recorded without being asked. */
+#define BATCH_OWNERS 256
+
 struct cudriver_batch {
     struct cudriver_batch *next; /* state->batches */
     Py_ssize_t refs;             /* the list's one, and one a Transfer */
@@ -24,14 +27,11 @@ struct cudriver_batch {
     CUstream stream;
     CUevent event;      /* owned while closed */
     Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
-    Py_ssize_t count, room;
-    PyObject **owners; /* owned references */
     Py_ssize_t staged_count, staged_room;
     struct cudriver_staging_transfer **staged; /* owned: the engine's copies among them */
+    Py_ssize_t count;
+    PyObject *owners[BATCH_OWNERS]; /* owned references */
 };
-
-/* How many entries an open batch takes before its event is recorded without being asked. */
-#define BATCH_ENTRIES 256
 
 /* How many batches are kept for the next ones; more than the driver takes copies ahead for. */
 #define SPARE_BATCHES 16
@@ -60,7 +60,6 @@ static void batch_let_go(struct cudriver_batch *batch)
 
 static void batch_free(struct cudriver_batch *batch)
 {
-    PyMem_Free(batch->owners);
     PyMem_Free(batch->staged);
     PyMem_Free(batch);
 }
@@ -209,22 +208,26 @@ void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
     state->spare_batch_count++;
 }
 
-/* Zeroed, but for the room that it has; or NULL. */
+/* An empty batch, or NULL. */
 static struct cudriver_batch *batch_alloc(CoreState *state)
 {
+    struct cudriver_staging_transfer **staged = NULL;
     struct cudriver_batch *batch = state->spare_batches;
+    Py_ssize_t room = 0;
 
-    if (batch == NULL) {
-        return PyMem_Calloc(1, sizeof *batch);
+    if (batch != NULL) {
+        state->spare_batches = batch->next;
+        state->spare_batch_count--;
+        staged = batch->staged;
+        room = batch->staged_room;
+    } else {
+        batch = PyMem_Malloc(sizeof *batch);
     }
-    state->spare_batches = batch->next;
-    state->spare_batch_count--;
-    *batch = (struct cudriver_batch){
-        .owners = batch->owners,
-        .room = batch->room,
-        .staged = batch->staged,
-        .staged_room = batch->staged_room,
-    };
+    if (batch != NULL) {
+        memset(batch, 0, offsetof(struct cudriver_batch, owners));
+        batch->staged = staged;
+        batch->staged_room = room;
+    }
     return batch;
 }
 
@@ -269,23 +272,11 @@ static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_
     return batch;
 }
 
-static int batch_hold(struct cudriver_batch *batch, PyObject *owner)
+static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
 {
-    if (owner == NULL) {
-        return 0;
+    if (owner != NULL) {
+        batch->owners[batch->count++] = Py_NewRef(owner);
     }
-    if (batch->count == batch->room) {
-        Py_ssize_t room = batch->room == 0 ? 4 : batch->room * 2;
-        PyObject **owners = PyMem_Realloc(batch->owners, (size_t)room * sizeof *owners);
-        if (owners == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        batch->owners = owners;
-        batch->room = room;
-    }
-    batch->owners[batch->count++] = Py_NewRef(owner);
-    return 0;
 }
 
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
@@ -293,7 +284,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
 {
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
 
-    if (batch != NULL && batch->count >= BATCH_ENTRIES) {
+    while (batch != NULL && batch->count + 2 > BATCH_OWNERS) {
         batch_close(state, batch);
         cudriver_batches_reap(state, false);
         batch = stream->object->open; /* letting go may have run anything */
@@ -301,7 +292,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     if (batch == NULL) {
         batch = batch_new(state, stream);
     }
-    if (batch == NULL || batch_hold(batch, first) < 0 || batch_hold(batch, second) < 0) {
+    if (batch == NULL) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         Py_BEGIN_ALLOW_THREADS
@@ -310,6 +301,8 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
         PyErr_Restore(type, value, traceback);
         return NULL;
     }
+    batch_hold(batch, first);
+    batch_hold(batch, second);
     batch->refs++;
     if (stream->object == NULL) {
         /* Nobody will tell when this stream goes: the event is recorded while it is there. */

@@ -1,0 +1,240 @@
+"""What a small call costs beside the driver's work: which driver calls it makes, what it allocates,
+and how it takes its arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import program
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = ROOT / "cext" / "cuda_abi.h"
+BYTES = 1 << 20
+
+
+# ---- driver calls -----------------------------------------------------------------------------
+
+
+def driver_calls(sim: Any, work: Callable[[], object]) -> dict[str, int]:
+    """The driver calls of one `work`, the second time: what is made once is there then."""
+    work()
+    names = re.findall(r"^    X\((cu\w+), \(", HEADER.read_text(), re.MULTILINE)
+    assert names
+    sim.reset_counts()
+    work()
+    return {name: count for name in names if (count := sim.call_count(name)) > 0}
+
+
+def in_context(context: Any) -> None:
+    with context:
+        pass
+
+
+@pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        ("copy_async(there, pooled, stream)", "cuCtxGetCurrent cuMemcpyHtoDAsync_v2"),
+        ("copy_async(pooled, there, stream)", "cuCtxGetCurrent cuMemcpyDtoHAsync_v2"),
+        ("copy_async(there, ordinary, stream)", "cuCtxGetCurrent cuMemcpyHtoDAsync_v2"),
+        ("copy_async(there[::2], pooled[::2], stream)", "cuCtxGetCurrent cuMemcpy2DAsync_v2"),
+        ("copy(there, pooled)", "cuCtxGetCurrent cuMemcpyHtoD_v2"),
+        ("copy(pooled, there)", "cuCtxGetCurrent cuMemcpyDtoH_v2"),
+        ("pinned_empty(BYTES, np.uint8)", ""),
+        ("numpy_array()", ""),
+        ("in_context(context)", "cuCtxPushCurrent_v2 cuCtxPopCurrent_v2"),
+        ("in_context(stream)", ""),
+    ],
+)
+def test_driver_calls(cu, sim, work: str, expected: str) -> None:
+    pooled, ordinary = cu.pinned_empty((8, 512), np.uint8), np.empty((8, 512), np.uint8)
+    there, stream = cu.device_empty(pooled.shape, np.uint8), cu.Stream()
+    context = cu.current_context()
+
+    def numpy_array() -> object:
+        with cu.pinned_numpy():
+            return np.empty(BYTES, np.uint8)
+
+    names = {name: getattr(cu, name) for name in cu.__all__} | globals() | locals()
+    with cu.pin(ordinary):
+        made = driver_calls(sim, lambda: eval(work, names))
+        stream.synchronize()
+    assert made == dict.fromkeys(expected.split(), 1)
+
+
+@pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
+def test_driver_calls_of_device_memory(cu, sim) -> None:
+    made = driver_calls(sim, lambda: cu.device_empty(BYTES, np.uint8))
+    assert made.pop("cuCtxGetCurrent") <= 3
+    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
+    stream = cu.Stream()
+    made = driver_calls(sim, lambda: cu.device_empty(BYTES, np.uint8, stream=stream))
+    assert made.pop("cuCtxGetCurrent") <= 3
+    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
+
+
+@pytest.mark.parametrize("use", ["pointer", "fill", "copy"])
+def test_device_memory_is_looked_at_before_its_first_use(cu, sim, use: str) -> None:
+    """Made in no stream's order, it may be used in any: one look tells of all made so far."""
+    host = np.zeros(16, np.uint8)
+    works: dict[str, Callable[[Any], object]] = {
+        "pointer": lambda array: array.pointer,
+        "fill": lambda array: array.fill(1, cu.Stream()),
+        "copy": lambda array: cu.copy(array, host),
+    }
+    arrays = [cu.device_empty(16, np.uint8) for _ in range(3)]
+    sim.reset_counts()
+    for array in arrays:
+        works[use](array)
+    assert sim.call_count("cuStreamQuery") == 1
+    later = cu.device_empty(16, np.uint8)
+    works[use](later)
+    works[use](later)
+    assert sim.call_count("cuStreamQuery") == 2
+
+
+def test_memory_registered_in_another_context_is_asked_about(cu, sim) -> None:
+    """Our books are trusted for the copy's own context only: a registration goes with its own."""
+    cu.trim_host_memory()
+    with cu.Context(0):
+        other = cu.pinned_empty(BYTES * 9, np.uint8)  # large: memory of its own
+    there, stream = cu.device_empty(other.shape, np.uint8), cu.Stream()
+    sim.reset_counts()
+    cu.copy_async(there, other, stream).wait()
+    assert sim.call_count("cuPointerGetAttribute") > 0
+
+
+# ---- allocations ------------------------------------------------------------------------------
+
+COUNT = """
+import ctypes, sys
+from itertools import repeat
+import numpy as np
+import cudriver as cu
+
+library = ctypes.CDLL(sys.argv[1])
+library.count_malloc_skip.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+library.count_malloc_skip.restype = library.count_malloc_begin.restype = None
+library.count_malloc_end.restype = ctypes.c_long
+begin, end = library.count_malloc_begin, library.count_malloc_end
+
+cu.init()
+driver = cu.driver_path()
+lines = [line for line in open("/proc/self/maps") if line.rstrip().endswith(driver)]
+ranges = [[int(n, 16) for n in line.split()[0].split("-")] for line in lines if " r-xp " in line]
+assert len(ranges) == 1, lines
+library.count_malloc_skip(*ranges[0])
+
+pooled, there = cu.pinned_empty(4096, np.uint8), cu.device_empty(4096, np.uint8)
+streams = [cu.Stream() for _ in range(4)]
+copy_async, stream = cu.copy_async, streams[0]
+
+def allocations(up, down, make=0):
+    begin()
+    for _ in repeat(None, up):
+        copy_async(there, pooled, stream)
+    for _ in repeat(None, down):
+        copy_async(pooled, there, stream=stream)
+    for _ in repeat(None, make):
+        bytearray(5000)
+    count = end()
+    stream.synchronize()
+    return count
+
+# As many batches at once as the copies below can need, however slow the driver is.
+for warm in streams:
+    for _ in range(200):
+        copy_async(there, pooled, warm)
+for warm in streams:
+    warm.synchronize()
+allocations(1, 1)
+
+print(allocations(0, 0), allocations(150, 150), allocations(300, 0), allocations(0, 0, 10))
+"""
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that counts a thread's allocations, for LD_PRELOAD."""
+    if os.environ.get("CUDRIVER_TEST_SANITIZER"):
+        pytest.skip("a sanitizer brings its own malloc")
+    compiler = os.environ.get("CC", "cc").split()
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"no C compiler ({compiler[0]})")
+    library = tmp_path_factory.mktemp("count") / "libcount.so"
+    flags = ["-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+    source = ROOT / "tests" / "native" / "count_malloc.c"
+    command = [*compiler, *flags, "-fno-builtin", "-o", str(library), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "__libc_malloc" in done.stderr:
+        pytest.skip("not glibc: there is no name for the malloc behind malloc")
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+def test_issuing_a_copy_of_page_locked_memory_allocates_nothing(counter: Path) -> None:
+    """With Python's own allocator off, every object counts, too; the driver's own do not."""
+    text = program.output(COUNT, str(counter), LD_PRELOAD=str(counter), PYTHONMALLOC="malloc")
+    none, both, up, ten = map(int, text.split())
+    assert ten >= none + 10  # the counter counts
+    assert (both, up) == (none, none)
+
+
+# ---- arguments --------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "pinned_empty": ("shape", 3, {"shape": 4}),
+    "pinned_zeros": ("shape", 3, {"shape": 4}),
+    "device_empty": ("shape", 2, {"shape": 4}),
+    "device_zeros": ("shape", 2, {"shape": 4}),
+    "to_device": ("array", 2, {"array": [1.0]}),
+    "fill": ("value", 2, {"value": 1}),
+    "copy_from": ("src", 2, {"src": np.zeros(4)}),
+    "copy_to": ("dst", 2, {"dst": np.zeros(4)}),
+}
+
+
+def function_of(cu: Any, name: str) -> Callable[..., object]:
+    return getattr(cu if hasattr(cu, name) else cu.device_zeros(4), name)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments_by_name(cu, name: str) -> None:
+    first, most, named = FUNCTIONS[name]
+    function = function_of(cu, name)
+    function(**named)
+    function(*named.values())
+    with pytest.raises(TypeError, match=rf"{name}\(\) misses its argument '{first}'"):
+        function()
+    with pytest.raises(TypeError, match=rf"{name}\(\) misses its argument '{first}'"):
+        function(**{"dtype" if "empty" in name or "zeros" in name else "stream": None})
+    with pytest.raises(TypeError, match=rf"{name}\(\) got multiple values for argument '{first}'"):
+        function(*named.values(), **named)
+    with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument 'no'"):
+        function(**named, no=1)
+    with pytest.raises(TypeError, match=rf"{name}\(\) takes at most {most} positional"):
+        function(*range(most + 1))
+
+
+def test_arguments_by_any_name_in_any_order(cu) -> None:
+    array = cu.pinned_empty(write_combined=False, order="F", shape=(2, 3), mapped=1, dtype="i2")
+    assert (array.shape, array.dtype, array.flags.f_contiguous) == ((2, 3), np.int16, True)
+    there = cu.device_zeros(stream=None, device=None, dtype="i2", shape=(2, 3))
+    assert (there.shape, there.dtype) == ((2, 3), np.int16)
+    out = np.ones((2, 3), np.int16)
+    assert there.to_numpy(out=out) is out
+    assert not out.any()
+
+
+def test_a_flag_whose_truth_raises(cu) -> None:
+    with pytest.raises(ValueError, match="ambiguous"):
+        cu.pinned_empty(3, mapped=np.zeros(2))

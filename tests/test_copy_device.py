@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import cudriver as cu
-
 from program import output
 from test_copy import DTYPES, random_bytes, raw, slices
 
@@ -195,9 +194,7 @@ def test_two_devices_pack_copy_and_unpack(
     sim: Any, two_devices: Any, at: int, to: Any, source: Any, path: str, launches: int
 ) -> None:
     models = [random_bytes((300, 400), np.dtype("f4"), seed) for seed in (1, 2)]
-    arrays = [
-        placed(model, device) for model, device in zip(models, two_devices, strict=True)
-    ]
+    arrays = [placed(model, device) for model, device in zip(models, two_devices, strict=True)]
     stream = cu.Stream(device=two_devices[at])
     assert cu.explain_copy(arrays[0][to], arrays[1][source]).path == path
     before = sim.live("allocations")

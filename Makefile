@@ -122,8 +122,9 @@ bench: install ## memory, copies and calls beside the peers (NumPy, and PyTorch 
 # sanitizer's runtime is loaded before it. PYTHONMALLOC=malloc, so that every Python object is its own
 # block and a read past one is seen. Leaks are not asked for: an interpreter keeps thousands of blocks
 # until exit, and ours are counted by the simulated driver, by live_allocations() and, for the C parts
-# alone, by the native tests, which LeakSanitizer does watch. Reports go to files, because pytest keeps
-# standard error of a process that dies; a report of any child fails the task.
+# alone, by the native tests, which LeakSanitizer does watch. Reports go to files, so that a child's is
+# seen and fails the task; UndefinedBehaviorSanitizer's go to standard error all the same, which
+# pytest must not keep then.
 
 RUNTIME = $(shell $(CC) -print-file-name=lib$(1).so)
 REPORT = $(CURDIR)/build/$(1)/report
@@ -142,7 +143,7 @@ define sanitize
 	@status=0; \
 	CUDRIVER_TEST_DRIVER=sim CUDRIVER_TEST_SANITIZER=$(1) PYTHONPATH=$(CURDIR)/build/$(1)/site \
 	PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1:log_path=$(call REPORT,$(1)) $(3) \
-	    $(PYTEST) -p no:cacheprovider $(4) $(ARGS) || status=$$?; \
+	    $(PYTEST) -p no:cacheprovider --capture=sys $(4) $(ARGS) || status=$$?; \
 	for report in build/$(1)/report.*; do \
 	    [ ! -e "$$report" ] || { cat "$$report"; status=1; }; \
 	done; exit $$status

@@ -108,7 +108,9 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
     }
     Py_END_ALLOW_THREADS
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuCtxCreate", "flags 0x%lx, device %d", flags, ordinal);
+        cudriver_raise(state, result,
+                       cuda.cuCtxCreate_v4 != NULL ? "cuCtxCreate_v4" : "cuCtxCreate_v2",
+                       "flags 0x%lx, device %d", flags, ordinal);
         return NULL;
     }
     /* The driver made it current; ours begins off every stack. */

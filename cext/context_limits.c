@@ -1,7 +1,11 @@
 /* The mapping behind Context.limits. */
 #include "context.h"
+
+#include <stdio.h>
+
 #include "driver.h"
 #include "error.h"
+#include "shape.h"
 
 typedef struct {
     PyObject_HEAD
@@ -96,6 +100,7 @@ static int limits_set(PyObject *object, PyObject *key, PyObject *value)
     LimitsObject *self = (LimitsObject *)object;
     CoreState *state = cudriver_state_of(object);
     Py_ssize_t index = limit_find(key);
+    char meaning[128];
     CUresult result;
     size_t number;
     bool pushed;
@@ -107,12 +112,9 @@ static int limits_set(PyObject *object, PyObject *key, PyObject *value)
         PyErr_SetString(PyExc_TypeError, "a limit can be set, not deleted");
         return -1;
     }
-    number = PyLong_AsSize_t(value);
-    if (number == (size_t)-1 && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-            PyErr_Format(PyExc_ValueError, "limit %s: %R is out of range", limits[index].name,
-                         value);
-        }
+    snprintf(meaning, sizeof meaning, "the limit %s is an int from 0 to 2**64 - 1",
+             limits[index].name);
+    if (cudriver_size_parse(value, meaning, &number) < 0) {
         return -1;
     }
     if (cudriver_context_begin(state, self->context, &pushed) < 0) {
@@ -172,9 +174,14 @@ static PyObject *limits_iter(PyObject *self)
 
 static PyObject *limits_repr(PyObject *self)
 {
-    PyObject *dict = limits_dict(self);
-    PyObject *text = dict != NULL ? PyUnicode_FromFormat("<limits %R>", dict) : NULL;
+    ContextObject *context = ((LimitsObject *)self)->context;
+    PyObject *dict, *text;
 
+    if (context->state != CUDRIVER_CONTEXT_OPEN) {
+        return PyUnicode_FromFormat("<limits of %R>", context);
+    }
+    dict = limits_dict(self);
+    text = dict != NULL ? PyUnicode_FromFormat("<limits %R>", dict) : NULL;
     Py_XDECREF(dict);
     return text;
 }

@@ -73,29 +73,41 @@ static int context_push(CoreState *state, ContextObject *self)
     return 0;
 }
 
+/* Says what is current here instead of `self`. -1. */
+static int refuse_pop(CoreState *state, ContextObject *self)
+{
+    PyObject *other = current_or_none(state);
+
+    cudriver_raise_plain(state, "InvalidContextError",
+                         "cannot pop %R: current in this thread is %R%s", self, other,
+                         other == Py_None ? "" : "; pop that first");
+    Py_DECREF(other);
+    return -1;
+}
+
 static int context_pop(CoreState *state, ContextObject *self)
 {
+    const char *function = "cuCtxPopCurrent_v2";
     CUcontext current = NULL;
     CUresult result;
 
     if (cudriver_require(state) < 0) {
         return -1;
     }
-    result = cuda.cuCtxGetCurrent(&current);
+    result = cuda.cuCtxPopCurrent_v2(&current);
     if (result == CUDA_SUCCESS && current != self->handle) {
-        PyObject *other = current_or_none(state);
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: current in this thread is %R%s", self, other,
-                             other == Py_None ? "" : "; pop that first");
-        Py_DECREF(other);
-        return -1;
-    }
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuCtxPopCurrent_v2(&current);
+        function = "cuCtxPushCurrent_v2";
+        result = cuda.cuCtxPushCurrent_v2(current); /* as it was */
+        if (result == CUDA_SUCCESS) {
+            return refuse_pop(state, self);
+        }
+    } else if (result == CUDA_ERROR_INVALID_CONTEXT &&
+               cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == NULL) {
+        return refuse_pop(state, self);
     }
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuCtxPopCurrent_v2", "context %llu of device %d",
-                       self->number, self->ordinal);
+        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
+                       self->ordinal);
         return -1;
     }
     cudriver_thread_pop(state, self);

@@ -183,7 +183,9 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
         const char *host = path->to_device ? host_from : host_to;
         CUresult result;
         bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
-        bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
+        if (!path->one_run) {
+            bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
+        }
         Py_BEGIN_ALLOW_THREADS
         if (given) {
             result = path->to_device
@@ -569,7 +571,7 @@ static PyMethodDef functions[] = {
      "before anything is copied. It is ordered after the work of the default stream, or of the\n"
      "enclosing `with stream:`. Other threads run meanwhile."},
     {"copy_async", (PyCFunction)(void (*)(void))module_copy_async, METH_FASTCALL | METH_KEYWORDS,
-     "copy_async(dst, src, stream)\n--\n\n"
+     "copy_async(dst, src, /, stream)\n--\n\n"
      "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "
      "alive\n"
      "until it is over. Do not change the source, nor read the destination, before that. Host to\n"

@@ -127,25 +127,28 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     enum cudriver_copy_kind kind = shape_kind(&path->layout, &calls);
 
     cudriver_layout_extent(&path->layout, !path->to_device, &low, &high);
-    path->page_locked = cudriver_copy_is_page_locked(host->host + low, host->host + high);
+    path->one_run = cudriver_hostmem_is_registered(path->context->handle, host->host + low,
+                                                   (size_t)(high - low));
+    path->page_locked =
+        path->one_run || cudriver_copy_is_page_locked(host->host + low, host->host + high);
     path->kind = CUDRIVER_COPY_STAGED;
-    if (kind == CUDRIVER_COPY_DIRECT) {
+    if (kind == CUDRIVER_COPY_DIRECT && path->page_locked) {
+        path->kind = CUDRIVER_COPY_DIRECT;
+        path->why = "dense on both sides and page-locked: one copy at the bus's own speed";
+    } else if (kind == CUDRIVER_COPY_DIRECT) {
         struct cudriver_staging_plan plan;
         cudriver_staging_explain(&path->layout, path->to_device, true, &plan);
-        if (path->page_locked || plan.path == CUDRIVER_STAGING_DRIVER) {
+        if (plan.path == CUDRIVER_STAGING_DRIVER) {
             path->kind = CUDRIVER_COPY_DIRECT;
-            path->why =
-                path->page_locked
-                    ? "dense on both sides and page-locked: one copy at the bus's own speed"
-                    : "dense and small: the driver's own copy of pageable memory is as good";
+            path->why = "dense and small: the driver's own copy of pageable memory is as good";
         } else {
             path->why = "dense but pageable: worker threads move it through page-locked slots";
         }
         return;
     }
-    bool whole =
-        path->page_locked && !host_repeats(path) &&
-        cudriver_hostmem_run(host->host + low, (size_t)(high - low)) == (size_t)(high - low);
+    bool whole = path->page_locked && !host_repeats(path) &&
+                 (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
+                                       (size_t)(high - low));
     if (kind != CUDRIVER_COPY_BOUNCED && whole && path->layout.itemsize >= SHORTEST_ROW) {
         /* Even where that takes several calls: one call moves two pieces at least, for which a
          * batch takes longer. */
@@ -272,7 +275,7 @@ void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudr
 
     path->to_device = cudriver_endpoint_is_device(dst);
     path->from_device = cudriver_endpoint_is_device(src);
-    path->page_locked = path->overlap = path->two_devices = false;
+    path->page_locked = path->one_run = path->overlap = path->two_devices = false;
     path->dst_pool = path->src_pool = NULL;
     path->context = path->to_device ? dst->context : src->context;
     layout->ndim = dst->ndim;
@@ -314,14 +317,15 @@ static CUresult issue_direct(const struct cudriver_copy_path *path,
         *function = "cuMemcpyDtoDAsync_v2";
         return cuda.cuMemcpyDtoDAsync_v2(to, from, path->bytes, stream);
     }
-    const char *host_from = src->host + path->layout.src_offset;
-    char *host_to = dst->host + path->layout.dst_offset;
+    const char *host_from = path->to_device ? src->host + path->layout.src_offset : NULL;
+    char *host_to = path->to_device ? NULL : dst->host + path->layout.dst_offset;
     CUresult result = CUDA_SUCCESS;
 
     *function = path->to_device ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
     for (size_t at = 0; at < path->bytes && result == CUDA_SUCCESS;) {
         const char *host = path->to_device ? host_from : host_to;
-        size_t bytes = cudriver_hostmem_run(host + at, path->bytes - at);
+        size_t bytes = path->bytes - at;
+        bytes = path->one_run ? bytes : cudriver_hostmem_run(host + at, bytes);
         result = path->to_device
                      ? cuda.cuMemcpyHtoDAsync_v2(to + at, host_from + at, bytes, stream)
                      : cuda.cuMemcpyDtoHAsync_v2(host_to + at, from + at, bytes, stream);

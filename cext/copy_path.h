@@ -28,6 +28,7 @@ struct cudriver_copy_path {
     bool to_device;
     bool from_device;
     bool page_locked;                /* the host end */
+    bool one_run;                    /* the host end is known to lie in one registration */
     bool overlap;                    /* device ends share memory without being the same */
     bool two_devices;                /* device to device */
     ContextObject *context;          /* borrowed: where the copy is issued; NULL for host to host */

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "context.h"
 #include "cuda_attributes.h"
@@ -80,10 +81,11 @@ static CUresult uuid_read(CUdevice device, char *text)
     return result;
 }
 
-/* The ordinal of the device whose uuid begins with `wanted`; -1 with an exception set. */
+/* The ordinal of the device whose uuid begins with `wanted`, in either case of letters; -1 with an
+ * exception set. */
 static int find_by_uuid(CoreState *state, const char *wanted)
 {
-    const char *digits = strncmp(wanted, "GPU-", 4) == 0 ? wanted + 4 : wanted;
+    const char *digits = strncasecmp(wanted, "GPU-", 4) == 0 ? wanted + 4 : wanted;
     int count = device_count(state), found = -1;
 
     for (int i = 0; i < count; i++) {
@@ -92,7 +94,8 @@ static int find_by_uuid(CoreState *state, const char *wanted)
         if (cudriver_device_handle(state, i, &device) < 0) {
             return -1;
         }
-        if (uuid_read(device, uuid) == CUDA_SUCCESS && strncmp(uuid, digits, strlen(digits)) == 0) {
+        if (uuid_read(device, uuid) == CUDA_SUCCESS &&
+            strncasecmp(uuid, digits, strlen(digits)) == 0) {
             if (found >= 0) {
                 PyErr_Format(PyExc_ValueError, "the uuid %s fits devices %d and %d", wanted, found,
                              i);
@@ -147,7 +150,7 @@ static int find_by_text(CoreState *state, PyObject *object)
     if (strchr(text, ':') != NULL) {
         return find_by_bus(state, text);
     }
-    if (strncmp(text, "GPU-", 4) == 0 ? strlen(text) >= 8 : strlen(text) == 36) {
+    if (strncasecmp(text, "GPU-", 4) == 0 ? strlen(text) >= 8 : strlen(text) == 36) {
         return find_by_uuid(state, text);
     }
     PyErr_Format(
@@ -508,7 +511,7 @@ static PyGetSetDef device_getset[] = {
 
 static PyMethodDef device_methods[] = {
     {"can_access_peer", device_can_access_peer, METH_O,
-     "can_access_peer($self, other)\n--\n\nWhether memory of the device `other` can be reached "
+     "can_access_peer($self, other, /)\n--\n\nWhether memory of the device `other` can be reached "
      "from this "
      "one "
      "without the host (cuDeviceCanAccessPeer). False for itself."},

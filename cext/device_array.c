@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "arguments.h"
 #include "device.h"
 #include "driver.h"
 #include "error.h"
@@ -430,13 +431,15 @@ static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *method_fill(PyObject *object, PyObject *args, PyObject *keywords)
+static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords)
 {
-    static char *names[] = {"value", "stream", NULL};
-    PyObject *value, *stream = NULL;
+    static const char *const names[] = {"value", "stream", NULL};
+    static const struct cudriver_signature signature = {"fill", 2, 1, names};
+    PyObject *values[2];
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:fill", names, &value, &stream) ||
-        array_fill(cudriver_state_of(object), array_of(object), value, stream) < 0) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        array_fill(cudriver_state_of(object), array_of(object), values[0], values[1]) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -456,46 +459,53 @@ static PyObject *copy_between(PyObject *object, PyObject *dst, PyObject *src, Py
     Py_RETURN_NONE;
 }
 
-static PyObject *method_copy_from(PyObject *object, PyObject *args, PyObject *keywords)
+static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords)
 {
-    static char *names[] = {"src", "stream", NULL};
-    PyObject *src, *stream = NULL;
+    static const char *const names[] = {"src", "stream", NULL};
+    static const struct cudriver_signature signature = {"copy_from", 2, 1, names};
+    PyObject *values[2];
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:copy_from", names, &src, &stream)) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
         return NULL;
     }
-    return copy_between(object, object, src, stream);
+    return copy_between(object, object, values[0], values[1]);
 }
 
-static PyObject *method_copy_to(PyObject *object, PyObject *args, PyObject *keywords)
+static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords)
 {
-    static char *names[] = {"dst", "stream", NULL};
-    PyObject *dst, *stream = NULL;
+    static const char *const names[] = {"dst", "stream", NULL};
+    static const struct cudriver_signature signature = {"copy_to", 2, 1, names};
+    PyObject *values[2];
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:copy_to", names, &dst, &stream)) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
         return NULL;
     }
-    return copy_between(object, dst, object, stream);
+    return copy_between(object, values[0], object, values[1]);
 }
 
-static PyObject *method_to_numpy(PyObject *object, PyObject *args, PyObject *keywords)
+static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                 PyObject *keywords)
 {
-    static char *names[] = {"out", NULL};
+    static const char *const names[] = {"out", NULL};
+    static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
     DeviceArrayObject *self = array_of(object);
     CoreState *state = cudriver_state_of(object);
-    PyObject *out = Py_None;
+    PyObject *out;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:to_numpy", names, &out) ||
+    if (cudriver_arguments(&signature, args, count, keywords, &out) < 0 ||
         array_check(state, self) < 0) {
         return NULL;
     }
-    if (out != Py_None && !cudriver_numpy_is_array(out)) {
+    out = out != Py_None ? out : NULL;
+    if (out != NULL && !cudriver_numpy_is_array(out)) {
         PyErr_Format(PyExc_TypeError, "out must be a numpy.ndarray, not %.100s",
                      Py_TYPE(out)->tp_name);
         return NULL;
     }
-    out = out != Py_None ? Py_NewRef(out)
-                         : cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
+    out = out != NULL ? Py_NewRef(out)
+                      : cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
     if (out != NULL && cudriver_copy_blocking(state, out, object) < 0) {
         Py_CLEAR(out);
     }
@@ -533,21 +543,23 @@ static PyGetSetDef array_getset[] = {
     {NULL},
 };
 
+#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
+
 static PyMethodDef array_methods[] = {
-    {"fill", (PyCFunction)(void (*)(void))method_fill, METH_VARARGS | METH_KEYWORDS,
+    {"fill", FAST(method_fill),
      "fill($self, value, stream=None)\n--\n\nSets every item to `value`, cast to the dtype. "
      "Without a "
      "stream it "
      "is done when the call returns (cuMemsetD8/16/32, or a copy for other item sizes)."},
-    {"copy_from", (PyCFunction)(void (*)(void))method_copy_from, METH_VARARGS | METH_KEYWORDS,
+    {"copy_from", FAST(method_copy_from),
      "copy_from($self, src, stream=None)\n--\n\nCopies `src` into it: see copy() without a stream, "
      "copy_async() "
      "with one (then a Transfer comes back)."},
-    {"copy_to", (PyCFunction)(void (*)(void))method_copy_to, METH_VARARGS | METH_KEYWORDS,
+    {"copy_to", FAST(method_copy_to),
      "copy_to($self, dst, stream=None)\n--\n\nCopies it into `dst`: see copy() without a stream, "
      "copy_async() "
      "with one (then a Transfer comes back)."},
-    {"to_numpy", (PyCFunction)(void (*)(void))method_to_numpy, METH_VARARGS | METH_KEYWORDS,
+    {"to_numpy", FAST(method_to_numpy),
      "to_numpy($self, out=None)\n--\n\nIts items as a new C-ordered ndarray, or in `out`, which "
      "must have "
      "its "
@@ -592,24 +604,25 @@ static PyType_Spec array_spec = {
 };
 
 /* What device_empty and device_zeros share. New reference. */
-static PyObject *array_make(CoreState *state, PyObject *args, PyObject *keywords,
-                            const char *format, PyObject **stream_argument)
+static PyObject *array_make(CoreState *state, const char *function, PyObject *const *args,
+                            Py_ssize_t count, PyObject *keywords, PyObject **stream_argument)
 {
-    static char *names[] = {"shape", "dtype", "device", "stream", NULL};
-    PyObject *shape_argument, *dtype_argument = NULL, *device = NULL, *dtype, *array = NULL;
+    static const char *const names[] = {"shape", "dtype", "device", "stream", NULL};
+    const struct cudriver_signature signature = {function, 2, 1, names};
+    PyObject *values[4], *device, *dtype, *array = NULL;
     struct cudriver_stream stream;
     ContextObject *context;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
     int ndim;
     bool given;
 
-    *stream_argument = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &shape_argument,
-                                     &dtype_argument, &device, stream_argument) ||
-        cudriver_shape_parse(shape_argument, &ndim, shape) < 0 ||
-        cudriver_numpy_dtype(dtype_argument, &dtype, &itemsize) < 0) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
+        cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
+    device = values[2];
+    *stream_argument = values[3];
     if (cudriver_numpy_unfold(&dtype, &itemsize, &ndim, shape) < 0) {
         Py_DECREF(dtype);
         return NULL;
@@ -639,18 +652,21 @@ static PyObject *array_make(CoreState *state, PyObject *args, PyObject *keywords
     return array;
 }
 
-static PyObject *module_device_empty(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *keywords)
 {
     PyObject *stream;
 
-    return array_make(cudriver_state_of_module(module), args, keywords, "O|O$OO:device_empty",
+    return array_make(cudriver_state_of_module(module), "device_empty", args, count, keywords,
                       &stream);
 }
 
-static PyObject *module_device_zeros(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *keywords)
 {
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *stream, *array = array_make(state, args, keywords, "O|O$OO:device_zeros", &stream);
+    PyObject *stream;
+    PyObject *array = array_make(state, "device_zeros", args, count, keywords, &stream);
 
     if (array != NULL && array_fill(state, array_of(array), NULL, stream) < 0) {
         Py_CLEAR(array);
@@ -675,20 +691,23 @@ static PyObject *source_of(CoreState *state, PyObject *source)
     return interface != NULL ? Py_NewRef(source) : cudriver_numpy_asarray(source);
 }
 
-static PyObject *module_to_device(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords)
 {
-    static char *names[] = {"array", "stream", NULL};
+    static const char *const names[] = {"array", "stream", NULL};
+    static const struct cudriver_signature signature = {"to_device", 2, 1, names};
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *source, *argument = NULL, *array = NULL, *transfer;
+    PyObject *values[2], *source, *argument, *array = NULL, *transfer;
     struct cudriver_endpoint end;
     struct cudriver_stream stream;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     bool given;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:to_device", names, &source, &argument)) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
         return NULL;
     }
-    source = source_of(state, source);
+    argument = values[1];
+    source = source_of(state, values[0]);
     if (source == NULL) {
         return NULL;
     }
@@ -719,15 +738,15 @@ static PyObject *module_to_device(PyObject *module, PyObject *args, PyObject *ke
 }
 
 static PyMethodDef functions[] = {
-    {"device_empty", (PyCFunction)(void (*)(void))module_device_empty, METH_VARARGS | METH_KEYWORDS,
+    {"device_empty", FAST(module_device_empty),
      "device_empty(shape, dtype=float, *, device=None, stream=None)\n--\n\n"
      "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
      "primary one of `device`). Without a stream it may be used in any; with one it is made, and\n"
      "later freed, in that stream's order. OutOfMemoryError says what the device has left."},
-    {"device_zeros", (PyCFunction)(void (*)(void))module_device_zeros, METH_VARARGS | METH_KEYWORDS,
+    {"device_zeros", FAST(module_device_zeros),
      "device_zeros(shape, dtype=float, *, device=None, stream=None)\n--\n\n"
      "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},
-    {"to_device", (PyCFunction)(void (*)(void))module_to_device, METH_VARARGS | METH_KEYWORDS,
+    {"to_device", FAST(module_to_device),
      "to_device(array, stream=None)\n--\n\n"
      "A new C-ordered DeviceArray with the shape, dtype and contents of `array` (anything that\n"
      "np.asarray takes). Without a stream the copy is over when the call returns; with one it "

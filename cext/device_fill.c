@@ -32,6 +32,9 @@ static bool call_counts(struct fill *fill, CUresult *result)
     return !fill->counting;
 }
 
+/* The longest distance between rows that the driver's fills take. */
+#define MAX_PITCH 0x7fffffff
+
 /* `height` rows of `width` words of `unit` bytes, `pitch` bytes apart. */
 static CUresult fill_rows(struct fill *fill, CUdeviceptr address, size_t pitch, int unit,
                           const char *word, size_t width, size_t height)
@@ -39,8 +42,14 @@ static CUresult fill_rows(struct fill *fill, CUdeviceptr address, size_t pitch, 
     unsigned char one = (unsigned char)word[0];
     unsigned short two = 0;
     unsigned int four = 0;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
 
+    if (height > 1 && pitch > MAX_PITCH) {
+        for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
+            result = fill_rows(fill, address + i * pitch, 0, unit, word, width, 1);
+        }
+        return result;
+    }
     if (!call_counts(fill, &result)) {
         return result;
     }

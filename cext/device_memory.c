@@ -2,6 +2,7 @@
 #include "device_memory.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "driver.h"
@@ -138,11 +139,13 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     }
     if (result != CUDA_SUCCESS) {
         size_t available = 0, total = 0;
-        cuda.cuMemGetInfo_v2(&available, &total);
+        char room[80] = "";
+        if (cuda.cuMemGetInfo_v2(&available, &total) == CUDA_SUCCESS) {
+            snprintf(room, sizeof room, " has %zu of %zu free", available, total);
+        }
         block->address = 0;
         cudriver_raise(state, result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
-                       "%zu bytes; device %d has %zu of %zu free", bytes, context->ordinal,
-                       available, total);
+                       "%zu bytes; device %d%s", bytes, context->ordinal, room);
         return -1;
     }
     block->bytes = bytes;

@@ -1,6 +1,8 @@
 /* Basic indexing of a DeviceArray: integers, slices, ... and None, as NumPy defines them. */
 #include "device_array.h"
 
+#include "numpy_bridge.h"
+
 struct view {
     CUdeviceptr address;
     int ndim;
@@ -81,8 +83,8 @@ static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellip
                 return -1;
             }
             *ellipsis = i;
-        } else if (PySlice_Check(items[i]) ||
-                   (PyIndex_Check(items[i]) && !PyBool_Check(items[i]))) {
+        } else if (PySlice_Check(items[i]) || (PyIndex_Check(items[i]) && !PyBool_Check(items[i]) &&
+                                               !cudriver_numpy_is_bool(items[i]))) {
             axes++;
         } else if (items[i] != Py_None) {
             index_refuse(items[i]);

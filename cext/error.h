@@ -3,8 +3,9 @@
  *
  *   cudriver_raise        a driver's code -> an exception of cudriver.errors; for calls that return
  *   cudriver_report       the same for destructors: the pending exception is kept, the failure is
- *                         written by sys.unraisablehook; silent when the driver or the interpreter
- * goes cudriver_require      before a driver call: library there, not forked, initialised
+ *                         written by sys.unraisablehook; silent when the driver or the
+ *                         interpreter goes
+ *   cudriver_require      before a driver call: library there, not forked, initialised
  */
 #ifndef CUDRIVER_ERROR_H
 #define CUDRIVER_ERROR_H

@@ -27,6 +27,8 @@ static int read_data(PyObject *interface, bool write, struct cudriver_endpoint *
     }
     end->device = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(data, 0));
     if (end->device == (CUdeviceptr)-1 && PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no address",
+                     PyTuple_GET_ITEM(data, 0));
         return -1;
     }
     read_only = PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
@@ -54,15 +56,25 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
     for (int i = end->ndim - 1; i >= 0; i--) {
         end->shape[i] = lengths[i];
         end->strides[i] = stride;
-        stride *= lengths[i] > 0 ? lengths[i] : 1;
         if (strides != NULL) {
             end->strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
+            if (PyErr_Occurred()) {
+                PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no stride",
+                             PyTuple_GET_ITEM(strides, i));
+                return -1;
+            }
+        } else if (__builtin_mul_overflow(stride, lengths[i] > 0 ? lengths[i] : 1, &stride)) {
+            PyErr_Format(PyExc_ValueError,
+                         "__cuda_array_interface__: an array of shape %R and items of %zu bytes is "
+                         "larger than the address space",
+                         shape, end->itemsize);
+            return -1;
         }
         if (lengths[i] == 0) { /* nobody asks where nothing lies */
             end->device = 0;
         }
     }
-    return PyErr_Occurred() ? -1 : 0;
+    return 0;
 }
 
 /* Whether a description has fields; [('', '|V8')] says no more than the typestr. */
@@ -127,7 +139,11 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
         return end->context == NULL ? -1 : 0;
     }
     CUstream handle = (CUstream)PyLong_AsVoidPtr(stream);
-    if (PyErr_Occurred() || cudriver_context_begin(state, end->context, &pushed) < 0) {
+    if (PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no stream", stream);
+        return -1;
+    }
+    if (cudriver_context_begin(state, end->context, &pushed) < 0) {
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS

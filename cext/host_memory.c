@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "arguments.h"
 #include "copy_path.h"
 #include "device_memory.h"
 #include "driver.h"
@@ -212,40 +213,41 @@ static PyObject *request_make(CoreState *state, struct request *request, bool ze
 }
 
 /* Reads (shape, dtype, order, *, mapped, write_combined). 0 or -1. */
-static int request_parse(PyObject *args, PyObject *keywords, const char *format,
-                         struct request *request)
+static int request_parse(const char *function, PyObject *const *args, Py_ssize_t count,
+                         PyObject *keywords, struct request *request)
 {
-    static char *names[] = {"shape", "dtype", "order", "mapped", "write_combined", NULL};
-    PyObject *shape, *dtype = NULL, *order = NULL;
-    int mapped = 0, combined = 0;
+    static const char *const names[] = {"shape",  "dtype",          "order",
+                                        "mapped", "write_combined", NULL};
+    const struct cudriver_signature signature = {function, 3, 1, names};
+    PyObject *values[5];
 
-    request->dtype = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &shape, &dtype, &order, &mapped,
-                                     &combined) ||
-        cudriver_shape_parse(shape, &request->ndim, request->shape) < 0 ||
-        cudriver_order_parse(order, &request->fortran) < 0) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        cudriver_shape_parse(values[0], &request->ndim, request->shape) < 0 ||
+        cudriver_order_parse(values[2], &request->fortran) < 0 ||
+        cudriver_argument_flag(values[3], &request->mapped) < 0 ||
+        cudriver_argument_flag(values[4], &request->write_combined) < 0) {
         return -1;
     }
-    request->mapped = mapped != 0;
-    request->write_combined = combined != 0;
-    return cudriver_numpy_dtype(dtype, &request->dtype, &request->itemsize);
+    return cudriver_numpy_dtype(values[1], &request->dtype, &request->itemsize);
 }
 
-static PyObject *pinned_empty(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *pinned_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords)
 {
     struct request request;
 
-    if (request_parse(args, keywords, "O|OO$pp:pinned_empty", &request) < 0) {
+    if (request_parse("pinned_empty", args, count, keywords, &request) < 0) {
         return NULL;
     }
     return request_make(cudriver_state_of_module(module), &request, false);
 }
 
-static PyObject *pinned_zeros(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *pinned_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords)
 {
     struct request request;
 
-    if (request_parse(args, keywords, "O|OO$pp:pinned_zeros", &request) < 0) {
+    if (request_parse("pinned_zeros", args, count, keywords, &request) < 0) {
         return NULL;
     }
     return request_make(cudriver_state_of_module(module), &request, true);
@@ -255,7 +257,7 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
 {
     static char *names[] = {"shape",  "fill_value",     "dtype", "order",
                             "mapped", "write_combined", NULL};
-    PyObject *shape, *value, *dtype = NULL, *order = NULL, *of_value = NULL, *array, *done;
+    PyObject *shape, *value, *dtype = NULL, *order = NULL, *of_value = NULL, *array;
     struct request request = {0};
     int mapped = 0, combined = 0, failed;
 
@@ -282,12 +284,9 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
     if (array == NULL) {
         return NULL;
     }
-    done = PyObject_CallMethod(array, "fill", "O", value);
-    if (done == NULL) {
-        Py_DECREF(array);
-        return NULL;
+    if (cudriver_numpy_fill(array, value) < 0) {
+        Py_CLEAR(array);
     }
-    Py_DECREF(done);
     return array;
 }
 
@@ -323,10 +322,14 @@ static int request_like(PyObject *array, PyObject *dtype, struct request *reques
 /* order="K" is the default of what resembles another array. 0 or -1. */
 static int order_like(PyObject *order, bool *fortran)
 {
-    if (order == NULL || order == Py_None ||
-        (PyUnicode_Check(order) && (PyUnicode_CompareWithASCIIString(order, "K") == 0 ||
-                                    PyUnicode_CompareWithASCIIString(order, "A") == 0))) {
+    if (order == NULL || order == Py_None) {
         return 0;
+    }
+    if (PyUnicode_Check(order) && PyUnicode_GET_LENGTH(order) == 1) {
+        Py_UCS4 letter = Py_TOUPPER(PyUnicode_READ_CHAR(order, 0));
+        if (letter == 'K' || letter == 'A') {
+            return 0;
+        }
     }
     return cudriver_order_parse(order, fortran);
 }
@@ -392,7 +395,8 @@ static int memory_of(PyObject *object, char **low, size_t *bytes)
     bool writable;
 
     if (cudriver_numpy_is_array(object)) {
-        return cudriver_numpy_extent(object, low, bytes, &writable);
+        cudriver_numpy_extent(object, low, bytes, &writable);
+        return 0;
     }
     if (!PyObject_CheckBuffer(object)) {
         PyErr_Format(PyExc_TypeError, "expected a numpy.ndarray or a buffer, not %.100s",
@@ -515,15 +519,13 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
 {
     static char *names[] = {"keep", NULL};
     CoreState *state = cudriver_state_of_module(module);
-    Py_ssize_t keep = 0;
-    size_t released = 0;
+    PyObject *argument = NULL;
+    size_t keep = 0, released = 0;
     CUresult result = CUDA_SUCCESS;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|n:trim_host_memory", names, &keep)) {
-        return NULL;
-    }
-    if (keep < 0) {
-        PyErr_Format(PyExc_ValueError, "keep is a number of bytes, not %zd", keep);
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:trim_host_memory", names, &argument) ||
+        (argument != NULL &&
+         cudriver_size_parse(argument, "keep is a number of bytes", &keep) < 0)) {
         return NULL;
     }
     cudriver_batches_reap(state, true);
@@ -532,11 +534,11 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_trim();
         cuda.cuCtxGetCurrent(&current);
-        result = cudriver_hostmem_trim(current, (size_t)keep, &released);
+        result = cudriver_hostmem_trim(current, keep, &released);
         Py_END_ALLOW_THREADS
     }
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemHostUnregister", "trimming to %zd bytes", keep);
+        return cudriver_raise(state, result, "cuMemHostUnregister", "trimming to %zu bytes", keep);
     }
     return PyLong_FromSize_t(released);
 }
@@ -546,15 +548,9 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
     size_t limit = SIZE_MAX;
 
     (void)module;
-    if (argument != Py_None) {
-        limit = PyLong_AsSize_t(argument);
-        if (limit == (size_t)-1 && PyErr_Occurred()) {
-            if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
-                PyErr_Format(PyExc_ValueError, "a limit is a number of bytes or None, not %R",
-                             argument);
-            }
-            return NULL;
-        }
+    if (argument != Py_None &&
+        cudriver_size_parse(argument, "a limit is a number of bytes or None", &limit) < 0) {
+        return NULL;
     }
     cudriver_hostmem_set_limit(limit);
     Py_RETURN_NONE;
@@ -562,9 +558,12 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
+#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
+
 static PyMethodDef functions[] = {
-    {"pinned_empty", WITH_KEYWORDS(pinned_empty),
-     "pinned_empty(shape, dtype=float, order='C', *, mapped=False, write_combined=False)\n--\n\n"
+    {"pinned_empty", FAST(pinned_empty),
+     "pinned_empty(shape, dtype='float64', order='C', *, mapped=False, "
+     "write_combined=False)\n--\n\n"
      "A new ndarray in page-locked memory, contents undefined; as np.empty otherwise. The memory "
      "is the\n"
      "process's own, registered with the driver for every context (cuMemHostRegister), and comes "
@@ -575,13 +574,16 @@ static PyMethodDef functions[] = {
      "for\n"
      "the host to read; it is the driver's memory (cuMemHostAlloc) and keeps its context alive.\n"
      "OutOfMemoryError where the system refuses, or the limit is reached."},
-    {"pinned_zeros", WITH_KEYWORDS(pinned_zeros),
-     "pinned_zeros(shape, dtype=float, order='C', *, mapped=False, write_combined=False)\n--\n\n"
+    {"pinned_zeros", FAST(pinned_zeros),
+     "pinned_zeros(shape, dtype='float64', order='C', *, mapped=False, "
+     "write_combined=False)\n--\n\n"
      "pinned_empty() with every byte zero."},
     {"pinned_full", WITH_KEYWORDS(pinned_full),
      "pinned_full(shape, fill_value, dtype=None, order='C', *, mapped=False, "
      "write_combined=False)\n"
-     "--\n\npinned_empty() with every item `fill_value`, whose own dtype is the default."},
+     "--\n\npinned_empty() filled with `fill_value`, which is cast and broadcast as np.full does "
+     "it, "
+     "and\nwhose own dtype is the default."},
     {"pinned_empty_like", WITH_KEYWORDS(pinned_empty_like),
      "pinned_empty_like(prototype, dtype=None, order='K', *, mapped=False, write_combined=False)\n"
      "--\n\npinned_empty() with the shape, dtype and order of `prototype`."},

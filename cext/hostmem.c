@@ -616,6 +616,16 @@ bool hostmem_pool_holds(CUcontext current, const void *address, size_t bytes, CU
     return inside;
 }
 
+/* How many of the `bytes` from an address in `region` on lie in one registration. */
+static size_t region_run(const struct hostmem_region *region, const void *address, size_t bytes)
+{
+    size_t offset = (size_t)((const char *)address - region->base);
+    size_t run = HOSTMEM_PIECE - offset % HOSTMEM_PIECE;
+
+    run = run < region->bytes - offset ? run : region->bytes - offset;
+    return run < bytes ? run : bytes;
+}
+
 size_t hostmem_pool_run(const void *address, size_t bytes)
 {
     struct hostmem_region *region;
@@ -627,13 +637,26 @@ size_t hostmem_pool_run(const void *address, size_t bytes)
     pthread_mutex_lock(&pool.lock);
     region = region_with(address);
     if (region != NULL) {
-        size_t offset = (size_t)((const char *)address - region->base);
-        run = HOSTMEM_PIECE - offset % HOSTMEM_PIECE;
-        run = run < region->bytes - offset ? run : region->bytes - offset;
-        run = run < bytes ? run : bytes;
+        run = region_run(region, address, bytes);
     }
     pthread_mutex_unlock(&pool.lock);
     return run;
+}
+
+bool cudriver_hostmem_is_registered(CUcontext context, const void *address, size_t bytes)
+{
+    struct hostmem_region *region;
+    bool registered;
+
+    if (hostmem_region_of(address) == NULL) {
+        return hostmem_pins_are_registered(context, address, bytes);
+    }
+    pthread_mutex_lock(&pool.lock);
+    region = region_with(address);
+    registered = region != NULL && region->state == HOSTMEM_REGISTERED &&
+                 region->context == context && region_run(region, address, bytes) == bytes;
+    pthread_mutex_unlock(&pool.lock);
+    return registered;
 }
 
 size_t cudriver_hostmem_run(const void *address, size_t bytes)

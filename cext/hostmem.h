@@ -79,6 +79,13 @@ void cudriver_hostmem_set_node(int node);
  */
 size_t cudriver_hostmem_run(const void *address, size_t bytes);
 
+/*
+ * Whether [address, address + bytes) lies in one registration of ours that was made in `context`
+ * and is there as far as is known; what goes unheard with that context takes device memory and
+ * streams of it along. False says nothing: then only the driver knows. Calls no driver function.
+ */
+bool cudriver_hostmem_is_registered(CUcontext context, const void *address, size_t bytes);
+
 /* `context` is gone, and with it the registrations made in it: notes it, for pool and pins. Free
  * memory is registered again when next handed out. */
 void cudriver_hostmem_forget_context(CUcontext context);

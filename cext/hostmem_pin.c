@@ -450,6 +450,22 @@ size_t hostmem_pins_run(const void *address, size_t bytes)
     return run;
 }
 
+bool hostmem_pins_are_registered(CUcontext context, const void *address, size_t bytes)
+{
+    uintptr_t begin = (uintptr_t)address;
+    bool registered = false;
+
+    pthread_mutex_lock(&pins.lock);
+    size_t at = pieces_find(begin);
+    if (at < pins.count) {
+        const struct piece *piece = pins.pieces[at];
+        registered = piece->state == PIECE_REGISTERED && piece->context == context &&
+                     piece->begin <= begin && bytes <= piece->end - begin;
+    }
+    pthread_mutex_unlock(&pins.lock);
+    return registered;
+}
+
 void hostmem_pins_lock(void)
 {
     pthread_mutex_lock(&pins.lock);

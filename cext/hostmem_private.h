@@ -124,6 +124,8 @@ void hostmem_pins_forget_context(CUcontext context);
 void hostmem_pins_count(size_t *pins, size_t *bytes);
 /* As cudriver_hostmem_run, for pins' memory; 0 where no pin covers `address`. */
 size_t hostmem_pins_run(const void *address, size_t bytes);
+/* As cudriver_hostmem_is_registered, for pins' memory. */
+bool hostmem_pins_are_registered(CUcontext context, const void *address, size_t bytes);
 /* Around fork(). */
 void hostmem_pins_lock(void);
 void hostmem_pins_unlock(void);

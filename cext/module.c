@@ -1,6 +1,7 @@
 /* cudriver._core: the module, its state, and the functions about the driver itself. */
 #include "context.h"
 #include "copy.h"
+#include "copy_settings.h"
 #include "device.h"
 #include "device_array.h"
 #include "driver.h"
@@ -197,6 +198,21 @@ static int exit_setup(PyObject *module)
     return done == NULL ? -1 : 0;
 }
 
+/*
+ * The driver and what is page-locked are the process's: a second interpreter's end would shut the
+ * first one's copies down. CPython 3.12 asks the slot below; older ones are asked here. 0 or -1.
+ */
+static int interpreter_check(void)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError,
+                        "cudriver._core works in the process's main interpreter only, and this is "
+                        "a subinterpreter: the CUDA driver is one for the whole process");
+        return -1;
+    }
+    return 0;
+}
+
 static int module_exec(PyObject *module)
 {
     static int (*const setups[])(PyObject *) = {
@@ -210,6 +226,7 @@ static int module_exec(PyObject *module)
         cudriver_event_setup,
         cudriver_transfer_setup,
         cudriver_copy_setup,
+        cudriver_copy_settings_setup,
         cudriver_device_array_setup,
         cudriver_host_memory_setup,
         cudriver_pin_setup,
@@ -218,6 +235,9 @@ static int module_exec(PyObject *module)
         exit_setup,
     };
 
+    if (interpreter_check() < 0) {
+        return -1;
+    }
     for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) {
         if (setups[i](module) < 0) {
             return -1;
@@ -280,6 +300,7 @@ static int module_clear(PyObject *module)
 static void module_free(void *module)
 {
     module_clear((PyObject *)module);
+    cudriver_transfer_free_spares(cudriver_state_of_module((PyObject *)module));
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -14,6 +14,7 @@
 #include "error.h"
 #include "hostmem.h"
 #include "live.h"
+#include "shape.h"
 
 #if NPY_ABI_VERSION < 0x02000000
 #define PyDataType_ELSIZE(descr) ((descr)->elsize)
@@ -63,6 +64,16 @@ static bool holds_objects(PyArray_Descr *descr)
         return true;
     }
     return false;
+}
+
+bool cudriver_numpy_is_bool(PyObject *object)
+{
+    return PyArray_IsScalar(object, Bool);
+}
+
+bool cudriver_numpy_holds_objects(PyObject *array)
+{
+    return holds_objects(PyArray_DESCR((PyArrayObject *)array));
 }
 
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize)
@@ -190,6 +201,25 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
     return PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)src);
 }
 
+int cudriver_numpy_fill(PyObject *array, PyObject *value)
+{
+    PyObject *numpy = PyImport_ImportModule("numpy");
+    PyObject *copyto = numpy != NULL ? PyObject_GetAttrString(numpy, "copyto") : NULL;
+    PyObject *args = Py_BuildValue("(OO)", array, value);
+    PyObject *keywords = Py_BuildValue("{ss}", "casting", "unsafe");
+    PyObject *done = NULL;
+
+    if (copyto != NULL && args != NULL && keywords != NULL) {
+        done = PyObject_Call(copyto, args, keywords);
+    }
+    Py_XDECREF(numpy);
+    Py_XDECREF(copyto);
+    Py_XDECREF(args);
+    Py_XDECREF(keywords);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_ssize_t itemsize)
 {
     PyArrayObject *item;
@@ -230,16 +260,13 @@ PyObject *cudriver_numpy_descr(PyObject *dtype)
     return descr;
 }
 
-int cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)
+void cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)
 {
     PyArrayObject *array = (PyArrayObject *)object;
     struct cudriver_layout layout = {.ndim = PyArray_NDIM(array),
                                      .itemsize = (size_t)PyArray_ITEMSIZE(array)};
     int64_t from, to;
 
-    if (holds_objects(PyArray_DESCR(array))) {
-        return -1;
-    }
     for (int i = 0; i < layout.ndim; i++) {
         layout.shape[i] = PyArray_DIM(array, i);
         layout.dst_strides[i] = layout.src_strides[i] = PyArray_STRIDE(array, i);
@@ -248,7 +275,6 @@ int cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *wri
     *low = PyArray_BYTES(array) + from;
     *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)(to - from);
     *writable = PyArray_ISWRITEABLE(array);
-    return 0;
 }
 
 /* ---- NEP 49: NumPy allocates page-locked memory -------------------------------------------------
@@ -261,8 +287,10 @@ struct handler {
     PyDataMem_Handler *ordinary;
     CoreState *state;
     PyObject *module; /* owned: the state's */
+    PyObject *outer;  /* owned: the handler that was in force before */
     size_t min_bytes;
     bool warned;
+    bool over; /* its block went without being left: what it still gives is ordinary memory */
     struct cudriver_live live; /* listed while any of its memory is alive: all of it in one entry */
     size_t blocks;
 };
@@ -312,7 +340,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     bool pushed;
 
     *zeroed = false;
-    if (cudriver_driver_is_forked() || Py_IsFinalizing()) {
+    if (handler->over || cudriver_driver_is_forked() || Py_IsFinalizing()) {
         return NULL;
     }
     address = cudriver_hostmem_try_alloc(bytes, false);
@@ -430,9 +458,34 @@ static void handler_end(PyObject *capsule)
 
     if (handler != NULL) {
         cudriver_live_remove(handler->state, &handler->live);
+        Py_XDECREF(handler->outer);
         Py_XDECREF(handler->module);
         PyMem_Free(handler);
     }
+}
+
+/* The handler behind a capsule where it is one of ours, else NULL. */
+static struct handler *handler_of(PyObject *capsule)
+{
+    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler");
+
+    if (handler == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return handler->numpy.allocator.malloc == handler_malloc ? handler : NULL;
+}
+
+/* The first handler from here outwards whose block is not over. Borrowed from `capsule`. */
+static PyObject *handler_in_force(PyObject *capsule)
+{
+    struct handler *handler = handler_of(capsule);
+
+    while (handler != NULL && handler->over && handler->outer != NULL) {
+        capsule = handler->outer;
+        handler = handler_of(capsule);
+    }
+    return capsule;
 }
 
 /* New reference: a capsule with a handler of its own. */
@@ -478,32 +531,34 @@ typedef struct {
 static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"min_bytes", NULL};
-    Py_ssize_t min_bytes = 65536;
+    PyObject *argument = NULL;
+    size_t min_bytes = 65536;
     BlockObject *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$n:pinned_numpy", names, &min_bytes)) {
-        return NULL;
-    }
-    if (min_bytes < 0) {
-        PyErr_Format(PyExc_ValueError, "min_bytes is a number of bytes, not %zd", min_bytes);
-        return NULL;
-    }
-    if (cudriver_numpy_require() < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O:pinned_numpy", names, &argument) ||
+        (argument != NULL &&
+         cudriver_size_parse(argument, "min_bytes is a number of bytes", &min_bytes) < 0) ||
+        cudriver_numpy_require() < 0) {
         return NULL;
     }
     self = (BlockObject *)type->tp_alloc(type, 0);
     if (self != NULL) {
-        self->min_bytes = (size_t)min_bytes;
+        self->min_bytes = min_bytes;
     }
     return (PyObject *)self;
 }
 
 static void block_dealloc(PyObject *object)
 {
+    BlockObject *self = (BlockObject *)object;
     PyTypeObject *type = Py_TYPE(object);
 
-    Py_XDECREF(((BlockObject *)object)->outer);
-    Py_XDECREF(((BlockObject *)object)->inner);
+    if (self->inner != NULL) {
+        /* Never left, or not where it was entered: nobody can any more. */
+        handler_of(self->inner)->over = true;
+    }
+    Py_XDECREF(self->outer);
+    Py_XDECREF(self->inner);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -530,6 +585,7 @@ static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
         Py_DECREF(capsule);
         return NULL;
     }
+    handler_of(capsule)->outer = Py_NewRef(self->outer);
     self->inner = capsule;
     return Py_NewRef(object);
 }
@@ -559,7 +615,7 @@ static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                         "entered them");
         return NULL;
     }
-    left = PyDataMem_SetHandler(self->outer);
+    left = PyDataMem_SetHandler(handler_in_force(self->outer));
     if (left == NULL) {
         return NULL;
     }

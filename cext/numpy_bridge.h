@@ -43,6 +43,9 @@ PyObject *cudriver_numpy_asarray(PyObject *object);
 /* Copies with NumPy's own rules (overlap, order), source and destination of one shape and dtype. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 
+/* Fills an array with a value, cast and broadcast as np.full does it. 0 or -1. */
+int cudriver_numpy_fill(PyObject *array, PyObject *value);
+
 /* Casts a scalar to `dtype` and writes its bytes to `pattern`, which has room for an item. 0 or -1.
  */
 int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_ssize_t itemsize);
@@ -53,9 +56,14 @@ PyObject *cudriver_numpy_typestr(PyObject *dtype);
 /* New reference: the dtype's array-interface description; [('', typestr)] where it has none. */
 PyObject *cudriver_numpy_descr(PyObject *dtype);
 
-/* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. 0 or
- * -1. */
-int cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);
+/* Whether it is one of NumPy's bools, which old versions take as numbers. */
+bool cudriver_numpy_is_bool(PyObject *object);
+
+/* Whether the array holds Python objects; then TypeError is set. */
+bool cudriver_numpy_holds_objects(PyObject *array);
+
+/* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. */
+void cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);
 
 int cudriver_numpy_setup(PyObject *module);
 

@@ -27,7 +27,8 @@ static int pin_take(PinObject *self, PyObject *object, char **low, bool *writabl
 {
     if (cudriver_numpy_is_array(object)) {
         self->array = Py_NewRef(object);
-        return cudriver_numpy_extent(object, low, &self->bytes, writable);
+        cudriver_numpy_extent(object, low, &self->bytes, writable);
+        return cudriver_numpy_holds_objects(object) ? -1 : 0;
     }
     if (!PyObject_CheckBuffer(object)) {
         PyErr_Format(PyExc_TypeError,

@@ -18,7 +18,9 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
 {
     PyObject *items;
 
-    if (PyIndex_Check(argument)) {
+    /* An array of several lengths has an index as far as its type tells. */
+    if (PyIndex_Check(argument) && (!PySequence_Check(argument) || PyObject_Size(argument) < 0)) {
+        PyErr_Clear();
         *ndim = 1;
         return length_read(argument, &shape[0]);
     }
@@ -82,6 +84,25 @@ int cudriver_order_parse(PyObject *argument, bool *fortran)
     }
     PyErr_Format(PyExc_ValueError, "order is 'C' or 'F', not %R", argument);
     return -1;
+}
+
+int cudriver_size_parse(PyObject *argument, const char *meaning, size_t *value)
+{
+    PyObject *index = PyNumber_Index(argument);
+
+    if (index == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+            PyErr_Format(PyExc_TypeError, "%s, not %.100s", meaning, Py_TYPE(argument)->tp_name);
+        }
+        return -1;
+    }
+    *value = PyLong_AsSize_t(index);
+    Py_DECREF(index);
+    if (*value == (size_t)-1 && PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "%s, not %R", meaning, argument);
+        return -1;
+    }
+    return 0;
 }
 
 PyObject *cudriver_shape_tuple(int count, const Py_ssize_t *values)

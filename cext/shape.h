@@ -1,4 +1,4 @@
-/* Shapes as arguments: an int or a sequence of ints. */
+/* Shapes and sizes as arguments. */
 #ifndef CUDRIVER_SHAPE_H
 #define CUDRIVER_SHAPE_H
 
@@ -15,6 +15,10 @@ Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t it
 
 /* Reads an order argument (NULL or None: "C"): 'C' or 'F'. 0 or -1. */
 int cudriver_order_parse(PyObject *argument, bool *fortran);
+
+/* Reads a number, anything that has an index. `meaning` says what it must be, as in "keep is a
+ * number of bytes"; TypeError for what is no integer, ValueError out of range. 0 or -1. */
+int cudriver_size_parse(PyObject *argument, const char *meaning, size_t *value);
 
 /* New reference: a tuple of `count` ints. */
 PyObject *cudriver_shape_tuple(int count, const Py_ssize_t *values);

@@ -277,6 +277,28 @@ void cudriver_staging_get_settings(struct cudriver_staging_settings *settings)
     staging_unlock();
 }
 
+int cudriver_staging_get_threads(void)
+{
+    struct cudriver_staging_settings settings;
+
+    cudriver_staging_get_settings(&settings);
+    return settings.threads;
+}
+
+void cudriver_staging_set_threads(int threads)
+{
+    staging_lock();
+    if (threads > 0) {
+        staging_settings_threads(&staging.settings, threads);
+    } else {
+        struct cudriver_staging_settings usual;
+        staging_settings_default(&usual);
+        staging.settings.threads = usual.threads;
+        staging.settings.lanes = usual.lanes;
+    }
+    staging_unlock();
+}
+
 static int between(int value, int least, int most)
 {
     return value < least ? least : value > most ? most : value;

@@ -194,6 +194,12 @@ void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);
 /* Out-of-range values are brought into range. Copies under way keep what they began with. */
 void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings);
 
+/* The limit of threads for all copies together; CUDRIVER_STAGING_THREADS_MOST at most. Setting it
+ * to 0 or less brings the usual one back. */
+#define CUDRIVER_STAGING_THREADS_MOST 1024
+int cudriver_staging_get_threads(void);
+void cudriver_staging_set_threads(int threads);
+
 struct cudriver_staging_stats {
     int threads;               /* that live */
     int rings;                 /* sets of slots, idle or not */

@@ -9,6 +9,8 @@
 #include "driver.h"
 #include "platform.h"
 
+#define LANES_MOST 8 /* more threads for one dense copy do not move it faster */
+
 struct staging_engine staging = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
 };
@@ -40,6 +42,35 @@ static int lanes_default(int processors)
     return processors <= 4 ? processors : 4 + (processors - 4) / 3;
 }
 
+void staging_settings_default(struct cudriver_staging_settings *settings)
+{
+    const char *wish = getenv("CUDRIVER_COPY_THREADS");
+    int given = wish != NULL ? atoi(wish) : 0;
+    int processors = platform_processor_count();
+    int threads = processors <= 4 ? processors : processors > 66 ? 64 : processors - 2;
+    int lanes = lanes_default(processors);
+
+    *settings = (struct cudriver_staging_settings){
+        .crossover_up = (size_t)5 << 18,
+        .crossover_down = (size_t)5 << 18,
+        .streaming = (size_t)64 << 20,
+        .slot = (size_t)16 << 20,
+        .slots = 4,
+    };
+    settings->threads = threads;
+    settings->lanes = lanes > LANES_MOST ? LANES_MOST : lanes;
+    if (given > 0) {
+        staging_settings_threads(settings, given);
+    }
+}
+
+void staging_settings_threads(struct cudriver_staging_settings *settings, int threads)
+{
+    settings->threads =
+        threads > CUDRIVER_STAGING_THREADS_MOST ? CUDRIVER_STAGING_THREADS_MOST : threads;
+    settings->lanes = settings->threads < LANES_MOST ? settings->threads : LANES_MOST;
+}
+
 /* In a forked child no thread holds the lock any more, whoever held it. */
 static void lock_renew(void)
 {
@@ -51,22 +82,10 @@ void staging_lock(void)
     pthread_mutex_lock(&staging.lock);
     if (!staging.ready) {
         pthread_atfork(NULL, NULL, lock_renew);
-        int processors = platform_processor_count();
-        int lanes = lanes_default(processors);
         staging_condition_init(&staging.work);
         staging_condition_init(&staging.ring_work);
         staging_condition_init(&staging.quiet);
-        staging.settings = (struct cudriver_staging_settings){
-            .lanes = lanes > 8 ? 8 : lanes,
-            .threads = processors <= 4   ? processors
-                       : processors > 66 ? 64
-                                         : processors - 2,
-            .crossover_up = (size_t)5 << 18,
-            .crossover_down = (size_t)5 << 18,
-            .streaming = (size_t)64 << 20,
-            .slot = (size_t)16 << 20,
-            .slots = 4,
-        };
+        staging_settings_default(&staging.settings);
         staging.ready = true;
     }
 }

@@ -191,6 +191,13 @@ struct staging_engine {
 
 extern struct staging_engine staging;
 
+/* At most so many threads for all copies, CUDRIVER_STAGING_THREADS_MOST at most, and as many of
+ * them for one as serve it. */
+void staging_settings_threads(struct cudriver_staging_settings *settings, int threads);
+
+/* What the process's processors suggest, or CUDRIVER_COPY_THREADS says. */
+void staging_settings_default(struct cudriver_staging_settings *settings);
+
 /* Locks. The first call in the process makes what the lock protects. */
 void staging_lock(void);
 void staging_unlock(void);

@@ -5,10 +5,12 @@
 #include "compat.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "cuda_abi.h"
 
 struct ContextObject;
+struct ThreadObject;
 struct cudriver_batch;
 
 /* One thing that is alive; embedded in the object that is. See live.h. */
@@ -20,6 +22,8 @@ struct cudriver_live {
     int device;      /* -1: none */
     PyObject *where; /* owned: "file:line" when tracing is on, else NULL */
 };
+
+#define CUDRIVER_SPARE_TRANSFERS 64
 
 typedef struct {
     PyTypeObject *device_type;
@@ -44,6 +48,11 @@ typedef struct {
     PyObject *choice;     /* owned: what use_driver was given, or NULL */
     PyObject *thread_key; /* owned: this module's key in a thread's state dictionary */
 
+    /* The thread state that last asked for its record, 0: none; such a number is never given twice.
+     * And the record, borrowed; NULL where it has none. */
+    uint64_t thread_seen_id;
+    struct ThreadObject *thread_seen;
+
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
     struct ContextObject *implicit; /* owned: device 0's primary context, once used unasked */
     unsigned long long serial;      /* the last number given to a context */
@@ -54,7 +63,11 @@ typedef struct {
 
     struct cudriver_batch *batches; /* asynchronous work not yet seen finished, oldest first */
     unsigned long long unnamed;     /* batches so far on streams that are not ours */
-    bool exiting;                   /* the interpreter is going: frees are silent from here on */
+    /* Kept for the next copies, so that issuing one allocates nothing. */
+    struct cudriver_batch *spare_batches;                /* owned */
+    PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of Transfers that are gone */
+    int spare_batch_count, spare_transfer_count;
+    bool exiting; /* the interpreter is going: frees are silent from here on */
 } CoreState;
 
 extern struct PyModuleDef cudriver_core_module;

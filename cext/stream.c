@@ -29,6 +29,9 @@ static int foreign_handle(PyObject *object, CUstream *handle)
 
     if (value == NULL) {
         PyObject *pair;
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return -1;
+        }
         PyErr_Clear();
         if (!PyObject_HasAttrString(object, "__cuda_stream__")) {
             return 0;
@@ -47,8 +50,14 @@ static int foreign_handle(PyObject *object, CUstream *handle)
         Py_DECREF(pair);
     }
     *handle = (CUstream)PyLong_AsVoidPtr(value);
+    if (PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "%.100s says that its stream is %R, which is no handle",
+                     Py_TYPE(object)->tp_name, value);
+        Py_DECREF(value);
+        return -1;
+    }
     Py_DECREF(value);
-    return PyErr_Occurred() ? -1 : 1;
+    return 1;
 }
 
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
@@ -97,15 +106,22 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
 {
     static char *names[] = {"priority", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
-    PyObject *device = NULL;
-    int priority = 0, least = 0, greatest = 0;
+    PyObject *device = NULL, *argument = NULL;
+    Py_ssize_t priority = 0; /* far out of range is as good as at its end */
+    int least = 0, greatest = 0;
     ContextObject *context;
     StreamObject *self;
     CUresult result;
     bool pushed;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|i$O:Stream", names, &priority, &device)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Stream", names, &argument, &device)) {
         return NULL;
+    }
+    if (argument != NULL) {
+        priority = PyNumber_AsSsize_t(argument, NULL);
+        if (priority == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
     }
     context = cudriver_context_for_device(state, device);
     if (context == NULL) {
@@ -122,18 +138,20 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         Py_DECREF(context);
         return NULL;
     }
-    self->priority = priority;
+    self->priority = (int)priority;
     result = cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
     if (result == CUDA_SUCCESS && (priority > least || priority < greatest)) {
         PyErr_Format(PyExc_ValueError,
-                     "priority %d is out of range: from %d (least) to %d (greatest)", priority,
-                     least, greatest);
+                     "priority %S is out of range: from %d (least) to %d (greatest)",
+                     argument != NULL ? argument : Py_None, least, greatest);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, priority);
+        result =
+            cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, (int)priority);
         Py_END_ALLOW_THREADS
         if (result != CUDA_SUCCESS) {
-            cudriver_raise(state, result, "cuStreamCreateWithPriority", "priority %d", priority);
+            cudriver_raise(state, result, "cuStreamCreateWithPriority", "priority %d",
+                           (int)priority);
         }
     }
     cudriver_context_end(context, pushed);
@@ -263,12 +281,14 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 
-static PyObject *stream_record(PyObject *object, PyObject *args)
+static PyObject *stream_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
+    static char *names[] = {"event", NULL};
     CoreState *state = cudriver_state_of(object);
     PyObject *event = Py_None;
 
-    if (!PyArg_ParseTuple(args, "|O:record", &event) || stream_check(stream_of(object)) < 0) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &event) ||
+        stream_check(stream_of(object)) < 0) {
         return NULL;
     }
     event = event == Py_None ? cudriver_event_new(state, stream_of(object)->context, false)
@@ -389,7 +409,7 @@ static PyMethodDef stream_methods[] = {
      "synchronize($self, /)\n--\n\nWaits for all its work; other threads run meanwhile, and Ctrl-C "
      "interrupts "
      "the wait, not the work."},
-    {"record", stream_record, METH_VARARGS,
+    {"record", (PyCFunction)(void (*)(void))stream_record, METH_VARARGS | METH_KEYWORDS,
      "record($self, event=None)\n--\n\nRecords an Event (a new one where none is given) behind the "
      "work "
      "so far "

@@ -6,13 +6,20 @@
 
 ThreadObject *cudriver_thread_find(CoreState *state)
 {
-    PyObject *dict = PyThreadState_GetDict(); /* borrowed */
-    PyObject *found = dict != NULL ? PyDict_GetItemWithError(dict, state->thread_key) : NULL;
+    uint64_t id = PyThreadState_GetID(PyThreadState_Get());
+    PyObject *dict, *found;
 
+    if (state->thread_seen_id == id) {
+        return state->thread_seen;
+    }
+    dict = PyThreadState_GetDict(); /* borrowed */
+    found = dict != NULL ? PyDict_GetItemWithError(dict, state->thread_key) : NULL;
     if (found == NULL) {
         PyErr_Clear();
     }
-    return (ThreadObject *)found;
+    state->thread_seen = (ThreadObject *)found;
+    state->thread_seen_id = id;
+    return state->thread_seen;
 }
 
 ThreadObject *cudriver_thread_get(CoreState *state)
@@ -36,7 +43,8 @@ ThreadObject *cudriver_thread_get(CoreState *state)
         Py_DECREF(self);
         return NULL;
     }
-    Py_DECREF(self); /* the dictionary keeps it */
+    Py_DECREF(self);           /* the dictionary keeps it */
+    state->thread_seen_id = 0; /* to be looked up anew */
     return self;
 }
 
@@ -155,7 +163,12 @@ static void thread_dealloc(PyObject *object)
 {
     ThreadObject *self = (ThreadObject *)object;
     PyTypeObject *type = Py_TYPE(object);
+    CoreState *state = cudriver_state_of(object);
 
+    if (state->thread_seen == self) {
+        state->thread_seen = NULL;
+        state->thread_seen_id = 0;
+    }
     while (self->stream_count > 0) {
         Py_DECREF(self->streams[--self->stream_count]);
     }

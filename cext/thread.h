@@ -9,7 +9,7 @@
 
 struct StreamObject;
 
-typedef struct {
+typedef struct ThreadObject {
     PyObject_HEAD
     unsigned long id; /* as the system numbers threads */
     Py_ssize_t context_count, context_room;

@@ -33,6 +33,9 @@ struct cudriver_batch {
 /* How many entries an open batch takes before its event is recorded without being asked. */
 #define BATCH_ENTRIES 256
 
+/* How many batches are kept for the next ones; more than the driver takes copies ahead for. */
+#define SPARE_BATCHES 16
+
 /* How often work on streams that are not ours looks for what is over. */
 #define REAP_EVERY 64
 
@@ -44,17 +47,22 @@ typedef struct {
     CUresult result;
 } TransferObject;
 
+/* Nothing joins the batch any more. */
 static void batch_let_go(struct cudriver_batch *batch)
 {
-    PyObject **owners = batch->owners;
     Py_ssize_t count = batch->count;
 
-    batch->owners = NULL;
-    batch->count = batch->room = 0;
+    batch->count = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        Py_XDECREF(owners[i]); /* may run anything */
+        Py_DECREF(batch->owners[i]); /* may run anything */
     }
-    PyMem_Free(owners);
+}
+
+static void batch_free(struct cudriver_batch *batch)
+{
+    PyMem_Free(batch->owners);
+    PyMem_Free(batch->staged);
+    PyMem_Free(batch);
 }
 
 static void batch_destroy_event(struct cudriver_batch *batch)
@@ -184,16 +192,40 @@ static CUresult batch_poll(struct cudriver_batch *batch)
 
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
 {
-    (void)state;
-    if (--batch->refs == 0) {
-        batch_let_go(batch);
-        for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
-            cudriver_staging_release(batch->staged[i]);
-        }
-        PyMem_Free(batch->staged);
-        Py_DECREF(batch->context);
-        PyMem_Free(batch);
+    if (--batch->refs > 0) {
+        return;
     }
+    batch_let_go(batch);
+    for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
+        cudriver_staging_release(batch->staged[i]);
+    }
+    Py_DECREF(batch->context);
+    if (state->spare_batch_count == SPARE_BATCHES) {
+        batch_free(batch);
+        return;
+    }
+    batch->next = state->spare_batches;
+    state->spare_batches = batch;
+    state->spare_batch_count++;
+}
+
+/* Zeroed, but for the room that it has; or NULL. */
+static struct cudriver_batch *batch_alloc(CoreState *state)
+{
+    struct cudriver_batch *batch = state->spare_batches;
+
+    if (batch == NULL) {
+        return PyMem_Calloc(1, sizeof *batch);
+    }
+    state->spare_batches = batch->next;
+    state->spare_batch_count--;
+    *batch = (struct cudriver_batch){
+        .owners = batch->owners,
+        .room = batch->room,
+        .staged = batch->staged,
+        .staged_room = batch->staged_room,
+    };
+    return batch;
 }
 
 /* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
@@ -216,7 +248,7 @@ static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_stagi
 
 static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
 {
-    struct cudriver_batch *batch = PyMem_Calloc(1, sizeof *batch);
+    struct cudriver_batch *batch = batch_alloc(state);
     struct cudriver_batch **link = &state->batches;
 
     if (batch == NULL) {
@@ -385,6 +417,22 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
     }
 }
 
+/* A zeroed Transfer, or NULL with an exception set. */
+static TransferObject *transfer_alloc(CoreState *state)
+{
+    TransferObject *self;
+
+    if (state->spare_transfer_count == 0) {
+        return (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+    }
+    self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
+    self->batch = NULL;
+    self->staged = NULL;
+    self->bytes = 0;
+    self->result = CUDA_SUCCESS;
+    return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
+}
+
 PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
                                 struct cudriver_staging_transfer *staged, size_t bytes)
 {
@@ -396,7 +444,7 @@ PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
         Py_END_ALLOW_THREADS
         cudriver_staging_release(staged);
     } else {
-        self = (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+        self = transfer_alloc(state);
     }
     if (self == NULL) {
         if (batch != NULL) {
@@ -419,12 +467,30 @@ static void transfer_dealloc(PyObject *object)
 {
     TransferObject *self = (TransferObject *)object;
     PyTypeObject *type = Py_TYPE(object);
+    CoreState *state = cudriver_state_of(object);
 
     if (self->batch != NULL) {
-        cudriver_batch_release(cudriver_state_of(object), self->batch);
+        cudriver_batch_release(state, self->batch);
     }
-    type->tp_free(object);
+    if (state->spare_transfer_count < CUDRIVER_SPARE_TRANSFERS) {
+        state->spare_transfers[state->spare_transfer_count++] = object;
+    } else {
+        type->tp_free(object);
+    }
     Py_DECREF(type);
+}
+
+void cudriver_transfer_free_spares(CoreState *state)
+{
+    while (state->spare_batches != NULL) {
+        struct cudriver_batch *batch = state->spare_batches;
+        state->spare_batches = batch->next;
+        batch_free(batch);
+    }
+    while (state->spare_transfer_count > 0) {
+        PyObject_Free(state->spare_transfers[--state->spare_transfer_count]);
+    }
+    state->spare_batch_count = 0;
 }
 
 /* NOT_READY, or how it ended; remembers an ending. */

@@ -53,4 +53,7 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
 
 int cudriver_transfer_setup(PyObject *module);
 
+/* Frees what is kept for the next copies. For the module's end. */
+void cudriver_transfer_free_spares(CoreState *state);
+
 #endif

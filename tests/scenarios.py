@@ -232,6 +232,13 @@ def device_arrays(cu: Any) -> None:
     assert empty.to_numpy().size == 0
 
 
+@covers("copy_threads", "set_copy_threads")
+def copy_settings(cu: Any) -> None:
+    usual = cu.copy_threads()
+    cu.set_copy_threads(usual + 1)
+    cu.set_copy_threads(None)
+
+
 @covers("copy", "explain_copy", "CopyPlan")
 def blocking_copies(cu: Any) -> None:
     device, other = cu.device_empty((64, 64)), cu.device_empty((64, 64))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import cudriver as cu
+from program import run
 
 pytestmark = pytest.mark.threads  # those of the copy engine
 
@@ -218,3 +219,24 @@ def test_the_paths_that_are_explained() -> None:
     assert cu.explain_copy(plain, plain).path == "host"
     assert cu.explain_copy(there[:0], plain[:0]).path == "empty"
     assert all(len(plan) == 8 for plan in [cu.explain_copy(there, plain)])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 40])
+def test_copies_with_another_number_of_threads(threads: int) -> None:
+    usual = cu.copy_threads()
+    source = np.random.default_rng(2).integers(0, 255, (3000, 6000), np.uint8)
+    cu.set_copy_threads(threads)
+    try:
+        assert cu.copy_threads() == threads
+        for view in (source, source[:, ::2], source.T):
+            there = cu.to_device(view)
+            assert cu.explain_copy(there, view).threads <= threads
+            assert np.array_equal(there.to_numpy(), view)
+    finally:
+        cu.set_copy_threads(None)
+    assert cu.copy_threads() == usual
+
+
+def test_the_number_of_threads_from_the_environment() -> None:
+    done = run("import cudriver as cu; print(cu.copy_threads())", CUDRIVER_COPY_THREADS="3")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")

@@ -101,6 +101,12 @@ def test_lookup_by_uuid_prefix_and_bus_id(cu) -> None:
             assert cu.Device(device.uuid[:12]) == device
 
 
+def test_a_uuid_in_capitals_is_the_same(cu) -> None:
+    uuid = cu.Device(0).uuid
+    assert cu.Device(uuid.upper()).uuid == uuid
+    assert cu.Device(uuid[4:].upper()).uuid == uuid
+
+
 def test_prefix_of_two_devices_is_refused(cu, two_devices) -> None:
     first, second = two_devices
     common = len("GPU-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,9 @@ def compiled(tmp_path: Path, source: str) -> str:
         [compiler, "-shared", "-fPIC", "-o", library, tmp_path / "library.c"], check=True
     )
     return str(library)
+
+
+SUBINTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 
 
 def test_missing_library_says_where_it_looked(tmp_path: Path) -> None:
@@ -299,3 +303,30 @@ def test_simulated_driver_says_what_it_is(cu, sim) -> None:
     assert "simulated" in cu.Device(0).name
     assert "simulated" in repr(cu.Device(0))
     assert os.path.basename(cu.driver_path()) == "libcudriver_sim.so"
+
+
+def test_a_subinterpreter_is_refused_and_ends_without_harm() -> None:
+    """The driver is one a process: another interpreter's end must not stop our copies."""
+    pytest.importorskip(SUBINTERPRETERS, reason="this Python does not offer its subinterpreters")
+    assert (
+        output(f"""
+        import {SUBINTERPRETERS} as interpreters
+        import numpy as np
+        import cudriver as cu
+
+        there, here = cu.device_empty((100, 100)), np.arange(10000.0).reshape(100, 100).T
+        cu.copy(there, here)  # the copy engine has begun
+        other = interpreters.create()
+        answer = "nothing"
+        try:
+            answer = interpreters.run_string(other, "import cudriver; cudriver.init()")
+        except Exception as error:
+            answer = error
+        interpreters.destroy(other)
+        assert "interpreter" in str(answer), answer
+        cu.copy(there, here)
+        cu.copy_async(there, here, cu.Stream()).wait()
+        print((there.to_numpy() == here).all())
+        """)
+        == "True\n"
+    )

@@ -139,8 +139,12 @@ def test_each_lie_is_named(library: Path) -> None:
     assert edited(gnu + 8, "<I", 0) == "a bad filter in the GNU hash table"
     assert edited(gnu + 12, "<I", 64) == "a bad filter in the GNU hash table"
     assert "chain of the GNU hash table" in edited(gnu + 4, "<I", 0xFFFFFFFF)
-    assert edited(offsets[SYMTAB] + 24, "<I", 1 << 31) == "a name lies outside the string table"
-    assert "version number 4660" in edited(offsets[VERSYM] + 2, "<4H", *[0x1234] * 4)
+    named = next(
+        i for i in range(1, 64) if struct.unpack_from("<I", sound, offsets[SYMTAB] + 24 * i)[0]
+    )
+    where = offsets[SYMTAB] + 24 * named  # those before it are sections', on some machines
+    assert edited(where, "<I", 1 << 31) == "a name lies outside the string table"
+    assert "version number 4660" in edited(offsets[VERSYM] + 2 * named, "<4H", *[0x1234] * 4)
     ((where, _),) = patch.find(RELA)
     assert edited(where + 8, "<Q", 1 << 40) == "the relocation table is in no segment"
     ((where, _),) = patch.find(8)

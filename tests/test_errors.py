@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from program import run
+
 CLASSES = {
     2: "OutOfMemoryError",
     3: "NotInitializedError",
@@ -174,6 +176,9 @@ def test_a_call_that_was_never_made_has_code_0(cu) -> None:
         (lambda cu: cu.pinned_numpy(min_bytes=-1), ValueError),
         (lambda cu: cu.trim_host_memory(-1), ValueError),
         (lambda cu: cu.set_host_memory_limit(-1), ValueError),
+        (lambda cu: cu.set_copy_threads(0), ValueError),
+        (lambda cu: cu.set_copy_threads(1 << 80), ValueError),
+        (lambda cu: cu.set_copy_threads(1.5), TypeError),
         (lambda cu: cu.set_host_memory_limit("x"), TypeError),
         (lambda cu: cu.trace_allocations(1, 2), TypeError),
     ],
@@ -188,6 +193,37 @@ def test_bad_arguments_are_told_before_the_driver_is(cu, simulator, call, error)
     assert str(caught.value)
     if simulator:
         assert [simulator.call_count(name) for name in failed] == before
+
+
+def test_a_context_that_is_refused_names_the_function_called(cu, sim) -> None:
+    for version, function in (13000, "cuCtxCreate_v4"), (11000, "cuCtxCreate_v2"):
+        done = run(
+            """
+            import cudriver as cu
+            try:
+                cu.Context()
+            except cu.CudaError as error:
+                print(error.function, str(error).split("(")[0], error.code)
+            """,
+            CUDRIVER_SIM_DRIVER_VERSION=str(version),
+            CUDRIVER_SIM_FAIL=f"{function}:1:2",
+        )
+        assert done.stdout == f"{function} {function} 2\n", done.stderr
+
+
+def test_what_another_library_reset_says_how_to_begin_anew(cu, sim) -> None:
+    device = cu.Device(0)
+    device.reset_primary_context()
+    try:
+        with device.primary_context():
+            cu.device_zeros(4).close()
+            assert ctypes.CDLL(cu.driver_path()).cuDevicePrimaryCtxReset_v2(0) == 0
+            with pytest.raises(cu.InvalidContextError, match=r"Device\.reset_primary") as caught:
+                cu.device_zeros(4)
+        assert "; device 0): CUDA_ERROR_CONTEXT_IS_DESTROYED (709)" in str(caught.value)
+    finally:
+        device.reset_primary_context()
+    assert not cu.device_zeros(4).to_numpy().any()
 
 
 def test_failed_free_in_a_destructor_is_reported_not_raised(cu, sim, monkeypatch) -> None:

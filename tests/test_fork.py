@@ -244,7 +244,8 @@ def test_child_that_exits_as_interpreters_do() -> None:
         assert os.wait()[1] == 0
         print(array.to_numpy().sum())
     """
-    assert output(program, CUDRIVER_REPORT_LEAKS="0") == "0.0\n"
+    quiet = "ignore:This process:DeprecationWarning"  # of Python 3.12 on, about threads and fork()
+    assert output(program, CUDRIVER_REPORT_LEAKS="0", PYTHONWARNINGS=quiet) == "0.0\n"
 
 
 def child_work(queue: multiprocessing.Queue, array: np.ndarray) -> None:

@@ -43,9 +43,9 @@ BUILDS: dict[str, tuple[list[str], list[str]]] = {
 # As `hostmem_test` prints them (a test holds the two together): on any driver, on the fake one.
 ANY = [
     *("sizes", "owns", "exact", "reuse", "try_alloc", "too_large", "limit", "trim", "zeroed"),
-    *("context_loss", "run", "fork", "pins", "pins_without_context", "foreign_pins"),
-    *("read_only_pins", "pooled_pins", "lost_pins", "model", "pin_model", "threads", "settings"),
-    *("old_kernel", "refused_region"),
+    *("context_loss", "run", "is_registered", "fork", "pins", "pins_without_context"),
+    *("foreign_pins", "read_only_pins", "pooled_pins", "lost_pins", "model", "pin_model"),
+    *("threads", "settings", "old_kernel", "refused_region"),
 ]
 FAKE = [
     *("spoilt_address", "trim_refused", "no_waiting", "loss_in_between", "driver_faults"),

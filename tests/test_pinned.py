@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_every_dtype_shape_and_order_is_numpys(dtype: Any, shape: Any, order: An
     assert cu.is_pinned(array)
     assert not np.shares_memory(array, model)
     zeros = cu.pinned_zeros(shape, dtype, order)
-    assert zeros.tobytes() == np.zeros(shape, dtype).tobytes()
+    assert ctypes.string_at(zeros.ctypes.data, zeros.nbytes) == bytes(zeros.nbytes)
 
 
 def test_the_default_is_float64_and_like_numpy() -> None:
@@ -82,6 +83,8 @@ def test_views_keep_the_memory_when_every_other_name_is_gone() -> None:
     address = array.ctypes.data
     view = array[50:, ::2]
     wanted = view.copy()
+    cu.Device(0).primary_context().synchronize()
+    cu.trim_host_memory()  # earlier tests' finished copies let go of their ends
     used = cu.host_memory_stats().used_blocks
     del array, owner
     gc.collect()
@@ -143,12 +146,64 @@ def test_bad_arguments_are_named_before_the_driver_is_called() -> None:
         (lambda: cu.pinned_empty(3, "no such type"), TypeError, "no such type"),
         (lambda: cu.pinned_empty(3, float, "X"), ValueError, "'X'"),
         (lambda: cu.pinned_empty((1 << 40, 1 << 40)), ValueError, "address space"),
+        (lambda: cu.pinned_empty(np.array([[2]])), TypeError, "index"),
+        (lambda: cu.pinned_full(3, (1, 2)), ValueError, "broadcast"),
+        (lambda: cu.set_host_memory_limit(-1), ValueError, "or None, not -1"),
+        (lambda: cu.set_host_memory_limit(1 << 70), ValueError, f"or None, not {1 << 70}"),
+        (lambda: cu.set_host_memory_limit("5"), TypeError, "or None, not str"),
+        (lambda: cu.trim_host_memory(-1), ValueError, "keep is a number of bytes, not -1"),
+        (lambda: cu.trim_host_memory(1 << 70), ValueError, f"not {1 << 70}"),
+        (lambda: cu.trim_host_memory(1.5), TypeError, "keep .* not float"),
+        (lambda: cu.pinned_numpy(min_bytes=-1), ValueError, "min_bytes .* not -1"),
+        (lambda: cu.pinned_numpy(min_bytes=1 << 70), ValueError, f"not {1 << 70}"),
         (lambda: cu.pinned_full(3, "word", float), ValueError, "word"),
         (lambda: cu.is_pinned(12), TypeError, "int"),
         (lambda: cu.is_pinned([1, 2]), TypeError, "list"),
     ]:
         with pytest.raises(error, match=text):
             call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ((2, 3), 7),
+        ((2, 3), (1, 2, 3)),
+        ((2, 3), [[1], [2]]),
+        (4, (1, 2.5, 3, 4), "f8"),
+        (2, 1.5, "i4,f8"),
+        ((), 3),
+        ((0, 2), 3),
+        (3, "word"),
+        (3, np.datetime64("2026-01-01")),
+    ],
+)
+def test_full_fills_as_numpy_does(call: tuple[Any, ...]) -> None:
+    array, numpys = cu.pinned_full(*call), np.full(*call)
+    assert cu.is_pinned(array)
+    assert (array.dtype, array.shape) == (numpys.dtype, numpys.shape)
+    assert array.tobytes() == numpys.tobytes()
+
+
+def test_lengths_and_sizes_may_be_any_integers() -> None:
+    assert cu.pinned_empty(np.array([2, 3])).shape == (2, 3)
+    assert cu.pinned_empty(np.array(3)).shape == (3,)
+    assert cu.pinned_empty((np.int8(2), np.uint64(3))).shape == (2, 3)
+    assert cu.device_empty(np.array([2, 3])).shape == (2, 3)
+    cu.set_host_memory_limit(np.int64(1 << 30))
+    try:
+        assert cu.host_memory_stats().limit_bytes == 1 << 30
+    finally:
+        cu.set_host_memory_limit(None)
+    assert cu.trim_host_memory(np.int32(0)) >= 0
+    cu.pinned_numpy(min_bytes=np.int32(4))
+
+
+@pytest.mark.parametrize("order", ["K", "A", "C", "F", "k", "a", "c", "f", None])
+def test_orders_like_numpys(order: Any) -> None:
+    for source in np.zeros((2, 3)), np.zeros((2, 3), order="F"):
+        like = cu.pinned_empty_like(source, order=order)
+        assert like.strides == np.empty_like(source, order=order).strides
 
 
 def test_mapped_memory_has_a_device_address() -> None:
@@ -207,3 +262,10 @@ def test_the_owner_says_what_it_is() -> None:
     owner = owner_of(cu.pinned_empty(10))
     assert owner.nbytes == 80
     assert "page-locked memory: 80 bytes" in repr(owner)
+
+
+def test_is_pinned_asks_of_any_memory() -> None:
+    assert not cu.is_pinned(np.array([None, 1], object))
+    assert not cu.is_pinned(b"bytes")
+    with cu.pinned_numpy(min_bytes=0):
+        assert cu.is_pinned(np.full(4096, None, object))

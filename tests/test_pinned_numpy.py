@@ -246,6 +246,46 @@ def test_blocks_left_in_the_wrong_order_are_refused_and_nothing_stays_on() -> No
     assert get_handler_name() == "default_allocator"
 
 
+def test_generators_that_hold_blocks_leave_nothing_on() -> None:
+    def generator() -> Iterator[bool]:
+        with cu.pinned_numpy():
+            while True:
+                yield cu.is_pinned(np.empty(LIMIT, np.uint8))
+
+    first, second, third = generator(), generator(), generator()
+    assert next(first)
+    assert next(second)
+    assert next(third)
+    for early in (second, first):
+        with pytest.raises(RuntimeError, match="innermost"):
+            early.close()
+    del early, first, second
+    gc.collect()
+    assert next(third), "which is still in its block"
+    third.close()
+    assert get_handler_name() == "default_allocator"
+    assert not cu.is_pinned(np.empty(LIMIT, np.uint8))
+
+
+def test_a_block_that_is_gone_is_over() -> None:
+    kept: list[NDArray[Any]] = []
+
+    def work() -> None:
+        block = cu.pinned_numpy()
+        block.__enter__()
+        kept.append(np.full(LIMIT, 7, np.uint8))
+        del block
+        kept.append(np.full(LIMIT, 8, np.uint8))
+        kept[0].resize(2 * LIMIT, refcheck=False)
+
+    thread = threading.Thread(target=work)  # whose context takes the handler with it
+    thread.start()
+    thread.join()
+    assert [cu.is_pinned(array) for array in kept] == [False, False]
+    assert [int(array[0]) for array in kept] == [7, 8]
+    assert listed() == 0
+
+
 def test_a_block_is_left_where_it_was_entered() -> None:
     block = cu.pinned_numpy()
     block.__enter__()

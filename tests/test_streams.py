@@ -42,8 +42,18 @@ def test_priorities(cu) -> None:
     for priority in (least + 1, greatest - 1):
         with pytest.raises(ValueError, match=f"from {least} .* to {greatest}"):
             cu.Stream(priority)
-    with pytest.raises((OverflowError, TypeError)):
-        cu.Stream(1 << 40)
+    for priority in (1 << 40, -(1 << 40), 1 << 70):
+        with pytest.raises(ValueError, match=f"priority {priority} .* from {least}"):
+            cu.Stream(priority)
+    with pytest.raises(TypeError, match="float"):
+        cu.Stream(1.5)
+
+
+def test_an_event_may_be_named(cu, stream) -> None:
+    event = cu.Event()
+    assert stream.record(event=event) is event
+    with pytest.raises(TypeError):
+        stream.record(events=event)
 
 
 def test_work_runs_in_order(cu, stream) -> None:
@@ -303,6 +313,18 @@ def test_streams_of_other_libraries(cu, stream) -> None:
 def test_bad_streams_of_other_libraries(cu, answer: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         cu.device_zeros(3, stream=Protocol(answer))
+
+
+def test_what_another_librarys_stream_raises_is_passed_on(cu) -> None:
+    class Closed:
+        @property
+        def cuda_stream(self) -> int:
+            raise ZeroDivisionError("the other library's own")
+
+    with pytest.raises(ZeroDivisionError, match="the other library's own"):
+        cu.device_zeros(3, stream=Closed())
+    with pytest.raises(TypeError, match="Protocol says that its stream is 'x'"):
+        cu.device_zeros(3, stream=Protocol((0, "x")))
 
 
 def test_work_on_others_streams_is_let_go_unasked(cu, sim) -> None:

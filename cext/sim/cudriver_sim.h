@@ -5,15 +5,16 @@
  * through the same door as the real one; `cudriver_sim_version` is how a loader knows what it has
  * opened.
  *
- * Knobs by environment, read when the library is loaded; in brackets the function that does the
- * same: CUDRIVER_SIM_DEVICES         devices, 0 to 16; default 1 [cudriver_sim_set_devices]
+ * Knobs by environment, read when the library is loaded; each has a function below that does the
+ * same later:
+ *
+ *   CUDRIVER_SIM_DEVICES         devices, 0 to 16; default 1
  *   CUDRIVER_SIM_MEMORY          bytes a device, suffix K, M, G; default 8G
- * [cudriver_sim_set_memory] CUDRIVER_SIM_DRIVER_VERSION  1000 * major + 10 * minor; default 13000
- * [cudriver_sim_set_driver_version] CUDRIVER_SIM_LATENCY_US      microseconds before each
- * operation; default 0  [cudriver_sim_set_latency] CUDRIVER_SIM_BANDWIDTH       bytes a second,
- * suffix K, M, G; default 0: as fast as memcpy [cudriver_sim_set_bandwidth] CUDRIVER_SIM_FAIL calls
- * to fail, see cudriver_sim_fail; several with commas between CUDRIVER_SIM_PROFILE         see
- * cudriver_sim_set_profile
+ *   CUDRIVER_SIM_DRIVER_VERSION  1000 * major + 10 * minor; default 13000
+ *   CUDRIVER_SIM_LATENCY_US      microseconds before each operation; default 0
+ *   CUDRIVER_SIM_BANDWIDTH       bytes a second, suffix K, M, G; default 0: as fast as memcpy
+ *   CUDRIVER_SIM_FAIL            calls to fail, see cudriver_sim_fail; several with commas between
+ *   CUDRIVER_SIM_PROFILE         see cudriver_sim_set_profile
  *
  * Every function here is thread-safe, and works before cuInit, after it and in a forked child.
  */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define MAX_PITCH 0x7fffffff /* as CU_DEVICE_ATTRIBUTE_MAX_PITCH says */
+
 struct fill_op {
     struct sim_op op;
     CUdeviceptr dst;
@@ -63,7 +65,8 @@ static CUresult fill_async(enum sim_call call, CUdeviceptr dst, size_t pitch, ui
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (dst % element != 0 || (height > 1 && (pitch % element != 0 || pitch < width * element))) {
+    if (dst % element != 0 ||
+        (height > 1 && (pitch % element != 0 || pitch < width * element || pitch > MAX_PITCH))) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     if (width == 0 || height == 0) {

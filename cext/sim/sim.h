@@ -1,14 +1,15 @@
 /*
  * The simulated driver's insides.
  *
- *   state.c    the monitor, handles, entering a call    fault.c    counting and failing calls
- *   control.c  knobs, environment, test functions       range.c    sorted sets of address ranges
- *   device.c   the driver, devices, attributes          space.c    a device's addresses and its
- * bytes context.c  contexts, the threads' stacks            primary.c  primary contexts memory.c
- * allocations, pointer attributes          pool.c     stream-ordered memory hostreg.c  page-locked
- * host memory                  copy.c     copies worker.c   queues of operations, their threads
- * fill.c     fills stream.c   streams                                  event.c    events value.c
- * host functions, values in memory         module.c   kernels
+ *   state.c    the monitor, handles, entering a call   fault.c    counting and failing calls
+ *   control.c  knobs, environment, test functions      range.c    sorted sets of address ranges
+ *   device.c   the driver, devices, attributes         space.c    a device's addresses and bytes
+ *   context.c  contexts, the threads' stacks           primary.c  primary contexts
+ *   memory.c   allocations, pointer attributes         pool.c     stream-ordered memory
+ *   hostreg.c  page-locked host memory                 copy.c     copies
+ *   worker.c   queues of operations, their threads     fill.c     fills
+ *   stream.c   streams                                 event.c    events
+ *   value.c    host functions, values in memory        module.c   kernels
  *
  * Locks. One: `sim.lock`, a monitor around all bookkeeping. It is held for nanoseconds: never while
  * waiting (condition variables give it up), moving bytes, sleeping, unmapping memory or calling the

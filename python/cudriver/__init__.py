@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         context_stack,
         copy,
         copy_async,
+        copy_threads,
         current_context,
         device_count,
         device_empty,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         pinned_full,
         pinned_numpy,
         pinned_zeros,
+        set_copy_threads,
         set_host_memory_limit,
         to_device,
         trace_allocations,
@@ -70,8 +72,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Allocation",
@@ -98,6 +98,7 @@ __all__ = [
     "context_stack",
     "copy",
     "copy_async",
+    "copy_threads",
     "current_context",
     "device_count",
     "device_empty",
@@ -123,6 +124,7 @@ __all__ = [
     "pinned_full",
     "pinned_numpy",
     "pinned_zeros",
+    "set_copy_threads",
     "set_host_memory_limit",
     "stack",
     "to_device",

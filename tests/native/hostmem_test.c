@@ -558,6 +558,44 @@ static void test_run(void)
     check_clean();
 }
 
+/* What is known to be registered without the driver. */
+static void test_is_registered(void)
+{
+    CUcontext other = (CUcontext)((char *)context + 1);
+    char *block = make(2 * MIB), plain[64];
+    size_t piece = HOSTMEM_PIECE < 20 * MIB ? HOSTMEM_PIECE : 20 * MIB;
+    struct cudriver_pin *pin;
+
+    CHECK(cudriver_hostmem_is_registered(context, block, 2 * MIB));
+    CHECK(cudriver_hostmem_is_registered(context, block + 2 * MIB - 1, 1));
+    CHECK(!cudriver_hostmem_is_registered(other, block, 2 * MIB));
+    CHECK(!cudriver_hostmem_is_registered(context, plain, sizeof plain));
+    char *large = make(20 * MIB);
+    CHECK(cudriver_hostmem_is_registered(context, large, piece));
+    CHECK(!cudriver_hostmem_is_registered(context, large, piece + 64 * MIB));
+    CHECK(cudriver_hostmem_is_registered(context, large, 20 * MIB) == (piece == 20 * MIB));
+
+    char *buffer = aligned_alloc(4096, 65536);
+    CHECK(cudriver_pin_create(context, buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_is_registered(context, buffer + 100, 1000));
+    CHECK(cudriver_hostmem_is_registered(context, buffer + 1099, 1));
+    CHECK(!cudriver_hostmem_is_registered(context, buffer + 1099, 2));
+    CHECK(!cudriver_hostmem_is_registered(context, buffer + 99, 2));
+    CHECK(!cudriver_hostmem_is_registered(other, buffer + 100, 1000));
+
+    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_context(context);
+    CHECK(!cudriver_hostmem_is_registered(context, block, 1));
+    CHECK(!cudriver_hostmem_is_registered(context, buffer + 100, 1));
+    context = new_context();
+    CHECK(!cudriver_hostmem_is_registered(context, block, 1));
+    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+    free(buffer);
+    cudriver_hostmem_free(large);
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
 /* --- the child of a fork --- */
 
 static atomic_bool stop;
@@ -1397,6 +1435,7 @@ static const struct scenario {
     {"spoilt_address", test_spoilt_address, true},
     {"trim_refused", test_trim_refused, true},
     {"run", test_run, false},
+    {"is_registered", test_is_registered, false},
     {"fork", test_fork, false},
     {"pins", test_pins, false},
     {"pins_without_context", test_pins_without_context, false},

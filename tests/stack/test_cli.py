@@ -254,6 +254,46 @@ def test_select_and_ignore(cpu_torch):
     assert {f["rule"] for f in rest} == {rule for rule in every if not rule.startswith("CU4")}
 
 
+@pytest.mark.parametrize("rule", ["CU399", "CU6", "CU", "FOO", "CU3011", "CU401,CU7"])
+def test_a_rule_that_is_none_is_a_usage_error(cpu_torch, rule):
+    """A slip in a script's --select must not end in exit status 0."""
+    for option in ("--select", "--ignore"):
+        done = run("check", "--root", str(cpu_torch), "/envs/plain", option, rule)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is no rule" in done.stderr
+
+
+def test_an_empty_prefix_is_not_the_working_folder():
+    done = run("check", "")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_all_counts_what_could_not_be_told(cpu_torch):
+    (cpu_torch / "opt").mkdir()
+    (cpu_torch / "envs").rename(cpu_torch / "opt/envs")
+    version = cpu_torch / "opt/envs/plain/lib/python3.11/site-packages/torch/version.py"
+    last = run("check", "--root", str(cpu_torch), "--all").stdout.splitlines()[-1]
+    assert last == "1 environment, none with a mismatch"
+    version.unlink()
+    version.mkdir()
+    done = run("check", "--root", str(cpu_torch), "--all")
+    last = done.stdout.splitlines()[-1]
+    assert (done.returncode, last) == (
+        3, "1 environment, none with a mismatch, 1 could not be told",
+    )  # fmt: skip
+
+
+def test_which_says_that_it_could_not_tell(cpu_torch):
+    site = cpu_torch / "envs/plain/lib/python3.11/site-packages"
+    (site / "torch/version.py").write_text("__version__ = '2.8.0'\ncuda = '12.8'\n")
+    (site / "torch/lib").mkdir()
+    (site / "torch/lib/libtorch_cuda.so").write_bytes(b"")
+    done = run("which", "--root", str(cpu_torch), "--prefix", "/envs/plain")
+    assert done.returncode == 3
+    assert "could not tell: torch: its libraries could not be resolved" in done.stdout
+    assert "no CUDA library is in use" not in done.stdout
+
+
 def test_a_closed_pipe_is_no_traceback(cpu_torch):
     command = (
         f"{sys.executable} -m cudriver check --root {cpu_torch} /envs/plain --json | head -c 1"

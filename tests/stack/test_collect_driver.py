@@ -133,6 +133,14 @@ class TestFiles:
             put(tmp_path, f"/sys/bus/pci/devices/{name}/class", kind + "\n")
         assert collect(tmp_path).pci_devices == ["0000:01:00.0"]
 
+    def test_a_gpu_of_a_virtual_machine_is_not_this_ones(self, tmp_path):
+        for name, kind in (("0000:01:00.0", "vfio-pci"), ("0000:02:00.0", "nouveau")):
+            folder = f"/sys/bus/pci/devices/{name}"
+            put(tmp_path, f"{folder}/vendor", "0x10de\n")
+            put(tmp_path, f"{folder}/class", "0x030000\n")
+            (tmp_path / folder[1:] / "driver").symlink_to(f"../../../../bus/pci/drivers/{kind}")
+        assert collect(tmp_path).pci_devices == ["0000:02:00.0"]
+
 
 class TestAssumed:
     def test_release(self):

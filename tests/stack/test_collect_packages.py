@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synth import CU12, Prefix
 
-from cudriver.stack.collect import distributions, environment, records
+from cudriver.stack.collect import collect, distributions, environment, records
 from cudriver.stack.collect.distributions import active
 from cudriver.stack.rootfs import Root
 
@@ -68,6 +68,10 @@ class TestKinds:
             (tmp_path / folder).mkdir(parents=True)
         env = environment.describe(Root(str(tmp_path)), "/usr", {}, [])
         assert (env.kind, env.python, env.platform) == ("system", "3.12", "aarch64")
+        assert not env.managed
+        (tmp_path / "usr/lib/python3.12").mkdir()
+        (tmp_path / "usr/lib/python3.12/EXTERNALLY-MANAGED").write_text("[externally-managed]\n")
+        assert environment.describe(Root(str(tmp_path)), "/usr", {}, []).managed
         assert env.site_packages == [
             "/usr/local/lib/python3.12/dist-packages",
             "/usr/lib/python3/dist-packages",
@@ -207,6 +211,7 @@ class TestConda:
         found, _ = installed(prefix)
         assert found["torch"].build == "cpu_mkl_py311"
         assert found["torch"].installer == "conda"
+        assert found["torch"].conda_name == "pytorch"
 
     def test_owner_by_the_file_list(self, tmp_path):
         prefix = Prefix(tmp_path / "env").conda()
@@ -277,6 +282,18 @@ class TestRecords:
         )
         (prefix.site / "torch/lib/libtorch_python.so").write_bytes(b"relocated")
         assert self.owners(prefix)[0].faults() == []
+
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_condas_list_decides_what_is_missing(self, tmp_path, listed):
+        """A recipe moves files after pip has written RECORD: libtorch.so goes to env/lib."""
+        prefix = Prefix(tmp_path / "env").conda()
+        name = "torch/lib/libtorch.so"
+        prefix.dist("torch", "2.7.1", files={name: b"x"}, installer="conda")
+        (prefix.site / name).unlink()
+        where = f"lib/python3.11/site-packages/{name}" if listed else "lib/libtorch.so"
+        prefix.conda_package("pytorch", "2.7.1", "cuda128", files=[where])
+        faults = collect(str(prefix.path), probe_driver=False).file_faults
+        assert [(f.distribution, f.what) for f in faults] == [("torch", "missing")] * listed
 
 
 class TestDamage:

@@ -1,10 +1,13 @@
 """Every rule has a page, and a pasted error finds its rule."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
-from test_cli import run
+from test_cli import SOURCES, run
 
 from cudriver.stack import explain
 from cudriver.stack.rules import registry
@@ -143,8 +146,31 @@ def test_list_names_every_rule():
 
 
 def test_a_huge_paste_ends():
-    text = ("x" * 200 + "\n") * 20000 + MESSAGES["CU306"][0]
-    assert run("explain", text=text).returncode in (0, 3)
+    """Its end is what counts, and the line is counted from its start."""
+    text = ("x" * 2000 + "\n") * 2500 + MESSAGES["CU306"][0]
+    done = run("explain", "--json", text=text)
+    assert done.returncode == 0
+    assert [(m["rule"], m["line"]) for m in json.loads(done.stdout)["matches"]] == [("CU306", 2501)]
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "latin-1", "utf-16"])
+def test_a_log_in_any_encoding(encoding):
+    """What says nothing is no traceback of ours; ASCII in it is found."""
+    words = "é" if encoding == "latin-1" else "错误"
+    text = f"{words}: {MESSAGES['CU104'][0]}\n".encode(encoding)
+    done = subprocess.run(
+        [sys.executable, "-m", "cudriver", "explain"],
+        env={**os.environ, "PYTHONPATH": SOURCES, "PYTHONIOENCODING": "utf-8:strict"},
+        input=text, capture_output=True, check=False,
+    )  # fmt: skip
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == (3 if encoding == "utf-16" else 0)
+
+
+def test_the_drivers_own_libraries_are_no_wheels():
+    for name in ("libnvidia-ml.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1"):
+        text = f"OSError: {name}: cannot open shared object file: No such file or directory"
+        assert [found.rule for found in explain.match(text)] == ["CU101"]
 
 
 def test_a_hostile_line_does_not_run_away():

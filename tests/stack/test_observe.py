@@ -156,6 +156,8 @@ def test_one_unknown_side_is_no_difference():
     assert Row("x", "1", None).agrees
     assert not Row("x", "1", "2").agrees
     assert not Observation({}, [], "no answer").differs
+    assert Observation({}, [], "no answer").unanswered
+    assert not Observation({}, [], "no framework to import").unanswered
 
 
 def test_nothing_stays_open(facts):

@@ -1,7 +1,12 @@
 """Real CUDA builds of PyTorch: what the check predicts from files against what PyTorch says."""
 
+import json
+
 import pytest
 import real
+
+from cudriver.stack.model import Device
+from cudriver.stack.visible import select
 
 pytestmark = pytest.mark.network
 
@@ -141,3 +146,28 @@ def is_nvidia(path: str, prefix) -> bool:
     if path.startswith((inside + "/nvidia/", inside + "/cusparselt/")):
         return True
     return "/torch/" not in path and Path(path).name.startswith(("libcu", "libnv", "libnccl"))
+
+
+VISIBLE = r"""
+import json, os
+from torch.cuda import _parse_visible_devices
+answer = {}
+for value in json.loads(os.environ["VALUES"]):
+    os.environ["CUDA_VISIBLE_DEVICES"] = value
+    answer[value] = _parse_visible_devices()
+print(json.dumps(answer))
+"""
+
+
+def test_cuda_visible_devices_is_read_as_pytorch_reads_it():
+    values = [
+        *("", " ", "0", "1,0", " 2 , 1 ", "-1", "0,-1,1", "0, 1, 2, -1, 3", "2, +3, -0, 5", "none"),
+        *("0,0", "0, 1, 2, 1", "1gpu2,2ampere", "one,two,3,4", "4,3,two,one", "0,,1", "0x1", "1.5"),
+        *("GPU-1", "GPU-1,2", "0,GPU-1", "GPU-0,GPU-3", "GPU-1,GPU-1", "GPU-1,none"),
+    ]
+    prefix = real.environment("torch-cpu")
+    said = real.ask(prefix, VISIBLE, VALUES=json.dumps(values))
+    devices = [Device(number, uuid=f"GPU-{number}") for number in range(8)]
+    for value, theirs in said.items():
+        ours = select(value, devices).ordinals
+        assert ours == [int(str(name).removeprefix("GPU-")) for name in theirs], value

@@ -14,6 +14,7 @@ import cudriver.stack
 from cudriver.stack.model import Finding
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
+from cudriver.stack.report_text import clean
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
 VOID = {"meta", "br"}
@@ -49,6 +50,18 @@ REPORTS = {
     "hostile": Report(*samples.hostile()),
     "observed": Report(samples.healthy(), [], observation=observed()),
 }
+
+
+def test_nothing_turns_the_direction_of_text():
+    told = clean("2.8.0\u202egnp.\x1b[2J\x9b\u2028\u200b 项目\u3000训练 é")
+    assert told == "2.8.0\\u202egnp.\\x1b[2J\\x9b\\u2028\\u200b 项目\u3000训练 é"
+
+
+def test_an_observation_without_an_answer_settles_nothing():
+    told = Observation({}, [], "no answer within 1 s")
+    assert Report(samples.healthy(), [], observation=told).verdict == "unknown"
+    nothing = Observation({}, [], "no framework to import")
+    assert Report(samples.healthy(), [], observation=nothing).verdict == "consistent"
 
 
 @pytest.fixture(params=REPORTS)

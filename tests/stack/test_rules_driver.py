@@ -1,7 +1,7 @@
 """CU101 to CU110, CU501 and CU502: each fires where it should, and only there."""
 
 import pytest
-from facts import SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
+from facts import PREFIX, SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
 
 from cudriver.stack.model import DeviceNode, Driver, Evidence, Framework
 from cudriver.stack.rules import cu5
@@ -20,6 +20,11 @@ class TestNoDriver:
     def test_note_on_a_machine_that_only_builds(self):
         one(facts(driver=Driver()), "CU101", "note")
         one(facts(driver=Driver(container="docker")), "CU101", "note")
+
+    def test_a_build_for_the_cpu_does_not_look_for_a_driver(self):
+        of = facts(driver=Driver(), frameworks=[torch("2.8.0+cpu", None)])
+        assert one(of, "CU101").predicts is None
+        assert one(facts(driver=Driver()), "CU101").predicts
 
     @pytest.mark.parametrize(
         ("kind", "says"),
@@ -297,6 +302,19 @@ class TestInitialise:
         )
         assert one(facts(driver=made), "CU110", "error").fix == ["sudo modprobe nvidia"]
 
+    def test_a_module_that_is_not_loaded_by_files_alone(self):
+        """NVML is not asked where nothing of the kernel's half is there."""
+        made = driver(kernel_release=None, probed=False, pci_devices=["0000:01:00.0"])
+        found = one(facts(driver=made), "CU110", "warning")
+        assert found.fix == ["sudo modprobe nvidia"]
+        assert [e.file for e in found.evidence] == [
+            "/proc/driver/nvidia/version",
+            "/sys/bus/pci/devices/0000:01:00.0/vendor",
+        ]
+        for other in ({"wsl": True}, {"kind": "tegra"}, {"devices": [gpu()]}, {"path": None}):
+            made = driver(kernel_release=None, pci_devices=["0000:01:00.0"], **other)
+            assert fired(facts(driver=made), "CU110") == []
+
     @pytest.mark.parametrize("code", [0, 34, 803, 804, None])
     def test_other_rules_speak_of_these(self, code):
         assert fired(facts(driver=driver(init_code=code)), "CU110") == []
@@ -351,6 +369,45 @@ class TestArchitectures:
         )
         assert "/whl/cu126" in found.fix[0]
         assert "torch==2.8.0" in found.fix[0]
+
+    @pytest.mark.parametrize(
+        ("capability", "cuda", "wanted", "index"),
+        [
+            ("12.0", "13.0", "torch==2.14.*", "cu130"),
+            ("12.0", "12.8", "torch==2.11.*", "cu128"),
+            ("12.0", "11.4", "torch==2.14.*", "cu130"),  # no driver of 11 runs one: CU103 speaks
+            ("5.2", "12.2", "torch==2.14.*", "cu126"),
+            ("3.7", "12.2", "torch==2.0.*", "cu117"),
+            ("3.5", "12.2", None, None),
+        ],
+    )
+    def test_another_release(self, capability, cuda, wanted, index):
+        """A build that has code for the GPU and suits the driver; no command where none has."""
+        older = torch("2.6.0+cu124", "12.4", archs=["sm_80", "sm_90"])
+        made = driver(cuda=cuda, devices=[gpu(capability=capability)])
+        (mend,) = one(facts(driver=made, frameworks=[older]), "CU501", "error").fix
+        if wanted is None:
+            assert "from source" in mend
+            assert f"TORCH_CUDA_ARCH_LIST={capability}." in mend
+        else:
+            assert f"'{wanted}' --index-url https://download.pytorch.org/whl/{index}" in mend
+
+    def test_the_environments_machine_counts(self):
+        """The builds for Arm have other architectures than those for x86-64."""
+        older = torch("2.12.0+cu126", "12.6", archs=["sm_80", "sm_90"])
+        made = driver(cuda="13.2", devices=[gpu(capability="7.5")])
+        of = facts(driver=made, frameworks=[older])
+        assert "torch==2.12.0" in one(of, "CU501").fix[0]
+        of.environment.platform = "aarch64"
+        assert "torch==2.10.*" in one(of, "CU501").fix[0]
+
+    def test_conda_has_builds_of_its_own(self):
+        of = facts(
+            environment=environment("conda", "conda"),
+            driver=driver(devices=[gpu(capability="6.1")]),
+            distributions=[wheel("torch", "2.8.0", installer="conda")],
+        )
+        assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda126*'"]
 
     def test_ptx_is_a_note(self):
         one(
@@ -407,7 +464,14 @@ class TestVisible:
             ("GPU-zz", [], "GPU-zz"),
             ("MIG-11", [2], None),
             ("MIG-55", [], "MIG-55"),
-            ("0,0", [0], "0"),
+            ("0,0", [], "0"),
+            ("1, 0, 1, 2", [], "1"),
+            ("MIG-11,MIG-11", [], "MIG-11"),
+            ("MIG-11,MIG-33", [2], None),
+            ("-0,1", [0, 1], None),
+            ("1gpu,0", [1, 0], None),
+            ("GPU-1,0", [1], "0"),
+            ("1,GPU-0", [1], "GPU-0"),
             ("0,,1", [0], ""),
             ("99999999999999999999", [], "99999999999999999999"),
         ],
@@ -434,6 +498,12 @@ class TestVisible:
         assert self.finding("").severity == "warning"
         assert self.finding("-1").severity == "warning"
         assert self.finding("-1").fix == ["unset CUDA_VISIBLE_DEVICES"]
+
+    def test_a_repetition_hides_all(self):
+        found = self.finding("1,0,1")
+        assert found.severity == "error"
+        assert "0 of 3 GPUs visible" in found.title
+        assert found.fix == ["export CUDA_VISIBLE_DEVICES=1,0"]
 
     def test_a_choice_is_a_note(self):
         assert self.finding("1").severity == "note"

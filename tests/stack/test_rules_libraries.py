@@ -261,6 +261,30 @@ class TestNowhere:
         assert found.fix == [pip("nvidia-cusparselt-cu12==0.7.1")]
         assert found.evidence[1].file == f"{SITE}/nvidia/cusparselt/lib"
 
+    CTK = "[ctk]cuda-toolkit{cublas,cusparse}==13.*"
+
+    @pytest.mark.parametrize(
+        ("requires", "finds", "mend"),
+        [
+            ([CTK], True, f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"),
+            ([], True, f"{PYTHON} -m pip install nvidia-cublas"),
+            ([], False, "leaves libcublas.so.13 to the system"),
+            (["nvidia-cublas==13.0.0.19"], True, "--force-reinstall cupy-cuda13x==14.2.0"),
+        ],
+    )
+    def test_what_its_package_does_not_bring(self, requires, finds, mend):
+        """To install the same package again would bring nothing."""
+        file = f"{SITE}/cupy_backends/cuda/libs/cublas.cpython-312.so"
+        cupy = Framework("cupy", "14.2.0", "13", variant="cuda", distribution="cupy-cuda13x")
+        cupy.path, cupy.finds_wheels = f"{SITE}/cupy", finds
+        of = facts(
+            frameworks=[cupy],
+            distributions=[wheel("cupy-cuda13x", "14.2.0", *requires)],
+            load_faults=[fault("not found", "libcublas.so.13", file, "x", framework="cupy")],
+        )
+        (told,) = one(of, "CU305", "warning").fix
+        assert mend in told
+
     @pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
     def test_the_driver_is_cu101s(self, name):
         assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []

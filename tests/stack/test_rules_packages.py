@@ -18,7 +18,7 @@ from facts import (
 )
 
 from cudriver.stack.model import Driver, Evidence, FileFault, Framework
-from cudriver.stack.rules import judge, registry, verdict
+from cudriver.stack.rules import fix, judge, registry, verdict
 
 LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
 
@@ -311,11 +311,22 @@ class TestCompanions:
         assert (
             "PyTorch has CUDA Version=12.8 and torchvision has CUDA Version=11.8" in found.predicts
         )
+        # 0.20 goes with torch 2.5 and is not on that index.
         assert found.fix == [
-            f"{PYTHON} -m pip install --force-reinstall --no-deps torchvision==0.20.0 "
+            f"{PYTHON} -m pip install torch==2.8.0 torchvision "
             "--index-url https://download.pytorch.org/whl/cu128"
         ]
         assert found.evidence[1].file == f"{SITE}/torchvision/version.py"
+
+    def test_the_same_release_keeps_its_version(self):
+        of = facts(
+            frameworks=[torch(), self.kin("torchvision", "0.23.0+cu118", "11.8")],
+            distributions=[wheel("torchvision", "0.23.0+cu118")],
+        )
+        assert one(of, "CU405", "error").fix == [
+            f"{PYTHON} -m pip install --force-reinstall --no-deps torchvision==0.23.0 "
+            "--index-url https://download.pytorch.org/whl/cu128"
+        ]
 
     def test_another_minor(self):
         one(
@@ -351,6 +362,63 @@ class TestCompanions:
             )
             == []
         )
+
+
+class TestNames:
+    """What a command calls a package, for each installer."""
+
+    def of(self, tool, **more):
+        dist = wheel("torch", "2.7.1", installer="conda")
+        dist.conda_name = "pytorch"
+        env = environment("conda", tool)
+        gone = FileFault("torch", f"{SITE}/torch/lib/libtorch.so", "missing", dist.evidence)
+        return facts(environment=env, distributions=[dist], file_faults=[gone], **more)
+
+    def test_conda_calls_torch_pytorch(self):
+        found = one(self.of("mamba"), "CU404", "error")
+        assert found.fix == [f"mamba install -p {PREFIX} --force-reinstall pytorch=2.7.1"]
+        assert one(self.of("pixi"), "CU404").fix == ["pixi reinstall pytorch"]
+        dist = self.of("conda").distributions[0]
+        assert fix.uninstall(environment("conda", "conda"), dist) == (
+            f"conda remove -p {PREFIX} pytorch"
+        )
+
+    def test_conda_is_asked_for_a_build_of_any_release(self):
+        """Which release a channel built for which CUDA is not known; a guess may not exist."""
+        built = [torch("2.7.1", "12.8")]
+        of = self.of("conda", driver=driver("450.80.02", "11.0"), frameworks=built)
+        of.file_faults = []
+        assert one(of, "CU103").fix[0] == f"conda install -p {PREFIX} 'pytorch=*=*cuda11*'"
+
+    @pytest.mark.parametrize("tool", ["conda", "mamba", "micromamba"])
+    def test_extras_are_pips(self, tool):
+        cpu = Framework("jax", "0.7.2", variant="cpu", distribution="jaxlib")
+        of = facts(
+            environment=environment("conda", tool),
+            frameworks=[cpu],
+            distributions=[wheel("jaxlib", "0.7.2", installer="conda")],
+        )
+        assert one(of, "CU401").fix == [f"{PYTHON} -m pip install 'jax[cuda13]'"]
+
+    @pytest.mark.parametrize(
+        ("tool", "start"),
+        [
+            ("pip", f"{PYTHON} -m pip install --break-system-packages "),
+            ("uv", f"uv pip install --python {PYTHON} --break-system-packages "),
+        ],
+    )
+    def test_a_systems_own_python_wants_to_hear_it(self, tool, start):
+        env = environment("system", tool)
+        env.managed = True
+        assert fix.install(env, "torch") == f"{start}torch"
+        assert " --break-system-packages torch" in fix.uninstall(env, wheel("torch", "2.8.0"))
+
+    def test_titles_are_sentences(self):
+        one_file = self.of("conda")
+        assert one(one_file, "CU404").title == "libtorch.so is missing: torch 2.7.1 brought it"
+        one_file.file_faults *= 3
+        title = "libtorch.so and 2 more files are missing: torch 2.7.1 brought them"
+        assert one(one_file, "CU404").title == title
 
 
 class TestTensorRT:

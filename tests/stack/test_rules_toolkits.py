@@ -39,13 +39,23 @@ class TestMatch:
             ("major", "12.4.1", False),
             ("minor", "12.4.1", True),
             ("minor", "12.8.1", False),
-            ("exact", "12.8.1", False),
+            ("exact", "12.9.1", True),
             ("major", "13.0.1", True),
         ],
     )
     def test_levels(self, level, system, fires):
         of = facts(toolkits=[toolkit(system, "PATH"), OWN], match="system", match_level=level)
         assert bool(fired(of, "CU201")) is fires
+
+    def test_exact_is_not_settled_by_two_numbers(self):
+        of = facts(toolkits=[toolkit("12.8.1", "PATH"), OWN], match="system", match_level="exact")
+        found = one(of, "CU201", "note")
+        assert "12.8.1" in found.title
+        assert verdict([found], of) == "unknown"
+        told = Toolkit("environment", "conda", "12.8.1", PREFIX)
+        of.toolkits[1] = told
+        assert fired(of, "CU201") == []
+        assert verdict([], of) == "consistent"
 
     def test_exact_compares_what_both_tell(self):
         own = Toolkit("environment", "conda", "12.8.0", PREFIX)
@@ -131,6 +141,30 @@ class TestHome:
         assert found.fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
         assert (found.evidence[0].file, found.evidence[0].value) == ("$CUDA_HOME", value)
 
+    def test_a_toolkit_of_another_major_is_no_mending(self):
+        of = facts(
+            environment=environment(CUDA_HOME="/nowhere"),
+            nvcc=NvccChoice("/nowhere", "CUDA_HOME", "/nowhere/bin/nvcc"),
+            toolkits=[toolkit("13.0.2", "/usr/local/cuda")],
+        )
+        mend = one(of, "CU205", "warning").fix
+        assert mend[0] == "unset CUDA_HOME"
+        assert mend[1].startswith("sudo apt-get install cuda-toolkit-12-8 ")
+        assert mend[2] == "export CUDA_HOME=/usr/local/cuda-12.8"
+        of.toolkits.append(toolkit("12.4.1"))
+        assert one(of, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.4"]
+
+    def test_conda_has_nvcc_of_cuda_11_on_another_channel(self):
+        kit = toolkit("13.0.2", "PATH")
+        of = facts(
+            environment=environment("conda", "conda"),
+            frameworks=[torch("1.13.1", "11.7")],
+            toolkits=[kit],
+            nvcc=nvcc(kit),
+        )
+        expected = f"conda install -p {PREFIX} 'cuda-nvcc=11.7.*' -c nvidia"
+        assert one(of, "CU202").fix[0] == expected
+
     def test_no_nvcc_inside(self):
         bare = toolkit("12.8.1", "CUDA_HOME", path="/opt/runtime", nvcc=None)
         of = facts(
@@ -203,7 +237,10 @@ class TestHostCompiler:
         )
 
     def test_too_new(self):
-        found = one(self.of("14"), "CU207", "warning")
+        assert one(self.of("14"), "CU207", "note")  # nobody means to compile
+        of = self.of("14")
+        of.nvcc.chosen_by = "CUDA_HOME"
+        found = one(of, "CU207", "warning")
         assert (
             found.predicts
             == "unsupported GNU version! gcc versions later than 13 are not supported!"

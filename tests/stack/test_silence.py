@@ -134,6 +134,16 @@ def test_a_login_node_that_asks_about_its_gpus(tree, venv):
     assert [f for f in judge(facts) if f.severity != "note"] == []
 
 
+def test_what_this_machine_hides_is_not_the_assumed_gpu(venv):
+    venv.torch(libraries=True)
+    venv.wheels()
+    for value in ("", "-1", "7"):
+        variables = {"CUDA_VISIBLE_DEVICES": value}
+        assert alarms(venv, **variables) == []
+        told = alarms(venv, gpus=("5.0",), **variables)
+        assert [(rule, severity) for rule, severity, _ in told] == [("CU501", "error")]
+
+
 def test_cu13_by_the_metapackage(venv):
     venv.torch(
         "2.11.0+cu130",
@@ -249,3 +259,57 @@ class TestAnotherRoot:
     def test_an_interpreter_stands_for_its_environment(self, tree, venv):
         venv.torch()
         assert inspect(venv.inside + "/bin/python", root=str(tree)).prefix == venv.inside
+
+
+class TestWhatCannotBeRead:
+    """A file that decides and cannot be read: the check could not tell, and says which it was."""
+
+    def verdict(self, venv):
+        report = inspect(venv.inside, root=str(venv.root), environ={})
+        return report.verdict, [problem.file for problem in report.facts.problems]
+
+    @pytest.fixture
+    def sound(self, venv):
+        venv.torch(libraries=True)
+        venv.wheels()
+        assert self.verdict(venv) == ("consistent", [])
+        return venv
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "torch/version.py",
+            "torch-2.8.0+cu128.dist-info/METADATA",
+            "torch-2.8.0+cu128.dist-info/RECORD",
+            "nvidia_nccl_cu12-2.27.3.dist-info/METADATA",
+        ],
+    )
+    def test_a_file(self, sound, name):
+        (sound.site / name).unlink()
+        (sound.site / name).mkdir()  # whoever runs this may read any file, but no folder as one
+        verdict, files = self.verdict(sound)
+        assert verdict == "unknown"
+        assert [file.endswith(name) for file in files] == [True]
+
+    def test_a_package_of_no_interest(self, sound):
+        (sound.site / "idna-3.7.dist-info/METADATA").mkdir(parents=True)
+        verdict, files = self.verdict(sound)
+        assert verdict == "consistent"
+        assert len(files) == 1
+
+    def test_a_folder(self, sound, monkeypatch):
+        listdir = os.listdir
+
+        def refuse(path="."):
+            if str(path).endswith("site-packages"):
+                raise PermissionError(13, "Permission denied", path)
+            return listdir(path)
+
+        monkeypatch.setattr(os, "listdir", refuse)
+        verdict, files = self.verdict(sound)
+        assert verdict == "unknown"
+        assert files == ["/home/ana/env/lib/python3.11/site-packages"]
+
+    def test_no_site_packages(self, sound):
+        sound.site.rename(sound.site.with_name("elsewhere"))
+        assert self.verdict(sound)[0] == "unknown"

@@ -179,7 +179,10 @@ def _print_text(reports: list[Report], arguments: Namespace) -> None:
         for report in reports:
             terminal.write(one_line(report, style) + "\n")
         wrong = sum(report.exit_code == 1 for report in reports)
-        terminal.write(f"{len(reports)} environments, {wrong or 'none'} with a mismatch\n")
+        unsure = sum(report.exit_code == 3 for report in reports)
+        text = f"{len(reports)} environment{'' if len(reports) == 1 else 's'}, "
+        text += f"{wrong or 'none'} with a mismatch"
+        terminal.write(text + (f", {unsure} could not be told\n" if unsure else "\n"))
         return
     texts = (render(report, style, verbose=arguments.verbose) for report in reports)
     terminal.write("\n".join(texts))
@@ -205,9 +208,11 @@ def _rules(text: str) -> list[str]:
     """ "CU303,CU4" as a list; what is no rule or start of one is a usage error."""
     from argparse import ArgumentTypeError
 
+    from cudriver.stack.explain import rule_names
+
     names = [name.strip().upper() for name in text.split(",") if name.strip()]
     for name in names:
-        if not (name.startswith("CU") and name[2:].isdigit() and len(name) <= 5):
+        if not any(rule.startswith(name) for rule in rule_names()) or name in ("C", "CU"):
             raise ArgumentTypeError(f"{name!r} is no rule (CU303) nor the start of one (CU3)")
     return names
 

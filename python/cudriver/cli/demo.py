@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WRONG = 1
 MIB = 1 << 20
+MOST = 1 << 30  # MiB: more than any host has, and less than a shape can say
 
 
 def parser() -> ArgumentParser:
@@ -41,24 +42,24 @@ def run(arguments: Namespace) -> int:
     """Runs the demonstration and returns the exit code."""
     import cudriver as cu
 
-    reason = choose_driver()
-    if isinstance(reason, int):
-        return reason
-    if arguments.size is not None and arguments.size < 1:
-        terminal.complain(f"--size is a number of MiB from 1 on, not {arguments.size}")
+    if arguments.size is not None and not 1 <= arguments.size <= MOST:
+        terminal.complain(f"--size is a number of MiB from 1 to {MOST}, not {arguments.size}")
         return 2
-    size = (arguments.size or (16 if cu.driver_is_simulated() else 256)) * MIB
     try:
+        reason = choose_driver()
+        if isinstance(reason, int):
+            return reason
+        size = (arguments.size or (16 if cu.driver_is_simulated() else 256)) * MIB
         with terminal.busy("copying and comparing"):
             report = demonstrate(size)
-    except cu.CudaError as error:
+    except (cu.CudaError, MemoryError) as error:
+        if arguments.json:
+            _print_json({"correct": False, "error": str(error)})
         terminal.complain(str(error))
         return WRONG
     report["why_simulated"] = reason
     if arguments.json:
-        import json
-
-        print(json.dumps(report, indent=1))
+        _print_json(report)
     else:
         _print_text(report)
     return 0 if report["correct"] else WRONG
@@ -161,7 +162,10 @@ def _measure(
     src: NDArray[Any] | DeviceArray,
     expected: NDArray[Any],
 ) -> None:
-    """Copies twice (the first time warms up), times the second, and compares."""
+    """Copies twice (the first time warms up), times the second, and compares.
+
+    Before the second the destination is cleared, so that what is compared was copied by it.
+    """
     from time import perf_counter
 
     import numpy as np
@@ -169,6 +173,7 @@ def _measure(
     import cudriver as cu
 
     cu.copy(dst, src)
+    dst.fill(0)
     begin = perf_counter()
     cu.copy(dst, src)
     seconds = perf_counter() - begin
@@ -176,6 +181,12 @@ def _measure(
     wanted = expected if result.shape == expected.shape else expected[::-1, ::2]
     seconds *= expected.nbytes / wanted.nbytes
     step(name, np.array_equal(result, wanted), seconds, cu.explain_copy(dst, src).path)
+
+
+def _print_json(report: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(report, indent=1))
 
 
 def _print_text(report: dict[str, Any]) -> None:

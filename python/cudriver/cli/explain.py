@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cudriver.stack.report_text import Style
 
 COULD_NOT_TELL = 3
-TEXT_LIMIT = 4 << 20  # characters of pasted text
+TEXT_LIMIT = 4 << 20  # bytes of pasted text
 
 
 def parser() -> ArgumentParser:
@@ -46,8 +46,10 @@ def run(arguments: Namespace) -> int:
     names = [word.upper() for word in arguments.rule]
     matches: list[Match] = []
     if not names or not all(_looks_like_rule(name) for name in names):
-        text = " ".join(arguments.rule) if names else sys.stdin.read(TEXT_LIMIT)
+        before, text = (0, " ".join(arguments.rule)) if names else _standard_input()
         matches = explain.match(text)
+        for found in matches:
+            found.line += before
         names = [found.rule for found in matches]
         if not names:
             terminal.complain("no rule knows this text; cudriver explain --list has them all")
@@ -111,6 +113,18 @@ def render_page(markdown: str, style: Style) -> list[str]:
             paragraph.append(line.strip())
     flush()
     return lines
+
+
+def _standard_input() -> tuple[int, str]:
+    """The end of what is pasted, and how many lines came before it. A log may be in any encoding;
+    what errors are known by is ASCII.
+    """
+    tail, dropped = b"", 0
+    while piece := sys.stdin.buffer.read(1 << 20):
+        tail += piece
+        dropped += tail[:-TEXT_LIMIT].count(b"\n")
+        tail = tail[-TEXT_LIMIT:]
+    return dropped, tail.decode("utf-8", "replace")
 
 
 def _looks_like_rule(word: str) -> bool:

@@ -26,7 +26,7 @@ def parser() -> ArgumentParser:
         description="The file that each CUDA library resolves to in an environment, the dynamic "
         "loader's rule that found it, and the files which that rule hides.",
         epilog="exit status: 0 all found, 1 a library is nowhere, 2 usage, "
-        "3 no CUDA library in use here",
+        "3 no CUDA library in use here, or could not tell",
     )
     add = result.add_argument
     add("library", metavar="LIBRARY", nargs="*", help="libcudnn.so.9, libcudnn or cudnn")
@@ -66,6 +66,8 @@ def run(arguments: Namespace) -> int:
         _print_json(libraries, missing, unknown, before if other else {})
     else:
         _print_text(shown, libraries, missing, unknown, before if other else {})
+    if shown.unsure:
+        return NOTHING
     if missing or unknown:
         return NOT_FOUND
     return 0 if shown.libraries else NOTHING
@@ -115,7 +117,7 @@ def _print_text(
     unknown: list[str],
     before: dict[str, Library],
 ) -> None:
-    from cudriver.stack.report_text import library_lines, short_path
+    from cudriver.stack.report_text import clean, library_lines, short_path
 
     style = terminal.style(sys.stdout)
     lines = [f"{style.paint(facts.environment.prefix, 'bold')}"]
@@ -131,8 +133,9 @@ def _print_text(
     lines += [f"{name}: no CUDA library of that name is in use here" for name in unknown]
     if before and not libraries and not missing:
         lines.append("nothing would change")
-    elif not libraries and not missing and not unknown:
+    elif not libraries and not missing and not unknown and not facts.unsure:
         lines.append("no CUDA library is in use here")
+    lines += [f"could not tell: {clean(why)}" for why in facts.unsure]
     terminal.write("\n".join(lines) + "\n")
 
 

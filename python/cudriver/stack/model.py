@@ -69,6 +69,7 @@ class Distribution(Record):
     channel: str | None = None  # conda's
     installer: str | None = None  # what INSTALLER says: pip, uv, conda
     requires: list[Requirement] = fresh(list)
+    conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
 
     @property
     def evidence(self) -> Evidence:
@@ -89,6 +90,7 @@ class Environment(Record):
     base_prefix: str | None = None  # of a venv: where its interpreter lives
     platform: str = "x86_64"  # machine of its interpreter
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter
+    managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
 
 
 class Device(Record):

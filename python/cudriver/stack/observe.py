@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cudriver.stack.model import Facts
 
 TIME_LIMIT = 120.0  # seconds; a first import of PyTorch from a slow disk takes long
+NOTHING = "no framework to import"
 OUTPUT_LIMIT = 8 << 20  # bytes of the child's answer
 
 # Runs in the inspected environment: no cudriver there, any Python from 3.6 on. What it finds goes
@@ -83,6 +84,11 @@ class Observation(Record):
             error is not None for error in self.imports.values()
         )
 
+    @property
+    def unanswered(self) -> bool:
+        """True where there was something to observe and nothing came of it."""
+        return self.error is not None and self.error != NOTHING
+
     def summary(self) -> str:
         """One line."""
         if self.error:
@@ -118,7 +124,7 @@ def observe(
         return Observation({}, [], f"no interpreter in {facts.environment.prefix}")
     modules = [framework.name for framework in facts.frameworks if framework.name in MODULES]
     if not modules:
-        return Observation({}, [], "no framework to import")
+        return Observation({}, [], NOTHING)
     answer, error = _ask(executable, [MODULES[name] for name in modules], environ, timeout)
     if answer is None:
         return Observation({}, [], error)

@@ -93,7 +93,10 @@ class Report:
             return MISMATCH
         if self.observation is not None and self.observation.differs:
             return MISMATCH
-        return verdict(self.findings, self.facts)
+        told = verdict(self.findings, self.facts)
+        if told == CONSISTENT and self.observation is not None and self.observation.unanswered:
+            return UNKNOWN
+        return told
 
     @property
     def exit_code(self) -> int:

@@ -259,10 +259,24 @@ def short_path(facts: Facts, path: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Control characters as their codes: a file's content must not steer the terminal."""
+    """Control characters as their codes: a file's content must not steer the terminal, nor turn
+    the direction of its text.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or ord(c) > 0xFF else f"\\x{ord(c):02x}" for c in text)
+    return "".join(c if c.isprintable() or _harmless(c) else _code(c) for c in text)
+
+
+def _harmless(character: str) -> bool:
+    """Blanks of other scripts, and bytes of a file name that are no text: those `write` escapes."""
+    from unicodedata import category
+
+    return ord(character) > 0xFF and category(character) in ("Zs", "Cs", "Co", "Cn")
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -24,6 +24,7 @@ class Root:
         self._prefix = "" if self.host else self.path
         self._folders: dict[str, str] = {"/": "/"}
         self._listings: dict[str, list[str]] = {}
+        self.unlisted: dict[str, str] = {}  # folders that are there and cannot be read, and why
 
     def __repr__(self) -> str:
         return f"Root({self.path!r})"
@@ -131,8 +132,10 @@ class Root:
         if known is None:
             try:
                 known = sorted(os.listdir(self.real(path)))
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
                 known = []
+                if getattr(error, "errno", None) not in (None, errno.ENOENT, errno.ENOTDIR):
+                    self.unlisted[path] = getattr(error, "strerror", None) or str(error)
             self._listings[path] = known
         return known
 

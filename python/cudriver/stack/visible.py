@@ -18,40 +18,54 @@ class Selection(Record):
     stopped_at: str | None = None
     reason: str | None = None
     unread: list[str] = fresh(list)  # entries after that one
+    meant: list[int] = fresh(list)  # the valid entries up to there, without repetition
 
 
 def select(value: str, devices: Sequence[Device]) -> Selection:
     """Entries count up to the first that is invalid: the driver drops it and all after it.
 
-    An entry is an index, a UUID or the beginning of one (GPU-..., MIG-...). An empty value, and
-    one that starts with an invalid entry such as -1 or "none", selects nothing.
+    An entry is an index, a UUID or the beginning of one (GPU-..., MIG-...); the first one's kind is
+    the list's. An empty value, and one that starts with an invalid entry such as -1 or "none",
+    selects nothing, and so does one that names a device twice. (torch.cuda, which reads the
+    variable without the driver, has the same rules.)
     """
     chosen = Selection()
     entries = value.split(",")
     if not value.strip():
         return chosen
+    kind = _kind(entries[0].strip())
     for position, text in enumerate(entries):
         entry = text.strip()
         ordinal, reason = _find(entry, devices)
-        if reason is None and ordinal in chosen.ordinals and not entry.startswith("MIG-"):
-            reason = "names a device twice"
+        if reason is None and _kind(entry) != kind:
+            reason = f"is no {kind} as the first entry is"
+        twice = reason is None and ordinal in chosen.ordinals and kind != "MIG UUID"
+        twice = twice or (kind == "MIG UUID" and entry in map(str.strip, entries[:position]))
+        if reason is None and twice:
+            chosen.meant, chosen.ordinals = chosen.ordinals, []
+            reason = "names a device twice, which hides all"
         if reason is not None:
             chosen.stopped_at, chosen.reason = entry, reason
-            chosen.unread = [e.strip() for e in entries[position + 1 :]]
-            return chosen
+            chosen.unread = [] if twice else [e.strip() for e in entries[position + 1 :]]
+            break
         if ordinal is not None and ordinal not in chosen.ordinals:
             chosen.ordinals.append(ordinal)
+    chosen.meant = chosen.meant or chosen.ordinals
     return chosen
+
+
+def _kind(entry: str) -> str:
+    return {"GPU-": "UUID", "MIG-": "MIG UUID"}.get(entry[:4], "index")
 
 
 def _find(entry: str, devices: Sequence[Device]) -> tuple[int | None, str | None]:
     """The index of the device that an entry names, or why it names none."""
-    if re.fullmatch(r"-\d+", entry):
-        return None, "is negative"
-    number = re.match(r"\+?\d+", entry)
+    number = re.match(r"[+-]?\d+", entry)
     if number:
-        # The driver reads as strtol does: what follows the digits is left alone.
+        # The driver reads as strtol does: what follows the digits is left alone, and -0 is 0.
         index = int(number[0]) if len(number[0]) < 9 else 1 << 30
+        if index < 0:
+            return None, "is negative"
         if any(d.index == index for d in devices):
             return index, None
         return None, "is no device's index"
@@ -76,7 +90,8 @@ def _single(hits: Sequence[Device]) -> tuple[int | None, str | None]:
 
 
 def mark(devices: Sequence[Device], value: str | None) -> None:
-    """Sets `visible` of each device."""
+    """Sets `visible` of each device. The variable is this machine's: it hides no assumed device."""
+    devices = [device for device in devices if not device.assumed]
     if value is None:
         return
     chosen = select(value, devices)

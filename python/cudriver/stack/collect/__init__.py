@@ -139,10 +139,35 @@ def collect(
     facts.libraries = list(resolver.libraries.values())
     facts.resolutions = list(resolver.resolutions.values())
     facts.load_faults = resolver.faults
-    facts.unsure = resolver.unsure
+    facts.unsure = resolver.unsure + _unread(tree, facts, problems)
     facts.driver = machine.driver()
     visible.mark(facts.driver.devices, machine.variables.get(visible.VARIABLE))
     return facts
+
+
+def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
+    """What could not be read of that which decides: where the packages lie, what those of CUDA say
+    of themselves. The rules' silence about it means nothing.
+    """
+    from cudriver.stack.collect.distributions import conda_matters, matters
+
+    env = facts.environment
+    for folder in (*env.site_packages, f"{env.prefix}/conda-meta", f"{env.prefix}/lib"):
+        if folder in tree.unlisted:
+            problems.append(Problem(folder, f"cannot be read: {tree.unlisted[folder]}"))
+    decisive = [f.path for f in facts.frameworks]
+    for dist in facts.distributions:
+        if conda_matters(dist.name) if dist.kind == "conda" else matters(dist.name):
+            decisive.append(dist.path)
+    found = []
+    for problem in problems:
+        whole = problem.line is None and problem.file.startswith("/")
+        inside = any(f"{problem.file}/".startswith(f"{path}/") for path in decisive)
+        if whole and (inside or problem.file in tree.unlisted):
+            found.append(f"{problem.file}: {problem.text}")
+    if env.python is not None and not env.site_packages and env.kind != "unknown":
+        found.append(f"{env.prefix}: it has no site-packages that can be read")
+    return found
 
 
 def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
@@ -163,6 +188,8 @@ def _prefix(tree: Root, prefix: str | None) -> str:
     """The folder to inspect. An interpreter's path stands for its environment."""
     if prefix is None:
         prefix = sys.prefix if tree.host else "/usr"
+    if not prefix:
+        raise NotADirectoryError("an empty text is no folder")
     path = os.path.abspath(prefix) if tree.host else os.path.normpath("/" + prefix.lstrip("/"))
     if tree.is_file(path) and os.path.basename(os.path.dirname(path)) == "bin":
         path = os.path.dirname(os.path.dirname(path))

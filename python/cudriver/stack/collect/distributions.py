@@ -76,6 +76,7 @@ def _merge(found: dict[str, Distribution], conda: Distribution) -> None:
         return
     if known.kind == "wheel" and known.installer in ("conda", None):
         known.build, known.channel, known.installer = conda.build, conda.channel, "conda"
+        known.conda_name = conda.name
     if conda.name not in found:
         found[conda.name] = conda
 

@@ -53,6 +53,8 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
             raise ValueError(f"{release!r} is no driver release; one looks like 535.104.05")
         driver.release = driver.kernel_release = driver.paired_release = release
         driver.cuda = driver_cuda(release)
+        driver.release_evidence = Evidence("--assume-driver", None, release)
+        driver.kernel_evidence = driver.release_evidence
     for index, text in enumerate(gpus or ()):
         driver.devices.append(Device(index, compute_capability=capability(text), assumed=True))
     return driver
@@ -264,13 +266,15 @@ def _nodes(driver: Driver) -> None:
 
 
 def _pci(root: Root) -> list[str]:
-    """Display and 3D controllers of vendor 0x10de."""
+    """Display and 3D controllers of vendor 0x10de, but for those lent to a virtual machine."""
     found = []
     for name in root.names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{name}"
-        if (root.text(f"{folder}/vendor", 16) or "").strip() == "0x10de" and (
-            root.text(f"{folder}/class", 16) or ""
-        ).startswith("0x03"):
+        if (
+            (root.text(f"{folder}/vendor", 16) or "").strip() == "0x10de"
+            and (root.text(f"{folder}/class", 16) or "").startswith("0x03")
+            and not (root.readlink(f"{folder}/driver") or "").endswith("/vfio-pci")
+        ):
             found.append(name)
     return found
 

@@ -55,6 +55,7 @@ def describe(
     env.executable = _executable(root, prefix)
     env.python, threaded = _python(root, prefix, settings, env.executable)
     env.installer = _installer(root, env, settings)
+    env.managed = not settings and _managed(root, env)
     if settings.get("home"):
         env.base_prefix = settings.get("base-prefix") or os.path.dirname(settings["home"])
     env.platform = _machine(root, env)
@@ -130,6 +131,14 @@ def _installer(root: Root, env: Environment, settings: dict[str, str]) -> str:
     if env.kind == "pipx":
         return "pipx"
     return "uv" if "uv" in settings else "pip"
+
+
+def _managed(root: Root, env: Environment) -> bool:
+    """Whether the marker of PEP 668 lies in the standard library's folder."""
+    short = ".".join((env.python or "").split(".")[:2])
+    prefix = "/usr" if env.prefix == "/" else env.prefix
+    folders = (f"{prefix}/{lib}/python{short}" for lib in ("lib", "lib64"))
+    return any(root.is_file(f"{folder}/EXTERNALLY-MANAGED") for folder in folders)
 
 
 def _machine(root: Root, env: Environment) -> str:

@@ -6,6 +6,7 @@ size against RECORD is compared for all; its hash only where two distributions c
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 
@@ -36,8 +37,12 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
     file = f"{dist.path}/RECORD"
     try:
         raw = root.read(file, RECORD_LIMIT + 1)
-    except (OSError, ValueError):
-        return []  # distribution packages of Debian and others have none
+    except (OSError, ValueError) as error:
+        # Distribution packages of Debian and others have none.
+        if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
+            why = getattr(error, "strerror", None) or str(error)
+            problems.append(Problem(file, f"cannot be read: {why}"))
+        return []
     if len(raw) > RECORD_LIMIT:
         problems.append(
             Problem(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read")
@@ -93,9 +98,12 @@ class Owners:
                 size = _size(self.root, path)
                 claims = [c for c in claims if c.size == size] or claims
             return claims[0].distribution
+        return self._of_conda(path)
+
+    def _of_conda(self, path: str) -> Distribution | None:
         for dist, raw in self._conda:
             inside = path.removeprefix(dist.location.rstrip("/") + "/")
-            if inside != path and b'"%s"' % inside.encode() in raw:
+            if inside != path and b'"%s"' % inside.encode("utf-8", "surrogateescape") in raw:
                 return dist
         return None
 
@@ -107,7 +115,11 @@ class Owners:
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence
-                if size is None:
+                if size is None and claim.distribution.installer == "conda":
+                    # A recipe may move files after pip has written RECORD; conda's list decides.
+                    if self._of_conda(path) is not None:
+                        found.append(FileFault(name, path, "missing", evidence, owners))
+                elif size is None:
                     found.append(FileFault(name, path, "missing", evidence, owners))
                 elif claim.distribution.installer == "conda":
                     continue  # conda patches paths into files after pip has written RECORD

@@ -65,9 +65,9 @@ def verdict(findings: Iterable[Finding], facts: Facts) -> str:
     if facts.unsure or any(f" {CRASHED}: " in f.title for f in findings):
         return UNKNOWN
     if facts.match is not None:
-        from cudriver.stack.rules.cu2 import environment_cuda, system_cuda
+        from cudriver.stack.rules.cu2 import settled
 
-        if environment_cuda(facts) is None or system_cuda(facts) is None:
+        if not settled(facts):
             return UNKNOWN
     if facts.environment.python is None and not facts.distributions:
         return UNKNOWN

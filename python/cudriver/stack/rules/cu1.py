@@ -56,7 +56,8 @@ def cu101(facts: Facts) -> Iterator[Finding]:
     if any(device.assumed for device in driver.devices):
         return
     predicts = None
-    if facts.framework("torch"):
+    torch = facts.framework("torch")
+    if torch and torch.variant == "cuda":
         predicts = "Found no NVIDIA driver on your system"
     evidence = [Evidence("libcuda.so.1", None, "not found by the loader")]
     if driver.kernel_release:
@@ -373,12 +374,15 @@ def cu110(facts: Facts) -> Iterator[Finding]:
             None,
             ["sudo dmesg | grep -i nvrm  # the driver's own messages; a reboot often helps"],
         )
-    elif driver.path and driver.nvml_error and not driver.kernel_release and driver.pci_devices:
+    elif driver.kind == "native" and _module_missing(driver):
+        # Without an answer of NVML's it may still be loaded by the first program that asks for it.
+        said = driver.nvml_error
         yield Finding(
             "CU110",
-            ERROR,
+            ERROR if said else WARNING,
             "an NVIDIA GPU is here, but the kernel driver is not loaded",
-            [Evidence("libnvidia-ml.so.1", None, driver.nvml_error)]
+            [Evidence("libnvidia-ml.so.1", None, said or "")] * bool(said)
+            + [Evidence("/proc/driver/nvidia/version", None, "absent")]
             + [
                 Evidence(f"/sys/bus/pci/devices/{d}/vendor", 1, "0x10de")
                 for d in driver.pci_devices
@@ -386,6 +390,12 @@ def cu110(facts: Facts) -> Iterator[Finding]:
             None,
             ["sudo modprobe nvidia"],
         )
+
+
+def _module_missing(driver: Driver) -> bool:
+    """A GPU and the driver's libraries, and no kernel's half. Not so under WSL and on Tegra."""
+    there = driver.path is not None and bool(driver.pci_devices)
+    return there and driver.kernel_release is None and not driver.wsl and not driver.devices
 
 
 RULES = {

@@ -67,6 +67,9 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     a, b = cut(mine[0], parts) or "", cut(theirs[0], parts) or ""
     shared = min(a.count("."), b.count(".")) + 1  # a header tells two numbers, a package three
     if cut(a, shared) == cut(b, shared):
+        if facts.match and shared < parts:
+            title = f"{a} and {b} agree as far as they are told, which does not settle the rest"
+            yield Finding("CU201", NOTE, title, [mine[1], theirs[1]])
         return
     title = f"the environment has CUDA {a}, the system's toolkit is {b}"
     if not facts.match:
@@ -76,12 +79,21 @@ def cu201(facts: Facts) -> Iterator[Finding]:
     yield Finding("CU201", severity, title, [mine[1], theirs[1]], None, mend)
 
 
+def settled(facts: Facts) -> bool:
+    """Whether --match could be answered: both sides are there, and told as far as was asked."""
+    mine, theirs = environment_cuda(facts), system_cuda(facts)
+    if mine is None or theirs is None:
+        return False
+    parts = LEVELS[facts.match_level]
+    return all((cut(side[0], parts) or "").count(".") == parts - 1 for side in (mine, theirs))
+
+
 def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:
     env = facts.environment
     wanted = cut(theirs, 2) or theirs
     torch = facts.framework("torch")
     mend = []
-    if env.installer in ("conda", "mamba", "micromamba", "pixi"):
+    if env.installer in fix.CONDA:
         mend.append(fix.install(env, f"cuda-version={wanted}"))
     elif torch and wanted in fix.variants(torch.version):
         mend.append(fix.torch_from(facts, wanted))
@@ -117,9 +129,12 @@ def _nvcc_mend(facts: Facts, built: str) -> list[str]:
         if toolkit.nvcc and cut(toolkit.nvcc_version or toolkit.version, 2) == built:
             home = os.path.dirname(os.path.dirname(toolkit.nvcc))
             return [f"export CUDA_HOME={fix.quote(home)}"]
-    if env.installer in ("conda", "mamba", "micromamba", "pixi"):
+    if env.installer in fix.CONDA:
+        nvcc = fix.install(env, f"cuda-nvcc={built}.*")
+        if (major(built) or 12) < 12 and env.installer != "pixi":
+            nvcc += " -c nvidia"  # conda-forge has it from 12.0 on
         return [
-            fix.install(env, f"cuda-nvcc={built}.*"),
+            nvcc,
             f"export CUDA_HOME={fix.quote(env.prefix)}",
         ]
     return [
@@ -222,22 +237,27 @@ def cu205(facts: Facts) -> Iterator[Finding]:
             f"{name} {what}: {value}",
             [Evidence(f"${name}", None, value)],
             f"nvcc not found at '{os.path.join(value, 'bin', 'nvcc')}'",
-            [mend],
+            mend,
         )
 
 
-def _good_home(facts: Facts, name: str) -> str:
+def _good_home(facts: Facts, name: str) -> list[str]:
+    """The toolkit of PyTorch's CUDA, else of its major; without PyTorch any that is whole."""
     torch = facts.framework("torch")
     built = cut(torch.cuda, 2) if torch else None
     usable = [t for t in facts.toolkits if t.nvcc]
-    for toolkit in usable:
-        if built and cut(toolkit.nvcc_version or toolkit.version, 2) == built:
-            usable = [toolkit]
+    for parts in (2, 1) if built else ():
+        same = [t for t in usable if cut(t.nvcc_version or t.version, parts) == cut(built, parts)]
+        if same:
+            usable = same
             break
+    else:
+        if built and usable:  # compiling with another major fails (CU202)
+            return [f"unset {name}", *_nvcc_mend(facts, built)]
     if not usable:
-        return f"unset {name}"
+        return [f"unset {name}"]
     home = os.path.dirname(os.path.dirname(usable[0].nvcc or ""))
-    return f"export {name}={fix.quote(home)}"
+    return [f"export {name}={fix.quote(home)}"]
 
 
 def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Finding]:
@@ -333,7 +353,7 @@ def cu207(facts: Facts) -> Iterator[Finding]:
         ]
     yield Finding(
         "CU207",
-        WARNING,
+        WARNING if _means_to_compile(facts) else NOTE,
         f"nvcc of CUDA {cut(toolkit.version, 2)} refuses {compiler.kind} "
         f"{compiler.version}; {limit} is the newest it takes",
         evidence,

@@ -226,7 +226,8 @@ def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> li
         if dist:
             # A wheel built for another PyTorch: only one built for this one helps.
             tool = fix.installer(facts.environment, dist)
-            command = fix.install(facts.environment, dist.name, by=tool, again=True, alone=True)
+            name = fix.name_of(dist, tool)
+            command = fix.install(facts.environment, name, by=tool, again=True, alone=True)
             return (
                 [f"{command} --no-cache-dir --no-build-isolation --no-binary {dist.name}"]
                 if tool == "pip"
@@ -357,19 +358,65 @@ def _searched(facts: Facts, name: str) -> list[Evidence]:
 def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
     owner = owner_of(facts, fault.library)
     if owner is None and fault.framework:
-        owner = facts.distribution(fault.framework)
+        framework = facts.framework(fault.framework)
+        name = framework.distribution if framework else None
+        owner = facts.distribution(name or fault.framework)
     if owner is None:
         return []
     tool = fix.installer(facts.environment, owner)
+    if tool not in fix.CONDA and not _requires(owner, fault.name):
+        extra = _requires(owner, fault.name, extras=True)
+        if extra:
+            wanted = f"{owner.name}[{extra}]=={owner.version}"
+            return [fix.install(facts.environment, wanted, by=tool)]
+        wheel = _wheel_with(fault.name)
+        if wheel and _looks_into_wheels(facts, fault):
+            return [fix.install(facts.environment, wheel, by=tool)]
+        if describe(split(fault.name)[0]):  # its package brings no such library: again is in vain
+            return [
+                f"{owner.name} leaves {fault.name} to the system: install it from NVIDIA's "
+                "repository, or import a framework that brings it before."
+            ]
     index = None
     local = re.search(r"\+(cu\d+)\Z", owner.version)
     if local and owner.name.startswith("torch"):
         index = f"{fix.INDEX}/{local[1]}"
-    return [
-        fix.install(
-            facts.environment, f"{owner.name}=={owner.version}", by=tool, index=index, again=True
-        )
-    ]
+    wanted = f"{fix.name_of(owner, tool)}=={owner.version}"
+    return [fix.install(facts.environment, wanted, by=tool, index=index, again=True)]
+
+
+def _wheel_with(soname: str) -> str | None:
+    """NVIDIA's wheel of a library: nvidia-cublas-cu12 for libcublas.so.12, nvidia-cublas for .13.
+    None where the SONAME does not tell the CUDA major.
+    """
+    row = describe(split(soname)[0])
+    majors = [m for m, name in (row.get("sonames") or {}).items() if name == soname]
+    if len(majors) != 1 or "wheel" not in row:
+        return None
+    stem: str = row["wheel"]
+    return stem if int(majors[0]) >= 13 else f"{stem}-cu{majors[0]}"
+
+
+def _requires(owner: Distribution, soname: str, extras: bool = False) -> str | None:
+    """The requirement by which a package gets a library's wheel, directly or by cuda-toolkit[...];
+    with extras the name of the extra that it counts in: "ctk" of cupy-cuda13x.
+    """
+    row = describe(split(soname)[0])
+    part = row.get("component") or row.get("family")
+    for requirement in owner.requires:
+        stem = re.sub(r"-cu\d+\Z", "", requirement.name)
+        through = requirement.name == "cuda-toolkit" and part in requirement.extras
+        if bool(requirement.extra) is extras and (stem == row.get("wheel") or through):
+            return requirement.extra or requirement.name
+    return None
+
+
+def _looks_into_wheels(facts: Facts, fault: LoadFault) -> bool:
+    """Whether what needs a library looks for it among NVIDIA's wheels."""
+    if any(f.name == fault.framework and f.finds_wheels for f in facts.frameworks):
+        return True
+    failed = (r for r in facts.resolutions if r.soname == fault.name and r.path is None)
+    return any("/nvidia/" in folder for r in failed for folder in r.searched)
 
 
 def _variant_that_loads(facts: Facts, fault: LoadFault) -> bool:

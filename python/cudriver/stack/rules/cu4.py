@@ -93,7 +93,7 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
     env = facts.environment
     tool = fix.installer(env, dist)
     if framework.name == "torch":
-        if tool in ("conda", "mamba", "micromamba", "pixi"):
+        if tool in fix.CONDA:
             return [fix.install(env, "pytorch-gpu", by=tool)]
         cuda = fix.torch_for_driver(facts) or fix.usual_variant(framework.version)
         return [fix.torch_from(facts, cuda)] if cuda else []
@@ -103,7 +103,7 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
         "jax": f"jax[cuda{cuda}]",
         "onnxruntime": "onnxruntime-gpu",
     }
-    return [fix.install(env, wanted[framework.name], by="pip" if tool == "conda" else tool)]
+    return [fix.install(env, wanted[framework.name], by="pip" if tool in fix.CONDA else tool)]
 
 
 def cu402(facts: Facts) -> Iterator[Finding]:
@@ -316,15 +316,17 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         others = sorted({o for f in faults for o in f.owners if not o.startswith(f"{name} ")})
         if what == "owners":
             title = (
-                f"{_files(faults)} of {name} {dist.version} overwritten by "
-                f"{', '.join(others) or 'another package'}"
+                f"{_files(faults)} overwritten by {', '.join(others) or 'another package'}: "
+                f"{name} {dist.version} no longer has its own"
             )
             severity = ERROR if needed else NOTE
         elif what == "missing":
-            title = f"{_files(faults)} of {name} {dist.version} missing"
+            title = f"{_files(faults)} missing: {name} {dist.version} brought it"
+            title = title if len(faults) == 1 else title.replace(" it", " them")
             severity = ERROR if needed else WARNING
         else:
-            title = f"{_files(faults)} of {name} {dist.version} not as installed"
+            title = f"{_files(faults)} not as {name} {dist.version} brought it"
+            title = title if len(faults) == 1 else title.replace(" it", " them")
             severity = WARNING
         mend = []
         if what == "owners" and severity == ERROR:
@@ -362,7 +364,8 @@ def _record_owner(facts: Facts, path: str) -> Distribution | None:
 
 def _files(faults: list[FileFault]) -> str:
     first = os.path.basename(faults[0].file)
-    return f"{first} is" if len(faults) == 1 else f"{first} and {len(faults) - 1} more files are"
+    more = len(faults) - 1
+    return f"{first} and {more} more file{'s' * (more > 1)} are" if more else f"{first} is"
 
 
 def _fault_text(facts: Facts, faults: list[FileFault]) -> str | None:
@@ -416,16 +419,29 @@ def _built(cuda: str | None) -> str:
     return f"CUDA {cuda}" if cuda else "the CPU"
 
 
+def _belongs(name: str, version: str | None, torch: str) -> bool:
+    """Whether they are of one release: torchaudio 2.8 and torchvision 0.23 are torch 2.8's."""
+    theirs, mine = minor(version), minor(torch)
+    if theirs is None or mine is None:
+        return False
+    return theirs == (mine if name == "torchaudio" else (0, mine[1] + 15)) and mine[0] == 2
+
+
 def _same_index(facts: Facts, name: str, torch: Framework) -> str:
     env = facts.environment
     dist = facts.distribution(name)
     tool = fix.installer(env, dist)
-    if tool in ("conda", "mamba", "micromamba", "pixi"):
+    if tool in fix.CONDA:
         return fix.install(env, name, by=tool, again=True)
     label = fix.tag(torch.cuda) if torch.cuda else "cpu"
     kin = facts.framework(name)
     version = cut(kin.version, 3) if kin else None
-    wanted = f"{name}=={version}" if version else name
+    if not _belongs(name, version, torch.version):
+        # That version is of another PyTorch's time: the resolver finds the one that goes with it.
+        release = cut(torch.version, 3)
+        beside = [f"torch=={release}"] if release else []
+        return fix.install(env, *beside, name, by=tool, index=f"{fix.INDEX}/{label}")
+    wanted = f"{name}=={version}"
     return fix.install(env, wanted, by=tool, index=f"{fix.INDEX}/{label}", again=True, alone=True)
 
 
@@ -533,7 +549,9 @@ def _separate(facts: Facts, name: str) -> str:
     env = facts.environment
     tool = env.installer
     if tool in ("conda", "mamba", "micromamba"):
-        return f"{tool} create -n {name} python={cut(env.python, 2)} {name}"
+        return f"{tool} create -n {name} python={cut(env.python, 2)} " + (
+            "pytorch" if name == "torch" else name
+        )
     if tool == "uv":
         return f"uv venv {name}-env && uv pip install --python {name}-env {name}"
     return f"python3 -m venv {name}-env && {name}-env/bin/python -m pip install {name}"

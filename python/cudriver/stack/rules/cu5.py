@@ -52,7 +52,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
     for framework in facts.frameworks:
         if framework.variant != "cuda" or not framework.archs:
             continue
-        archs = _with_ptx(framework)
+        archs = _with_ptx(framework, facts.environment.platform)
         done = set()
         for device in facts.driver.devices:
             capability = device.compute_capability
@@ -84,23 +84,29 @@ def cu501(facts: Facts) -> Iterator[Finding]:
     yield from _dropped(facts)
 
 
-def _with_ptx(framework: Framework) -> list[str]:
+def _with_ptx(framework: Framework, platform: str) -> list[str]:
     """The arch list that PyTorch prints leaves out PTX that its build added; the table has it."""
     if framework.name != "torch" or any(a.startswith("compute_") for a in framework.archs):
         return framework.archs
-    for row in _rows(framework.version):
+    for row in _rows(framework.version, platform):
         if row["cuda"] == cut(framework.cuda, 2) and "+PTX" in row["archs"]:
             return [*framework.archs, f"compute_{_newest(row['archs'])}"]
     return framework.archs
 
 
-def _rows(version: str) -> list[dict[str, str]]:
+def _rows(version: str, platform: str) -> list[dict[str, str]]:
     wanted = cut(version, 2)
-    return [
-        r
-        for r in table("architectures")["torch"]
-        if r["torch"] == wanted and "x86_64" in r["platform"]
-    ]
+    return [r for r in _builds(platform) if r["torch"] == wanted]
+
+
+def _builds(platform: str) -> list[dict[str, str]]:
+    """PyTorch's builds for Linux on a machine ("x86_64", "aarch64"), oldest first."""
+    return [r for r in table("architectures")["torch"] if f"linux {platform}" in r["platform"]]
+
+
+def _archs_of(row: dict[str, str]) -> list[str]:
+    archs = [f"sm_{a.replace('.', '')}" for a in row["archs"].replace("+PTX", "").split(";")]
+    return [*archs, f"compute_{_newest(row['archs'])}"] if "+PTX" in row["archs"] else archs
 
 
 def _newest(archs: str) -> str:
@@ -111,37 +117,32 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
     """The same PyTorch for another CUDA that has code for this GPU, else another release."""
     if framework.name != "torch":
         return []
-    offered = major(facts.driver.cuda)
-    good = []
-    for row in _rows(framework.version):
-        archs = [f"sm_{a.replace('.', '')}" for a in row["archs"].replace("+PTX", "").split(";")]
-        if "+PTX" in row["archs"]:
-            archs.append(f"compute_{_newest(row['archs'])}")
-        if fits(capability, archs) and (offered is None or (major(row["cuda"]) or 0) <= offered):
-            good.append(row["cuda"])
-    if good:
-        return [fix.torch_from(facts, max(good, key=lambda v: minor(v) or (0, 0)))]
-    wanted = minor(capability) or (0, 0)
-    env = facts.environment
-    if wanted >= (10, 0):
-        return [
-            fix.install(
-                env,
-                "torch",
-                by=fix.installer(env, facts.distribution("torch")),
-                index=f"{fix.INDEX}/cu128",
-                again=True,
-            )
-        ]
-    return [
-        fix.install(
-            env,
-            "torch==2.7.1",
-            by=fix.installer(env, facts.distribution("torch")),
-            index=f"{fix.INDEX}/cu126",
-            again=True,
-        )
+    env, offered = facts.environment, facts.driver.cuda
+    tool = fix.installer(env, facts.distribution("torch"))
+    builds = [row for row in _builds(env.platform) if fits(capability, _archs_of(row))]
+    runs = [
+        r for r in builds if offered is None or (major(r["cuda"]) or 0) <= (major(offered) or 0)
     ]
+    builds = runs or builds  # where none does, CU103 speaks of the driver
+    if not builds:
+        return [
+            "no PyTorch that is known here has code for this GPU; one built from source has, with "
+            f"TORCH_CUDA_ARCH_LIST={capability}."
+        ]
+    release = cut(framework.version, 2)
+    mine = [row for row in builds if row["torch"] == release]
+    if mine:
+        return [fix.torch_from(facts, max(mine, key=lambda r: minor(r["cuda"]) or (0, 0))["cuda"])]
+    # Of the newest release the build that asks least of the driver.
+    newest = max(minor(row["torch"]) or (0, 0) for row in builds)
+    best = min(
+        (row for row in builds if minor(row["torch"]) == newest),
+        key=lambda r: minor(r["cuda"]) or (0, 0),
+    )
+    if tool in fix.CONDA:
+        return [fix.torch_from(facts, best["cuda"])]
+    index = f"{fix.INDEX}/{fix.tag(best['cuda'])}"
+    return [fix.install(env, f"torch=={best['torch']}.*", by=tool, index=index, again=True)]
 
 
 def _dropped(facts: Facts) -> Iterator[Finding]:
@@ -178,7 +179,7 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         chosen.stopped_at.startswith("-") and not chosen.ordinals
     ):
         hidden = f"; {', '.join(chosen.unread)} after it not read" if chosen.unread else ""
-        left = ",".join(str(i) for i in chosen.ordinals)
+        left = ",".join(str(i) for i in chosen.meant)
         title = (
             f"{VARIABLE}={value}: {chosen.stopped_at!r} {chosen.reason}{hidden}, "
             f"{len(chosen.ordinals)} of {len(devices)} GPUs visible"

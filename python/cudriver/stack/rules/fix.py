@@ -8,6 +8,7 @@ from cudriver.stack.model import Distribution, Environment, Facts
 from cudriver.stack.tables import table
 from cudriver.stack.versions import compare, cut, major
 
+CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
 _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
 
@@ -43,7 +44,7 @@ def install(
     what they require. by: "pip", "uv", "conda", ...; default: the environment's own.
     """
     tool = by or env.installer
-    if tool in ("conda", "mamba", "micromamba", "pixi"):
+    if tool in CONDA:
         return _conda(env, tool, specifiers, again)
     words = [quote(s) for s in specifiers]
     if tool == "uv":
@@ -51,13 +52,14 @@ def install(
         if again:
             names = [re.split(r"[\[=<>~! ]", s, maxsplit=1)[0] for s in specifiers]
             command += [word for name in names for word in ("--reinstall-package", name)]
-        command += ["--no-deps"] if alone else []
+        command += _insist(env) + (["--no-deps"] if alone else [])
     elif tool == "pipx":
         name = env.prefix.rstrip("/").rpartition("/")[2]
         command = ["pipx", "runpip", quote(name), "install"]
         command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
     else:
         command = [quote(env.executable or f"{env.prefix}/bin/python"), "-m", "pip", "install"]
+        command += _insist(env)
         command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
     command += words
     if index:
@@ -66,25 +68,41 @@ def install(
 
 
 def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool) -> str:
-    words = " ".join(quote(re.sub(r"==", "=", s)) for s in specifiers)
+    names = [re.sub(r"\Atorch(?![\w-])", "pytorch", s.replace("==", "=")) for s in specifiers]
+    words = " ".join(map(quote, names))
+    if tool == "pixi" and again:
+        bare = (re.split(r"[\[=<>~! ]", name, maxsplit=1)[0] for name in names)
+        return f"pixi reinstall {' '.join(bare)}"
     if tool == "pixi":
         return f"pixi add {words}"
     return f"{tool} install -p {quote(env.prefix)} {'--force-reinstall ' if again else ''}{words}"
 
 
+def _insist(env: Environment) -> list[str]:
+    """What pip and uv want to hear before they change a system's own Python (PEP 668)."""
+    return ["--break-system-packages"] if env.managed else []
+
+
+def name_of(dist: Distribution, tool: str) -> str:
+    """What that installer calls it: conda's pytorch is torch to everybody else."""
+    return dist.conda_name or dist.name if tool in CONDA else dist.name
+
+
 def uninstall(env: Environment, dist: Distribution) -> str:
     """The command that removes one distribution."""
     tool = installer(env, dist)
-    if tool in ("conda", "mamba", "micromamba"):
-        return f"{tool} remove -p {quote(env.prefix)} {dist.name}"
+    name = name_of(dist, tool)
     if tool == "pixi":
-        return f"pixi remove {dist.name}"
+        return f"pixi remove {name}"
+    if tool in CONDA:
+        return f"{tool} remove -p {quote(env.prefix)} {name}"
+    python = quote(env.executable or f"{env.prefix}/bin/python")
+    sure = "".join(f"{word} " for word in _insist(env))
     if tool == "uv":
-        return f"uv pip uninstall --python {quote(env.executable or env.prefix)} {dist.name}"
+        return f"uv pip uninstall --python {python} {sure}{name}"
     if tool == "pipx":
-        name = env.prefix.rstrip("/").rpartition("/")[2]
-        return f"pipx runpip {quote(name)} uninstall -y {dist.name}"
-    return f"{quote(env.executable or env.prefix + '/bin/python')} -m pip uninstall -y {dist.name}"
+        return f"pipx runpip {quote(env.prefix.rstrip('/').rpartition('/')[2])} uninstall -y {name}"
+    return f"{python} -m pip uninstall -y {sure}{name}"
 
 
 def reinstall(facts: Facts, dist: Distribution) -> str:
@@ -96,7 +114,8 @@ def reinstall(facts: Facts, dist: Distribution) -> str:
     local = re.search(r"\+(cu\d+|cpu)\Z", version)
     if local and dist.name.startswith("torch"):
         index = f"{INDEX}/{local[1]}"
-    return install(env, f"{dist.name}=={version}", by=tool, index=index, again=True, alone=True)
+    wanted = f"{name_of(dist, tool)}=={version}"
+    return install(env, wanted, by=tool, index=index, again=True, alone=True)
 
 
 def tag(cuda: str) -> str:
@@ -131,13 +150,11 @@ def torch_from(facts: Facts, cuda: str) -> str:
     dist = facts.distribution("torch")
     tool = installer(env, dist)
     release = cut(torch.version, 3) if torch else None
-    if tool in ("conda", "mamba", "micromamba", "pixi"):
-        pin = (
-            f"pytorch={release}=cuda{(cut(cuda, 2) or '').replace('.', '')}*"
-            if release
-            else "pytorch"
-        )
-        return install(env, pin, by=tool)
+    if tool in CONDA:
+        # Which releases a channel built for which CUDA is not known here: the newest that it has.
+        same = torch is not None and major(torch.cuda) == major(cuda)
+        build = (cut(cuda, 2 if same else 1) or "").replace(".", "")
+        return install(env, f"pytorch=*=*cuda{build}*", by=tool)
     names = [f"torch=={release}" if release else "torch"]
     names += [n for n in ("torchvision", "torchaudio") if facts.distribution(n)]
     return install(env, *names, by=tool, index=f"{INDEX}/{tag(cuda)}", again=True)

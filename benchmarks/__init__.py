@@ -1,0 +1,1 @@
+"""What cudriver costs beside its peers and the driver itself: `python -m benchmarks --help`."""

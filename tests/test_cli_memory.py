@@ -1,0 +1,144 @@
+"""The commands about the memory half: demo, devices, --version and the help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import cudriver as cu
+from cudriver.cli import COMMANDS, demo, main
+
+
+def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cudriver", *words],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def copies(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of a demonstration that move bytes and are timed."""
+    return [entry for entry in report["steps"] if entry["gb_per_s"] is not None]
+
+
+def test_the_demonstration_says_its_driver_and_that_every_byte_is_right() -> None:
+    done = command("demo", "--size", "2", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report["correct"] is True
+    assert all(entry["right"] for entry in report["steps"])
+    assert report["bytes"] == 2 << 20
+    assert report["driver"] == {
+        "cuda": str(cu.driver_version()),
+        "path": cu.driver_path(),
+        "simulated": cu.driver_is_simulated(),
+    }
+    assert len(copies(report)) >= 6
+    done = command("demo", "--size", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("SIMULATED DRIVER" in done.stdout) is cu.driver_is_simulated()
+    assert done.stdout.endswith("every byte is right\n")
+    assert "\x1b" not in done.stdout
+
+
+def test_a_copy_that_does_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every copy but the first of each pair, too: what is compared must come from the timed one."""
+    real, calls = cu.copy, 0
+
+    def every_other(dst: Any, src: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            real(dst, src)
+
+    monkeypatch.setattr(cu, "copy", every_other)
+    report = demo.demonstrate(1 << 20)
+    assert calls == 2 * len(copies(report))
+    assert [entry["step"] for entry in copies(report) if entry["right"]] == []
+    assert report["correct"] is False
+
+
+def test_wrong_bytes_are_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cu, "copy", lambda dst, src: None)
+    assert main(["demo", "--size", "1"]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("library", ["/no/such/libcuda.so", "libc.so.6"])
+def test_a_driver_that_cannot_be_used_is_a_sentence(library: str) -> None:
+    for name in "demo", "devices":
+        done = command(name, CUDRIVER_LIBRARY=library)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("cudriver: ")
+        assert library in done.stderr
+        assert "Traceback" not in done.stderr
+        done = command(name, "--json", CUDRIVER_LIBRARY=library)
+        assert done.returncode == 1
+        assert library in json.loads(done.stdout)["error"]
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "99999999999999999999", "x"])
+def test_sizes_that_are_none(size: str) -> None:
+    done = command("demo", "--size", size)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert size in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_more_memory_than_there_is_is_a_sentence() -> None:
+    done = command("demo", "--size", str(demo.MOST))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("cudriver: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_devices_are_those_of_the_package() -> None:
+    done = command("devices", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = json.loads(done.stdout)
+    assert [row["uuid"] for row in shown["devices"]] == [d.uuid for d in cu.devices()]
+    for row, device in zip(shown["devices"], cu.devices(), strict=True):
+        assert row["name"] == device.name
+        assert row["total_memory"] == device.total_memory
+        assert row["attributes"].keys() == device.attributes.keys()
+    text = command("devices", "--attributes").stdout
+    for device in cu.devices():
+        assert device.name in text
+        assert device.uuid in text
+    assert text.count("compute_capability_major") == cu.device_count()
+
+
+def test_no_devices_are_exit_code_1(sim: Any) -> None:
+    done = command("devices", CUDRIVER_SIM_DEVICES="0")
+    assert done.returncode == 1
+    assert "CUDA_ERROR_NO_DEVICE" in done.stderr
+
+
+def test_version_and_help() -> None:
+    assert command("--version").stdout == f"cudriver {cu.__version__}\n"
+    for words in [], ["help"], ["--help"], ["-h"]:
+        done = command(*words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("usage: cudriver COMMAND")
+        for name in "check", "explain", "which", "devices", "demo":
+            assert f"\n  {name} " in done.stdout
+            assert name in COMMANDS
+
+
+def test_what_is_no_command_is_a_usage_error() -> None:
+    done = command("dmeo")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "did you mean 'demo'?" in done.stderr
+    done = command("demo", "twice")
+    assert (done.returncode, done.stdout) == (2, "")

@@ -48,6 +48,30 @@ bool cudriver_copy_is_page_locked(const char *low, const char *high)
            type == CU_MEMORYTYPE_HOST;
 }
 
+/* Whether the two sides lie between each other's items, as every other item and the ones between
+ * do: all strides are multiples of one length, and the sides' runs are apart within it. */
+static bool are_interleaved(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
+{
+    uint64_t length = 0, apart;
+
+    for (int i = 0; i < 2 * layout->ndim; i++) {
+        int64_t stride = i % 2 ? layout->dst_strides[i / 2] : layout->src_strides[i / 2];
+        uint64_t rest = stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
+        while (rest != 0) {
+            uint64_t next = length % rest;
+            length = rest;
+            rest = next;
+        }
+    }
+    if (length == 0) {
+        return false;
+    }
+    dst += (CUdeviceptr)layout->dst_offset;
+    src += (CUdeviceptr)layout->src_offset;
+    apart = dst > src ? (dst - src) % length : (length - (src - dst) % length) % length;
+    return apart >= layout->itemsize && length - apart >= layout->itemsize;
+}
+
 /* Whether [a, a + stretch of a) and the same of b share a byte. */
 static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
 {
@@ -238,7 +262,8 @@ static void decide_device(struct cudriver_copy_path *path, const struct cudriver
         path->why = "both ends are the same memory: nothing to do";
         return;
     }
-    path->overlap = ranges_meet(dst->device, src->device, &path->layout);
+    path->overlap = ranges_meet(dst->device, src->device, &path->layout) &&
+                    !are_interleaved(dst->device, src->device, &path->layout);
     path->two_devices = dst->context->ordinal != src->context->ordinal;
     if (path->overlap || path->two_devices) {
         path->dst_pool = cudriver_device_pool(dst->context->ordinal);

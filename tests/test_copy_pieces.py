@@ -116,14 +116,14 @@ def test_more_pieces_than_a_batch_takes(sim: Any, up: bool) -> None:
 
 
 def test_short_or_pageable_or_repeated_pieces_are_staged() -> None:
-    there = cu.device_zeros((100, 64 * KIB), np.uint8)
-    pinned = cu.pinned_zeros((100, 64 * KIB), np.uint8)
-    plain = np.zeros((100, 64 * KIB), np.uint8)
+    there = cu.device_zeros((100, 128 * KIB), np.uint8)
+    pinned = cu.pinned_zeros((100, 128 * KIB), np.uint8)
+    plain = np.zeros((100, 128 * KIB), np.uint8)
     assert cu.explain_copy(there[::-1], pinned).path == "pieces"
     assert cu.explain_copy(there[::-1], plain).path == "staged"
     assert cu.explain_copy(there[::-1, :4096], pinned[:, :4096]).path == "staged"
     assert cu.explain_copy(there, np.broadcast_to(pinned[:1], there.shape)).path == "staged"
-    assert cu.explain_copy(there[:, : 32 * KIB], pinned[:, : 32 * KIB]).path == "2D"
+    assert cu.explain_copy(there[:, : 64 * KIB], pinned[:, : 64 * KIB]).path == "2D"
 
 
 @pytest.mark.parametrize("up", [True, False])

@@ -24,17 +24,12 @@
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
 {
     static const char *const names[] = {
-        [CUDRIVER_COPY_EMPTY] = "empty",
-        [CUDRIVER_COPY_SAME] = "same",
-        [CUDRIVER_COPY_HOST] = "host",
-        [CUDRIVER_COPY_DIRECT] = "direct",
-        [CUDRIVER_COPY_2D] = "2D",
-        [CUDRIVER_COPY_3D] = "3D",
-        [CUDRIVER_COPY_STAGED] = "staged",
-        [CUDRIVER_COPY_KERNEL] = "kernel",
-        [CUDRIVER_COPY_TEMPORARY] = "temporary",
-        [CUDRIVER_COPY_PEER] = "peer",
-        [CUDRIVER_COPY_BOUNCED] = "bounced",
+        [CUDRIVER_COPY_EMPTY] = "empty",   [CUDRIVER_COPY_SAME] = "same",
+        [CUDRIVER_COPY_HOST] = "host",     [CUDRIVER_COPY_DIRECT] = "direct",
+        [CUDRIVER_COPY_2D] = "2D",         [CUDRIVER_COPY_3D] = "3D",
+        [CUDRIVER_COPY_PIECES] = "pieces", [CUDRIVER_COPY_STAGED] = "staged",
+        [CUDRIVER_COPY_KERNEL] = "kernel", [CUDRIVER_COPY_TEMPORARY] = "temporary",
+        [CUDRIVER_COPY_PEER] = "peer",     [CUDRIVER_COPY_BOUNCED] = "bounced",
     };
 
     return names[kind];
@@ -51,6 +46,30 @@ bool cudriver_copy_is_page_locked(const char *low, const char *high)
            cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                       (CUdeviceptr)(uintptr_t)(high - 1)) == CUDA_SUCCESS &&
            type == CU_MEMORYTYPE_HOST;
+}
+
+/* Whether the two sides lie between each other's items, as every other item and the ones between
+ * do: all strides are multiples of one length, and the sides' runs are apart within it. */
+static bool are_interleaved(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
+{
+    uint64_t length = 0, apart;
+
+    for (int i = 0; i < 2 * layout->ndim; i++) {
+        int64_t stride = i % 2 ? layout->dst_strides[i / 2] : layout->src_strides[i / 2];
+        uint64_t rest = stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
+        while (rest != 0) {
+            uint64_t next = length % rest;
+            length = rest;
+            rest = next;
+        }
+    }
+    if (length == 0) {
+        return false;
+    }
+    dst += (CUdeviceptr)layout->dst_offset;
+    src += (CUdeviceptr)layout->src_offset;
+    apart = dst > src ? (dst - src) % length : (length - (src - dst) % length) % length;
+    return apart >= layout->itemsize && length - apart >= layout->itemsize;
 }
 
 /* Whether [a, a + stretch of a) and the same of b share a byte. */
@@ -114,6 +133,17 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, 
     return outer < rows ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
 }
 
+/* Whether the host's bytes are sent more than once; the copy engine sends them once. */
+static bool host_repeats(const struct cudriver_copy_path *path)
+{
+    bool repeats = false;
+
+    for (int i = 0; i < path->layout.ndim; i++) {
+        repeats |= path->to_device && path->layout.src_strides[i] == 0;
+    }
+    return repeats;
+}
+
 /* Host memory at one end. */
 static void decide_host(struct cudriver_copy_path *path, const struct cudriver_endpoint *host)
 {
@@ -138,12 +168,22 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
         } else {
             path->why = "dense but pageable: worker threads move it through page-locked slots";
         }
-    } else if (kind != CUDRIVER_COPY_BOUNCED && path->page_locked &&
-               path->layout.itemsize >= SHORTEST_ROW &&
-               (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
-                                     (size_t)(high - low))) {
+        return;
+    }
+    bool whole = path->page_locked && !host_repeats(path) &&
+                 (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
+                                       (size_t)(high - low));
+    if (kind != CUDRIVER_COPY_BOUNCED && whole && path->layout.itemsize >= SHORTEST_ROW) {
+        /* Even where that takes several calls: one call moves two pieces at least, for which a
+         * batch takes longer. */
         path->kind = kind;
         path->why = "page-locked rows: the driver copies them as they lie";
+    } else if (whole && path->layout.itemsize >= cudriver_staging_least_piece()) {
+        path->kind = CUDRIVER_COPY_PIECES;
+        path->why = cudriver_staging_has_batches()
+                        ? "long page-locked pieces, but no rows: one batch of driver copies"
+                        : "long page-locked pieces, but no rows: a driver copy for each, as this "
+                          "driver has no batches";
     } else {
         path->why = path->page_locked
                         ? "strided in a way that the driver does not copy fast: packed into slots"
@@ -199,6 +239,11 @@ static void decide_strided(struct cudriver_copy_path *path, const struct cudrive
                           "than the driver's copies"
                         : "the two sides are strided too differently for the driver's copies: a "
                           "kernel on the device puts the items in place";
+    } else if (kind == CUDRIVER_COPY_BOUNCED &&
+               path->layout.itemsize >= cudriver_staging_least_piece()) {
+        path->kind = CUDRIVER_COPY_PIECES;
+        path->why = "long pieces on one device, and the kernel cannot be had: driver copies, as a "
+                    "batch where the driver has it";
     } else {
         path->kind = kind;
         path->why = kind != CUDRIVER_COPY_BOUNCED
@@ -217,7 +262,8 @@ static void decide_device(struct cudriver_copy_path *path, const struct cudriver
         path->why = "both ends are the same memory: nothing to do";
         return;
     }
-    path->overlap = ranges_meet(dst->device, src->device, &path->layout);
+    path->overlap = ranges_meet(dst->device, src->device, &path->layout) &&
+                    !are_interleaved(dst->device, src->device, &path->layout);
     path->two_devices = dst->context->ordinal != src->context->ordinal;
     if (path->overlap || path->two_devices) {
         path->dst_pool = cudriver_device_pool(dst->context->ordinal);
@@ -408,6 +454,29 @@ static CUresult issue_between(const struct cudriver_copy_path *path,
     return cudriver_staging_copy_between(&job, refused, function);
 }
 
+static CUdeviceptr end_address(const struct cudriver_endpoint *end)
+{
+    return cudriver_endpoint_is_device(end) ? end->device : (CUdeviceptr)(uintptr_t)end->host;
+}
+
+static CUresult issue_pieces(const struct cudriver_copy_path *path,
+                             const struct cudriver_endpoint *dst,
+                             const struct cudriver_endpoint *src,
+                             const struct cudriver_copy_place *place, const char **function)
+{
+    const struct cudriver_staging_pieces job = {
+        .to_device = path->to_device,
+        .from_device = path->from_device,
+        .context = place->context->handle,
+        .stream = place->stream,
+        .dst = end_address(dst),
+        .src = end_address(src),
+        .layout = &path->layout,
+    };
+
+    return cudriver_staging_copy_pieces(&job, function);
+}
+
 CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                              const struct cudriver_endpoint *dst,
                              const struct cudriver_endpoint *src,
@@ -425,6 +494,8 @@ CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                                      : issue_direct(path, dst, src, place->stream, function);
     case CUDRIVER_COPY_DIRECT:
         return issue_direct(path, dst, src, place->stream, function);
+    case CUDRIVER_COPY_PIECES:
+        return issue_pieces(path, dst, src, place, function);
     default:
         return issue_outer(path, dst, src, 0, path->layout.dst_offset, path->layout.src_offset,
                            place->stream, function);

@@ -14,6 +14,7 @@ enum cudriver_copy_kind {
     CUDRIVER_COPY_DIRECT,    /* one driver copy of dense memory */
     CUDRIVER_COPY_2D,        /* driver copies of rows */
     CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
+    CUDRIVER_COPY_PIECES,    /* long page-locked pieces, as a batch where the driver has it */
     CUDRIVER_COPY_STAGED,    /* the copy engine: packing, page-locked slots, worker threads */
     CUDRIVER_COPY_KERNEL,    /* on one device, by the copy engine's kernel */
     CUDRIVER_COPY_TEMPORARY, /* device to device through dense temporaries on the devices */
@@ -52,9 +53,9 @@ struct cudriver_copy_place {
 bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                         const struct cudriver_endpoint *src, const ContextObject *context);
 
-/* Issues a copy of kind DIRECT, 2D, 3D, KERNEL, TEMPORARY or PEER on the stream, in order, without
- * waiting. No GIL. *function gets the call that failed; *refused whether nothing was done and the
- * copy may be BOUNCED instead. */
+/* Issues a copy of kind DIRECT, 2D, 3D, PIECES, KERNEL, TEMPORARY or PEER on the stream, in order,
+ * without waiting. No GIL. *function gets the call that failed; *refused whether nothing was done
+ * and the copy may be BOUNCED instead. */
 CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                              const struct cudriver_endpoint *dst,
                              const struct cudriver_endpoint *src,

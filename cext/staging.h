@@ -124,6 +124,32 @@ CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *jo
 bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout *layout,
                                  CUdeviceptr dst, CUdeviceptr src);
 
+/* ---- in pieces ---- */
+
+/* A copy whose runs the device's engines fetch one by one. Host memory is page-locked, and all that
+ * is between its ends in one registration. Addresses of either kind. */
+struct cudriver_staging_pieces {
+    bool to_device, from_device; /* one at least */
+    CUcontext context;           /* the stream's, and the device memory's */
+    CUstream stream;
+    CUdeviceptr dst, src;
+    const struct cudriver_layout *layout; /* simplified, not empty */
+};
+
+/*
+ * Queues the pieces on the stream and returns at once: as one batch where there are several and the
+ * driver has batches (CUDA 12.8), else one by one. Default streams take no batches; with enough
+ * pieces the batch is on a stream of the engine's own, between what is queued before and behind it.
+ * After a failure a part may be under way on the stream. *function is the call that failed.
+ */
+CUresult cudriver_staging_copy_pieces(const struct cudriver_staging_pieces *job,
+                                      const char **function);
+
+bool cudriver_staging_has_batches(void);
+
+/* Bytes of a piece from which on that is better than packing, by the threads there are. */
+size_t cudriver_staging_least_piece(void);
+
 /* ---- which way a copy goes ---- */
 
 enum cudriver_staging_path {

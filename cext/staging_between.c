@@ -384,7 +384,8 @@ CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *jo
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = staging_place_enter(job->src.context, &from);
+    from = to;
+    result = two ? staging_place_enter(job->src.context, &from) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) {
         staging_place_leave(to);
         return result;
@@ -408,7 +409,9 @@ CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *jo
     if (result != CUDA_SUCCESS) {
         leg_wait(job->context == job->dst.context ? &between.dst : &between.src);
     }
-    staging_place_leave(from);
+    if (two) {
+        staging_place_leave(from);
+    }
     staging_place_leave(to);
     return result;
 }

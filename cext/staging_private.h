@@ -7,6 +7,7 @@
  *   staging_queue.c    what the stream does for that: chunks, commands
  *   staging_permute.c  what a permuted copy adds to that: boxes, the kernel
  *   staging_between.c  copies between device memory, in stream order
+ *   staging_pieces.c   copies of many pieces by the device's own engines, in batches
  *   staging_plan.c     which way a copy goes                          no CUDA
  *   staging_stream.c   the caller's stream: waiting for it; streams of our own beside it
  *   staging_place.c    what the engine holds in a context, from first use to last

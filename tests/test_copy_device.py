@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import cudriver as cu
-
 from program import output
 from test_copy import DTYPES, random_bytes, raw, slices
 
@@ -181,6 +180,26 @@ def test_overlapping_ends_go_through_a_temporary_on_the_device(
     assert sim.live("allocations") == before
 
 
+@pytest.mark.parametrize(
+    ("to", "source", "path"),
+    [
+        (np.s_[:, ::2], np.s_[:, 1::2], "kernel"),
+        (np.s_[:, 1::2], np.s_[::-1, ::2], "kernel"),
+        (np.s_[:, :200], np.s_[:, 200:], "2D"),
+        (np.s_[::2], np.s_[-1::-2], "kernel"),
+        (np.s_[:, :201], np.s_[:, 199:], "temporary"),
+        (np.s_[:, ::2], np.s_[:, -2::-2], "temporary"),
+    ],
+)
+def test_ends_between_each_other_need_no_temporary(to: Any, source: Any, path: str) -> None:
+    model = random_bytes((300, 400), np.dtype("f4"), 1)
+    array = cu.to_device(model)
+    assert cu.explain_copy(array[to], array[source]).path == path
+    cu.copy(array[to], array[source])
+    model[to] = model[source].copy()
+    assert raw(array.to_numpy()) == raw(model)
+
+
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize(
     ("to", "source", "path", "launches"),
@@ -195,9 +214,7 @@ def test_two_devices_pack_copy_and_unpack(
     sim: Any, two_devices: Any, at: int, to: Any, source: Any, path: str, launches: int
 ) -> None:
     models = [random_bytes((300, 400), np.dtype("f4"), seed) for seed in (1, 2)]
-    arrays = [
-        placed(model, device) for model, device in zip(models, two_devices, strict=True)
-    ]
+    arrays = [placed(model, device) for model, device in zip(models, two_devices, strict=True)]
     stream = cu.Stream(device=two_devices[at])
     assert cu.explain_copy(arrays[0][to], arrays[1][source]).path == path
     before = sim.live("allocations")

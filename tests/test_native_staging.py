@@ -48,6 +48,8 @@ SCENARIOS = {
     "shutdown": (1, 1),
     "old": (60, 16),
     "sizes": (1, 0),
+    "between": (150, 30),
+    "pieces": (80, 20),
 }
 ON_THE_SIMULATOR = {"faults", "interrupted"}
 

@@ -25,7 +25,10 @@ _Order = Literal["C", "F"]
 _OrderLike = Literal["C", "F", "K", "A"]
 _Index = SupportsIndex | slice | EllipsisType | None
 _CacheConfig = Literal["none", "shared", "l1", "equal"]
-_CopyPath = Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"]
+_CopyPath = Literal[
+    "empty", "same", "host", "direct", "2D", "3D", "pieces", "staged", "kernel", "temporary",
+    "peer", "bounced",
+]  # fmt: skip
 
 @type_check_only
 class _DeviceArrayLike(Protocol):
@@ -124,7 +127,7 @@ class HostMemoryStats(
 class CopyPlan(
     structseq[Any],
     tuple[
-        Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"],
+        _CopyPath,
         str,
         int,
         bool,
@@ -145,9 +148,7 @@ class CopyPlan(
         "crossover",
     )
     @property
-    def path(
-        self,
-    ) -> Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"]: ...
+    def path(self) -> _CopyPath: ...
     @property
     def why(self) -> str: ...
     @property

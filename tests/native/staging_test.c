@@ -554,6 +554,150 @@ static void threads(struct random *random, int rounds)
     }
 }
 
+/* ---- between device memory, and in pieces ---- */
+
+static CUcontext second; /* of the same device */
+static CUmemoryPool pool;
+
+static void device_pool_make(void)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    int no = 0;
+
+    CALL(cuda.cuMemPoolCreate(&pool, &props));
+    CALL(cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &no));
+}
+
+/* The host's side of a copy, in device memory of `home`. */
+static void between_once(struct random *random, CUstream stream, CUcontext home, bool overlap)
+{
+    struct copy copy = copy_make(random, MOST / 4, stream);
+    struct cudriver_layout layout = copy.layout;
+    CUcontext popped;
+    CUdeviceptr other;
+    const char *function = "";
+    bool refused;
+
+    CALL(cuda.cuCtxPushCurrent_v2(home));
+    CALL(cuda.cuMemAlloc_v2(&other, copy.host_bytes));
+    CALL(cuda.cuMemcpyHtoD_v2(other, copy.host, copy.host_bytes));
+    CALL(cuda.cuStreamSynchronize(NULL));
+    CALL(cuda.cuCtxPopCurrent_v2(&popped));
+    struct cudriver_staging_end here = {context, copy.device, pool}, there = {home, other, pool};
+    const struct cudriver_staging_between job = {
+        .context = context,
+        .stream = stream,
+        .dst = copy.up ? here : there,
+        .src = copy.up ? there : here,
+        .layout = &layout,
+        .overlap = overlap,
+    };
+    cudriver_layout_simplify(&layout);
+    CUresult result = cudriver_staging_copy_between(&job, &refused, &function);
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "%s: error %d%s\n", function, (int)result, refused ? ", refused" : "");
+        describe(&copy, "all", 0);
+    }
+    CALL(cuda.cuStreamSynchronize(stream));
+    CALL(cuda.cuMemcpyDtoH_v2(copy.host, other, copy.host_bytes));
+    copy_verify(&copy);
+    CALL(cuda.cuMemFree_v2(other));
+    copy_free(&copy);
+}
+
+static void *between_main(void *data)
+{
+    struct task *task = data;
+
+    CALL(cuda.cuCtxSetCurrent(context));
+    for (int i = 0; i < task->rounds; i++) {
+        CUstream stream = stream_make(i);
+        between_once(&task->random, stream, below(&task->random, 2) ? second : context,
+                     below(&task->random, 2));
+        stream_free(stream);
+        if (below(&task->random, 50) == 0) {
+            cudriver_staging_trim();
+        }
+    }
+    return NULL;
+}
+
+static void between(struct random *random, int rounds)
+{
+    enum { THREADS = 4 };
+    struct task tasks[THREADS];
+    CUcontext popped;
+
+    device_pool_make();
+    CALL(cuda.cuCtxCreate_v2(&second, 0, 0));
+    CALL(cuda.cuCtxPopCurrent_v2(&popped));
+    for (int i = 0; i < THREADS; i++) {
+        tasks[i] = (struct task){.random = {next(random)}, .rounds = rounds};
+        CHECK(pthread_create(&tasks[i].thread, NULL, between_main, &tasks[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(tasks[i].thread, NULL);
+    }
+    cudriver_staging_forget_context(second);
+    CALL(cuda.cuCtxDestroy_v2(second));
+    CALL(cuda.cuMemPoolDestroy(pool));
+}
+
+/* Page-locked memory of the pool's in place of the host's. */
+static void *pieces_main(void *data)
+{
+    struct task *task = data;
+
+    CALL(cuda.cuCtxSetCurrent(context));
+    for (int i = 0; i < task->rounds; i++) {
+        CUstream stream = stream_make(i);
+        struct copy copy = copy_make(&task->random, 10000, stream);
+        struct cudriver_layout layout = copy.layout;
+        const char *function = "";
+        void *host;
+        bool zeroed;
+        CALL(cudriver_hostmem_alloc(context, copy.host_bytes, false, &host, &zeroed));
+        memcpy(host, copy.host, copy.host_bytes);
+        cudriver_layout_simplify(&layout);
+        const struct cudriver_staging_pieces job = {
+            .to_device = copy.up,
+            .from_device = !copy.up,
+            .context = context,
+            .stream = stream,
+            .dst = copy.up ? copy.device : (CUdeviceptr)(uintptr_t)host,
+            .src = copy.up ? (CUdeviceptr)(uintptr_t)host : copy.device,
+            .layout = &layout,
+        };
+        CUresult result = cudriver_staging_copy_pieces(&job, &function);
+        if (result != CUDA_SUCCESS) {
+            fprintf(stderr, "%s: error %d\n", function, (int)result);
+            describe(&copy, "all", 0);
+        }
+        CALL(cuda.cuStreamSynchronize(stream));
+        memcpy(copy.host, host, copy.host_bytes);
+        cudriver_hostmem_free(host);
+        copy_verify(&copy);
+        copy_free(&copy);
+        stream_free(stream);
+    }
+    return NULL;
+}
+
+static void pieces(struct random *random, int rounds)
+{
+    enum { THREADS = 3 };
+    struct task tasks[THREADS];
+
+    for (int i = 0; i < THREADS; i++) {
+        tasks[i] = (struct task){.random = {next(random)}, .rounds = rounds};
+        CHECK(pthread_create(&tasks[i].thread, NULL, pieces_main, &tasks[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(tasks[i].thread, NULL);
+    }
+}
+
 /* The nth driver call of a copy fails, for n = 1, 2, ... until none does. */
 static void faults(struct random *random, int rounds)
 {
@@ -867,7 +1011,8 @@ static const struct scenario {
     {"faults", faults, 24},      {"interrupted", interrupted, 24},
     {"forget", forget, 40},      {"forked", forked, 12},
     {"shutdown", shutdown, 1},   {"old", old, 60},
-    {"sizes", sizes, 1},
+    {"sizes", sizes, 1},         {"between", between, 60},
+    {"pieces", pieces, 40},
 };
 
 int main(int count, char **arguments)

@@ -331,8 +331,14 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
     if (ends_parse(state, dst, src, &ends) < 0) {
         return -1;
     }
-    cudriver_copy_decide(&ends.dst, &ends.src, &path);
-    failed = follow_blocking(state, &path, &ends);
+    failed = cudriver_device_array_await(state, ends.dst.busy);
+    if (failed == 0) {
+        failed = cudriver_device_array_await(state, ends.src.busy);
+    }
+    if (failed == 0) {
+        cudriver_copy_decide(&ends.dst, &ends.src, &path);
+        failed = follow_blocking(state, &path, &ends);
+    }
     ends_done(&ends);
     return failed;
 }
@@ -569,7 +575,8 @@ static PyMethodDef functions[] = {
      "arrays) of one shape and dtype, of any strides, on either side; else ValueError or "
      "TypeError\n"
      "before anything is copied. It is ordered after the work of the default stream, or of the\n"
-     "enclosing `with stream:`. Other threads run meanwhile."},
+     "enclosing `with stream:`, and after every call of this package that is in flight on a\n"
+     "DeviceArray's memory. Other threads run meanwhile."},
     {"copy_async", (PyCFunction)(void (*)(void))module_copy_async, METH_FASTCALL | METH_KEYWORDS,
      "copy_async(dst, src, /, stream)\n--\n\n"
      "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "

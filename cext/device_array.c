@@ -226,6 +226,16 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     return 0;
 }
 
+static bool owner_uses(CoreState *state, PyObject *owner, const void *memory)
+{
+    return Py_IS_TYPE(owner, state->device_array_type) && &root_of(array_of(owner))->busy == memory;
+}
+
+int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
+{
+    return busy == NULL ? 0 : cudriver_batches_await(state, owner_uses, busy);
+}
+
 static PyObject *array_repr(PyObject *object)
 {
     DeviceArrayObject *self = array_of(object);
@@ -398,6 +408,7 @@ static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value
         return -1;
     }
     if (fill_stream_check(self, argument, &stream, &given) < 0 ||
+        (!given && cudriver_device_array_await(state, &root->busy) < 0) ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         root->busy--;
         cudriver_stream_done(&stream);
@@ -742,12 +753,12 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
 
 static PyMethodDef functions[] = {
     {"device_empty", FAST(module_device_empty),
-     "device_empty(shape, dtype=float, *, device=None, stream=None)\n--\n\n"
+     "device_empty(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
      "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
      "primary one of `device`). Without a stream it may be used in any; with one it is made, and\n"
      "later freed, in that stream's order. OutOfMemoryError says what the device has left."},
     {"device_zeros", FAST(module_device_zeros),
-     "device_zeros(shape, dtype=float, *, device=None, stream=None)\n--\n\n"
+     "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
      "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},
     {"to_device", FAST(module_to_device),
      "to_device(array, stream=None)\n--\n\n"

@@ -34,6 +34,13 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
 int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
                                    struct cudriver_endpoint *end);
 
+/*
+ * Waits for what is in flight on the memory whose count of running calls is at `busy` (an
+ * endpoint's, or NULL: nothing to wait for), on whichever stream. Calls that name no stream begin
+ * with this, so that they see what calls with one have begun. 0, or -1 with an exception set.
+ */
+int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
+
 int cudriver_device_array_setup(PyObject *module);
 
 /* device_fill.c: writes `pattern` (itemsize bytes) into every item, on `stream` and within begin

@@ -524,6 +524,61 @@ static PyObject *transfer_raise(TransferObject *self, CUresult result)
                           "after an asynchronous copy of %zu bytes", self->bytes);
 }
 
+/* Waits for a batch that batch_poll called NOT_READY; to be polled again. 0, or -1 with an
+ * exception set. */
+static int batch_wait(CoreState *state, struct cudriver_batch *batch)
+{
+    bool pushed;
+    int failed;
+
+    if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
+        return -1;
+    }
+    if (batch->event == NULL) { /* it could not be closed; now its context can be current */
+        cudriver_context_end(batch->context, pushed);
+        return 0;
+    }
+    batch->refs++;
+    batch->waiters++;
+    failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
+    batch->waiters--;
+    cudriver_context_end(batch->context, pushed);
+    if (batch->state == BATCH_DONE && batch->waiters == 0) {
+        batch_destroy_event(batch);
+    }
+    cudriver_batch_release(state, batch);
+    return failed;
+}
+
+int cudriver_batches_await(CoreState *state,
+                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
+                           const void *memory)
+{
+    struct cudriver_batch *batch = state->batches;
+
+    while (batch != NULL) {
+        bool used = false;
+        int failed = 0;
+        for (Py_ssize_t i = 0; i < batch->count && !used; i++) {
+            used = uses(state, batch->owners[i], memory);
+        }
+        if (!used) {
+            batch = batch->next;
+            continue;
+        }
+        batch->refs++;
+        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
+            failed = batch_wait(state, batch);
+        }
+        cudriver_batch_release(state, batch);
+        if (failed < 0) {
+            return -1;
+        }
+        batch = state->batches; /* the list may have changed; what is over holds no owners */
+    }
+    return 0;
+}
+
 static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     TransferObject *self = (TransferObject *)object;
@@ -531,27 +586,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     CUresult result = transfer_poll(self);
 
     while (result == CUDA_ERROR_NOT_READY) {
-        struct cudriver_batch *batch = self->batch;
-        bool pushed;
-        int failed;
-        if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
-            return NULL;
-        }
-        if (batch->event == NULL) { /* it could not be closed; now its context can be current */
-            cudriver_context_end(batch->context, pushed);
-            result = transfer_poll(self);
-            continue;
-        }
-        batch->refs++;
-        batch->waiters++;
-        failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
-        batch->waiters--;
-        cudriver_context_end(batch->context, pushed);
-        if (batch->state == BATCH_DONE && batch->waiters == 0) {
-            batch_destroy_event(batch);
-        }
-        cudriver_batch_release(state, batch);
-        if (failed < 0) {
+        if (batch_wait(state, self->batch) < 0) {
             return NULL;
         }
         result = transfer_poll(self);

@@ -30,6 +30,15 @@ void cudriver_batches_reap(CoreState *state, bool all);
 /* Whether work in flight holds `object`. (A view in flight counts as one of its views.) */
 bool cudriver_batches_hold(CoreState *state, PyObject *object);
 
+/*
+ * Waits for all work in flight of which uses(state, owner, memory) says that it holds the memory.
+ * Quick where nothing is in flight. How that work ended is not said. 0, or -1 with an exception
+ * set.
+ */
+int cudriver_batches_await(CoreState *state,
+                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
+                           const void *memory);
+
 /* Records the event of the stream's open batch, so that the stream may go. */
 void cudriver_batch_close_open(StreamObject *stream);
 

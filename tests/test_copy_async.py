@@ -601,3 +601,36 @@ def test_results_are_awaited_at_once_by_gather() -> None:
         return await asyncio.gather(*(one(i) for i in range(20)))
 
     assert asyncio.run(main()) == [1000 * i for i in range(20)]
+
+
+@pytest.mark.parametrize("how", ["to_device", "fill", "zeros", "view"])
+def test_a_call_without_a_stream_sees_what_one_with_a_stream_began(sim: Any, how: str) -> None:
+    source = cu.pinned_full(LARGE, 5, np.uint8)
+    there = cu.device_zeros(LARGE, np.uint8)
+    stream = cu.Stream()
+    sim.hold()
+    try:
+        if how == "to_device":
+            there = cu.to_device(source, stream)
+        elif how == "zeros":
+            there = cu.device_zeros(LARGE, np.uint8, stream=stream)
+            there.fill(5, stream)
+        elif how == "view":
+            there[: LARGE // 2].fill(5, stream)
+            there[LARGE // 2 :].fill(5, stream)
+        else:
+            there.fill(5, stream)
+        timer = threading.Timer(0.1, sim.release)
+        timer.start()
+        assert there[:10].to_numpy().tolist() == [5] * 10
+        timer.join()
+        sim.hold()
+        there.fill(6, stream)
+        timer = threading.Timer(0.1, sim.release)
+        timer.start()
+        there.fill(7)
+        timer.join()
+    finally:
+        sim.release()
+    stream.synchronize()
+    assert (there.to_numpy() == 7).all()

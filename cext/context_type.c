@@ -73,6 +73,18 @@ static int context_push(CoreState *state, ContextObject *self)
     return 0;
 }
 
+static bool pushed_here(CoreState *state, const ContextObject *self)
+{
+    const ThreadObject *thread = cudriver_thread_find(state);
+
+    for (Py_ssize_t i = 0; thread != NULL && i < thread->context_count; i++) {
+        if (thread->contexts[i] == self) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Says what is current here instead of `self`. -1. */
 static int refuse_pop(CoreState *state, ContextObject *self)
 {
@@ -80,7 +92,8 @@ static int refuse_pop(CoreState *state, ContextObject *self)
 
     cudriver_raise_plain(state, "InvalidContextError",
                          "cannot pop %R: current in this thread is %R%s", self, other,
-                         other == Py_None ? "" : "; pop that first");
+                         pushed_here(state, self) ? "; pop that first"
+                                                  : ", and the first was not pushed here");
     Py_DECREF(other);
     return -1;
 }

@@ -179,6 +179,9 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     const char *host_from = path->to_device ? ends->src.host + path->layout.src_offset : NULL;
     const char *function = path->to_device ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
 
+    if (given) {
+        function = path->to_device ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
+    }
     for (size_t at = 0, bytes; at < path->bytes; at += bytes) {
         const char *host = path->to_device ? host_from : host_to;
         CUresult result;

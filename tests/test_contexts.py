@@ -753,3 +753,15 @@ def test_pool_memory_is_freed_where_no_context_is_left() -> None:
         print(cu.live_allocations())
     """
     assert output(program).splitlines() == ["[]", "[]"]
+
+
+def test_popping_what_was_not_pushed_here_says_so(cu) -> None:
+    context = cu.Context()
+    with pytest.raises(cu.InvalidContextError, match="was not pushed here"), context:
+        context.pop()
+    context.push()
+    with cu.Context() as inner, pytest.raises(cu.InvalidContextError, match=r"pop that first"):
+        context.pop()
+    inner.close()
+    context.pop()
+    context.close()

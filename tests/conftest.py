@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ SANITIZER = os.environ.get("CUDRIVER_TEST_SANITIZER", "")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before the first import of cudriver, and for the programs that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if DRIVER not in ("sim", "real"):
         raise pytest.UsageError(f"CUDRIVER_TEST_DRIVER={DRIVER}: neither sim nor real")
     if DRIVER == "sim":

@@ -153,8 +153,28 @@ static void layout_merge(struct cudriver_layout *layout)
     }
 }
 
+/* Makes one run of a layout that is C-ordered without gaps on both sides, as most are. */
+static bool layout_join(struct cudriver_layout *layout)
+{
+    size_t bytes = layout->itemsize;
+
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        if (layout->shape[d] <= 0 || layout->dst_strides[d] != layout->src_strides[d] ||
+            layout->dst_strides[d] < 0 || (size_t)layout->dst_strides[d] != bytes ||
+            __builtin_mul_overflow(bytes, (size_t)layout->shape[d], &bytes)) {
+            return false;
+        }
+    }
+    layout->ndim = 0;
+    layout->itemsize = bytes;
+    return true;
+}
+
 static size_t simplify(struct cudriver_layout *layout, bool by_dst)
 {
+    if (layout->itemsize > 0 && layout_join(layout)) {
+        return layout->itemsize;
+    }
     if (is_empty(layout)) {
         layout->ndim = 1;
         layout->shape[0] = 0;

@@ -267,8 +267,12 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
     struct elf_references all = {0};
     struct order order = {0};
     uint64_t steps = MAX_STEPS;
+    bool old_tables = false; /* some file has no GNU hash table */
     int status;
     *culprit = file;
+    for (size_t i = 0; i < scope_count; i++) {
+        old_tables = old_tables || !scope[i]->gnu_hash.present;
+    }
     status = elf_list_references(file, &all);
     if (status == 0) {
         status = order_make(file, scope, scope_count, &order);
@@ -278,7 +282,8 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
         struct elf_wanted wanted = {.name = item->name,
                                     .length = item->length,
                                     .gnu_hash = elf_gnu_hash(item->name, item->length),
-                                    .sysv_hash = elf_sysv_hash(item->name, item->length),
+                                    .sysv_hash =
+                                        old_tables ? elf_sysv_hash(item->name, item->length) : 0,
                                     .version = item->version};
         if (item->weak) {
             continue;

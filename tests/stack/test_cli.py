@@ -283,6 +283,25 @@ def test_all_counts_what_could_not_be_told(cpu_torch):
     )  # fmt: skip
 
 
+def test_which_asks_no_driver(cpu_torch, monkeypatch):
+    from cudriver.stack.collect import driver
+
+    def refuse(*_):
+        raise AssertionError("NVML was asked")
+
+    monkeypatch.setattr(driver, "worth_asking", refuse)
+    assert cli.main(["which", "--root", str(cpu_torch), "--prefix", "/envs/plain"]) == 3
+
+
+def test_a_check_leaves_the_collector_as_it_was(cpu_torch):
+    import gc
+
+    before = gc.get_threshold()
+    assert cli.main(["check", "--root", str(cpu_torch), "/envs/plain"]) == 0
+    assert cli.main(["check", "--root", str(cpu_torch), "/absent"]) == 2
+    assert gc.get_threshold() == before
+
+
 def test_which_says_that_it_could_not_tell(cpu_torch):
     site = cpu_torch / "envs/plain/lib/python3.11/site-packages"
     (site / "torch/version.py").write_text("__version__ = '2.8.0'\ncuda = '12.8'\n")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -102,6 +104,22 @@ class TestPath:
         assert str(user) in describe(conda, HOME=home)[0].site_packages
         assert str(user) not in describe(conda, HOME=home, PYTHONNOUSERSITE="1")[0].site_packages
         assert str(user) not in describe(venv, HOME=home)[0].site_packages
+
+    def test_a_folder_of_pythonpath_has_no_pth_files(self, venv, tmp_path):
+        """Only site-packages have; Python itself is asked too."""
+        stated, added = tmp_path / "stated", tmp_path / "added"
+        stated.mkdir()
+        added.mkdir()
+        (stated / "a.pth").write_text(f"{added}\n")
+        (venv.site / "b.pth").write_text(f"{stated}/..\n")
+        there = describe(venv, PYTHONPATH=f"{stated}:{venv.site}")[0].site_packages
+        assert there == [str(stated), str(venv.site), str(tmp_path)]
+        real = subprocess.run(
+            [sys.executable, "-c", "import sys; print(*sys.path, sep='\\n')"],
+            env={"PYTHONPATH": str(stated)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert str(stated) in real.stdout.splitlines()
+        assert str(added) not in real.stdout.splitlines()
 
     def test_lib64_is_a_second_folder_unless_it_is_a_link(self, venv):
         (venv.path / "lib64").symlink_to("lib")

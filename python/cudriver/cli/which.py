@@ -45,6 +45,7 @@ def run(arguments: Namespace) -> int:
     """Prints the libraries and returns the exit code."""
     prefix = arguments.prefix
     try:
+        arguments.no_probe = True  # no file depends on what the driver says
         facts = target.facts(prefix, target.machine(arguments))
         other = _what_if(prefix, arguments)
     except (NotADirectoryError, ValueError) as error:

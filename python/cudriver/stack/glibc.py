@@ -161,6 +161,7 @@ class Cache:
         self._base = base
         self._count: int = count
         self._hwcaps = self._read_extensions(extensions) if extensions else []
+        self._keys: dict[int, list[tuple[int, int]]] = {}  # of entries that were looked at
 
     def _read_extensions(self, offset: int) -> list[str]:
         at = self._base + offset
@@ -195,6 +196,13 @@ class Cache:
         )
         return flags, key, value, hwcap
 
+    def _key(self, index: int) -> list[tuple[int, int]]:
+        """What entry `index` is sorted by. Every search passes the same few in the middle."""
+        known = self._keys.get(index)
+        if known is None:
+            known = self._keys[index] = _sort_key(self._bytes(self._entry(index)[1]))
+        return known
+
     def lookup(self, name: str, flags: Sequence[int], hwcaps: Sequence[str]) -> list[str]:
         """The paths for `name`, the loader's choice first. Raises CacheError."""
         want = name.encode("utf-8", "surrogateescape")
@@ -202,16 +210,16 @@ class Cache:
         low, high = 0, self._count
         while low < high:  # names descend
             middle = (low + high) // 2
-            if _sort_key(self._bytes(self._entry(middle)[1])) > key:
+            if self._key(middle) > key:
                 low = middle + 1
             else:
                 high = middle
         plain: list[str] = []
         special: list[tuple[int, str]] = []
         for index in range(low, self._count):
-            entry_flags, entry_name, path, hwcap = self._entry(index)
-            if _sort_key(self._bytes(entry_name)) != key:
+            if self._key(index) != key:
                 break
+            entry_flags, _, path, hwcap = self._entry(index)
             if entry_flags not in flags:
                 continue
             if (hwcap >> 32) & ~self.ISA_LEVELS == self.HWCAP_EXTENSION:

@@ -66,6 +66,7 @@ class Loader(LoaderFiles):
         self.problems: list[tuple[str, str]] = []  # (file, what is wrong with it)
         self._cache: glibc.Cache | None = None
         self._cache_read = False
+        self._cached: dict[tuple[int, str], list[str]] = {}  # by machine and name
         self._environment: list[tuple[str, str]] | None = None
         self._defaults: list[tuple[str, str]] | None = None
         self._configured: list[tuple[str, str]] | None = None
@@ -299,13 +300,17 @@ class Loader(LoaderFiles):
         cache, source = self.cache, self.settings.cache_path
         if cache is None:
             return
-        flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
-        try:
-            paths = cache.lookup(name, flags, self.hwcaps)
-        except glibc.CacheError as error:
-            self.problems.append((source, str(error)))
-            self._cache = None
-            return
+        known = self._cached.get((self.machine, name))
+        if known is None:
+            flags = glibc.CACHE_FLAGS.get(self.machine, (1,))
+            try:
+                known = cache.lookup(name, flags, self.hwcaps)
+            except glibc.CacheError as error:
+                self.problems.append((source, str(error)))
+                self._cache = None
+                return
+            self._cached[self.machine, name] = known
+        paths = known
         if paths and self._lone(asking, None):
             paths = [p for p in paths if not p.startswith(tuple(self.settings.folders))]
         if not paths:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Sequence
 
@@ -177,6 +179,8 @@ class Process:
                 )
             del load.faults[before:]
         self.scope = self._map_needed([main, *preloaded], load)
+        for fault in load.faults:
+            fault.message = _before_libc(fault.message)
         # ld.so moves itself to where it is first needed.
         self.objects = list(self.scope)
         if not load.faults or load.faults[0].kind not in (NOT_FOUND, REJECTED):
@@ -269,6 +273,15 @@ class Process:
             order, scope, self.find, now=now or bool(self.loader.environ.get("LD_BIND_NOW"))
         )
         load.faults += faults
+
+
+def _before_libc(message: str) -> str:
+    """A message as ld.so has it while a program starts: it then knows words for few numbers."""
+    head, sign, words = message.rpartition(": ")
+    for number in (errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO):
+        if sign and words == os.strerror(number):
+            return f"{head}: Error {number}"
+    return message
 
 
 def _search_fault(search: Search, asking: LoadedObject) -> Fault:

@@ -60,7 +60,7 @@ def describe(
         env.base_prefix = settings.get("base-prefix") or os.path.dirname(settings["home"])
     env.platform = _machine(root, env)
     folders = _folders(root, env, settings, threaded)
-    env.site_packages = _with_pth(root, folders, problems)
+    env.site_packages = _with_pth(root, env, folders, problems)
     return env
 
 
@@ -191,10 +191,18 @@ def _of_prefix(prefix: str, name: str) -> list[str]:
     return [f"{prefix}/{lib}/{name}/site-packages" for lib in ("lib", "lib64")]
 
 
-def _with_pth(root: Root, folders: list[str], problems: list[Problem]) -> list[str]:
-    """The folders, and those that their .pth files add. Lines that run code are not run."""
+def _with_pth(
+    root: Root, env: Environment, folders: list[str], problems: list[Problem]
+) -> list[str]:
+    """The folders, and those that their .pth files add. Lines that run code are not run, and
+    Python reads no such file of a folder that is there by PYTHONPATH alone.
+    """
     every = list(folders)
+    stated = env.variables.get("PYTHONPATH", "").split(":")
+    own = (env.prefix.rstrip("/") + "/", f"{env.base_prefix}/")
     for folder in folders:
+        if folder in stated and not folder.startswith(own):
+            continue
         for name in root.names(folder):
             if not name.endswith(".pth"):
                 continue

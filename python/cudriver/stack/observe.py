@@ -232,10 +232,19 @@ def _compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
             other = [p for p in mapped if p.rpartition("/")[2] == path.rpartition("/")[2]]
             if other:
                 yield Row(library.soname, path, sorted(other)[0])
+    driver = _real(facts.driver.path)
     for path in sorted(mapped - set(predicted)):
         name = path.rpartition("/")[2]
-        if is_cuda_library(name) and name not in names:
+        if name.startswith("libcuda.so") and driver is not None:
+            yield Row("libcuda.so.1", driver, path)
+        elif is_cuda_library(name) and name not in names:
             yield Row(name, "(not predicted)", path)
+
+
+def _real(path: str | None) -> str | None:
+    import os
+
+    return os.path.realpath(path) if path else None
 
 
 CUDA_STEMS = (

@@ -167,7 +167,8 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         own = library.own_copy
         if library.origin != "system" or own is None:
             continue
-        harmless = own.version is not None and own.version == library.version
+        # A file may tell less of its version than another: what it does tell is the same.
+        harmless = own.version is not None and f"{library.version}.".startswith(f"{own.version}.")
         users = [f for f in facts.frameworks if library.path in f.loads]
         variable = library.found_by.startswith("LD_")
         if users and not variable and not any(f.modelled for f in users):

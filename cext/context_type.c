@@ -90,10 +90,9 @@ static int refuse_pop(CoreState *state, ContextObject *self)
 {
     PyObject *other = current_or_none(state);
 
-    cudriver_raise_plain(state, "InvalidContextError",
-                         "cannot pop %R: current in this thread is %R%s", self, other,
-                         pushed_here(state, self) ? "; pop that first"
-                                                  : ", and the first was not pushed here");
+    cudriver_raise_plain(
+        state, "InvalidContextError", "cannot pop %R: current in this thread is %R%s", self, other,
+        pushed_here(state, self) ? "; pop that first" : ", and the first was not pushed here");
     Py_DECREF(other);
     return -1;
 }

@@ -104,7 +104,8 @@ static void *open_first(const char *path)
     if (path != NULL) {
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) {
-            message_add("what use_driver() or CUDRIVER_LIBRARY names could not be opened: %s", dlerror());
+            message_add("what use_driver() or CUDRIVER_LIBRARY names could not be opened: %s",
+                        dlerror());
         }
         return library;
     }

@@ -72,7 +72,12 @@ static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable,
     if (result != CUDA_SUCCESS) {
         self->pin = NULL;
         cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s", (void *)low,
-                       self->bytes, writable ? "" : ", read-only");
+                       self->bytes,
+                       !writable                            ? ", read-only"
+                       : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
+                                                              "page-locks a copy-on-write mapping, "
+                                                              "as np.memmap(mode='c') makes it"
+                                                            : "");
         return -1;
     }
     return 0;

@@ -116,7 +116,7 @@ def test_memory_registered_in_another_context_is_asked_about(cu, sim) -> None:
 # ---- allocations ------------------------------------------------------------------------------
 
 COUNT = """
-import ctypes, sys
+import ctypes, os, sys
 from itertools import repeat
 import numpy as np
 import cudriver as cu
@@ -128,7 +128,7 @@ library.count_malloc_end.restype = ctypes.c_long
 begin, end = library.count_malloc_begin, library.count_malloc_end
 
 cu.init()
-driver = cu.driver_path()
+driver = os.path.realpath(cu.driver_path())
 lines = [line for line in open("/proc/self/maps") if line.rstrip().endswith(driver)]
 ranges = [[int(n, 16) for n in line.split()[0].split("-")] for line in lines if " r-xp " in line]
 assert len(ranges) == 1, lines

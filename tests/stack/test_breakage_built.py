@@ -374,14 +374,16 @@ def test_which_names_the_file_that_is_really_mapped(venv, tmp_path):
     link_library(outside)
     from test_cli import run
 
+    def of_12(rows: list[dict]) -> list[dict]:  # the system may have one of another major
+        return [row for row in rows if row["soname"] == "libnvJitLink.so.12"]
+
     def which(*words: str) -> dict:
         done = run("which", "--prefix", str(venv.path), "--json", "--no-probe", *words)
         return json.loads(done.stdout)
 
-    (row,) = which("nvJitLink")["libraries"]
+    (row,) = of_12(which("nvJitLink")["libraries"])
     assert row["path"] in venv.mapped()
-    (row,) = which("--ld-library-path", str(outside))["libraries"]
-    assert row["soname"] == "libnvJitLink.so.12"
+    (row,) = of_12(which("--ld-library-path", str(outside))["libraries"])
     assert row["path"] in venv.mapped(LD_LIBRARY_PATH=str(outside))
     assert row["instead_of"] in venv.mapped()
     assert which("--ld-library-path", "/nowhere")["libraries"] == []

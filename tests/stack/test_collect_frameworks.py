@@ -61,7 +61,9 @@ class TestPyTorch:
         assert framework(venv, "torch").variant == "rocm"
 
     @pytest.mark.parametrize(
-        "content", ["", "\0\1\2", "import os; os.abort()", "cuda = (((", "x" * 400000]
+        "content",
+        ["", "\0\1\2", "import os; os.abort()", "cuda = (((", "x" * 400000],
+        ids=["empty", "binary", "abort", "unfinished", "large"],
     )
     def test_a_broken_version_py(self, venv, content):
         venv.torch()

@@ -25,6 +25,7 @@ _Order = Literal["C", "F"]
 _OrderLike = Literal["C", "F", "K", "A"]
 _Index = SupportsIndex | slice | EllipsisType | None
 _CacheConfig = Literal["none", "shared", "l1", "equal"]
+_LadderKernel = Literal["read", "write", "shared_read", "shared_write"]
 _CopyPath = Literal["empty", "same", "host", "direct", "2D", "3D", "staged", "peer", "bounced"]
 
 @type_check_only
@@ -444,3 +445,12 @@ def live_allocations() -> list[Allocation]: ...
 def trace_allocations(enabled: bool = True) -> None: ...
 def error_names() -> dict[int, str]: ...
 def _ladder_copy(dst: _Array, src: _Array, /) -> None: ...
+def _ladder_kernel(
+    kernel: _LadderKernel,
+    memory: _Array,
+    sums: DeviceArray,
+    number: int,
+    rounds: int,
+    launches: int,
+    /,
+) -> list[float]: ...

@@ -67,6 +67,7 @@ def parser() -> ArgumentParser:
         help="a sweep: 1M,64M,1G or 64K:1G, by steps of 4 (the default of it; simulated: 64K:16M)",
     )
     add("--rounds", metavar="N", type=int, help="timings of each way (default: 10; simulated: 3)")
+    add("--plot", metavar="FILE", help="draw it too, into FILE.png or FILE.svg (needs matplotlib)")
     add("--json", action="store_true", help="as JSON, every timing included")
     return result
 
@@ -78,6 +79,7 @@ def run(arguments: Namespace) -> int:
 
     try:
         parse_sizes(arguments, True)  # before a driver is looked for
+        check_plot(arguments.plot)
     except ValueError as error:
         terminal.complain(str(error))
         return USAGE_ERROR
@@ -99,6 +101,14 @@ def run(arguments: Namespace) -> int:
     except (cu.CudaError, MemoryError) as error:
         terminal.complain(str(error) or "out of memory")
         return WRONG
+    if arguments.plot is not None:
+        from cudriver.ladder import plot
+
+        try:
+            plot.draw(report, arguments.plot)
+        except OSError as error:
+            terminal.complain(f"--plot {arguments.plot}: {error.strerror or error}")
+            return USAGE_ERROR
     if arguments.json:
         import json
 
@@ -118,6 +128,22 @@ def measure(device: Any, sizes: list[int], rounds: int) -> dict[str, Any]:
         rounds,
         lambda steps: terminal.progress(steps, len(steps), "measuring", lambda step: step.name),
     )
+
+
+def check_plot(path: str | None) -> None:
+    """ValueError where no such picture can be drawn: before anything is measured."""
+    if path is None:
+        return
+    import os
+
+    from cudriver.ladder import plot
+
+    if not path.lower().endswith(plot.FORMATS):
+        raise ValueError(f"--plot {path}: the name ends in {' or '.join(plot.FORMATS)}")
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise ValueError(f"--plot {path}: there is no folder {os.path.dirname(path)}")
+    if not plot.is_possible():
+        raise ValueError(plot.MISSING)
 
 
 def parse_sizes(arguments: Namespace, simulated: bool) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cudriver.ladder.result import show_size
+from cudriver.ladder.result import number, show_size
 from cudriver.ladder.rungs import BACK, RUNGS, Rung
 
 TITLE, RATE, ABOVE, LOCKED = 24, 16, 11, 13
@@ -159,11 +159,6 @@ def measured(row: dict[str, Any], rung: Rung) -> bool:
 def sign(style: Style, fine: str, plain: str) -> str:
     """A sign, or what stands for it in ASCII."""
     return plain if style.plain else fine
-
-
-def number(rate: float) -> str:
-    """Three figures, as many as such a measurement carries; thousands in full."""
-    return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.1f}" if rate >= 9.995 else f"{rate:.2f}"
 
 
 def show_rate(row: dict[str, Any] | None, style: Style) -> str:

@@ -104,3 +104,8 @@ def show_size(size: int) -> str:
         if size >= 1 << power:
             return f"{size / (1 << power):.4g} {unit}"
     return f"{size} bytes"
+
+
+def number(rate: float) -> str:
+    """Three figures, as many as such a measurement carries; thousands in full."""
+    return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.1f}" if rate >= 9.995 else f"{rate:.2f}"

@@ -26,6 +26,7 @@ import cudriver
 from conftest import DRIVER
 from cudriver import _core, cli
 from cudriver.cli import bench
+from cudriver.ladder import bench as ladder
 from cudriver.ladder import report as text_report
 from cudriver.ladder.result import Measured, add_ratios, show_size
 from cudriver.ladder.rungs import BY_NAME, RUNGS
@@ -201,6 +202,19 @@ def test_too_little_memory_is_measured_smaller_and_said() -> None:
     assert "No memory for 64 MiB" in text
 
 
+def test_too_little_memory_on_the_host_is_seen_before_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Linux grants more than there is, and kills who uses it."""
+    room = ladder.host_room()
+    assert room is None or 0 < room < 1 << 50
+    monkeypatch.setattr(ladder, "host_room", lambda: MIB)
+    report = ladder.measure(cudriver.Device(0), [MIB], 1)
+    assert {row["bytes"] for row in report["rungs"] if row["rung"] == "staged"} == {MIB // 4}
+    assert "the host has 1 MiB left" in report["notes"][0]
+    assert report["verified"] is True
+
+
 @only_simulated
 def test_a_driver_that_fails_is_an_error_and_no_traceback() -> None:
     done = run("--size", "64K", CUDRIVER_SIM_FAIL="cuModuleLoadDataEx:1:218")
@@ -292,7 +306,7 @@ def test_progress_shows_on_a_terminal() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--size", "0"), ("--size", "lots"), ("--size", "10000K0"), ("--size", "5000.5K"),
+        ("--size", "0"), ("--size", "lots"), ("--size", "10000K0"), ("--size", "5000.01K"),
         ("--size", "2000G"), ("--size", "nan"), ("--size", "inf"), ("--sizes", "1M:64K"),
         ("--sizes", "1M,,2M"), ("--size", "1M", "--sizes", "1M"), ("--rounds", "0"),
         ("--rounds", "x"), ("--device", "99"), ("--device", "no-such-gpu"), ("--plot", "x.pdf"),
@@ -303,7 +317,7 @@ def test_bad_usage_is_2_and_says_why(words: tuple[str, ...]) -> None:
     done = run(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
-    assert words[-1] in done.stderr or "--size" in done.stderr
+    assert words[-1] in done.stderr or words[-2] in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -481,6 +495,7 @@ def test_kernels_refuse_what_they_cannot_take() -> None:
         call("read", np.zeros(4096, np.uint32), sums, 1, 1, 1)
     with pytest.raises(TypeError):
         call("read", [1, 2], sums, 1, 1, 1)
+    del words
     there.close()
     with pytest.raises(ValueError, match="closed"):
         call("read", there, sums, 1, 1, 1)

@@ -150,9 +150,15 @@ def parse_sizes(arguments: Namespace, simulated: bool) -> list[int]:
     """The sizes asked for, in bytes; ValueError says what is wrong with them or the rounds."""
     if arguments.rounds is not None and arguments.rounds < 1:
         raise ValueError(f"--rounds is a number from 1 on, not {arguments.rounds}")
+    option, text = "--size", arguments.size
     if arguments.sizes is not None:
-        return parse_sweep(arguments.sizes or SWEEP[simulated])
-    return [parse_size(arguments.size) if arguments.size is not None else SIZE[simulated]]
+        option, text = "--sizes", arguments.sizes or SWEEP[simulated]
+    if text is None:
+        return [SIZE[simulated]]
+    try:
+        return parse_sweep(text) if option == "--sizes" else [parse_size(text)]
+    except ValueError as error:
+        raise ValueError(f"{option} {text}: {error}") from None
 
 
 def parse_sweep(text: str) -> list[int]:
@@ -161,7 +167,7 @@ def parse_sweep(text: str) -> list[int]:
         return sorted({parse_size(part) for part in text.split(",")})
     low, high = map(parse_size, text.split(":", 1))
     if low > high:
-        raise ValueError(f"--sizes {text}: the smaller comes first")
+        raise ValueError("the smaller comes first")
     sizes = []
     while low < high:
         sizes.append(low)
@@ -176,9 +182,9 @@ def parse_size(text: str) -> int:
     try:
         size = round(float(word[:-1] if unit else word) * (unit or MIB))
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no size: 512M, 2G, 64K, or a number of MiB") from None
+        raise ValueError(f"{text!r} is not as 512M, 2G, 64K, or a number of MiB") from None
     if not SMALLEST <= size <= LARGEST or size % 16:
-        raise ValueError(f"{text!r}: a size is a multiple of 16 bytes from 4K to 1024G")
+        raise ValueError("a size is a multiple of 16 bytes from 4K to 1024G")
     return size
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -334,7 +335,9 @@ class Arrays:
     """What one size needs: three arrays on the host, two on the device."""
 
     def __init__(self, size: int, device: cu.Device) -> None:
-        words = size // 4
+        words, room = size // 4, host_room()
+        if room is not None and 3 * size > room:
+            raise MemoryError(f"the host has {show_size(room)} left for three such arrays")
         self.size = size
         self.here = cu.device_empty(words, np.uint32, device=device)
         self.there = cu.device_empty(words, np.uint32, device=device)
@@ -357,6 +360,34 @@ def is_sequence(words: Words, start: int) -> bool:
         if not np.array_equal(part, piece[: part.size] + first):
             return False
     return True
+
+
+def host_room() -> int | None:
+    """Bytes that this process may still take of the host's memory: what the system has available,
+    and what the control group (a container's limit) leaves. Linux would grant more, and then kill
+    the process that uses it. None where /proc does not say."""
+    rooms = []
+    meminfo = read_numbers("/proc/meminfo")
+    if "MemAvailable:" in meminfo:
+        rooms.append(meminfo["MemAvailable:"] * KIB)
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no such group, or "max"
+        pass
+    else:
+        stat = read_numbers("/sys/fs/cgroup/memory.stat")
+        rooms.append(max(limit - stat.get("anon", 0) - stat.get("shmem", 0), 0))
+    return min(rooms, default=None)
+
+
+def read_numbers(path: str) -> dict[str, int]:
+    """The lines `name number ...` of a file; nothing where it cannot be read."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return {}
+    words = (line.split() for line in lines)
+    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
 
 
 def shrinking(size: int, make: Callable[[int], T]) -> tuple[T, str | None]:

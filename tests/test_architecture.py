@@ -23,6 +23,7 @@ PLAIN = {
     "driver": {"cuda_", "platform"},
     "hostmem": {"cuda_", "platform", "driver"},
     "staging": {"cuda_", "platform", "driver", "hostmem", "layout"},
+    "ladder_kernels": {"cuda_", "driver"},
     "elf": set(),
     "sim/": {"cuda_"},
 }

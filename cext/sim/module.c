@@ -129,10 +129,113 @@ static CUresult kernel_permute(struct launch *launch)
     return CUDA_SUCCESS;
 }
 
+#define LADDER_VECTOR 4 /* words */
+#define LADDER_ROW 256  /* vectors of a row, and threads of a block */
+#define LADDER_ROWS 4   /* of a tile in shared memory */
+#define LADDER_STEP 0x9E3779B1u
+
+/* The bench's kernels: (memory, vectors, number, sums), a 32-bit sum from each thread. */
+static uint64_t ladder_threads(const struct launch *launch)
+{
+    return (uint64_t)launch->grid[0] * launch->block[0];
+}
+
+static uint32_t *ladder_sums(struct launch *launch)
+{
+    return launch_memory(launch, launch->parameters[3].u64, ladder_threads(launch) * 4);
+}
+
+/* Each thread adds up every so-manyth vector. */
+static CUresult kernel_ladder_read(struct launch *launch)
+{
+    uint64_t vectors = launch->parameters[1].u64, threads = ladder_threads(launch);
+    const uint32_t *from = launch_memory(launch, launch->parameters[0].u64, vectors * 16);
+    uint32_t *sums = ladder_sums(launch);
+
+    if (from == NULL || sums == NULL) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    memset(sums, 0, threads * 4);
+    for (uint64_t i = 0; i < vectors; i++, from += LADDER_VECTOR) {
+        sums[i % threads] += from[0] + from[1] + from[2] + from[3];
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult kernel_ladder_write(struct launch *launch)
+{
+    uint64_t vectors = launch->parameters[1].u64, threads = ladder_threads(launch);
+    uint32_t *to = launch_memory(launch, launch->parameters[0].u64, vectors * 16);
+    uint32_t *sums = ladder_sums(launch), word = (uint32_t)launch->parameters[2].u64;
+
+    if (to == NULL || sums == NULL) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    for (uint64_t i = 0; i < vectors * LADDER_VECTOR; i++, word += LADDER_STEP) {
+        to[i] = word;
+    }
+    for (uint64_t t = 0; t < threads; t++) {
+        sums[t] = (uint32_t)((vectors + threads - 1 - t) / threads);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* What thread t of any block adds up in `number` turns around a tile: whole ones, then the rest. */
+static uint32_t ladder_turns(const uint32_t columns[LADDER_ROW], unsigned t, uint64_t number)
+{
+    uint32_t whole = 0, rest = 0;
+
+    for (unsigned i = 0; i < LADDER_ROW; i++) {
+        whole += columns[i];
+        rest += i < number % LADDER_ROW ? columns[(t + i) % LADDER_ROW] : 0;
+    }
+    return whole * (uint32_t)(number / LADDER_ROW) + rest;
+}
+
+static CUresult kernel_ladder_shared_read(struct launch *launch)
+{
+    const size_t bytes = (size_t)LADDER_ROWS * LADDER_ROW * LADDER_VECTOR * 4;
+    const uint32_t *from = launch_memory(launch, launch->parameters[0].u64, bytes);
+    uint32_t *sums = ladder_sums(launch), columns[LADDER_ROW] = {0};
+
+    if (from == NULL || sums == NULL || launch->block[0] != LADDER_ROW) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    for (unsigned i = 0; i < LADDER_ROWS * LADDER_ROW * LADDER_VECTOR; i++) {
+        columns[i / LADDER_VECTOR % LADDER_ROW] += from[i];
+    }
+    for (unsigned t = 0; t < LADDER_ROW; t++) {
+        sums[t] = ladder_turns(columns, t, launch->parameters[2].u64);
+    }
+    for (unsigned block = 1; block < launch->grid[0]; block++) {
+        memcpy(sums + (size_t)block * LADDER_ROW, sums, LADDER_ROW * 4);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* A thread reads what its opposite has left: four vectors of four words. */
+static CUresult kernel_ladder_shared_write(struct launch *launch)
+{
+    uint32_t *sums = ladder_sums(launch), turns = (uint32_t)launch->parameters[2].u64;
+
+    if (sums == NULL || launch->block[0] != LADDER_ROW) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    for (uint64_t i = 0; i < ladder_threads(launch); i++) {
+        uint32_t opposite = LADDER_ROW - 1 - (uint32_t)(i % LADDER_ROW);
+        sums[i] = LADDER_ROWS * (4 * opposite + 1024 * (turns - 1) + 1 + 2 + 3);
+    }
+    return CUDA_SUCCESS;
+}
+
 #define PERMUTE {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}, kernel_permute
 
 static const struct kernel kernels[] = {
     {"cudriver_sim_fill", {8, 8, 1}, kernel_fill},
+    {"cudriver_ladder_read", {8, 8, 8, 8}, kernel_ladder_read},
+    {"cudriver_ladder_write", {8, 8, 8, 8}, kernel_ladder_write},
+    {"cudriver_ladder_shared_read", {8, 8, 8, 8}, kernel_ladder_shared_read},
+    {"cudriver_ladder_shared_write", {8, 8, 8, 8}, kernel_ladder_shared_write},
     {"cudriver_permute_1", PERMUTE},
     {"cudriver_permute_2", PERMUTE},
     {"cudriver_permute_4", PERMUTE},

@@ -29,6 +29,7 @@ _CopyPath = Literal[
     "empty", "same", "host", "direct", "2D", "3D", "pieces", "staged", "kernel", "temporary",
     "peer", "bounced",
 ]  # fmt: skip
+_LadderKernel = Literal["read", "write", "shared_read", "shared_write"]
 
 @type_check_only
 class _DeviceArrayLike(Protocol):
@@ -447,3 +448,12 @@ def live_allocations() -> list[Allocation]: ...
 def trace_allocations(enabled: bool = True) -> None: ...
 def error_names() -> dict[int, str]: ...
 def _ladder_copy(dst: _Array, src: _Array, /) -> None: ...
+def _ladder_kernel(
+    kernel: _LadderKernel,
+    memory: _Array,
+    sums: DeviceArray,
+    number: int,
+    rounds: int,
+    launches: int,
+    /,
+) -> list[float]: ...

@@ -67,6 +67,7 @@ def parser() -> ArgumentParser:
         help="a sweep: 1M,64M,1G or 64K:1G, by steps of 4 (the default of it; simulated: 64K:16M)",
     )
     add("--rounds", metavar="N", type=int, help="timings of each way (default: 10; simulated: 3)")
+    add("--plot", metavar="FILE", help="draw it too, into FILE.png or FILE.svg (needs matplotlib)")
     add("--json", action="store_true", help="as JSON, every timing included")
     return result
 
@@ -78,6 +79,7 @@ def run(arguments: Namespace) -> int:
 
     try:
         parse_sizes(arguments, True)  # before a driver is looked for
+        check_plot(arguments.plot)
     except ValueError as error:
         terminal.complain(str(error))
         return USAGE_ERROR
@@ -99,6 +101,14 @@ def run(arguments: Namespace) -> int:
     except (cu.CudaError, MemoryError) as error:
         terminal.complain(str(error) or "out of memory")
         return WRONG
+    if arguments.plot is not None:
+        from cudriver.ladder import plot
+
+        try:
+            plot.draw(report, arguments.plot)
+        except OSError as error:
+            terminal.complain(f"--plot {arguments.plot}: {error.strerror or error}")
+            return USAGE_ERROR
     if arguments.json:
         import json
 
@@ -120,13 +130,35 @@ def measure(device: Any, sizes: list[int], rounds: int) -> dict[str, Any]:
     )
 
 
+def check_plot(path: str | None) -> None:
+    """ValueError where no such picture can be drawn: before anything is measured."""
+    if path is None:
+        return
+    import os
+
+    from cudriver.ladder import plot
+
+    if not path.lower().endswith(plot.FORMATS):
+        raise ValueError(f"--plot {path}: the name ends in {' or '.join(plot.FORMATS)}")
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise ValueError(f"--plot {path}: there is no folder {os.path.dirname(path)}")
+    if not plot.is_possible():
+        raise ValueError(plot.MISSING)
+
+
 def parse_sizes(arguments: Namespace, simulated: bool) -> list[int]:
     """The sizes asked for, in bytes; ValueError says what is wrong with them or the rounds."""
     if arguments.rounds is not None and arguments.rounds < 1:
         raise ValueError(f"--rounds is a number from 1 on, not {arguments.rounds}")
+    option, text = "--size", arguments.size
     if arguments.sizes is not None:
-        return parse_sweep(arguments.sizes or SWEEP[simulated])
-    return [parse_size(arguments.size) if arguments.size is not None else SIZE[simulated]]
+        option, text = "--sizes", arguments.sizes or SWEEP[simulated]
+    if text is None:
+        return [SIZE[simulated]]
+    try:
+        return parse_sweep(text) if option == "--sizes" else [parse_size(text)]
+    except ValueError as error:
+        raise ValueError(f"{option} {text}: {error}") from None
 
 
 def parse_sweep(text: str) -> list[int]:
@@ -135,7 +167,7 @@ def parse_sweep(text: str) -> list[int]:
         return sorted({parse_size(part) for part in text.split(",")})
     low, high = map(parse_size, text.split(":", 1))
     if low > high:
-        raise ValueError(f"--sizes {text}: the smaller comes first")
+        raise ValueError("the smaller comes first")
     sizes = []
     while low < high:
         sizes.append(low)
@@ -150,9 +182,9 @@ def parse_size(text: str) -> int:
     try:
         size = round(float(word[:-1] if unit else word) * (unit or MIB))
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no size: 512M, 2G, 64K, or a number of MiB") from None
+        raise ValueError(f"{text!r} is not as 512M, 2G, 64K, or a number of MiB") from None
     if not SMALLEST <= size <= LARGEST or size % 16:
-        raise ValueError(f"{text!r}: a size is a multiple of 16 bytes from 4K to 1024G")
+        raise ValueError("a size is a multiple of 16 bytes from 4K to 1024G")
     return size
 
 

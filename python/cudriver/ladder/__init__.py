@@ -9,6 +9,6 @@ verified, and the rates mean nothing: no GPU takes part.
 
 from __future__ import annotations
 
-from cudriver.ladder.measure import measure
+from cudriver.ladder.bench import measure
 
 __all__ = ["measure"]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cudriver.ladder.measure import show_size
-from cudriver.ladder.rungs import BACK, RUNGS
+from cudriver.ladder.result import number, show_size
+from cudriver.ladder.rungs import BACK, RUNGS, Rung
 
 TITLE, RATE, ABOVE, LOCKED = 24, 16, 11, 13
 SIZE, COLUMN = 9, 10
@@ -118,7 +118,7 @@ def sweep(report: dict[str, Any], style: Style) -> Iterator[str]:
     """A table each way: a row a size, a column a rung."""
     for back, head in ((False, "to the device, or read"), (True, "from the device, or write")):
         rows = [row for row in report["rungs"] if (row["direction"] in BACK) == back]
-        shown = [r for r in RUNGS if any(x["rung"] == r.name and x["gb_per_s"] for x in rows)]
+        shown = [r for r in RUNGS if r.sized and any(measured(row, r) for row in rows)]
         width = min(COLUMN, (style.width - SIZE) // max(len(shown), 1))
         yield style.strong(f"GB/s {head}")
         yield style.strong(f"{'size':<{SIZE}}" + "".join(f"{r.short:>{width}}" for r in shown))
@@ -131,6 +131,11 @@ def sweep(report: dict[str, Any], style: Style) -> Iterator[str]:
                 cells.append(f"{number(rates[0]) if rates else '':>{width}}")
             yield f"{show_size(size):<{SIZE}}{''.join(cells)}".rstrip()
         yield ""
+    for rung in RUNGS:
+        rows = [row for row in report["rungs"] if measured(row, rung)]
+        if not rung.sized and rows:
+            ways = ", ".join(f"{row['direction']} {show_rate(row, style)}" for row in rows)
+            yield f"{rung.title}, at any size: {ways} (GB/s)"
     for row in report["rungs"]:
         if row["size"] == report["sizes"][0] and row["skipped"]:
             yield f"{row['title']}: {row['skipped']}"
@@ -147,14 +152,13 @@ def sweep(report: dict[str, Any], style: Style) -> Iterator[str]:
                 yield style.loud(f"WRONG BYTES arrived: {where}")
 
 
+def measured(row: dict[str, Any], rung: Rung) -> bool:
+    return row["rung"] == rung.name and row["gb_per_s"] is not None
+
+
 def sign(style: Style, fine: str, plain: str) -> str:
     """A sign, or what stands for it in ASCII."""
     return plain if style.plain else fine
-
-
-def number(rate: float) -> str:
-    """Three figures, as many as such a measurement carries; thousands in full."""
-    return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.1f}" if rate >= 9.995 else f"{rate:.2f}"
 
 
 def show_rate(row: dict[str, Any] | None, style: Style) -> str:

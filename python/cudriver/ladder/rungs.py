@@ -22,6 +22,7 @@ class Rung:
         teaches: what the rung shows, in a sentence.
         directions: the ways that are measured, the way to the device (or the read) first.
         clock: "host" (the caller's clock around calls that wait) or "events" (the device's).
+        sized: whether the size of the arrays matters to it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Rung:
     teaches: str
     directions: tuple[str, ...]
     clock: str
+    sized: bool = True
 
 
 RUNGS = (
@@ -104,6 +106,7 @@ RUNGS = (
         "used again belongs here: it crosses nothing.",
         KERNELS,
         "events",
+        sized=False,
     ),
 )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 import cudriver as cu
 from cudriver import _core
-from cudriver.ladder.rungs import BACK, BY_NAME, RUNGS, Rung
+from cudriver.ladder.result import Measured, add_ratios, show_size
+from cudriver.ladder.rungs import BY_NAME, RUNGS, Rung
 
 SCHEMA = 1
 MEANINGLESS = "simulated driver: no GPU takes part, the figures mean nothing"
@@ -24,76 +25,17 @@ SMALLEST = 4 * KIB
 #: Small pieces are timed several at once, so that a timing covers about so many bytes.
 HOST_BYTES, DEVICE_BYTES = 16 * MIB, 256 * MIB
 MOST_AT_ONCE = 256
+#: The kernels of _core: threads of a block, bytes of shared memory that it goes over, what the
+#: words of a write grow by.
+THREADS, TILE, STEP = 256, 16 * KIB, np.uint32(0x9E3779B1)
+#: Blocks on a multiprocessor that all devices have room for at once, and turns around the tile: a
+#: millisecond's work or more.
+SHARED_BLOCKS, TURNS = 4, 4096
 #: What an event's time is good to, in seconds.
 RESOLUTION = 0.5e-6
 
 Words = NDArray[np.uint32]
 T = TypeVar("T")
-
-
-@dataclass
-class Measured:
-    """One way of one rung at one size.
-
-    Attributes:
-        size: bytes that one copy, or one launch of a kernel, moves.
-        asked: the size of the ladder that it belongs to; more, where memory did not suffice.
-        devices: ordinals, from and to, of a peer copy.
-        seconds: for `size` bytes, one figure a round.
-        verified: whether what arrived was what was sent; None where nothing was measured.
-        path: of `cu.explain_copy`, where cu.copy moved it.
-        skipped: why nothing was measured, or None.
-    """
-
-    rung: Rung
-    direction: str
-    size: int
-    devices: tuple[int, int] | None = None
-    seconds: list[float] = field(default_factory=list)
-    verified: bool | None = None
-    path: str | None = None
-    notes: list[str] = field(default_factory=list)
-    skipped: str | None = None
-    asked: int = 0
-
-    @property
-    def rate(self) -> float | None:
-        """The median, in GB/s (1e9 bytes a second)."""
-        return self.size / statistics.median(self.seconds) / 1e9 if self.seconds else None
-
-    @property
-    def spread(self) -> float | None:
-        """Half of what lies between the quartiles of the rates, as a part of the median."""
-        if self.rate is None:
-            return None
-        rates = [self.size / seconds / 1e9 for seconds in self.seconds]
-        if len(rates) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(rates, n=4, method="inclusive")
-        return (high - low) / 2 / self.rate
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it; the ratios are put in where all is known."""
-        rates = [self.size / seconds / 1e9 for seconds in self.seconds]
-        return {
-            "rung": self.rung.name,
-            "title": self.rung.title,
-            "teaches": self.rung.teaches,
-            "direction": self.direction,
-            "devices": list(self.devices) if self.devices else None,
-            "size": self.asked,
-            "bytes": self.size,
-            "clock": self.rung.clock,
-            "path": self.path,
-            "gb_per_s": self.rate,
-            "spread": self.spread,
-            "lowest": min(rates, default=None),
-            "highest": max(rates, default=None),
-            "seconds": self.seconds,
-            "verified": self.verified,
-            "notes": self.notes,
-            "skipped": self.skipped,
-        }
 
 
 @dataclass(frozen=True)
@@ -158,30 +100,6 @@ def measure(
     }
 
 
-def add_ratios(rows: list[dict[str, Any]]) -> None:
-    """To each row: its rate against the rung above and against page-locked memory.
-
-    Compared are rows of one size and one way (to the device and reads, or back and writes); a copy
-    within or between devices counts as the way to the device, and of several pairs of peers the
-    first stands for all.
-    """
-    names = [rung.name for rung in RUNGS]
-    rates: dict[tuple[int, bool, str], float] = {}
-    for row in rows:
-        if row["gb_per_s"]:
-            key = (row["size"], row["direction"] in BACK, row["rung"])
-            rates.setdefault(key, row["gb_per_s"])
-    for row in rows:
-        size, back, rate = row["size"], row["direction"] in BACK, row["gb_per_s"]
-        above = None
-        for name in names[: names.index(row["rung"])]:
-            # A rung that goes one way only stands above both.
-            above = rates.get((size, back, name)) or rates.get((size, False, name)) or above
-        locked = rates.get((size, back, "page_locked"))
-        row["ratio_to_above"] = rate / above if rate and above else None
-        row["ratio_to_page_locked"] = rate / locked if rate and locked else None
-
-
 class Bench:
     """The arrays of the size in hand, and the measurements over them."""
 
@@ -194,12 +112,13 @@ class Bench:
         self.arrays: Arrays | None = None
 
     def steps(self, sizes: Sequence[int]) -> list[Step]:
-        """What is to be done, in the order of the ladder, size by size."""
+        """What is to be done, in the order of the ladder, size by size; what no size changes is
+        done with the last."""
         return [
             Step(f"{show_size(size)}: {rung.title}", partial(self.climb, size, rung))
             for size in sizes
             for rung in RUNGS
-            if hasattr(self, f"rung_{rung.name}")
+            if rung.sized or size == sizes[-1]
         ]
 
     def climb(self, size: int, rung: Rung) -> list[Measured]:
@@ -285,6 +204,41 @@ class Bench:
         self.mark_cached(result, 2 * arrays.size)
         return [result]
 
+    def rung_mapped(self, arrays: Arrays) -> list[Measured]:
+        return self.kernels("mapped", arrays, arrays.locked)
+
+    def rung_global(self, arrays: Arrays) -> list[Measured]:
+        results = self.kernels("global", arrays, arrays.here)
+        for result in results:
+            self.mark_cached(result, arrays.size)
+        return results
+
+    def rung_shared(self, arrays: Arrays) -> list[Measured]:
+        """Each block goes TURNS times over its tile."""
+        rung, blocks = BY_NAME["shared"], self.device.multiprocessor_count * SHARED_BLOCKS
+        sums = cu.device_zeros(blocks * THREADS, np.uint32, device=self.device)
+        tile = np.random.default_rng(1).integers(0, 1 << 32, TILE // 4, np.uint32)
+        there = cu.device_empty(tile.size, np.uint32, device=self.device)
+        cu.copy(there, tile)
+        opposite = np.arange(THREADS, dtype=np.uint32)[::-1]
+        # A thread reads the whole tile TURNS / THREADS times; and it adds up what the opposite one
+        # wrote last: four vectors of its number and the turn's, and its number + 1, + 2, + 3.
+        expected = {
+            "read": np.uint32(total(tile) * (TURNS // THREADS) & 0xFFFFFFFF),
+            "write": 4 * (4 * opposite + np.uint32(1024 * (TURNS - 1) + 6)),
+        }
+        results = []
+        for direction in rung.directions:
+            result = Measured(rung, direction, blocks * TILE * TURNS)
+            result.seconds = _core._ladder_kernel(
+                "shared_read" if direction == "read" else "shared_write",
+                there, sums, TURNS, self.rounds, 1,
+            )  # fmt: skip
+            seen = sums.to_numpy().reshape(blocks, THREADS)
+            result.verified = bool((seen == expected[direction]).all())
+            results.append(result)
+        return results
+
     # --- verifying and timing ---
 
     def copies(
@@ -313,6 +267,27 @@ class Bench:
         down.verified = bool(np.array_equal(target, arrays.plain))
         down.seconds = self.blocking(lambda: copy(target, here), arrays.size)
         return [up, down]
+
+    def kernels(self, name: str, arrays: Arrays, memory: Words | cu.DeviceArray) -> list[Measured]:
+        """A kernel that reads all of `memory`, and one that writes it, by the device's events."""
+        rung, count = BY_NAME[name], self.at_once(arrays.size, DEVICE_BYTES)
+        most = self.device.attributes["max_threads_per_multiprocessor"] or 1024
+        blocks = self.device.multiprocessor_count * (most // THREADS)
+        blocks = min(blocks, -(-arrays.size // (16 * THREADS)))
+        sums = cu.device_zeros(blocks * THREADS, np.uint32, device=self.device)
+        read, write = (Measured(rung, direction, arrays.size) for direction in rung.directions)
+
+        cu.copy(memory, arrays.plain)
+        read.seconds = _core._ladder_kernel("read", memory, sums, 0, self.rounds, count)
+        read.verified = total(sums.to_numpy()) == total(arrays.plain)
+
+        start = 20
+        write.seconds = _core._ladder_kernel("write", memory, sums, start, self.rounds, count)
+        cu.copy(arrays.back, memory)
+        write.verified = is_sequence(arrays.back, start) and total(sums.to_numpy()) == (
+            arrays.size // 16
+        )
+        return [read, write]
 
     def at_once(self, size: int, enough: int) -> int:
         """How many pieces of `size` bytes one timing covers."""
@@ -360,13 +335,59 @@ class Arrays:
     """What one size needs: three arrays on the host, two on the device."""
 
     def __init__(self, size: int, device: cu.Device) -> None:
-        words = size // 4
+        words, room = size // 4, host_room()
+        if room is not None and 3 * size > room:
+            raise MemoryError(f"the host has {show_size(room)} left for three such arrays")
         self.size = size
         self.here = cu.device_empty(words, np.uint32, device=device)
         self.there = cu.device_empty(words, np.uint32, device=device)
         self.locked: Words = cu.pinned_empty(words, np.uint32, mapped=True)
         self.back: Words = np.empty(words, np.uint32)
         self.plain: Words = np.random.default_rng(size).integers(0, 1 << 32, words, np.uint32)
+
+
+def total(words: Words) -> int:
+    """The sum of all words, modulo 2^32."""
+    return int(words.sum(dtype=np.uint32))
+
+
+def is_sequence(words: Words, start: int) -> bool:
+    """Whether word j is start + j * STEP modulo 2^32, looked at in pieces that fit the cache."""
+    piece = np.arange(1 << 18, dtype=np.uint32) * STEP
+    for at in range(0, words.size, piece.size):
+        part = words[at : at + piece.size]
+        first = np.uint32((start + at * int(STEP)) & 0xFFFFFFFF)
+        if not np.array_equal(part, piece[: part.size] + first):
+            return False
+    return True
+
+
+def host_room() -> int | None:
+    """Bytes that this process may still take of the host's memory: what the system has available,
+    and what the control group (a container's limit) leaves. Linux would grant more, and then kill
+    the process that uses it. None where /proc does not say."""
+    rooms = []
+    meminfo = read_numbers("/proc/meminfo")
+    if "MemAvailable:" in meminfo:
+        rooms.append(meminfo["MemAvailable:"] * KIB)
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no such group, or "max"
+        pass
+    else:
+        stat = read_numbers("/sys/fs/cgroup/memory.stat")
+        rooms.append(max(limit - stat.get("anon", 0) - stat.get("shmem", 0), 0))
+    return min(rooms, default=None)
+
+
+def read_numbers(path: str) -> dict[str, int]:
+    """The lines `name number ...` of a file; nothing where it cannot be read."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return {}
+    words = (line.split() for line in lines)
+    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
 
 
 def shrinking(size: int, make: Callable[[int], T]) -> tuple[T, str | None]:
@@ -384,11 +405,3 @@ def shrinking(size: int, make: Callable[[int], T]) -> tuple[T, str | None]:
         else:
             note = f"No memory for {show_size(asked)} ({why}): measured with {show_size(size)}."
             return made, note if size != asked else None
-
-
-def show_size(size: int) -> str:
-    """As people write it: 64 KiB, 1.5 GiB."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 1 << power:
-            return f"{size / (1 << power):.4g} {unit}"
-    return f"{size} bytes"

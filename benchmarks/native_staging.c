@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "driver.h"
 #include "hostmem.h"
@@ -364,40 +365,117 @@ static void threads(void)
 
 /* ---- what the settings do ---- */
 
-static void tune(void)
-{
-    static const int lanes[] = {2, 4, 6, 7, 8, 9, 10, 12, 14};
-    static const size_t chunks[] = {256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB};
-    static const size_t sizes[] = {2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB};
-    struct cudriver_staging_settings before, settings;
-    double median;
+static const size_t tune_sizes[] = {MIB,     3 * MIB / 2, 2 * MIB,  3 * MIB,
+                                    4 * MIB, 8 * MIB,     16 * MIB, 64 * MIB};
+static const int tune_medium[] = {4, 6, 8}, tune_linger[] = {0, 100000};
 
-    cudriver_staging_get_settings(&before);
-    printf("default: lanes %d threads %d slots %d\n", before.lanes, before.threads, before.slots);
-    for (int up = 1; up >= 0; up--) {
-        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-            for (int streaming = 0; streaming < 2; streaming++) {
-                for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
-                    printf("%s %5zu M chunk %5zu K %s:", up ? "up  " : "down", sizes[s] / MIB,
-                           chunks[c] / KIB, streaming ? "streaming" : "plain    ");
-                    for (size_t l = 0; l < sizeof lanes / sizeof lanes[0]; l++) {
-                        settings = before;
-                        settings.lanes = lanes[l];
-                        settings.threads =
-                            lanes[l] > settings.threads ? lanes[l] : settings.threads;
-                        settings.chunk = chunks[c];
-                        settings.streaming = streaming ? SIZE_MAX : 0;
-                        cudriver_staging_set_settings(&settings);
-                        double best = best_of(STAGED, up, sizes[s], &median);
-                        printf("  %d:%5.1f(%4.1f)", lanes[l], (double)sizes[s] / best / 1e9,
-                               (double)sizes[s] / median / 1e9);
-                    }
-                    printf("\n");
-                    fflush(stdout);
-                }
-            }
+#define SIZES (sizeof tune_sizes / sizeof tune_sizes[0])
+#define MEDIUM (sizeof tune_medium / sizeof tune_medium[0])
+#define LINGER (sizeof tune_linger / sizeof tune_linger[0])
+#define WAYS (MEDIUM * LINGER + 1) /* the last is the driver's own */
+#define TURNS 15
+
+static bool never(void *data)
+{
+    (void)data;
+    return false;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+
+    return left < right ? -1 : left > right;
+}
+
+/* One copy's time: the second of two in a row, or one alone after some milliseconds. */
+static double tune_once(size_t way, bool up, size_t bytes, bool alone)
+{
+    struct cudriver_layout layout;
+    struct cudriver_staging_job job = dense(up, bytes, &layout);
+    double begin = 0;
+
+    job.interrupted = never;
+    if (alone) {
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    for (int run = alone ? 1 : 0; run < 2; run++) {
+        begin = seconds();
+        if (way == WAYS - 1) {
+            copy_once(DRIVER, up, bytes, NULL);
+        } else {
+            CALL(cudriver_staging_copy(&job));
         }
     }
+    return seconds() - begin;
+}
+
+/* How many threads, whether they linger, and from which size on: all ways take turns. The last line
+ * says what was best. */
+static void tune(void)
+{
+    static double medians[2][2][SIZES][WAYS]; /* up; alone */
+    struct cudriver_staging_settings before, settings;
+    double best = 0;
+    size_t chosen = 0, crossover[2];
+
+    cudriver_staging_get_settings(&before);
+    printf("us; medium x linger:");
+    for (size_t way = 0; way < WAYS - 1; way++) {
+        printf("    %d x %d", tune_medium[way / LINGER], tune_linger[way % LINGER] / 1000);
+    }
+    printf("  driver\n");
+    for (int kind = 0; kind < 4; kind++) {
+        bool up = kind < 2, alone = kind % 2 == 1;
+        for (size_t s = 0; s < SIZES; s++) {
+            double times[WAYS][TURNS];
+            for (int turn = -1; turn < TURNS; turn++) {
+                for (size_t k = 0; k < WAYS; k++) {
+                    size_t way = (k + (size_t)(turn + 1)) % WAYS;
+                    settings = before;
+                    settings.crossover_up = settings.crossover_down = 4096;
+                    if (way < WAYS - 1) {
+                        settings.medium = tune_medium[way / LINGER];
+                        settings.linger = tune_linger[way % LINGER];
+                    }
+                    cudriver_staging_set_settings(&settings);
+                    times[way][turn < 0 ? 0 : turn] = tune_once(way, up, tune_sizes[s], alone);
+                }
+            }
+            printf("%s %-6s %6.1f MiB:", up ? "up  " : "down", alone ? "alone" : "in row",
+                   (double)tune_sizes[s] / (double)MIB);
+            for (size_t way = 0; way < WAYS; way++) {
+                qsort(times[way], TURNS, sizeof(double), by_value);
+                medians[up][alone][s][way] = times[way][TURNS / 2];
+                printf(" %8.1f", times[way][TURNS / 2] * 1e6);
+            }
+            printf("\n");
+            fflush(stdout);
+        }
+    }
+    for (size_t way = 0; way < WAYS - 1; way++) {
+        double sum = 0;
+        for (size_t s = 0; s < SIZES; s++) {
+            for (int kind = 0; kind < 4 && tune_sizes[s] >= 4 * MIB; kind++) {
+                const double *row = medians[kind / 2][kind % 2][s];
+                sum += row[way] / row[WAYS - 1];
+            }
+        }
+        if (way == 0 || sum < best) {
+            best = sum;
+            chosen = way;
+        }
+    }
+    for (int up = 0; up < 2; up++) {
+        size_t s = SIZES;
+        while (s > 0 && medians[up][0][s - 1][chosen] < medians[up][0][s - 1][WAYS - 1] &&
+               medians[up][1][s - 1][chosen] < medians[up][1][s - 1][WAYS - 1]) {
+            s--;
+        }
+        crossover[up] = tune_sizes[s < SIZES ? s : SIZES - 1];
+    }
+    printf("best: medium %d linger %d crossover_up %zu crossover_down %zu\n",
+           tune_medium[chosen / LINGER], tune_linger[chosen % LINGER], crossover[1], crossover[0]);
     cudriver_staging_set_settings(&before);
 }
 

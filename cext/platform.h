@@ -19,4 +19,18 @@ unsigned long platform_thread_id(void);
 /* Monotonic time in nanoseconds. */
 unsigned long long platform_nanoseconds(void);
 
+/* Lets the calling thread's naps end on time, not when it suits the system. */
+void platform_nap_precisely(void);
+
+/* What a thread does between two looks at memory that another one will write: some tens of
+ * nanoseconds. */
+static inline void platform_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 #endif

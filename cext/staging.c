@@ -192,6 +192,9 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
     if (plan.path == CUDRIVER_STAGING_DENSE && settings.lanes == 1) {
         plan.path = CUDRIVER_STAGING_DRIVER; /* nobody to share the packing with */
     }
+    if (plan.chunk != 0 && plan.path != CUDRIVER_STAGING_DRIVER) {
+        staging_ring_expect(staging_threads_wanted(plan.bytes, plan.host_dense, &settings) - 1);
+    }
     if (plan.path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(job->stream) != CUDA_SUCCESS) {
         result = staging_stream_wait(job->stream, job->interrupted, job->data);
         if (result != CUDA_SUCCESS) {
@@ -310,7 +313,9 @@ void cudriver_staging_set_settings(const struct cudriver_staging_settings *setti
     const size_t least = 4096, most = (size_t)64 << 20;
 
     set.lanes = between(set.lanes, 1, 256);
+    set.medium = between(set.medium, 1, 256);
     set.threads = between(set.threads, 1, 1024);
+    set.linger = between(set.linger, 0, 10000000);
     set.slots = between(set.slots, 1, STAGING_SLOTS);
     if (set.chunk != 0) {
         set.chunk = set.chunk < least ? least : set.chunk > most ? most : set.chunk;

@@ -180,7 +180,9 @@ const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
 struct cudriver_staging_settings {
     int lanes;             /* threads that pack for one copy */
+    int medium;            /* the same for a dense copy below 128 MiB */
     int threads;           /* for all copies together, and for a strided one */
+    int linger;            /* ns that a thread without work looks for more before it sleeps */
     size_t crossover_up;   /* bytes from which on a copy to the device is staged */
     size_t crossover_down; /* the same for copies from it */
     size_t slot;           /* bytes of one of the four slots of a copy, at most */

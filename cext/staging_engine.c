@@ -10,9 +10,17 @@
 #include "platform.h"
 
 #define LANES_MOST 8 /* more threads for one dense copy do not move it faster */
+#define LINGER_NS 100000
+
+/* Held for moments: worth a short wait before a thread sleeps for it. */
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#define STAGING_MUTEX PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#else
+#define STAGING_MUTEX PTHREAD_MUTEX_INITIALIZER
+#endif
 
 struct staging_engine staging = {
-    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .lock = STAGING_MUTEX,
 };
 
 /* ---- the lock and its conditions ---- */
@@ -56,6 +64,8 @@ void staging_settings_default(struct cudriver_staging_settings *settings)
         .streaming = (size_t)64 << 20,
         .slot = (size_t)16 << 20,
         .slots = 4,
+        .medium = 4,
+        .linger = processors > 4 ? LINGER_NS : 0,
     };
     settings->threads = threads;
     settings->lanes = lanes > LANES_MOST ? LANES_MOST : lanes;
@@ -74,7 +84,9 @@ void staging_settings_threads(struct cudriver_staging_settings *settings, int th
 /* In a forked child no thread holds the lock any more, whoever held it. */
 static void lock_renew(void)
 {
-    pthread_mutex_init(&staging.lock, NULL);
+    const pthread_mutex_t fresh = STAGING_MUTEX;
+
+    staging.lock = fresh;
 }
 
 void staging_lock(void)

@@ -306,7 +306,7 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
     staging_lock();
     staging.stopping = true;
     pthread_cond_broadcast(&staging.work);
-    pthread_cond_broadcast(&staging.ring_work);
+    staging_ring_rouse();
     for (place = staging.places; place != NULL; place = place->next) {
         place->users++;
         staging_unlock();

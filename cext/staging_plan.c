@@ -180,7 +180,8 @@ int staging_threads_wanted(size_t bytes, bool host_dense,
         return settings->threads > settings->lanes ? settings->threads : settings->lanes;
     }
     /* For so little more threads only get into each other's way. */
-    return bytes < 128 * MIB && settings->lanes > 4 ? 4 : settings->lanes;
+    return bytes < 128 * MIB && settings->lanes > settings->medium ? settings->medium
+                                                                  : settings->lanes;
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
@@ -270,7 +271,7 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
         plan->path = CUDRIVER_STAGING_ONE_SLOT;
     }
     plan->bytes = made.bytes;
-    plan->chunk = made.chunk == 0 ? 0 : staging_ring_slot(to_device, made.bytes, settings.slot);
+    plan->chunk = made.chunk == 0 ? 0 : staging_ring_slot(made.bytes, settings.slot);
     plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
     plan->threads =
         made.chunk == 0 ? 1 : staging_threads_wanted(made.bytes, made.host_dense, &settings);

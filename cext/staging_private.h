@@ -178,6 +178,8 @@ struct staging_engine {
     struct cudriver_staging_transfer *packing; /* started, not over: the ring threads' work */
     pthread_cond_t ring_work;
     int ring_threads, ring_idle;
+    int ring_calls; /* to sleeping threads, no longer counted as idle, that have not woken yet */
+    _Atomic unsigned news; /* changes when there may be a piece to take */
     int ring_wanted; /* threads that the transfers on the list want, together */
     int ring_users;  /* copies under way through rings */
     int strays;      /* small copies that were given up and are still in their streams */
@@ -390,6 +392,12 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer);
 void staging_ring_open(struct cudriver_staging_transfer *transfer);
 void staging_ring_close(struct cudriver_staging_transfer *transfer);
 
+/* A copy for so many threads is about to begin: they may wake meanwhile. */
+void staging_ring_expect(int threads);
+
+/* Locked: all threads wake. */
+void staging_ring_rouse(void);
+
 /* The calling thread works on a transfer until it is over. False: interrupted. */
 bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
                        void *data);
@@ -401,7 +409,7 @@ void staging_rings_free(struct staging_ring *rings, bool current, bool all);
 /* ---- staging_queue.c ---- */
 
 /* Bytes of a slot for a copy of so many, the only one under way. */
-size_t staging_ring_slot(bool up, size_t bytes, size_t most);
+size_t staging_ring_slot(size_t bytes, size_t most);
 
 /* Queues a copy through a ring on job->stream. NOT_SUPPORTED where the driver or the kernel cannot.
  */

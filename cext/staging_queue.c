@@ -6,6 +6,7 @@
 #include "driver.h"
 
 #define KIB ((size_t)1 << 10)
+#define CHUNKS 16 /* of a copy that is not large */
 #define CHUNK_LEAST (128 * KIB)
 #define SLOT_LEAST (256 * KIB)
 #define SLOT_SHARED (1024 * KIB)
@@ -112,10 +113,11 @@ static CUresult commands_queue(const struct queue *queue)
     return result;
 }
 
-size_t staging_ring_slot(bool up, size_t bytes, size_t most)
+size_t staging_ring_slot(size_t bytes, size_t most)
 {
-    /* Down, the slots hold all of a small copy, and its stream waits for nobody. */
-    size_t room = bytes / STAGING_RING_SLOTS / (up ? 2 : 1);
+    /* The slots hold all of a copy that is not large: neither its stream nor a thread waits for one
+     * to come free. */
+    size_t room = bytes / STAGING_RING_SLOTS;
 
     while (most > SLOT_LEAST && most / 2 >= room) {
         most /= 2;
@@ -134,17 +136,22 @@ static int transfers_under_way(void)
 }
 
 /*
- * Cuts a walk into chunks of whole rows. Up, small ones first, so that the first copy begins soon;
- * down, all alike, so that little is left to unpack after the last copy. Returns how many; fills
- * `starts` unless it is NULL.
+ * Cuts a walk into chunks of whole rows, small enough that little is left to do after the last one
+ * was packed or has arrived; larger ones where nobody waits for that and the calls count. Up, still
+ * smaller ones first, so that the first copy begins soon. Returns how many; fills `starts` unless
+ * it is NULL.
  */
-static size_t chunks_cut(bool up, size_t bytes, size_t slot, size_t row, size_t *starts)
+static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t row, size_t *starts)
 {
-    size_t size = slot / 8, most = up ? slot : slot / 2, count = 0;
+    size_t most = bytes / CHUNKS, limit = up && !own ? slot : slot / 2, size, count = 0;
 
-    if (!up) {
-        size = bytes / 16 < most ? bytes / 16 : most;
+    if (most < CHUNK_LEAST * (up ? 4 : 1)) {
+        most = CHUNK_LEAST * (up ? 4 : 1);
     }
+    if (most > limit) {
+        most = limit;
+    }
+    size = up ? most / 8 : most;
     if (size < CHUNK_LEAST) {
         size = CHUNK_LEAST;
     }
@@ -201,12 +208,13 @@ static size_t chunks_make(struct cudriver_staging_transfer *transfer,
     for (int users = transfers_under_way(); users > 1 && most > SLOT_SHARED; users /= 2) {
         most /= 2; /* many copies at once: less memory for each */
     }
-    slot = staging_ring_slot(plan->up, bytes, most);
+    slot = staging_ring_slot(bytes, most);
     if (permuted) {
-        *boxes = staging_boxes_make(plan, slot);
+        size_t box = bytes / 8 > SLOT_LEAST ? bytes / 8 : SLOT_LEAST;
+        *boxes = staging_boxes_make(plan, box < slot ? box : slot);
         transfer->chunks = boxes->count;
     } else {
-        transfer->chunks = chunks_cut(plan->up, bytes, slot, rows->itemsize, NULL);
+        transfer->chunks = chunks_cut(plan->up, transfer->own, bytes, slot, rows->itemsize, NULL);
     }
     if (transfer->chunks > INT32_MAX / 2) {
         return 0;
@@ -225,7 +233,7 @@ static size_t chunks_make(struct cudriver_staging_transfer *transfer,
         }
         slot = boxes->largest > slot ? boxes->largest : slot;
     } else {
-        chunks_cut(plan->up, bytes, slot, rows->itemsize, transfer->starts);
+        chunks_cut(plan->up, transfer->own, bytes, slot, rows->itemsize, transfer->starts);
     }
     chunks_place(transfer, STAGING_RING_SLOTS * slot);
     return slot;

@@ -16,7 +16,9 @@
 #define PIECE_MOST (2048 * KIB)
 #define NAP_LEAST 20000l /* ns between looks at the counters */
 #define NAP_MOST 500000l
-#define SPIN_NS 200000ull /* a waiting caller looks at them without pause for so long */
+#define SPIN_NS 200000ull /* a waiting caller looks at them without nap for so long */
+#define LOOK 20           /* processor's pauses between two looks: half a microsecond */
+#define CALLED 2          /* threads that one wakes, each of which wakes as many */
 
 /* ---- rings ---- */
 
@@ -206,7 +208,9 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     }
     staging_transfer_device_over(transfer);
     pthread_cond_broadcast(&staging.quiet);
-    pthread_cond_broadcast(&staging.ring_work);
+    if (staging.stopping) {
+        staging_ring_rouse();
+    }
 }
 
 /* What a thread takes at once of a chunk of so many bytes. */
@@ -241,6 +245,7 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     }
     transfer->in_flight++;
     transfer->begun = true;
+    atomic_fetch_add_explicit(&staging.news, 1, memory_order_release); /* there may be another */
     return true;
 }
 
@@ -327,6 +332,14 @@ static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **e
     return false;
 }
 
+/* Half a microsecond's wait. */
+static void look_away(void)
+{
+    for (int i = 0; i < LOOK; i++) {
+        platform_relax();
+    }
+}
+
 static void nap(long nanoseconds)
 {
     struct timespec time = {.tv_sec = 0, .tv_nsec = nanoseconds};
@@ -363,8 +376,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
         } else {
             staging_unlock();
             if (alone && platform_nanoseconds() - idle < SPIN_NS) {
-                for (volatile int i = 0; i < 100; i++) {
-                }
+                look_away();
             } else {
                 nap(NAP_LEAST);
             }
@@ -388,22 +400,68 @@ static int threads_allowed(void)
     return staging.ring_wanted < 1 ? 1 : staging.ring_wanted > most ? most : staging.ring_wanted;
 }
 
-/* Never calls the driver: what the streams wait for depends on these threads. */
+/* Locked. Wakes some of the threads that sleep. */
+static void threads_call(int count)
+{
+    for (; count > 0 && staging.ring_idle > 0; count--) {
+        staging.ring_idle--;
+        staging.ring_calls++;
+        pthread_cond_signal(&staging.ring_work);
+    }
+}
+
+void staging_ring_rouse(void)
+{
+    threads_call(staging.ring_idle);
+}
+
+/* Locked. Wakes threads, if there are not `wanted` awake: some, and those wake others. */
+static void threads_wake(int wanted)
+{
+    int lacking = wanted - (staging.ring_threads - staging.ring_idle);
+
+    threads_call(lacking < CALLED ? lacking : CALLED);
+}
+
+/* Locked. Until the thread is called. */
+static void thread_sleep(void)
+{
+    staging.ring_idle++;
+    while (staging.ring_calls == 0) {
+        pthread_cond_wait(&staging.ring_work, &staging.lock);
+    }
+    staging.ring_calls--;
+}
+
+/* Until somebody has news, but for a moment at most. */
+static void thread_linger(unsigned news, unsigned long long until)
+{
+    do {
+        look_away();
+    } while (atomic_load_explicit(&staging.news, memory_order_acquire) == news &&
+             platform_nanoseconds() < until);
+}
+
+/*
+ * Never calls the driver: what the streams wait for depends on these threads. One that finds
+ * nothing to do lingers for a moment, where there are processors to spare; then it sleeps, or if
+ * copies are under way and no other does, looks at the counters now and then.
+ */
 static void *ring_main(void *unused)
 {
     long pause = NAP_LEAST;
+    unsigned long long busy = platform_nanoseconds();
 
     (void)unused;
+    platform_nap_precisely();
     staging_lock();
     for (;;) {
         struct cudriver_staging_transfer *ended;
         struct piece piece;
+        unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
         if (piece_find(&piece, &ended)) {
             pause = NAP_LEAST;
-            if (staging.ring_idle > 0 &&
-                staging.ring_threads - staging.ring_idle < threads_allowed()) {
-                pthread_cond_signal(&staging.ring_work); /* perhaps there is another piece */
-            }
+            threads_wake(threads_allowed()); /* perhaps there is another piece */
             staging_unlock();
             piece_move(&piece);
             staging_lock();
@@ -412,43 +470,63 @@ static void *ring_main(void *unused)
                 staging_transfer_tell(piece.transfer);
                 staging_lock();
             }
+            busy = platform_nanoseconds();
         } else if (ended != NULL) {
             staging_unlock();
             staging_transfer_drop(ended);
             staging_lock();
         } else if (staging.stopping && staging.ring_users == 0) {
             break;
-        } else if (staging.packing == NULL || staging.watched) {
-            staging.ring_idle++;
-            pthread_cond_wait(&staging.ring_work, &staging.lock);
-            staging.ring_idle--;
         } else {
-            staging.watched = true;
+            bool watch = staging.packing != NULL && !staging.watched;
+            unsigned long long until = busy + (unsigned long long)staging.settings.linger;
+            bool linger = platform_nanoseconds() < until;
+            if (!watch && !linger) {
+                thread_sleep();
+                busy = platform_nanoseconds();
+                continue;
+            }
+            staging.watched |= watch;
             staging_unlock();
-            nap(pause);
-            pause = pause * 3 / 2 < NAP_MOST ? pause * 3 / 2 : NAP_MOST;
+            if (!linger) {
+                nap(pause);
+                pause = pause * 3 / 2 < NAP_MOST ? pause * 3 / 2 : NAP_MOST;
+            } else if (watch) {
+                look_away(); /* the counters are its to look at */
+            } else {
+                thread_linger(news, until);
+            }
             staging_lock();
-            staging.watched = false;
+            if (watch) {
+                staging.watched = false;
+            }
         }
     }
     staging.ring_threads--;
-    pthread_cond_broadcast(&staging.ring_work);
+    staging_ring_rouse();
     pthread_cond_broadcast(&staging.quiet);
     staging_unlock();
     return NULL;
 }
 
-/* Locked. */
-static void threads_wake(void)
+/* Locked. Sees that as many threads live as the transfers want, and that they wake. */
+static void threads_provide(void)
 {
-    int allowed = threads_allowed(), awake = staging.ring_threads - staging.ring_idle;
+    int allowed = threads_allowed();
 
-    for (int i = awake; i < allowed && i < staging.ring_threads; i++) {
-        pthread_cond_signal(&staging.ring_work);
-    }
     while (staging.ring_threads < allowed && staging_thread_start(ring_main, "cudriver-ring")) {
         staging.ring_threads++;
     }
+    threads_wake(allowed);
+}
+
+void staging_ring_expect(int threads)
+{
+    staging_lock();
+    if (staging.settings.linger > 0) {
+        threads_wake(threads < staging.settings.threads ? threads : staging.settings.threads);
+    }
+    staging_unlock();
 }
 
 /*
@@ -472,7 +550,8 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
         transfer->own;
     transfer->threads += transfer->threads == 0;
     staging.ring_wanted += transfer->threads;
-    threads_wake();
+    atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
+    threads_provide();
 }
 
 void staging_ring_open(struct cudriver_staging_transfer *transfer)
@@ -508,7 +587,6 @@ bool staging_ring_stop(struct cudriver_staging_transfer *transfer)
         staging_transfer_hold(transfer);
         staging_transfer_host_over(transfer, transfer->result);
     }
-    pthread_cond_broadcast(&staging.ring_work);
     return tell;
 }
 
@@ -517,7 +595,7 @@ CUresult staging_ring_ensure(void)
     CUresult result;
 
     staging_lock();
-    threads_wake();
+    threads_provide();
     result = staging.ring_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
     staging_unlock();
     return result;

@@ -4,28 +4,44 @@
 #include <stdlib.h>
 
 #include "driver.h"
+#include "platform.h"
 
 #define STREAM_LEGACY ((CUstream)1)
 #define STREAM_PER_THREAD ((CUstream)2)
 
-CUresult staging_stream_query(CUstream stream)
-{
-    CUresult result;
-    CUevent event;
+/* An event on an idle NULL stream takes the device some microseconds; a host function instead, that
+ * wakes a thread of the driver's and this one, some hundred. */
+#define SPIN_NS 50000ull
 
-    if (stream != NULL && stream != STREAM_LEGACY) {
-        return cuda.cuStreamQuery(stream);
-    }
-    /* The NULL stream comes after the work of others; an event there does too, for certain. */
-    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventRecord(event, stream);
-        if (result == CUDA_SUCCESS) {
-            result = cuda.cuEventQuery(event);
+/* Looks at a stream for at most so long: SUCCESS, NOT_READY or what its work failed with. */
+static CUresult stream_watch(CUstream stream, unsigned long long nanoseconds)
+{
+    unsigned long long until = platform_nanoseconds() + nanoseconds;
+    CUevent event = NULL;
+    CUresult result = CUDA_SUCCESS;
+
+    if (stream == NULL || stream == STREAM_LEGACY) {
+        /* The NULL stream comes after the work of others; an event there does too, for certain. */
+        result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+        if (result != CUDA_SUCCESS) {
+            return result;
         }
+        result = cuda.cuEventRecord(event, stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        do {
+            result = event != NULL ? cuda.cuEventQuery(event) : cuda.cuStreamQuery(stream);
+        } while (result == CUDA_ERROR_NOT_READY && platform_nanoseconds() < until);
+    }
+    if (event != NULL) {
         cuda.cuEventDestroy_v2(event);
     }
     return result;
+}
+
+CUresult staging_stream_query(CUstream stream)
+{
+    return stream_watch(stream, 0);
 }
 
 /* Shared by a waiting thread and a host function on the stream. */
@@ -56,7 +72,7 @@ static void arrival_reach(void *data)
 
 CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
 {
-    CUresult result = staging_stream_query(stream);
+    CUresult result = stream_watch(stream, SPIN_NS);
     struct arrival *arrival;
 
     if (result != CUDA_ERROR_NOT_READY) {

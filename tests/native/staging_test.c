@@ -310,6 +310,8 @@ static void small_settings(struct random *random)
     cudriver_staging_get_settings(&settings);
     settings.lanes = 1 + below(random, 4);
     settings.threads = 1 + below(random, 5);
+    settings.medium = 1 + below(random, 4);
+    settings.linger = below(random, 2) ? 0 : 100000;
     settings.slots = 1 + below(random, 4);
     settings.chunk = (size_t)4096 << below(random, 3);
     settings.crossover_up = (size_t)1 << (10 + below(random, 6));

@@ -181,7 +181,7 @@ int staging_threads_wanted(size_t bytes, bool host_dense,
     }
     /* For so little more threads only get into each other's way. */
     return bytes < 128 * MIB && settings->lanes > settings->medium ? settings->medium
-                                                                  : settings->lanes;
+                                                                   : settings->lanes;
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,

@@ -180,10 +180,10 @@ struct staging_engine {
     int ring_threads, ring_idle;
     int ring_calls; /* to sleeping threads, no longer counted as idle, that have not woken yet */
     _Atomic unsigned news; /* changes when there may be a piece to take */
-    int ring_wanted; /* threads that the transfers on the list want, together */
-    int ring_users;  /* copies under way through rings */
-    int strays;      /* small copies that were given up and are still in their streams */
-    bool watched;    /* one of them looks at the counters now and then */
+    int ring_wanted;       /* threads that the transfers on the list want, together */
+    int ring_users;        /* copies under way through rings */
+    int strays;            /* small copies that were given up and are still in their streams */
+    bool watched;          /* one of them looks at the counters now and then */
     int lanes;
     size_t slot_bytes;
     size_t jobs;

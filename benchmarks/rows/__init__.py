@@ -38,6 +38,7 @@ TABLE: dict[str, Build] = {
     "environment report": processes.report,
 }
 BESIDE: dict[str, Build] = {
+    "one plain copy alone, after a pause of 2 ms": sweep.alone,
     "import with the core and NumPy": processes.first_use,
     "plain 256 MiB where the process may use one processor": processes.small_machine(1),
     "plain 256 MiB where the process may use two processors": processes.small_machine(2),

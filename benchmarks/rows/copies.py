@@ -15,14 +15,27 @@ def _device(nbytes: int) -> cu.DeviceArray:
     return cu.device_empty(nbytes, np.uint8)
 
 
+def _calls(size: int) -> int:
+    """Copies in a row that make one sample: 64 MiB, which takes some milliseconds."""
+    return max(1, 64 * MIB // size)
+
+
+def _in_a_row(work: Work, size: int) -> Work:
+    work.calls = _calls(size)
+    return work
+
+
 def up_part(bench: Bench, label: str, wanted: int) -> Part:
     """A plain array to the device: ours, the driver, the bus's rate, the peers."""
     size = bench.size(wanted)
+    calls = _calls(size)
     part = Part(bench.label(label, wanted), size, verify=bench.verifier(bench.plain(size)))
 
     def ours() -> Work:
         there, host = _device(size), bench.plain(size)
-        return Work(lambda: cu.copy(there, host), pointer=lambda: there.pointer, how="copy")
+        return Work(
+            lambda: cu.copy(there, host), pointer=lambda: there.pointer, calls=calls, how="copy"
+        )
 
     def driver(pinned: bool) -> Work:
         there = _device(size)
@@ -31,7 +44,7 @@ def up_part(bench: Bench, label: str, wanted: int) -> Part:
         timed = direct.copy_async if pinned else direct.copy
         return Work(
             lambda: None,
-            timer=lambda: timed(True, pointer, host, size),
+            timer=lambda: timed(True, pointer, host, size, count=calls),
             pointer=lambda: pointer,
             how=("cuMemcpyHtoDAsync" if pinned else "cuMemcpyHtoD") + f" from {direct.loops}",
             keep=(there,),
@@ -40,12 +53,13 @@ def up_part(bench: Bench, label: str, wanted: int) -> Part:
     part.add(OURS, ours)
     part.add(PINNED, lambda: driver(True))
     part.add(DRIVER, lambda: driver(False))
-    bench.offer(part, lambda peer: peer.up(bench.plain(size)))
+    bench.offer(part, lambda peer: _in_a_row(peer.up(bench.plain(size)), size))
     return part
 
 
 def down_part(bench: Bench, label: str, wanted: int) -> Part:
     size = bench.size(wanted)
+    calls = _calls(size)
     part = Part(bench.label(label, wanted), size, verify=bench.verifier(bench.plain(size)))
 
     def source() -> cu.DeviceArray:
@@ -55,7 +69,7 @@ def down_part(bench: Bench, label: str, wanted: int) -> Part:
 
     def ours() -> Work:
         there, out = source(), bench.out(size)
-        return Work(lambda: cu.copy(out, there), out=out, how="copy")
+        return Work(lambda: cu.copy(out, there), out=out, calls=calls, how="copy")
 
     def driver(pinned: bool) -> Work:
         there = source()
@@ -64,7 +78,7 @@ def down_part(bench: Bench, label: str, wanted: int) -> Part:
         timed = direct.copy_async if pinned else direct.copy
         return Work(
             lambda: None,
-            timer=lambda: timed(False, pointer, host, size),
+            timer=lambda: timed(False, pointer, host, size, count=calls),
             out=out,
             how=("cuMemcpyDtoHAsync" if pinned else "cuMemcpyDtoH") + f" from {direct.loops}",
             keep=(there,),
@@ -73,7 +87,7 @@ def down_part(bench: Bench, label: str, wanted: int) -> Part:
     part.add(OURS, ours)
     part.add(PINNED, lambda: driver(True))
     part.add(DRIVER, lambda: driver(False))
-    bench.offer(part, lambda peer: peer.down(bench.plain(size), bench.out(size)))
+    bench.offer(part, lambda peer: _in_a_row(peer.down(bench.plain(size), bench.out(size)), size))
     return part
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from benchmarks.measure import DRIVER, OURS, Part, Row, Work, times_as_fast
 PATHS = ("plain up", "plain down", "pinned up", "pinned down", "on the device")
 NAME = "any size, 4 KiB to 4 GiB, any path"
 FLOOR = 0.97
+PAUSE_S = 0.002
 
 
 def sizes(bench: Bench) -> Row:
@@ -31,8 +33,7 @@ def sizes(bench: Bench) -> Row:
 
 
 def _part(bench: Bench, path: str, size: int) -> Part:
-    # A sample of some tenths of a millisecond at least, for the clock and the scheduler.
-    calls = max(1, min(64, 2 * MIB // size))
+    calls = max(1, min(64, 64 * MIB // size))  # a sample of some tenths of a millisecond at least
     part = Part(
         f"{path}, {size_name(size)}",
         size,
@@ -90,3 +91,39 @@ def _part(bench: Bench, path: str, size: int) -> Part:
     part.add(OURS, lambda: work(True))
     part.add(DRIVER, lambda: work(False))
     return part
+
+
+def alone(bench: Bench) -> Row:
+    """One copy after a pause, when threads and device have gone to sleep."""
+    row = Row("one plain copy alone, after a pause of 2 ms", "")
+    direct = bench.driver
+    for label, up in (("up", True), ("down", False)):
+        for mebibytes in (1, 2, 4, 16, 64):
+            size = mebibytes * MIB
+            part = Part(
+                f"{label}, {mebibytes} MiB",
+                size,
+                effort={"rounds": 21, "budget": 0.1},
+                verify=bench.verifier(bench.plain(size)),
+            )
+
+            def work(ours: bool, up: bool = up, size: int = size) -> Work:
+                there = cu.device_empty(size, np.uint8)
+                host = bench.plain(size) if up else bench.out(size)
+                cu.copy(there, bench.plain(size))
+                place, pointer = address(host), there.pointer
+                made = Work(
+                    (lambda: cu.copy(there, host)) if up else (lambda: cu.copy(host, there)),
+                    before=lambda: time.sleep(PAUSE_S),
+                    pointer=(lambda: pointer) if up else None,
+                    out=None if up else host,
+                    keep=(there,),
+                )
+                if not ours:
+                    made.timer = lambda: direct.copy(up, pointer, place, size)
+                return made
+
+            part.add(OURS, lambda work=work: work(True))
+            part.add(DRIVER, lambda work=work: work(False))
+            row.parts.append(part)
+    return row

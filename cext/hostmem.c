@@ -176,8 +176,7 @@ static CUresult map_registered(size_t bytes, char **base)
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        result = hostmem_touch(*base, bytes) ? hostmem_register(*base, bytes, FLAGS)
-                                             : CUDA_ERROR_OUT_OF_MEMORY;
+        result = hostmem_touch_and_register(*base, bytes, FLAGS);
         if (result == CUDA_SUCCESS) {
             break;
         }

@@ -198,17 +198,17 @@ static void touch_without_huge_pages(struct touch *touch)
     }
 }
 
-static void *touch_work(void *argument)
+/* Takes units until those below `limit` are taken. */
+static void touch_until(struct touch *touch, size_t limit)
 {
-    struct touch *touch = argument;
-    size_t begin;
-
-    pthread_mutex_lock(&touch->gate);
-    pthread_mutex_unlock(&touch->gate);
-    while ((begin = atomic_fetch_add(&touch->next, 1) * TOUCH_UNIT) < touch->bytes) {
-        size_t left = touch->bytes - begin;
+    while (atomic_load(&touch->next) * TOUCH_UNIT < limit) {
+        size_t begin = atomic_fetch_add(&touch->next, 1) * TOUCH_UNIT;
         unsigned long long start = platform_nanoseconds();
 
+        if (begin >= touch->bytes) {
+            break;
+        }
+        size_t left = touch->bytes - begin;
         if (!touch_range(touch->base + begin, left < TOUCH_UNIT ? left : TOUCH_UNIT)) {
             atomic_store(&touch->failed, true);
             break;
@@ -218,15 +218,31 @@ static void *touch_work(void *argument)
             touch_without_huge_pages(touch);
         }
     }
+}
+
+static void *touch_work(void *argument)
+{
+    struct touch *touch = argument;
+
+    pthread_mutex_lock(&touch->gate);
+    pthread_mutex_unlock(&touch->gate);
+    touch_until(touch, touch->bytes);
     return NULL;
 }
 
-bool hostmem_touch(char *base, size_t bytes)
+static bool touch_goes_well(struct touch *touch)
+{
+    return !atomic_load(&touch->stalled) && !atomic_load(&touch->failed);
+}
+
+CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
 {
     struct touch touch = {.base = base, .bytes = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
     pthread_t threads[MOST_THREADS];
     sigset_t all, before;
     size_t count = 1, started = 0;
+    bool registered = false;
+    CUresult result = CUDA_SUCCESS;
 
     int advice = bytes >= HOSTMEM_ALIGNMENT ? huge_page_advice() : 0;
     if (advice != 0) {
@@ -253,12 +269,26 @@ bool hostmem_touch(char *base, size_t bytes)
         pthread_mutex_unlock(&touch.gate);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    touch_work(&touch); /* this thread works too: alone, if there are no others */
+    /* This thread works too: alone, if there are no others. They are faster than the driver, which
+     * takes the pages in the same order and may follow them from halfway on. */
+    touch_until(&touch, started > 0 ? bytes / 2 : bytes);
+    if (started > 0 && touch_goes_well(&touch)) {
+        result = hostmem_register(base, bytes, flags);
+        registered = true;
+    } else {
+        touch_until(&touch, bytes);
+    }
     for (size_t i = 0; i < started; i++) {
         pthread_join(threads[i], NULL);
     }
     pthread_mutex_destroy(&touch.gate);
-    return !atomic_load(&touch.failed);
+    if (atomic_load(&touch.failed)) {
+        if (registered && result == CUDA_SUCCESS) {
+            (void)hostmem_unregister(base, bytes);
+        }
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return registered ? result : hostmem_register(base, bytes, flags);
 }
 
 CUresult hostmem_register(char *base, size_t bytes, unsigned flags)

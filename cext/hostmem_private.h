@@ -87,8 +87,9 @@ bool hostmem_is_for_arena(size_t bytes);
 /* A private, aligned, untouched mapping of `bytes` (a multiple of the system's page), or NULL. */
 char *hostmem_map(size_t bytes);
 void hostmem_unmap(char *base, size_t bytes);
-/* Gives every page its memory, by several threads where that pays. False: out of memory. */
-bool hostmem_touch(char *base, size_t bytes);
+/* Gives every page its memory, by several threads where that pays, and registers the whole; all or
+ * nothing. */
+CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags);
 /* Rounds up to the system's page. */
 size_t hostmem_round(size_t bytes);
 /* Registers, in pieces; all or nothing. */

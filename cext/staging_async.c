@@ -461,7 +461,11 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
         }
         cuda.cuCtxPopCurrent_v2(&popped);
     }
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+    staging_lock();
+    transfer->doubts += result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+    bool lost = transfer->doubts == 2; /* a broken context stays broken */
+    staging_unlock();
+    if (lost) {
         transfer_stop(transfer, result);
         staging_lock();
         transfer->lost = true;

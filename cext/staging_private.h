@@ -343,7 +343,8 @@ struct cudriver_staging_transfer {
     bool over;
     CUresult result;
     pthread_cond_t done;
-    unsigned long long checked;
+    unsigned long long checked; /* when it was asked whether the context still works */
+    int doubts;                 /* how often that failed */
 };
 
 void staging_transfer_hold(struct cudriver_staging_transfer *transfer);

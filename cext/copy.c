@@ -169,39 +169,58 @@ static int staged_blocking(CoreState *state, const struct cudriver_copy_path *pa
     return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, "cuMemcpyAsync", path);
 }
 
+/* One piece of a dense copy, waited for. No GIL. *function gets the call that failed. */
+static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t bytes,
+                               CUstream stream, bool given, bool locked, const char **function)
+{
+    CUresult result;
+
+    if (given) {
+        *function = up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
+        result = up ? cuda.cuMemcpyHtoDAsync_v2(device, host, bytes, stream)
+                    : cuda.cuMemcpyDtoHAsync_v2(host, device, bytes, stream);
+    } else {
+        *function = up ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
+        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
+                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
+        if (!up || locked) {
+            return result;
+        }
+        stream = NULL; /* from pageable memory the call returns when it has read it */
+    }
+    if (result == CUDA_SUCCESS) {
+        *function = "cuStreamSynchronize";
+        result = cuda.cuStreamSynchronize(stream);
+    }
+    return result;
+}
+
 /* A dense copy between host and device in pieces, each waited for. 0 or -1. */
 static int direct_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            const struct ends *ends, CUstream stream, bool given)
 {
-    CUdeviceptr to = ends->dst.device + (CUdeviceptr)path->layout.dst_offset;
-    CUdeviceptr from = ends->src.device + (CUdeviceptr)path->layout.src_offset;
-    char *host_to = path->to_device ? NULL : ends->dst.host + path->layout.dst_offset;
-    const char *host_from = path->to_device ? ends->src.host + path->layout.src_offset : NULL;
-    const char *function = path->to_device ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
+    bool up = path->to_device, cut = !path->one_run && !path->unlooked;
+    CUdeviceptr device = up ? ends->dst.device + (CUdeviceptr)path->layout.dst_offset
+                            : ends->src.device + (CUdeviceptr)path->layout.src_offset;
+    char *host =
+        up ? ends->src.host + path->layout.src_offset : ends->dst.host + path->layout.dst_offset;
 
-    if (given) {
-        function = path->to_device ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
-    }
     for (size_t at = 0, bytes; at < path->bytes; at += bytes) {
-        const char *host = path->to_device ? host_from : host_to;
+        const char *function;
         CUresult result;
         bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
-        if (!path->one_run) {
+        if (cut) {
             bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
         }
         Py_BEGIN_ALLOW_THREADS
-        if (given) {
-            result = path->to_device
-                         ? cuda.cuMemcpyHtoDAsync_v2(to + at, host_from + at, bytes, stream)
-                         : cuda.cuMemcpyDtoHAsync_v2(host_to + at, from + at, bytes, stream);
-            if (result == CUDA_SUCCESS) {
-                result = cuda.cuStreamSynchronize(stream);
-            }
-        } else {
-            result = path->to_device ? cuda.cuMemcpyHtoD_v2(to + at, host_from + at, bytes)
-                                     : cuda.cuMemcpyDtoH_v2(host_to + at, from + at, bytes);
-        }
+        result = piece_blocking(up, device + at, host + at, bytes, stream, given, path->page_locked,
+                                &function);
         Py_END_ALLOW_THREADS
+        if (result == CUDA_ERROR_INVALID_VALUE && path->unlooked && !cut) {
+            cut = true; /* perhaps somebody's registration ends within */
+            bytes = 0;
+            continue;
+        }
         if (result != CUDA_SUCCESS) {
             return raise_copy(state, result, function, path);
         }
@@ -462,6 +481,7 @@ PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, Py
         return NULL;
     }
     cudriver_copy_decide(&ends.dst, &ends.src, &path);
+    cudriver_copy_look(&path, &ends.dst, &ends.src);
     if (path.kind == CUDRIVER_COPY_DIRECT && path.to_device != path.from_device &&
         !path.page_locked) {
         /* The driver would read pageable memory now, not in the stream's order. */
@@ -526,6 +546,7 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
     }
     memset(&plan, 0, sizeof plan);
     cudriver_copy_decide(&ends.dst, &ends.src, &path);
+    cudriver_copy_look(&path, &ends.dst, &ends.src);
     if (path.kind == CUDRIVER_COPY_STAGED) {
         cudriver_staging_explain(&path.layout, path.to_device, true, &plan);
     }

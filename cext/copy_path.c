@@ -15,6 +15,7 @@
 #define SHORTEST_ROW 64
 
 /* More driver calls than this for one copy cost more than packing does. */
+#define LOCKED_AND_DENSE "dense on both sides and page-locked: one copy at the bus's own speed"
 #define MOST_CALLS 64
 
 /* Between device memory, short rows are left to the driver up to so many bytes: one call, and no
@@ -144,6 +145,23 @@ static bool host_repeats(const struct cudriver_copy_path *path)
     return repeats;
 }
 
+void cudriver_copy_look(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
+                        const struct cudriver_endpoint *src)
+{
+    const struct cudriver_endpoint *host = path->to_device ? src : dst;
+    int64_t low, high;
+
+    if (!path->unlooked) {
+        return;
+    }
+    path->unlooked = false;
+    cudriver_layout_extent(&path->layout, !path->to_device, &low, &high);
+    path->page_locked = cudriver_copy_is_page_locked(host->host + low, host->host + high);
+    if (path->page_locked) {
+        path->why = LOCKED_AND_DENSE;
+    }
+}
+
 /* Host memory at one end. */
 static void decide_host(struct cudriver_copy_path *path, const struct cudriver_endpoint *host)
 {
@@ -153,21 +171,24 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     cudriver_layout_extent(&path->layout, !path->to_device, &low, &high);
     path->one_run = cudriver_hostmem_is_registered(path->context->handle, host->host + low,
                                                    (size_t)(high - low));
-    path->page_locked =
-        path->one_run || cudriver_copy_is_page_locked(host->host + low, host->host + high);
     path->kind = CUDRIVER_COPY_STAGED;
-    if (kind == CUDRIVER_COPY_DIRECT && path->page_locked) {
-        path->kind = CUDRIVER_COPY_DIRECT;
-        path->why = "dense on both sides and page-locked: one copy at the bus's own speed";
-    } else if (kind == CUDRIVER_COPY_DIRECT) {
+    if (kind == CUDRIVER_COPY_DIRECT && !path->one_run) {
         struct cudriver_staging_plan plan;
         cudriver_staging_explain(&path->layout, path->to_device, true, &plan);
         if (plan.path == CUDRIVER_STAGING_DRIVER) {
             path->kind = CUDRIVER_COPY_DIRECT;
+            path->unlooked = true; /* asking the driver would cost as much as the copy's call */
             path->why = "dense and small: the driver's own copy of pageable memory is as good";
-        } else {
-            path->why = "dense but pageable: worker threads move it through page-locked slots";
+            return;
         }
+    }
+    path->page_locked =
+        path->one_run || cudriver_copy_is_page_locked(host->host + low, host->host + high);
+    if (kind == CUDRIVER_COPY_DIRECT) {
+        path->kind = path->page_locked ? CUDRIVER_COPY_DIRECT : CUDRIVER_COPY_STAGED;
+        path->why = path->page_locked
+                        ? LOCKED_AND_DENSE
+                        : "dense but pageable: worker threads move it through page-locked slots";
         return;
     }
     bool whole = path->page_locked && !host_repeats(path) &&
@@ -300,7 +321,7 @@ void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudr
 
     path->to_device = cudriver_endpoint_is_device(dst);
     path->from_device = cudriver_endpoint_is_device(src);
-    path->page_locked = path->one_run = path->overlap = path->two_devices = false;
+    path->page_locked = path->one_run = path->unlooked = path->overlap = path->two_devices = false;
     path->dst_pool = path->src_pool = NULL;
     path->context = path->to_device ? dst->context : src->context;
     layout->ndim = dst->ndim;

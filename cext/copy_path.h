@@ -27,8 +27,9 @@ struct cudriver_copy_path {
     size_t bytes;
     bool to_device;
     bool from_device;
-    bool page_locked;                /* the host end */
+    bool page_locked;                /* the host end; false also where it was not looked at */
     bool one_run;                    /* the host end is known to lie in one registration */
+    bool unlooked;                   /* a small dense copy, for which the rest does not matter */
     bool overlap;                    /* device ends share memory without being the same */
     bool two_devices;                /* device to device */
     ContextObject *context;          /* borrowed: where the copy is issued; NULL for host to host */
@@ -41,6 +42,10 @@ struct cudriver_copy_path {
  * temporaries come, is made where it was not. The GIL is held. */
 void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src,
                           struct cudriver_copy_path *path);
+
+/* Looks at the host end of a path that was decided without. Calls only queries. */
+void cudriver_copy_look(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
+                        const struct cudriver_endpoint *src);
 
 /* Where a copy is issued. */
 struct cudriver_copy_place {

@@ -49,6 +49,8 @@ def in_context(context: Any) -> None:
         ("copy_async(there[::2], pooled[::2], stream)", "cuCtxGetCurrent cuMemcpy2DAsync_v2"),
         ("copy(there, pooled)", "cuCtxGetCurrent cuMemcpyHtoD_v2"),
         ("copy(pooled, there)", "cuCtxGetCurrent cuMemcpyDtoH_v2"),
+        ("copy(there, plain)", "cuCtxGetCurrent cuMemcpyHtoD_v2 cuStreamSynchronize"),
+        ("copy(plain, there)", "cuCtxGetCurrent cuMemcpyDtoH_v2"),
         ("pinned_empty(BYTES, np.uint8)", ""),
         ("numpy_array()", ""),
         ("in_context(context)", "cuCtxPushCurrent_v2 cuCtxPopCurrent_v2"),
@@ -58,6 +60,7 @@ def in_context(context: Any) -> None:
 def test_driver_calls(cu, sim, work: str, expected: str) -> None:
     pooled, ordinary = cu.pinned_empty((8, 512), np.uint8), np.empty((8, 512), np.uint8)
     there, stream = cu.device_empty(pooled.shape, np.uint8), cu.Stream()
+    plain = np.zeros_like(pooled)
     context = cu.current_context()
 
     def numpy_array() -> object:

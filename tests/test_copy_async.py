@@ -634,3 +634,24 @@ def test_a_call_without_a_stream_sees_what_one_with_a_stream_began(sim: Any, how
         sim.release()
     stream.synchronize()
     assert (there.to_numpy() == 7).all()
+
+
+@pytest.mark.parametrize("nbytes", [64, 1 << 16])
+def test_a_blocking_copy_of_plain_memory_is_over_for_every_stream(held: Any, nbytes: int) -> None:
+    """The driver's own call returns when it has read the host's memory. A stream that does not wait
+    for the default one must find the bytes all the same."""
+    held.release()
+    there, plain = cu.device_zeros(nbytes, np.uint8), np.full(nbytes, 7, np.uint8)
+    cu.copy(there, plain)
+    plain[:] = 9
+    held.hold()
+    copying = threading.Thread(target=cu.copy, args=(there, plain))
+    copying.start()
+    while held.live("pending") == 0 and copying.is_alive():
+        pass
+    copying.join(0.2)
+    returned_early = not copying.is_alive()
+    held.release()
+    copying.join()
+    assert not returned_early
+    assert np.array_equal(there.to_numpy(), plain)

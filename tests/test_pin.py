@@ -199,3 +199,17 @@ def test_many_threads_pin_overlapping_ranges() -> None:
         thread.join()
     assert not failures
     assert not cu.is_pinned(array)
+
+
+@pytest.mark.parametrize("part", [slice(0, 20000), slice(9000, 20000), slice(9000, None)])
+@pytest.mark.parametrize("nbytes", [30000, 3 << 20])
+def test_arrays_of_which_a_part_is_pinned_are_copied_whole(part: slice, nbytes: int) -> None:
+    """The driver refuses a copy that begins in a registration and ends beyond it."""
+    plain = np.random.default_rng(5).integers(0, 256, nbytes, np.uint8)
+    wanted = plain.copy()
+    with cu.pin(plain[part]):
+        there = cu.to_device(plain)
+        assert np.array_equal(there.to_numpy(), wanted)
+        plain[:] = 0
+        cu.copy(plain, there)
+    assert np.array_equal(plain, wanted)

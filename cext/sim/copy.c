@@ -2,9 +2,12 @@
  * Copies.
  *
  * Every copy is one shape: rows of `width` bytes, `height` of them in a slice, `depth` slices, with
- * a pitch on either side. When it happens: blocking calls                at once in the calling
- * thread, when the NULL stream's turn has come; device to device only waits where it must, as
- * hardware does asynchronous, page-locked     later, on the stream; the source is read then
+ * a pitch on either side. When it happens:
+ *
+ *   blocking                      at once in the calling thread, when the NULL stream's turn has
+ * come blocking, up from pageable    the source is read during the call, the rest follows on the
+ * NULL stream blocking, on the device       on the NULL stream; the host waits only where it must
+ *   asynchronous, page-locked     later, on the stream; the source is read then
  *   asynchronous, from pageable   up to 2 MiB: the source is read during the call, the rest later;
  *                                 beyond: over when the call returns
  *   asynchronous, to pageable     over when the call returns
@@ -277,6 +280,33 @@ static CUresult copy_sync(enum sim_call call, const struct shape *shape)
     return sim_leave(copy_now(context, shape));
 }
 
+/* From pageable memory the call is over when the source was read: the rest is on the NULL stream,
+ * unless it would be done at once. */
+static CUresult copy_up(enum sim_call call, const struct shape *shape)
+{
+    struct sim_context *context;
+    struct sim_stream *stream;
+    CUresult result = sim_enter_current(call, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = shape_check(shape);
+    if (result != CUDA_SUCCESS || shape_bytes(shape) > STAGED_BYTES ||
+        !side_is_pageable(shape, &shape->src)) {
+        return sim_leave(copy_now(context, shape));
+    }
+    result = sim_stream_settle(context);
+    if (result == CUDA_SUCCESS) {
+        result = sim_stream_of(NULL, context, &stream);
+    }
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    return sim_leave(sim_stream_is_idle(stream) ? copy_now(context, shape)
+                                                : copy_issue(stream, shape));
+}
+
 /* From device to device the host does not wait: the copy is put on the NULL stream, unless nothing
  * is under way and it may as well be done here. */
 static CUresult copy_between(enum sim_call call, const struct shape *shape)
@@ -325,7 +355,7 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
 {
     struct shape shape = flat(false, dst, is_host_pointer(src), (uintptr_t)src, bytes);
 
-    return copy_sync(CALL_cuMemcpyHtoD_v2, &shape);
+    return copy_up(CALL_cuMemcpyHtoD_v2, &shape);
 }
 
 CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)

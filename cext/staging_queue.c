@@ -32,13 +32,18 @@ static CUresult counters_note(const struct queue *queue, CUresult result)
     return result;
 }
 
+/* The stream waits until so many chunks are packed or unpacked, unless they are. */
 static CUresult counter_wait(const struct queue *queue, size_t chunks)
 {
     const struct cudriver_staging_transfer *transfer = queue->transfer;
+    uint32_t value = transfer->base + (uint32_t)chunks;
 
-    return counters_note(queue, cuda.cuStreamWaitValue32_v2(
-                                    transfer->stream, transfer->ring->ready_address,
-                                    transfer->base + (uint32_t)chunks, CU_STREAM_WAIT_VALUE_GEQ));
+    if ((int32_t)(atomic_load_explicit(transfer->ring->ready, memory_order_acquire) - value) >= 0) {
+        return CUDA_SUCCESS;
+    }
+    return counters_note(queue, cuda.cuStreamWaitValue32_v2(transfer->stream,
+                                                            transfer->ring->ready_address, value,
+                                                            CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 static CUresult kernel_queue(const struct queue *queue, const struct cudriver_layout *spread)

@@ -509,7 +509,7 @@ static void *ring_main(void *unused)
     return NULL;
 }
 
-/* Locked. Sees that as many threads live as the transfers want, and that they wake. */
+/* Locked. Sees that as many threads live as the transfers want. */
 static void threads_provide(void)
 {
     int allowed = threads_allowed();
@@ -517,7 +517,6 @@ static void threads_provide(void)
     while (staging.ring_threads < allowed && staging_thread_start(ring_main, "cudriver-ring")) {
         staging.ring_threads++;
     }
-    threads_wake(allowed);
 }
 
 void staging_ring_expect(int threads)
@@ -552,6 +551,8 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
     staging.ring_wanted += transfer->threads;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
     threads_provide();
+    /* Waking takes a while, which a caller that does not wait leaves to the first that is awake. */
+    threads_wake(transfer->own ? threads_allowed() : 1);
 }
 
 void staging_ring_open(struct cudriver_staging_transfer *transfer)
@@ -596,6 +597,7 @@ CUresult staging_ring_ensure(void)
 
     staging_lock();
     threads_provide();
+    threads_wake(1);
     result = staging.ring_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
     staging_unlock();
     return result;

@@ -81,18 +81,18 @@ $(VENV)/.installed: $(SOURCES) $(VENV)/.requirements
 install: $(VENV)/.installed ## make .venv, build, install
 
 .PHONY: editable
-editable: $(VENV)/.requirements ## install for development: edits of Python files show at once
+editable: $(VENV)/.requirements ## install for development: edits of Python show at once
 	CUDRIVER_DEBUG=1 $(INSTALL) --editable .
 	@rm -f $(VENV)/.installed
 
 # --- running and testing ---------------------------------------------------------------------------
 
 .PHONY: run
-run: install ## run the demo, on the real driver where there is one, else on the simulated one
+run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
 .PHONY: test
-test: install ## the whole suite on the simulated driver; all but the large downloads
+test: install ## the suite on the simulated driver, without large downloads
 	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(ARGS)
 
 .PHONY: test-gpu
@@ -100,15 +100,15 @@ test-gpu: install ## the suite on the real driver
 	CUDRIVER_TEST_DRIVER=real $(PYTEST) $(ARGS)
 
 .PHONY: test-network
-test-network: install ## tests that download real frameworks (GBs, kept in ~/.cache/cudriver-tests)
+test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests
 	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network $(ARGS)
 
 .PHONY: check-newest
-check-newest: install ## our declarations against the newest cuda.h that NVIDIA's wheels have
+check-newest: install ## our declarations against the newest cuda.h of NVIDIA's wheels
 	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/test_abi.py $(ARGS)
 
 .PHONY: fuzz
-fuzz: ## fuzz the ELF reader with libFuzzer (clang); ARGS=10000000 for that many runs
+fuzz: ## fuzz the ELF reader (clang); ARGS=10000000: so many runs
 	tests/fuzz/run.sh $(or $(ARGS),300000)
 
 # The peers that are measured are those of the interpreter: BENCH_PYTHON=/path/to/python names one that
@@ -118,7 +118,7 @@ BENCH_SITE = $(CURDIR)/build/bench/site
 
 .PHONY: bench
 ifeq ($(BENCH_PYTHON),)
-bench: install ## ours beside the driver and every installed peer: table of ratios (BENCH_PYTHON=...)
+bench: install ## ours beside the driver and other packages: docs/performance.md
 	$(PY) -m benchmarks $(ARGS)
 else
 bench:
@@ -206,7 +206,7 @@ format: $(VENV)/.dev ## rewrite the sources the way that lint wants them
 	$(VENV)/bin/ruff format .
 
 .PHONY: debug
-debug: $(VENV)/.requirements ## build without optimisation, every warning an error (into build/debug/site)
+debug: $(VENV)/.requirements ## build unoptimised, warnings are errors, into build/debug/site
 	@$(SWEEP)
 	rm -rf build/debug/site
 	CUDRIVER_DEBUG=1 $(INSTALL) --target build/debug/site .

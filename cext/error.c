@@ -236,6 +236,7 @@ int cudriver_require_loaded(CoreState *state)
 {
     enum cudriver_load result;
     PyObject *path;
+    bool chosen;
 
     if (cudriver_driver.loaded) {
         return 0;
@@ -244,18 +245,21 @@ int cudriver_require_loaded(CoreState *state)
     if (path == NULL) {
         return -1;
     }
-    result = cudriver_driver_load(path == Py_None ? NULL : PyBytes_AS_STRING(path));
+    chosen = path != Py_None;
+    result = cudriver_driver_load(chosen ? PyBytes_AS_STRING(path) : NULL);
     Py_DECREF(path);
     if (result == CUDRIVER_LOADED) {
         return 0;
     }
-    cudriver_raise_plain(
-        state, result == CUDRIVER_NOT_FOUND ? "DriverNotFoundError" : "UnsupportedDriverError",
-        result == CUDRIVER_NOT_FOUND
-            ? "no CUDA driver library: %s. Install the NVIDIA driver, or set CUDRIVER_LIBRARY=sim "
-              "for the simulated one"
-            : "%s",
-        cudriver_driver.message);
+    if (result == CUDRIVER_NOT_FOUND) {
+        cudriver_raise_plain(
+            state, "DriverNotFoundError", "no CUDA driver library: %s. %s", cudriver_driver.message,
+            chosen ? "Correct the path, or set CUDRIVER_LIBRARY=sim for the simulated driver"
+                   : "Install the NVIDIA driver, or set CUDRIVER_LIBRARY=sim for "
+                     "the simulated one");
+    } else {
+        cudriver_raise_plain(state, "UnsupportedDriverError", "%s", cudriver_driver.message);
+    }
     return -1;
 }
 

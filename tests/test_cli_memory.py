@@ -82,6 +82,7 @@ def test_a_driver_that_cannot_be_used_is_a_sentence(library: str) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("cudriver: ")
         assert library in done.stderr
+        assert "Install the NVIDIA driver" not in done.stderr  # a wrong path is not mended by that
         assert "Traceback" not in done.stderr
         done = command(name, "--json", CUDRIVER_LIBRARY=library)
         assert done.returncode == 1
@@ -131,7 +132,8 @@ def test_version_and_help() -> None:
         done = command(*words)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith("usage: cudriver COMMAND")
-        for name in "check", "explain", "which", "devices", "demo":
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        for name in "check", "explain", "which", "devices", "demo", "bench":
             assert f"\n  {name} " in done.stdout
             assert name in COMMANDS
 

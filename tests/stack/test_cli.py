@@ -262,6 +262,28 @@ def test_a_rule_that_is_none_is_a_usage_error(cpu_torch, rule):
         assert "is no rule" in done.stderr
 
 
+def test_a_level_without_a_match_is_a_usage_error(cpu_torch):
+    """Else it would be dropped in silence, and the exit status be 0."""
+    words = ["check", "--root", str(cpu_torch), "/envs/plain", "--match-level", "exact"]
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "add --match system" in done.stderr
+    assert run(*words, "--match", "system").returncode != 2
+
+
+def test_explain_without_text_says_how_to_give_one():
+    for text in None, "", "\n \n":
+        done = run("explain", text=text)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "cudriver explain < traceback.txt" in done.stderr
+
+
+def test_verbose_leaves_no_hole_where_no_library_is(cpu_torch):
+    done = run("check", "-v", "--root", str(cpu_torch), "/envs/plain")
+    assert "no CUDA libraries" in done.stdout
+    assert "\n\n\n" not in done.stdout
+
+
 def test_an_empty_prefix_is_not_the_working_folder():
     done = run("check", "")
     assert (done.returncode, done.stdout) == (2, "")

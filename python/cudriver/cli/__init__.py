@@ -88,7 +88,8 @@ def _help(topic: list[str]) -> int:
     print("usage: cudriver COMMAND [OPTIONS]\n")
     for name, text in commands.items():
         print(f"  {name:<{width}}  {text}")
-    print("\ncudriver COMMAND --help lists a command's options, cudriver --version the version.")
+    print("\ncudriver COMMAND --help lists a command's options.")
+    print("cudriver --version prints the version.")
     return 0
 
 
@@ -104,7 +105,7 @@ def _unknown(name: str) -> int:
 
     commands = _available()
     near = get_close_matches(name, commands, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(commands)}"
+    hint = f"did you mean {near[0]!r}?" if near else "cudriver --help lists them"
     print(f"cudriver: no command {name!r}; {hint}", file=sys.stderr)
     return USAGE_ERROR
 

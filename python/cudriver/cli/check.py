@@ -55,15 +55,14 @@ def parser() -> ArgumentParser:
     add(
         "--match-level",
         choices=["major", "minor", "exact"],
-        default="minor",
-        help="how far (default: minor, that is major.minor)",
+        help="how far, with --match (default: minor, that is major.minor)",
     )
     add(
         "--observe",
         action="store_true",
         help="import the framework with the environment's own Python and compare",
     )
-    add("--timeout", metavar="SECONDS", type=float, default=120.0, help="of --observe")
+    add("--timeout", metavar="SECONDS", type=float, default=120.0, help="of --observe (120)")
     target.add_options(result)
     return result
 
@@ -89,6 +88,9 @@ def _run(arguments: Namespace) -> int:
         return USAGE_ERROR
     if arguments.observe and arguments.root != "/":
         terminal.complain("--observe runs programs of the environment; not with --root")
+        return USAGE_ERROR
+    if arguments.match_level and not arguments.match:
+        terminal.complain("--match-level says how far --match goes: add --match system")
         return USAGE_ERROR
     try:
         reports = _reports(arguments)
@@ -158,7 +160,7 @@ def _report(prefix: str | None, machine: Machine, arguments: Namespace) -> Repor
     from cudriver.stack.rules import judge
 
     facts = target.facts(prefix, machine)
-    facts.match, facts.match_level = arguments.match, arguments.match_level
+    facts.match, facts.match_level = arguments.match, arguments.match_level or "minor"
     report = Report(facts, judge(facts), strict=arguments.strict)
     if arguments.observe:
         from cudriver.stack.observe import observe

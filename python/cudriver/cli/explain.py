@@ -47,12 +47,15 @@ def run(arguments: Namespace) -> int:
     matches: list[Match] = []
     if not names or not all(_looks_like_rule(name) for name in names):
         before, text = (0, " ".join(arguments.rule)) if names else _standard_input()
+        if not text.strip():
+            terminal.complain("no text on standard input; cudriver explain < traceback.txt")
+            return COULD_NOT_TELL
         matches = explain.match(text)
         for found in matches:
             found.line += before
         names = [found.rule for found in matches]
         if not names:
-            terminal.complain("no rule knows this text; cudriver explain --list has them all")
+            terminal.complain("no rule knows this text; cudriver check, cudriver explain --list")
             return COULD_NOT_TELL
     for name in names:
         if name not in known:

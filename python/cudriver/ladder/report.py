@@ -12,6 +12,7 @@ from cudriver.ladder.rungs import BACK, RUNGS, Rung
 
 TITLE, RATE, ABOVE, LOCKED = 24, 16, 11, 13
 SIZE, COLUMN = 9, 10
+LABEL = " " * 8
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,17 @@ class Style:
     def loud(self, text: str) -> str:
         return f"\x1b[1;31m{text}\x1b[0m" if self.colour else text
 
-    def wrap(self, text: str, indent: str = "") -> Iterator[str]:
+    def wrap(self, text: str, indent: str = "", hang: str = "") -> Iterator[str]:
+        """Lines of `width` columns, all but the first further in by `hang`; a path stays whole."""
         return iter(
-            textwrap.wrap(text, self.width, initial_indent=indent, subsequent_indent=indent)
+            textwrap.wrap(
+                text,
+                self.width,
+                initial_indent=indent,
+                subsequent_indent=indent + hang,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         )
 
 
@@ -44,13 +53,14 @@ def lines(report: dict[str, Any], why_simulated: str | None, style: Style) -> It
         yield from map(style.loud, style.wrap("No GPU takes part: the figures mean nothing."))
         yield ""
     device, driver = report["device"], report["driver"]
-    yield from style.wrap(f"device  {device['ordinal']}, {device['name']}")
-    yield from style.wrap(f"driver  CUDA {driver['cuda']}  {driver['path']}")
+    yield from style.wrap(f"device  {device['ordinal']}, {device['name']}", hang=LABEL)
+    yield from style.wrap(f"driver  CUDA {driver['cuda']}  {driver['path']}", hang=LABEL)
     sizes = ", ".join(show_size(size) for size in report["sizes"])
     count = report["rounds"]
     yield from style.wrap(
         f"arrays  {sizes}; the median of {count} round{'s' * (count > 1)}, "
-        f"{sign(style, '±', '+-')} half of what lies between the quartiles"
+        f"{sign(style, '±', '+-')} half of what lies between the quartiles",
+        hang=LABEL,
     )
     yield ""
     if len(report["sizes"]) == 1:

@@ -56,7 +56,7 @@ def render(report: Report, style: Style, *, verbose: bool = False) -> str:
     lines = [*_heading(report.facts, style), ""]
     for label, severity, text in components(report):
         lines += _component(label, severity, text, style)
-    if verbose:
+    if verbose and report.libraries:
         lines += ["", *_library_table(report, style)]
     ranked = sorted(report.findings, key=lambda finding: RANK[finding.severity])
     for finding in ranked:

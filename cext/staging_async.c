@@ -311,6 +311,7 @@ static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult r
 {
     staging_lock();
     transfer->telling = transfer->told = true;
+    transfer->stopped = true; /* nobody else's copy follows it through its ring */
     transfer->making = false;
     staging_unlock();
     transfer_stop(transfer, result);
@@ -461,8 +462,9 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
         }
         cuda.cuCtxPopCurrent_v2(&popped);
     }
+    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
     staging_lock();
-    transfer->doubts += result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+    transfer->doubts = failed ? transfer->doubts + 1 : 0;
     bool lost = transfer->doubts == 2; /* a broken context stays broken */
     staging_unlock();
     if (lost) {

@@ -155,9 +155,10 @@ struct spare {
     CUstream sides[STAGING_SIDES];
 };
 
-/* Locked. `all`: also what can be freed only by waiting for the device. Rings that a stream may yet
- * come to stay, as those of a copy that was lost do for good. */
-static struct spare spare_take(struct staging_place *place, bool all)
+/* Locked. `quiet`: no call is at work in the place; `all`: also what can be freed only by waiting
+ * for the device. Rings that a stream may yet come to stay, as those of a copy that was lost do for
+ * good. */
+static struct spare spare_take(struct staging_place *place, bool quiet, bool all)
 {
     struct spare spare = {.probe = NULL};
     struct staging_ring **link = &place->rings;
@@ -171,6 +172,8 @@ static struct spare spare_take(struct staging_place *place, bool all)
             spare.kernels[i] = place->kernels[i];
             place->kernels[i] = NULL;
         }
+    }
+    if (quiet) {
         spare.probe = place->probe;
         place->probe = NULL;
         memcpy(spare.sides, place->sides, sizeof spare.sides);
@@ -224,10 +227,12 @@ static void place_free(struct staging_place *place, bool all)
     struct spare spare;
 
     staging_lock();
-    spare = spare_take(place, all);
+    spare = spare_take(place, true, all);
     staging_unlock();
     if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
         spare_free(&spare);
+        staging_rings_free(place->rings, true, false); /* those whose scratch memory stays */
+        place->rings = NULL;
         cuda.cuCtxPopCurrent_v2(&popped);
     }
     place_drop(place);
@@ -243,7 +248,8 @@ void cudriver_staging_trim(void)
         if (place->closing) {
             continue;
         }
-        struct spare spare = spare_take(place, place_is_quiet(place) && rings_are_quiet(place));
+        bool quiet = place_is_quiet(place) && rings_are_quiet(place);
+        struct spare spare = spare_take(place, quiet, quiet);
         CUcontext popped;
         place->users++; /* so that it stays */
         staging_unlock();

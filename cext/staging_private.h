@@ -319,6 +319,7 @@ struct cudriver_staging_transfer {
     struct staging_ring *ring; /* borrowed from the place */
     uint32_t base;             /* the counters' value before the first chunk */
     size_t chunks;
+    size_t steps;               /* values of `passed`: after the last, nothing looks at the ring */
     size_t *starts;             /* owned: chunks + 1 places in the walk */
     struct staging_chunk *cuts; /* owned */
     /* The rest under the lock. */
@@ -344,7 +345,7 @@ struct cudriver_staging_transfer {
     CUresult result;
     pthread_cond_t done;
     unsigned long long checked; /* when it was asked whether the context still works */
-    int doubts;                 /* how often that failed */
+    int doubts;                 /* how often in a row that failed */
 };
 
 void staging_transfer_hold(struct cudriver_staging_transfer *transfer);

@@ -112,8 +112,13 @@ static CUresult commands_queue(const struct queue *queue)
                                                     transfer->base + (uint32_t)k + 1, 0));
         }
     }
-    if (result == CUDA_SUCCESS && !transfer->up) {
+    if (result == CUDA_SUCCESS && !transfer->up && !transfer->own) {
         result = counter_wait(queue, transfer->chunks);
+        if (result == CUDA_SUCCESS) { /* the ring may go only when the stream is past that wait */
+            result = counters_note(
+                queue, cuda.cuStreamWriteValue32_v2(transfer->stream, ring->passed_address,
+                                                    transfer->base + (uint32_t)transfer->steps, 0));
+        }
     }
     return result;
 }

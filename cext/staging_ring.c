@@ -102,6 +102,18 @@ static CUresult ring_add(struct staging_place *place, size_t slot_bytes, bool sc
     return CUDA_SUCCESS;
 }
 
+/* Locked. Whether all copies in a ring are queued, and none was given up: only then do further
+ * ones come after them on the stream as they do in the ring. */
+static bool ring_takes_more(const struct staging_place *place, const struct staging_ring *ring)
+{
+    const struct cudriver_staging_transfer *other = place->transfers;
+
+    while (other != NULL && (other->ring != ring || (!other->making && !other->stopped))) {
+        other = other->next;
+    }
+    return other == NULL;
+}
+
 /*
  * A ring for the transfer's chunks: a free one or a new one; on a caller's stream the one that
  * earlier copies on this stream are using. Copies follow each other through a ring: none is packed
@@ -116,7 +128,8 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
 
     staging_lock();
     for (ring = place->rings; ring != NULL; ring = ring->next) {
-        bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream;
+        bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream &&
+                    ring_takes_more(place, ring);
         if ((same || (ring->users == 0 && found == NULL)) && ring->slot_bytes >= slot_bytes &&
             (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
             found = ring;
@@ -143,8 +156,9 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     found->stream = transfer->stream;
     transfer->ring = found;
     transfer->base = found->issued;
-    found->issued += (uint32_t)transfer->chunks;
-    transfer->host_pending++;
+    transfer->steps = transfer->chunks + (!transfer->up && !transfer->own);
+    found->issued += (uint32_t)transfer->steps;
+    transfer->host_pending += !transfer->stopped; /* given up meanwhile: no thread touches it */
     transfer->device_pending++;
     staging_unlock();
     return CUDA_SUCCESS;
@@ -180,7 +194,7 @@ static bool transfer_progress(struct cudriver_staging_transfer *transfer)
     if (transfer->stopped && transfer->in_flight == 0 && !transfer->packed && passed >= 0) {
         publish(transfer, transfer->chunks);
     }
-    return transfer->packed && (transfer->lost || passed >= (int32_t)transfer->chunks);
+    return transfer->packed && (transfer->lost || passed >= (int32_t)transfer->steps);
 }
 
 void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
@@ -551,8 +565,9 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
     staging.ring_wanted += transfer->threads;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
     threads_provide();
-    /* Waking takes a while, which a caller that does not wait leaves to the first that is awake. */
-    threads_wake(transfer->own ? threads_allowed() : 1);
+    /* Waking takes a while, which a caller that does not wait leaves to the first that is awake
+     * (the one that watches may be in a nap). */
+    threads_wake(transfer->own ? threads_allowed() : 1 + staging.watched);
 }
 
 void staging_ring_open(struct cudriver_staging_transfer *transfer)
@@ -569,7 +584,9 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer)
     bool listed;
 
     staging_lock();
-    atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->chunks);
+    if (transfer->listed) { /* else the ring may be another's by now, or gone */
+        atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->steps);
+    }
     listed = transfer->listed && transfer_progress(transfer);
     if (listed) {
         staging_ring_unlist(transfer);

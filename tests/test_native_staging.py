@@ -41,6 +41,8 @@ SCENARIOS = {
     "async": (150, 40),
     "ordered": (80, 24),
     "threads": (40, 8),
+    "shared": (20, 4),
+    "closing": (12, 3),
     "faults": (24, 6),
     "interrupted": (16, 6),
     "forget": (40, 12),
@@ -51,6 +53,8 @@ SCENARIOS = {
     "between": (150, 30),
     "pieces": (80, 20),
 }
+# Of these a process has one round: as many processes, each with a seed of its own.
+ONCE = {"closing"}
 ON_THE_SIMULATOR = {"faults", "interrupted"}
 
 if REAL:
@@ -140,18 +144,20 @@ def test_scenario(programs: Programs, build: str, name: str) -> None:
         # A call that gives something back and is made to fail leaves it to the driver.
         environment["ASAN_OPTIONS"] = "detect_leaks=0"
     rounds = SCENARIOS[name][0 if build == "plain" else 1]
-    done = subprocess.run(
-        [*(PREFIX if build == "tsan" else []), str(program), name, "1", str(rounds)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    if done.returncode == 2:
-        assert REAL or "simulated" in done.stderr, done.stderr
-        assert name in ON_THE_SIMULATOR or "no device" in done.stderr, done.stderr
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
+    prefix = PREFIX if build == "tsan" else []
+    for seed in range(1, rounds + 1 if name in ONCE else 2):
+        done = subprocess.run(
+            [*prefix, str(program), name, str(seed), str(rounds)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        if done.returncode == 2:
+            assert REAL or "simulated" in done.stderr, done.stderr
+            assert name in ON_THE_SIMULATOR or "no device" in done.stderr, done.stderr
+            pytest.skip(done.stderr.strip())
+        assert done.returncode == 0, f"{seed}: {done.stdout[-1000:]}\n{done.stderr[-4000:]}"
 
 
 def test_every_scenario_is_run(programs: Programs) -> None:

@@ -556,6 +556,115 @@ static void threads(struct random *random, int rounds)
     }
 }
 
+/* ---- several threads on one stream, trimming, and closing under them ---- */
+
+struct sharer {
+    struct task task;
+    CUstream stream; /* shared; NULL: the default one */
+    bool closing;    /* somebody else ends the engine meanwhile */
+};
+
+/* Whether a copy's result is one that there may be. */
+static bool result_fits(const struct sharer *sharer, CUresult result)
+{
+    return result == CUDA_SUCCESS || (sharer->closing && result == CUDA_ERROR_DEINITIALIZED);
+}
+
+/* Some copies at once, each of memory of its own; false: the engine has ended. */
+static bool share_round(struct sharer *sharer)
+{
+    enum { MANY = 3 };
+    struct random *random = &sharer->task.random;
+    struct cudriver_staging_transfer *transfers[MANY] = {NULL};
+    struct finish finishes[MANY];
+    struct copy copies[MANY];
+    bool copied[MANY], all = true;
+
+    memset(finishes, 0, sizeof finishes);
+    for (int k = 0; k < MANY; k++) {
+        copies[k] = copy_make(random, MOST, sharer->stream);
+    }
+    for (int k = 0; k < MANY; k++) {
+        struct cudriver_staging_job job = copy_job(&copies[k]);
+        CUresult result =
+            below(random, 3) == 0
+                ? cudriver_staging_copy(&job)
+                : cudriver_staging_copy_async(&job, note_finish, &finishes[k], &transfers[k]);
+        CHECK(result_fits(sharer, result));
+        copied[k] = result == CUDA_SUCCESS;
+    }
+    if (below(random, 3) == 0) {
+        cudriver_staging_trim();
+    }
+    for (int k = 0; k < MANY; k++) {
+        if (transfers[k] != NULL) {
+            CUresult result = cudriver_staging_wait(transfers[k], NULL, NULL);
+            CHECK(result_fits(sharer, result));
+            CHECK(atomic_load(&finishes[k].calls) == 1);
+            copied[k] = result == CUDA_SUCCESS;
+            cudriver_staging_release(transfers[k]);
+        }
+    }
+    CALL(cuda.cuStreamSynchronize(sharer->stream));
+    for (int k = 0; k < MANY; k++) {
+        if (copied[k]) {
+            copy_verify(&copies[k]);
+        }
+        all = all && copied[k];
+        copy_free(&copies[k]);
+    }
+    return all;
+}
+
+static void *share_main(void *data)
+{
+    struct sharer *sharer = data;
+
+    CALL(cuda.cuCtxSetCurrent(context));
+    for (int i = 0; i < sharer->task.rounds && share_round(sharer); i++) {
+        if (below(&sharer->task.random, 20) == 0) {
+            small_settings(&sharer->task.random);
+        }
+    }
+    return NULL;
+}
+
+static void share(struct random *random, int rounds, bool closing)
+{
+    enum { SHARERS = 9 };
+    CUstream streams[3] = {NULL, stream_make(1), stream_make(1)};
+    struct sharer sharers[SHARERS];
+
+    small_settings(random);
+    for (int i = 0; i < SHARERS; i++) {
+        sharers[i] = (struct sharer){.task = {.random = {next(random)}, .rounds = rounds},
+                                     .stream = streams[i % 3],
+                                     .closing = closing};
+        CHECK(pthread_create(&sharers[i].task.thread, NULL, share_main, &sharers[i]) == 0);
+    }
+    if (closing) {
+        rest(20 + (unsigned)below(random, 40));
+        CHECK(cudriver_staging_shutdown(20000));
+    }
+    for (int i = 0; i < SHARERS; i++) {
+        pthread_join(sharers[i].task.thread, NULL);
+    }
+    stream_free(streams[1]);
+    stream_free(streams[2]);
+}
+
+static void shared(struct random *random, int rounds)
+{
+    share(random, rounds, false);
+}
+
+/* As many rounds as there are until the engine ends. */
+static void closing(struct random *random, int rounds)
+{
+    (void)rounds;
+    share(random, 1000000, true);
+}
+
 /* ---- between device memory, and in pieces ---- */
 
 static CUcontext second; /* of the same device */
@@ -1010,6 +1119,7 @@ static const struct scenario {
 } scenarios[] = {
     {"blocking", blocking, 600}, {"async", async, 120},
     {"ordered", ordered, 60},    {"threads", threads, 40},
+    {"shared", shared, 20},      {"closing", closing, 1},
     {"faults", faults, 24},      {"interrupted", interrupted, 24},
     {"forget", forget, 40},      {"forked", forked, 12},
     {"shutdown", shutdown, 1},   {"old", old, 60},
@@ -1047,10 +1157,11 @@ int main(int count, char **arguments)
             if (cudriver_driver.simulated) {
                 static const char *const kinds[] = {"pending", "streams",     "events",
                                                     "modules", "allocations", "registrations"};
-                /* A call that gives back and was told to fail has given nothing back. */
-                size_t counted = strcmp(arguments[1], "faults") == 0     ? 1
-                                 : strcmp(arguments[1], "shutdown") == 0 ? 3
-                                                                         : 6;
+                /* A call that gives back and was told to fail has given nothing back; kernels and
+                 * scratch memory go with the process. */
+                bool ends =
+                    strcmp(arguments[1], "shutdown") == 0 || strcmp(arguments[1], "closing") == 0;
+                size_t counted = strcmp(arguments[1], "faults") == 0 ? 1 : ends ? 3 : 6;
                 for (size_t k = 0; k < counted; k++) {
                     if (sim.live(kinds[k]) != 0) {
                         fprintf(stderr, "%lld %s alive at the end\n", sim.live(kinds[k]), kinds[k]);

@@ -192,6 +192,33 @@ def test_all_lists_each_environment_in_a_line(cpu_torch):
     assert lines[-1].startswith("2 environments")
 
 
+def test_all_marks_warnings_and_fits_the_terminal(cpu_torch):
+    """A note leaves the tick; a warning, and a name that is too long, do not."""
+    long = "-".join(["a-project-with-quite-a-long-name"] * 3)
+    site = cpu_torch / "srv" / long / "lib/python3.11/site-packages"
+    site.parent.parent.parent.parent.mkdir(parents=True)
+    (cpu_torch / "envs/plain").rename(site.parent.parent.parent)
+    words = ["check", "--root", str(cpu_torch), "--all", "--ignore", "CU1"]
+    assert run(*words).stdout.splitlines()[0] == f"✓ /srv/{long}  torch 2.8.0+cpu (CPU)"
+    pinned = "Requires-Dist: nvidia-nccl-cu12==2.27.3\n"
+    for name, version, more in ("torch", "2.8.0", pinned), ("nvidia-nccl-cu12", "2.20.5", ""):
+        dist = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        dist.mkdir()
+        (dist / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}"
+        )
+    done = run(*words, COLUMNS="80")
+    first, last = done.stdout.splitlines()
+    assert (done.returncode, last) == (0, "1 environment, none with a mismatch, 1 with warnings")
+    assert re.fullmatch(
+        r"! /srv/a-proj\S*…\S*-long-name  torch 2.8.0\+cpu \(CPU\).*  CU40.*", first
+    )
+    assert len(first) <= 80
+    assert f"/srv/{long}  " in run(*words, COLUMNS="200").stdout
+    assert f"/srv/{long}  " in run(*words).stdout
+    assert "✗" in run(*words, "--strict", COLUMNS="80").stdout
+
+
 def test_many_environments_are_checked_side_by_side(cpu_torch):
     """From several processes, and still in the order in which they were found."""
     for number in range(12):

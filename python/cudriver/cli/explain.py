@@ -64,7 +64,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         _print_json(names, matches)
         return 0
-    from cudriver.stack.report_text import wrap
+    from cudriver.stack.text import wrap
 
     style = terminal.style(sys.stdout)
     lines: list[str] = []
@@ -80,7 +80,7 @@ def run(arguments: Namespace) -> int:
 
 def render_page(markdown: str, style: Style) -> list[str]:
     """A page's Markdown for a terminal: headings, paragraphs, lists, and code left as it is."""
-    from cudriver.stack.report_text import wrap
+    from cudriver.stack.text import wrap
 
     lines: list[str] = []
     paragraph: list[str] = []

@@ -27,15 +27,20 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def width(stream: TextIO) -> int:
-    """Columns to write in: the terminal's, within reason; 80 where there is none."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        return min(max(int(columns), NARROW), WIDE)
+def columns(stream: TextIO) -> int | None:
+    """The terminal's columns; None where there is none, so that nothing needs to be broken."""
+    wish = os.environ.get("COLUMNS", "")
+    if wish.isdecimal() and int(wish) > 0:
+        return int(wish)
     try:
-        return min(max(os.get_terminal_size(stream.fileno()).columns, NARROW), WIDE)
+        return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError):
-        return 80
+        return None
+
+
+def width(stream: TextIO) -> int:
+    """Columns to write text in: the terminal's, within reason; 80 where there is none."""
+    return min(max(columns(stream) or 80, NARROW), WIDE)
 
 
 def can_encode(stream: TextIO, text: str) -> bool:
@@ -49,9 +54,9 @@ def can_encode(stream: TextIO, text: str) -> bool:
 
 def style(stream: TextIO) -> Style:
     """How a report is to be written on this stream."""
-    from cudriver.stack.report_text import MARKS, Style
+    from cudriver.stack.report_text import ELLIPSIS, MARKS, Style
 
-    plain = not can_encode(stream, "".join(MARKS.values()))
+    plain = not can_encode(stream, ELLIPSIS + "".join(MARKS.values()))
     return Style(width=width(stream), colour=wants_colour(stream), plain=plain)
 
 

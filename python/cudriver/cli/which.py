@@ -118,7 +118,8 @@ def _print_text(
     unknown: list[str],
     before: dict[str, Library],
 ) -> None:
-    from cudriver.stack.report_text import clean, library_lines, short_path
+    from cudriver.stack.report_text import library_lines, short_path
+    from cudriver.stack.text import clean
 
     style = terminal.style(sys.stdout)
     lines = [f"{style.paint(facts.environment.prefix, 'bold')}"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
-from cudriver.stack.report_text import ABSENT, OK, RANK, components, is_command, short_path
+from cudriver.stack.report_text import ABSENT, OK, RANK, components, short_path
+from cudriver.stack.text import is_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cudriver as cu
-from cudriver.cli import COMMANDS, demo, main
+from cudriver.cli import COMMANDS, demo, devices, main
 
 
 def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -118,6 +118,16 @@ def test_devices_are_those_of_the_package() -> None:
         assert device.name in text
         assert device.uuid in text
     assert text.count("compute_capability_major") == cu.device_count()
+
+
+def test_counts_have_their_number(capsys: pytest.CaptureFixture[str]) -> None:
+    row = devices.describe(cu.devices()[0])
+    devices._print_text([{**row, "multiprocessor_count": 1}], False)
+    devices._print_text([{**row, "multiprocessor_count": 132}], False)
+    text = capsys.readouterr().out
+    assert ", 1 multiprocessor, " in text
+    assert ", 132 multiprocessors, " in text
+    assert [demo._objects(n) for n in (-1, 0, 1, 2)] == ["", "", "1 object", "2 objects"]
 
 
 def test_no_devices_are_exit_code_1(sim: Any) -> None:

@@ -276,6 +276,16 @@ def test_html_is_one_file_without_script_or_address(report):
     assert [way for way in ("http", "url(", "@import") if way in text] == []
 
 
+def test_one_library_is_one():
+    report = REPORTS["healthy"]
+    assert "<summary>1 CUDA library</summary>" in report.to_html()
+    assert "✓ libraries     1, from the environment" in report.to_text()
+    facts = samples.healthy()
+    facts.libraries *= 2
+    assert "<summary>2 CUDA libraries</summary>" in Report(facts, []).to_html()
+    assert "2, all from the environment" in Report(facts, []).to_text()
+
+
 def test_html_shows_content_as_text():
     markup = parse(REPORTS["hostile"].to_html())
     assert "<script>alert(1)</script>" in markup.text

@@ -141,7 +141,7 @@ def demonstrate(size: int) -> dict[str, Any]:
         step("and unlocked again", not cu.is_pinned(back))
         del there, twin, stream, transfer, pinned
     left = len(cu.live_allocations()) - before
-    step("nothing left alive", left <= 0, detail=f"{left} objects" if left > 0 else "")
+    step("nothing left alive", left <= 0, detail=_objects(left))
     return {
         "driver": {
             "cuda": str(cu.driver_version()),
@@ -153,6 +153,10 @@ def demonstrate(size: int) -> dict[str, Any]:
         "correct": all(entry["right"] for entry in steps),
         "steps": steps,
     }
+
+
+def _objects(count: int) -> str:
+    return "" if count <= 0 else "1 object" if count == 1 else f"{count} objects"
 
 
 def _measure(

@@ -89,10 +89,11 @@ def _print_text(rows: list[dict[str, Any]], attributes: bool) -> None:
     if not rows:
         terminal.write("no devices\n")
     for row in rows:
+        count = row["multiprocessor_count"]
         terminal.write(
             f"\n{row['ordinal']}  {row['name']}\n"
             f"   compute capability {row['compute_capability']}, "
-            f"{row['multiprocessor_count']} multiprocessors, "
+            f"{count} multiprocessor{'' if count == 1 else 's'}, "
             f"{row['total_memory'] / 2**30:.1f} GiB\n"
             f"   {row['uuid']}  {row['pci_bus_id']}\n"
         )

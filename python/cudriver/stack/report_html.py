@@ -193,7 +193,7 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
         return ""
     head = "".join(f"<th>{name}</th>" for name in columns)
     return (
-        f"<details><summary>{len(rows)} CUDA libraries</summary>"
+        f"<details><summary>{len(rows)} CUDA librar{'y' if len(rows) == 1 else 'ies'}</summary>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
     )
 

@@ -176,10 +176,11 @@ def libraries_line(facts: Facts) -> str:
         return "no CUDA libraries"
     outside = [library for library in libraries if library.origin == "system"]
     missing = {r.soname for r in facts.resolutions if r.path is None and not r.optional}
+    every = "all " if len(libraries) > 1 else ""
     if not outside:
-        text = f"{len(libraries)}, all from the environment"
+        text = f"{len(libraries)}, {every}from the environment"
     elif len(outside) == len(libraries):
-        text = f"{len(libraries)}, all from the system"
+        text = f"{len(libraries)}, {every}from the system"
     else:
         text = f"{len(libraries)}, of them from the system: {_some(lib.soname for lib in outside)}"
     if missing:

@@ -89,6 +89,23 @@ def test_a_driver_that_cannot_be_used_is_a_sentence(library: str) -> None:
         assert library in json.loads(done.stdout)["error"]
 
 
+def test_a_driver_that_cannot_be_used_fits_the_terminal() -> None:
+    library = "/no/such/" + "folder/" * 8 + "libcuda.so"
+    for name in "demo", "devices", "bench":
+        assert len(command(name, CUDRIVER_LIBRARY=library).stderr.splitlines()) == 1
+        lines = command(name, CUDRIVER_LIBRARY=library, COLUMNS="60").stderr.splitlines()
+        assert len(lines) > 3
+        assert [line for line in lines if len(line) > 60] == [f"    {library}:"]
+
+
+def test_the_driver_has_a_line_of_its_own_where_it_is_long() -> None:
+    path = cu.driver_path()
+    for words, indent in (["devices"], 3), (["demo", "--size", "1"], 8):
+        assert f"CUDA {cu.driver_version()}  {path}\n" in command(*words).stdout
+        done = command(*words, COLUMNS="40")
+        assert f"CUDA {cu.driver_version()}\n{' ' * indent}{path}\n" in done.stdout
+
+
 @pytest.mark.parametrize("size", ["0", "-1", "99999999999999999999", "x"])
 def test_sizes_that_are_none(size: str) -> None:
     done = command("demo", "--size", size)

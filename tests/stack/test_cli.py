@@ -1,11 +1,14 @@
 """The command line: exit codes, streams, options. Processes of their own, as a script sees them."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import jsonschema
@@ -394,6 +397,49 @@ def test_which_without_libraries_says_so(cpu_torch):
     done = run("which", "--root", str(cpu_torch), "--prefix", "/envs/plain", "cudnn", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"libraries": [], "missing": [], "unknown": ["cudnn"]}
+
+
+@pytest.mark.parametrize("option", ["--select", "--ignore"])
+def test_a_usage_error_fits_the_terminal(option):
+    words = ["check", option, "nonsense"]
+    told = "cudriver check: error: argument {}: 'NONSENSE' is no rule (CU303) nor the start of one"
+    assert told.format(option) + " (CU3)" in run(*words).stderr.splitlines()
+    done = run(*words, COLUMNS="60")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert max(map(len, done.stderr.splitlines())) <= 60
+    assert told.format(option) in " ".join(done.stderr.split())
+
+
+def test_columns_are_those_of_the_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    master, slave = pty.openpty()
+    with open(slave, "w") as stream, open(os.devnull, "w") as none:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 71, 0, 0))
+        assert (terminal.columns(stream), terminal.width(stream)) == (71, 71)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 300, 0, 0))
+        assert (terminal.columns(stream), terminal.width(stream)) == (300, terminal.WIDE)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 0, 0, 0, 0))
+        assert (terminal.columns(stream), terminal.width(stream)) == (None, 80)
+        assert (terminal.columns(none), terminal.width(none)) == (None, 80)
+        monkeypatch.setenv("COLUMNS", "55")
+        assert (terminal.columns(none), terminal.width(none)) == (55, 55)
+    os.close(master)
+
+
+def test_text_is_broken_at_blanks_for_a_terminal_only(monkeypatch):
+    path = "/a/path-that-is/quite_long/" * 3 + "libcuda.so"
+    text = f"no driver in {path}: no such file, and nothing else that would do"
+    with open(os.devnull, "w") as stream:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        assert terminal.fit(text, stream, 4) == text
+        assert terminal.beside("driver", path, stream, 8) == f"driver  {path}"
+        monkeypatch.setenv("COLUMNS", "50")
+        assert terminal.fit(text, stream, 4).splitlines() == [
+            "no driver in", f"    {path}:", "    no such file, and nothing else that would do",
+        ]  # fmt: skip
+        assert terminal.fit("a\nb", stream) == "a\nb"
+        assert terminal.beside("driver", path, stream, 8) == f"driver\n        {path}"
+        assert terminal.beside("driver", "/a", stream, 8) == "driver  /a"
 
 
 def test_exit_code_is_the_worst():

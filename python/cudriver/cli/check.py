@@ -34,13 +34,11 @@ MOST_WORKERS = 8
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver check",
+    result = terminal.parser(
+        "cudriver check",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=terminal.formatter(raw=True),  # type: ignore[arg-type]
+        raw=True,
     )
     add = result.add_argument
     add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")

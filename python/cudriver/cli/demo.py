@@ -23,10 +23,8 @@ MOST = 1 << 30  # MiB: more than any host has, and less than a shape can say
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver demo",
+    result = terminal.parser(
+        "cudriver demo",
         description="Contexts, page-locked and device arrays, and the copies between them: each "
         "copy is verified byte for byte, and timed. Runs on the real driver where there is one, "
         "else on the simulated one, and says so.",
@@ -196,12 +194,11 @@ def _print_json(report: dict[str, Any]) -> None:
 def _print_text(report: dict[str, Any]) -> None:
     driver = report["driver"]
     if driver["simulated"]:
-        terminal.write(
-            f"SIMULATED DRIVER: {report['why_simulated']}.\n"
-            "No GPU takes part; the rates say nothing about one.\n\n"
-        )
+        why = terminal.fit(f"SIMULATED DRIVER: {report['why_simulated']}.", sys.stdout)
+        terminal.write(f"{why}\nNo GPU takes part; the rates say nothing about one.\n\n")
+    head = f"driver  CUDA {driver['cuda']}"
     terminal.write(
-        f"driver  CUDA {driver['cuda']}  {driver['path']}\n"
+        f"{terminal.beside(head, driver['path'], sys.stdout, 8)}\n"
         f"device  {report['device']}\n"
         f"arrays  {report['bytes'] / MIB:g} MiB\n\n"
     )

@@ -19,11 +19,8 @@ TEXT_LIMIT = 4 << 20  # bytes of pasted text
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver explain",
-        formatter_class=terminal.formatter(),  # type: ignore[arg-type]
+    result = terminal.parser(
+        "cudriver explain",
         description="What a rule means, how it is seen and how it is mended. Without RULE, the "
         "error's text is read from standard input and its rule found.",
         epilog="exit status: 0 explained, 2 usage, 3 no rule knows this text",

@@ -63,11 +63,14 @@ def _start(text: str, width: int) -> str:
     return text
 
 
-def wrap(text: str, width: int) -> list[str]:
-    """Words in lines of at most `width`; a longer word has a line of its own."""
+def wrap(text: str, width: int, rest: int | None = None) -> list[str]:
+    """Words in lines of at most `width`, all but the first of at most `rest` (default: the same);
+    a longer word has a line of its own.
+    """
     lines: list[str] = []
     for word in map(clean, text.split()):
-        if lines and columns(lines[-1]) + 1 + columns(word) <= width:
+        room = width if len(lines) < 2 or rest is None else rest
+        if lines and columns(lines[-1]) + 1 + columns(word) <= room:
             lines[-1] += " " + word
         else:
             lines.append(word)

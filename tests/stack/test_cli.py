@@ -308,6 +308,16 @@ def test_explain_without_text_says_how_to_give_one():
         assert "cudriver explain < traceback.txt" in done.stderr
 
 
+@pytest.mark.parametrize("text", ["", "\n", "all is well\n"])
+def test_explain_of_nothing_is_json_too(text):
+    done = run("explain", "--json", text=text)
+    assert (done.returncode, json.loads(done.stdout)) == (3, {"matches": [], "rules": []})
+    assert done.stderr.startswith("cudriver: no ")
+    known = json.loads(run("explain", "--json", text="libcuda.so.1: cannot open\n").stdout)
+    assert known.keys() == {"matches", "rules"}
+    assert run("explain", "all is well").stdout == ""
+
+
 def test_verbose_leaves_no_hole_where_no_library_is(cpu_torch):
     done = run("check", "-v", "--root", str(cpu_torch), "/envs/plain")
     assert "no CUDA libraries" in done.stdout

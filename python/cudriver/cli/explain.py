@@ -45,15 +45,16 @@ def run(arguments: Namespace) -> int:
     if not names or not all(_looks_like_rule(name) for name in names):
         before, text = (0, " ".join(arguments.rule)) if names else _standard_input()
         if not text.strip():
-            terminal.complain("no text on standard input; cudriver explain < traceback.txt")
-            return COULD_NOT_TELL
+            return _nothing(
+                "no text on standard input; cudriver explain < traceback.txt", arguments
+            )
         matches = explain.match(text)
         for found in matches:
             found.line += before
         names = [found.rule for found in matches]
         if not names:
-            terminal.complain("no rule knows this text; cudriver check, cudriver explain --list")
-            return COULD_NOT_TELL
+            told = "no rule knows this text; cudriver check, cudriver explain --list"
+            return _nothing(told, arguments)
     for name in names:
         if name not in known:
             terminal.complain(f"no rule {name}; cudriver explain --list has them all")
@@ -129,6 +130,14 @@ def _standard_input() -> tuple[int, str]:
 
 def _looks_like_rule(word: str) -> bool:
     return word.startswith("CU") and word[2:].isdigit()
+
+
+def _nothing(why: str, arguments: Namespace) -> int:
+    """No rule to explain: as JSON an empty result, and the reason on standard error."""
+    if arguments.json:
+        _print_json([], [])
+    terminal.complain(why)
+    return COULD_NOT_TELL
 
 
 def _list(as_json: bool) -> int:

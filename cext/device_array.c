@@ -180,7 +180,9 @@ static PyObject *array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         } else {
             PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object,
                          self->views, self->views == 1 ? "" : "s",
-                         busy ? " and a running call use" : self->views == 1 ? " uses" : " use");
+                         busy               ? " and a running call use"
+                         : self->views == 1 ? " uses"
+                                            : " use");
         }
         return NULL;
     }

@@ -98,6 +98,15 @@ def test_a_driver_that_cannot_be_used_fits_the_terminal() -> None:
         assert [line for line in lines if len(line) > 60] == [f"    {library}:"]
 
 
+def test_a_number_of_copy_threads_that_is_none_is_a_sentence() -> None:
+    done = command("devices", CUDRIVER_COPY_THREADS="abc")
+    assert done.returncode == 0
+    assert done.stderr.startswith("cudriver: CUDRIVER_COPY_THREADS='abc' is no number")
+    assert len(done.stderr.splitlines()) == 1
+    done = command("devices", CUDRIVER_COPY_THREADS="abc", COLUMNS="80")
+    assert max(map(len, done.stderr.splitlines())) <= 80
+
+
 def test_the_driver_has_a_line_of_its_own_where_it_is_long() -> None:
     path = cu.driver_path()
     for words, indent in (["devices"], 3), (["demo", "--size", "1"], 8):

@@ -164,6 +164,20 @@ def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
     return lambda prog: kind(prog, width=columns)
 
 
+class plain_warnings:
+    """As a context manager: warnings read as what a command complains of, not as Python's."""
+
+    def __enter__(self) -> None:
+        import warnings
+
+        self.kept = warnings.catch_warnings()
+        self.kept.__enter__()
+        warnings.showwarning = lambda message, *_, **__: complain(str(message))
+
+    def __exit__(self, *failure: object) -> None:
+        self.kept.__exit__(*failure)  # type: ignore[arg-type]
+
+
 def complain(text: str) -> None:
     """What is wrong, on standard error, named after the program; a line, but on a terminal."""
     print(fit(f"cudriver: {text}", sys.stderr, 4), file=sys.stderr)

@@ -344,6 +344,19 @@ def test_all_counts_what_could_not_be_told(cpu_torch):
     )  # fmt: skip
 
 
+def test_no_answer_to_observe_is_3(cpu_torch):
+    """The interpreter of the environment ends without a word."""
+    prefix = cpu_torch / "envs/plain"
+    (prefix / "bin/python").unlink()
+    (prefix / "bin/python").write_text("#!/bin/sh\nexit 4\n")
+    (prefix / "bin/python").chmod(0o755)
+    assert run("check", str(prefix), "--ignore", "CU1").returncode == 0
+    done = run("check", str(prefix), "--ignore", "CU1", "--observe")
+    assert done.returncode == 3
+    assert "the interpreter ended with status 4 and no answer" in done.stdout
+    assert done.stdout.splitlines()[-1] == "could not tell"
+
+
 def test_which_asks_no_driver(cpu_torch, monkeypatch):
     from cudriver.stack.collect import driver
 

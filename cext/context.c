@@ -498,11 +498,12 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
         return -1;
     }
     if (self->children > 0 || self->in_use > 0) {
-        cudriver_raise_plain(
-            state, "InvalidContextError",
-            "cannot close %R: %zd arrays, streams or events still live in it%s (see "
-            "live_allocations())",
-            self, self->children, self->in_use > 0 ? ", and a call is running" : "");
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot close %R: %zd %s in it%s (see live_allocations())", self,
+                             self->children,
+                             self->children == 1 ? "array, stream or event still lives"
+                                                 : "arrays, streams or events still live",
+                             self->in_use > 0 ? ", and a call is running" : "");
         return -1;
     }
     if (self->state == CUDRIVER_CONTEXT_OPEN) {

@@ -40,7 +40,10 @@ static PyMethodDef functions[] = {
      "copy_threads()\n--\n\n"
      "The most threads that pack and unpack copies of pageable memory at a time, all copies\n"
      "together. Usually a few fewer than the processors that the process may use (by affinity and\n"
-     "cgroup); the environment variable CUDRIVER_COPY_THREADS or set_copy_threads() change it."},
+     "cgroup); the environment variable CUDRIVER_COPY_THREADS or set_copy_threads() change it. "
+     "The\n"
+     "variable is read when cudriver's core is loaded: what is no number from 1 to 1024 is\n"
+     "ignored with a RuntimeWarning."},
     {"set_copy_threads", module_set_copy_threads, METH_O,
      "set_copy_threads(count, /)\n--\n\n"
      "Sets copy_threads(), 1 to 1024; None for the usual number. Copies under way keep theirs.\n"
@@ -48,7 +51,31 @@ static PyMethodDef functions[] = {
     {NULL},
 };
 
+/* Warns where the environment variable is of no use. 0, or -1 where warnings are errors. */
+static int wish_check(void)
+{
+    const char *text = getenv(CUDRIVER_STAGING_VARIABLE);
+    PyObject *value;
+    int threads, result;
+
+    if (cudriver_staging_wish() >= 0 || text == NULL) {
+        return 0;
+    }
+    value = PyUnicode_DecodeFSDefault(text);
+    if (value == NULL) {
+        return -1;
+    }
+    threads = cudriver_staging_get_threads();
+    result = PyErr_WarnFormat(
+        PyExc_RuntimeWarning, 1,
+        CUDRIVER_STAGING_VARIABLE "=%.60R is no number from 1 to %d and is ignored: copies of "
+                                  "pageable memory use at most %d thread%s here",
+        value, CUDRIVER_STAGING_THREADS_MOST, threads, threads == 1 ? "" : "s");
+    Py_DECREF(value);
+    return result;
+}
+
 int cudriver_copy_settings_setup(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions);
+    return PyModule_AddFunctions(module, functions) < 0 ? -1 : wish_check();
 }

@@ -173,8 +173,17 @@ static PyObject *array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     if (self->views > 0 || self->busy > 0) {
-        PyErr_Format(PyExc_ValueError, "cannot close %R: %zd views%s use its memory", object,
-                     self->views, self->busy > 0 ? " and a running call" : "");
+        bool busy = self->busy > 0;
+        if (self->views == 0) {
+            PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses its memory",
+                         object);
+        } else {
+            PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object,
+                         self->views, self->views == 1 ? "" : "s",
+                         busy               ? " and a running call use"
+                         : self->views == 1 ? " uses"
+                                            : " use");
+        }
         return NULL;
     }
     cudriver_batches_reap(state, true);

@@ -202,6 +202,12 @@ void cudriver_staging_set_settings(const struct cudriver_staging_settings *setti
 int cudriver_staging_get_threads(void);
 void cudriver_staging_set_threads(int threads);
 
+/* What the environment variable asks for, read by the first call in the process: the number of
+ * threads, 0 where it is unset or empty, -1 where it is no number from 1 to
+ * CUDRIVER_STAGING_THREADS_MOST; such a wish counts for nothing. Takes no lock. */
+#define CUDRIVER_STAGING_VARIABLE "CUDRIVER_COPY_THREADS"
+int cudriver_staging_wish(void);
+
 struct cudriver_staging_stats {
     int threads;               /* that live */
     int rings;                 /* sets of slots, idle or not */

@@ -50,10 +50,31 @@ static int lanes_default(int processors)
     return processors <= 4 ? processors : 4 + (processors - 4) / 3;
 }
 
+static pthread_once_t wish_once = PTHREAD_ONCE_INIT;
+static int wish;
+
+static void wish_read(void)
+{
+    const char *text = getenv(CUDRIVER_STAGING_VARIABLE);
+    char *end;
+    long count;
+
+    if (text == NULL || text[0] == '\0') {
+        return;
+    }
+    count = strtol(text, &end, 10); /* LONG_MAX past its range */
+    wish = *end == '\0' && count >= 1 && count <= CUDRIVER_STAGING_THREADS_MOST ? (int)count : -1;
+}
+
+int cudriver_staging_wish(void)
+{
+    pthread_once(&wish_once, wish_read);
+    return wish;
+}
+
 void staging_settings_default(struct cudriver_staging_settings *settings)
 {
-    const char *wish = getenv("CUDRIVER_COPY_THREADS");
-    int given = wish != NULL ? atoi(wish) : 0;
+    int given = cudriver_staging_wish();
     int processors = platform_processor_count();
     int threads = processors <= 4 ? processors : processors > 66 ? 64 : processors - 2;
     int lanes = lanes_default(processors);

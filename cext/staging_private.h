@@ -197,7 +197,7 @@ extern struct staging_engine staging;
  * them for one as serve it. */
 void staging_settings_threads(struct cudriver_staging_settings *settings, int threads);
 
-/* What the process's processors suggest, or CUDRIVER_COPY_THREADS says. */
+/* What the process's processors suggest, or cudriver_staging_wish() says. */
 void staging_settings_default(struct cudriver_staging_settings *settings);
 
 /* Locks. The first call in the process makes what the lock protects. */

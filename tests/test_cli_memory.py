@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cudriver as cu
-from cudriver.cli import COMMANDS, demo, main
+from cudriver.cli import COMMANDS, demo, devices, main
 
 
 def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -89,6 +89,32 @@ def test_a_driver_that_cannot_be_used_is_a_sentence(library: str) -> None:
         assert library in json.loads(done.stdout)["error"]
 
 
+def test_a_driver_that_cannot_be_used_fits_the_terminal() -> None:
+    library = "/no/such/" + "folder/" * 8 + "libcuda.so"
+    for name in "demo", "devices", "bench":
+        assert len(command(name, CUDRIVER_LIBRARY=library).stderr.splitlines()) == 1
+        lines = command(name, CUDRIVER_LIBRARY=library, COLUMNS="60").stderr.splitlines()
+        assert len(lines) > 3
+        assert [line for line in lines if len(line) > 60] == [f"    {library}:"]
+
+
+def test_a_number_of_copy_threads_that_is_none_is_a_sentence() -> None:
+    done = command("devices", CUDRIVER_COPY_THREADS="abc")
+    assert done.returncode == 0
+    assert done.stderr.startswith("cudriver: CUDRIVER_COPY_THREADS='abc' is no number")
+    assert len(done.stderr.splitlines()) == 1
+    done = command("devices", CUDRIVER_COPY_THREADS="abc", COLUMNS="80")
+    assert max(map(len, done.stderr.splitlines())) <= 80
+
+
+def test_the_driver_has_a_line_of_its_own_where_it_is_long() -> None:
+    path = cu.driver_path()
+    for words, indent in (["devices"], 3), (["demo", "--size", "1"], 8):
+        assert f"CUDA {cu.driver_version()}  {path}\n" in command(*words).stdout
+        done = command(*words, COLUMNS="40")
+        assert f"CUDA {cu.driver_version()}\n{' ' * indent}{path}\n" in done.stdout
+
+
 @pytest.mark.parametrize("size", ["0", "-1", "99999999999999999999", "x"])
 def test_sizes_that_are_none(size: str) -> None:
     done = command("demo", "--size", size)
@@ -118,6 +144,16 @@ def test_devices_are_those_of_the_package() -> None:
         assert device.name in text
         assert device.uuid in text
     assert text.count("compute_capability_major") == cu.device_count()
+
+
+def test_counts_have_their_number(capsys: pytest.CaptureFixture[str]) -> None:
+    row = devices.describe(cu.devices()[0])
+    devices._print_text([{**row, "multiprocessor_count": 1}], False)
+    devices._print_text([{**row, "multiprocessor_count": 132}], False)
+    text = capsys.readouterr().out
+    assert ", 1 multiprocessor, " in text
+    assert ", 132 multiprocessors, " in text
+    assert [demo._objects(n) for n in (-1, 0, 1, 2)] == ["", "", "1 object", "2 objects"]
 
 
 def test_no_devices_are_exit_code_1(sim: Any) -> None:

@@ -237,6 +237,41 @@ def test_copies_with_another_number_of_threads(threads: int) -> None:
     assert cu.copy_threads() == usual
 
 
+@pytest.mark.parametrize(
+    "value", ["abc", "0", "-1", "1025", "99999", "9" * 300, "4.5", "3x", "\udcff"]
+)
+def test_a_number_of_threads_that_is_none_is_told_once(value: str) -> None:
+    code = "import cudriver as cu; print(cu.copy_threads()); cu.set_copy_threads(None); cu.Stream"
+    usual = run(code).stdout
+    done = run(code + "; print(cu.copy_threads())", CUDRIVER_COPY_THREADS=value)
+    assert (done.returncode, done.stdout) == (0, usual * 2)
+    (told,) = (line for line in done.stderr.splitlines() if "Warning" in line)
+    told = told.partition(" RuntimeWarning: ")[2]
+    assert told.startswith(f"CUDRIVER_COPY_THREADS={ascii(value)[:50]}"[:60])
+    assert " is no number from 1 to 1024 and is ignored: copies " in told
+    assert f" use at most {int(usual)} thread" in told
+    assert len(told) < 220
+
+
+def test_a_number_of_threads_that_is_none_is_an_error_where_warnings_are() -> None:
+    code = (
+        "import warnings; warnings.simplefilter('error')\n"
+        "import cudriver as cu\n"
+        "try: cu.copy_threads()\n"
+        "except RuntimeWarning as error: print(error)"
+    )
+    done = run(code, CUDRIVER_COPY_THREADS="many")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("CUDRIVER_COPY_THREADS='many' is no number")
+
+
+@pytest.mark.parametrize("value", ["", "1", "1024", " 7"])
+def test_a_number_of_threads_that_is_one_is_not_talked_of(value: str) -> None:
+    usual = run("import cudriver as cu; print(cu.copy_threads())").stdout
+    done = run("import cudriver as cu; print(cu.copy_threads())", CUDRIVER_COPY_THREADS=value)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{value}\n".lstrip() or usual, "")
+
+
 def test_the_number_of_threads_from_the_environment() -> None:
     done = run("import cudriver as cu; print(cu.copy_threads())", CUDRIVER_COPY_THREADS="3")
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")

@@ -577,7 +577,7 @@ def test_copy_from_and_copy_to() -> None:
 def test_closing() -> None:
     array = cu.device_zeros((4, 4))
     view = array[1:]
-    with pytest.raises(ValueError, match="1 views"):
+    with pytest.raises(ValueError, match=": 1 view uses"):
         array.close()
     with pytest.raises(ValueError, match="is a view"):
         view.close()

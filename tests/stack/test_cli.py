@@ -1,11 +1,14 @@
 """The command line: exit codes, streams, options. Processes of their own, as a script sees them."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import jsonschema
@@ -192,6 +195,33 @@ def test_all_lists_each_environment_in_a_line(cpu_torch):
     assert lines[-1].startswith("2 environments")
 
 
+def test_all_marks_warnings_and_fits_the_terminal(cpu_torch):
+    """A note leaves the tick; a warning, and a name that is too long, do not."""
+    long = "-".join(["a-project-with-quite-a-long-name"] * 3)
+    site = cpu_torch / "srv" / long / "lib/python3.11/site-packages"
+    site.parent.parent.parent.parent.mkdir(parents=True)
+    (cpu_torch / "envs/plain").rename(site.parent.parent.parent)
+    words = ["check", "--root", str(cpu_torch), "--all", "--ignore", "CU1"]
+    assert run(*words).stdout.splitlines()[0] == f"✓ /srv/{long}  torch 2.8.0+cpu (CPU)"
+    pinned = "Requires-Dist: nvidia-nccl-cu12==2.27.3\n"
+    for name, version, more in ("torch", "2.8.0", pinned), ("nvidia-nccl-cu12", "2.20.5", ""):
+        dist = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        dist.mkdir()
+        (dist / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}"
+        )
+    done = run(*words, COLUMNS="80")
+    first, last = done.stdout.splitlines()
+    assert (done.returncode, last) == (0, "1 environment, none with a mismatch, 1 with warnings")
+    assert re.fullmatch(
+        r"! /srv/a-proj\S*…\S*-long-name  torch 2.8.0\+cpu \(CPU\).*  CU40.*", first
+    )
+    assert len(first) <= 80
+    assert f"/srv/{long}  " in run(*words, COLUMNS="200").stdout
+    assert f"/srv/{long}  " in run(*words).stdout
+    assert "✗" in run(*words, "--strict", COLUMNS="80").stdout
+
+
 def test_many_environments_are_checked_side_by_side(cpu_torch):
     """From several processes, and still in the order in which they were found."""
     for number in range(12):
@@ -278,6 +308,16 @@ def test_explain_without_text_says_how_to_give_one():
         assert "cudriver explain < traceback.txt" in done.stderr
 
 
+@pytest.mark.parametrize("text", ["", "\n", "all is well\n"])
+def test_explain_of_nothing_is_json_too(text):
+    done = run("explain", "--json", text=text)
+    assert (done.returncode, json.loads(done.stdout)) == (3, {"matches": [], "rules": []})
+    assert done.stderr.startswith("cudriver: no ")
+    known = json.loads(run("explain", "--json", text="libcuda.so.1: cannot open\n").stdout)
+    assert known.keys() == {"matches", "rules"}
+    assert run("explain", "all is well").stdout == ""
+
+
 def test_verbose_leaves_no_hole_where_no_library_is(cpu_torch):
     done = run("check", "-v", "--root", str(cpu_torch), "/envs/plain")
     assert "no CUDA libraries" in done.stdout
@@ -302,6 +342,19 @@ def test_all_counts_what_could_not_be_told(cpu_torch):
     assert (done.returncode, last) == (
         3, "1 environment, none with a mismatch, 1 could not be told",
     )  # fmt: skip
+
+
+def test_no_answer_to_observe_is_3(cpu_torch):
+    """The interpreter of the environment ends without a word."""
+    prefix = cpu_torch / "envs/plain"
+    (prefix / "bin/python").unlink()
+    (prefix / "bin/python").write_text("#!/bin/sh\nexit 4\n")
+    (prefix / "bin/python").chmod(0o755)
+    assert run("check", str(prefix), "--ignore", "CU1").returncode == 0
+    done = run("check", str(prefix), "--ignore", "CU1", "--observe")
+    assert done.returncode == 3
+    assert "the interpreter ended with status 4 and no answer" in done.stdout
+    assert done.stdout.splitlines()[-1] == "could not tell"
 
 
 def test_which_asks_no_driver(cpu_torch, monkeypatch):
@@ -367,6 +420,49 @@ def test_which_without_libraries_says_so(cpu_torch):
     done = run("which", "--root", str(cpu_torch), "--prefix", "/envs/plain", "cudnn", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"libraries": [], "missing": [], "unknown": ["cudnn"]}
+
+
+@pytest.mark.parametrize("option", ["--select", "--ignore"])
+def test_a_usage_error_fits_the_terminal(option):
+    words = ["check", option, "nonsense"]
+    told = "cudriver check: error: argument {}: 'NONSENSE' is no rule (CU303) nor the start of one"
+    assert told.format(option) + " (CU3)" in run(*words).stderr.splitlines()
+    done = run(*words, COLUMNS="60")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert max(map(len, done.stderr.splitlines())) <= 60
+    assert told.format(option) in " ".join(done.stderr.split())
+
+
+def test_columns_are_those_of_the_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    master, slave = pty.openpty()
+    with open(slave, "w") as stream, open(os.devnull, "w") as none:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 71, 0, 0))
+        assert (terminal.columns(stream), terminal.width(stream)) == (71, 71)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 300, 0, 0))
+        assert (terminal.columns(stream), terminal.width(stream)) == (300, terminal.WIDE)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 0, 0, 0, 0))
+        assert (terminal.columns(stream), terminal.width(stream)) == (None, 80)
+        assert (terminal.columns(none), terminal.width(none)) == (None, 80)
+        monkeypatch.setenv("COLUMNS", "55")
+        assert (terminal.columns(none), terminal.width(none)) == (55, 55)
+    os.close(master)
+
+
+def test_text_is_broken_at_blanks_for_a_terminal_only(monkeypatch):
+    path = "/a/path-that-is/quite_long/" * 3 + "libcuda.so"
+    text = f"no driver in {path}: no such file, and nothing else that would do"
+    with open(os.devnull, "w") as stream:
+        monkeypatch.delenv("COLUMNS", raising=False)
+        assert terminal.fit(text, stream, 4) == text
+        assert terminal.beside("driver", path, stream, 8) == f"driver  {path}"
+        monkeypatch.setenv("COLUMNS", "50")
+        assert terminal.fit(text, stream, 4).splitlines() == [
+            "no driver in", f"    {path}:", "    no such file, and nothing else that would do",
+        ]  # fmt: skip
+        assert terminal.fit("a\nb", stream) == "a\nb"
+        assert terminal.beside("driver", path, stream, 8) == f"driver\n        {path}"
+        assert terminal.beside("driver", "/a", stream, 8) == "driver  /a"
 
 
 def test_exit_code_is_the_worst():

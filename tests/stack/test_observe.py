@@ -43,6 +43,19 @@ def test_a_version_that_differs(facts):
     assert [row.observed for row in observation.rows if not row.agrees] == ["11.8"]
 
 
+def test_counts_have_their_number():
+    def summary(*agree: bool) -> str:
+        rows = [Row(str(i), "a", "a" if same else "b") for i, same in enumerate(agree)]
+        return Observation({}, rows).summary()
+
+    assert summary() == "0 values, none differ"
+    assert summary(True) == "1 value, none differs"
+    assert summary(False) == "1 value, 1 differs"
+    assert summary(True, True) == "2 values, none differ"
+    assert summary(True, False) == "2 values, 1 differs"
+    assert summary(False, False) == "2 values, 2 differ"
+
+
 def test_an_import_that_fails_is_shown_as_python_says_it(facts):
     environ = torch(facts, "raise ImportError('libnccl.so.2: cannot open shared object file')\n")
     observation = observe(facts, environ=environ)

@@ -11,10 +11,11 @@ import pytest
 import samples
 
 import cudriver.stack
-from cudriver.stack.model import Finding
+from cudriver.stack.model import Environment, Facts, Finding, Framework
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
-from cudriver.stack.report_text import clean
+from cudriver.stack.report_text import Style, one_line
+from cudriver.stack.text import clean, columns, elide
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
 VOID = {"meta", "br"}
@@ -55,6 +56,73 @@ REPORTS = {
 def test_nothing_turns_the_direction_of_text():
     told = clean("2.8.0\u202egnp.\x1b[2J\x9b\u2028\u200b 项目\u3000训练 é")
     assert told == "2.8.0\\u202egnp.\\x1b[2J\\x9b\\u2028\\u200b 项目\u3000训练 é"
+
+
+def named(prefix: str, *rules: str, frameworks: int = 1, severity: str = "warning") -> Report:
+    """An environment of that name where these rules fired."""
+    made = [Framework(f"torch{n or ''}", "2.8.0+cu128", cuda="12.8") for n in range(frameworks)]
+    facts = Facts(Environment(prefix, "venv", python="3.11.7"), frameworks=made)
+    return Report(facts, [Finding(rule, severity, "x") for rule in rules])
+
+
+@pytest.mark.parametrize(
+    ("severity", "unsure", "mark"),
+    [
+        ("error", [], "✗"),
+        ("error", ["a file"], "✗"),
+        ("warning", ["a file"], "?"),
+        ("warning", [], "!"),
+        ("note", [], "✓"),
+    ],
+)
+def test_the_mark_of_an_environment_in_a_line(severity, unsure, mark):
+    report = named("/envs/a", "CU302", severity=severity)
+    report.facts.unsure = unsure
+    assert one_line(report, Style())[0] == mark
+    plain = {"✗": "x", "✓": "+"}
+    assert one_line(report, Style(plain=True))[0] == plain.get(mark, mark)
+    report.strict = True
+    assert one_line(report, Style())[0] == ("✗" if severity != "note" else mark)
+
+
+def test_an_environment_without_frameworks_in_a_line():
+    assert one_line(named("/envs/a", frameworks=0), Style()).startswith("- /envs/a  no framework")
+    assert one_line(named("/envs/a", "CU404", frameworks=0), Style())[0] == "!"
+
+
+LONG = "/home/ana/work/projects/" + "very-long-name/" * 6 + "envs/train"
+MANY_RULES = [f"CU{n}" for n in (103, 109, 202, 301, 302, 303, 304, 305, 307, 402, 404, 405, 407)]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("prefix", ["/e", LONG, "/home/ana/" + "环境" * 40 + "/训练"])
+@pytest.mark.parametrize("frameworks", [0, 1, 7])
+@pytest.mark.parametrize("rules", [0, 1, 5, 13])
+def test_an_environment_in_a_line_fits_and_names_every_rule(
+    plain, width, prefix, frameworks, rules
+):
+    report = named(prefix, *MANY_RULES[:rules], frameworks=frameworks)
+    text = one_line(report, Style(width=width, plain=plain))
+    assert max(map(columns, text.splitlines())) <= width
+    assert re.findall(r"CU\d{3}", text) == MANY_RULES[:rules]
+    assert text.count("\n") == 0 or rules == 13 or width == 40 or (width == 60 and rules == 5)
+    assert prefix[:3] in text
+    assert prefix[-2:] in text
+
+
+def test_a_wide_terminal_shows_a_line_whole():
+    text = one_line(named(LONG, *MANY_RULES, frameworks=3), Style(width=400))
+    frameworks = ", ".join(f"torch{n} 2.8.0+cu128 (CUDA 12.8)" for n in ("", 1, 2))
+    assert text == f"! {LONG}  {frameworks}  {', '.join(MANY_RULES)}"
+
+
+def test_the_middle_is_left_out():
+    assert elide("/a/b", 4, "…") == "/a/b"
+    assert elide("0123456789", 7, "…") == "01…6789"
+    assert elide("0123456789", 7, "...") == "0...789"
+    assert elide("环境环境环境", 7, "…") == "环…环境"
+    assert columns("é e\u0301 环 \udcff") == 1 + 1 + 1 + 1 + 2 + 1 + 6
 
 
 def test_an_observation_without_an_answer_settles_nothing():
@@ -206,6 +274,16 @@ def test_html_is_one_file_without_script_or_address(report):
     assert not tags & {"script", "link", "img", "iframe", "object"}
     assert not [a for _, attributes in markup.tags for a in attributes if a.startswith("on")]
     assert [way for way in ("http", "url(", "@import") if way in text] == []
+
+
+def test_one_library_is_one():
+    report = REPORTS["healthy"]
+    assert "<summary>1 CUDA library</summary>" in report.to_html()
+    assert "✓ libraries     1, from the environment" in report.to_text()
+    facts = samples.healthy()
+    facts.libraries *= 2
+    assert "<summary>2 CUDA libraries</summary>" in Report(facts, []).to_html()
+    assert "2, all from the environment" in Report(facts, []).to_text()
 
 
 def test_html_shows_content_as_text():

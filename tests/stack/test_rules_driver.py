@@ -499,6 +499,13 @@ class TestVisible:
         assert self.finding("-1").severity == "warning"
         assert self.finding("-1").fix == ["unset CUDA_VISIBLE_DEVICES"]
 
+    def test_one_gpu_is_one(self):
+        made = facts(
+            environment=environment(CUDA_VISIBLE_DEVICES="8"),
+            driver=driver(devices=self.DEVICES[:1]),
+        )
+        assert one(made, "CU502").title.endswith("0 of 1 GPU visible")
+
     def test_a_repetition_hides_all(self):
         found = self.finding("1,0,1")
         assert found.severity == "error"

@@ -3,7 +3,7 @@
 import pytest
 from facts import PYTHON, SITE, environment, facts, fault, fired, library, one, torch, wheel
 
-from cudriver.stack.model import Framework, Resolution, Shadowed
+from cudriver.stack.model import Facts, Framework, Resolution, Shadowed
 
 OUTSIDE = "/usr/local/cuda-12.1/lib64"
 PINS = wheel(
@@ -284,6 +284,63 @@ class TestNowhere:
         )
         (told,) = one(of, "CU305", "warning").fix
         assert mend in told
+
+    PARTS = ("cublas.so.13", "cufft.so.12", "curand.so.10", "cusolver.so.12", "cusparse.so.12")
+
+    def cupy(self, *requires: str, finds: bool = True) -> Facts:
+        """CuPy, and none of its libraries."""
+        folder = f"{SITE}/cupy_backends/cuda/libs"
+        cupy = Framework("cupy", "14.2.0", "13", variant="cuda", distribution="cupy-cuda13x")
+        cupy.path, cupy.finds_wheels = f"{SITE}/cupy", finds
+        faults = [
+            fault("not found", f"lib{part}", f"{folder}/{part[:-6]}.so", f"lib{part}: no",
+                  framework="cupy")
+            for part in self.PARTS
+        ]  # fmt: skip
+        return facts(
+            frameworks=[cupy],
+            distributions=[wheel("cupy-cuda13x", "14.2.0", *requires)],
+            load_faults=faults,
+            resolutions=[
+                Resolution(f.name, f.library, None, "none", searched=["/etc/ld.so.cache", own, own])
+                for f in faults
+                for own in ("/lib" if f.name < "libcus" else "/usr/lib",)
+            ],
+        )
+
+    def test_libraries_with_one_mend_are_one_finding(self):
+        of = self.cupy("[ctk]cuda-toolkit{cublas,cufft,curand,cusolver,cusparse}==13.*")
+        found = one(of, "CU305", "warning")
+        names = [f"lib{part}" for part in self.PARTS]
+        assert found.title == f"5 libraries that cupy needs are nowhere: {', '.join(names)}"
+        assert found.fix == [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
+        assert found.predicts == "libcublas.so.13: no"
+        assert [(e.file, e.value) for e in found.evidence] == [
+            *((f.library, f"needs {f.name}") for f in of.load_faults),
+            ("/etc/ld.so.cache", "has none of them"),
+            ("/lib", "does not have libcublas.so.13, libcufft.so.12, libcurand.so.10"),
+            ("/usr/lib", "does not have libcusolver.so.12, libcusparse.so.12"),
+        ]
+
+    def test_libraries_that_are_left_to_the_system_are_one_finding(self):
+        found = one(self.cupy(finds=False), "CU305", "warning")
+        assert found.fix[0].startswith(
+            "cupy-cuda13x leaves libcublas.so.13, libcufft.so.12, libcurand.so.10, "
+            "libcusolver.so.12, libcusparse.so.12 to the system: "
+        )
+
+    def test_another_mend_and_another_package_are_another_finding(self):
+        mends = [f.fix[0] for f in fired(self.cupy(), "CU305")]
+        assert [m.rpartition(" ")[2] for m in mends if "leaves" not in m] == [
+            "nvidia-cublas", "nvidia-cufft", "nvidia-cusolver",
+        ]  # fmt: skip
+        assert len(mends) == 4  # the other two SONAMEs do not tell their wheel
+        of = self.cupy("[ctk]cuda-toolkit{cublas,cufft,curand,cusolver,cusparse}==13.*")
+        of.load_faults[1].framework = "torch"
+        of.distributions.append(wheel("torch", "2.8.0"))
+        several, other = sorted(fired(of, "CU305"), key=lambda f: f.severity, reverse=True)
+        assert (several.severity, several.title[:11]) == ("warning", "4 libraries")
+        assert (other.severity, other.title[:14]) == ("error", "libcufft.so.12")
 
     @pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
     def test_the_driver_is_cu101s(self, name):

@@ -46,8 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _load(name)
     if command is None:
         return _unknown(name)
+    from cudriver.cli.terminal import plain_warnings
+
     try:
-        return command.run(command.parser().parse_args(words[1:]))
+        with plain_warnings():
+            return command.run(command.parser().parse_args(words[1:]))
     except SystemExit as stop:  # argparse: 0 for --help, 2 for bad usage
         return stop.code if isinstance(stop.code, int) else USAGE_ERROR
     except KeyboardInterrupt:

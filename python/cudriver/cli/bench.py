@@ -47,13 +47,11 @@ exit status: 0 every byte was right, 1 one was not or the driver failed, 2 usage
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver bench",
+    result = terminal.parser(
+        "cudriver bench",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=terminal.formatter(raw=True),  # type: ignore[arg-type]
+        raw=True,
     )
     add = result.add_argument
     add("--device", metavar="GPU", default="0", help="ordinal, UUID or PCI bus id (default: 0)")
@@ -83,7 +81,11 @@ def run(arguments: Namespace) -> int:
     except ValueError as error:
         terminal.complain(str(error))
         return USAGE_ERROR
-    reason = choose_driver()
+    try:
+        reason = choose_driver()
+    except cu.CudaError as error:
+        terminal.complain(str(error))
+        return WRONG
     if isinstance(reason, int):
         return reason
     simulated = cu.driver_is_simulated()

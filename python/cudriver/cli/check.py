@@ -34,13 +34,11 @@ MOST_WORKERS = 8
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver check",
+    result = terminal.parser(
+        "cudriver check",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=terminal.formatter(raw=True),  # type: ignore[arg-type]
+        raw=True,
     )
     add = result.add_argument
     add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")
@@ -188,20 +186,30 @@ def _print_json(reports: list[Report], arguments: Namespace) -> None:
 
 
 def _print_text(reports: list[Report], arguments: Namespace) -> None:
-    from cudriver.stack.report_text import one_line, render
+    from cudriver.stack.report_text import one_line, render, standing
+    from cudriver.stack.text import wrap
 
     style = terminal.style(sys.stdout)
     if arguments.all:
+        # For a pipe, and on a wide terminal, the lines are whole.
+        style.width = max(terminal.columns(sys.stdout) or sys.maxsize, terminal.NARROW)
         for report in reports:
             terminal.write(one_line(report, style) + "\n")
-        wrong = sum(report.exit_code == 1 for report in reports)
-        unsure = sum(report.exit_code == 3 for report in reports)
-        text = f"{len(reports)} environment{'' if len(reports) == 1 else 's'}, "
-        text += f"{wrong or 'none'} with a mismatch"
-        terminal.write(text + (f", {unsure} could not be told\n" if unsure else "\n"))
+        text = summary([standing(report) for report in reports])
+        terminal.write("\n".join(wrap(text, style.width)) + "\n")
         return
     texts = (render(report, style, verbose=arguments.verbose) for report in reports)
     terminal.write("\n".join(texts))
+
+
+def summary(standings: list[str]) -> str:
+    """The last line of --all: how many environments, and how many of them are not well."""
+    counts = {kind: standings.count(kind) for kind in ("error", "warning", "unknown")}
+    text = f"{len(standings)} environment{'' if len(standings) == 1 else 's'}, "
+    text += f"{counts['error'] or 'none'} with a mismatch"
+    if counts["warning"]:
+        text += f", {counts['warning']} with warnings"
+    return text + (f", {counts['unknown']} could not be told" if counts["unknown"] else "")
 
 
 def _write_html(reports: list[Report], name: str) -> bool:

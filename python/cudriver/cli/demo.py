@@ -23,10 +23,8 @@ MOST = 1 << 30  # MiB: more than any host has, and less than a shape can say
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver demo",
+    result = terminal.parser(
+        "cudriver demo",
         description="Contexts, page-locked and device arrays, and the copies between them: each "
         "copy is verified byte for byte, and timed. Runs on the real driver where there is one, "
         "else on the simulated one, and says so.",
@@ -141,7 +139,7 @@ def demonstrate(size: int) -> dict[str, Any]:
         step("and unlocked again", not cu.is_pinned(back))
         del there, twin, stream, transfer, pinned
     left = len(cu.live_allocations()) - before
-    step("nothing left alive", left <= 0, detail=f"{left} objects" if left > 0 else "")
+    step("nothing left alive", left <= 0, detail=_objects(left))
     return {
         "driver": {
             "cuda": str(cu.driver_version()),
@@ -153,6 +151,10 @@ def demonstrate(size: int) -> dict[str, Any]:
         "correct": all(entry["right"] for entry in steps),
         "steps": steps,
     }
+
+
+def _objects(count: int) -> str:
+    return "" if count <= 0 else "1 object" if count == 1 else f"{count} objects"
 
 
 def _measure(
@@ -192,12 +194,11 @@ def _print_json(report: dict[str, Any]) -> None:
 def _print_text(report: dict[str, Any]) -> None:
     driver = report["driver"]
     if driver["simulated"]:
-        terminal.write(
-            f"SIMULATED DRIVER: {report['why_simulated']}.\n"
-            "No GPU takes part; the rates say nothing about one.\n\n"
-        )
+        why = terminal.fit(f"SIMULATED DRIVER: {report['why_simulated']}.", sys.stdout)
+        terminal.write(f"{why}\nNo GPU takes part; the rates say nothing about one.\n\n")
+    head = f"driver  CUDA {driver['cuda']}"
     terminal.write(
-        f"driver  CUDA {driver['cuda']}  {driver['path']}\n"
+        f"{terminal.beside(head, driver['path'], sys.stdout, 8)}\n"
         f"device  {report['device']}\n"
         f"arrays  {report['bytes'] / MIB:g} MiB\n\n"
     )

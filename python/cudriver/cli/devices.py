@@ -18,10 +18,8 @@ FAILED = 1
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver devices",
+    result = terminal.parser(
+        "cudriver devices",
         description="The GPUs that the driver shows to this process. Creates no context.",
         epilog="exit status: 0 some are shown, 1 none is or the driver cannot be used, 2 usage",
     )
@@ -85,14 +83,16 @@ def _print_text(rows: list[dict[str, Any]], attributes: bool) -> None:
     import cudriver as cu
 
     which = "simulated driver" if cu.driver_is_simulated() else "driver"
-    terminal.write(f"{which} for CUDA {cu.driver_version()}  {cu.driver_path()}\n")
+    head = f"{which} for CUDA {cu.driver_version()}"
+    terminal.write(terminal.beside(head, cu.driver_path(), sys.stdout, 3) + "\n")
     if not rows:
         terminal.write("no devices\n")
     for row in rows:
+        count = row["multiprocessor_count"]
         terminal.write(
             f"\n{row['ordinal']}  {row['name']}\n"
             f"   compute capability {row['compute_capability']}, "
-            f"{row['multiprocessor_count']} multiprocessors, "
+            f"{count} multiprocessor{'' if count == 1 else 's'}, "
             f"{row['total_memory'] / 2**30:.1f} GiB\n"
             f"   {row['uuid']}  {row['pci_bus_id']}\n"
         )

@@ -19,11 +19,8 @@ TEXT_LIMIT = 4 << 20  # bytes of pasted text
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver explain",
-        formatter_class=terminal.formatter(),  # type: ignore[arg-type]
+    result = terminal.parser(
+        "cudriver explain",
         description="What a rule means, how it is seen and how it is mended. Without RULE, the "
         "error's text is read from standard input and its rule found.",
         epilog="exit status: 0 explained, 2 usage, 3 no rule knows this text",
@@ -48,15 +45,16 @@ def run(arguments: Namespace) -> int:
     if not names or not all(_looks_like_rule(name) for name in names):
         before, text = (0, " ".join(arguments.rule)) if names else _standard_input()
         if not text.strip():
-            terminal.complain("no text on standard input; cudriver explain < traceback.txt")
-            return COULD_NOT_TELL
+            return _nothing(
+                "no text on standard input; cudriver explain < traceback.txt", arguments
+            )
         matches = explain.match(text)
         for found in matches:
             found.line += before
         names = [found.rule for found in matches]
         if not names:
-            terminal.complain("no rule knows this text; cudriver check, cudriver explain --list")
-            return COULD_NOT_TELL
+            told = "no rule knows this text; cudriver check, cudriver explain --list"
+            return _nothing(told, arguments)
     for name in names:
         if name not in known:
             terminal.complain(f"no rule {name}; cudriver explain --list has them all")
@@ -64,7 +62,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         _print_json(names, matches)
         return 0
-    from cudriver.stack.report_text import wrap
+    from cudriver.stack.text import wrap
 
     style = terminal.style(sys.stdout)
     lines: list[str] = []
@@ -80,7 +78,7 @@ def run(arguments: Namespace) -> int:
 
 def render_page(markdown: str, style: Style) -> list[str]:
     """A page's Markdown for a terminal: headings, paragraphs, lists, and code left as it is."""
-    from cudriver.stack.report_text import wrap
+    from cudriver.stack.text import wrap
 
     lines: list[str] = []
     paragraph: list[str] = []
@@ -132,6 +130,14 @@ def _standard_input() -> tuple[int, str]:
 
 def _looks_like_rule(word: str) -> bool:
     return word.startswith("CU") and word[2:].isdigit()
+
+
+def _nothing(why: str, arguments: Namespace) -> int:
+    """No rule to explain: as JSON an empty result, and the reason on standard error."""
+    if arguments.json:
+        _print_json([], [])
+    terminal.complain(why)
+    return COULD_NOT_TELL
 
 
 def _list(as_json: bool) -> int:

@@ -7,10 +7,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import HelpFormatter
+    from argparse import ArgumentParser, HelpFormatter
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
-    from typing import TextIO, TypeVar
+    from typing import Any, NoReturn, TextIO, TypeVar
 
     from cudriver.stack.report_text import Style
 
@@ -27,15 +27,43 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def width(stream: TextIO) -> int:
-    """Columns to write in: the terminal's, within reason; 80 where there is none."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        return min(max(int(columns), NARROW), WIDE)
+def columns(stream: TextIO) -> int | None:
+    """The terminal's columns; None where there is none, so that nothing needs to be broken."""
+    wish = os.environ.get("COLUMNS", "")
+    if wish.isdecimal() and int(wish) > 0:
+        return int(wish)
     try:
-        return min(max(os.get_terminal_size(stream.fileno()).columns, NARROW), WIDE)
+        return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError):
-        return 80
+        return None
+
+
+def width(stream: TextIO) -> int:
+    """Columns to write text in: the terminal's, within reason; 80 where there is none."""
+    return min(max(columns(stream) or 80, NARROW), WIDE)
+
+
+def fit(text: str, stream: TextIO, indent: int = 0) -> str:
+    """The text in a terminal's lines, broken at blanks, so that paths stay whole; all but the first
+    start with `indent` blanks. Where there is no terminal it comes back as it is.
+    """
+    if columns(stream) is None:
+        return text
+    from cudriver.stack.text import wrap
+
+    room = width(stream)
+    lines = [part for line in text.split("\n") for part in wrap(line, room, room - indent)]
+    return ("\n" + " " * indent).join(lines)
+
+
+def beside(head: str, tail: str, stream: TextIO, indent: int) -> str:
+    """`head`, two blanks and `tail`; on a terminal that is too narrow `tail` has its own line."""
+    from cudriver.stack.text import columns as used
+
+    room = columns(stream)
+    if room is None or used(head) + 2 + used(tail) <= room:
+        return f"{head}  {tail}"
+    return f"{head}\n{' ' * indent}{tail}"
 
 
 def can_encode(stream: TextIO, text: str) -> bool:
@@ -49,9 +77,9 @@ def can_encode(stream: TextIO, text: str) -> bool:
 
 def style(stream: TextIO) -> Style:
     """How a report is to be written on this stream."""
-    from cudriver.stack.report_text import MARKS, Style
+    from cudriver.stack.report_text import ELLIPSIS, MARKS, Style
 
-    plain = not can_encode(stream, "".join(MARKS.values()))
+    plain = not can_encode(stream, ELLIPSIS + "".join(MARKS.values()))
     return Style(width=width(stream), colour=wants_colour(stream), plain=plain)
 
 
@@ -111,6 +139,22 @@ class busy:
             self.status.__exit__(*failure)  # type: ignore[arg-type]
 
 
+def parser(prog: str, *, description: str, epilog: str, raw: bool = False) -> ArgumentParser:
+    """A command's parser: it knows the terminal's width, for its help and for its errors.
+
+    raw: the lines of the description and the epilog stay as they are.
+    """
+    from argparse import ArgumentParser
+
+    class Parser(ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            self.print_usage(sys.stderr)
+            self.exit(2, fit(f"{self.prog}: error: {message}", sys.stderr, 4) + "\n")
+
+    shape: Any = formatter(raw)
+    return Parser(prog=prog, description=description, epilog=epilog, formatter_class=shape)
+
+
 def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
     """A help formatter that knows its width: argparse would import shutil to ask, on every run."""
     from argparse import HelpFormatter, RawDescriptionHelpFormatter
@@ -120,6 +164,20 @@ def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
     return lambda prog: kind(prog, width=columns)
 
 
+class plain_warnings:
+    """As a context manager: warnings read as what a command complains of, not as Python's."""
+
+    def __enter__(self) -> None:
+        import warnings
+
+        self.kept = warnings.catch_warnings()
+        self.kept.__enter__()
+        warnings.showwarning = lambda message, *_, **__: complain(str(message))
+
+    def __exit__(self, *failure: object) -> None:
+        self.kept.__exit__(*failure)  # type: ignore[arg-type]
+
+
 def complain(text: str) -> None:
-    """One line on standard error, named after the program."""
-    print(f"cudriver: {text}", file=sys.stderr)
+    """What is wrong, on standard error, named after the program; a line, but on a terminal."""
+    print(fit(f"cudriver: {text}", sys.stderr, 4), file=sys.stderr)

@@ -18,11 +18,8 @@ NOTHING = 3
 
 def parser() -> ArgumentParser:
     """The command's options."""
-    from argparse import ArgumentParser
-
-    result = ArgumentParser(
-        prog="cudriver which",
-        formatter_class=terminal.formatter(),  # type: ignore[arg-type]
+    result = terminal.parser(
+        "cudriver which",
         description="The file that each CUDA library resolves to in an environment, the dynamic "
         "loader's rule that found it, and the files which that rule hides.",
         epilog="exit status: 0 all found, 1 a library is nowhere, 2 usage, "
@@ -118,7 +115,8 @@ def _print_text(
     unknown: list[str],
     before: dict[str, Library],
 ) -> None:
-    from cudriver.stack.report_text import clean, library_lines, short_path
+    from cudriver.stack.report_text import library_lines, short_path
+    from cudriver.stack.text import clean
 
     style = terminal.style(sys.stdout)
     lines = [f"{style.paint(facts.environment.prefix, 'bold')}"]

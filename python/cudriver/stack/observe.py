@@ -94,8 +94,9 @@ class Observation(Record):
         if self.error:
             return self.error
         failed = {name: error for name, error in self.imports.items() if error}
-        wrong = sum(not row.agrees for row in self.rows)
-        text = f"{len(self.rows)} values, {wrong or 'none'} differ{'s' if wrong == 1 else ''}"
+        count, wrong = len(self.rows), sum(not row.agrees for row in self.rows)
+        text = f"{count} value{'' if count == 1 else 's'}, {wrong or 'none'} "
+        text += "differs" if 1 in (count, wrong) else "differ"
         return "; ".join([text, *(f"import {name}: {error}" for name, error in failed.items())])
 
     def to_dict(self) -> dict[str, Any]:

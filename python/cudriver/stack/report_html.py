@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
-from cudriver.stack.report_text import ABSENT, OK, RANK, components, is_command, short_path
+from cudriver.stack.report_text import ABSENT, OK, RANK, components, short_path
+from cudriver.stack.text import is_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
         return ""
     head = "".join(f"<th>{name}</th>" for name in columns)
     return (
-        f"<details><summary>{len(rows)} CUDA libraries</summary>"
+        f"<details><summary>{len(rows)} CUDA librar{'y' if len(rows) == 1 else 'ies'}</summary>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
     )
 

@@ -6,6 +6,7 @@ Nothing is wider than `Style.width` except a path that is. Quiet when all is wel
 from __future__ import annotations
 
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
+from cudriver.stack.text import clean, columns, elide, is_command, wrap, wrap_clauses, wrap_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ COLOURS = {
 SEVERITY_COLOUR = {ERROR: "red", WARNING: "yellow", NOTE: "cyan"}
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT = "ok", "absent"  # a component without a finding; one that is not there
-MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗"}
-PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x"}
-MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red"}
+MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
+PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
+MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
+ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
+PREFIX_LEAST = 24  # columns of a prefix in a line for --all before its frameworks are shortened
 
 
 class Style:
@@ -39,6 +42,7 @@ class Style:
         self.width = width
         self.colour = colour
         self.marks = PLAIN_MARKS if plain else MARKS
+        self.ellipsis = PLAIN_ELLIPSIS if plain else ELLIPSIS
 
     def paint(self, text: str, *names: str) -> str:
         """`text` in these colours, or as it is."""
@@ -47,7 +51,7 @@ class Style:
         return f"\x1b[{';'.join(COLOURS[name] for name in names)}m{text}\x1b[0m"
 
     def mark(self, severity: str) -> str:
-        """The sign in front of a component."""
+        """The sign in front of a component, or of an environment."""
         return self.paint(self.marks[severity], MARK_COLOUR[severity])
 
 
@@ -172,10 +176,11 @@ def libraries_line(facts: Facts) -> str:
         return "no CUDA libraries"
     outside = [library for library in libraries if library.origin == "system"]
     missing = {r.soname for r in facts.resolutions if r.path is None and not r.optional}
+    every = "all " if len(libraries) > 1 else ""
     if not outside:
-        text = f"{len(libraries)}, all from the environment"
+        text = f"{len(libraries)}, {every}from the environment"
     elif len(outside) == len(libraries):
-        text = f"{len(libraries)}, all from the system"
+        text = f"{len(libraries)}, {every}from the system"
     else:
         text = f"{len(libraries)}, of them from the system: {_some(lib.soname for lib in outside)}"
     if missing:
@@ -213,20 +218,58 @@ def verdict_line(report: Report, style: Style) -> str:
 
 
 def one_line(report: Report, style: Style) -> str:
-    """An environment in a line, for --all."""
-    facts = report.facts
-    frameworks = ", ".join(
-        f"{f.name} {f.version}"
-        + (f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
-        for f in facts.frameworks
-    )
+    """An environment in a line, for --all: its mark, prefix, frameworks, and the rules that fired.
+
+    Within `style.width` the middle of a long prefix is left out, then what the frameworks were
+    built for, then the last of these. Rules are all named: where they alone fill the line they
+    stand in others below it.
+    """
+    frameworks = [clean(f"{f.name} {f.version}") for f in report.facts.frameworks]
+    built = [
+        clean(f" (CUDA {f.cuda})" if f.cuda else " (CPU)" if f.variant == "cpu" else "")
+        for f in report.facts.frameworks
+    ]
+    prefix = clean(report.prefix)
     rules = ", ".join(dict.fromkeys(f.rule for f in report.findings if f.severity != NOTE))
-    severity = {CONSISTENT: OK if facts.frameworks else ABSENT, UNKNOWN: WARNING}.get(
-        report.verdict, ERROR
-    )
-    text = clean(f"{report.prefix}  {frameworks or 'no framework that uses CUDA'}")
-    line = f"{style.mark(severity)} {text}"
-    return f"{line}  {style.paint(rules, SEVERITY_COLOUR.get(severity, 'dim'))}" if rules else line
+    severity = standing(report)
+    mark, colour = style.mark(severity), SEVERITY_COLOUR.get(severity, "yellow")
+    room = style.width - 2
+    below = rules != "" and room - 2 - columns(rules) < PREFIX_LEAST
+    if rules and not below:
+        room -= 2 + columns(rules)
+    least = min(columns(prefix), PREFIX_LEAST)
+    shown = ", ".join(map("".join, zip(frameworks, built, strict=True)))
+    if columns(shown) > room - 2 - least:
+        shown = _as_many(frameworks, room - 2 - least)
+    elif not shown:
+        shown = _as_many(["no framework that uses CUDA"], room - 2 - least)
+    text = elide(prefix, room - (2 + columns(shown) if shown else 0), style.ellipsis)
+    line = f"{mark} {text}  {shown}" if shown else f"{mark} {text}"
+    if below:
+        more = (style.paint(part, colour) for part in wrap(rules, style.width - 4))
+        return "\n    ".join([line, *more])
+    return f"{line}  {style.paint(rules, colour)}" if rules else line
+
+
+def standing(report: Report) -> str:
+    """What an environment's mark says: the worst of its findings, or that it could not be told."""
+    if report.verdict == UNKNOWN:
+        return UNKNOWN
+    if report.verdict != CONSISTENT:
+        return ERROR
+    if any(f.severity == WARNING for f in report.findings):
+        return WARNING
+    return OK if report.facts.frameworks else ABSENT
+
+
+def _as_many(names: Sequence[str], width: int) -> str:
+    """The first names that fit, and how many more there are; nothing where not one fits."""
+    for kept in range(len(names), 0, -1):
+        more = f" and {len(names) - kept} more" if kept < len(names) else ""
+        text = ", ".join(names[:kept]) + more
+        if columns(text) <= width:
+            return text
+    return ""
 
 
 def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:
@@ -258,76 +301,6 @@ def short_path(facts: Facts, path: str) -> str:
     return clean(path)
 
 
-def clean(text: str) -> str:
-    """Control characters as their codes: a file's content must not steer the terminal, nor turn
-    the direction of its text.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or _harmless(c) else _code(c) for c in text)
-
-
-def _harmless(character: str) -> bool:
-    """Blanks of other scripts, and bytes of a file name that are no text: those `write` escapes."""
-    from unicodedata import category
-
-    return ord(character) > 0xFF and category(character) in ("Zs", "Cs", "Co", "Cn")
-
-
-def _code(character: str) -> str:
-    number = ord(character)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """Words in lines of at most `width`; a longer word has a line of its own."""
-    lines: list[str] = []
-    for word in map(clean, text.split()):
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += " " + word
-        else:
-            lines.append(word)
-    return lines or [""]
-
-
-def wrap_command(command: str, width: int) -> list[str]:
-    """A shell command in lines that can be pasted as they stand."""
-    words = _shell_words(clean(command))
-    remark: list[str] = []
-    if "#" in words:  # a remark must not be carried on with a backslash
-        at = words.index("#")
-        remark = ["# " + line for line in wrap(" ".join(words[at + 1 :]), width - 2)]
-        words = words[:at]
-    lines: list[str] = []
-    for word in words:
-        if lines and len(lines[-1]) + 1 + len(word) <= width - 2:
-            lines[-1] += " " + word
-        else:
-            lines.append(word if not lines else "  " + word)
-    return remark + [f"{line} \\" for line in lines[:-1]] + lines[-1:]
-
-
-def _shell_words(command: str) -> list[str]:
-    """Split at blanks outside quotes, the quotes kept. Quotes mean nothing after a #."""
-    words, quote = [""], ""
-    for character in command:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"" and "#" not in words:
-            quote = character
-        elif character == " ":
-            if words[-1]:
-                words.append("")
-            continue
-        words[-1] += character
-    return [word for word in words if word] or [command]
-
-
-def is_command(text: str) -> bool:
-    """True for a line of a fix that is to be typed, False for one that is to be read."""
-    return "\n" not in text and not text.rstrip().endswith((".", ":")) and " " in text.strip()
-
-
 def _heading(facts: Facts, style: Style) -> list[str]:
     environment = facts.environment
     about = [environment.kind]
@@ -336,27 +309,15 @@ def _heading(facts: Facts, style: Style) -> list[str]:
     if facts.root != "/":
         about.append(f"in {facts.root}")
     prefix, details = clean(environment.prefix), f"({', '.join(about)})"
-    if len(prefix) + 1 + len(clean(details)) <= style.width:
+    if columns(prefix) + 1 + columns(clean(details)) <= style.width:
         return [f"{style.paint(prefix, 'bold')} {clean(details)}"]
     return [style.paint(prefix, "bold"), *wrap(details, style.width)]
 
 
 def _component(label: str, severity: str, text: str, style: Style) -> list[str]:
-    first, *rest = _wrap_clauses(text, style.width - LABEL - 4)
+    first, *rest = wrap_clauses(text, style.width - LABEL - 4)
     lines = [f"{style.mark(severity)} {clean(label):<{LABEL}}  {first}"]
     return lines + [" " * (LABEL + 4) + line for line in rest]
-
-
-def _wrap_clauses(text: str, width: int) -> list[str]:
-    """As `wrap`, but a clause that fits a line is kept in one."""
-    lines: list[str] = []
-    *clauses, last = clean(text).split("; ")
-    for clause in [*(clause + ";" for clause in clauses), last]:
-        if lines and len(lines[-1]) + 1 + len(clause) <= width:
-            lines[-1] += " " + clause
-        else:
-            lines += wrap(clause, width)
-    return lines
 
 
 def _finding(finding: Finding, facts: Facts, style: Style) -> list[str]:
@@ -395,7 +356,7 @@ def _evidence(evidence: Evidence, facts: Facts, room: int) -> list[str]:
     value = clean(evidence.value.strip())
     if not value:
         return [place]
-    if len(place) + 2 + len(value) <= room:
+    if columns(place) + 2 + columns(value) <= room:
         return [f"{place}  {value}"]
     return [place, *("  " + line for line in wrap(value, room - 2))]
 

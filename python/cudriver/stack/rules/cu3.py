@@ -323,8 +323,10 @@ def _cuda_major(soname: str) -> str | None:
 
 
 def cu305(facts: Facts) -> Iterator[Finding]:
-    """A needed library that is nowhere."""
+    """A needed library that is nowhere; those of one package with one mend are one finding."""
     seen = set()
+    groups: dict[tuple[object, ...], list[LoadFault]] = {}
+    mends: dict[str, list[str]] = {}
     for fault in _missing(facts):
         name = fault.name
         relevant = CUDA_LIBRARY.match(name) or name.startswith(("libtorch", "libc10"))
@@ -335,25 +337,47 @@ def cu305(facts: Facts) -> Iterator[Finding]:
         if re.match(r"libcudnn_|libnvrtc-builtins", name):
             continue  # opened by SONAME: CU304 and CU306
         seen.add(name)
-        core = fault.framework in CORE
         if fault.own_copy and not _modelled(facts, fault.framework):
             continue  # it has the library, and may well load it by itself before
+        mends[name] = back_to_pin(facts, name) or _owner_mend(facts, fault)
+        same = [line.replace(name, "\0") for line in mends[name]] or [name]
+        groups.setdefault((fault.framework, *same), []).append(fault)
+    for faults in groups.values():
+        first, names = faults[0], [fault.name for fault in faults]
+        title = f"{first.name}, which {os.path.basename(first.library)} needs, is nowhere"
+        if len(faults) > 1:
+            whose = f" that {first.framework} needs" if first.framework else ""
+            title = f"{len(faults)} libraries{whose} are nowhere: {', '.join(names)}"
         yield Finding(
             "CU305",
-            ERROR if core else WARNING,
-            f"{name}, which {os.path.basename(fault.library)} needs, is nowhere",
-            [Evidence(fault.library, None, f"needs {name}"), *_searched(facts, name)],
-            fault.message,
-            back_to_pin(facts, name) or _owner_mend(facts, fault),
+            ERROR if first.framework in CORE else WARNING,
+            title,
+            [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
+            + _searched(facts, names),
+            first.message,
+            [line.replace(first.name, ", ".join(names)) for line in mends[first.name]],
         )
 
 
-def _searched(facts: Facts, name: str) -> list[Evidence]:
-    for resolution in facts.resolutions:
-        if resolution.soname == name and resolution.path is None and resolution.searched:
-            folders = [f for f in dict.fromkeys(resolution.searched) if f]
-            return [Evidence(folder, None, "does not have it") for folder in folders[:3]]
-    return []
+def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
+    """The first folders that were searched for each of these, and which of them they lack."""
+    lacking: dict[str, list[str]] = {}
+    for name in names:
+        for resolution in facts.resolutions:
+            if resolution.soname == name and resolution.path is None and resolution.searched:
+                for folder in list(dict.fromkeys(filter(None, resolution.searched)))[:3]:
+                    lacking.setdefault(folder, []).append(name)
+                break
+    if len(names) == 1:
+        return [Evidence(folder, None, "does not have it") for folder in lacking]
+    return [
+        Evidence(
+            folder,
+            None,
+            "has none of them" if lacks == names else f"does not have {', '.join(lacks)}",
+        )
+        for folder, lacks in lacking.items()
+    ]
 
 
 def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
@@ -375,8 +399,8 @@ def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
             return [fix.install(facts.environment, wheel, by=tool)]
         if describe(split(fault.name)[0]):  # its package brings no such library: again is in vain
             return [
-                f"{owner.name} leaves {fault.name} to the system: install it from NVIDIA's "
-                "repository, or import a framework that brings it before."
+                f"{owner.name} leaves {fault.name} to the system: install what is missing from "
+                "NVIDIA's repository, or import a framework that brings it before."
             ]
     index = None
     local = re.search(r"\+(cu\d+)\Z", owner.version)

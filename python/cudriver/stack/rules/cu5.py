@@ -182,7 +182,7 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         left = ",".join(str(i) for i in chosen.meant)
         title = (
             f"{VARIABLE}={value}: {chosen.stopped_at!r} {chosen.reason}{hidden}, "
-            f"{len(chosen.ordinals)} of {len(devices)} GPUs visible"
+            f"{len(chosen.ordinals)} of {_gpus(devices)} visible"
         )
         severity = WARNING if chosen.ordinals else ERROR
         mend = [f"export {VARIABLE}={left}" if left else f"unset {VARIABLE}"]
@@ -200,8 +200,12 @@ def cu502(facts: Facts) -> Iterator[Finding]:
             "CU502", WARNING, title, evidence, "No CUDA GPUs are available", [f"unset {VARIABLE}"]
         )
     elif len(chosen.ordinals) < len(devices):
-        title = f"{VARIABLE}={value} leaves {len(chosen.ordinals)} of {len(devices)} GPUs"
+        title = f"{VARIABLE}={value} leaves {len(chosen.ordinals)} of {_gpus(devices)}"
         yield Finding("CU502", NOTE, title, evidence)
+
+
+def _gpus(devices: list[Device]) -> str:
+    return f"{len(devices)} GPU{'' if len(devices) == 1 else 's'}"
 
 
 def _uuid(device: Device) -> Evidence:

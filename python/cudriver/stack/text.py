@@ -1,0 +1,127 @@
+"""Text for a terminal: control characters made harmless, lines broken and shortened to a width."""
+
+from __future__ import annotations
+
+
+def clean(text: str) -> str:
+    """Control characters as their codes: a file's content must not steer the terminal, nor turn
+    the direction of its text.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or _harmless(c) else _code(c) for c in text)
+
+
+def _harmless(character: str) -> bool:
+    """Blanks of other scripts, and bytes of a file name that are no text: those `write` escapes."""
+    from unicodedata import category
+
+    return ord(character) > 0xFF and category(character) in ("Zs", "Cs", "Co", "Cn")
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def columns(text: str) -> int:
+    """How wide a terminal shows it: an East Asian character takes two columns, an accent none."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    from unicodedata import category, east_asian_width
+
+    kind = category(character)
+    if kind == "Cs":
+        return 6  # `write` escapes it: \\udcff
+    return 0 if kind in ("Mn", "Me", "Cf") else 1 + (east_asian_width(character) in "WF")
+
+
+def elide(text: str, width: int, sign: str) -> str:
+    """At most `width` columns: a sign stands for the middle, and the end keeps more than the start.
+
+    What is narrower than the sign comes back as the sign.
+    """
+    if columns(text) <= width:
+        return text
+    room = max(width - columns(sign), 0)
+    head = _start(text, room // 3)
+    tail = _start(text[::-1], room - columns(head))[::-1]
+    return head + sign + tail
+
+
+def _start(text: str, width: int) -> str:
+    """The longest start of at most so many columns."""
+    used = 0
+    for end, character in enumerate(text):
+        used += _columns(character)
+        if used > width:
+            return text[:end]
+    return text
+
+
+def wrap(text: str, width: int, rest: int | None = None) -> list[str]:
+    """Words in lines of at most `width`, all but the first of at most `rest` (default: the same);
+    a longer word has a line of its own.
+    """
+    lines: list[str] = []
+    for word in map(clean, text.split()):
+        room = width if len(lines) < 2 or rest is None else rest
+        if lines and columns(lines[-1]) + 1 + columns(word) <= room:
+            lines[-1] += " " + word
+        else:
+            lines.append(word)
+    return lines or [""]
+
+
+def wrap_clauses(text: str, width: int) -> list[str]:
+    """As `wrap`, but a clause that fits a line is kept in one."""
+    lines: list[str] = []
+    *clauses, last = clean(text).split("; ")
+    for clause in [*(clause + ";" for clause in clauses), last]:
+        if lines and columns(lines[-1]) + 1 + columns(clause) <= width:
+            lines[-1] += " " + clause
+        else:
+            lines += wrap(clause, width)
+    return lines
+
+
+def wrap_command(command: str, width: int) -> list[str]:
+    """A shell command in lines that can be pasted as they stand."""
+    words = _shell_words(clean(command))
+    remark: list[str] = []
+    if "#" in words:  # a remark must not be carried on with a backslash
+        at = words.index("#")
+        remark = ["# " + line for line in wrap(" ".join(words[at + 1 :]), width - 2)]
+        words = words[:at]
+    lines: list[str] = []
+    for word in words:
+        if lines and columns(lines[-1]) + 1 + columns(word) <= width - 2:
+            lines[-1] += " " + word
+        else:
+            lines.append(word if not lines else "  " + word)
+    return remark + [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def _shell_words(command: str) -> list[str]:
+    """Split at blanks outside quotes, the quotes kept. Quotes mean nothing after a #."""
+    words, quote = [""], ""
+    for character in command:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"" and "#" not in words:
+            quote = character
+        elif character == " ":
+            if words[-1]:
+                words.append("")
+            continue
+        words[-1] += character
+    return [word for word in words if word] or [command]
+
+
+def is_command(text: str) -> bool:
+    """True for a line of a fix that is to be typed, False for one that is to be read."""
+    return "\n" not in text and not text.rstrip().endswith((".", ":")) and " " in text.strip()

@@ -264,7 +264,6 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
             return result;
         }
     }
-    transfer->small = true;
     transfer->up = plan->up;
     transfer->slot = slot;
     transfer->host = job->host;
@@ -272,6 +271,7 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
     transfer->walk = plan->walk;
     staging_rows_make(&plan->walk, plan->up, &rows);
     staging_lock();
+    transfer->small = true;
     transfer->host_pending = 1;
     transfer->device_pending++;
     staging_unlock();

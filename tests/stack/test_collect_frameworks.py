@@ -1,5 +1,6 @@
 """Frameworks by the files in which they say what they are, and versions by what libraries say."""
 
+import os
 import struct
 
 import pytest
@@ -136,6 +137,48 @@ class TestOthers:
         found = facts(venv).framework("cupy")
         assert found is None or found.cuda == cuda
         assert (found is None) == (cuda is None)
+
+    @pytest.mark.parametrize(
+        ("source", "minor", "loaded"),
+        [
+            ('if basename == "libnvrtc.so.13":\n name = "libnvrtc-builtins.so.13.0"', "13.0", True),
+            (
+                'if basename == "libnvrtc.so.13":\n name = "libnvrtc-builtins.so.13.0"',
+                "13.1",
+                False,
+            ),
+            (
+                'if basename == "libnvrtc.so.12":\n name = "libnvrtc-builtins.so.13.0"',
+                "13.0",
+                False,
+            ),
+            ("def _preload_nvrtc_builtins(found_path): ...", "13.1", True),
+            ("def load_with_abs_path(libname): ...", "13.0", False),
+        ],
+        ids=["1.1-for-13.0", "1.1-for-13.1", "1.1-for-12", "1.9", "1.0"],
+    )
+    def test_nvrtcs_builtins_by_the_pathfinder(self, venv, tmp_path, source, minor, loaded):
+        """Without a preload they come from outside, or nowhere: the wheel has no RUNPATH."""
+        nvrtc = compile_c(tmp_path / "n.so", "int n;", "-Wl,-soname,libnvrtc.so.13")
+        builtins = compile_c(
+            tmp_path / "b.so", "int b;", f"-Wl,-soname,libnvrtc-builtins.so.{minor}"
+        )
+        core = compile_c(tmp_path / "core.so", "int x;", "-Wl,--no-as-needed", str(nvrtc))
+        folder = "nvidia/cu13/lib"
+        files = {
+            f"{folder}/libnvrtc.so.13": nvrtc.read_bytes(),
+            f"{folder}/libnvrtc-builtins.so.{minor}": builtins.read_bytes(),
+        }
+        venv.dist("nvidia-cuda-nvrtc", f"{minor}.88", files=files)
+        text = source.encode()
+        file = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
+        venv.dist("cuda-pathfinder", "1.3.3", files={file: text})
+        venv.dist(
+            "cupy-cuda13x", "14.2.0", ["cuda-pathfinder"], files={"cupy/core.so": core.read_bytes()}
+        )
+        found = {os.path.basename(path) for path in framework(venv, "cupy").loads}
+        assert "libnvrtc.so.13" in found
+        assert (f"libnvrtc-builtins.so.{minor}" in found) == loaded
 
     def test_onnxruntime(self, venv):
         venv.dist("onnxruntime-gpu", "1.22.0")

@@ -161,18 +161,27 @@ class Resolver:
                         self._find_builtins(process, framework, own.path)
 
     def _find_builtins(self, process: Process, framework: Framework, nvrtc: str) -> None:
-        """Newer releases of cuda-pathfinder load nvrtc's builtins from beside it, older ones leave
-        them to nvrtc, whose CUDA 13 wheels have no RUNPATH: its source tells.
+        """cuda-pathfinder loads nvrtc's builtins from beside it, because CUDA 13's wheels have no
+        RUNPATH: releases from 1.1 on those of 13.0 alone, later ones those of nvrtc's own version.
+        Its source tells.
         """
-        mapped = process.find(os.path.basename(nvrtc))
+        folder, basename = os.path.split(nvrtc)
+        mapped = process.find(basename)
         name = self._builtins(mapped) if mapped else None
-        beside = f"{os.path.dirname(nvrtc)}/{name}"
-        for folder in self.env.site_packages:
-            source = f"{folder}/cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
-            text = self.root.text(source, 1 << 20) if name and self.root.is_file(beside) else None
-            if text and "preload_nvrtc_builtins" in text:
-                self._take(process.dlopen(beside), framework, "preload", optional=True)
-                return
+        for packages in self.env.site_packages:
+            source = f"{packages}/cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
+            text = self.root.text(source, 1 << 20) if self.root.is_file(source) else None
+            if text is None:
+                continue
+            named = re.findall(r'"(libnvrtc-builtins\.so\.[0-9.]+)"', text)
+            if "preload_nvrtc_builtins" in text:
+                named = [name] if name else []
+            elif f'"{basename}"' not in text:
+                named = []
+            for beside in (f"{folder}/{one}" for one in named):
+                if self.root.is_file(beside):
+                    self._take(process.dlopen(beside), framework, "preload", optional=True)
+            return
 
     def _dlopened(self, process: Process, framework: Framework) -> None:
         """The libraries that cuDNN and nvrtc open by SONAME when they are first used."""

@@ -1,5 +1,4 @@
-/* Every branch on a Python version. (NumPy's are in numpy_bridge.c, the only file that includes
- * it.) */
+/* Every branch on a Python version. (NumPy's are in numpy_bridge.c.) */
 #ifndef CUDRIVER_COMPAT_H
 #define CUDRIVER_COMPAT_H
 

@@ -10,7 +10,7 @@
 #include "host_memory.h"
 #include "ladder.h"
 #include "live.h"
-#include "numpy_bridge.h"
+#include "pinned_numpy.h"
 #include "staging.h"
 #include "state.h"
 #include "stream.h"
@@ -232,7 +232,7 @@ static int module_exec(PyObject *module)
         cudriver_device_array_setup,
         cudriver_host_memory_setup,
         cudriver_pin_setup,
-        cudriver_numpy_setup,
+        cudriver_pinned_numpy_setup,
         cudriver_live_setup,
         exit_setup,
     };

@@ -1,6 +1,7 @@
 /*
- * NumPy, behind one door: numpy_bridge.c is the only file that includes it, and NumPy is imported
- * at the first call that needs it, not with this extension. Every function needs the GIL.
+ * NumPy, behind one door: only numpy_bridge.c and the type in pinned_numpy.c use its C API, and
+ * NumPy is imported at the first call that needs it, not with this extension. Every function needs
+ * the GIL.
  */
 #ifndef CUDRIVER_NUMPY_BRIDGE_H
 #define CUDRIVER_NUMPY_BRIDGE_H
@@ -64,7 +65,5 @@ bool cudriver_numpy_holds_objects(PyObject *array);
 
 /* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. */
 void cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);
-
-int cudriver_numpy_setup(PyObject *module);
 
 #endif

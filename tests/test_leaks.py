@@ -68,13 +68,14 @@ scenario = SCENARIOS[sys.argv[2]][0]
 rounds = int(sys.argv[3])
 for _ in range(rounds):
     scenario(cu)
-seen = [resident()]
-for _ in range(4):
+seen, growth = [resident()], 1 << 30
+while growth >= 8 and len(seen) < 13:
     for _ in range(rounds):
         scenario(cu)
     seen.append(resident())
+    growth = seen[-1] - seen[-2]
 # A leak grows each time; a heap that settles, or one odd measurement, does not.
-print(min(b - a for a, b in zip(seen, seen[1:])), seen)
+print(growth, seen)
 """
 
 #: Those that take milliseconds a round.
@@ -91,7 +92,7 @@ def test_resident_memory_does_not_grow(name: str, repository) -> None:
     said = output(RESIDENT, str(repository / "tests"), name, str(rounds), timeout=300)
     growth, seen = said.split(" ", 1)
     # 60 rounds of anything that leaks a page, or objects of a hundred bytes, are above this.
-    assert int(growth) < 8, f"KiB in each of four loops of {rounds} rounds: {seen}"
+    assert int(growth) < 8, f"KiB after each loop of {rounds} rounds: {seen}"
 
 
 def test_every_public_name_has_a_leak_scenario(cu) -> None:

@@ -608,7 +608,7 @@ def test_nothing_grows(sim: Driver) -> None:
 
     def resident() -> int:
         with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * 4096
+            return int(statm.read().split()[1])
 
     def rounds(count: int) -> None:
         for _ in range(count):
@@ -618,7 +618,10 @@ def test_nothing_grows(sim: Driver) -> None:
             assert sim.cuMemsetD8Async(p, 1, 100_000, stream) == 0
             assert sim.cuCtxDestroy_v2(own) == 0
 
-    rounds(200)
-    before = resident()
     rounds(2000)
-    assert resident() - before < 8 << 20
+    seen = [resident()]
+    while len(seen) < 3 or (seen[-1] - seen[-3] >= 64 and len(seen) < 13):
+        rounds(2000)
+        seen.append(resident())
+    # A leak grows all the time; a heap that settles does not.
+    assert seen[-1] - seen[-3] < 64, f"pages after each 2000 rounds: {seen}"

@@ -27,7 +27,8 @@
 #define MOST_THREADS 16
 #define CHECKED_SIZE ((size_t)256 << 20) /* smaller requests are not held against what is left */
 #define TOUCH_UNIT ((size_t)8 << 20)     /* what a thread takes at a time, and its least share */
-#define TOUCH_PATIENCE 100000000ull      /* ns for one unit, beyond which huge pages stall */
+#define LEAD 2 /* the part of a block that is touched when its registration begins */
+#define TOUCH_PATIENCE 100000000ull /* ns for one unit, beyond which huge pages stall */
 
 static atomic_int preferred_node = -1;
 
@@ -165,24 +166,27 @@ struct touch {
     bool huge;
     pthread_mutex_t gate; /* held until all threads are there */
     atomic_size_t next;   /* the next unit that nobody has */
+    size_t alone;         /* bytes that are touched before the registration begins */
     atomic_bool stalled;
     atomic_bool failed;
 };
 
-static bool touch_range(char *base, size_t bytes)
+/* True; false where there is no memory. `beside`: the driver takes pages of the block meanwhile,
+ * which calls of madvise() would wait for; stores do not. */
+static bool touch_range(char *base, size_t bytes, bool beside)
 {
     int failed;
 
     do {
-        failed = madvise(base, bytes, MADV_POPULATE_WRITE);
+        failed = beside ? 0 : madvise(base, bytes, MADV_POPULATE_WRITE);
     } while (failed != 0 && (errno == EINTR || errno == EAGAIN));
-    if (failed == 0) {
+    if (failed == 0 && !beside) {
         return true;
     }
-    if (errno != EINVAL && errno != ENOSYS) {
+    if (failed != 0 && errno != EINVAL && errno != ENOSYS) {
         return false;
     }
-    for (size_t i = 0; i < bytes; i += system_page()) { /* an older kernel */
+    for (size_t i = 0; i < bytes; i += system_page()) { /* also on an older kernel */
         *(volatile char *)(base + i) = 0;
     }
     return true;
@@ -209,7 +213,8 @@ static void touch_until(struct touch *touch, size_t limit)
             break;
         }
         size_t left = touch->bytes - begin;
-        if (!touch_range(touch->base + begin, left < TOUCH_UNIT ? left : TOUCH_UNIT)) {
+        if (!touch_range(touch->base + begin, left < TOUCH_UNIT ? left : TOUCH_UNIT,
+                         begin >= touch->alone)) {
             atomic_store(&touch->failed, true);
             break;
         }
@@ -237,7 +242,8 @@ static bool touch_goes_well(struct touch *touch)
 
 CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
 {
-    struct touch touch = {.base = base, .bytes = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
+    struct touch touch = {
+        .base = base, .bytes = bytes, .alone = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
     pthread_t threads[MOST_THREADS];
     sigset_t all, before;
     size_t count = 1, started = 0;
@@ -252,6 +258,7 @@ CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
 
     if (bytes >= 2 * TOUCH_UNIT) {
         count = (size_t)platform_processor_count();
+        count -= count > 4 ? 2 : 0; /* one that has to wait for a processor keeps all waiting */
         count = count < MOST_THREADS ? count : MOST_THREADS;
         count = count < bytes / TOUCH_UNIT ? count : bytes / TOUCH_UNIT;
     }
@@ -266,12 +273,13 @@ CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
                pthread_create(&threads[started], NULL, touch_work, &touch) == 0) {
             started++;
         }
+        touch.alone = started > 0 ? bytes / LEAD : bytes;
         pthread_mutex_unlock(&touch.gate);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    /* This thread works too: alone, if there are no others. They are faster than the driver, which
-     * takes the pages in the same order and may follow them from halfway on. */
-    touch_until(&touch, started > 0 ? bytes / 2 : bytes);
+    /* This thread works too: alone, if there are no others. They are as fast as the driver, which
+     * takes the pages in the same order and may follow them. */
+    touch_until(&touch, touch.alone);
     if (started > 0 && touch_goes_well(&touch)) {
         result = hostmem_register(base, bytes, flags);
         registered = true;

@@ -17,6 +17,9 @@
 /* Dense copies are issued in pieces of this size, so that Ctrl-C need not wait for the whole. */
 #define PIECE ((size_t)256 << 20)
 
+/* From here on it pays to ask whether somebody else has page-locked the memory. */
+#define LOOKED_FROM ((size_t)32 << 10)
+
 void cudriver_endpoint_done(struct cudriver_endpoint *end)
 {
     if (end->busy != NULL) {
@@ -195,6 +198,23 @@ static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t b
     return result;
 }
 
+/* A small one at once: 0 or -1; 1: it is none. */
+static int small_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                          const struct cudriver_small_copy *copy)
+{
+    const char *function = "";
+    CUresult result = CUDA_SUCCESS;
+    bool done;
+
+    Py_BEGIN_ALLOW_THREADS
+    done = cudriver_staging_copy_small(copy, &result, &function);
+    Py_END_ALLOW_THREADS
+    if (!done) {
+        return 1;
+    }
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
+}
+
 /* A dense copy between host and device in pieces, each waited for. 0 or -1. */
 static int direct_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            const struct ends *ends, CUstream stream, bool given)
@@ -205,6 +225,15 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     char *host =
         up ? ends->src.host + path->layout.src_offset : ends->dst.host + path->layout.dst_offset;
 
+    if (path->one_run || !path->page_locked) {
+        const struct cudriver_small_copy copy = {
+            up,   path->one_run, path->context->handle, given ? stream : NULL, device,
+            host, path->bytes};
+        int failed = small_blocking(state, path, &copy);
+        if (failed <= 0) {
+            return failed;
+        }
+    }
     for (size_t at = 0, bytes; at < path->bytes; at += bytes) {
         const char *function;
         CUresult result;
@@ -242,7 +271,9 @@ static int issued_blocking(CoreState *state, const struct cudriver_copy_path *pa
 
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_copy_issue(path, &ends->dst, &ends->src, &place, &refused, &function);
-    waited = cuda.cuStreamSynchronize(stream); /* also after a failure: a part may be under way */
+    waited = result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT
+                 ? cudriver_staging_wait_soon(path->context->handle, stream)
+                 : cuda.cuStreamSynchronize(stream); /* after a failure a part may be under way */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         function = "cuStreamSynchronize";
@@ -359,6 +390,9 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
     }
     if (failed == 0) {
         cudriver_copy_decide(&ends.dst, &ends.src, &path);
+        if (path.unlooked && path.bytes > LOOKED_FROM) {
+            cudriver_copy_look(&path, &ends.dst, &ends.src);
+        }
         failed = follow_blocking(state, &path, &ends);
     }
     ends_done(&ends);

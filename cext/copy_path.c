@@ -172,15 +172,12 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     path->one_run = cudriver_hostmem_is_registered(path->context->handle, host->host + low,
                                                    (size_t)(high - low));
     path->kind = CUDRIVER_COPY_STAGED;
-    if (kind == CUDRIVER_COPY_DIRECT && !path->one_run) {
-        struct cudriver_staging_plan plan;
-        cudriver_staging_explain(&path->layout, path->to_device, true, &plan);
-        if (plan.path == CUDRIVER_STAGING_DRIVER) {
-            path->kind = CUDRIVER_COPY_DIRECT;
-            path->unlooked = true; /* asking the driver would cost as much as the copy's call */
-            path->why = "dense and small: the driver's own copy of pageable memory is as good";
-            return;
-        }
+    if (kind == CUDRIVER_COPY_DIRECT && !path->one_run &&
+        cudriver_staging_is_small(path->to_device, path->bytes)) {
+        path->kind = CUDRIVER_COPY_DIRECT;
+        path->unlooked = true; /* asking the driver would cost as much as the copy's call */
+        path->why = "dense and small: one driver copy, from this thread";
+        return;
     }
     path->page_locked =
         path->one_run || cudriver_copy_is_page_locked(host->host + low, host->host + high);

@@ -271,6 +271,17 @@ CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)
     return result;
 }
 
+bool cudriver_staging_is_small(bool to_device, size_t bytes)
+{
+    bool small;
+
+    staging_lock();
+    small = staging.settings.lanes == 1 ||
+            bytes < (to_device ? staging.settings.crossover_up : staging.settings.crossover_down);
+    staging_unlock();
+    return small;
+}
+
 /* ---- settings and figures ---- */
 
 void cudriver_staging_get_settings(struct cudriver_staging_settings *settings)

@@ -178,6 +178,32 @@ const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
 /* ---- settings and life ---- */
 
+/* ---- copies too small for threads ---- */
+
+/* Whether the engine leaves a blocking copy of plain memory in one piece alone. */
+bool cudriver_staging_is_small(bool to_device, size_t bytes);
+
+/* A blocking copy of memory in one piece on both sides, in the stream's order; its context is
+ * current. */
+struct cudriver_small_copy {
+    bool up, locked; /* locked: the host's memory is page-locked */
+    CUcontext context;
+    CUstream stream;
+    CUdeviceptr device;
+    char *host;
+    size_t bytes;
+};
+
+#define CUDRIVER_SMALL_MOST ((size_t)2 << 20)
+
+/* Carries it out faster than the driver's blocking calls would: *result, and of an error the
+ * function in *function. False: this way is not open for it, nothing was done. */
+bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
+                                 const char **function);
+
+/* As cuStreamSynchronize, sooner where it takes only microseconds. */
+CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
+
 struct cudriver_staging_settings {
     int lanes;             /* threads that pack for one copy */
     int medium;            /* the same for a dense copy below 128 MiB */

@@ -1,0 +1,124 @@
+/* Copies too small for threads. See staging.h. */
+#include <string.h>
+
+#include "driver.h"
+#include "hostmem.h"
+#include "platform.h"
+#include "staging_private.h"
+
+/*
+ * As measured (an H200, driver 580): through a page-locked slot a copy from the device takes 0.87
+ * of the driver's own time at 4 KiB, 0.67 at 64 KiB and 0.81 at 1 MiB; one to it 0.93, 0.80
+ * and 1.02. Looking at a word that the stream writes takes up to 1 us less than
+ * cuStreamSynchronize.
+ */
+#define UP_MOST ((size_t)512 << 10)
+#define ASK_MOST ((size_t)8 << 10) /* up to here asking the stream is the quickest of all */
+#define LINE 64
+#define LOOK_NS 60000ull /* so long a thread looks by itself; then it lets the driver wait */
+
+static void *slot_get(CUcontext context, size_t bytes)
+{
+    void *slot = cudriver_hostmem_try_alloc(bytes, true);
+    bool zeroed;
+
+    if (slot == NULL && cudriver_hostmem_alloc(context, bytes, true, &slot, &zeroed) != 0) {
+        return NULL;
+    }
+    return slot;
+}
+
+/* Waits until the stream has come to here, by a word in page-locked memory. */
+static CUresult word_wait(CUstream stream, void *memory)
+{
+    _Atomic uint32_t *word = memory;
+    unsigned long long until = platform_nanoseconds() + LOOK_NS;
+    CUdeviceptr address;
+
+    atomic_store(word, 0);
+    if (cuda.cuStreamWriteValue32_v2 == NULL ||
+        cuda.cuMemHostGetDevicePointer_v2(&address, memory, 0) != CUDA_SUCCESS ||
+        cuda.cuStreamWriteValue32_v2(stream, address, 1, 0) != CUDA_SUCCESS) {
+        return cuda.cuStreamSynchronize(stream);
+    }
+    while (atomic_load_explicit(word, memory_order_acquire) == 0) {
+        if (platform_nanoseconds() > until) {
+            return cuda.cuStreamSynchronize(stream);
+        }
+        platform_relax();
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream)
+{
+    void *word = slot_get(context, sizeof(uint32_t));
+    CUresult result;
+
+    if (word == NULL) {
+        return cuda.cuStreamSynchronize(stream);
+    }
+    result = word_wait(stream, word);
+    cudriver_hostmem_free(word);
+    return result;
+}
+
+/* The same by questions. */
+static CUresult query_wait(CUstream stream)
+{
+    unsigned long long until = platform_nanoseconds() + LOOK_NS;
+    CUresult result;
+
+    do {
+        result = cuda.cuStreamQuery(stream);
+    } while (result == CUDA_ERROR_NOT_READY && platform_nanoseconds() < until);
+    return result == CUDA_ERROR_NOT_READY ? cuda.cuStreamSynchronize(stream) : result;
+}
+
+/* Waits for a copy that was queued. A slot has room for a word behind its bytes. */
+static CUresult copy_wait(const struct cudriver_small_copy *copy, char *slot)
+{
+    if (copy->up && copy->bytes <= ASK_MOST) {
+        return query_wait(copy->stream);
+    }
+    return slot != NULL ? word_wait(copy->stream, slot + (copy->bytes + LINE - 1) / LINE * LINE)
+                        : cudriver_staging_wait_soon(copy->context, copy->stream);
+}
+
+static CUresult copy_queue(const struct cudriver_small_copy *copy, char *host)
+{
+    return copy->up ? cuda.cuMemcpyHtoDAsync_v2(copy->device, host, copy->bytes, copy->stream)
+                    : cuda.cuMemcpyDtoHAsync_v2(host, copy->device, copy->bytes, copy->stream);
+}
+
+bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
+                                 const char **function)
+{
+    char *slot = NULL;
+
+    if (copy->bytes > CUDRIVER_SMALL_MOST || (!copy->locked && copy->up && copy->bytes > UP_MOST)) {
+        return false;
+    }
+    if (!copy->locked) {
+        slot = slot_get(copy->context, copy->bytes + 2 * LINE);
+        if (slot == NULL) {
+            return false;
+        }
+    }
+    if (slot != NULL && copy->up) {
+        memcpy(slot, copy->host, copy->bytes);
+    }
+    *function = copy->up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
+    *result = copy_queue(copy, slot != NULL ? slot : copy->host);
+    if (*result == CUDA_SUCCESS) {
+        *function = "cuStreamSynchronize";
+        *result = copy_wait(copy, slot);
+    }
+    if (slot != NULL && !copy->up && *result == CUDA_SUCCESS) {
+        memcpy(copy->host, slot, copy->bytes);
+    }
+    if (slot != NULL) {
+        cudriver_hostmem_free(slot);
+    }
+    return true;
+}

@@ -193,7 +193,10 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
         plan.path = CUDRIVER_STAGING_DRIVER; /* nobody to share the packing with */
     }
     if (plan.chunk != 0 && plan.path != CUDRIVER_STAGING_DRIVER) {
-        staging_ring_expect(staging_threads_wanted(plan.bytes, plan.host_dense, &settings) - 1);
+        staging_ring_expect(
+            staging_threads_wanted(plan.bytes, staging_runs_are_long(&plan.walk, plan.host_dense),
+                                   &settings) -
+            1);
     }
     if (plan.path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(job->stream) != CUDA_SUCCESS) {
         result = staging_stream_wait(job->stream, job->interrupted, job->data);

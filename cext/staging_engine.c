@@ -10,7 +10,7 @@
 #include "platform.h"
 
 #define LANES_MOST 8 /* more threads for one dense copy do not move it faster */
-#define LINGER_NS 100000
+#define LINGER_NS 200000
 
 /* Held for moments: worth a short wait before a thread sleeps for it. */
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
@@ -35,12 +35,29 @@ void staging_condition_init(pthread_cond_t *condition)
     pthread_condattr_destroy(&attributes);
 }
 
+/* Locked. */
+static int calls_take(void)
+{
+    int calls = staging.ring_calls;
+
+    staging.ring_calls = 0;
+    return calls;
+}
+
+static void calls_send(int calls)
+{
+    for (; calls > 0; calls--) {
+        sem_post(&staging.ring_sleep);
+    }
+}
+
 void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds)
 {
     unsigned long long until = platform_nanoseconds() + nanoseconds;
     struct timespec time = {.tv_sec = (time_t)(until / 1000000000ull),
                             .tv_nsec = (long)(until % 1000000000ull)};
 
+    calls_send(calls_take());
     pthread_cond_timedwait(condition, &staging.lock, &time);
 }
 
@@ -80,8 +97,8 @@ void staging_settings_default(struct cudriver_staging_settings *settings)
     int lanes = lanes_default(processors);
 
     *settings = (struct cudriver_staging_settings){
-        .crossover_up = (size_t)5 << 18,
-        .crossover_down = (size_t)5 << 18,
+        .crossover_up = (size_t)3 << 19,
+        .crossover_down = (size_t)3 << 19,
         .streaming = (size_t)64 << 20,
         .slot = (size_t)16 << 20,
         .slots = 4,
@@ -116,16 +133,20 @@ void staging_lock(void)
     if (!staging.ready) {
         pthread_atfork(NULL, NULL, lock_renew);
         staging_condition_init(&staging.work);
-        staging_condition_init(&staging.ring_work);
+        sem_init(&staging.ring_sleep, 0, 0);
         staging_condition_init(&staging.quiet);
         staging_settings_default(&staging.settings);
         staging.ready = true;
     }
 }
 
+/* Waking a thread takes microseconds: not while others wait for the lock. */
 void staging_unlock(void)
 {
+    int calls = calls_take();
+
     pthread_mutex_unlock(&staging.lock);
+    calls_send(calls);
 }
 
 /* ---- jobs ---- */
@@ -510,8 +531,10 @@ static void *worker_main(void *unused)
 void staging_job_submit(struct staging_job *job)
 {
     struct staging_route *route = job->route;
-    int wanted =
-        staging_threads_wanted(job->end - job->begin, job->host_dense, &staging.settings) - 1;
+    int wanted = staging_threads_wanted(job->end - job->begin,
+                                        staging_runs_are_long(&job->walk, job->host_dense),
+                                        &staging.settings) -
+                 1;
     int room = staging.settings.lanes - route->active - 1; /* the caller works on it, too */
     size_t others = (job->end - job->taken - 1) / job->chunk;
 

@@ -9,6 +9,8 @@
 #define GOOD_ROW 512
 /* Bytes in a row of the host's memory that are worth fetching on their own. */
 #define GOOD_RUN 256
+/* Bytes in a row that are moved like memory in one piece. */
+#define LONG_RUN 4096
 /* Up to here the driver's small copies one by one cost less than the kernel's launch. */
 #define FEW_BYTES 16384
 
@@ -173,10 +175,15 @@ static size_t chunk_choose(size_t bytes, bool up, const struct cudriver_staging_
     return MIB / 2;
 }
 
-int staging_threads_wanted(size_t bytes, bool host_dense,
+bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense)
+{
+    return host_dense || walk->itemsize >= LONG_RUN;
+}
+
+int staging_threads_wanted(size_t bytes, bool long_runs,
                            const struct cudriver_staging_settings *settings)
 {
-    if (!host_dense) {
+    if (!long_runs) {
         return settings->threads > settings->lanes ? settings->threads : settings->lanes;
     }
     /* For so little more threads only get into each other's way. */
@@ -274,5 +281,8 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
     plan->chunk = made.chunk == 0 ? 0 : staging_ring_slot(made.bytes, settings.slot);
     plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
     plan->threads =
-        made.chunk == 0 ? 1 : staging_threads_wanted(made.bytes, made.host_dense, &settings);
+        made.chunk == 0
+            ? 1
+            : staging_threads_wanted(made.bytes, staging_runs_are_long(&made.walk, made.host_dense),
+                                     &settings);
 }

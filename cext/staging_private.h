@@ -33,6 +33,7 @@
 #define CUDRIVER_STAGING_PRIVATE_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "staging.h"
@@ -69,8 +70,11 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
                        const struct cudriver_staging_settings *settings, bool kernels,
                        struct staging_plan *plan);
 
+/* Whether the host's bytes lie in pieces that are moved as fast as memory in one piece. */
+bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense);
+
 /* How many threads are to work on a copy, the caller's included. */
-int staging_threads_wanted(size_t bytes, bool host_dense,
+int staging_threads_wanted(size_t bytes, bool long_runs,
                            const struct cudriver_staging_settings *settings);
 
 /* ---- places, routes, lanes ---- */
@@ -176,12 +180,13 @@ struct staging_engine {
     bool stopping;
     int threads, idle;
     struct cudriver_staging_transfer *packing; /* started, not over: the ring threads' work */
-    pthread_cond_t ring_work;
+    sem_t ring_sleep;                          /* for idle threads of the rings */
     int ring_threads, ring_idle;
-    int ring_calls; /* to sleeping threads, no longer counted as idle, that have not woken yet */
+    int ring_calls; /* to sleeping threads, no longer counted as idle: sent when the lock is free */
     _Atomic unsigned news; /* changes when there may be a piece to take */
     int ring_wanted;       /* threads that the transfers on the list want, together */
     int ring_users;        /* copies under way through rings */
+    int ring_unwatched;    /* of those, whose counters no caller looks at */
     int strays;            /* small copies that were given up and are still in their streams */
     bool watched;          /* one of them looks at the counters now and then */
     int lanes;
@@ -332,6 +337,7 @@ struct cudriver_staging_transfer {
     bool packed;                               /* the ring threads are done with it */
     bool started;                              /* the stream has come to it */
     bool listed;                               /* among the ring threads' work */
+    bool watched;                              /* its caller looks at the counters */
     int host_pending;                          /* what still uses the host's memory */
     int device_pending;                        /* what follows on the stream */
     bool making;                               /* its call has not returned */

@@ -6,10 +6,13 @@
 #include "driver.h"
 
 #define KIB ((size_t)1 << 10)
-#define CHUNKS 16 /* of a copy that is not large */
-#define CHUNK_LEAST (128 * KIB)
+#define CHUNKS 16               /* of a copy that is not large */
+#define CHUNK_USUAL (512 * KIB) /* less costs more calls than it saves */
+#define CHUNK_LEAST (128 * KIB) /* of the first, up */
 #define SLOT_LEAST (256 * KIB)
 #define SLOT_SHARED (1024 * KIB)
+
+#define VALUES 4 /* between two copies */
 
 /* What the commands of one copy share. */
 struct queue {
@@ -19,6 +22,9 @@ struct queue {
     const struct cudriver_layout *rows;
     const struct staging_boxes *boxes;
     const struct staging_kernels *kernels; /* NULL: not permuted */
+    /* Waits and writes of values that are yet to be queued: one call for all. */
+    CUstreamBatchMemOpParams values[VALUES];
+    unsigned count;
 };
 
 /* Errors of the counters' calls that mean: not with this driver or device. */
@@ -32,18 +38,57 @@ static CUresult counters_note(const struct queue *queue, CUresult result)
     return result;
 }
 
+static CUresult value_queue(const struct queue *queue, const CUstreamBatchMemOpParams *value)
+{
+    CUstream stream = queue->transfer->stream;
+
+    return value->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+               ? cuda.cuStreamWaitValue32_v2(stream, value->waitValue.address,
+                                             value->waitValue.value, value->waitValue.flags)
+               : cuda.cuStreamWriteValue32_v2(stream, value->writeValue.address,
+                                              value->writeValue.value, value->writeValue.flags);
+}
+
+static CUresult values_queue(struct queue *queue)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (queue->count > 1 && cuda.cuStreamBatchMemOp_v2 != NULL) {
+        result =
+            cuda.cuStreamBatchMemOp_v2(queue->transfer->stream, queue->count, queue->values, 0);
+    } else {
+        for (unsigned i = 0; i < queue->count && result == CUDA_SUCCESS; i++) {
+            result = value_queue(queue, &queue->values[i]);
+        }
+    }
+    queue->count = 0;
+    return counters_note(queue, result);
+}
+
 /* The stream waits until so many chunks are packed or unpacked, unless they are. */
-static CUresult counter_wait(const struct queue *queue, size_t chunks)
+static void counter_wait(struct queue *queue, size_t chunks)
 {
     const struct cudriver_staging_transfer *transfer = queue->transfer;
     uint32_t value = transfer->base + (uint32_t)chunks;
 
-    if ((int32_t)(atomic_load_explicit(transfer->ring->ready, memory_order_acquire) - value) >= 0) {
-        return CUDA_SUCCESS;
+    if ((int32_t)(atomic_load_explicit(transfer->ring->ready, memory_order_acquire) - value) < 0) {
+        queue->values[queue->count++].waitValue =
+            (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                     .address = transfer->ring->ready_address,
+                                                     .value = value,
+                                                     .flags = CU_STREAM_WAIT_VALUE_GEQ};
     }
-    return counters_note(queue, cuda.cuStreamWaitValue32_v2(transfer->stream,
-                                                            transfer->ring->ready_address, value,
-                                                            CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+/* The stream says that so many steps are done. */
+static void counter_write(struct queue *queue, size_t steps)
+{
+    const struct cudriver_staging_transfer *transfer = queue->transfer;
+
+    queue->values[queue->count++].writeValue =
+        (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                                  .address = transfer->ring->passed_address,
+                                                  .value = transfer->base + (uint32_t)steps};
 }
 
 static CUresult kernel_queue(const struct queue *queue, const struct cudriver_layout *spread)
@@ -88,39 +133,32 @@ static CUresult chunk_queue(const struct queue *queue, size_t chunk, char *slot)
  * Up, for each chunk: wait until it is packed, copy, say so.
  * Down: wait until what lay in its place is unpacked, copy, say so; in the end wait for all.
  */
-static CUresult commands_queue(const struct queue *queue)
+static CUresult commands_queue(struct queue *queue)
 {
     struct cudriver_staging_transfer *transfer = queue->transfer;
-    struct staging_ring *ring = transfer->ring;
     size_t waited = 0;
     CUresult result = CUDA_SUCCESS;
 
     for (size_t k = 0; k < transfer->chunks && result == CUDA_SUCCESS; k++) {
-        char *slot = ring->block + STAGING_RING_COUNTERS + transfer->cuts[k].place;
+        char *slot = transfer->ring->block + STAGING_RING_COUNTERS + transfer->cuts[k].place;
         if (transfer->up) {
-            result = counter_wait(queue, k + 1);
+            counter_wait(queue, k + 1);
         } else if (transfer->cuts[k].needs > waited) {
             waited = transfer->cuts[k].needs;
-            result = counter_wait(queue, waited);
+            counter_wait(queue, waited);
         }
+        result = values_queue(queue);
         if (result == CUDA_SUCCESS) {
             result = chunk_queue(queue, k, slot);
         }
-        if (result == CUDA_SUCCESS) {
-            result = counters_note(
-                queue, cuda.cuStreamWriteValue32_v2(transfer->stream, ring->passed_address,
-                                                    transfer->base + (uint32_t)k + 1, 0));
-        }
+        counter_write(queue, k + 1);
     }
-    if (result == CUDA_SUCCESS && !transfer->up && !transfer->own) {
-        result = counter_wait(queue, transfer->chunks);
-        if (result == CUDA_SUCCESS) { /* the ring may go only when the stream is past that wait */
-            result = counters_note(
-                queue, cuda.cuStreamWriteValue32_v2(transfer->stream, ring->passed_address,
-                                                    transfer->base + (uint32_t)transfer->steps, 0));
-        }
+    if (!transfer->up && !transfer->own) {
+        counter_wait(queue, transfer->chunks);
+        /* The ring may go only when the stream is past that wait. */
+        counter_write(queue, transfer->steps);
     }
-    return result;
+    return result == CUDA_SUCCESS ? values_queue(queue) : result;
 }
 
 size_t staging_ring_slot(size_t bytes, size_t most)
@@ -148,15 +186,17 @@ static int transfers_under_way(void)
 /*
  * Cuts a walk into chunks of whole rows, small enough that little is left to do after the last one
  * was packed or has arrived; larger ones where nobody waits for that and the calls count. Up, still
- * smaller ones first, so that the first copy begins soon. Returns how many; fills `starts` unless
- * it is NULL.
+ * smaller ones first, so that the first copy begins soon; together they fill the place of one.
+ * Returns how many; fills `starts` unless it is NULL.
  */
 static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t row, size_t *starts)
 {
-    size_t most = bytes / CHUNKS, limit = up && !own ? slot : slot / 2, size, count = 0;
+    bool unwatched = up && !own;
+    size_t most = bytes / (unwatched ? CHUNKS / 2 : CHUNKS), size, count = 0;
+    size_t limit = unwatched ? 2 * slot : up ? slot : slot / 2;
 
-    if (most < CHUNK_LEAST * (up ? 4 : 1)) {
-        most = CHUNK_LEAST * (up ? 4 : 1);
+    if (most < CHUNK_USUAL) {
+        most = CHUNK_USUAL;
     }
     if (most > limit) {
         most = limit;
@@ -166,13 +206,13 @@ static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t ro
         size = CHUNK_LEAST;
     }
     for (size_t at = 0; at < bytes; count++) {
-        size_t length = size < slot ? size : slot;
+        size_t length = size < limit ? size : limit;
         length -= row < length ? length % row : 0;
         at = bytes - at > length ? at + length : bytes;
         if (starts != NULL) {
             starts[count + 1] = at;
         }
-        size *= up && size < most ? 2 : 1;
+        size *= up && count > 0 && size < most ? 2 : 1;
     }
     return count;
 }
@@ -301,7 +341,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     } else if (result == CUDA_ERROR_NOT_READY) {
         result = cuda.cuLaunchHostFunc(job->stream, transfer_arrive, transfer);
     }
-    const struct queue queue = {transfer, job, plan, &rows, &boxes, kernels};
+    struct queue queue = {transfer, job, plan, &rows, &boxes, kernels, {{0}}, 0};
     if (result == CUDA_SUCCESS) {
         return commands_queue(&queue);
     }

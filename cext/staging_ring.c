@@ -18,7 +18,8 @@
 #define NAP_MOST 500000l
 #define SPIN_NS 200000ull /* a waiting caller looks at them without nap for so long */
 #define LOOK 20           /* processor's pauses between two looks: half a microsecond */
-#define CALLED 2          /* threads that one wakes, each of which wakes as many */
+#define LOOKS 40          /* of a caller, between two looks at all else */
+#define CALLED 8          /* threads that one wakes, each of which wakes as many */
 
 /* ---- rings ---- */
 
@@ -197,6 +198,19 @@ static bool transfer_progress(struct cudriver_staging_transfer *transfer)
     return transfer->packed && (transfer->lost || passed >= (int32_t)transfer->steps);
 }
 
+/* Locked. One user of a ring less; it goes where its place has gone. */
+static void ring_leave(struct staging_ring *ring)
+{
+    if (--ring->users > 0) {
+        return;
+    }
+    pthread_cond_broadcast(&staging.quiet);
+    if (ring->orphan) {
+        cudriver_hostmem_free(ring->block);
+        free(ring);
+    }
+}
+
 void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
@@ -210,15 +224,12 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     *link = transfer->packing;
     transfer->listed = false;
     staging.ring_wanted -= transfer->threads;
+    staging.ring_unwatched -= !transfer->watched;
     staging.ring_users--;
     staging.copies++;
     staging.bytes += transfer->result == CUDA_SUCCESS ? transfer->bytes : 0;
     if (!transfer->lost) { /* else nobody knows whether the device still uses the slots */
-        struct staging_ring *ring = transfer->ring;
-        if (--ring->users == 0 && ring->orphan) { /* the place has gone */
-            cudriver_hostmem_free(ring->block);
-            free(ring);
-        }
+        ring_leave(transfer->ring);
     }
     staging_transfer_device_over(transfer);
     pthread_cond_broadcast(&staging.quiet);
@@ -361,51 +372,6 @@ static void nap(long nanoseconds)
     nanosleep(&time, NULL);
 }
 
-/* Works on a transfer until it is over; false: interrupted. */
-bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
-                       void *data)
-{
-    unsigned long long asked = platform_nanoseconds(), idle = asked;
-    bool go_on = true;
-
-    staging_lock();
-    while (!transfer->over && !transfer->lost && go_on) {
-        struct piece piece;
-        bool done = transfer->listed && transfer_progress(transfer);
-        bool alone = staging.ring_users <= 2;
-        if (done) {
-            staging_ring_unlist(transfer);
-            staging_unlock();
-            staging_transfer_drop(transfer);
-        } else if (transfer->listed && piece_take(transfer, &piece)) {
-            staging_unlock();
-            piece_move(&piece);
-            staging_lock();
-            bool tell = piece_end(&piece);
-            staging_unlock();
-            if (tell) {
-                staging_transfer_tell(transfer);
-            }
-            idle = platform_nanoseconds();
-        } else {
-            staging_unlock();
-            if (alone && platform_nanoseconds() - idle < SPIN_NS) {
-                look_away();
-            } else {
-                nap(NAP_LEAST);
-            }
-        }
-        if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
-            staging_transfer_check(transfer);
-            go_on = interrupted == NULL || !interrupted(data);
-            asked = platform_nanoseconds();
-        }
-        staging_lock();
-    }
-    staging_unlock();
-    return go_on;
-}
-
 /* Locked. How many threads are to be awake, given what the transfers want together. */
 static int threads_allowed(void)
 {
@@ -417,10 +383,10 @@ static int threads_allowed(void)
 /* Locked. Wakes some of the threads that sleep. */
 static void threads_call(int count)
 {
-    for (; count > 0 && staging.ring_idle > 0; count--) {
-        staging.ring_idle--;
-        staging.ring_calls++;
-        pthread_cond_signal(&staging.ring_work);
+    count = count < staging.ring_idle ? count : staging.ring_idle;
+    if (count > 0) {
+        staging.ring_idle -= count;
+        staging.ring_calls += count;
     }
 }
 
@@ -437,14 +403,90 @@ static void threads_wake(int wanted)
     threads_call(lacking < CALLED ? lacking : CALLED);
 }
 
+/* Without the lock, which the threads that pack need: until the stream has passed another chunk, or
+ * somebody has news, but for a moment at most. */
+static void ring_look(const struct staging_ring *ring, unsigned news)
+{
+    uint32_t passed = atomic_load_explicit(ring->passed, memory_order_acquire);
+
+    for (int i = 0; i < LOOKS; i++) {
+        look_away();
+        if (atomic_load_explicit(ring->passed, memory_order_acquire) != passed ||
+            atomic_load_explicit(&staging.news, memory_order_acquire) != news) {
+            break;
+        }
+    }
+}
+
+/* Locked. Whether the caller of a listed transfer sees to its counters, or the threads have to. */
+static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watched)
+{
+    if (transfer->listed && transfer->watched != watched) {
+        transfer->watched = watched;
+        staging.ring_unwatched += watched ? -1 : 1;
+    }
+}
+
+/* Works on a transfer until it is over; false: interrupted. */
+bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
+                       void *data)
+{
+    unsigned long long asked = platform_nanoseconds(), idle = asked;
+    bool go_on = true;
+
+    staging_lock();
+    struct staging_ring *ring = transfer->ring;
+    ring->users++; /* looked at when the copy may be over */
+    transfer_watch(transfer, true);
+    while (!transfer->over && !transfer->lost && go_on) {
+        struct piece piece;
+        bool done = transfer->listed && transfer_progress(transfer);
+        bool alone = staging.ring_users <= 2;
+        unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
+        if (done) {
+            staging_ring_unlist(transfer);
+            staging_unlock();
+            staging_transfer_drop(transfer);
+        } else if (transfer->listed && piece_take(transfer, &piece)) {
+            threads_wake(threads_allowed());
+            staging_unlock();
+            piece_move(&piece);
+            staging_lock();
+            bool tell = piece_end(&piece);
+            staging_unlock();
+            if (tell) {
+                staging_transfer_tell(transfer);
+            }
+            idle = platform_nanoseconds();
+        } else {
+            staging_unlock();
+            if (alone && platform_nanoseconds() - idle < SPIN_NS) {
+                ring_look(ring, news);
+            } else {
+                nap(NAP_LEAST);
+            }
+        }
+        if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
+            staging_transfer_check(transfer);
+            go_on = interrupted == NULL || !interrupted(data);
+            asked = platform_nanoseconds();
+        }
+        staging_lock();
+    }
+    transfer_watch(transfer, false);
+    ring_leave(ring);
+    staging_unlock();
+    return go_on;
+}
+
 /* Locked. Until the thread is called. */
 static void thread_sleep(void)
 {
     staging.ring_idle++;
-    while (staging.ring_calls == 0) {
-        pthread_cond_wait(&staging.ring_work, &staging.lock);
+    staging_unlock();
+    while (sem_wait(&staging.ring_sleep) != 0) { /* interrupted */
     }
-    staging.ring_calls--;
+    staging_lock();
 }
 
 /* Until somebody has news, but for a moment at most. */
@@ -492,7 +534,7 @@ static void *ring_main(void *unused)
         } else if (staging.stopping && staging.ring_users == 0) {
             break;
         } else {
-            bool watch = staging.packing != NULL && !staging.watched;
+            bool watch = staging.ring_unwatched > 0 && !staging.watched;
             unsigned long long until = busy + (unsigned long long)staging.settings.linger;
             bool linger = platform_nanoseconds() < until;
             if (!watch && !linger) {
@@ -559,10 +601,13 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
     }
     *link = transfer;
     transfer->threads =
-        staging_threads_wanted(transfer->bytes, transfer->host_dense, &staging.settings) -
+        staging_threads_wanted(transfer->bytes,
+                               staging_runs_are_long(&transfer->walk, transfer->host_dense),
+                               &staging.settings) -
         transfer->own;
     transfer->threads += transfer->threads == 0;
     staging.ring_wanted += transfer->threads;
+    staging.ring_unwatched++;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
     threads_provide();
     /* Waking takes a while, which a caller that does not wait leaves to the first that is awake

@@ -184,3 +184,45 @@ CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_
     }
     return sim_leave(value_issue(stream, address, value, 0, value_write));
 }
+
+/* One operation of a batch; its kind's run function is the answer, NULL where it is not known. */
+static CUresult (*batch_kind(const CUstreamBatchMemOpParams *params))(struct sim_stream *,
+                                                                      struct sim_op *)
+{
+    switch (params->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        return (params->waitValue.flags & ~WAIT_FLUSH) <= WAIT_NOR ? value_wait : NULL;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        return (params->writeValue.flags & ~WRITE_NO_MEMORY_BARRIER) == 0 ? value_write : NULL;
+    default:
+        return NULL;
+    }
+}
+
+CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned int count,
+                               CUstreamBatchMemOpParams *params, unsigned int flags)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamBatchMemOp_v2, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (count == 0 || count > 256 || params == NULL || flags != 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (unsigned i = 0; i < count; i++) { /* all or none */
+        if (batch_kind(&params[i]) == NULL || params[i].waitValue.address % 4 != 0) {
+            return sim_leave(CUDA_ERROR_INVALID_VALUE);
+        }
+        result = sim_memory_check(params[i].waitValue.address, sizeof(uint32_t));
+        if (result != CUDA_SUCCESS) {
+            return sim_leave(result);
+        }
+    }
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        result = value_issue(stream, params[i].waitValue.address, params[i].waitValue.value,
+                             params[i].waitValue.flags & ~WAIT_FLUSH, batch_kind(&params[i]));
+    }
+    return sim_leave(result);
+}

@@ -89,6 +89,7 @@ def typedef_name(function: Function) -> str:
 def source(ours: Declarations, official: Official) -> str:
     """The C file for one header."""
     tags = [s.tag for s in ours.structs.values()] + [e.tag for e in ours.enums.values() if e.tag]
+    tags += ours.tags
     renamed = sorted({*ours.typedefs(), *ours.enumerators(), *tags})
     lines = ["#include <stddef.h>", "#include <stdint.h>"]
     lines += [f"#define {name} ours_{name}" for name in renamed]

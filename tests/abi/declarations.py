@@ -35,6 +35,7 @@ class Function:
 @dataclass
 class Declarations:
     types: list[str] = field(default_factory=list)  # typedefs that are neither struct nor enum
+    tags: list[str] = field(default_factory=list)  # of structures within others
     structs: dict[str, Struct] = field(default_factory=dict)
     enums: dict[str, Enum] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)  # enumerators without a type's name
@@ -111,6 +112,8 @@ def statements(code: str) -> list[str]:
 def add(found: Declarations, text: str) -> None:
     if match := re.fullmatch(r"typedef struct (\w+) \{(.*)\} (\w+)", text):
         found.structs[match[3]] = Struct(match[1], [member(m) for m in statements(match[2])])
+    elif match := re.fullmatch(r"typedef union (\w+) \{(.*)\} (\w+)", text):
+        found.structs[match[3]] = Struct(match[1], members(match[2], found.tags))
     elif match := re.fullmatch(r"typedef enum (\w+) \{(.*)\} (\w+)", text):
         found.enums[match[3]] = Enum(match[1], enumerators(match[2]))
     elif match := re.fullmatch(r"enum \{(.*)\}", text):
@@ -130,6 +133,20 @@ def enumerators(text: str) -> list[str]:
         if match is None:
             raise ValueError(f"cuda_abi.h: not understood: {part}")
         found.append(match[1])
+    return found
+
+
+def members(text: str, tags: list[str]) -> list[tuple[str, str]]:
+    """Those of a union, and of the structures and nameless unions in it: "one.other"."""
+    found = []
+    for part in statements(text):
+        if match := re.fullmatch(r"struct (\w+) \{(.*)\} (\w+)", part):
+            tags.append(match[1])
+            found += [(f"{match[3]}.{name}", kind) for name, kind in members(match[2], tags)]
+        elif match := re.fullmatch(r"union \{(.*)\}", part):
+            found += members(match[1], tags)
+        else:
+            found.append(member(part))
     return found
 
 

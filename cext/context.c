@@ -11,6 +11,7 @@
 #include "driver.h"
 #include "error.h"
 #include "hostmem.h"
+#include "keeper.h"
 #include "staging.h"
 #include "thread.h"
 
@@ -168,6 +169,43 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     return self;
 }
 
+/* No more use is made of the handle: the driver may forget it. */
+static void context_let_go(ContextObject *self)
+{
+    cudriver_keeper_end(self->keeper);
+    self->keeper = NULL;
+}
+
+/* Wraps somebody else's handle, which is current here. The one adopted last is kept, so that not
+ * each call adopts anew. New reference. */
+static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, int ordinal,
+                                            CUdevice device)
+{
+    struct cudriver_keeper *keeper;
+    ContextObject *self;
+
+    Py_BEGIN_ALLOW_THREADS
+    keeper = cudriver_keeper_start(handle);
+    Py_END_ALLOW_THREADS
+    self = registry_find(state, handle); /* another thread may have been quicker */
+    if (self != NULL) {
+        Py_INCREF(self);
+        cudriver_keeper_end(keeper);
+        return self;
+    }
+    self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
+    if (self == NULL) {
+        cudriver_keeper_end(keeper);
+        return NULL;
+    }
+    self->keeper = keeper;
+    if (cuda.cuCtxGetId != NULL) {
+        cuda.cuCtxGetId(handle, &self->id);
+    }
+    Py_XSETREF(state->adopted, (ContextObject *)Py_NewRef((PyObject *)self));
+    return self;
+}
+
 /* Wraps a handle that is current here and that nobody of ours knows. New reference. */
 static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
 {
@@ -193,11 +231,7 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
-    self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
-    if (self != NULL && cuda.cuCtxGetId != NULL) {
-        cuda.cuCtxGetId(handle, &self->id);
-    }
-    return self;
+    return context_adopt_foreign(state, handle, ordinal, device);
 }
 
 /*
@@ -211,7 +245,8 @@ static CUresult current_check(void)
     return cuda.cuCtxGetApiVersion(NULL, &version);
 }
 
-/* A foreign handle may have been destroyed and given out again: the driver's id tells. */
+/* A foreign handle that no keeper holds may have been destroyed and given out again: the driver's
+ * id tells. */
 static bool is_stale(ContextObject *self)
 {
     unsigned long long id = 0;
@@ -245,6 +280,7 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     }
     if (self != NULL && is_stale(self)) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
+        context_let_go(self);
         self = NULL;
     }
     *found = self != NULL ? (ContextObject *)Py_NewRef((PyObject *)self)
@@ -341,7 +377,8 @@ int cudriver_context_check(CoreState *state, ContextObject *self)
 
 /*
  * Makes it current where it is not. A context of somebody else may be gone: the driver lets that be
- * current all the same, but may not be asked about the streams and events that were in it.
+ * current all the same, because its keeper has it current, but may not be asked about the streams
+ * and events that were in it.
  */
 static CUresult context_make_current(ContextObject *self, bool *pushed)
 {
@@ -374,6 +411,9 @@ int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
         return -1;
     }
     result = context_make_current(self, pushed);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && state->adopted == self) {
+        Py_CLEAR(state->adopted); /* the caller holds another */
+    }
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
                        self->number, self->ordinal);
@@ -514,8 +554,13 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
         state->implicit = NULL;
         Py_DECREF(self); /* the caller holds another */
     }
+    if (state->adopted == self) {
+        state->adopted = NULL;
+        Py_DECREF(self);
+    }
     result = context_release(self, &function);
     self->state = CUDRIVER_CONTEXT_CLOSED;
+    context_let_go(self);
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, function, "context %llu of device %d", self->number,
                        self->ordinal);
@@ -544,6 +589,7 @@ void cudriver_context_dealloc(PyObject *object)
         result = context_release(self, &function);
         cudriver_report(state, result, function, NULL);
     }
+    context_let_go(self);
     type->tp_free(object);
     Py_DECREF(type);
 }

@@ -28,11 +28,13 @@ typedef struct ContextObject {
     CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
-    Py_ssize_t pushes;            /* times it stands on threads' stacks, pushed through us */
-    unsigned long pushed_by;      /* the last thread that pushed it */
-    Py_ssize_t children;          /* live arrays, streams and events in it */
-    Py_ssize_t pinning;           /* of these, those that forbid a reset (write-combined memory) */
-    Py_ssize_t in_use;            /* calls that are running in it, perhaps without the GIL */
+    Py_ssize_t pushes;       /* times it stands on threads' stacks, pushed through us */
+    unsigned long pushed_by; /* the last thread that pushed it */
+    Py_ssize_t children;     /* live arrays, streams and events in it */
+    Py_ssize_t pinning;      /* of these, those that forbid a reset (write-combined memory) */
+    Py_ssize_t in_use;       /* calls that are running in it, perhaps without the GIL */
+    struct cudriver_keeper
+        *keeper;                  /* owned: keeps a foreign handle safe; NULL: none, or no thread */
     CUstream alloc_stream;        /* owned: orders allocations only; NULL until first used */
     unsigned long long allocated; /* allocations so far on that stream */
     unsigned long long settled;   /* how many of these are known to be over */

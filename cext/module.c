@@ -273,6 +273,7 @@ static PyObject **state_reference(CoreState *state, int index)
         &state->choice,
         &state->thread_key,
         (PyObject **)&state->implicit,
+        (PyObject **)&state->adopted,
     };
 
     return index < (int)(sizeof references / sizeof references[0]) ? references[index] : NULL;
@@ -292,7 +293,8 @@ static int module_clear(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    Py_CLEAR(state->implicit); /* while its type is still here */
+    Py_CLEAR(state->implicit); /* while their type is still here */
+    Py_CLEAR(state->adopted);
     for (int i = 0; state_reference(state, i) != NULL; i++) {
         Py_CLEAR(*state_reference(state, i));
     }

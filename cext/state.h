@@ -55,6 +55,7 @@ typedef struct {
 
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
     struct ContextObject *implicit; /* owned: device 0's primary context, once used unasked */
+    struct ContextObject *adopted;  /* owned: the foreign context that was adopted last */
     unsigned long long serial;      /* the last number given to a context */
 
     struct cudriver_live *live; /* borrowed: everything alive, newest first */

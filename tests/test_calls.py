@@ -53,7 +53,7 @@ def in_context(context: Any) -> None:
         ("copy(plain, there)", "cuCtxGetCurrent cuMemcpyDtoH_v2"),
         ("pinned_empty(BYTES, np.uint8)", ""),
         ("numpy_array()", ""),
-        ("in_context(context)", "cuCtxPushCurrent_v2 cuCtxPopCurrent_v2"),
+        ("in_context(context)", "cuCtxPushCurrent_v2 cuCtxGetCurrent cuCtxPopCurrent_v2"),
         ("in_context(stream)", ""),
     ],
 )

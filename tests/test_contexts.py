@@ -5,16 +5,20 @@ The oracle for what is current is the driver itself, asked through ctypes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conftest import DRIVER
 from program import output
 
 
@@ -685,6 +689,144 @@ def test_foreign_handle_that_was_given_out_again(cu, driver: Driver) -> None:
         driver.destroy(handle)
         assert cu.context_stack() is not None
     assert len({id(context) for context in seen}) == 4
+
+
+def keepers() -> int:
+    """Threads of ours that hold a foreign context."""
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.append(path.read_text())
+    return names.count("cudriver-keep\n")
+
+
+def wait_for_keepers(count: int) -> None:
+    """They end by themselves, soon after they are let go."""
+    until = time.monotonic() + 60
+    while keepers() != count and time.monotonic() < until:
+        time.sleep(0.001)
+    assert keepers() == count
+
+
+@pytest.fixture
+def no_keepers(cu, driver: Driver) -> None:
+    """The foreign context that was met last is kept; closed, it is not."""
+    handle = driver.create()
+    cu.current_context().close()
+    driver.destroy(handle)
+    wait_for_keepers(0)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_a_foreign_context_is_held_while_it_is_known(cu, driver: Driver) -> None:
+    handle = driver.create()
+    foreign = cu.current_context()
+    assert keepers() == 1
+    assert cu.current_context() is foreign
+    for _ in range(20):
+        cu.device_zeros(3).to_numpy()
+    assert keepers() == 1, "one is enough for all calls"
+    driver.destroy(handle)
+    for _ in range(20):
+        fresh = driver.create()
+        assert fresh != handle, "what is current somewhere is not given out again"
+        driver.destroy(fresh)
+        with pytest.raises(cu.InvalidContextError):
+            foreign.synchronize()
+    foreign.close()
+    wait_for_keepers(0)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_foreign_contexts_come_and_go(cu, driver: Driver) -> None:
+    for _ in range(20 if DRIVER == "sim" else 3):
+        handle = driver.create()
+        array = cu.to_device(np.arange(5))
+        driver.destroy(handle)
+        with pytest.raises(cu.InvalidContextError):
+            array.to_numpy()
+        array.close()
+        del array
+    wait_for_keepers(0)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_a_foreign_context_that_no_thread_can_hold(cu, sim, driver: Driver) -> None:
+    handle = driver.create()
+    sim.fail_next("cuCtxSetCurrent", 2)
+    foreign = cu.current_context()
+    wait_for_keepers(0)
+    assert cu.current_context() is foreign
+    assert cu.to_device(np.arange(3)).to_numpy().tolist() == [0, 1, 2]
+    foreign.close()
+    driver.destroy(handle)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_many_threads_meet_one_foreign_context(cu, driver: Driver) -> None:
+    handle = driver.create()
+    gate = threading.Barrier(8)
+    seen = []
+
+    def body() -> None:
+        driver.push(handle)
+        gate.wait()
+        seen.append(cu.current_context())
+        gate.wait()
+        driver.pop()
+
+    threads = [threading.Thread(target=body) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for_keepers(1)
+    assert len(set(map(id, seen))) == 1
+    seen.pop().close()
+    driver.destroy(handle)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_the_stack_is_shown_around_a_context_that_was_destroyed(
+    cu, driver: Driver, context
+) -> None:
+    """It is destroyed by another thread while it is on this one's stack, and was never ours."""
+
+    def body() -> None:
+        handle = driver.create()
+        in_thread(lambda: driver.destroy(handle))
+        with context:
+            assert cu.context_stack() == [context]
+            assert driver.current() == context.handle
+        assert driver.current() == handle, "all is as it was"
+        with pytest.raises(cu.InvalidContextError, match="cannot pop"):
+            context.pop()
+        assert driver.pop() == handle
+        assert cu.context_stack() == []
+
+    in_thread(body)
+    wait_for_keepers(0)
+
+
+def test_a_fork_and_the_exit_with_a_foreign_context() -> None:
+    program = """
+        import ctypes, os, sys, cudriver as cu
+        cu.init()
+        library, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+        assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
+        foreign, array = cu.current_context(), cu.device_zeros(4)
+        child = os.fork()
+        if child == 0:
+            del array
+            try:
+                foreign.close()
+            except cu.CudaError:
+                pass
+            print("child", flush=True)
+            sys.exit(0)
+        print(os.waitpid(child, 0)[1], array.to_numpy().sum())
+    """
+    assert output(program).splitlines() == ["child", "0 0.0"]
 
 
 def test_popped_by_another_library(cu, driver: Driver) -> None:

@@ -288,23 +288,57 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     return CUDA_SUCCESS;
 }
 
-/* Device 0's primary context, kept from here on and made current. New reference. */
+/* The object is the package's no more, if it was. The caller holds another reference. */
+static void context_unkeep(ContextObject *self)
+{
+    if (self->live.kept) {
+        self->live.kept = false;
+        Py_DECREF(self);
+    }
+}
+
+void cudriver_context_unkeep_all(CoreState *state)
+{
+    ContextObject *self = state->contexts;
+
+    Py_CLEAR(state->adopted);
+    while (self != NULL) {
+        if (self->live.kept) {
+            Py_INCREF(self);
+            context_unkeep(self);
+            Py_DECREF(self);
+            self = state->contexts; /* whatever has gone with it */
+        } else {
+            self = self->next;
+        }
+    }
+}
+
+/* A device's primary context, kept from here on: one that went with its last array would be made
+ * anew, in a tenth of a second, for the next. New reference. */
+static ContextObject *context_kept(CoreState *state, int ordinal)
+{
+    ContextObject *self = cudriver_context_primary(state, ordinal, NULL);
+
+    if (self != NULL && !self->live.kept) {
+        self->live.kept = true;
+        Py_INCREF(self);
+    }
+    return self;
+}
+
+/* Device 0's primary context, made current. New reference. */
 static ContextObject *context_implicit(CoreState *state)
 {
-    ContextObject *self = state->implicit;
+    ContextObject *self;
     CUresult result;
 
-    if (self != NULL && self->state == CUDRIVER_CONTEXT_OPEN) {
-        Py_INCREF(self);
-    } else {
-        if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
-            return NULL;
-        }
-        self = cudriver_context_primary(state, 0, NULL);
-        if (self == NULL) {
-            return NULL;
-        }
-        Py_XSETREF(state->implicit, (ContextObject *)Py_NewRef((PyObject *)self));
+    if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
+        return NULL;
+    }
+    self = context_kept(state, 0);
+    if (self == NULL) {
+        return NULL;
     }
     result = cuda.cuCtxSetCurrent(self->handle);
     if (result != CUDA_SUCCESS) {
@@ -360,7 +394,7 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
         }
         Py_DECREF(current);
     }
-    return PyErr_Occurred() ? NULL : cudriver_context_primary(state, ordinal, NULL);
+    return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
 }
 
 int cudriver_context_check(CoreState *state, ContextObject *self)
@@ -550,13 +584,9 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
         self->state = CUDRIVER_CONTEXT_CLOSED;
     }
     cudriver_live_remove(state, &self->live);
-    if (state->implicit == self) {
-        state->implicit = NULL;
-        Py_DECREF(self); /* the caller holds another */
-    }
+    context_unkeep(self);
     if (state->adopted == self) {
-        state->adopted = NULL;
-        Py_DECREF(self);
+        Py_CLEAR(state->adopted); /* the caller holds another */
     }
     result = context_release(self, &function);
     self->state = CUDRIVER_CONTEXT_CLOSED;
@@ -633,9 +663,7 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
         self->state = CUDRIVER_CONTEXT_OPEN; /* all is as it was */
         self->alloc_stream = alloc_stream;
     } else if (self != NULL) {
-        if (state->implicit == self) {
-            Py_CLEAR(state->implicit);
-        }
+        context_unkeep(self);
         if (self->pushes == 0 && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
             current == handle) {
             cuda.cuCtxSetCurrent(NULL); /* it was current here unasked */

@@ -46,11 +46,15 @@ typedef struct ContextObject {
 ContextObject *cudriver_context_for_use(CoreState *state);
 
 /* The context for a device argument: the current one where it is NULL or the device is the current
- * context's; else that device's primary context. New reference. */
+ * context's; else that device's primary context, which is kept from then on until it is closed or
+ * reset, as the one above is. New reference. */
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device);
 
 /* The device's primary context; `flags` (may be NULL) are set first. New reference. Initialises. */
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags);
+
+/* Lets go of what the two above keep, and of the foreign context that is kept. */
+void cudriver_context_unkeep_all(CoreState *state);
 
 int cudriver_context_reset_primary(CoreState *state, int ordinal);
 

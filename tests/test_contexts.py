@@ -483,13 +483,53 @@ def test_primary_context_is_given_back_with_its_last_owner(cu, driver, two_devic
     context = device.primary_context()
     assert context.active is True
     assert driver.primary_state(1)[1] is True
-    array = cu.device_empty(3, device=device)
+    with context:
+        array = cu.device_empty(3)
     assert array.context is context
     del context
     assert driver.primary_state(1)[1] is True
     array.close()
     del array
     assert driver.primary_state(1)[1] is False
+
+
+def test_primary_context_of_a_device_that_a_call_names_is_kept(cu, sim, driver, two_devices) -> None:
+    def body() -> None:
+        sim.reset_counts()
+        for device in (*two_devices, 1):
+            for _ in range(20):
+                cu.device_zeros(3, device=device).copy_from(np.arange(3.0))
+                cu.Stream(device=device).close()
+                cu.Event(device=device).close()
+        assert sim.call_count("cuDevicePrimaryCtxRetain") == 1, "device 0's is there already"
+        assert sim.call_count("cuDevicePrimaryCtxRelease_v2") == 0
+
+    assert driver.primary_state(1)[1] is False
+    cu.memory_info()
+    in_thread(body)
+    gc.collect()
+    assert driver.primary_state(1)[1] is True
+    context = two_devices[1].primary_context()
+    kept = weakref.ref(context)
+    del context
+    assert two_devices[1].primary_context() is kept()
+    two_devices[1].reset_primary_context()
+    assert kept() is None
+    assert driver.primary_state(1)[1] is False
+    cu.device_empty(1, device=1).close()
+    two_devices[1].primary_context().close()
+    assert driver.primary_state(1)[1] is False
+    assert sim.call_count("cuDevicePrimaryCtxRetain") == 2
+    assert sim.call_count("cuDevicePrimaryCtxRelease_v2") == 2
+
+
+def test_kept_contexts_are_let_go_at_the_end() -> None:
+    program = """
+        import cudriver as cu
+        for device in cu.devices():
+            cu.device_empty(3, device=device).close()
+    """
+    assert output(program, CUDRIVER_REPORT_LEAKS="1") == ""
 
 
 def test_primary_context_close_and_again(cu, driver, two_devices) -> None:

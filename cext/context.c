@@ -499,6 +499,27 @@ bool cudriver_context_is_any_current(void)
     return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL;
 }
 
+/* Takes out of somebody else's context what is kept there for the next copies: the handle must not
+ * be used once its keeper has gone. Without the GIL. */
+static void foreign_forget(ContextObject *self)
+{
+    CUcontext popped;
+    CUresult result;
+    bool pushed;
+
+    if (self->keeper == NULL) {
+        return;
+    }
+    result = context_make_current(self, &pushed);
+    if (pushed) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    cudriver_staging_forget_context(self->handle);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        cudriver_hostmem_forget_context(self->handle); /* the registrations went with it */
+    }
+}
+
 /* Gives the driver's side back and says what failed. The GIL is held; the state is no longer OPEN.
  */
 static CUresult context_release(ContextObject *self, const char **function)
@@ -526,11 +547,13 @@ static CUresult context_release(ContextObject *self, const char **function)
             handle = self->handle;
         }
     }
-    if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
+    if (self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+        foreign_forget(self);
+    } else if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
         cudriver_staging_forget_context(handle);
         cudriver_hostmem_forget_context(handle);
         result = cuda.cuCtxDestroy_v2(handle);
-    } else if (self->kind == CUDRIVER_CONTEXT_PRIMARY) {
+    } else {
         unsigned int flags;
         int active = 1;
         *function = "cuDevicePrimaryCtxRelease_v2";

@@ -21,6 +21,9 @@ import pytest
 from conftest import DRIVER
 from program import output
 
+#: Contexts in a loop: on a GPU one takes 0.2 s.
+FEW = 20 if DRIVER == "sim" else 3
+
 
 def in_thread(body: Callable[[], Any]) -> Any:
     """Runs `body` in a fresh thread, whose stack is empty; its result, or its exception."""
@@ -493,7 +496,9 @@ def test_primary_context_is_given_back_with_its_last_owner(cu, driver, two_devic
     assert driver.primary_state(1)[1] is False
 
 
-def test_primary_context_of_a_device_that_a_call_names_is_kept(cu, sim, driver, two_devices) -> None:
+def test_the_primary_context_of_a_device_that_is_named_is_kept(
+    cu, sim, driver, two_devices
+) -> None:
     def body() -> None:
         sim.reset_counts()
         for device in (*two_devices, 1):
@@ -767,7 +772,7 @@ def test_a_foreign_context_is_held_while_it_is_known(cu, driver: Driver) -> None
         cu.device_zeros(3).to_numpy()
     assert keepers() == 1, "one is enough for all calls"
     driver.destroy(handle)
-    for _ in range(20):
+    for _ in range(FEW):
         fresh = driver.create()
         assert fresh != handle, "what is current somewhere is not given out again"
         driver.destroy(fresh)
@@ -779,7 +784,7 @@ def test_a_foreign_context_is_held_while_it_is_known(cu, driver: Driver) -> None
 
 @pytest.mark.usefixtures("no_keepers")
 def test_foreign_contexts_come_and_go(cu, driver: Driver) -> None:
-    for _ in range(20 if DRIVER == "sim" else 3):
+    for _ in range(FEW):
         handle = driver.create()
         array = cu.to_device(np.arange(5))
         driver.destroy(handle)
@@ -867,6 +872,31 @@ def test_a_fork_and_the_exit_with_a_foreign_context() -> None:
         print(os.waitpid(child, 0)[1], array.to_numpy().sum())
     """
     assert output(program).splitlines() == ["child", "0 0.0"]
+
+
+@pytest.mark.parametrize("when", ["open", "closed"])
+def test_copies_leave_nothing_in_a_foreign_context(when: str) -> None:
+    """What the copy engine keeps there for the next copy must not be looked for after its end."""
+    program = """
+        import ctypes, sys, numpy as np, cudriver as cu
+        cu.init()
+        library, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+        for _ in range(3):
+            assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
+            source = np.arange(6 << 20, dtype="u1")
+            array = cu.to_device(source)
+            assert cu.explain_copy(array, source).path == "staged"
+            assert (array.to_numpy() == source).all()
+            if sys.argv[1] == "closed":
+                array.close()
+                del array
+                cu.current_context().close()
+            assert library.cuCtxDestroy_v2(handle) == 0
+            cu.trim_host_memory()
+        assert (cu.to_device(source).to_numpy() == source).all()
+        print(cu.current_context().is_primary)
+    """
+    assert output(program, when) == "True\n"
 
 
 def test_popped_by_another_library(cu, driver: Driver) -> None:

@@ -11,6 +11,7 @@
 #include "driver.h"
 #include "error.h"
 #include "hostmem.h"
+#include "keeper.h"
 #include "staging.h"
 #include "thread.h"
 
@@ -168,6 +169,43 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     return self;
 }
 
+/* No more use is made of the handle: the driver may forget it. */
+static void context_let_go(ContextObject *self)
+{
+    cudriver_keeper_end(self->keeper);
+    self->keeper = NULL;
+}
+
+/* Wraps somebody else's handle, which is current here. The one adopted last is kept, so that not
+ * each call adopts anew. New reference. */
+static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, int ordinal,
+                                            CUdevice device)
+{
+    struct cudriver_keeper *keeper;
+    ContextObject *self;
+
+    Py_BEGIN_ALLOW_THREADS
+    keeper = cudriver_keeper_start(handle);
+    Py_END_ALLOW_THREADS
+    self = registry_find(state, handle); /* another thread may have been quicker */
+    if (self != NULL) {
+        Py_INCREF(self);
+        cudriver_keeper_end(keeper);
+        return self;
+    }
+    self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
+    if (self == NULL) {
+        cudriver_keeper_end(keeper);
+        return NULL;
+    }
+    self->keeper = keeper;
+    if (cuda.cuCtxGetId != NULL) {
+        cuda.cuCtxGetId(handle, &self->id);
+    }
+    Py_XSETREF(state->adopted, (ContextObject *)Py_NewRef((PyObject *)self));
+    return self;
+}
+
 /* Wraps a handle that is current here and that nobody of ours knows. New reference. */
 static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
 {
@@ -193,11 +231,7 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
-    self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
-    if (self != NULL && cuda.cuCtxGetId != NULL) {
-        cuda.cuCtxGetId(handle, &self->id);
-    }
-    return self;
+    return context_adopt_foreign(state, handle, ordinal, device);
 }
 
 /*
@@ -211,7 +245,8 @@ static CUresult current_check(void)
     return cuda.cuCtxGetApiVersion(NULL, &version);
 }
 
-/* A foreign handle may have been destroyed and given out again: the driver's id tells. */
+/* A foreign handle that no keeper holds may have been destroyed and given out again: the driver's
+ * id tells. */
 static bool is_stale(ContextObject *self)
 {
     unsigned long long id = 0;
@@ -245,6 +280,7 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     }
     if (self != NULL && is_stale(self)) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
+        context_let_go(self);
         self = NULL;
     }
     *found = self != NULL ? (ContextObject *)Py_NewRef((PyObject *)self)
@@ -252,23 +288,57 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     return CUDA_SUCCESS;
 }
 
-/* Device 0's primary context, kept from here on and made current. New reference. */
+/* The object is the package's no more, if it was. The caller holds another reference. */
+static void context_unkeep(ContextObject *self)
+{
+    if (self->live.kept) {
+        self->live.kept = false;
+        Py_DECREF(self);
+    }
+}
+
+void cudriver_context_unkeep_all(CoreState *state)
+{
+    ContextObject *self = state->contexts;
+
+    Py_CLEAR(state->adopted);
+    while (self != NULL) {
+        if (self->live.kept) {
+            Py_INCREF(self);
+            context_unkeep(self);
+            Py_DECREF(self);
+            self = state->contexts; /* whatever has gone with it */
+        } else {
+            self = self->next;
+        }
+    }
+}
+
+/* A device's primary context, kept from here on: one that went with its last array would be made
+ * anew, in a tenth of a second, for the next. New reference. */
+static ContextObject *context_kept(CoreState *state, int ordinal)
+{
+    ContextObject *self = cudriver_context_primary(state, ordinal, NULL);
+
+    if (self != NULL && !self->live.kept) {
+        self->live.kept = true;
+        Py_INCREF(self);
+    }
+    return self;
+}
+
+/* Device 0's primary context, made current. New reference. */
 static ContextObject *context_implicit(CoreState *state)
 {
-    ContextObject *self = state->implicit;
+    ContextObject *self;
     CUresult result;
 
-    if (self != NULL && self->state == CUDRIVER_CONTEXT_OPEN) {
-        Py_INCREF(self);
-    } else {
-        if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
-            return NULL;
-        }
-        self = cudriver_context_primary(state, 0, NULL);
-        if (self == NULL) {
-            return NULL;
-        }
-        Py_XSETREF(state->implicit, (ContextObject *)Py_NewRef((PyObject *)self));
+    if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
+        return NULL;
+    }
+    self = context_kept(state, 0);
+    if (self == NULL) {
+        return NULL;
     }
     result = cuda.cuCtxSetCurrent(self->handle);
     if (result != CUDA_SUCCESS) {
@@ -324,7 +394,7 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
         }
         Py_DECREF(current);
     }
-    return PyErr_Occurred() ? NULL : cudriver_context_primary(state, ordinal, NULL);
+    return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
 }
 
 int cudriver_context_check(CoreState *state, ContextObject *self)
@@ -341,7 +411,8 @@ int cudriver_context_check(CoreState *state, ContextObject *self)
 
 /*
  * Makes it current where it is not. A context of somebody else may be gone: the driver lets that be
- * current all the same, but may not be asked about the streams and events that were in it.
+ * current all the same, because its keeper has it current, but may not be asked about the streams
+ * and events that were in it.
  */
 static CUresult context_make_current(ContextObject *self, bool *pushed)
 {
@@ -374,6 +445,9 @@ int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
         return -1;
     }
     result = context_make_current(self, pushed);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && state->adopted == self) {
+        Py_CLEAR(state->adopted); /* the caller holds another */
+    }
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
                        self->number, self->ordinal);
@@ -425,6 +499,27 @@ bool cudriver_context_is_any_current(void)
     return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL;
 }
 
+/* Takes out of somebody else's context what is kept there for the next copies: the handle must not
+ * be used once its keeper has gone. Without the GIL. */
+static void foreign_forget(ContextObject *self)
+{
+    CUcontext popped;
+    CUresult result;
+    bool pushed;
+
+    if (self->keeper == NULL) {
+        return;
+    }
+    result = context_make_current(self, &pushed);
+    if (pushed) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    cudriver_staging_forget_context(self->handle);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        cudriver_hostmem_forget_context(self->handle); /* the registrations went with it */
+    }
+}
+
 /* Gives the driver's side back and says what failed. The GIL is held; the state is no longer OPEN.
  */
 static CUresult context_release(ContextObject *self, const char **function)
@@ -452,11 +547,13 @@ static CUresult context_release(ContextObject *self, const char **function)
             handle = self->handle;
         }
     }
-    if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
+    if (self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+        foreign_forget(self);
+    } else if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
         cudriver_staging_forget_context(handle);
         cudriver_hostmem_forget_context(handle);
         result = cuda.cuCtxDestroy_v2(handle);
-    } else if (self->kind == CUDRIVER_CONTEXT_PRIMARY) {
+    } else {
         unsigned int flags;
         int active = 1;
         *function = "cuDevicePrimaryCtxRelease_v2";
@@ -510,12 +607,13 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
         self->state = CUDRIVER_CONTEXT_CLOSED;
     }
     cudriver_live_remove(state, &self->live);
-    if (state->implicit == self) {
-        state->implicit = NULL;
-        Py_DECREF(self); /* the caller holds another */
+    context_unkeep(self);
+    if (state->adopted == self) {
+        Py_CLEAR(state->adopted); /* the caller holds another */
     }
     result = context_release(self, &function);
     self->state = CUDRIVER_CONTEXT_CLOSED;
+    context_let_go(self);
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, function, "context %llu of device %d", self->number,
                        self->ordinal);
@@ -544,6 +642,7 @@ void cudriver_context_dealloc(PyObject *object)
         result = context_release(self, &function);
         cudriver_report(state, result, function, NULL);
     }
+    context_let_go(self);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -587,9 +686,7 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
         self->state = CUDRIVER_CONTEXT_OPEN; /* all is as it was */
         self->alloc_stream = alloc_stream;
     } else if (self != NULL) {
-        if (state->implicit == self) {
-            Py_CLEAR(state->implicit);
-        }
+        context_unkeep(self);
         if (self->pushes == 0 && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
             current == handle) {
             cuda.cuCtxSetCurrent(NULL); /* it was current here unasked */

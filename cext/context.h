@@ -28,11 +28,13 @@ typedef struct ContextObject {
     CUdevice device;
     enum cudriver_context_kind kind;
     enum cudriver_context_state state;
-    Py_ssize_t pushes;            /* times it stands on threads' stacks, pushed through us */
-    unsigned long pushed_by;      /* the last thread that pushed it */
-    Py_ssize_t children;          /* live arrays, streams and events in it */
-    Py_ssize_t pinning;           /* of these, those that forbid a reset (write-combined memory) */
-    Py_ssize_t in_use;            /* calls that are running in it, perhaps without the GIL */
+    Py_ssize_t pushes;       /* times it stands on threads' stacks, pushed through us */
+    unsigned long pushed_by; /* the last thread that pushed it */
+    Py_ssize_t children;     /* live arrays, streams and events in it */
+    Py_ssize_t pinning;      /* of these, those that forbid a reset (write-combined memory) */
+    Py_ssize_t in_use;       /* calls that are running in it, perhaps without the GIL */
+    struct cudriver_keeper
+        *keeper;                  /* owned: keeps a foreign handle safe; NULL: none, or no thread */
     CUstream alloc_stream;        /* owned: orders allocations only; NULL until first used */
     unsigned long long allocated; /* allocations so far on that stream */
     unsigned long long settled;   /* how many of these are known to be over */
@@ -44,11 +46,15 @@ typedef struct ContextObject {
 ContextObject *cudriver_context_for_use(CoreState *state);
 
 /* The context for a device argument: the current one where it is NULL or the device is the current
- * context's; else that device's primary context. New reference. */
+ * context's; else that device's primary context, which is kept from then on until it is closed or
+ * reset, as the one above is. New reference. */
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device);
 
 /* The device's primary context; `flags` (may be NULL) are set first. New reference. Initialises. */
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags);
+
+/* Lets go of what the two above keep, and of the foreign context that is kept. */
+void cudriver_context_unkeep_all(CoreState *state);
 
 int cudriver_context_reset_primary(CoreState *state, int ordinal);
 

@@ -7,6 +7,7 @@
 #include "device.h"
 #include "driver.h"
 #include "error.h"
+#include "keeper.h"
 #include "thread.h"
 
 static const char *const cache_names[] = {"none", "shared", "l1", "equal"};
@@ -99,23 +100,20 @@ static int refuse_pop(CoreState *state, ContextObject *self)
 
 static int context_pop(CoreState *state, ContextObject *self)
 {
-    const char *function = "cuCtxPopCurrent_v2";
+    const char *function = "cuCtxGetCurrent";
     CUcontext current = NULL;
     CUresult result;
 
     if (cudriver_require(state) < 0) {
         return -1;
     }
-    result = cuda.cuCtxPopCurrent_v2(&current);
+    result = cuda.cuCtxGetCurrent(&current);
     if (result == CUDA_SUCCESS && current != self->handle) {
-        function = "cuCtxPushCurrent_v2";
-        result = cuda.cuCtxPushCurrent_v2(current); /* as it was */
-        if (result == CUDA_SUCCESS) {
-            return refuse_pop(state, self);
-        }
-    } else if (result == CUDA_ERROR_INVALID_CONTEXT &&
-               cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == NULL) {
         return refuse_pop(state, self);
+    }
+    if (result == CUDA_SUCCESS) {
+        function = "cuCtxPopCurrent_v2";
+        result = cuda.cuCtxPopCurrent_v2(&current);
     }
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, function, "context %llu of device %d", self->number,
@@ -479,57 +477,97 @@ static PyType_Spec context_spec = {
     .slots = context_slots,
 };
 
+/* What a walk has taken off a stack. `keepers`: of those that have no ContextObject to keep them.
+ */
+struct walk {
+    CUcontext *stack; /* the topmost first */
+    struct cudriver_keeper **keepers;
+    Py_ssize_t count, room;
+};
+
+/* Room for one more. 0 or -1. */
+static int walk_grow(struct walk *walk)
+{
+    size_t room = walk->room == 0 ? 16 : (size_t)walk->room * 2;
+    struct cudriver_keeper **keepers;
+    CUcontext *stack;
+
+    if (walk->count < walk->room) {
+        return 0;
+    }
+    stack = PyMem_Realloc(walk->stack, room * sizeof *stack);
+    walk->stack = stack != NULL ? stack : walk->stack;
+    keepers = PyMem_Realloc(walk->keepers, room * sizeof(struct cudriver_keeper *));
+    walk->keepers = keepers != NULL ? keepers : walk->keepers;
+    if (stack == NULL || keepers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    walk->room = (Py_ssize_t)room;
+    return 0;
+}
+
+/* Takes the topmost off, and sees that it can be pushed again whatever its owner does meanwhile.
+ * Its Context, if it has one, goes into `list`. 1, 0 at the bottom, or -1. */
+static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
+{
+    struct cudriver_keeper *keeper = NULL;
+    ContextObject *context = NULL;
+    CUcontext current = NULL, popped;
+    CUresult result = cudriver_context_find_current(state, &context);
+
+    if (context == NULL && !PyErr_Occurred() && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS) {
+        if (current == NULL && result == CUDA_SUCCESS) {
+            return 0;
+        }
+        if (current != NULL) {
+            Py_BEGIN_ALLOW_THREADS
+            keeper = cudriver_keeper_start(current);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    if (context != NULL) {
+        PyList_Insert(list, 0, (PyObject *)context);
+        Py_DECREF(context);
+    }
+    if (!PyErr_Occurred() && walk_grow(walk) == 0) {
+        result = cuda.cuCtxPopCurrent_v2(&popped);
+        if (result == CUDA_SUCCESS) {
+            walk->keepers[walk->count] = keeper;
+            walk->stack[walk->count++] = popped;
+            return 1;
+        }
+        cudriver_raise(state, result, "cuCtxPopCurrent_v2", "looking at this thread's stack");
+    }
+    cudriver_keeper_end(keeper);
+    return -1;
+}
+
 int cudriver_context_walk_stack(CoreState *state, PyObject *list)
 {
-    Py_ssize_t count = 0, room = 16;
-    CUcontext *stack = PyMem_Malloc((size_t)room * sizeof *stack);
-    bool failed = stack == NULL;
-    CUresult result = CUDA_SUCCESS;
-    CUcontext popped;
+    PyObject *seen = list != NULL ? Py_NewRef(list) : PyList_New(0); /* keeps what it holds */
+    struct walk walk = {.stack = NULL};
+    int step = seen != NULL ? 1 : -1;
 
-    if (failed) {
-        PyErr_NoMemory();
+    while (step > 0) {
+        step = walk_step(state, &walk, seen);
     }
-    while (!failed) {
-        ContextObject *context = NULL;
-        CUcontext handle = NULL;
-        result = cudriver_context_find_current(state, &context);
-        if (result == CUDA_SUCCESS && context == NULL && !PyErr_Occurred() &&
-            cuda.cuCtxGetCurrent(&handle) == CUDA_SUCCESS && handle == NULL) {
-            break; /* the bottom */
-        }
-        failed = PyErr_Occurred() || (list != NULL && context != NULL &&
-                                      PyList_Insert(list, 0, (PyObject *)context) < 0);
-        Py_XDECREF(context);
-        if (count == room && !failed) {
-            CUcontext *grown = PyMem_Realloc(stack, (size_t)room * 2 * sizeof *stack);
-            failed = grown == NULL;
-            stack = grown != NULL ? grown : stack;
-            room *= 2;
-        }
-        if (!failed) {
-            result = cuda.cuCtxPopCurrent_v2(&popped);
-            failed = result != CUDA_SUCCESS;
-        }
-        if (!failed) {
-            stack[count++] = popped;
-        } else if (!PyErr_Occurred()) {
-            cudriver_raise(state, result, "cuCtxPopCurrent_v2", "looking at this thread's stack");
-        }
+    for (Py_ssize_t i = walk.count - 1; i >= 0; i--) {
+        cuda.cuCtxPushCurrent_v2(walk.stack[i]);
+        cudriver_keeper_end(walk.keepers[i]);
     }
-    for (Py_ssize_t i = count - 1; i >= 0; i--) {
-        cuda.cuCtxPushCurrent_v2(stack[i]);
+    for (Py_ssize_t i = 0; i < walk.count / 2; i++) { /* bottom first */
+        CUcontext swap = walk.stack[i];
+        walk.stack[i] = walk.stack[walk.count - 1 - i];
+        walk.stack[walk.count - 1 - i] = swap;
     }
-    for (Py_ssize_t i = 0; i < count / 2; i++) { /* bottom first */
-        CUcontext swap = stack[i];
-        stack[i] = stack[count - 1 - i];
-        stack[count - 1 - i] = swap;
+    if (step == 0) {
+        cudriver_thread_reconcile(state, walk.stack, walk.count);
     }
-    if (!PyErr_Occurred()) {
-        cudriver_thread_reconcile(state, stack, count);
-    }
-    PyMem_Free(stack);
-    return PyErr_Occurred() ? -1 : 0;
+    PyMem_Free(walk.stack);
+    PyMem_Free(walk.keepers);
+    Py_XDECREF(seen);
+    return step;
 }
 
 /* Whether the driver is in use at all: without it no context can be current. 1, 0 or -1. */

@@ -522,7 +522,10 @@ static PyMethodDef device_methods[] = {
      "API and "
      "PyTorch use. It is created where nobody holds it yet, kept while this object lives, and "
      "given "
-     "back with its last owner. `flags` are set first (cuDevicePrimaryCtxSetFlags)."},
+     "back with its last owner. One that memory calls use, by default or by their `device`, "
+     "cudriver "
+     "keeps itself, until close(), reset_primary_context() or the exit. `flags` are set first "
+     "(cuDevicePrimaryCtxSetFlags)."},
     {"reset_primary_context", device_reset_primary, METH_NOARGS,
      "reset_primary_context($self, /)\n--\n\nDestroys everything in the primary context, for every "
      "library "

@@ -764,8 +764,9 @@ static PyMethodDef functions[] = {
     {"device_empty", FAST(module_device_empty),
      "device_empty(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
      "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
-     "primary one of `device`). Without a stream it may be used in any; with one it is made, and\n"
-     "later freed, in that stream's order. OutOfMemoryError says what the device has left."},
+     "primary one of `device`, which is kept from then on). Without a stream it may be used in\n"
+     "any; with one it is made, and later freed, in that stream's order. OutOfMemoryError says\n"
+     "what the device has left."},
     {"device_zeros", FAST(module_device_zeros),
      "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
      "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},

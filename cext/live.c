@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "context.h"
 #include "transfer.h"
 
 static PyStructSequence_Field allocation_fields[] = {
@@ -152,14 +151,13 @@ static void report_line(const struct cudriver_live *entry)
 
 void cudriver_live_report(CoreState *state)
 {
-    const struct cudriver_live *kept = state->implicit != NULL ? &state->implicit->live : NULL;
     const struct cudriver_live *oldest = NULL;
     size_t count = 0, bytes = 0;
 
     PyGC_Collect(); /* what only a cycle keeps has been let go by the user */
     cudriver_batches_reap(state, true);
     for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
-        count += entry != kept;
+        count += !entry->kept;
         bytes += entry->bytes;
         oldest = entry;
     }
@@ -168,7 +166,7 @@ void cudriver_live_report(CoreState *state)
     }
     PySys_FormatStderr("cudriver: alive at exit: %zu, %zu bytes in all\n", count, bytes);
     for (const struct cudriver_live *entry = oldest; entry != NULL; entry = entry->prev) {
-        if (entry != kept) {
+        if (!entry->kept) {
             report_line(entry);
         }
     }

@@ -16,7 +16,7 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 
 /* Writes what is alive to sys.stderr, a line each and a sum; nothing where nothing is. Leaves out
- * the context that cudriver keeps unasked. For the interpreter's exit. Never raises. */
+ * the contexts that cudriver keeps unasked. For the interpreter's exit. Never raises. */
 void cudriver_live_report(CoreState *state);
 
 /* Module functions live_allocations and trace_allocations. 0 or -1. */

@@ -272,7 +272,7 @@ static PyObject **state_reference(CoreState *state, int index)
         &state->errors,
         &state->choice,
         &state->thread_key,
-        (PyObject **)&state->implicit,
+        (PyObject **)&state->adopted,
     };
 
     return index < (int)(sizeof references / sizeof references[0]) ? references[index] : NULL;
@@ -292,7 +292,7 @@ static int module_clear(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    Py_CLEAR(state->implicit); /* while its type is still here */
+    cudriver_context_unkeep_all(state); /* while their type is still here */
     for (int i = 0; state_reference(state, i) != NULL; i++) {
         Py_CLEAR(*state_reference(state, i));
     }

@@ -20,6 +20,7 @@ struct cudriver_live {
     size_t bytes;
     unsigned long long address;
     int device;      /* -1: none */
+    bool kept;       /* of a context: the package itself holds a reference */
     PyObject *where; /* owned: "file:line" when tracing is on, else NULL */
 };
 
@@ -54,7 +55,7 @@ typedef struct {
     struct ThreadObject *thread_seen;
 
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
-    struct ContextObject *implicit; /* owned: device 0's primary context, once used unasked */
+    struct ContextObject *adopted;  /* owned: the foreign context that was adopted last */
     unsigned long long serial;      /* the last number given to a context */
 
     struct cudriver_live *live; /* borrowed: everything alive, newest first */

@@ -21,6 +21,7 @@ PLAIN = {
     "platform": set(),
     "layout": set(),
     "driver": {"cuda_", "platform"},
+    "keeper": {"cuda_", "driver"},
     "hostmem": {"cuda_", "platform", "driver"},
     "staging": {"cuda_", "platform", "driver", "hostmem", "layout"},
     "ladder_kernels": {"cuda_", "driver"},

@@ -62,7 +62,7 @@ def in_context(context: Any) -> None:
         ("copy(there, other)", f"cuCtxGetCurrent cuMemcpyDtoDAsync_v2 {WORD}"),
         ("pinned_empty(BYTES, np.uint8)", ""),
         ("numpy_array()", ""),
-        ("in_context(context)", "cuCtxPushCurrent_v2 cuCtxPopCurrent_v2"),
+        ("in_context(context)", "cuCtxPushCurrent_v2 cuCtxGetCurrent cuCtxPopCurrent_v2"),
         ("in_context(stream)", ""),
     ],
 )

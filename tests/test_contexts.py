@@ -5,17 +5,24 @@ The oracle for what is current is the driver itself, asked through ctypes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conftest import DRIVER
 from program import output
+
+#: Contexts in a loop: on a GPU one takes 0.2 s.
+FEW = 20 if DRIVER == "sim" else 3
 
 
 def in_thread(body: Callable[[], Any]) -> Any:
@@ -479,13 +486,55 @@ def test_primary_context_is_given_back_with_its_last_owner(cu, driver, two_devic
     context = device.primary_context()
     assert context.active is True
     assert driver.primary_state(1)[1] is True
-    array = cu.device_empty(3, device=device)
+    with context:
+        array = cu.device_empty(3)
     assert array.context is context
     del context
     assert driver.primary_state(1)[1] is True
     array.close()
     del array
     assert driver.primary_state(1)[1] is False
+
+
+def test_the_primary_context_of_a_device_that_is_named_is_kept(
+    cu, sim, driver, two_devices
+) -> None:
+    def body() -> None:
+        sim.reset_counts()
+        for device in (*two_devices, 1):
+            for _ in range(20):
+                cu.device_zeros(3, device=device).copy_from(np.arange(3.0))
+                cu.Stream(device=device).close()
+                cu.Event(device=device).close()
+        assert sim.call_count("cuDevicePrimaryCtxRetain") == 1, "device 0's is there already"
+        assert sim.call_count("cuDevicePrimaryCtxRelease_v2") == 0
+
+    assert driver.primary_state(1)[1] is False
+    cu.memory_info()
+    in_thread(body)
+    gc.collect()
+    assert driver.primary_state(1)[1] is True
+    context = two_devices[1].primary_context()
+    kept = weakref.ref(context)
+    del context
+    assert two_devices[1].primary_context() is kept()
+    two_devices[1].reset_primary_context()
+    assert kept() is None
+    assert driver.primary_state(1)[1] is False
+    cu.device_empty(1, device=1).close()
+    two_devices[1].primary_context().close()
+    assert driver.primary_state(1)[1] is False
+    assert sim.call_count("cuDevicePrimaryCtxRetain") == 2
+    assert sim.call_count("cuDevicePrimaryCtxRelease_v2") == 2
+
+
+def test_kept_contexts_are_let_go_at_the_end() -> None:
+    program = """
+        import cudriver as cu
+        for device in cu.devices():
+            cu.device_empty(3, device=device).close()
+    """
+    assert output(program, CUDRIVER_REPORT_LEAKS="1") == ""
 
 
 def test_primary_context_close_and_again(cu, driver, two_devices) -> None:
@@ -685,6 +734,169 @@ def test_foreign_handle_that_was_given_out_again(cu, driver: Driver) -> None:
         driver.destroy(handle)
         assert cu.context_stack() is not None
     assert len({id(context) for context in seen}) == 4
+
+
+def keepers() -> int:
+    """Threads of ours that hold a foreign context."""
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.append(path.read_text())
+    return names.count("cudriver-keep\n")
+
+
+def wait_for_keepers(count: int) -> None:
+    """They end by themselves, soon after they are let go."""
+    until = time.monotonic() + 60
+    while keepers() != count and time.monotonic() < until:
+        time.sleep(0.001)
+    assert keepers() == count
+
+
+@pytest.fixture
+def no_keepers(cu, driver: Driver) -> None:
+    """The foreign context that was met last is kept; closed, it is not."""
+    handle = driver.create()
+    cu.current_context().close()
+    driver.destroy(handle)
+    wait_for_keepers(0)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_a_foreign_context_is_held_while_it_is_known(cu, driver: Driver) -> None:
+    handle = driver.create()
+    foreign = cu.current_context()
+    assert keepers() == 1
+    assert cu.current_context() is foreign
+    for _ in range(20):
+        cu.device_zeros(3).to_numpy()
+    assert keepers() == 1, "one is enough for all calls"
+    driver.destroy(handle)
+    for _ in range(FEW):
+        fresh = driver.create()
+        assert fresh != handle, "what is current somewhere is not given out again"
+        driver.destroy(fresh)
+        with pytest.raises(cu.InvalidContextError):
+            foreign.synchronize()
+    foreign.close()
+    wait_for_keepers(0)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_foreign_contexts_come_and_go(cu, driver: Driver) -> None:
+    for _ in range(FEW):
+        handle = driver.create()
+        array = cu.to_device(np.arange(5))
+        driver.destroy(handle)
+        with pytest.raises(cu.InvalidContextError):
+            array.to_numpy()
+        array.close()
+        del array
+    wait_for_keepers(0)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_a_foreign_context_that_no_thread_can_hold(cu, sim, driver: Driver) -> None:
+    handle = driver.create()
+    sim.fail_next("cuCtxSetCurrent", 2)
+    foreign = cu.current_context()
+    wait_for_keepers(0)
+    assert cu.current_context() is foreign
+    assert cu.to_device(np.arange(3)).to_numpy().tolist() == [0, 1, 2]
+    foreign.close()
+    driver.destroy(handle)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_many_threads_meet_one_foreign_context(cu, driver: Driver) -> None:
+    handle = driver.create()
+    gate = threading.Barrier(8)
+    seen = []
+
+    def body() -> None:
+        driver.push(handle)
+        gate.wait()
+        seen.append(cu.current_context())
+        gate.wait()
+        driver.pop()
+
+    threads = [threading.Thread(target=body) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for_keepers(1)
+    assert len(set(map(id, seen))) == 1
+    seen.pop().close()
+    driver.destroy(handle)
+
+
+@pytest.mark.usefixtures("no_keepers")
+def test_the_stack_is_shown_around_a_context_that_was_destroyed(
+    cu, driver: Driver, context
+) -> None:
+    """It is destroyed by another thread while it is on this one's stack, and was never ours."""
+
+    def body() -> None:
+        handle = driver.create()
+        in_thread(lambda: driver.destroy(handle))
+        with context:
+            assert cu.context_stack() == [context]
+            assert driver.current() == context.handle
+        assert driver.current() == handle, "all is as it was"
+        with pytest.raises(cu.InvalidContextError, match="cannot pop"):
+            context.pop()
+        assert driver.pop() == handle
+        assert cu.context_stack() == []
+
+    in_thread(body)
+    wait_for_keepers(0)
+
+
+def test_a_fork_and_the_exit_with_a_foreign_context() -> None:
+    program = """
+        import ctypes, os, sys, cudriver as cu
+        cu.init()
+        library, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+        assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
+        foreign, array = cu.current_context(), cu.device_zeros(4)
+        child = os.fork()
+        if child == 0:
+            del array
+            try:
+                foreign.close()
+            except cu.CudaError:
+                pass
+            print("child", flush=True)
+            sys.exit(0)
+        print(os.waitpid(child, 0)[1], array.to_numpy().sum())
+    """
+    assert output(program).splitlines() == ["child", "0 0.0"]
+
+
+@pytest.mark.parametrize("when", ["open", "closed"])
+def test_copies_leave_nothing_in_a_foreign_context(when: str) -> None:
+    """What the copy engine keeps there for the next copy must not be looked for after its end."""
+    program = """
+        import ctypes, sys, numpy as np, cudriver as cu
+        cu.init()
+        library, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+        for _ in range(3):
+            assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
+            source = np.arange(6 << 20, dtype="u1")
+            array = cu.to_device(source)
+            assert cu.explain_copy(array, source).path == "staged"
+            assert (array.to_numpy() == source).all()
+            if sys.argv[1] == "closed":
+                array.close()
+                del array
+                cu.current_context().close()
+            assert library.cuCtxDestroy_v2(handle) == 0
+            cu.trim_host_memory()
+        assert (cu.to_device(source).to_numpy() == source).all()
+        print(cu.current_context().is_primary)
+    """
+    assert output(program, when) == "True\n"
 
 
 def test_popped_by_another_library(cu, driver: Driver) -> None:

@@ -12,6 +12,7 @@ import types
 import numpy as np
 import pytest
 
+from conftest import DRIVER
 from program import output
 from scenarios import SCENARIOS
 
@@ -68,8 +69,8 @@ scenario = SCENARIOS[sys.argv[2]][0]
 rounds = int(sys.argv[3])
 for _ in range(rounds):
     scenario(cu)
-seen, growth = [resident()], 1 << 30
-while growth >= 8 and len(seen) < 13:
+seen, growth, loops = [resident()], 1 << 30, int(sys.argv[4])
+while growth >= 8 and len(seen) <= loops:
     for _ in range(rounds):
         scenario(cu)
     seen.append(resident())
@@ -80,6 +81,14 @@ print(growth, seen)
 
 #: Those that take milliseconds a round.
 SLOW = {"staged_copies": 3, "staged_asynchronous_copies": 3, "page_locked_arrays": 20}
+LOOPS = 12
+
+#: On a GPU a context takes 0.2 s to make and destroy, several times that beside other processes. So
+#: few rounds there: what the driver leaves behind for one is not small, and what the package does
+#: is the same in the simulator's many.
+OF_CONTEXTS = ("a_manual_context", "a_contexts_settings", "a_primary_context")
+if DRIVER == "real":
+    SLOW.update(dict.fromkeys(OF_CONTEXTS, 5))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -89,7 +98,9 @@ def test_resident_memory_does_not_grow(name: str, repository) -> None:
     if os.environ.get("CUDRIVER_TEST_SANITIZER"):
         pytest.skip("a sanitizer keeps freed memory on purpose: make test")
     rounds = SLOW.get(name, 60)
-    said = output(RESIDENT, str(repository / "tests"), name, str(rounds), timeout=300)
+    loops = 6 if DRIVER == "real" and name in OF_CONTEXTS else LOOPS
+    program = (RESIDENT, str(repository / "tests"), name, str(rounds), str(loops))
+    said = output(*program, timeout=300)
     growth, seen = said.split(" ", 1)
     # 60 rounds of anything that leaks a page, or objects of a hundred bytes, are above this.
     assert int(growth) < 8, f"KiB after each loop of {rounds} rounds: {seen}"

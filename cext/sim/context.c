@@ -1,21 +1,25 @@
 /* Contexts, and the stack of current ones that each thread has. Primary ones: primary.c. */
 #include "sim.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define STACK_DEPTH 1024
 #define LIMIT_SHMEM_SIZE 7 /* of CUDA 13; 8 is CIG_ENABLED. They can be read, not set */
 
-/* Handles, not pointers: one may be destroyed by another thread while it is current here. What is
- * asked of a destroyed context all the same, its device and flags, is kept beside it. */
+/* One may be destroyed by another thread while it is current here. Its handle is not given out
+ * again then, and not unknown either, until it is off all stacks. */
 static _Thread_local struct {
     struct current {
         CUcontext handle;
-        CUdevice device;
-        unsigned flags;
+        struct sim_context *context; /* holds a reference, and counts as `stacked` */
     } items[STACK_DEPTH];
     unsigned depth;
 } stack;
+
+static pthread_once_t ends_once = PTHREAD_ONCE_INIT;
+static pthread_key_t ends; /* set in a thread that has pushed: its end takes the stack away */
 
 static unsigned long long last_id; /* in the monitor */
 
@@ -188,25 +192,65 @@ void sim_context_shut(struct sim_context *context)
     sim_object_drop(context);
 }
 
+/* In the monitor. There is one to pop. */
+static CUcontext stack_pop(void)
+{
+    struct current *top = &stack.items[--stack.depth];
+
+    top->context->stacked--;
+    sim_object_drop(top->context);
+    return top->handle;
+}
+
+static void thread_ends(void *unused)
+{
+    (void)unused;
+    sim_lock();
+    while (stack.depth > 0) {
+        stack_pop();
+    }
+    sim_unlock();
+}
+
+static void watch_thread_ends(void)
+{
+    pthread_key_create(&ends, thread_ends);
+}
+
 /* In the monitor. */
-static CUresult stack_push(const struct sim_context *context)
+static CUresult stack_push(struct sim_context *context)
 {
     if (stack.depth == STACK_DEPTH) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    stack.items[stack.depth++] =
-        (struct current){sim_object_handle(context), context->device, context->flags};
+    pthread_once(&ends_once, watch_thread_ends);
+    pthread_setspecific(ends, &stack);
+    sim_object_hold(context);
+    context->stacked++;
+    stack.items[stack.depth++] = (struct current){sim_object_handle(context), context};
     return CUDA_SUCCESS;
 }
 
-/* In the monitor. A context to make current: a primary one that nobody retains will do. */
-static CUresult context_to_push(CUcontext handle, struct sim_context **context)
+/*
+ * In the monitor. The context of a handle that the driver is given to look into, in any state:
+ * destroyed too, while some thread has it current. A handle that was destroyed and is current
+ * nowhere is memory that the real driver has freed: it crashes there, or does not, so here it must
+ * not pass unseen. NULL where there never was such a handle.
+ */
+static struct sim_context *context_behind(const char *function, CUcontext handle)
 {
-    *context = sim_object_find(KIND_CONTEXT, handle);
-    if (*context != NULL && ((*context)->primary || (*context)->active)) {
-        return CUDA_SUCCESS;
+    struct sim_context *context = sim_object_behind(KIND_CONTEXT, handle);
+
+    if (context != NULL && (context->object.alive || context->stacked > 0)) {
+        return context;
     }
-    return sim_context_of(handle, context);
+    if (sim_object_was(KIND_CONTEXT, handle)) {
+        fprintf(stderr,
+                "cudriver_sim: use of a destroyed context: %s(%p), and no thread has it current\n",
+                function, (void *)handle);
+        abort();
+    }
+    return NULL;
 }
 
 static CUresult context_create(enum sim_call call, CUcontext *handle, unsigned flags,
@@ -275,10 +319,10 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
     }
     /* As if popped, where it is this thread's current one. Deeper in this stack, and in other
      * threads', it stays and answers CONTEXT_IS_DESTROYED. */
-    if (stack.depth > 0 && stack.items[stack.depth - 1].handle == handle) {
-        stack.depth--;
-    }
     sim_object_hold(context);
+    if (stack.depth > 0 && stack.items[stack.depth - 1].handle == handle) {
+        stack_pop();
+    }
     sim_context_shut(context);
     sim_object_close(context);
     sim_object_drop(context);
@@ -299,8 +343,8 @@ CUresult cuCtxPushCurrent_v2(CUcontext handle)
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
-    result = context_to_push(handle, &context);
-    return sim_leave(result != CUDA_SUCCESS ? result : stack_push(context));
+    context = context_behind("cuCtxPushCurrent", handle);
+    return sim_leave(context == NULL ? CUDA_ERROR_INVALID_CONTEXT : stack_push(context));
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *handle)
@@ -310,35 +354,41 @@ CUresult cuCtxPopCurrent_v2(CUcontext *handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    CUcontext popped;
+
     if (stack.depth == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    stack.depth--;
+    sim_lock();
+    popped = stack_pop();
     if (handle != NULL) {
-        *handle = stack.items[stack.depth].handle;
+        *handle = popped;
     }
-    return CUDA_SUCCESS;
+    return sim_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
     CUresult result = sim_enter(CALL_cuCtxSetCurrent);
-    struct sim_context *context;
+    struct sim_context *context = NULL;
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (handle == NULL) {
-        if (stack.depth > 0) {
-            stack.depth--;
-        }
-        return CUDA_SUCCESS;
-    }
     sim_lock();
-    result = context_to_push(handle, &context);
-    if (result == CUDA_SUCCESS) {
-        stack.depth -= stack.depth > 0;
+    if (handle != NULL) {
+        context = context_behind("cuCtxSetCurrent", handle);
+        if (context == NULL) {
+            return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
+        }
+        sim_object_hold(context);
+    }
+    if (stack.depth > 0) {
+        stack_pop();
+    }
+    if (handle != NULL) {
         result = stack_push(context);
+        sim_object_drop(context);
     }
     return sim_leave(result);
 }
@@ -374,14 +424,13 @@ CUresult cuCtxGetDevice(CUdevice *device)
     if (device == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *device = stack.items[stack.depth - 1].device;
+    *device = stack.items[stack.depth - 1].context->device;
     return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetFlags(unsigned int *flags)
 {
     CUresult result = sim_enter(CALL_cuCtxGetFlags);
-    struct sim_context *context;
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -393,14 +442,12 @@ CUresult cuCtxGetFlags(unsigned int *flags)
         return CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock();
-    /* Those of a primary context may have been changed since it was pushed. */
-    context = sim_object_find(KIND_CONTEXT, stack.items[stack.depth - 1].handle);
-    *flags = context != NULL ? context->flags : stack.items[stack.depth - 1].flags;
+    *flags = stack.items[stack.depth - 1].context->flags;
     return sim_leave(CUDA_SUCCESS);
 }
 
 /* A context by handle, or the current one for NULL; on success the monitor is held. */
-static CUresult context_enter_handle(enum sim_call call, CUcontext handle,
+static CUresult context_enter_handle(enum sim_call call, const char *function, CUcontext handle,
                                      struct sim_context **context)
 {
     CUresult result;
@@ -413,6 +460,7 @@ static CUresult context_enter_handle(enum sim_call call, CUcontext handle,
         return result;
     }
     sim_lock();
+    context_behind(function, handle);
     result = sim_context_of(handle, context);
     if (result != CUDA_SUCCESS) {
         sim_unlock();
@@ -423,7 +471,7 @@ static CUresult context_enter_handle(enum sim_call call, CUcontext handle,
 CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
 {
     struct sim_context *context;
-    CUresult result = context_enter_handle(CALL_cuCtxGetId, handle, &context);
+    CUresult result = context_enter_handle(CALL_cuCtxGetId, "cuCtxGetId", handle, &context);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -438,7 +486,8 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
 {
     struct sim_context *context;
-    CUresult result = context_enter_handle(CALL_cuCtxGetApiVersion, handle, &context);
+    CUresult result =
+        context_enter_handle(CALL_cuCtxGetApiVersion, "cuCtxGetApiVersion", handle, &context);
 
     if (result != CUDA_SUCCESS) {
         return result;

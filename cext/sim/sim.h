@@ -129,6 +129,7 @@ struct sim_context {
     unsigned long long pending;    /* operations issued and not done */
     unsigned calls;                /* calls that work in it without the monitor */
     unsigned waiters;
+    unsigned stacked;    /* how often it stands on threads' stacks */
     pthread_cond_t done; /* an operation or a call is over */
 };
 
@@ -233,6 +234,8 @@ void sim_mark_callback(bool inside);
 void *sim_object_new(enum sim_kind kind, size_t bytes);
 /* In the monitor. The live object of a handle, or NULL. Borrowed. */
 void *sim_object_find(enum sim_kind kind, const void *handle);
+/* In the monitor. The same, or the object that is no more alive but still referred to. Borrowed. */
+void *sim_object_behind(enum sim_kind kind, const void *handle);
 /* In the monitor. The index-th slot's live object or NULL; index below sim_object_slots. Borrowed.
  */
 void *sim_object_at(enum sim_kind kind, uint32_t index);

@@ -269,16 +269,19 @@ void *sim_object_new(enum sim_kind kind, size_t bytes)
     return object;
 }
 
-void *sim_object_find(enum sim_kind kind, const void *handle)
+void *sim_object_behind(enum sim_kind kind, const void *handle)
 {
     uint32_t generation;
     struct slot *slot = handle_slot(kind, handle, &generation);
 
-    if (slot == NULL || slot->object == NULL || slot->generation != generation ||
-        !slot->object->alive) {
-        return NULL;
-    }
-    return slot->object;
+    return slot != NULL && slot->generation == generation ? slot->object : NULL;
+}
+
+void *sim_object_find(enum sim_kind kind, const void *handle)
+{
+    struct sim_object *object = sim_object_behind(kind, handle);
+
+    return object != NULL && object->alive ? object : NULL;
 }
 
 bool sim_object_was(enum sim_kind kind, const void *handle)
@@ -286,7 +289,9 @@ bool sim_object_was(enum sim_kind kind, const void *handle)
     uint32_t generation;
     struct slot *slot = handle_slot(kind, handle, &generation);
 
-    return slot != NULL && generation != 0 && generation <= slot->generation;
+    return slot != NULL && generation != 0 &&
+           (generation < slot->generation ||
+            (generation == slot->generation && slot->object != NULL));
 }
 
 CUresult sim_object_missing(enum sim_kind kind, const void *handle)

@@ -282,6 +282,48 @@ static void destroyed_elsewhere(void)
     pthread_join(thread, NULL);
 }
 
+static void *keeping_thread(void *argument)
+{
+    struct other *other = argument;
+
+    MUST(cu.cuCtxSetCurrent(other->context));
+    pthread_barrier_wait(&other->barrier);
+    pthread_barrier_wait(&other->barrier);
+    fact("let_go", cu.cuCtxSetCurrent(NULL));
+    return NULL;
+}
+
+/* What is current in another thread may be pushed, destroyed or not, and its handle is not given
+ * out again. */
+static void kept_elsewhere(void)
+{
+    struct other other;
+    unsigned version;
+    pthread_t thread;
+    CUcontext b, got;
+    int same = 0;
+
+    other.context = context_new();
+    pthread_barrier_init(&other.barrier, NULL, 2);
+    pthread_create(&thread, NULL, keeping_thread, &other);
+    pthread_barrier_wait(&other.barrier);
+    fact("destroy", cu.cuCtxDestroy_v2(other.context));
+    for (int i = 0; i < 4; i++) {
+        b = context_new();
+        same += b == other.context;
+        MUST(cu.cuCtxDestroy_v2(b));
+    }
+    fact("given_out_again", same);
+    fact("push", cu.cuCtxPushCurrent_v2(other.context));
+    fact("version", cu.cuCtxGetApiVersion(NULL, &version));
+    fact("pop", cu.cuCtxPopCurrent_v2(&got));
+    fact("pop_is_it", got == other.context);
+    fact("push_again", cu.cuCtxPushCurrent_v2(other.context));
+    fact("pop_again", cu.cuCtxPopCurrent_v2(&got));
+    pthread_barrier_wait(&other.barrier);
+    pthread_join(thread, NULL);
+}
+
 /* One dangerous call a group: it may end the process on a real driver. */
 static void stale_push(void)
 {
@@ -1719,6 +1761,7 @@ static const struct {
     {"stack", stack},
     {"depth", depth},
     {"destroyed_elsewhere", destroyed_elsewhere},
+    {"kept_elsewhere", kept_elsewhere},
     {"stale_push", stale_push},
     {"stale_set", stale_set},
     {"stale_destroy", stale_destroy},

@@ -9,6 +9,7 @@
 #include "sim/cudriver_sim.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -106,9 +107,12 @@ static void *worker(void *argument)
     return NULL;
 }
 
-/* Destroys contexts under the hands of a thread that uses them: errors, no more. */
+/* Destroys contexts under the hands of a thread that uses them: errors, no more. One that is
+ * current nowhere when it is destroyed must not be pushed any more, so it is handed over under a
+ * lock. */
 struct victim {
-    _Atomic(CUcontext) context;
+    pthread_mutex_t lock;
+    CUcontext context;
     atomic_bool over;
 };
 
@@ -118,10 +122,17 @@ static void *user(void *argument)
     char buffer[256];
 
     while (!atomic_load(&victim->over)) {
-        CUcontext context = atomic_load(&victim->context), popped;
+        CUcontext context, popped;
         CUdeviceptr p;
         CUstream stream;
-        if (context == NULL || cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
+        pthread_mutex_lock(&victim->lock);
+        context = victim->context;
+        if (context != NULL) {
+            OK(cuCtxPushCurrent_v2(context));
+        }
+        pthread_mutex_unlock(&victim->lock);
+        if (context == NULL) {
+            sched_yield();
             continue;
         }
         if (cuMemAlloc_v2(&p, sizeof buffer) == CUDA_SUCCESS) {
@@ -134,10 +145,19 @@ static void *user(void *argument)
             /* Not freed: it goes with the context, and the address may be another thread's by now.
              */
         }
+        OK(cuCtxPushCurrent_v2(context)); /* destroyed by now, or not */
         (void)cuCtxSynchronize();
+        OK(cuCtxPopCurrent_v2(&popped));
         OK(cuCtxPopCurrent_v2(&popped));
     }
     return NULL;
+}
+
+static void victim_set(struct victim *victim, CUcontext context)
+{
+    pthread_mutex_lock(&victim->lock);
+    victim->context = context;
+    pthread_mutex_unlock(&victim->lock);
 }
 
 static void *destroyer(void *argument)
@@ -148,10 +168,11 @@ static void *destroyer(void *argument)
         CUcontext context, popped;
         OK(cuCtxCreate_v2(&context, 0, 0));
         OK(cuCtxPopCurrent_v2(&popped));
-        atomic_store(&victim->context, context);
+        victim_set(victim, context);
         for (int j = 0; j < 200; j++) {
             (void)cudriver_sim_live("pending");
         }
+        victim_set(victim, NULL);
         OK(cuCtxDestroy_v2(context));
     }
     atomic_store(&victim->over, true);
@@ -183,7 +204,7 @@ int main(int argc, char **argv)
         "pools",    "registrations",   "host_allocs", "modules", "pending",     "device_bytes"};
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    struct victim victim = {NULL, false};
+    struct victim victim = {.lock = PTHREAD_MUTEX_INITIALIZER};
     pthread_t threads[THREADS + 4];
     int count = 0;
 

@@ -1,0 +1,104 @@
+/* A thread that holds another library's context. See keeper.h. */
+#define _GNU_SOURCE
+#include "keeper.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "driver.h"
+
+/* Owned by whoever started it until the end is asked for, then by the thread. */
+struct cudriver_keeper {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    CUcontext context;
+    CUresult result; /* of making it current */
+    bool started;    /* result is there */
+    bool ending;
+};
+
+static void keeper_free(struct cudriver_keeper *keeper)
+{
+    pthread_cond_destroy(&keeper->changed);
+    pthread_mutex_destroy(&keeper->lock);
+    free(keeper);
+}
+
+static void *keeper_main(void *argument)
+{
+    struct cudriver_keeper *keeper = argument;
+    CUresult result;
+
+    pthread_setname_np(pthread_self(), "cudriver-keep");
+    result = cuda.cuCtxSetCurrent(keeper->context);
+    pthread_mutex_lock(&keeper->lock);
+    keeper->result = result;
+    keeper->started = true;
+    pthread_cond_signal(&keeper->changed);
+    while (!keeper->ending) {
+        pthread_cond_wait(&keeper->changed, &keeper->lock);
+    }
+    pthread_mutex_unlock(&keeper->lock);
+    if (result == CUDA_SUCCESS) {
+        cuda.cuCtxSetCurrent(NULL);
+    }
+    keeper_free(keeper);
+    return NULL;
+}
+
+struct cudriver_keeper *cudriver_keeper_start(CUcontext context)
+{
+    struct cudriver_keeper *keeper = calloc(1, sizeof *keeper);
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_t thread;
+    CUresult result;
+    int failed;
+
+    if (keeper == NULL) {
+        return NULL;
+    }
+    keeper->context = context;
+    pthread_mutex_init(&keeper->lock, NULL);
+    pthread_cond_init(&keeper->changed, NULL);
+    /* Signals are for the program's own threads. */
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&thread, &attributes, keeper_main, keeper);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (failed) {
+        keeper_free(keeper);
+        return NULL;
+    }
+    pthread_mutex_lock(&keeper->lock);
+    while (!keeper->started) {
+        pthread_cond_wait(&keeper->changed, &keeper->lock);
+    }
+    result = keeper->result;
+    pthread_mutex_unlock(&keeper->lock);
+    if (result != CUDA_SUCCESS) {
+        cudriver_keeper_end(keeper);
+        return NULL;
+    }
+    return keeper;
+}
+
+void cudriver_keeper_end(struct cudriver_keeper *keeper)
+{
+    if (keeper == NULL) {
+        return;
+    }
+    if (cudriver_driver_is_forked()) {
+        free(keeper); /* the lock may be as the fork found it */
+        return;
+    }
+    pthread_mutex_lock(&keeper->lock);
+    keeper->ending = true;
+    pthread_cond_signal(&keeper->changed);
+    pthread_mutex_unlock(&keeper->lock);
+}

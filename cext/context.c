@@ -206,6 +206,17 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     return self;
 }
 
+/* A primary context is the package's too from here on: one that went with its last array would be
+ * made or looked for anew, in up to a tenth of a second, for the next. */
+static ContextObject *context_keep(ContextObject *self)
+{
+    if (!self->live.kept) {
+        self->live.kept = true;
+        Py_INCREF(self);
+    }
+    return self;
+}
+
 /* Wraps a handle that is current here and that nobody of ours knows. New reference. */
 static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
 {
@@ -226,8 +237,9 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
             self = context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
             if (self == NULL) {
                 cuda.cuDevicePrimaryCtxRelease_v2(device);
+                return NULL;
             }
-            return self;
+            return context_keep(self);
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
@@ -314,17 +326,12 @@ void cudriver_context_unkeep_all(CoreState *state)
     }
 }
 
-/* A device's primary context, kept from here on: one that went with its last array would be made
- * anew, in a tenth of a second, for the next. New reference. */
+/* A device's primary context, kept from here on. New reference. */
 static ContextObject *context_kept(CoreState *state, int ordinal)
 {
     ContextObject *self = cudriver_context_primary(state, ordinal, NULL);
 
-    if (self != NULL && !self->live.kept) {
-        self->live.kept = true;
-        Py_INCREF(self);
-    }
-    return self;
+    return self != NULL ? context_keep(self) : NULL;
 }
 
 /* Device 0's primary context, made current. New reference. */

@@ -98,6 +98,26 @@ def test_driver_calls_of_device_memory(cu, sim) -> None:
     assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
 
 
+def test_a_primary_context_that_is_current_is_looked_for_once(cu, sim) -> None:
+    """As another library leaves it: no context of ours need live between two arrays."""
+    program.output(
+        """
+        import ctypes, cudriver as cu
+        cu.init()
+        library, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+        assert library.cuDevicePrimaryCtxRetain(ctypes.byref(handle), 0) == 0
+        assert library.cuCtxSetCurrent(handle) == 0
+        cu.device_empty(10)
+        library.cudriver_sim_reset_counts()
+        library.cudriver_sim_call_count.restype = ctypes.c_longlong
+        for _ in range(5):
+            cu.device_empty(10)
+        for name in (b"cuDevicePrimaryCtxRetain", b"cuCtxGetDevice", b"cuStreamCreateWithPriority"):
+            assert library.cudriver_sim_call_count(name) == 0, name
+        """
+    )
+
+
 @pytest.mark.parametrize("use", ["pointer", "fill", "copy"])
 def test_device_memory_is_looked_at_before_its_first_use(cu, sim, use: str) -> None:
     """Made in no stream's order, it may be used in any: one look tells of all made so far."""

@@ -219,6 +219,37 @@ static void spare_free(struct spare *spare)
     }
 }
 
+/* The same where the context is gone, and all that was in it: nothing that the driver has. */
+static void spare_bury(struct spare *spare)
+{
+    staging_lock();
+    for (int i = 0; i < 2; i++) {
+        staging_lanes_bury(spare->lanes[i]);
+    }
+    staging_unlock();
+    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        free(spare->kernels[i]);
+    }
+    staging_rings_free(spare->rings, false, false);
+}
+
+/* Pushes a place's context. False where it was destroyed: the driver takes that for current all the
+ * same, but may crash when it is given what was in it. */
+static bool place_open(const struct staging_place *place)
+{
+    CUcontext popped;
+    unsigned version;
+
+    if (cuda.cuCtxPushCurrent_v2(place->context) != CUDA_SUCCESS) {
+        return false;
+    }
+    if (cuda.cuCtxGetApiVersion(NULL, &version) != CUDA_SUCCESS) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+        return false;
+    }
+    return true;
+}
+
 /* Unlocked, unlinked and quiet. `all`: device memory and kernels too, which waits for the device.
  */
 static void place_free(struct staging_place *place, bool all)
@@ -229,11 +260,13 @@ static void place_free(struct staging_place *place, bool all)
     staging_lock();
     spare = spare_take(place, true, all);
     staging_unlock();
-    if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
+    if (place_open(place)) {
         spare_free(&spare);
         staging_rings_free(place->rings, true, false); /* those whose scratch memory stays */
         place->rings = NULL;
         cuda.cuCtxPopCurrent_v2(&popped);
+    } else {
+        spare_bury(&spare);
     }
     place_drop(place);
 }
@@ -253,9 +286,11 @@ void cudriver_staging_trim(void)
         CUcontext popped;
         place->users++; /* so that it stays */
         staging_unlock();
-        if (cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS) {
+        if (place_open(place)) {
             spare_free(&spare);
             cuda.cuCtxPopCurrent_v2(&popped);
+        } else {
+            spare_bury(&spare);
         }
         staging_lock();
         place->users--;

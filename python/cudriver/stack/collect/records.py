@@ -11,7 +11,6 @@ import os
 import re
 
 from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
-from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
@@ -20,14 +19,30 @@ _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*\Z")
 
 
-class Entry(Record):
-    """One file of a distribution, as its list has it."""
+class Entry:
+    """One file of a distribution, as its list has it. There are thousands: not a Record."""
 
-    distribution: Distribution
-    path: str  # inside the root, normalised
-    digest: str  # "sha256=...", "" for none
-    size: int | None
-    evidence: Evidence
+    __slots__ = ("digest", "distribution", "file", "line", "path", "size", "text")
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        path: str,
+        digest: str,
+        size: int | None,
+        file: str,
+        line: int,
+        text: str,
+    ) -> None:
+        self.distribution = distribution
+        self.path = path  # inside the root, normalised
+        self.digest = digest  # "sha256=...", "" for none
+        self.size = size
+        self.file, self.line, self.text = file, line, text  # where the list has it
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(self.file, self.line, self.text[:200])
 
 
 def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[Entry]:
@@ -60,11 +75,13 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
         match = _LINE.match(text)
         name = (match[1] or match[2] or "") if match else ""
         if match and _LIBRARY.search(name):
-            path = os.path.normpath(os.path.join(dist.location, name))
+            path = f"{dist.location}/{name}"
+            if name.startswith("/") or "/." in path or "//" in path:
+                path = os.path.normpath(os.path.join(dist.location, name))
             line += raw.count(b"\n", counted, start)
             counted = start
             size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-            found.append(Entry(dist, path, match[3], size, Evidence(file, line, text[:200])))
+            found.append(Entry(dist, path, match[3], size, file, line, text))
         at = raw.find(b".so", end)
     return found
 
@@ -112,6 +129,8 @@ class Owners:
         found: list[FileFault] = []
         for path, claims in self.by_path.items():
             size = _size(self.root, path)
+            if len(claims) == 1 and size == claims[0].size is not None:
+                continue
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence

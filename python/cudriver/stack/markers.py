@@ -15,6 +15,8 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<word>[a-z_]+(?:\.[a-z_]+)?)|(?P<text>"[^"]*"|'[^']*')"""
     r"""|(?P<sign>===|~=|==|!=|<=|>=|<|>|\(|\)))"""
 )
+_RUN = re.compile(r"[-_.]+")
+_LIKE_A_VERSION = re.compile(r"\s*v?[0-9]")
 _VERSIONS = {"python_version", "python_full_version"}
 _NAMES = {
     "extra",
@@ -33,7 +35,9 @@ class _Unsure(Exception):
 
 def normal(name: str) -> str:
     """A distribution's or extra's name in the form in which names are compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    if "_" in name or "." in name or "--" in name:
+        name = _RUN.sub("-", name)
+    return name.lower()
 
 
 def environment(python: str, machine: str) -> dict[str, str]:
@@ -147,7 +151,7 @@ class _Parser:
             return answer
         if name not in _NAMES or operator not in ("==", "!="):
             raise _Unsure
-        if re.match(r"\s*v?[0-9]", value):
+        if _LIKE_A_VERSION.match(value):
             raise _Unsure  # packaging compares what looks like a version as one
         if name == "extra":
             mine, value = normal(mine), normal(value)

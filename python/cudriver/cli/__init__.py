@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         with plain_warnings():
+            if len(words) == 1 and hasattr(command, "plain"):
+                return command.run(command.plain())
             return command.run(command.parser().parse_args(words[1:]))
     except SystemExit as stop:  # argparse: 0 for --help, 2 for bad usage
         return stop.code if isinstance(stop.code, int) else USAGE_ERROR

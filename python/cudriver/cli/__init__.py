@@ -60,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _close_output()
         return BROKEN_PIPE
+    finally:
+        if argv is None:
+            # The process ends here: its last look for garbage need not see what a check has made.
+            import gc
+
+            gc.freeze()
 
 
 def _load(name: str) -> Command | None:

@@ -23,7 +23,6 @@ _REQUIRES = re.compile(
     r"(?:;\s*(?P<marker>.*))?\Z"
 )
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
-_CONDA_NAME = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<build>[^-]+)\.json\Z")
 # Beginnings of names, not patterns: each pattern costs its compilation in every run.
 _CUDA_NAMES = (
     *("nvidia-", "cuda", "cupy", "cutensor", "torch", "triton", "pytorch", "jax", "tensorflow"),
@@ -31,10 +30,10 @@ _CUDA_NAMES = (
     *("deepspeed", "apex", "transformer-engine"),
 )
 # The requirements that are read: those on such names, those that ask for extras (through which
-# others come to count), and those that are none. It starts with plain bytes, which are found
-# without the pattern's machinery.
+# others come to count), and those that are none. For headers in lower case: letters that are what
+# they are, first and everywhere, save the pattern's machinery most of its work.
 _REQUIREMENT = re.compile(
-    rb"\nRequires-Dist:[ \t]*(?:((?i:%s))|[A-Za-z0-9._-]+[ \t]*\[|[^A-Za-z0-9 \t\r\n])"
+    rb"\nrequires-dist:[ \t]*(?:(%s)|[a-z0-9._ \t-]+\[|[^a-z0-9 \t\r\n])"
     % "|".join(_CUDA_NAMES).replace("-", "[-_.]+").encode()
 )
 _CONDA_NAMES = (
@@ -107,7 +106,7 @@ def _read(
             return None
     dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
     head = _head(raw)
-    asked = list(_REQUIREMENT.finditer(head))
+    asked = list(_REQUIREMENT.finditer(head.lower()))
     if matters(dist.name) or any(one[1] for one in asked):
         installer = root.text(f"{path}/INSTALLER", 256)
         dist.installer = (
@@ -225,12 +224,12 @@ def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distributio
     found = []
     folder = f"{prefix}/conda-meta"
     for entry in root.names(folder):
-        match = _CONDA_NAME.match(entry)
-        if match is None:
+        parts = entry.removesuffix(".json").rsplit("-", 2)
+        if not entry.endswith(".json") or len(parts) != 3 or not all(parts):
             continue
-        name = normal(match["name"])
-        dist = Distribution(name, match["version"], "conda", f"{folder}/{entry}", prefix)
-        dist.build, dist.installer = match["build"], "conda"
+        name = normal(parts[0])
+        dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
+        dist.build, dist.installer = parts[2], "conda"
         if conda_matters(name):
             _conda_record(root, dist, problems)
         found.append(dist)

@@ -16,13 +16,12 @@ from cudriver.stack.rootfs import Root
 RECORD_LIMIT = 32 << 20
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
-_LIBRARY = re.compile(r"\.so(?:\.\d+)*\Z")
 
 
 class Entry:
     """One file of a distribution, as its list has it. There are thousands: not a Record."""
 
-    __slots__ = ("digest", "distribution", "file", "line", "path", "size", "text")
+    __slots__ = ("at", "digest", "distribution", "path", "raw", "size")
 
     def __init__(
         self,
@@ -30,19 +29,31 @@ class Entry:
         path: str,
         digest: str,
         size: int | None,
-        file: str,
-        line: int,
-        text: str,
+        raw: bytes,
+        at: int,
     ) -> None:
         self.distribution = distribution
         self.path = path  # inside the root, normalised
         self.digest = digest  # "sha256=...", "" for none
         self.size = size
-        self.file, self.line, self.text = file, line, text  # where the list has it
+        self.raw = raw  # the list
+        self.at = at  # where in it the line starts
 
     @property
     def evidence(self) -> Evidence:
-        return Evidence(self.file, self.line, self.text[:200])
+        """The line and its number, which is counted only where something is wrong."""
+        number = self.raw.count(b"\n", 0, self.at) + 1
+        text = self.raw[self.at : self.at + 8192].partition(b"\n")[0]
+        shown = text.decode("utf-8", "replace").strip()[:200]
+        return Evidence(f"{self.distribution.path}/RECORD", number, shown)
+
+
+def is_library(name: str) -> bool:
+    """Whether a file's name is a shared library's: libcudart.so, libcudart.so.13."""
+    if name.endswith(".so"):
+        return True
+    _, so, number = name.rpartition(".so.")
+    return bool(so) and all(part.isdigit() for part in number.split("."))
 
 
 def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[Entry]:
@@ -67,21 +78,19 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
         problems.append(Problem(file, "is not text"))
         return []
     found: list[Entry] = []
-    at, counted, line = raw.find(b".so"), 0, 1
+    at = raw.find(b".so")
     while at >= 0:
         start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
         end = len(raw) if end < 0 else end
         text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
         match = _LINE.match(text)
         name = (match[1] or match[2] or "") if match else ""
-        if match and _LIBRARY.search(name):
+        if match and is_library(name):
             path = f"{dist.location}/{name}"
             if name.startswith("/") or "/." in path or "//" in path:
                 path = os.path.normpath(os.path.join(dist.location, name))
-            line += raw.count(b"\n", counted, start)
-            counted = start
             size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-            found.append(Entry(dist, path, match[3], size, file, line, text))
+            found.append(Entry(dist, path, match[3], size, raw, start))
         at = raw.find(b".so", end)
     return found
 

@@ -21,7 +21,7 @@ _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 class Entry:
     """One file of a distribution, as its list has it. There are thousands: not a Record."""
 
-    __slots__ = ("at", "digest", "distribution", "path", "raw", "size")
+    __slots__ = ("digest", "distribution", "line", "path", "size", "text")
 
     def __init__(
         self,
@@ -29,23 +29,18 @@ class Entry:
         path: str,
         digest: str,
         size: int | None,
-        raw: bytes,
-        at: int,
+        line: int,
+        text: str,
     ) -> None:
         self.distribution = distribution
         self.path = path  # inside the root, normalised
         self.digest = digest  # "sha256=...", "" for none
         self.size = size
-        self.raw = raw  # the list
-        self.at = at  # where in it the line starts
+        self.line, self.text = line, text  # where the list has it
 
     @property
     def evidence(self) -> Evidence:
-        """The line and its number, which is counted only where something is wrong."""
-        number = self.raw.count(b"\n", 0, self.at) + 1
-        text = self.raw[self.at : self.at + 8192].partition(b"\n")[0]
-        shown = text.decode("utf-8", "replace").strip()[:200]
-        return Evidence(f"{self.distribution.path}/RECORD", number, shown)
+        return Evidence(f"{self.distribution.path}/RECORD", self.line, self.text[:200])
 
 
 def is_library(name: str) -> bool:
@@ -78,7 +73,7 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
         problems.append(Problem(file, "is not text"))
         return []
     found: list[Entry] = []
-    at = raw.find(b".so")
+    at, counted, line = raw.find(b".so"), 0, 1
     while at >= 0:
         start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
         end = len(raw) if end < 0 else end
@@ -89,8 +84,10 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
             path = f"{dist.location}/{name}"
             if name.startswith("/") or "/." in path or "//" in path:
                 path = os.path.normpath(os.path.join(dist.location, name))
+            line += raw.count(b"\n", counted, start)
+            counted = start
             size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-            found.append(Entry(dist, path, match[3], size, raw, start))
+            found.append(Entry(dist, path, match[3], size, line, text))
         at = raw.find(b".so", end)
     return found
 

@@ -507,3 +507,15 @@ def test_main_takes_arguments_and_returns_a_code(capsys):
     assert cli.main(["--version"]) == 0
     assert cli.main(["nonsense"]) == 2
     assert capsys.readouterr().out.startswith("cudriver ")
+
+
+def test_no_words_at_all_need_no_argparse():
+    """The usual call's options, written out, are those that the parser makes."""
+    assert vars(check.plain()) == vars(check.parser().parse_args([]))
+    code = (
+        "import sys; from cudriver.cli import main; sys.argv = ['cudriver', 'check']; main(); "
+        "sys.exit('argparse' in sys.modules)"
+    )
+    environ = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONNOUSERSITE": "1"}
+    command = [sys.executable, "-S", "-c", code]
+    assert subprocess.run(command, env=environ, capture_output=True, check=False).returncode == 0

@@ -1,5 +1,6 @@
 """Frameworks by the files in which they say what they are, and versions by what libraries say."""
 
+import fnmatch
 import os
 import struct
 
@@ -7,8 +8,11 @@ import pytest
 from synth import Prefix
 
 from cudriver.stack.collect import collect, file_version
+from cudriver.stack.collect.frameworks import is_cuda_library
 from cudriver.stack.collect.libraries import DebianOwners
+from cudriver.stack.collect.records import is_library
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.preload import _fits
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
 
@@ -37,6 +41,37 @@ def write(prefix, path, text):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return f"{prefix.inside}/{file.relative_to(prefix.path)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "cuda", "library"),
+    [
+        ("libcudart.so.13", True, True),
+        ("libcudart.so", True, True),
+        ("libcudnn_engines_precompiled.so.9", True, True),
+        ("libnvrtc-builtins.so.13.0", True, True),
+        ("libnppc.so.12.4.1.87", True, True),
+        ("libcudnn-x.so.9", False, True),
+        ("libcudart-1a2b3c4d.so.11.0", False, True),
+        ("libcudart.so.13a", False, False),
+        ("libcudart.so.", False, False),
+        ("libcuda.sos", False, False),
+        ("libm.so.6", False, True),
+        ("cudart.so.13", False, True),
+        ("libcudart.a", False, False),
+        ("", False, False),
+    ],
+)
+def test_names_of_libraries(name, cuda, library):
+    assert (is_cuda_library(name), is_library(name)) == (cuda, library)
+
+
+@pytest.mark.parametrize("name", ["libnccl.so.2", "libnccl.so.", "libnccl.so.x", "libnccl.so", "a"])
+@pytest.mark.parametrize(
+    "pattern", ["libnccl.so.*[0-9]", "libnccl.so.2", "lib*.so.?", "libncc[l].so.*[0-9]"]
+)
+def test_torchs_patterns_are_globs(name, pattern):
+    assert _fits(name, pattern) is fnmatch.fnmatchcase(name, pattern)
 
 
 class TestPyTorch:

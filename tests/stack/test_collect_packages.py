@@ -185,6 +185,36 @@ class TestRequirements:
         names = [r.name for r in active(found["cuda-toolkit"], asked.extras)]
         assert names == ["nvidia-cublas", "nvidia-cuda-runtime"]
 
+    def test_only_what_a_rule_can_ask_for_is_read(self, venv):
+        """However its name is written; and those through whose extras more comes to count."""
+        venv.dist(
+            "torch",
+            "2.8.0",
+            [
+                "filelock",
+                "transformers_of_mine>=4; nonsense",
+                "NVIDIA_nccl.cu12==1; extra == 'all'",
+                "Transformer_Engine>=1",
+                "transformers [torch,vision]>=4",
+                "sympy; extra == 'all'",
+            ],
+        )
+        found, problems = installed(venv)
+        assert problems == []
+        assert [(r.name, r.extras, r.extra, r.evidence.line) for r in found["torch"].requires] == [
+            ("nvidia-nccl-cu12", [], "all", 6),
+            ("transformer-engine", [], "", 7),
+            ("transformers", ["torch", "vision"], "", 8),
+        ]
+
+    def test_the_description_asks_for_nothing(self, venv):
+        info = venv.dist("plain", "1.0", ["requests"])
+        with (info / "METADATA").open("a") as file:
+            file.write("\n\nRequires-Dist: torch==1.0\n")
+        found, _ = installed(venv)
+        assert found["plain"].requires == []
+        assert found["plain"].installer is None  # not looked at
+
     def test_old_brackets(self, venv):
         venv.dist("torch", "2.1.0", ["nvidia-cudnn-cu12 (==8.9.2.26) ; platform_system == 'Linux'"])
         found, _ = installed(venv)

@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         with plain_warnings():
+            if len(words) == 1 and hasattr(command, "plain"):
+                return command.run(command.plain())
             return command.run(command.parser().parse_args(words[1:]))
     except SystemExit as stop:  # argparse: 0 for --help, 2 for bad usage
         return stop.code if isinstance(stop.code, int) else USAGE_ERROR
@@ -58,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _close_output()
         return BROKEN_PIPE
+    finally:
+        if argv is None:
+            # The process ends here: its last look for garbage need not see what a check has made.
+            import gc
+
+            gc.freeze()
 
 
 def _load(name: str) -> Command | None:

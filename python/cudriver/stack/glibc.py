@@ -28,13 +28,26 @@ CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03), PPC64: (1, 0x0503, 0x0
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
 CONF_DEPTH = 8  # includes within includes
 
-_RELEASE = re.compile(rb"release version (\d+)\.(\d+)")
+_RELEASE = b"release version "
 
 _LEVELS = (
     ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
     ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
     ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
 )
+
+
+def _release(data: bytes) -> tuple[int, int] | None:
+    """(2, 39) from ld.so's "release version 2.39"."""
+    at = data.find(_RELEASE)
+    while at >= 0:
+        number = data[at + len(_RELEASE) : at + len(_RELEASE) + 20]
+        major, dot, rest = number.partition(b".")
+        minor = rest[: len(rest) - len(rest.lstrip(b"0123456789"))]
+        if dot and major.isdigit() and minor:
+            return int(major), int(minor)
+        at = data.find(_RELEASE, at + 1)
+    return None
 
 
 class Glibc:
@@ -47,8 +60,7 @@ class Glibc:
         if not self.folders:
             wide = "64" if machine in (X86_64, PPC64) else ""
             self.folders = [f"/lib{wide}/", f"/usr/lib{wide}/"]
-        release = _RELEASE.search(data)
-        self.version = (int(release[1]), int(release[2])) if release else None
+        self.version = _release(data)
         end = data.find(b"/ld.so.cache\0")
         cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
         self.cache_path = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"

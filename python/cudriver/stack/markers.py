@@ -15,6 +15,8 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<word>[a-z_]+(?:\.[a-z_]+)?)|(?P<text>"[^"]*"|'[^']*')"""
     r"""|(?P<sign>===|~=|==|!=|<=|>=|<|>|\(|\)))"""
 )
+_RUN = re.compile(r"[-_.]+")
+_LIKE_A_VERSION = re.compile(r"\s*v?[0-9]")
 _VERSIONS = {"python_version", "python_full_version"}
 _NAMES = {
     "extra",
@@ -33,7 +35,9 @@ class _Unsure(Exception):
 
 def normal(name: str) -> str:
     """A distribution's or extra's name in the form in which names are compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    if "_" in name or "." in name or "--" in name:
+        name = _RUN.sub("-", name)
+    return name.lower()
 
 
 def environment(python: str, machine: str) -> dict[str, str]:
@@ -55,12 +59,17 @@ def environment(python: str, machine: str) -> dict[str, str]:
     }
 
 
+# What most requirements of an extra say, and nothing else.
+_EXTRA = re.compile(r"""\s*extra\s*==\s*(['"])([A-Za-z][\w.-]*)\1\s*\Z""", re.ASCII)
+
+
 class Markers:
     """Decides markers for one environment, remembering texts that it has seen."""
 
     def __init__(self, variables: dict[str, str]) -> None:
         self.variables = variables
         self._known: dict[tuple[str, str], bool | None] = {}
+        self._tokens: dict[str, list[tuple[str, str]]] = {}
 
     def holds(self, text: str, extra: str = "") -> bool | None:
         """Whether the marker is true, with this extra asked for; None where it is no marker."""
@@ -75,24 +84,36 @@ class Markers:
         return None if None in answers else any(answers)
 
     def _decide(self, text: str, extra: str) -> bool | None:
+        lone = _EXTRA.match(text)
+        if lone is not None and not _LIKE_A_VERSION.match(lone[2]):
+            return normal(extra) == normal(lone[2])
         variables = {**self.variables, "extra": extra}
         try:
-            return _Parser(text, variables).whole()
+            tokens = self._tokens.get(text)
+            if tokens is None:
+                tokens = self._tokens[text] = _tokens(text)
+            return _Parser(tokens, variables).whole()
         except (_Unsure, RecursionError):
             return _by_packaging(text, variables)
 
 
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """(kind, text) of each. Raises _Unsure where there is something else, or too many."""
+    tokens: list[tuple[str, str]] = []
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None or match.lastgroup is None or len(tokens) > 500:
+            raise _Unsure
+        tokens.append((match.lastgroup, match[match.lastgroup]))
+        position = match.end()
+    return tokens
+
+
 class _Parser:
-    def __init__(self, text: str, variables: dict[str, str]) -> None:
+    def __init__(self, tokens: list[tuple[str, str]], variables: dict[str, str]) -> None:
+        self.tokens = tokens
         self.variables = variables
-        self.tokens: list[tuple[str, str]] = []
-        position, end = 0, len(text.rstrip())
-        while position < end:
-            match = _TOKEN.match(text, position)
-            if match is None or match.lastgroup is None or len(self.tokens) > 500:
-                raise _Unsure
-            self.tokens.append((match.lastgroup, match[match.lastgroup]))
-            position = match.end()
         self.at = 0
 
     def peek(self) -> str:
@@ -147,7 +168,7 @@ class _Parser:
             return answer
         if name not in _NAMES or operator not in ("==", "!="):
             raise _Unsure
-        if re.match(r"\s*v?[0-9]", value):
+        if _LIKE_A_VERSION.match(value):
             raise _Unsure  # packaging compares what looks like a version as one
         if name == "extra":
             mine, value = normal(mine), normal(value)

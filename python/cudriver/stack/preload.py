@@ -8,7 +8,6 @@ so it is taken from the text of the very file, which is never run.
 
 from __future__ import annotations
 
-import fnmatch
 import re
 
 from cudriver.stack.loader import Search
@@ -72,7 +71,7 @@ def read_torch(text: str, cuda_major: int | None) -> TorchPreloads:
             else:
                 found.always += _pairs(shared, cuda_major)
     paths = functions["_get_cuda_dep_paths"] or shared
-    found.unified = re.search(r"""f['"]cu\{""", paths) is not None
+    found.unified = "f'cu{" in paths or 'f"cu{' in paths
     return found
 
 
@@ -112,10 +111,7 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     """
     root = process.loader.root
     text = _text(root, f"{package}/__init__.py")
-    cuda = re.search(
-        r"^cuda\b[^=\n]*=\s*['\"](\d+)", _text(root, f"{package}/version.py"), re.MULTILINE
-    )
-    major = int(cuda[1]) if cuda else None
+    major = _cuda_major(_text(root, f"{package}/version.py"))
     plan = read_torch(text, major)
     folders = [*sys_path]
     parent = package.rstrip("/").rpartition("/")[0]
@@ -141,6 +137,16 @@ def import_torch(process: Process, package: str, sys_path: Sequence[str]) -> lis
     if extension is not None:
         loads.append(process.dlopen(extension))
     return loads
+
+
+def _cuda_major(text: str) -> int | None:
+    """12 from torch/version.py's line `cuda: Optional[str] = '12.8'`."""
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name.partition(":")[0].rstrip() == "cuda":
+            number = value.strip().strip("'\"").partition(".")[0]
+            return int(number) if number.isdecimal() else None
+    return None
 
 
 def _rescue(
@@ -196,15 +202,29 @@ def _candidate(
         places.append(f"{folder}/{preload.folder}/lib")
         for place in places:
             for name in root.names(place):
-                if fnmatch.fnmatchcase(name, preload.pattern):
+                if _fits(name, preload.pattern):
                     return f"{place}/{name}"
     return None
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether glob takes the name. torch's patterns are nearly all "libcublas.so.*[0-9]"."""
+    stem = pattern.removesuffix("*[0-9]")
+    if stem != pattern and not any(sign in stem for sign in "*?["):
+        return name.startswith(stem) and name[len(stem) :][-1:] in tuple("0123456789")
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(name, pattern)
 
 
 def _extension(root: Root, package: str) -> str | None:
     """torch._C's file, whatever Python it is for."""
     for name in root.names(package):
-        if re.fullmatch(r"_C\.(?:cpython-\w+(?:-[\w-]+)?|abi3)\.so|_C\.so", name):
+        # _C.so, _C.abi3.so, _C.cpython-312-x86_64-linux-gnu.so
+        tag = name.removeprefix("_C").removesuffix("so")
+        if f"_C{tag}so" == name and (
+            tag in (".", ".abi3.") or (tag.startswith(".cpython-") and tag.count(".") == 2)
+        ):
             return f"{package}/{name}"
     return None
 

@@ -208,7 +208,7 @@ class Process:
         """(name, where it is asked for)"""
         wanted = [
             (name, "LD_PRELOAD")
-            for name in re.split("[ :]", self.loader.environ.get("LD_PRELOAD", ""))
+            for name in self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
         ]
         text = self.loader.root.text(PRELOAD_FILE) or ""
         for line in text.splitlines():

@@ -34,32 +34,51 @@ class Record:
 
     _fields: tuple[str, ...] = ()
     _defaults: dict[str, Any] = {}  # noqa: RUF012
+    _makers: tuple[tuple[str, Callable[[], Any]], ...] = ()  # of the defaults made anew
+    _after: tuple[frozenset[str], ...] = (frozenset(),)  # by a number: the fields but so many
 
     def __init_subclass__(cls) -> None:
         stated = cls.__annotations__  # from Python 3.10 on a class's own, {} where it has none
         own = [name for name in stated if not name.startswith("_")]
-        cls._fields = cls._fields + tuple(n for n in own if n not in cls._fields)
-        cls._defaults = dict(cls._defaults)
+        fields = cls._fields + tuple(n for n in own if n not in cls._fields)
+        defaults, makers = dict(cls._defaults), dict(cls._makers)
         for name in own:
             if name in cls.__dict__:
-                cls._defaults[name] = cls.__dict__[name]
+                default = cls.__dict__[name]
+                defaults.pop(name, None)
+                makers.pop(name, None)
+                if isinstance(default, _Fresh):
+                    makers[name] = default.make
+                else:
+                    defaults[name] = default
+        cls._fields, cls._defaults, cls._makers = fields, defaults, tuple(makers.items())
+        cls._after = tuple(frozenset(fields[given:]) for given in range(len(fields) + 1))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        fields = self._fields
-        if len(args) > len(fields):
-            raise TypeError(f"{type(self).__name__} takes {len(fields)} values, {len(args)} given")
-        values = self.__dict__
+        # Thousands are made in a check: all at once, and what is wrong looked for afterwards.
+        fields, values = self._fields, self.__dict__
+        values.update(self._defaults)
+        for name, make in self._makers:
+            values[name] = make()
         values.update(zip(fields, args, strict=False))
-        for name in fields[len(args) :]:
-            if name in kwargs:
-                values[name] = kwargs.pop(name)
-            elif name in self._defaults:
-                default = self._defaults[name]
-                values[name] = default.make() if isinstance(default, _Fresh) else default
-            else:
-                raise TypeError(f"{type(self).__name__} needs {name!r}")
-        if kwargs:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(map(repr, kwargs))}")
+        values.update(kwargs)
+        if (
+            len(values) != len(fields)
+            or len(args) > len(fields)
+            or not self._after[len(args)].issuperset(kwargs)
+        ):
+            self._refuse(args, kwargs)
+
+    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raises TypeError for values that do not fit the fields."""
+        kind, fields = type(self).__name__, self._fields
+        if len(args) > len(fields):
+            raise TypeError(f"{kind} takes {len(fields)} values, {len(args)} given")
+        for name in fields:
+            if name not in self.__dict__:
+                raise TypeError(f"{kind} needs {name!r}")
+        unknown = [repr(name) for name in kwargs if name not in self._after[len(args)]]
+        raise TypeError(f"{kind} has no field {', '.join(unknown)}")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__

@@ -141,18 +141,28 @@ class Root:
 
     def open(self, path: str) -> int:
         """A descriptor on a regular file, for the caller to close. Raises OSError."""
+        return self._open(path)[0]
+
+    def _open(self, path: str) -> tuple[int, int]:
+        """The same, and the file's size."""
         descriptor = os.open(self.real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", path)
-        return descriptor
+        return descriptor, about.st_size
 
     def read(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """At most `limit` bytes from the start of a regular file. Raises OSError."""
-        descriptor = self.open(path)
+        descriptor, size = self._open(path)
         try:
-            # Files in /proc and /sys have no size and come in pieces.
-            pieces = []
+            # One read does, of a byte more than there is. Files in /proc and /sys have no size, or
+            # a wrong one, and come in pieces.
+            whole = os.read(descriptor, min(limit, size + 1, 1 << 30))
+            if len(whole) == size > 0 or len(whole) >= limit:
+                return whole
+            pieces = [whole]
+            limit -= len(whole)
             while limit > 0 and (piece := os.read(descriptor, min(limit, 1 << 20))):
                 pieces.append(piece)
                 limit -= len(piece)

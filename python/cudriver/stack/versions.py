@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_PLAIN = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,7}\Z", re.ASCII)
 _CLAUSE = re.compile(r"\s*(==|!=|<=|>=|<|>|~=)\s*([0-9][0-9.]*?)(\.\*)?\s*\Z", re.ASCII)
-_LOCAL = re.compile(r"\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*\Z", re.ASCII)
+_LOCAL = r"\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*\Z"
 
 
 def plain(text: str) -> tuple[int, ...] | None:
     """The numbers of a version that is nothing but numbers and dots, else None."""
-    if not _PLAIN.match(text):
+    parts = text.split(".")
+    if len(parts) > 8 or not text.isascii():
         return None
-    return tuple(map(int, text.split(".")))
+    for part in parts:
+        if not part.isdigit() or len(part) > 9:
+            return None
+    return tuple(map(int, parts))
 
 
 def _padded(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -60,7 +63,7 @@ def _quickly(version: str, specifier: str) -> bool | None:
     """The answer where every clause is plain numbers. A local part ("+cu128") does not count
     against clauses that have none.
     """
-    number = plain(_LOCAL.sub("", version))
+    number = plain(re.sub(_LOCAL, "", version) if "+" in version else version)
     if number is None:
         return None
     answer = True
@@ -113,6 +116,8 @@ def cut(version: str | None, parts: int) -> str | None:
     """The first numbers of a version: cut("12.8.93", 2) is "12.8"."""
     if not version:
         return None
+    if plain(version) is not None:
+        return ".".join(version.split(".")[:parts])
     numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return ".".join(numbers[0].split(".")[:parts]) if numbers else None
 

@@ -22,18 +22,19 @@ _REQUIRES = re.compile(
     r"(?:\[(?P<extras>[^\]]*)\])?\s*(?P<specifier>[^;@]*)"
     r"(?:;\s*(?P<marker>.*))?\Z"
 )
-_CONDA_NAME = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<build>[^-]+)\.json\Z")
-# A requirement whose name has one of these is of interest.
-_SPEAKS = re.compile(
-    rb"^Requires-Dist:\s*(?:nvidia-|cuda|torch|triton|jax|tensorrt|cupy|onnxruntime"
-    rb"|tensorflow|numba)",
-    re.MULTILINE | re.IGNORECASE,
-)
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 # Beginnings of names, not patterns: each pattern costs its compilation in every run.
 _CUDA_NAMES = (
     *("nvidia-", "cuda", "cupy", "cutensor", "torch", "triton", "pytorch", "jax", "tensorflow"),
     *("tensorrt", "onnxruntime", "numba", "flash-attn", "xformers", "vllm", "bitsandbytes"),
     *("deepspeed", "apex", "transformer-engine"),
+)
+# The requirements that are read: those on such names, those that ask for extras (through which
+# others come to count), and those that are none. For headers in lower case: letters that are what
+# they are, first and everywhere, save the pattern's machinery most of its work.
+_REQUIREMENT = re.compile(
+    rb"\nrequires-dist:[ \t]*(?:(%s)|[a-z0-9._ \t-]+\[|[^a-z0-9 \t\r\n])"
+    % "|".join(_CUDA_NAMES).replace("-", "[-_.]+").encode()
 )
 _CONDA_NAMES = (
     *("cuda", "cudnn", "cupti", "cupy", "cutensor", "gds-tools", "jax", "libcu", "libnpp", "libnv"),
@@ -104,12 +105,22 @@ def _read(
                 problems.append(Problem(metadata, "has no Name and Version"))
             return None
     dist = Distribution(normal(match["name"]), match["version"], kind, path, folder)
-    if matters(dist.name) or _SPEAKS.search(raw):
+    head = _head(raw)
+    asked = list(_REQUIREMENT.finditer(head.lower()))
+    if matters(dist.name) or any(one[1] for one in asked):
         installer = root.text(f"{path}/INSTALLER", 256)
         dist.installer = (
             (installer or "").strip().splitlines()[0] if installer and installer.strip() else None
         )
-        _headers(dist, metadata, raw, markers, problems)
+        if len(head) > HEAD:
+            why = f"its headers go on past {HEAD} bytes; the rest was not read"
+            problems.append(Problem(metadata, why))
+        if b"\0" in head:
+            problems.append(Problem(metadata, "is not text"))
+        else:
+            _headers(dist, metadata, head, asked, markers, problems)
+            if raw and not _header(head, b"Name")[0]:
+                problems.append(Problem(metadata, "has no Name", 1))
     return dist
 
 
@@ -126,30 +137,45 @@ def _from_headers(raw: bytes) -> re.Match[str] | None:
     return _INFO.match(f"{name[1].replace('-', '_')}-{version[1].replace('-', '_')}")
 
 
+def _head(raw: bytes) -> bytes:
+    """The headers, up to the first blank line, with a line's end before them."""
+    end = raw.find(b"\n\n")
+    if b"\r" in raw:
+        other = raw.find(b"\n\r\n")
+        end = other if end < 0 or 0 <= other < end else end
+    return b"\n" + (raw if end < 0 else raw[:end])
+
+
 def _headers(
-    dist: Distribution, file: str, raw: bytes, markers: Markers, problems: list[Problem]
+    dist: Distribution,
+    file: str,
+    head: bytes,
+    asked: list[re.Match[bytes]],
+    markers: Markers,
+    problems: list[Problem],
 ) -> None:
-    """Name, Version and Requires-Dist, with the lines they stand on."""
-    body = re.search(rb"\r?\n\r?\n", raw)
-    head = raw[: body.start()] if body else raw
-    if len(raw) == HEAD and not body:
-        problems.append(
-            Problem(file, f"its headers go on past {HEAD} bytes; the rest was not read")
-        )
-    if b"\0" in head:
-        problems.append(Problem(file, "is not text"))
-        return
-    named = False
-    for number, line in enumerate(head.decode("utf-8", "replace").splitlines(), 1):
-        key, _, value = line.partition(":")
-        if key == "Requires-Dist":
-            _require(dist, file, number, value, markers, problems)
-        elif key == "Version" and value.strip():
-            dist.version, dist.line = value.strip(), number
-        elif key == "Name" and value.strip():
-            named = True
-    if raw and not named:
-        problems.append(Problem(file, "has no Name", 1))
+    """Version and requirements, with the lines they stand on."""
+    version, line = _header(head, b"Version")
+    if version:
+        dist.version, dist.line = version, line
+    at, line = 0, 0
+    for match in asked:
+        start = match.start() + len("\nRequires-Dist:")
+        end = head.find(b"\n", start)
+        text = head[start : end if end >= 0 else len(head)].decode("utf-8", "replace").strip()
+        line += head.count(b"\n", at, start)
+        at = start
+        _require(dist, file, line, text, markers, problems)
+
+
+def _header(head: bytes, key: bytes) -> tuple[str, int]:
+    """A header's text and line; "" where it is not there."""
+    at = head.rfind(b"\n" + key + b":")
+    if at < 0:
+        return "", 0
+    start, end = at + len(key) + 2, head.find(b"\n", at + 1)
+    text = head[start : end if end >= 0 else len(head)].decode("utf-8", "replace")
+    return text.strip(), head.count(b"\n", 0, start)
 
 
 def _require(
@@ -164,7 +190,7 @@ def _require(
     if match is None:
         if "@" not in text:  # a direct reference says nothing about versions
             problems.append(
-                Problem(file, f"a requirement that cannot be read: {text.strip()[:80]}", number)
+                Problem(file, f"a requirement that cannot be read: {text[:80]}", number)
             )
         return
     marker = match["marker"]
@@ -178,7 +204,7 @@ def _require(
             return
         if not applies:
             # Kept with its extra: only a distribution that asks for the extra makes it count.
-            wanted = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
+            wanted = _EXTRA.search(marker)
             if not wanted or not markers.holds(marker, wanted[1]):
                 return
             extra = normal(wanted[1])
@@ -187,7 +213,7 @@ def _require(
         Requirement(
             name=normal(match["name"]),
             specifier=match["specifier"].strip().removeprefix("(").removesuffix(")").strip(),
-            evidence=Evidence(file, number, text.strip()),
+            evidence=Evidence(file, number, text),
             extras=extras,
             extra=extra,
         )
@@ -198,12 +224,12 @@ def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distributio
     found = []
     folder = f"{prefix}/conda-meta"
     for entry in root.names(folder):
-        match = _CONDA_NAME.match(entry)
-        if match is None:
+        parts = entry.removesuffix(".json").rsplit("-", 2)
+        if not entry.endswith(".json") or len(parts) != 3 or not all(parts):
             continue
-        name = normal(match["name"])
-        dist = Distribution(name, match["version"], "conda", f"{folder}/{entry}", prefix)
-        dist.build, dist.installer = match["build"], "conda"
+        name = normal(parts[0])
+        dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
+        dist.build, dist.installer = parts[2], "conda"
         if conda_matters(name):
             _conda_record(root, dist, problems)
         found.append(dist)

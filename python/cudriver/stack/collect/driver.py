@@ -145,7 +145,7 @@ def collect(
     if root.host:
         _nodes(driver)
     else:
-        names = [n for n in root.names("/dev") if re.fullmatch(r"nvidia(ctl|\d+|-uvm)", n)]
+        names = [n for n in root.names("/dev") if _is_node(n)]
         driver.nodes = [DeviceNode(f"/dev/{n}") for n in names]
     if driver.kernel_release is None:
         driver.pci_devices = _pci(root)
@@ -246,10 +246,16 @@ def _compat(root: Root, driver: Driver) -> None:
                     driver.compat.append(Evidence(real, None, match[1]))
 
 
+def _is_node(name: str) -> bool:
+    """Whether a name in /dev is one of the driver's that a CUDA program opens."""
+    rest = name.removeprefix("nvidia")
+    return rest != name and (rest in ("ctl", "-uvm") or rest.isdigit())
+
+
 def _nodes(driver: Driver) -> None:
     """/dev/nvidiaN is not opened: without persistence that wakes the GPU, which takes seconds."""
     try:
-        names = [n for n in os.listdir("/dev") if re.fullmatch(r"nvidia(ctl|\d+|-uvm)", n)]
+        names = [n for n in os.listdir("/dev") if _is_node(n)]
     except OSError:
         return
     for name in sorted(names):

@@ -7,6 +7,7 @@ import re
 
 from cudriver.stack.model import Environment, Problem
 from cudriver.stack.rootfs import Root
+from cudriver.stack.versions import cut
 
 VARIABLES = (
     "CC",
@@ -78,7 +79,11 @@ def _kind(root: Root, prefix: str, settings: dict[str, str], conda: bool) -> str
 
 def _executable(root: Root, prefix: str) -> str | None:
     names = root.names(f"{prefix}/bin")
-    for name in ("python", "python3", *[n for n in names if re.fullmatch(r"python3\.\d+", n)]):
+    for name in (
+        "python",
+        "python3",
+        *[n for n in names if n.startswith("python3.") and n[8:].isdigit()],
+    ):
         if name in names and root.is_file(f"{prefix}/bin/{name}"):
             return os.path.join(prefix, "bin", name)
     return None
@@ -89,12 +94,12 @@ def _python(
 ) -> tuple[str | None, str]:
     """The version, as exactly as files tell it, and "t" for a free-threaded build."""
     stated = settings.get("version_info") or settings.get("version") or ""
-    match = re.match(r"\d+\.\d+(?:\.\d+)?", stated)
+    exact = cut(stated, 3)
     found = [m for name in root.names(f"{prefix}/lib") if (m := _LIB_PYTHON.match(name))]
-    if match:
-        short = ".".join(match[0].split(".")[:2])
+    if exact and "." in exact:
+        short = cut(exact, 2)
         threaded = any(m[3] and f"{m[1]}.{m[2]}" == short for m in found)
-        return match[0], "t" if threaded else ""
+        return exact, "t" if threaded else ""
     for name in root.names(f"{prefix}/conda-meta"):
         conda = re.match(r"python-(\d+\.\d+\.\d+)", name)
         if conda:

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_ITS_OWN = ("lib", "cuda-", "cudnn", "nccl")  # conda's names that start so are a library's own
 CODE_LIMIT = 2048  # bytes of a version function that are looked at
 X86_64, AARCH64 = 62, 183
 _STEM = re.compile(r"(lib[A-Za-z0-9_-]+?)(?:\.alt)?\.so(?:\.([0-9][0-9.]*))?\Z")
@@ -72,7 +73,7 @@ def _owned(owner: Distribution | None, row: dict[str, Any]) -> str | None:
     if owner is None or not row:
         return None
     stem = re.sub(r"-cu\d+(?:-libs)?\Z", "", owner.name)
-    if stem in (row.get("wheel"), row.get("conda")) or re.match(r"lib|cuda-|cudnn|nccl", stem):
+    if stem in (row.get("wheel"), row.get("conda")) or stem.startswith(_ITS_OWN):
         version = owner.version.split("+")[0]
         return (
             cut(version, 3)
@@ -165,7 +166,7 @@ def cuda_of(soname: str, version: str | None, owner: Distribution | None) -> str
     tag = re.search(r"-cu(\d+)", owner.name) if owner else None
     if tag:
         return tag[1]
-    built = re.search(r"cuda_?(\d+)", owner.build or "") if owner else None
+    built = re.search(r"cuda_?(\d+)", owner.build) if owner and owner.build else None
     if built:
         return built[1] if len(built[1]) <= 2 else f"{built[1][:2]}.{built[1][2:]}"
     sonames: dict[str, str] = row.get("sonames") or {}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from cudriver.stack.collect.distributions import matters
-from cudriver.stack.collect.records import Owners
+from cudriver.stack.collect.records import Owners, is_library
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
 from cudriver.stack.rootfs import Root
@@ -18,14 +18,35 @@ RODATA_LIMIT = 64 << 20
 MAX_LIBRARIES = 400  # of one framework
 
 # A library that needs one of these uses CUDA.
-CUDA_LIBRARY = re.compile(
-    r"lib(?:cuda|cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cusparseLt"
-    r"|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvJitLink|nvToolsExt|nvtx3interop|cupti|cufile|cufile_rdma"
-    r"|nvshmem_host|cutensor\w*|npp\w*|nvjpeg|nvinfer\w*|nvonnxparser|nvfatbin|nvvm|nvblas|cudss\w*"
-    r"|nvptxcompiler|nvidia-ml|nvml|accinj64|cuinj64|cublasmp|cusolverMp|cudla|nvcomp\w*"
-    r"|custatevec|cutensornet)\.so(?:\.[0-9.]+)?\Z"
+_CUDA = frozenset(
+    (
+        *("cuda", "cudart", "cublas", "cublasLt", "cufft", "cufftw", "curand", "cusolver"),
+        *("cusolverMg", "cusparse", "cusparseLt", "nccl", "nvrtc", "nvrtc-builtins", "nvJitLink"),
+        *("nvToolsExt", "nvtx3interop", "cupti", "cufile", "cufile_rdma", "nvshmem_host"),
+        *("nvjpeg", "nvonnxparser", "nvfatbin", "nvvm", "nvblas", "nvptxcompiler", "nvidia-ml"),
+        *("nvml", "accinj64", "cuinj64", "cublasmp", "cusolverMp", "cudla", "custatevec"),
+    )
 )
-_ASSIGNED = r"^{name}\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])"
+_CUDA_FAMILIES = (
+    "cudnn",
+    "cutensor",
+    "npp",
+    "nvinfer",
+    "cudss",
+    "nvcomp",
+)  # and what they go on to
+_ASSIGNED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])", re.MULTILINE)
+
+
+def is_cuda_library(name: str) -> bool:
+    """Whether a SONAME is a CUDA library's. (A pattern of them all takes 1 ms to compile.)"""
+    stem, so, number = name.partition(".so")
+    if not so or not stem.startswith("lib"):
+        return False
+    if number and (number[0] != "." or number == "." or number.strip(".0123456789")):
+        return False
+    stem = stem[3:]
+    return stem in _CUDA or (stem.startswith(_CUDA_FAMILIES) and stem.replace("_", "").isalnum())
 
 
 class Source:
@@ -55,7 +76,11 @@ class Source:
 
     def assigned(self, name: str) -> tuple[str, Evidence] | None:
         """The text assigned to a name; "None" for None."""
-        return self.value(_ASSIGNED.format(name=re.escape(name)))
+        for match in _ASSIGNED.finditer(self.text):
+            if match[1] == name:
+                line = self.text.count("\n", 0, match.start()) + 1
+                return match[2] or match[3], Evidence(self.path, line, match[0].strip()[:200])
+        return None
 
 
 class Finder:
@@ -137,7 +162,7 @@ class Finder:
         if not paths and package:
             for folder in (package, f"{package}/lib", f"{package}/capi", f"{package}/libs"):
                 names = self.root.names(folder)
-                paths += [f"{folder}/{n}" for n in names if re.search(r"\.so(\.\d+)*\Z", n)]
+                paths += [f"{folder}/{n}" for n in names if is_library(n)]
         return [p for p in paths[:MAX_LIBRARIES] if self.root.is_file(p)]
 
     # PyTorch and the packages built on it
@@ -185,7 +210,7 @@ class Finder:
         names = [n for n in self.root.names(package) if n.startswith("_C.") and n.endswith(".so")]
         found = [f"{package}/{n}" for n in names]
         lib = f"{package}/lib"
-        found += [f"{lib}/{n}" for n in self.root.names(lib) if re.search(r"\.so(\.\d+)*\Z", n)]
+        found += [f"{lib}/{n}" for n in self.root.names(lib) if is_library(n)]
         return found
 
     def _torch_archs(self, framework: Framework, package: str) -> None:
@@ -226,7 +251,7 @@ class Finder:
     def _by_tag(self, framework: Framework, evidence: Evidence, dist: Distribution | None) -> None:
         """CUDA from a local version: "+cu128" is 12.8, "+cu118" 11.8, "+cpu" none."""
         text = framework.version if "+" in framework.version else dist.version if dist else ""
-        tag = re.search(r"\+(cu(\d+)(\d)|cpu|rocm)", text)
+        tag = re.search(r"\+(cu(\d+)(\d)|cpu|rocm)", text) if "+" in text else None
         framework.variant = "unknown"
         if tag is None:
             return
@@ -315,7 +340,9 @@ class Finder:
     def cupy(self) -> Framework | None:
         package = self.package("cupy")
         dists = [
-            d for n, d in self.distributions.items() if re.fullmatch(r"cupy(-cuda\w+|-rocm\S+)?", n)
+            d
+            for n, d in self.distributions.items()
+            if n == "cupy" or n.startswith(("cupy-cuda", "cupy-rocm"))
         ]
         if package is None or not dists:
             return None
@@ -352,7 +379,11 @@ class Finder:
         return framework
 
     def tensorrt(self) -> Framework | None:
-        dists = [d for n, d in self.distributions.items() if re.fullmatch(r"tensorrt(-cu\d+)?", n)]
+        dists = [
+            d
+            for n, d in self.distributions.items()
+            if n == "tensorrt" or (n.startswith("tensorrt-cu") and n[11:].isdigit())
+        ]
         if not dists:
             return None
         dist = next((d for d in dists if d.name != "tensorrt"), dists[0])

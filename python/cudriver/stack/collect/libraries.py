@@ -11,7 +11,7 @@ import re
 from functools import partial
 
 from cudriver.stack.collect.file_version import cuda_of, describe, own_version, split
-from cudriver.stack.collect.frameworks import CUDA_LIBRARY
+from cudriver.stack.collect.frameworks import is_cuda_library
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import (
     Environment,
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 ALWAYS = {"torchvision", "torchaudio", "triton", "numba"}  # shown though no library tells of CUDA
 # Modules that a package imports in a try statement.
-SPARE = re.compile(r"/cupy_backends/cuda/libs/(?:cutensor|nccl|cudnn|cusparselt)\.")
+SPARE = tuple(
+    f"/cupy_backends/cuda/libs/{name}." for name in ("cutensor", "nccl", "cudnn", "cusparselt")
+)
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
 
 
@@ -145,14 +147,14 @@ class Resolver:
         for entry in entries[:MAX_ENTRIES]:
             if framework.finds_wheels:
                 self._find_wheels(process, framework, entry)
-            spare = SPARE.search(entry) is not None
+            spare = any(part in entry for part in SPARE)
             self._take(process.dlopen(entry), framework, "needed", spare)
         self._dlopened(process, framework)
 
     def _find_wheels(self, process: Process, framework: Framework, entry: str) -> None:
         """What cuda-pathfinder does for a package: the wheels' libraries by their paths, first."""
         for name in self._needed(entry):
-            if CUDA_LIBRARY.match(name) and process.find(name) is None:
+            if is_cuda_library(name) and process.find(name) is None:
                 own = self._own_copy(name, [])
                 if own is not None:
                     self._find_wheels(process, framework, own.path)
@@ -192,7 +194,7 @@ class Resolver:
                 optional = name in parts["cudnn_parts_optional"]
                 self._open(process, framework, name, main, optional)
         for mapped in list(process.objects):
-            if mapped.elf.soname and re.fullmatch(r"libnvrtc\.so\.[\d.]+", mapped.elf.soname):
+            if (mapped.elf.soname or "").startswith("libnvrtc.so."):
                 name = self._builtins(mapped)
                 if name:
                     self._open(process, framework, name, mapped, optional=False)
@@ -235,7 +237,7 @@ class Resolver:
         for path in framework.libraries:
             needed = self._needed(path)
             if any(
-                CUDA_LIBRARY.match(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed
+                is_cuda_library(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed
             ):
                 found.append(path)
         return found
@@ -275,7 +277,7 @@ class Resolver:
 
     def _resolution(self, search: Search, how: str, optional: bool) -> None:
         name = os.path.basename(search.name)
-        if not CUDA_LIBRARY.match(name) or (search.rule == "loaded" and how == "needed"):
+        if not is_cuda_library(name) or (search.rule == "loaded" and how == "needed"):
             return
         key = (search.name, search.requested_by or "", search.rule)
         if key in self.resolutions:
@@ -303,7 +305,7 @@ class Resolver:
     def _library(self, mapped: LoadedObject, framework: Framework, how: str) -> None:
         soname = mapped.elf.soname or os.path.basename(mapped.path)
         path = os.path.normpath(mapped.path)
-        if not CUDA_LIBRARY.match(soname) or path in self.libraries:
+        if not is_cuda_library(soname) or path in self.libraries:
             return
         if soname.startswith(("libcuda.so", "libnvidia-ml")):
             return  # the driver's, reported there

@@ -11,23 +11,44 @@ import os
 import re
 
 from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
-from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
-_LIBRARY = re.compile(r"\.so(?:\.\d+)*\Z")
 
 
-class Entry(Record):
-    """One file of a distribution, as its list has it."""
+class Entry:
+    """One file of a distribution, as its list has it. There are thousands: not a Record."""
 
-    distribution: Distribution
-    path: str  # inside the root, normalised
-    digest: str  # "sha256=...", "" for none
-    size: int | None
-    evidence: Evidence
+    __slots__ = ("digest", "distribution", "line", "path", "size", "text")
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        path: str,
+        digest: str,
+        size: int | None,
+        line: int,
+        text: str,
+    ) -> None:
+        self.distribution = distribution
+        self.path = path  # inside the root, normalised
+        self.digest = digest  # "sha256=...", "" for none
+        self.size = size
+        self.line, self.text = line, text  # where the list has it
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(f"{self.distribution.path}/RECORD", self.line, self.text[:200])
+
+
+def is_library(name: str) -> bool:
+    """Whether a file's name is a shared library's: libcudart.so, libcudart.so.13."""
+    if name.endswith(".so"):
+        return True
+    _, so, number = name.rpartition(".so.")
+    return bool(so) and all(part.isdigit() for part in number.split("."))
 
 
 def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[Entry]:
@@ -59,12 +80,14 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
         text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
         match = _LINE.match(text)
         name = (match[1] or match[2] or "") if match else ""
-        if match and _LIBRARY.search(name):
-            path = os.path.normpath(os.path.join(dist.location, name))
+        if match and is_library(name):
+            path = f"{dist.location}/{name}"
+            if name.startswith("/") or "/." in path or "//" in path:
+                path = os.path.normpath(os.path.join(dist.location, name))
             line += raw.count(b"\n", counted, start)
             counted = start
             size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-            found.append(Entry(dist, path, match[3], size, Evidence(file, line, text[:200])))
+            found.append(Entry(dist, path, match[3], size, line, text))
         at = raw.find(b".so", end)
     return found
 
@@ -112,6 +135,8 @@ class Owners:
         found: list[FileFault] = []
         for path, claims in self.by_path.items():
             size = _size(self.root, path)
+            if len(claims) == 1 and size == claims[0].size is not None:
+                continue
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence

@@ -18,14 +18,14 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import toolkit_of
-from cudriver.stack.versions import cut, from_code, major
+from cudriver.stack.versions import cut, from_code, major, plain
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_HOME = "/usr/local/cuda"
 HEADER_LIMIT = 256 << 10
 JSON_LIMIT = 1 << 20
 NVCC_LIMIT = 128 << 20
-_NVCC_SAYS = re.compile(rb"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)")
+_NVCC_SAYS = rb"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)"
 _TARGETS = ("x86_64-linux", "sbsa-linux", "aarch64-linux")
 
 
@@ -102,7 +102,7 @@ def _from_loader(root: Root) -> list[tuple[str, str]]:
     """Folders that ld.so.conf.d names for CUDA."""
     found = []
     for name in root.names("/etc/ld.so.conf.d"):
-        if not re.search(r"cuda|nvidia", name):
+        if "cuda" not in name and "nvidia" not in name:
             continue
         for line in (root.text(f"/etc/ld.so.conf.d/{name}", 65536) or "").splitlines():
             folder = line.strip()
@@ -253,7 +253,7 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     except (OSError, ValueError):
         return None, None
     at = text.find(b"Cuda compilation tools, release ")
-    match = _NVCC_SAYS.match(text, at) if at >= 0 else None
+    match = re.match(_NVCC_SAYS, text[at : at + 200]) if at >= 0 else None
     if match is None:
         return None, None
     return match[2].decode(), Evidence(true, None, match[1].decode())
@@ -421,10 +421,10 @@ def host_compiler(
 def compiler_version(root: Root, true: str) -> str | None:
     """From the program's name (gcc-12), else from its private folder (lib/gcc/TRIPLE/12)."""
     name = os.path.basename(true)
-    match = re.search(r"-(\d+(?:\.\d+)*)\Z", name)
-    if match:
-        return match[1]
-    llvm = re.search(r"/llvm-(\d+)/", true)
+    _, dash, last = name.rpartition("-")
+    if dash and plain(last):
+        return last
+    llvm = re.search(r"/llvm-(\d+)/", true) if "/llvm-" in true else None
     if llvm:
         return llvm[1]
     triple = re.match(r"(.+?)-(?:gcc|g\+\+|cc|c\+\+)\Z", name)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from cudriver.stack.collect.file_version import describe, split
-from cudriver.stack.collect.frameworks import CUDA_LIBRARY
+from cudriver.stack.collect.frameworks import is_cuda_library
 from cudriver.stack.model import (
     ERROR,
     NOTE,
@@ -31,7 +31,10 @@ DRIVER_LIBRARIES = (
 )
 CORE = ("torch", "torchvision", "torchaudio", "tensorflow")
 # Libraries and modules that a package does without.
-SPARE = re.compile(r"providers_tensorrt|cutensornet|providers_(?:openvino|rocm|migraphx)|_mpi|gds")
+SPARE = (
+    *("providers_tensorrt", "cutensornet", "providers_openvino", "providers_rocm"),
+    *("providers_migraphx", "_mpi", "gds"),
+)
 FAMILIES = ("cublas", "cufft", "cusolver", "npp")
 
 
@@ -234,9 +237,7 @@ def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> li
                 if tool == "pip"
                 else [command]
             )
-    cuda = [
-        n for n in (fault.provider or "", fault.name) if CUDA_LIBRARY.match(os.path.basename(n))
-    ]
+    cuda = [n for n in (fault.provider or "", fault.name) if is_cuda_library(os.path.basename(n))]
     if cuda:
         mend = back_to_pin(facts, os.path.basename(cuda[0]))
         if mend:
@@ -329,8 +330,8 @@ def cu305(facts: Facts) -> Iterator[Finding]:
     mends: dict[str, list[str]] = {}
     for fault in _missing(facts):
         name = fault.name
-        relevant = CUDA_LIBRARY.match(name) or name.startswith(("libtorch", "libc10"))
-        if name in seen or not relevant or SPARE.search(fault.library) or SPARE.search(name):
+        relevant = is_cuda_library(name) or name.startswith(("libtorch", "libc10"))
+        if name in seen or not relevant or any(s in f"{name} {fault.library}" for s in SPARE):
             continue
         if other_major(facts, fault) or _variant_that_loads(facts, fault):
             continue

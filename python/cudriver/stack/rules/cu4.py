@@ -23,11 +23,10 @@ from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu3 import other_major, owner_of
 from cudriver.stack.versions import cut, major, minor, satisfies
 
-RELEVANT = re.compile(
-    r"(?:nvidia-|cuda-toolkit\Z|cudnn\Z|nccl\Z|triton\Z|torch\Z|tensorrt|jax-cuda|cudatoolkit\Z)"
-)
+RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
+RELEVANT_STEMS = ("nvidia-", "tensorrt", "jax-cuda")
 # Newer ones of the same major stand in for older ones.
-FORWARD = re.compile(r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?\Z")
+FORWARD = r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?"
 SHOWN = 5  # pieces of evidence of one kind
 
 
@@ -53,7 +52,8 @@ def pins(facts: Facts) -> list[Pin]:
     for dist in facts.distributions:
         extras = sorted(asked.get(dist.name, ()))
         for requirement in active(dist, extras):
-            if RELEVANT.match(requirement.name):
+            name = requirement.name
+            if name in RELEVANT or name.startswith(RELEVANT_STEMS):
                 found.append(Pin(dist, requirement, top.get(dist.name, dist.name)))
     return found
 
@@ -177,7 +177,7 @@ def _gravity(pin: Pin, installed: Distribution) -> str:
         return ERROR
     if have == want:
         return NOTE
-    if FORWARD.match(name) and have > want:
+    if re.fullmatch(FORWARD, name) and have > want:
         return NOTE
     return WARNING
 
@@ -266,9 +266,9 @@ def cu403(facts: Facts) -> Iterator[Finding]:
             continue
         majors: dict[str, Requirement] = {}
         for requirement in active(dist, []):
-            match = re.search(r"\Anvidia-.*-cu(\d+)\Z", requirement.name)
-            if match:
-                majors.setdefault(match[1], requirement)
+            stem, _, number = requirement.name.rpartition("-cu")
+            if stem.startswith("nvidia-") and number.isdigit():
+                majors.setdefault(number, requirement)
         if len(majors) > 1:
             yield Finding(
                 "CU403",

@@ -10,12 +10,14 @@ from cudriver.stack.versions import compare, cut, major
 
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
-_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+\Z")
+_SAFE = frozenset(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"  # as shlex has it
+)
 
 
 def quote(word: str) -> str:
     """A word as a shell takes it."""
-    if _SAFE.match(word):
+    if word and _SAFE.issuperset(word):
         return word
     return "'" + word.replace("'", "'\"'\"'") + "'"
 

@@ -28,16 +28,34 @@ static void *slot_get(CUcontext context, size_t bytes)
     return slot;
 }
 
+/* Where the device sees page-locked memory; 0: nowhere. That is where the host does, on all but old
+ * platforms; the driver is asked once for a context. */
+static CUdeviceptr word_address(CUcontext context, void *memory)
+{
+    static _Atomic uintptr_t alike;
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
+
+    if (atomic_load_explicit(&alike, memory_order_relaxed) == (uintptr_t)context) {
+        return address;
+    }
+    if (cuda.cuMemHostGetDevicePointer_v2(&address, memory, 0) != CUDA_SUCCESS) {
+        return 0;
+    }
+    if (address == (CUdeviceptr)(uintptr_t)memory) {
+        atomic_store_explicit(&alike, (uintptr_t)context, memory_order_relaxed);
+    }
+    return address;
+}
+
 /* Waits until the stream has come to here, by a word in page-locked memory. */
-static CUresult word_wait(CUstream stream, void *memory)
+static CUresult word_wait(CUcontext context, CUstream stream, void *memory)
 {
     _Atomic uint32_t *word = memory;
     unsigned long long until = platform_nanoseconds() + LOOK_NS;
-    CUdeviceptr address;
+    CUdeviceptr address = word_address(context, memory);
 
     atomic_store(word, 0);
-    if (cuda.cuStreamWriteValue32_v2 == NULL ||
-        cuda.cuMemHostGetDevicePointer_v2(&address, memory, 0) != CUDA_SUCCESS ||
+    if (address == 0 || cuda.cuStreamWriteValue32_v2 == NULL ||
         cuda.cuStreamWriteValue32_v2(stream, address, 1, 0) != CUDA_SUCCESS) {
         return cuda.cuStreamSynchronize(stream);
     }
@@ -58,7 +76,7 @@ CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream)
     if (word == NULL) {
         return cuda.cuStreamSynchronize(stream);
     }
-    result = word_wait(stream, word);
+    result = word_wait(context, stream, word);
     cudriver_hostmem_free(word);
     return result;
 }
@@ -81,7 +99,8 @@ static CUresult copy_wait(const struct cudriver_small_copy *copy, char *slot)
     if (copy->up && copy->bytes <= ASK_MOST) {
         return query_wait(copy->stream);
     }
-    return slot != NULL ? word_wait(copy->stream, slot + (copy->bytes + LINE - 1) / LINE * LINE)
+    return slot != NULL ? word_wait(copy->context, copy->stream,
+                                    slot + (copy->bytes + LINE - 1) / LINE * LINE)
                         : cudriver_staging_wait_soon(copy->context, copy->stream);
 }
 

@@ -36,7 +36,7 @@ def driver_calls(sim: Any, work: Callable[[], object]) -> dict[str, int]:
 
 #: What a stream is waited for with, besides calls that ask or wait (WAITS), as often as it takes.
 WAITS = ("cuStreamQuery", "cuStreamSynchronize")
-WORD = "cuMemHostGetDevicePointer_v2 cuStreamWriteValue32_v2"
+WORD = "cuStreamWriteValue32_v2"
 #: Whether somebody else has page-locked the memory.
 LOOK = "cuPointerGetAttribute"
 

@@ -102,8 +102,8 @@ def test_resident_memory_does_not_grow(name: str, repository) -> None:
     program = (RESIDENT, str(repository / "tests"), name, str(rounds), str(loops))
     said = output(*program, timeout=300)
     growth, seen = said.split(" ", 1)
-    # 60 rounds of anything that leaks a page, or objects of a hundred bytes, are above 8 KiB. A GPU's
-    # driver keeps some 30 KiB for each context that was, and would keep megabytes for one that is.
+    # 60 rounds of anything that leaks a page, or objects of a hundred bytes, are above 8 KiB. The
+    # driver of a GPU keeps some 30 KiB for each context that was, and megabytes for one that is.
     limit = 256 if DRIVER == "real" and name in OF_CONTEXTS else 8
     assert int(growth) < limit, f"KiB after each loop of {rounds} rounds: {seen}"
 

@@ -435,8 +435,11 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
     bool go_on = true;
 
     staging_lock();
-    struct staging_ring *ring = transfer->ring;
-    ring->users++; /* looked at when the copy may be over */
+    /* Looked at when the copy may be over; one that is over already has none. */
+    struct staging_ring *ring = transfer->listed ? transfer->ring : NULL;
+    if (ring != NULL) {
+        ring->users++;
+    }
     transfer_watch(transfer, true);
     while (!transfer->over && !transfer->lost && go_on) {
         struct piece piece;
@@ -460,7 +463,9 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             idle = platform_nanoseconds();
         } else {
             staging_unlock();
-            if (alone && platform_nanoseconds() - idle < SPIN_NS) {
+            if (ring == NULL) {
+                look_away();
+            } else if (alone && platform_nanoseconds() - idle < SPIN_NS) {
                 ring_look(ring, news);
             } else {
                 nap(NAP_LEAST);
@@ -474,7 +479,9 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
         staging_lock();
     }
     transfer_watch(transfer, false);
-    ring_leave(ring);
+    if (ring != NULL) {
+        ring_leave(ring);
+    }
     staging_unlock();
     return go_on;
 }

@@ -418,12 +418,17 @@ static void ring_look(const struct staging_ring *ring, unsigned news)
     }
 }
 
-/* Locked. Whether the caller of a listed transfer sees to its counters, or the threads have to. */
+/* Locked. Whether the caller of a listed transfer sees to its counters, or the threads have to: all
+ * of them may be asleep. */
 static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watched)
 {
-    if (transfer->listed && transfer->watched != watched) {
-        transfer->watched = watched;
-        staging.ring_unwatched += watched ? -1 : 1;
+    if (!transfer->listed || transfer->watched == watched) {
+        return;
+    }
+    transfer->watched = watched;
+    staging.ring_unwatched += watched ? -1 : 1;
+    if (!watched) {
+        threads_wake(1 + staging.watched);
     }
 }
 
@@ -472,9 +477,16 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             }
         }
         if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
+            /* The answer may take long, and wait for this very copy. */
+            staging_lock();
+            transfer_watch(transfer, false);
+            staging_unlock();
             staging_transfer_check(transfer);
             go_on = interrupted == NULL || !interrupted(data);
             asked = platform_nanoseconds();
+            staging_lock();
+            transfer_watch(transfer, go_on);
+            staging_unlock();
         }
         staging_lock();
     }

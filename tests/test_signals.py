@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from program import output
+
 pytestmark = [
     pytest.mark.usefixtures("no_leaks"),
     pytest.mark.skipif(
@@ -167,3 +169,29 @@ def test_handler_that_uses_the_package(cu, sim, held) -> None:
     assert seen == [True, True]
     transfer.wait()
     context.close()
+
+
+@pytest.mark.parametrize("who", ["handler", "thread"])
+def test_waiting_for_the_device_in_the_middle_of_a_staged_copy(sim, who: str) -> None:
+    """A handler of the copying thread waits for the copy itself, or a thread that keeps the GIL."""
+    program = """
+        import ctypes, signal, sys, threading, time, numpy as np, cudriver as cu
+        source = np.ones(128 << 20, "u1")
+        there = cu.device_empty(128 << 20, "u1")
+        library, current = ctypes.PyDLL(cu.driver_path()), ctypes.c_void_p()  # keeps the GIL
+        assert library.cuCtxGetCurrent(ctypes.byref(current)) == 0
+        waited = []
+        def wait(*_):
+            library.cuCtxSetCurrent(current)
+            waited.append(library.cuCtxSynchronize())
+        if sys.argv[1] == "handler":
+            signal.signal(signal.SIGALRM, wait)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+        else:
+            threading.Timer(0.1, wait).start()
+        cu.copy(there, source)
+        while not waited:
+            time.sleep(0.01)
+        print(waited, (there.to_numpy() == 1).all())
+    """
+    assert output(program, who, CUDRIVER_SIM_BANDWIDTH="400000000", timeout=60) == "[0] True\n"

@@ -193,7 +193,8 @@ static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t b
     }
     if (result == CUDA_SUCCESS) {
         *function = "cuStreamSynchronize";
-        result = cuda.cuStreamSynchronize(stream);
+        result = up && bytes <= CUDRIVER_SMALL_MOST ? cudriver_staging_ask_soon(stream)
+                                                    : cuda.cuStreamSynchronize(stream);
     }
     return result;
 }
@@ -390,7 +391,7 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
     }
     if (failed == 0) {
         cudriver_copy_decide(&ends.dst, &ends.src, &path);
-        if (path.unlooked && path.bytes > LOOKED_FROM) {
+        if (path.unlooked && !path.to_device && path.bytes > LOOKED_FROM) {
             cudriver_copy_look(&path, &ends.dst, &ends.src);
         }
         failed = follow_blocking(state, &path, &ends);

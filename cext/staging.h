@@ -201,8 +201,10 @@ struct cudriver_small_copy {
 bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
                                  const char **function);
 
-/* As cuStreamSynchronize, sooner where it takes only microseconds. */
+/* As cuStreamSynchronize, sooner where it takes only microseconds: by a word that the stream
+ * writes; by questions, for copies to the device that are over nearly at once. */
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
+CUresult cudriver_staging_ask_soon(CUstream stream);
 
 struct cudriver_staging_settings {
     int lanes;             /* threads that pack for one copy */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from typing import Any
 
 import numpy as np
@@ -275,3 +277,19 @@ def test_a_number_of_threads_that_is_one_is_not_talked_of(value: str) -> None:
 def test_the_number_of_threads_from_the_environment() -> None:
     done = run("import cudriver as cu; print(cu.copy_threads())", CUDRIVER_COPY_THREADS="3")
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+
+
+@pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
+def test_plain_memory_is_read_after_the_default_streams_work(sim, nbytes: int) -> None:
+    """What a host function of another library's writes before, on the default stream, is copied."""
+    source, there = np.zeros(nbytes, "u1"), cu.device_zeros(nbytes, "u1")
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def write(_: object) -> None:
+        time.sleep(0.1)
+        source[:] = 7
+
+    library = ctypes.CDLL(cu.driver_path())
+    assert library.cuLaunchHostFunc(None, write, None) == 0
+    cu.copy(there, source)
+    assert (there.to_numpy() == 7).all()

@@ -176,14 +176,62 @@ static void context_let_go(ContextObject *self)
     self->keeper = NULL;
 }
 
-/* Wraps somebody else's handle, which is current here. The one adopted last is kept, so that not
- * each call adopts anew. New reference. */
+/* It is the package's too from here on: one that went with its last array would be made or looked
+ * for anew, in up to a tenth of a second, for the next. */
+static ContextObject *context_keep(ContextObject *self)
+{
+    if (!self->live.kept) {
+        self->live.kept = true;
+        Py_INCREF(self);
+    }
+    return self;
+}
+
+static CUresult context_make_current(ContextObject *self, bool *pushed);
+
+/* The object is the package's no more, if it was. The caller holds another reference. */
+static void context_unkeep(ContextObject *self)
+{
+    if (self->live.kept) {
+        self->live.kept = false;
+        Py_DECREF(self);
+    }
+}
+
+/* Keeps no longer what its owner has destroyed. */
+static void foreign_sweep(CoreState *state)
+{
+    ContextObject *self = state->contexts;
+
+    while (self != NULL) {
+        ContextObject *next = self->next;
+        CUcontext popped;
+        bool pushed = false;
+        if (self->kind == CUDRIVER_CONTEXT_FOREIGN && self->live.kept) {
+            CUresult result = context_make_current(self, &pushed);
+            if (pushed) {
+                cuda.cuCtxPopCurrent_v2(&popped);
+            }
+            if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+                Py_INCREF(self);
+                context_unkeep(self);
+                Py_DECREF(self);
+                next = state->contexts; /* whatever has gone with it */
+            }
+        }
+        self = next;
+    }
+}
+
+/* Wraps somebody else's handle, which is current here. It is kept until its owner has destroyed it
+ * or ours is closed, so that not each call adopts anew. New reference. */
 static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, int ordinal,
                                             CUdevice device)
 {
     struct cudriver_keeper *keeper;
     ContextObject *self;
 
+    foreign_sweep(state);
     Py_BEGIN_ALLOW_THREADS
     keeper = cudriver_keeper_start(handle);
     Py_END_ALLOW_THREADS
@@ -202,19 +250,7 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     if (cuda.cuCtxGetId != NULL) {
         cuda.cuCtxGetId(handle, &self->id);
     }
-    Py_XSETREF(state->adopted, (ContextObject *)Py_NewRef((PyObject *)self));
-    return self;
-}
-
-/* A primary context is the package's too from here on: one that went with its last array would be
- * made or looked for anew, in up to a tenth of a second, for the next. */
-static ContextObject *context_keep(ContextObject *self)
-{
-    if (!self->live.kept) {
-        self->live.kept = true;
-        Py_INCREF(self);
-    }
-    return self;
+    return context_keep(self);
 }
 
 /* Wraps a handle that is current here and that nobody of ours knows. New reference. */
@@ -300,20 +336,10 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     return CUDA_SUCCESS;
 }
 
-/* The object is the package's no more, if it was. The caller holds another reference. */
-static void context_unkeep(ContextObject *self)
-{
-    if (self->live.kept) {
-        self->live.kept = false;
-        Py_DECREF(self);
-    }
-}
-
 void cudriver_context_unkeep_all(CoreState *state)
 {
     ContextObject *self = state->contexts;
 
-    Py_CLEAR(state->adopted);
     while (self != NULL) {
         if (self->live.kept) {
             Py_INCREF(self);
@@ -452,8 +478,8 @@ int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
         return -1;
     }
     result = context_make_current(self, pushed);
-    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && state->adopted == self) {
-        Py_CLEAR(state->adopted); /* the caller holds another */
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+        context_unkeep(self);
     }
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
@@ -615,9 +641,6 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
     }
     cudriver_live_remove(state, &self->live);
     context_unkeep(self);
-    if (state->adopted == self) {
-        Py_CLEAR(state->adopted); /* the caller holds another */
-    }
     result = context_release(self, &function);
     self->state = CUDRIVER_CONTEXT_CLOSED;
     context_let_go(self);

@@ -272,7 +272,6 @@ static PyObject **state_reference(CoreState *state, int index)
         &state->errors,
         &state->choice,
         &state->thread_key,
-        (PyObject **)&state->adopted,
     };
 
     return index < (int)(sizeof references / sizeof references[0]) ? references[index] : NULL;

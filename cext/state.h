@@ -55,7 +55,6 @@ typedef struct {
     struct ThreadObject *thread_seen;
 
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
-    struct ContextObject *adopted;  /* owned: the foreign context that was adopted last */
     unsigned long long serial;      /* the last number given to a context */
 
     struct cudriver_live *live; /* borrowed: everything alive, newest first */

@@ -905,6 +905,32 @@ def test_copies_leave_nothing_in_a_foreign_context(when: str) -> None:
     assert output(program, when) == "True\n"
 
 
+def test_contexts_of_other_libraries_in_several_threads(sim) -> None:
+    """That one thread begins to use its own takes nothing away from another in its."""
+    program = """
+        import ctypes, threading, numpy as np, cudriver as cu
+        cu.init()
+        library, failures = ctypes.CDLL(cu.driver_path()), []
+        def body():
+            handle = ctypes.c_void_p()
+            assert library.cuCtxCreate_v2(ctypes.byref(handle), 0, 0) == 0
+            source = np.arange(3 << 20, dtype="u1")
+            try:
+                for _ in range(40):
+                    array = cu.to_device(source)
+                    cu.copy(array, source)
+                    array.close()
+            except Exception as error:
+                failures.append(error)
+            library.cuCtxDestroy_v2(handle)
+        threads = [threading.Thread(target=body) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print(failures)
+    """
+    assert output(program) == "[]\n"
+
+
 def test_popped_by_another_library(cu, driver: Driver) -> None:
     context = cu.Context()
     context.push()

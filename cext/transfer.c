@@ -104,8 +104,11 @@ static void batch_finish(struct cudriver_batch *batch, CUresult result)
     batch_let_go(batch);
 }
 
-/* Records the event behind the batch's work. Where that cannot be, waits for the stream instead. */
-static void batch_record(struct cudriver_batch *batch)
+/*
+ * Records the event behind the batch's work. Where that cannot be, waits for the stream instead.
+ * With `look` it is over at once where the stream is: an event recorded now would be done later.
+ */
+static void batch_record(struct cudriver_batch *batch, bool look)
 {
     CUcontext current = NULL;
     CUresult result;
@@ -129,6 +132,10 @@ static void batch_record(struct cudriver_batch *batch)
             cudriver_context_end(batch->context, pushed);
             return;
         }
+    } else if (look && cuda.cuStreamQuery(batch->stream) == CUDA_SUCCESS) {
+        cudriver_context_end(batch->context, pushed);
+        batch_finish(batch, CUDA_SUCCESS);
+        return;
     } else {
         result = cuda.cuEventCreate(&batch->event, CU_EVENT_DISABLE_TIMING);
     }
@@ -155,7 +162,7 @@ static void batch_record(struct cudriver_batch *batch)
 static void batch_close(CoreState *state, struct cudriver_batch *batch)
 {
     batch->refs++;
-    batch_record(batch);
+    batch_record(batch, false);
     cudriver_batch_release(state, batch);
 }
 
@@ -166,7 +173,7 @@ static CUresult batch_poll(struct cudriver_batch *batch)
     bool pushed;
 
     if (batch->state == BATCH_OPEN) {
-        batch_record(batch);
+        batch_record(batch, true);
     }
     if (batch->state == BATCH_OPEN) {
         return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_READY;

@@ -2,8 +2,9 @@
  * Asynchronous work and what it keeps alive.
  *
  * Work on one stream finishes in order, so it is watched in batches: a batch holds the owners of
- * the memory that is being read and written, and one event is recorded behind it only when somebody
- * asks. A Transfer is a view of the batch that its copy belongs to. Everything here needs the GIL.
+ * the memory that is being read and written, and one event is recorded behind it when somebody asks
+ * while the stream is busy, or records an event of his own. A Transfer is a view of the batch that
+ * its copy belongs to. Everything here needs the GIL.
  */
 #ifndef CUDRIVER_TRANSFER_H
 #define CUDRIVER_TRANSFER_H
@@ -39,7 +40,8 @@ int cudriver_batches_await(CoreState *state,
                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
                            const void *memory);
 
-/* Records the event of the stream's open batch, so that the stream may go. */
+/* Records the event of the stream's open batch: what follows on the stream, or the stream's end,
+ * does not delay it. May let other threads run. */
 void cudriver_batch_close_open(StreamObject *stream);
 
 /* Waits for everything in flight, without an exception; for the interpreter's exit. */

@@ -87,6 +87,13 @@ def ends_before(held: Any, size: int = 1 << 16, seed: int = 1) -> tuple[Any, Any
     return made
 
 
+def one_step(held: Any) -> None:
+    pending = held.live("pending")
+    held.step(1)
+    while held.live("pending") == pending:
+        pass
+
+
 def test_polling_alone_finishes_it() -> None:
     source, there = ends()
     transfer = cu.copy_async(there, source, cu.Stream())
@@ -409,6 +416,60 @@ def test_an_event_behind_a_copy_is_done_after_it(held: Any) -> None:
     behind.wait()
     assert event.done
     assert transfer.done
+
+
+def test_an_event_recorded_behind_a_copy_does_not_end_before_it(held: Any) -> None:
+    """Also where the copy was asked about later than the event was recorded."""
+    source, there = ends_before(held)
+    stream = cu.Stream()
+    transfer = cu.copy_async(there, source, stream)
+    event = stream.record()
+    later = cu.copy_async(there, source, stream)
+    assert (transfer.done, event.done, later.done) == (False, False, False)
+    while not event.done:
+        one_step(held)
+    assert transfer.done
+    assert not later.done, "it was issued behind the event"
+    held.release()
+    later.wait()
+
+
+def test_a_stream_that_waits_for_another_waits_for_its_copies(held: Any) -> None:
+    source, there = ends_before(held)
+    stream, other = cu.Stream(), cu.Stream()
+    transfer = cu.copy_async(there, source, stream)
+    other.wait(stream)
+    assert not transfer.done
+    behind = other.record()
+    while not behind.done:
+        one_step(held)
+    assert transfer.done
+
+
+@pytest.mark.parametrize("size", [1 << 16, LARGE])
+@pytest.mark.parametrize("pageable", [False, True])
+def test_what_was_copied_before_a_synchronize_is_done(sim: Any, size: int, pageable: bool) -> None:
+    """At once, without more work on the stream."""
+    source, there = ends(size)
+    plain = np.array(source)
+    stream = cu.Stream()
+    sim.set_latency(20_000)  # an event that were recorded now would be done later
+    transfer = cu.copy_async(there, plain if pageable else source, stream)
+    stream.synchronize()
+    assert transfer.done
+    gone = weakref.ref(plain)
+    del plain
+    gc.collect()
+    assert gone() is None, "its ends are let go"
+
+
+def test_a_transfer_is_done_after_synchronize_on_any_driver() -> None:
+    source, there = ends()
+    stream = cu.Stream()
+    for _ in range(500):
+        transfer = cu.copy_async(there, source, stream)
+        stream.synchronize()
+        assert transfer.done
 
 
 def test_a_copy_that_the_driver_refuses_is_no_transfer(sim: Any) -> None:

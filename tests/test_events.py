@@ -46,7 +46,7 @@ def test_done_follows_the_work_before_it(cu, sim, stream) -> None:
     event = cu.Event().record(stream)
     array.fill(2, stream)
     assert event.done is False
-    sim.step(2)  # the fill, and the record behind it
+    sim.step(3)  # the fill, the event that tells us of its end, and the one recorded
     event.synchronize()
     assert event.done is True
     assert stream.done is False

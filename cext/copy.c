@@ -226,7 +226,7 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     char *host =
         up ? ends->src.host + path->layout.src_offset : ends->dst.host + path->layout.dst_offset;
 
-    if (path->one_run || !path->page_locked) {
+    if (path->bytes <= CUDRIVER_SMALL_MOST && (path->one_run || (!up && !path->page_locked))) {
         const struct cudriver_small_copy copy = {
             up,   path->one_run, path->context->handle, given ? stream : NULL, device,
             host, path->bytes};

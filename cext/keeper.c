@@ -1,13 +1,12 @@
 /* A thread that holds another library's context. See keeper.h. */
-#define _GNU_SOURCE
 #include "keeper.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "driver.h"
+#include "platform.h"
 
 /* Owned by whoever started it until the end is asked for, then by the thread. */
 struct cudriver_keeper {
@@ -31,7 +30,6 @@ static void *keeper_main(void *argument)
     struct cudriver_keeper *keeper = argument;
     CUresult result;
 
-    pthread_setname_np(pthread_self(), "cudriver-keep");
     result = cuda.cuCtxSetCurrent(keeper->context);
     pthread_mutex_lock(&keeper->lock);
     keeper->result = result;
@@ -51,11 +49,7 @@ static void *keeper_main(void *argument)
 struct cudriver_keeper *cudriver_keeper_start(CUcontext context)
 {
     struct cudriver_keeper *keeper = calloc(1, sizeof *keeper);
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    pthread_t thread;
     CUresult result;
-    int failed;
 
     if (keeper == NULL) {
         return NULL;
@@ -63,15 +57,7 @@ struct cudriver_keeper *cudriver_keeper_start(CUcontext context)
     keeper->context = context;
     pthread_mutex_init(&keeper->lock, NULL);
     pthread_cond_init(&keeper->changed, NULL);
-    /* Signals are for the program's own threads. */
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&thread, &attributes, keeper_main, keeper);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    if (failed) {
+    if (!platform_thread_start(keeper_main, keeper, "cudriver-keep")) {
         keeper_free(keeper);
         return NULL;
     }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "platform.h"
 
+#include <signal.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,6 +91,27 @@ int platform_processor_count(void)
 unsigned long platform_thread_id(void)
 {
     return (unsigned long)syscall(SYS_gettid);
+}
+
+bool platform_thread_start(void *(*run)(void *), void *argument, const char *name)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int failed;
+
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&thread, &attributes, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (failed) {
+        return false;
+    }
+    pthread_setname_np(thread, name);
+    return true;
 }
 
 unsigned long long platform_nanoseconds(void)

@@ -2,6 +2,7 @@
 #ifndef CUDRIVER_PLATFORM_H
 #define CUDRIVER_PLATFORM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Names to try for the driver library, in order; ends with NULL. */
@@ -15,6 +16,10 @@ int platform_processor_count(void);
 
 /* A stable number for the calling thread, as the system names it (gettid). */
 unsigned long platform_thread_id(void);
+
+/* Starts a thread that nobody joins and in which no signal is handled: those are for the program's
+ * own threads. */
+bool platform_thread_start(void *(*run)(void *), void *argument, const char *name);
 
 /* Monotonic time in nanoseconds. */
 unsigned long long platform_nanoseconds(void);

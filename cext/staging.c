@@ -69,13 +69,9 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
 static CUresult one_slot_copy(const struct cudriver_staging_job *job,
                               const struct staging_plan *plan)
 {
-    void *slot = cudriver_hostmem_try_alloc(plan->bytes, false);
-    CUresult result = CUDA_SUCCESS;
-    bool zeroed;
+    void *slot;
+    CUresult result = staging_slot_get(job->context, plan->bytes, &slot);
 
-    if (slot == NULL) {
-        result = cudriver_hostmem_alloc(job->context, plan->bytes, false, &slot, &zeroed);
-    }
     if (result == CUDA_SUCCESS) {
         result = slot_copy(job, plan, slot, plan->bytes);
         cudriver_hostmem_free(slot);
@@ -216,56 +212,10 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
     return result;
 }
 
-/* Bytes of a layout that is in one piece on both sides, as it stands; 0 where it is not. */
-static size_t plain_bytes(const struct cudriver_layout *layout)
-{
-    size_t run = layout->itemsize;
-
-    for (int d = layout->ndim - 1; d >= 0; d--) {
-        if (layout->shape[d] != 1 &&
-            (layout->dst_strides[d] != (int64_t)run || layout->src_strides[d] != (int64_t)run)) {
-            return 0;
-        }
-        run *= (size_t)layout->shape[d];
-    }
-    return run;
-}
-
-/* Small copies of plain memory on the NULL stream, without looking further. */
-static CUresult small_copy(const struct cudriver_staging_job *job, size_t bytes)
-{
-    const struct cudriver_layout *layout = job->layout;
-    int64_t device = job->to_device ? layout->dst_offset : layout->src_offset;
-    int64_t host = job->to_device ? layout->src_offset : layout->dst_offset;
-    CUcontext popped;
-    CUresult result = cuda.cuCtxPushCurrent_v2(job->context);
-
-    if (result == CUDA_SUCCESS) {
-        result = driver_copy(job->to_device, job->device + (CUdeviceptr)device,
-                             (char *)job->host + host, bytes, NULL);
-        cuda.cuCtxPopCurrent_v2(&popped);
-    }
-    return result;
-}
-
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)
 {
     struct staging_place *place;
-    size_t bytes = plain_bytes(job->layout);
-    CUresult result;
-
-    if (bytes != 0 && job->stream == NULL && cudriver_driver_is_initialised() &&
-        !cudriver_driver_is_forked()) {
-        staging_lock();
-        bool small =
-            !staging.stopping && bytes < (job->to_device ? staging.settings.crossover_up
-                                                         : staging.settings.crossover_down);
-        staging_unlock();
-        if (small) {
-            return small_copy(job, bytes);
-        }
-    }
-    result = staging_place_enter(job->context, &place);
+    CUresult result = staging_place_enter(job->context, &place);
 
     if (result == CUDA_SUCCESS) {
         result = staging_copy_now(job, place);

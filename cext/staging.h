@@ -197,7 +197,9 @@ struct cudriver_small_copy {
 #define CUDRIVER_SMALL_MOST ((size_t)2 << 20)
 
 /* Carries it out faster than the driver's blocking calls would: *result, and of an error the
- * function in *function. False: this way is not open for it, nothing was done. */
+ * function in *function. Of CUDRIVER_SMALL_MOST bytes at most, and not up from plain memory: the
+ * driver's own call alone waits for the stream before it reads that. False: no page-locked memory
+ * is to be had, nothing was done. */
 bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
                                  const char **function);
 

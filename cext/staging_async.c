@@ -254,15 +254,11 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
                             const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     struct cudriver_layout rows;
-    CUresult result;
-    void *slot = cudriver_hostmem_try_alloc(plan->bytes, false);
-    bool zeroed;
+    void *slot;
+    CUresult result = staging_slot_get(job->context, plan->bytes, &slot);
 
-    if (slot == NULL) {
-        result = cudriver_hostmem_alloc(job->context, plan->bytes, false, &slot, &zeroed);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
     transfer->up = plan->up;
     transfer->slot = slot;

@@ -420,28 +420,6 @@ static bool route_serve(struct staging_route *route, struct staging_job *own,
 
 static void *worker_main(void *unused);
 
-bool staging_thread_start(void *(*run)(void *), const char *name)
-{
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    pthread_t thread;
-    int failed;
-
-    /* Signals are for the program's own threads. */
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&thread, &attributes, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    if (failed) {
-        return false;
-    }
-    pthread_setname_np(thread, name);
-    return true;
-}
-
 /* Locked. Wakes or starts up to `wanted` workers. */
 static void workers_wake(int wanted)
 {
@@ -449,7 +427,7 @@ static void workers_wake(int wanted)
         if (i < staging.idle) {
             pthread_cond_signal(&staging.work);
         } else if (staging.threads >= staging.settings.threads ||
-                   !staging_thread_start(worker_main, "cudriver-copy")) {
+                   !platform_thread_start(worker_main, NULL, "cudriver-copy")) {
             break;
         } else {
             staging.threads++;

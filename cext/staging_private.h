@@ -245,9 +245,6 @@ void staging_job_stop(struct staging_job *job, CUresult result);
  * until no chunk of it is left, if there is room for one more. False: interrupted. */
 bool staging_job_help(struct staging_job *job, bool (*interrupted)(void *), void *data);
 
-/* Locked. Starts a detached thread in which no signal is handled. */
-bool staging_thread_start(void *(*run)(void *), const char *name);
-
 /* A chunk that was taken is done with. Drops the reference that came with it. */
 void staging_job_credit(struct staging_job *job, CUresult result);
 
@@ -485,6 +482,11 @@ void staging_kernels_unload(struct staging_kernels *kernels);
 CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 const struct cudriver_layout *layout, CUdeviceptr dst,
                                 CUdeviceptr src, CUstream stream);
+
+/* ---- staging_small.c ---- */
+
+/* A block of the page-locked pool. */
+CUresult staging_slot_get(CUcontext context, size_t bytes, void **slot);
 
 /* ---- staging_memory.c ---- */
 

@@ -589,7 +589,8 @@ static void threads_provide(void)
 {
     int allowed = threads_allowed();
 
-    while (staging.ring_threads < allowed && staging_thread_start(ring_main, "cudriver-ring")) {
+    while (staging.ring_threads < allowed &&
+           platform_thread_start(ring_main, NULL, "cudriver-ring")) {
         staging.ring_threads++;
     }
 }

@@ -15,15 +15,13 @@
 #define LINE 64
 #define LOOK_NS 60000ull /* so long a thread looks by itself; then it lets the driver wait */
 
-static void *slot_get(CUcontext context, size_t bytes)
+CUresult staging_slot_get(CUcontext context, size_t bytes, void **slot)
 {
-    void *slot = cudriver_hostmem_try_alloc(bytes, true);
     bool zeroed;
 
-    if (slot == NULL && cudriver_hostmem_alloc(context, bytes, true, &slot, &zeroed) != 0) {
-        return NULL;
-    }
-    return slot;
+    *slot = cudriver_hostmem_try_alloc(bytes, true);
+    return *slot != NULL ? CUDA_SUCCESS
+                         : cudriver_hostmem_alloc(context, bytes, true, slot, &zeroed);
 }
 
 /* Where the device sees page-locked memory; 0: nowhere. That is where the host does, on all but old
@@ -68,10 +66,10 @@ static CUresult word_wait(CUcontext context, CUstream stream, void *memory)
 
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream)
 {
-    void *word = slot_get(context, sizeof(uint32_t));
     CUresult result;
+    void *word;
 
-    if (word == NULL) {
+    if (staging_slot_get(context, sizeof(uint32_t), &word) != CUDA_SUCCESS) {
         return cuda.cuStreamSynchronize(stream);
     }
     result = word_wait(context, stream, word);
@@ -110,17 +108,10 @@ static CUresult copy_queue(const struct cudriver_small_copy *copy, char *host)
 bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
                                  const char **function)
 {
-    char *slot = NULL;
+    void *slot = NULL;
 
-    /* Up from plain memory, the driver's own call alone waits for the stream before it reads. */
-    if (copy->bytes > CUDRIVER_SMALL_MOST || (copy->up && !copy->locked)) {
+    if (!copy->locked && staging_slot_get(copy->context, copy->bytes + 2 * LINE, &slot) != 0) {
         return false;
-    }
-    if (!copy->locked) {
-        slot = slot_get(copy->context, copy->bytes + 2 * LINE);
-        if (slot == NULL) {
-            return false;
-        }
     }
     *function = copy->up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
     *result = copy_queue(copy, slot != NULL ? slot : copy->host);

@@ -21,7 +21,7 @@ PLAIN = {
     "platform": set(),
     "layout": set(),
     "driver": {"cuda_", "platform"},
-    "keeper": {"cuda_", "driver"},
+    "keeper": {"cuda_", "platform", "driver"},
     "hostmem": {"cuda_", "platform", "driver"},
     "staging": {"cuda_", "platform", "driver", "hostmem", "layout"},
     "ladder_kernels": {"cuda_", "driver"},

@@ -1,12 +1,11 @@
-/* DeviceArray: construction, closing, properties. Views are in device_view.c, fills in
- * device_fill.c. */
+/* DeviceArray: the type. The functions that make one are in device_make.c, views in device_view.c,
+ * fills in device_fill.c. */
 #include "device_array.h"
 
 #include <string.h>
 
 #include "arguments.h"
 #include "device.h"
-#include "driver.h"
 #include "error.h"
 #include "numpy_bridge.h"
 #include "shape.h"
@@ -15,11 +14,6 @@
 static DeviceArrayObject *array_of(PyObject *object)
 {
     return (DeviceArrayObject *)object;
-}
-
-static DeviceArrayObject *root_of(DeviceArrayObject *self)
-{
-    return self->root != NULL ? self->root : self;
 }
 
 static Py_ssize_t array_bytes(DeviceArrayObject *self)
@@ -107,7 +101,7 @@ PyObject *cudriver_device_view_new(CoreState *state, DeviceArrayObject *of, CUde
     self->dtype = Py_NewRef(of->dtype);
     self->itemsize = of->itemsize;
     self->address = address;
-    self->root = (DeviceArrayObject *)Py_NewRef((PyObject *)root_of(of));
+    self->root = (DeviceArrayObject *)Py_NewRef((PyObject *)cudriver_device_array_root(of));
     self->root->views++;
     self->context = (ContextObject *)Py_NewRef((PyObject *)of->context);
     memcpy(self->shape, shape, (size_t)ndim * sizeof *shape);
@@ -200,10 +194,9 @@ static PyObject *array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* Whether the memory may be used; else ValueError or InvalidContextError. 0 or -1. */
-static int array_check(CoreState *state, DeviceArrayObject *self)
+int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self)
 {
-    if (root_of(self)->closed) {
+    if (cudriver_device_array_root(self)->closed) {
         PyErr_Format(PyExc_ValueError, "%R is closed", self);
         return -1;
     }
@@ -215,7 +208,7 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
 {
     DeviceArrayObject *self = array_of(object);
 
-    if (array_check(state, self) < 0) {
+    if (cudriver_device_array_check(state, self) < 0) {
         return -1;
     }
     end->owner = Py_NewRef(object);
@@ -223,9 +216,10 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     end->context = (ContextObject *)Py_NewRef((PyObject *)self->context);
     end->host = NULL;
     end->device = self->address;
-    end->busy = &root_of(self)->busy; /* until cudriver_endpoint_done it cannot be closed */
+    end->busy = &cudriver_device_array_root(self)
+                     ->busy; /* until cudriver_endpoint_done it cannot be closed */
     ++*end->busy;
-    cudriver_device_settle(self->context, &root_of(self)->block);
+    cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     end->itemsize = (size_t)self->itemsize;
     end->ndim = self->ndim;
     for (int i = 0; i < self->ndim; i++) {
@@ -237,7 +231,8 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
 
 static bool owner_uses(CoreState *state, PyObject *owner, const void *memory)
 {
-    return Py_IS_TYPE(owner, state->device_array_type) && &root_of(array_of(owner))->busy == memory;
+    return Py_IS_TYPE(owner, state->device_array_type) &&
+           &cudriver_device_array_root(array_of(owner))->busy == memory;
 }
 
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
@@ -255,7 +250,7 @@ static PyObject *array_repr(PyObject *object)
         text =
             PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape,
                                  self->dtype, self->context != NULL ? self->context->ordinal : -1,
-                                 root_of(self)->closed ? ", closed" : "");
+                                 cudriver_device_array_root(self)->closed ? ", closed" : "");
         Py_DECREF(shape);
     }
     return text;
@@ -312,18 +307,18 @@ static PyObject *get_nbytes(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(root_of(array_of(object))->closed);
+    return PyBool_FromLong(cudriver_device_array_root(array_of(object))->closed);
 }
 
 static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
 {
     DeviceArrayObject *self = array_of(object);
 
-    if (array_check(cudriver_state_of(object), self) < 0) {
+    if (cudriver_device_array_check(cudriver_state_of(object), self) < 0) {
         return NULL;
     }
-    root_of(self)->block.shared = true;
-    cudriver_device_settle(self->context, &root_of(self)->block);
+    cudriver_device_array_root(self)->block.shared = true;
+    cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     return PyLong_FromUnsignedLongLong(self->address);
 }
 
@@ -370,90 +365,6 @@ static PyObject *get_interface(PyObject *object, void *closure)
     return result;
 }
 
-/* A stream of another device is an error where it was given, and does not count where it is that of
- * a `with stream:`. 0 or -1. */
-static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
-                             struct cudriver_stream *stream, bool *given)
-{
-    if (stream->context->ordinal == self->context->ordinal) {
-        return 0;
-    }
-    if (argument != NULL && argument != Py_None) {
-        PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
-                     stream->context->ordinal, self->context->ordinal);
-        return -1;
-    }
-    stream->handle = NULL;
-    *given = false;
-    return 0;
-}
-
-/* What fill() and device_zeros() share. `value` is cast to the array's dtype first. 0 or -1. */
-static int array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
-                      PyObject *argument)
-{
-    struct cudriver_stream stream;
-    struct cudriver_batch *batch;
-    DeviceArrayObject *root = root_of(self);
-    const char *function = "";
-    char *pattern;
-    CUresult result;
-    bool pushed, given;
-
-    if (array_check(state, self) < 0) {
-        return -1;
-    }
-    pattern = PyMem_Calloc(1, (size_t)self->itemsize + 1);
-    if (pattern == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    root->busy++; /* reading the value may run anything, close() of this array too */
-    if ((value != NULL &&
-         cudriver_numpy_pattern(value, self->dtype, pattern, self->itemsize) < 0) ||
-        cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
-        root->busy--;
-        PyMem_Free(pattern);
-        return -1;
-    }
-    if (fill_stream_check(self, argument, &stream, &given) < 0 ||
-        (!given && cudriver_device_array_await(state, &root->busy) < 0) ||
-        cudriver_context_begin(state, self->context, &pushed) < 0) {
-        root->busy--;
-        cudriver_stream_done(&stream);
-        PyMem_Free(pattern);
-        return -1;
-    }
-    cudriver_device_settle(self->context, &root->block);
-    result = cudriver_device_fill(self, pattern, stream.handle, &function);
-    if (result == CUDA_SUCCESS && !given) {
-        Py_BEGIN_ALLOW_THREADS
-        function = "cuStreamSynchronize";
-        result = cuda.cuStreamSynchronize(stream.handle);
-        Py_END_ALLOW_THREADS
-    } else if (result != CUDA_SUCCESS) {
-        Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream.handle); /* a part may be under way */
-        Py_END_ALLOW_THREADS
-    }
-    root->busy--;
-    cudriver_context_end(self->context, pushed);
-    PyMem_Free(pattern);
-    if (result == CUDA_SUCCESS && given && array_bytes(self) > 0) {
-        batch = cudriver_batch_add(state, &stream, (PyObject *)self, NULL);
-        if (batch != NULL) {
-            cudriver_batch_release(state, batch);
-        }
-    }
-    cudriver_stream_done(&stream);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "0x%llx, %zd bytes",
-                       (unsigned long long)self->address, array_bytes(self));
-        return -1;
-    }
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
 {
@@ -462,7 +373,8 @@ static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t
     PyObject *values[2];
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        array_fill(cudriver_state_of(object), array_of(object), values[0], values[1]) < 0) {
+        cudriver_device_array_fill(cudriver_state_of(object), array_of(object), values[0],
+                                   values[1]) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -518,7 +430,7 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
     PyObject *out;
 
     if (cudriver_arguments(&signature, args, count, keywords, &out) < 0 ||
-        array_check(state, self) < 0) {
+        cudriver_device_array_check(state, self) < 0) {
         return NULL;
     }
     out = out != Py_None ? out : NULL;
@@ -626,167 +538,11 @@ static PyType_Spec array_spec = {
     .slots = array_slots,
 };
 
-/* What device_empty and device_zeros share. New reference. */
-static PyObject *array_make(CoreState *state, const char *function, PyObject *const *args,
-                            Py_ssize_t count, PyObject *keywords, PyObject **stream_argument)
-{
-    static const char *const names[] = {"shape", "dtype", "device", "stream", NULL};
-    const struct cudriver_signature signature = {function, 2, 1, names};
-    PyObject *values[4], *device, *dtype, *array = NULL;
-    struct cudriver_stream stream;
-    ContextObject *context;
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
-    int ndim;
-    bool given;
-
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
-        cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
-        return NULL;
-    }
-    device = values[2];
-    *stream_argument = values[3];
-    if (cudriver_numpy_unfold(&dtype, &itemsize, &ndim, shape) < 0) {
-        Py_DECREF(dtype);
-        return NULL;
-    }
-    context =
-        device != NULL && device != Py_None ? cudriver_context_for_device(state, device) : NULL;
-    if (context == NULL && PyErr_Occurred()) {
-        Py_DECREF(dtype);
-        return NULL;
-    }
-    if (cudriver_stream_parse(state, *stream_argument, context, &stream, &given) == 0) {
-        bool elsewhere = context != NULL && stream.context->ordinal != context->ordinal;
-        if (elsewhere && *stream_argument != NULL && *stream_argument != Py_None) {
-            PyErr_Format(PyExc_ValueError,
-                         "device %d was asked for, but the stream is on device %d",
-                         context->ordinal, stream.context->ordinal);
-        } else {
-            /* A `with stream:` of another device does not count. */
-            array = cudriver_device_array_new(state, elsewhere ? context : stream.context,
-                                              given && !elsewhere ? stream.object : NULL, dtype,
-                                              itemsize, ndim, shape);
-        }
-        cudriver_stream_done(&stream);
-    }
-    Py_XDECREF(context);
-    Py_DECREF(dtype);
-    return array;
-}
-
-static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                                     PyObject *keywords)
-{
-    PyObject *stream;
-
-    return array_make(cudriver_state_of_module(module), "device_empty", args, count, keywords,
-                      &stream);
-}
-
-static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                                     PyObject *keywords)
-{
-    CoreState *state = cudriver_state_of_module(module);
-    PyObject *stream;
-    PyObject *array = array_make(state, "device_zeros", args, count, keywords, &stream);
-
-    if (array != NULL && array_fill(state, array_of(array), NULL, stream) < 0) {
-        Py_CLEAR(array);
-    }
-    return array;
-}
-
-/* New reference: what to_device() copies: a device array as it is, anything else as an ndarray. */
-static PyObject *source_of(CoreState *state, PyObject *source)
-{
-    PyObject *interface;
-
-    if (Py_IS_TYPE(source, state->device_array_type) || cudriver_numpy_is_array(source)) {
-        return Py_NewRef(source);
-    }
-    interface = PyObject_GetAttrString(source, "__cuda_array_interface__");
-    if (interface == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        return NULL;
-    }
-    PyErr_Clear();
-    Py_XDECREF(interface);
-    return interface != NULL ? Py_NewRef(source) : cudriver_numpy_asarray(source);
-}
-
-static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                                  PyObject *keywords)
-{
-    static const char *const names[] = {"array", "stream", NULL};
-    static const struct cudriver_signature signature = {"to_device", 2, 1, names};
-    CoreState *state = cudriver_state_of_module(module);
-    PyObject *values[2], *source, *argument, *array = NULL, *transfer;
-    struct cudriver_endpoint end;
-    struct cudriver_stream stream;
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
-    bool given;
-
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
-        return NULL;
-    }
-    argument = values[1];
-    source = source_of(state, values[0]);
-    if (source == NULL) {
-        return NULL;
-    }
-    if (cudriver_endpoint_parse(state, source, false, "array", &end) < 0) {
-        Py_DECREF(source);
-        return NULL;
-    }
-    for (int i = 0; i < end.ndim; i++) {
-        shape[i] = (Py_ssize_t)end.shape[i];
-    }
-    if (cudriver_stream_parse(state, argument, NULL, &stream, &given) == 0) {
-        array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
-                                          end.dtype, (Py_ssize_t)end.itemsize, end.ndim, shape);
-        if (array != NULL && argument != NULL && argument != Py_None) {
-            transfer = cudriver_copy_async(state, array, source, argument);
-            if (transfer == NULL) {
-                Py_CLEAR(array);
-            }
-            Py_XDECREF(transfer);
-        } else if (array != NULL && cudriver_copy_blocking(state, array, source) < 0) {
-            Py_CLEAR(array);
-        }
-        cudriver_stream_done(&stream);
-    }
-    cudriver_endpoint_done(&end);
-    Py_DECREF(source);
-    return array;
-}
-
-static PyMethodDef functions[] = {
-    {"device_empty", FAST(module_device_empty),
-     "device_empty(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
-     "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
-     "primary one of `device`, which is kept from then on). Without a stream it may be used in\n"
-     "any; with one it is made, and later freed, in that stream's order. OutOfMemoryError says\n"
-     "what the device has left."},
-    {"device_zeros", FAST(module_device_zeros),
-     "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
-     "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},
-    {"to_device", FAST(module_to_device),
-     "to_device(array, stream=None)\n--\n\n"
-     "A new C-ordered DeviceArray with the shape, dtype and contents of `array` (anything that\n"
-     "np.asarray takes). Without a stream the copy is over when the call returns; with one it "
-     "runs\n"
-     "in that stream's order and keeps its source alive."},
-    {NULL},
-};
-
 int cudriver_device_array_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
     state->device_array_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &array_spec, NULL);
-    if (state->device_array_type == NULL ||
-        PyModule_AddType(module, state->device_array_type) < 0) {
-        return -1;
-    }
-    return PyModule_AddFunctions(module, functions);
+    return state->device_array_type == NULL ? -1
+                                            : PyModule_AddType(module, state->device_array_type);
 }

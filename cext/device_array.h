@@ -29,6 +29,15 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
                                     PyObject *dtype, Py_ssize_t itemsize, int ndim,
                                     const Py_ssize_t *shape);
 
+/* Whose memory it shows. */
+static inline DeviceArrayObject *cudriver_device_array_root(DeviceArrayObject *self)
+{
+    return self->root != NULL ? self->root : self;
+}
+
+/* Whether the memory may be used; else ValueError or InvalidContextError. 0 or -1. */
+int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self);
+
 /* Fills an endpoint. 0, or -1 with ValueError where it is closed, InvalidContextError where it is
  * gone. */
 int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
@@ -43,10 +52,13 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
 
 int cudriver_device_array_setup(PyObject *module);
 
-/* device_fill.c: writes `pattern` (itemsize bytes) into every item, on `stream` and within begin
- * and end. The GIL is held on entry. */
-CUresult cudriver_device_fill(DeviceArrayObject *self, const char *pattern, CUstream stream,
-                              const char **function);
+/* device_make.c: the module's functions. */
+int cudriver_device_make_setup(PyObject *module);
+
+/* device_fill.c: every item becomes `value` (NULL: zero bytes), cast to the array's dtype. `stream`
+ * as in cudriver_stream_parse; without one it is done on return. 0 or -1. */
+int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
+                               PyObject *stream);
 
 /* device_view.c: basic indexing. New reference: a view. */
 PyObject *cudriver_device_view(PyObject *object, PyObject *key);

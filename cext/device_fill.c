@@ -10,7 +10,11 @@
 #include <string.h>
 
 #include "driver.h"
+#include "error.h"
+#include "numpy_bridge.h"
+#include "shape.h"
 #include "staging.h"
+#include "transfer.h"
 
 /* More driver calls than this cost more than the kernel, which has to be loaded when first used. */
 #define MOST_CALLS 64
@@ -187,8 +191,10 @@ static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self,
                                   : result;
 }
 
-CUresult cudriver_device_fill(DeviceArrayObject *self, const char *pattern, CUstream stream,
-                              const char **function)
+/* Writes `pattern` (itemsize bytes) into every item, on `stream` and within begin and end. The GIL
+ * is held on entry. */
+static CUresult fill_issue(DeviceArrayObject *self, const char *pattern, CUstream stream,
+                           const char **function)
 {
     struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = (size_t)self->itemsize};
     struct fill fill = {pattern, (size_t)self->itemsize, stream, function, true, 0};
@@ -216,4 +222,88 @@ CUresult cudriver_device_fill(DeviceArrayObject *self, const char *pattern, CUst
     }
     Py_END_ALLOW_THREADS
     return result;
+}
+
+/* A stream of another device is an error where it was given, and does not count where it is that of
+ * a `with stream:`. 0 or -1. */
+static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
+                             struct cudriver_stream *stream, bool *given)
+{
+    if (stream->context->ordinal == self->context->ordinal) {
+        return 0;
+    }
+    if (argument != NULL && argument != Py_None) {
+        PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
+                     stream->context->ordinal, self->context->ordinal);
+        return -1;
+    }
+    stream->handle = NULL;
+    *given = false;
+    return 0;
+}
+
+int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
+                               PyObject *argument)
+{
+    struct cudriver_stream stream;
+    struct cudriver_batch *batch;
+    DeviceArrayObject *root = cudriver_device_array_root(self);
+    const char *function = "";
+    char *pattern;
+    CUresult result;
+    Py_ssize_t bytes = cudriver_shape_bytes(self->ndim, self->shape, self->itemsize);
+    bool pushed, given;
+
+    if (cudriver_device_array_check(state, self) < 0) {
+        return -1;
+    }
+    pattern = PyMem_Calloc(1, (size_t)self->itemsize + 1);
+    if (pattern == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    root->busy++; /* reading the value may run anything, close() of this array too */
+    if ((value != NULL &&
+         cudriver_numpy_pattern(value, self->dtype, pattern, self->itemsize) < 0) ||
+        cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
+        root->busy--;
+        PyMem_Free(pattern);
+        return -1;
+    }
+    if (fill_stream_check(self, argument, &stream, &given) < 0 ||
+        (!given && cudriver_device_array_await(state, &root->busy) < 0) ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
+        root->busy--;
+        cudriver_stream_done(&stream);
+        PyMem_Free(pattern);
+        return -1;
+    }
+    cudriver_device_settle(self->context, &root->block);
+    result = fill_issue(self, pattern, stream.handle, &function);
+    if (result == CUDA_SUCCESS && !given) {
+        Py_BEGIN_ALLOW_THREADS
+        function = "cuStreamSynchronize";
+        result = cuda.cuStreamSynchronize(stream.handle);
+        Py_END_ALLOW_THREADS
+    } else if (result != CUDA_SUCCESS) {
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream.handle); /* a part may be under way */
+        Py_END_ALLOW_THREADS
+    }
+    root->busy--;
+    cudriver_context_end(self->context, pushed);
+    PyMem_Free(pattern);
+    if (result == CUDA_SUCCESS && given && bytes > 0) {
+        batch = cudriver_batch_add(state, &stream, (PyObject *)self, NULL);
+        if (batch != NULL) {
+            cudriver_batch_release(state, batch);
+        }
+    }
+    cudriver_stream_done(&stream);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, function, "0x%llx, %zd bytes",
+                       (unsigned long long)self->address, bytes);
+        return -1;
+    }
+    return PyErr_Occurred() ? -1 : 0;
 }

@@ -230,6 +230,7 @@ static int module_exec(PyObject *module)
         cudriver_copy_settings_setup,
         cudriver_ladder_setup,
         cudriver_device_array_setup,
+        cudriver_device_make_setup,
         cudriver_host_memory_setup,
         cudriver_pin_setup,
         cudriver_pinned_numpy_setup,

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "arguments.h"
+#include "batch.h"
 #include "device.h"
 #include "error.h"
 #include "numpy_bridge.h"
 #include "shape.h"
-#include "transfer.h"
 
 static DeviceArrayObject *array_of(PyObject *object)
 {

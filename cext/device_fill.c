@@ -9,12 +9,12 @@
 
 #include <string.h>
 
+#include "batch.h"
 #include "driver.h"
 #include "error.h"
 #include "numpy_bridge.h"
 #include "shape.h"
 #include "staging.h"
-#include "transfer.h"
 
 /* More driver calls than this cost more than the kernel, which has to be loaded when first used. */
 #define MOST_CALLS 64

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "batch.h"
 #include "driver.h"
 #include "error.h"
-#include "transfer.h"
 
 /*
  * One pool a device, made at first use, under the GIL. A pool belongs to the device, not to a

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
+#include "batch.h"
 #include "device.h"
 #include "driver.h"
 #include "error.h"
 #include "stream.h"
-#include "transfer.h"
 
 typedef struct {
     PyObject_HEAD

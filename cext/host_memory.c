@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "arguments.h"
+#include "batch.h"
 #include "copy_path.h"
 #include "device_memory.h"
 #include "driver.h"
@@ -12,7 +13,6 @@
 #include "hostmem.h"
 #include "numpy_bridge.h"
 #include "shape.h"
-#include "transfer.h"
 
 /* Clearing or touching more than this lets other threads run. */
 #define LONG_BYTES ((size_t)1 << 20)

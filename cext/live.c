@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "transfer.h"
+#include "batch.h"
 
 static PyStructSequence_Field allocation_fields[] = {
     {"kind", "what it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ..."},

@@ -1,12 +1,12 @@
 /* Stream. See stream.h. */
 #include "stream.h"
 
+#include "batch.h"
 #include "device.h"
 #include "driver.h"
 #include "error.h"
 #include "event.h"
 #include "thread.h"
-#include "transfer.h"
 
 static StreamObject *stream_of(PyObject *object)
 {

@@ -1,51 +1,8 @@
-/*
- * Asynchronous work and what it keeps alive.
- *
- * Work on one stream finishes in order, so it is watched in batches: a batch holds the owners of
- * the memory that is being read and written, and one event is recorded behind it when somebody asks
- * while the stream is busy, or records an event of his own. A Transfer is a view of the batch that
- * its copy belongs to. Everything here needs the GIL.
- */
+/* Transfer: an asynchronous copy that was issued, as a view of the batch that it belongs to. */
 #ifndef CUDRIVER_TRANSFER_H
 #define CUDRIVER_TRANSFER_H
 
-#include "context.h"
-#include "staging.h"
-#include "stream.h"
-
-/*
- * Notes work that was just issued on `stream` and that touches memory of `first` and `second`
- * (either may be NULL): both stay alive until it is over. New reference to the batch; NULL with an
- * exception set, in which case the work has been waited for.
- */
-struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
-                                          PyObject *first, PyObject *second);
-
-/* Drops one reference. The work goes on, and what it needs stays alive. */
-void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
-
-/* Lets go what finished work has kept alive. With `all`, looks at batches still open too. Quick
- * where nothing is in flight. Never raises. */
-void cudriver_batches_reap(CoreState *state, bool all);
-
-/* Whether work in flight holds `object`. (A view in flight counts as one of its views.) */
-bool cudriver_batches_hold(CoreState *state, PyObject *object);
-
-/*
- * Waits for all work in flight of which uses(state, owner, memory) says that it holds the memory.
- * Quick where nothing is in flight. How that work ended is not said. 0, or -1 with an exception
- * set.
- */
-int cudriver_batches_await(CoreState *state,
-                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                           const void *memory);
-
-/* Records the event of the stream's open batch: what follows on the stream, or the stream's end,
- * does not delay it. May let other threads run. */
-void cudriver_batch_close_open(StreamObject *stream);
-
-/* Waits for everything in flight, without an exception; for the interpreter's exit. */
-void cudriver_batches_drain(CoreState *state);
+#include "batch.h"
 
 /* New reference: a Transfer of `bytes` over `batch`; `staged` is the copy engine's handle or NULL.
  * It takes both (also where it fails). */
@@ -54,13 +11,6 @@ PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
 
 /* A Transfer that is over already (an empty copy, or one that had to block). New reference. */
 PyObject *cudriver_transfer_done(CoreState *state, size_t bytes);
-
-/*
- * Waits while query(handle) says NOT_READY, without the GIL, in short sleeps; every 20 ms it looks
- * for signals. 0, or -1 with an exception set (a signal's, or the driver's with `function`).
- */
-int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
-                  const char *function);
 
 int cudriver_transfer_setup(PyObject *module);
 

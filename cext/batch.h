@@ -1,0 +1,70 @@
+/*
+ * Asynchronous work and what it keeps alive.
+ *
+ * Work on one stream finishes in order, so it is watched in batches: a batch holds the owners of
+ * the memory that is being read and written, and one event is recorded behind it when somebody asks
+ * while the stream is busy, or records an event of his own. Everything here needs the GIL.
+ */
+#ifndef CUDRIVER_BATCH_H
+#define CUDRIVER_BATCH_H
+
+#include "context.h"
+#include "staging.h"
+#include "stream.h"
+
+/*
+ * Notes work that was just issued on `stream` and that touches memory of `first` and `second`
+ * (either may be NULL): both stay alive until it is over. New reference to the batch; NULL with an
+ * exception set, in which case the work has been waited for.
+ */
+struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
+                                          PyObject *first, PyObject *second);
+
+/* Drops one reference. The work goes on, and what it needs stays alive. */
+void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
+
+/* Lets go what finished work has kept alive. With `all`, looks at batches still open too. Quick
+ * where nothing is in flight. Never raises. */
+void cudriver_batches_reap(CoreState *state, bool all);
+
+/* Whether work in flight holds `object`. (A view in flight counts as one of its views.) */
+bool cudriver_batches_hold(CoreState *state, PyObject *object);
+
+/*
+ * Waits for all work in flight of which uses(state, owner, memory) says that it holds the memory.
+ * Quick where nothing is in flight. How that work ended is not said. 0, or -1 with an exception
+ * set.
+ */
+int cudriver_batches_await(CoreState *state,
+                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
+                           const void *memory);
+
+/* Records the event of the stream's open batch: what follows on the stream, or the stream's end,
+ * does not delay it. May let other threads run. */
+void cudriver_batch_close_open(StreamObject *stream);
+
+/* Waits for everything in flight, without an exception; for the interpreter's exit. */
+void cudriver_batches_drain(CoreState *state);
+
+/* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
+int cudriver_batch_hold_staged(struct cudriver_batch *batch,
+                               struct cudriver_staging_transfer *staged);
+
+/* Looks whether it is over; NOT_READY, or how it ended. The caller holds a reference. */
+CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch);
+
+/* Waits for one that the call above said NOT_READY of; to be polled again. 0, or -1 with an
+ * exception set. */
+int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch);
+
+/* Frees what is kept for the next copies. For the module's end. */
+void cudriver_batch_free_spares(CoreState *state);
+
+/*
+ * Waits while query(handle) says NOT_READY, without the GIL, in short sleeps; every 20 ms it looks
+ * for signals. 0, or -1 with an exception set (a signal's, or the driver's with `function`).
+ */
+int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
+                  const char *function);
+
+#endif

@@ -1,0 +1,240 @@
+"""CU402 and CU407: what packages require of each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cudriver.stack.collect.distributions import active
+from cudriver.stack.model import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Distribution,
+    Facts,
+    Finding,
+    Requirement,
+)
+from cudriver.stack.rules import fix
+from cudriver.stack.versions import cut, major, minor, satisfies
+
+RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
+RELEVANT_STEMS = ("nvidia-", "tensorrt", "jax-cuda")
+# Newer ones of the same major stand in for older ones.
+FORWARD = r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?"
+SHOWN = 5  # pieces of evidence of one kind
+
+
+class Pin:
+    """A requirement that applies, and who makes it."""
+
+    def __init__(self, by: Distribution, requirement: Requirement, top: str) -> None:
+        self.by = by
+        self.requirement = requirement
+        self.top = top  # the distribution that a user asked for: torch, where cuda-toolkit pins
+
+
+def pins(facts: Facts) -> list[Pin]:
+    """Every requirement on a CUDA package, through the extras of cuda-toolkit and the like too."""
+    asked: dict[str, set[str]] = {}
+    top: dict[str, str] = {}
+    for dist in facts.distributions:
+        for requirement in active(dist, []):
+            if requirement.extras:
+                asked.setdefault(requirement.name, set()).update(requirement.extras)
+                top.setdefault(requirement.name, dist.name)
+    found = []
+    for dist in facts.distributions:
+        extras = sorted(asked.get(dist.name, ()))
+        for requirement in active(dist, extras):
+            name = requirement.name
+            if name in RELEVANT or name.startswith(RELEVANT_STEMS):
+                found.append(Pin(dist, requirement, top.get(dist.name, dist.name)))
+    return found
+
+
+def cu402(facts: Facts) -> Iterator[Finding]:
+    """Installed versions that are not those that METADATA asks for."""
+    every = pins(facts)
+    groups: dict[str, list[tuple[Pin, str, str | None]]] = {}
+    for pin in every:
+        requirement = pin.requirement
+        if pin.by.kind == "conda":
+            continue  # conda's solver has its own grammar, and keeps to it
+        installed = facts.distribution(requirement.name)
+        if installed is None:
+            missing = requirement.name.startswith("nvidia-") or requirement.name == "cuda-toolkit"
+            if missing and not _elsewhere(facts, requirement.name):
+                groups.setdefault(pin.top, []).append((pin, WARNING, None))
+            continue
+        if satisfies(installed.version, requirement.specifier) is not False:
+            continue
+        if _contested(every, pin, installed):
+            continue  # CU407
+        groups.setdefault(pin.top, []).append((pin, _gravity(pin, installed), installed.version))
+    for top, unmet in groups.items():
+        worst = ERROR if any(s == ERROR for _, s, _ in unmet) else WARNING
+        worst = worst if any(s != NOTE for _, s, _ in unmet) else NOTE
+        yield _unmet(facts, top, unmet, worst)
+
+
+def _elsewhere(facts: Facts, name: str) -> bool:
+    """A conda environment has the library under conda's name, so that pip's is not missed."""
+    if facts.environment.kind != "conda":
+        return False
+    stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
+    return any(
+        d.kind == "conda" and d.name in (stem, f"lib{stem}", f"cuda-{stem}")
+        for d in facts.distributions
+    )
+
+
+def _contested(every: list[Pin], pin: Pin, installed: Distribution) -> bool:
+    """Another framework's pin on the same package is the one that is met."""
+    return any(
+        other.requirement.name == pin.requirement.name
+        and other.top != pin.top
+        and other.requirement.specifier
+        and satisfies(installed.version, other.requirement.specifier)
+        and not _compatible(other.requirement.specifier, pin.requirement.specifier)
+        for other in every
+    )
+
+
+def _compatible(a: str, b: str) -> bool:
+    """Whether an exact version in one specifier meets the other."""
+    for one, other in ((a, b), (b, a)):
+        match = re.fullmatch(r"==\s*([0-9.]+?)(?:\.\*)?", one.strip())
+        if match and satisfies(match[1], other) is not True:
+            return False
+    return True
+
+
+def _gravity(pin: Pin, installed: Distribution) -> str:
+    """How bad an unmet pin is: patch levels and newer forward-compatible libraries are harmless."""
+    match = re.match(r"[=~<>!]*\s*([0-9][0-9.]*)", pin.requirement.specifier)
+    wanted = match[1].rstrip(".") if match else None
+    name = pin.requirement.name
+    have, want = minor(installed.version), minor(wanted)
+    if name in ("torch",):
+        return ERROR
+    if have is None or want is None:
+        return WARNING
+    if have[0] != want[0]:
+        return ERROR
+    if have == want:
+        return NOTE
+    if re.fullmatch(FORWARD, name) and have > want:
+        return NOTE
+    return WARNING
+
+
+def _unmet(
+    facts: Facts, top: str, unmet: list[tuple[Pin, str, str | None]], severity: str
+) -> Finding:
+    dist = facts.distribution(top)
+    evidence = []
+    specifiers = []
+    parts = []
+    for pin, _, have in unmet:
+        name, wanted = pin.requirement.name, pin.requirement.specifier
+        evidence.append(pin.requirement.evidence)
+        installed = facts.distribution(name)
+        if installed:
+            evidence.append(installed.evidence)
+        parts.append(f"{name}{wanted} (installed: {have or 'none'})")
+        specifiers.append(f"{name}{_installable(wanted)}")
+    shown = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
+    tool = fix.installer(facts.environment, dist)
+    mend = []
+    if any(p.requirement.name == "torch" for p, _, _ in unmet) and dist:
+        mend = [_kin_for_torch(facts, dist)]
+    elif tool in ("pip", "uv", "pipx"):
+        mend = [fix.install(facts.environment, *specifiers, by=tool)]
+    elif dist:
+        mend = [fix.reinstall(facts, dist)]
+    return Finding("CU402", severity, f"{top} requires {shown}", evidence, None, mend)
+
+
+def _installable(specifier: str) -> str:
+    """A specifier as one types it; "==13.0.88.*" stays what it is."""
+    return specifier.replace(" ", "")
+
+
+def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
+    """torchvision and others follow torch: the resolver picks the one that fits."""
+    torch = facts.framework("torch")
+    version = cut(torch.version, 3) if torch else None
+    index = f"{fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else None
+    tool = fix.installer(facts.environment, dist)
+    names = [f"torch=={version}"] if version else []
+    return fix.install(facts.environment, *names, dist.name, by=tool, index=index)
+
+
+def cu407(facts: Facts) -> Iterator[Finding]:
+    """Frameworks whose pins cannot be met together."""
+    by_package: dict[str, list[Pin]] = {}
+    for pin in pins(facts):
+        if pin.requirement.specifier and pin.by.kind != "conda":
+            by_package.setdefault(pin.requirement.name, []).append(pin)
+    clashes: dict[tuple[str, str], list[tuple[Pin, Pin]]] = {}
+    for package in by_package.values():
+        for index, one in enumerate(package):
+            for other in package[index + 1 :]:
+                if one.top != other.top and not _compatible(
+                    one.requirement.specifier, other.requirement.specifier
+                ):
+                    clashes.setdefault((one.top, other.top), []).append((one, other))
+    for (first, second), pairs in clashes.items():
+        one, other = pairs[0]
+        name = one.requirement.name
+        installed = facts.distribution(name)
+        more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+        evidence = [p.requirement.evidence for pair in pairs[:SHOWN] for p in pair]
+        if installed:
+            evidence.append(installed.evidence)
+        yield Finding(
+            "CU407",
+            WARNING,
+            f"{first} wants {name}{one.requirement.specifier}, {second} "
+            f"{other.requirement.specifier}{more}",
+            evidence,
+            None,
+            [_separate(facts, second)],
+        )
+    yield from _majors_apart(facts)
+
+
+def _majors_apart(facts: Facts) -> Iterator[Finding]:
+    """Frameworks for two CUDA majors: each works alone, in one process they meet."""
+    built = [
+        f
+        for f in facts.frameworks
+        if f.variant == "cuda"
+        and f.cuda
+        and f.name in ("torch", "jax", "tensorflow", "cupy", "onnxruntime")
+    ]
+    if len({major(f.cuda) for f in built}) < 2:
+        return
+    text = ", ".join(f"{f.name} for CUDA {f.cuda}" for f in built)
+    evidence = [f.cuda_evidence for f in built if f.cuda_evidence]
+    yield Finding(
+        "CU407",
+        WARNING,
+        f"frameworks for two CUDA majors: {text}",
+        evidence,
+        None,
+        [_separate(facts, built[-1].distribution or built[-1].name)],
+    )
+
+
+def _separate(facts: Facts, name: str) -> str:
+    env = facts.environment
+    tool = env.installer
+    if tool in ("conda", "mamba", "micromamba"):
+        return f"{tool} create -n {name} python={cut(env.python, 2)} " + (
+            "pytorch" if name == "torch" else name
+        )
+    if tool == "uv":
+        return f"uv venv {name}-env && uv pip install --python {name}-env {name}"
+    return f"python3 -m venv {name}-env && {name}-env/bin/python -m pip install {name}"

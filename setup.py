@@ -8,6 +8,7 @@ Each kind of build has a folder of its own below build/, so that none takes the 
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -55,6 +56,22 @@ class Build(build_ext):
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
+
+    def build_extensions(self) -> None:
+        command = self.compiler.compiler_so[0]
+        if shutil.which(command) is None:
+            sys.exit(
+                f"cudriver's core is C, and its compiler was not found: {command} (CC, or what "
+                "Python was built with). On Debian: apt-get install gcc libc6-dev; in a conda "
+                "environment: conda install -c conda-forge c-compiler"
+            )
+        folders = [*self.compiler.include_dirs, *os.environ.get("CPATH", "").split(":")]
+        if not any(os.path.exists(os.path.join(folder, "Python.h")) for folder in folders):
+            sys.exit(
+                "cudriver's core needs Python's headers: no Python.h in "
+                f"{', '.join(self.compiler.include_dirs)}. On Debian: apt-get install python3-dev"
+            )
+        super().build_extensions()
 
     def build_extension(self, ext: Extension) -> None:
         if ext.name == "cudriver._core":

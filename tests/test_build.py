@@ -111,6 +111,40 @@ def test_the_archive_has_the_sources_and_no_more(sdist: Path) -> None:
     assert stray == []
 
 
+@pytest.mark.parametrize(
+    ("compiler", "inc", "said"),
+    [
+        ("/no/such/gcc", None, ["compiler was not found: /no/such/gcc", "apt-get install gcc"]),
+        (None, "/no/such", ["no Python.h in", "/no/such. On Debian: apt-get install python3-dev"]),
+    ],
+)
+def test_what_a_build_misses_is_said(
+    sdist: Path, tmp_path: Path, compiler: str | None, inc: str | None, said: list[str]
+) -> None:
+    """In a line, rather than in a compiler's words."""
+    code = """if True:
+        import runpy, sys
+        from setuptools._distutils import sysconfig
+        out, inc = sys.argv[1:]
+        if inc:
+            sysconfig.get_python_inc = lambda *_, **__: inc
+        sys.argv[1:] = ["-q", "build_ext", "--build-temp", out, "--build-lib", out]
+        runpy.run_path("setup.py", run_name="__main__")
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in ("CC", "CPATH")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "out"), inc or ""],
+        cwd=unpack(sdist, tmp_path / "tree"),
+        capture_output=True,
+        text=True,
+        env=environment | ({"CC": compiler} if compiler else {}),
+    )
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert all(words in last for words in said), done.stderr
+    assert not list(tmp_path.glob("out/**/*.o"))
+
+
 def test_the_wheel_has_the_package_and_no_more(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

@@ -251,7 +251,6 @@ int cudriver_batch_hold_staged(struct cudriver_batch *batch,
 static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
 {
     struct cudriver_batch *batch = batch_alloc(state);
-    struct cudriver_batch **link = &state->batches;
 
     if (batch == NULL) {
         PyErr_NoMemory();
@@ -260,10 +259,8 @@ static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_
     batch->context = (ContextObject *)Py_NewRef((PyObject *)stream->context);
     batch->stream = stream->handle;
     batch->refs = 1; /* the list's */
-    while (*link != NULL) {
-        link = &(*link)->next;
-    }
-    *link = batch;
+    *(state->batches != NULL ? state->batches_end : &state->batches) = batch;
+    state->batches_end = &batch->next;
     if (stream->object != NULL) {
         batch->object = stream->object;
         stream->object->open = batch;
@@ -324,6 +321,7 @@ void cudriver_batches_reap(CoreState *state, bool all)
         bool over = batch->state == BATCH_DONE;
         if (over) {
             *link = batch->next;
+            state->batches_end = *link == NULL ? link : state->batches_end;
             cudriver_batch_release(state, batch);
             continue;
         }
@@ -360,6 +358,75 @@ void cudriver_batch_close_open(StreamObject *stream)
     if (stream->open != NULL) {
         batch_close(cudriver_state_of((PyObject *)stream), stream->open);
     }
+}
+
+void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream)
+{
+    struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : state->batches;
+
+    if (stream->object == NULL) { /* it may be one of ours all the same, by its handle */
+        while (batch != NULL && (batch->state != BATCH_OPEN || batch->context != stream->context ||
+                                 batch->stream != stream->handle)) {
+            batch = batch->next;
+        }
+    }
+    if (batch != NULL) {
+        batch_close(state, batch);
+        cudriver_batches_reap(state, false); /* or a program that records events lets nothing go */
+    }
+}
+
+void cudriver_batches_close(CoreState *state, const ContextObject *context)
+{
+    struct cudriver_batch *batch = state->batches;
+
+    while (batch != NULL) {
+        bool closed = false;
+        if (batch->state == BATCH_OPEN && batch->context == context) {
+            batch->refs++;
+            batch_record(batch, false);
+            closed = batch->state != BATCH_OPEN;
+            cudriver_batch_release(state, batch);
+        }
+        batch = closed ? state->batches : batch->next; /* the list may have changed */
+    }
+}
+
+void cudriver_batch_end_open(CoreState *state, StreamObject *stream)
+{
+    struct cudriver_batch *batch = stream->open;
+
+    if (batch != NULL) {
+        stream->open = NULL;
+        batch->object = NULL;
+        batch->refs++;
+        batch_finish(batch, CUDA_SUCCESS);
+        cudriver_batch_release(state, batch);
+    }
+}
+
+int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream)
+{
+    struct cudriver_batch *batch = cudriver_batch_add(state, stream, NULL, NULL);
+    CUresult result;
+    int failed = 0;
+
+    if (batch == NULL) {
+        return -1;
+    }
+    if (batch->state == BATCH_OPEN) {
+        batch_close(state, batch);
+    }
+    while (failed == 0 && (result = cudriver_batch_poll(state, batch)) == CUDA_ERROR_NOT_READY) {
+        failed = cudriver_batch_wait(state, batch);
+    }
+    cudriver_batch_release(state, batch);
+    if (failed == 0 && result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuEventQuery", "behind the work of stream %p",
+                       stream->handle);
+        failed = -1;
+    }
+    return failed;
 }
 
 void cudriver_batches_drain(CoreState *state)

@@ -2,8 +2,9 @@
  * Asynchronous work and what it keeps alive.
  *
  * Work on one stream finishes in order, so it is watched in batches: a batch holds the owners of
- * the memory that is being read and written, and one event is recorded behind it when somebody asks
- * while the stream is busy, or records an event of his own. Everything here needs the GIL.
+ * the memory that is being read and written, and one event is recorded behind it: when somebody
+ * asks while the stream is busy or records an event of his own, when it is full, when the stream
+ * goes, and at once on a stream that is not ours. Everything here needs the GIL.
  */
 #ifndef CUDRIVER_BATCH_H
 #define CUDRIVER_BATCH_H
@@ -42,6 +43,20 @@ int cudriver_batches_await(CoreState *state,
 /* Records the event of the stream's open batch: what follows on the stream, or the stream's end,
  * does not delay it. May let other threads run. */
 void cudriver_batch_close_open(StreamObject *stream);
+
+/* As the call above, for the event that is about to be recorded on the stream, by whichever object
+ * that is named; lets go of what is over. */
+void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream);
+
+/* The same for all streams of a context. */
+void cudriver_batches_close(CoreState *state, const ContextObject *context);
+
+/* The stream was seen at its end, with the GIL held since: so is its open batch. */
+void cudriver_batch_end_open(CoreState *state, StreamObject *stream);
+
+/* Waits for all that was issued on the stream so far, and not for what others issue meanwhile. 0,
+ * or -1 with an exception set. */
+int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream);
 
 /* Waits for everything in flight, without an exception; for the interpreter's exit. */
 void cudriver_batches_drain(CoreState *state);

@@ -20,7 +20,7 @@ void cudriver_context_unkeep(ContextObject *self);
 /* No more use is made of the handle: the driver may forget it. */
 void cudriver_context_let_go(ContextObject *self);
 
-/* Makes it current where it is not; for the driver calls of an open object. Not current after a
+/* Makes it current where it is not. *pushed says whether that is to be popped: never after a
  * failure. */
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed);
 

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "batch.h"
 #include "device.h"
 #include "driver.h"
 #include "error.h"
@@ -173,10 +174,12 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (cudriver_context_begin(state, self, &pushed) < 0) {
         return NULL;
     }
+    cudriver_batches_close(state, self); /* other threads' copies must not delay their end */
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuCtxSynchronize();
     Py_END_ALLOW_THREADS
     cudriver_context_end(self, pushed);
+    cudriver_batches_reap(state, false);
     if (result != CUDA_SUCCESS) {
         return cudriver_raise(state, result, "cuCtxSynchronize", "context %llu", self->number);
     }

@@ -187,10 +187,7 @@ int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
         return -1;
     }
     self->users++;
-    if (stream.object != NULL) {
-        cudriver_batch_close_open(
-            stream.object); /* else our copies would be done after the event */
-    }
+    cudriver_batch_close_before(state, &stream); /* else our copies were done after the event */
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuEventRecord(self->handle, stream.handle);
     Py_END_ALLOW_THREADS

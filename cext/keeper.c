@@ -30,6 +30,7 @@ static void *keeper_main(void *argument)
     struct cudriver_keeper *keeper = argument;
     CUresult result;
 
+    platform_thread_name("cudriver-keep");
     result = cuda.cuCtxSetCurrent(keeper->context);
     pthread_mutex_lock(&keeper->lock);
     keeper->result = result;
@@ -57,7 +58,7 @@ struct cudriver_keeper *cudriver_keeper_start(CUcontext context)
     keeper->context = context;
     pthread_mutex_init(&keeper->lock, NULL);
     pthread_cond_init(&keeper->changed, NULL);
-    if (!platform_thread_start(keeper_main, keeper, "cudriver-keep")) {
+    if (!platform_thread_start(keeper_main, keeper)) {
         keeper_free(keeper);
         return NULL;
     }

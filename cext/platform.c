@@ -93,7 +93,7 @@ unsigned long platform_thread_id(void)
     return (unsigned long)syscall(SYS_gettid);
 }
 
-bool platform_thread_start(void *(*run)(void *), void *argument, const char *name)
+bool platform_thread_start(void *(*run)(void *), void *argument)
 {
     sigset_t all, before;
     pthread_attr_t attributes;
@@ -107,11 +107,12 @@ bool platform_thread_start(void *(*run)(void *), void *argument, const char *nam
     failed = pthread_create(&thread, &attributes, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    if (failed) {
-        return false;
-    }
-    pthread_setname_np(thread, name);
-    return true;
+    return failed == 0;
+}
+
+void platform_thread_name(const char *name)
+{
+    prctl(PR_SET_NAME, name);
 }
 
 unsigned long long platform_nanoseconds(void)

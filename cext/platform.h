@@ -19,7 +19,10 @@ unsigned long platform_thread_id(void);
 
 /* Starts a thread that nobody joins and in which no signal is handled: those are for the program's
  * own threads. */
-bool platform_thread_start(void *(*run)(void *), void *argument, const char *name);
+bool platform_thread_start(void *(*run)(void *), void *argument);
+
+/* Names the calling thread for debuggers and `top`: at most 15 characters. */
+void platform_thread_name(const char *name);
 
 /* Monotonic time in nanoseconds. */
 unsigned long long platform_nanoseconds(void);

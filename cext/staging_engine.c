@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "staging_private.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -427,7 +426,7 @@ static void workers_wake(int wanted)
         if (i < staging.idle) {
             pthread_cond_signal(&staging.work);
         } else if (staging.threads >= staging.settings.threads ||
-                   !platform_thread_start(worker_main, NULL, "cudriver-copy")) {
+                   !platform_thread_start(worker_main, NULL)) {
             break;
         } else {
             staging.threads++;
@@ -483,6 +482,7 @@ static void route_work(struct staging_route *route)
 static void *worker_main(void *unused)
 {
     (void)unused;
+    platform_thread_name("cudriver-copy");
     staging_lock();
     for (;;) {
         struct staging_route *route = route_choose();

@@ -485,7 +485,8 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
 
 /* ---- staging_small.c ---- */
 
-/* A block of the page-locked pool. */
+/* A block of the page-locked pool, which may have to grow for it; cudriver_hostmem_free() gives it
+ * back. NULL in *slot after a failure. */
 CUresult staging_slot_get(CUcontext context, size_t bytes, void **slot);
 
 /* ---- staging_memory.c ---- */

@@ -528,6 +528,7 @@ static void *ring_main(void *unused)
     unsigned long long busy = platform_nanoseconds();
 
     (void)unused;
+    platform_thread_name("cudriver-ring");
     platform_nap_precisely();
     staging_lock();
     for (;;) {
@@ -589,8 +590,7 @@ static void threads_provide(void)
 {
     int allowed = threads_allowed();
 
-    while (staging.ring_threads < allowed &&
-           platform_thread_start(ring_main, NULL, "cudriver-ring")) {
+    while (staging.ring_threads < allowed && platform_thread_start(ring_main, NULL)) {
         staging.ring_threads++;
     }
 }

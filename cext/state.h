@@ -61,8 +61,9 @@ typedef struct {
     bool tracing;
     bool reporting; /* at exit, what is alive is told */
 
-    struct cudriver_batch *batches; /* asynchronous work not yet seen finished, oldest first */
-    unsigned long long unnamed;     /* batches so far on streams that are not ours */
+    struct cudriver_batch *batches;      /* asynchronous work not yet seen finished, oldest first */
+    struct cudriver_batch **batches_end; /* where the next one is hung, if there are any */
+    unsigned long long unnamed;          /* batches so far on streams that are not ours */
     /* Kept for the next copies, so that issuing one allocates nothing. */
     struct cudriver_batch *spare_batches;                /* owned */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of Transfers that are gone */

@@ -242,24 +242,38 @@ int cudriver_stream_wait(CoreState *state, CUstream handle)
     return cudriver_wait(state, stream_query, &handle, "cuStreamQuery");
 }
 
+/* How the stream stands: NOT_READY, or how its work ended. Within begin and end. */
+static CUresult stream_look(CoreState *state, StreamObject *self)
+{
+    CUresult result = cuda.cuStreamQuery(self->handle);
+
+    if (result == CUDA_SUCCESS) {
+        cudriver_batch_end_open(state, self);
+    }
+    return result;
+}
+
 static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
+    const struct cudriver_stream stream = {self->handle, self, self->context};
     bool pushed;
-    int failed;
+    int failed = 0;
 
     if (stream_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     self->users++;
-    failed = cudriver_stream_wait(state, self->handle);
+    if (stream_look(state, self) != CUDA_SUCCESS) {
+        failed = cudriver_batch_wait_all(state, &stream);
+    }
     self->users--;
     cudriver_context_end(self->context, pushed);
     if (failed < 0) {
         return NULL;
     }
-    cudriver_batches_reap(state, true);
+    cudriver_batches_reap(state, false);
     Py_RETURN_NONE;
 }
 
@@ -273,7 +287,9 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     if (stream_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
-    result = cuda.cuStreamQuery(self->handle);
+    self->users++;
+    result = stream_look(state, self);
+    self->users--;
     cudriver_context_end(self->context, pushed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
         return cudriver_raise(state, result, "cuStreamQuery", "%s", "");

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import random
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -89,9 +90,10 @@ def ends_before(held: Any, size: int = 1 << 16, seed: int = 1) -> tuple[Any, Any
 
 def one_step(held: Any) -> None:
     pending = held.live("pending")
+    assert pending > 0, "nothing is left that could step"
     held.step(1)
     while held.live("pending") == pending:
-        pass
+        time.sleep(0.001)
 
 
 def test_polling_alone_finishes_it() -> None:
@@ -461,6 +463,104 @@ def test_what_was_copied_before_a_synchronize_is_done(sim: Any, size: int, pagea
     del plain
     gc.collect()
     assert gone() is None, "its ends are let go"
+
+
+@pytest.mark.parametrize("how", ["stream.done", "context.synchronize", "event.synchronize"])
+def test_what_was_seen_over_stays_over(sim: Any, how: str) -> None:
+    """Whatever else the stream gets to do after it."""
+    source, there = ends()
+    stream = cu.Stream()
+    plain = np.array(source)
+    gone = weakref.ref(plain)
+    transfer = cu.copy_async(there, plain, stream)
+    if how == "stream.done":
+        while not stream.done:
+            pass
+    elif how == "context.synchronize":
+        stream.context.synchronize()
+    else:
+        stream.record().synchronize()
+    del plain
+    gc.collect()
+    assert gone() is None, "its ends are let go"
+    sim.hold()
+    later = cu.copy_async(there, source, stream)
+    assert transfer.done
+    assert not later.done
+    sim.release()
+    later.wait()
+
+
+def test_synchronize_waits_for_what_was_issued_before_it(held: Any) -> None:
+    """And not for what another thread issues while it waits."""
+    source, there = ends_before(held)
+    stream = cu.Stream()
+    transfer = cu.copy_async(there, source, stream)
+    waiting = threading.Thread(target=stream.synchronize, daemon=True)
+    waiting.start()
+    while not held.call_count("cuEventRecord"):
+        time.sleep(0.001)
+    later = cu.copy_async(there, source, stream)
+    one_step(held)
+    one_step(held)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert transfer.done
+    assert not later.done
+    held.release()
+    later.wait()
+
+
+class NamedBy:
+    """As other libraries show a stream."""
+
+    def __init__(self, stream: Any) -> None:
+        self.cuda_stream = stream.handle
+
+
+def test_an_event_is_behind_a_copy_by_whatever_name_the_stream_has(held: Any) -> None:
+    source, there = ends_before(held)
+    stream = cu.Stream()
+    transfer = cu.copy_async(there, source, stream)
+    event = cu.Event().record(NamedBy(stream))
+    later = cu.copy_async(there, source, stream)
+    assert not transfer.done
+    while not event.done:
+        one_step(held)
+    assert transfer.done
+    held.release()
+    later.wait()
+
+
+def test_a_loop_that_records_events_lets_go_of_what_is_over() -> None:
+    there, stream = cu.device_zeros(1 << 12, np.uint8), cu.Stream()
+    event, copied, alive_after = cu.Event(), [], []
+    for _ in range(200):
+        plain = np.zeros(1 << 12, np.uint8)
+        copied.append(weakref.ref(plain))
+        cu.copy_async(there, plain, stream)
+        del plain
+        event.record(stream)
+        event.synchronize()
+        alive_after.append(sum(ref() is not None for ref in copied))
+    assert max(alive_after) <= 2, "neither every array nor every event is kept"
+
+
+@pytest.mark.parametrize("what", ["cuEventCreate", "cuEventRecord", "cuStreamSynchronize"])
+def test_an_event_that_cannot_be_recorded_behind_a_copy(sim: Any, what: str) -> None:
+    source, there = ends()
+    stream, event = cu.Stream(), cu.Event()
+    for nth in (1, 2):
+        transfer = cu.copy_async(there, source, stream)
+        sim.fail(f"{what}:{nth}:2")
+        with contextlib.suppress(cu.CudaError):
+            event.record(stream)
+        sim.clear_faults()
+        transfer.wait()
+        stream.synchronize()
+        assert transfer.done
+        assert np.array_equal(there.to_numpy(), source)
+    event.close()
 
 
 def test_a_transfer_is_done_after_synchronize_on_any_driver() -> None:

@@ -422,7 +422,8 @@ static PyGetSetDef stream_getset[] = {
 
 static PyMethodDef stream_methods[] = {
     {"synchronize", stream_synchronize, METH_NOARGS,
-     "synchronize($self, /)\n--\n\nWaits for all its work; other threads run meanwhile, and Ctrl-C "
+     "synchronize($self, /)\n--\n\nWaits for all work issued on it so far (cuEventRecord and "
+     "cuEventQuery); other threads run meanwhile, and Ctrl-C "
      "interrupts "
      "the wait, not the work."},
     {"record", (PyCFunction)(void (*)(void))stream_record, METH_VARARGS | METH_KEYWORDS,

@@ -15,7 +15,7 @@ enum batch_state {
 };
 
 /* How many owners an open batch takes before its event is recorded without being asked. */
-#define BATCH_OWNERS 256
+#define BATCH_OWNERS 32
 
 struct cudriver_batch {
     struct cudriver_batch *next; /* state->batches */
@@ -34,7 +34,7 @@ struct cudriver_batch {
 };
 
 /* How many batches are kept for the next ones; more than the driver takes copies ahead for. */
-#define SPARE_BATCHES 16
+#define SPARE_BATCHES 64
 
 /* How often work on streams that are not ours looks for what is over. */
 #define REAP_EVERY 64
@@ -178,7 +178,11 @@ static CUresult batch_poll(struct cudriver_batch *batch)
         return batch->result;
     }
     if (!cudriver_context_begin_free(batch->context, &pushed)) {
-        return CUDA_ERROR_NOT_INITIALIZED; /* a forked child: never over here */
+        if (cudriver_driver_is_forked()) {
+            return CUDA_ERROR_NOT_INITIALIZED; /* never over here */
+        }
+        batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED); /* by its owner, another library */
+        return batch->result;
     }
     result = cuda.cuEventQuery(batch->event);
     cudriver_context_end(batch->context, pushed);
@@ -276,15 +280,10 @@ static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
 }
 
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
-                                          PyObject *first, PyObject *second)
+                                          size_t bytes, PyObject *first, PyObject *second)
 {
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
 
-    while (batch != NULL && batch->count + 2 > BATCH_OWNERS) {
-        batch_close(state, batch);
-        cudriver_batches_reap(state, false);
-        batch = stream->object->open; /* letting go may have run anything */
-    }
     if (batch == NULL) {
         batch = batch_new(state, stream);
     }
@@ -300,10 +299,12 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     batch_hold(batch, first);
     batch_hold(batch, second);
     batch->refs++;
-    if (stream->object == NULL) {
-        /* Nobody will tell when this stream goes: the event is recorded while it is there. */
+    /* Of a stream that is not ours nobody will tell when it goes: the event is recorded while it is
+     * there. */
+    if (stream->object == NULL || bytes >= CUDRIVER_BATCH_ALONE ||
+        batch->count + 2 > BATCH_OWNERS) {
         batch_close(state, batch);
-        if (++state->unnamed % REAP_EVERY == 0) {
+        if (stream->object != NULL || ++state->unnamed % REAP_EVERY == 0) {
             cudriver_batches_reap(state, false);
         }
     }
@@ -407,7 +408,7 @@ void cudriver_batch_end_open(CoreState *state, StreamObject *stream)
 
 int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream)
 {
-    struct cudriver_batch *batch = cudriver_batch_add(state, stream, NULL, NULL);
+    struct cudriver_batch *batch = cudriver_batch_add(state, stream, 0, NULL, NULL);
     CUresult result;
     int failed = 0;
 
@@ -531,6 +532,9 @@ int cudriver_batches_await(CoreState *state,
 {
     struct cudriver_batch *batch = state->batches;
 
+    if (batch != NULL && cudriver_require(state) < 0) { /* in a forked child nothing ends */
+        return -1;
+    }
     while (batch != NULL) {
         bool used = false;
         int failed = 0;

@@ -4,7 +4,8 @@
  * Work on one stream finishes in order, so it is watched in batches: a batch holds the owners of
  * the memory that is being read and written, and one event is recorded behind it: when somebody
  * asks while the stream is busy or records an event of his own, when it is full, when the stream
- * goes, and at once on a stream that is not ours. Everything here needs the GIL.
+ * goes, and at once behind much work or on a stream that is not ours. Everything here needs the
+ * GIL.
  */
 #ifndef CUDRIVER_BATCH_H
 #define CUDRIVER_BATCH_H
@@ -13,13 +14,18 @@
 #include "staging.h"
 #include "stream.h"
 
+/* Work of so many bytes has a batch of its own: nobody waits for it, or for what follows it, who
+ * asked for something else. The event costs about as much as a small copy's call. */
+#define CUDRIVER_BATCH_ALONE ((size_t)64 << 10)
+
 /*
- * Notes work that was just issued on `stream` and that touches memory of `first` and `second`
- * (either may be NULL): both stay alive until it is over. New reference to the batch; NULL with an
- * exception set, in which case the work has been waited for.
+ * Notes work of `bytes` that was just issued on `stream` and that touches memory of `first` and
+ * `second` (either may be NULL): both stay alive until it is over. New reference to the batch; NULL
+ * with an exception set, in which case the work has been waited for. Before work of
+ * CUDRIVER_BATCH_ALONE bytes is issued, cudriver_batch_close_before parts it from smaller work.
  */
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
-                                          PyObject *first, PyObject *second);
+                                          size_t bytes, PyObject *first, PyObject *second);
 
 /* Drops one reference. The work goes on, and what it needs stays alive. */
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
@@ -44,8 +50,8 @@ int cudriver_batches_await(CoreState *state,
  * does not delay it. May let other threads run. */
 void cudriver_batch_close_open(StreamObject *stream);
 
-/* As the call above, for the event that is about to be recorded on the stream, by whichever object
- * that is named; lets go of what is over. */
+/* As the call above, before an event of the program's or much work, by whichever object the stream
+ * is named; lets go of what is over. */
 void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream);
 
 /* The same for all streams of a context. */

@@ -4,6 +4,7 @@
  */
 #include "context.h"
 
+#include "batch.h"
 #include "context_private.h"
 #include "device.h"
 #include "driver.h"
@@ -270,6 +271,12 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
             self, self->pushed_by, current != NULL ? (PyObject *)current : Py_None);
         Py_XDECREF(current);
         return -1;
+    }
+    if (self->children > 0) {
+        cudriver_batches_reap(state, true); /* a copy that is over may hold the last of them */
+    }
+    if (self->state == CUDRIVER_CONTEXT_CLOSED) { /* letting go may have run anything */
+        return 0;
     }
     if (self->children > 0 || self->in_use > 0) {
         cudriver_raise_plain(state, "InvalidContextError",

@@ -474,10 +474,15 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
         return NULL;
     }
+    if (path->bytes >= CUDRIVER_BATCH_ALONE) {
+        cudriver_batch_close_before(state, stream);
+    }
     failed = path->kind == CUDRIVER_COPY_STAGED
                  ? staged_async(state, path, ends, stream->handle, &staged)
                  : issued_async(state, path, ends, stream);
-    batch = failed ? NULL : cudriver_batch_add(state, stream, ends->dst.owner, ends->src.owner);
+    batch = failed
+                ? NULL
+                : cudriver_batch_add(state, stream, path->bytes, ends->dst.owner, ends->src.owner);
     cudriver_context_end(stream->context, pushed);
     if (failed > 0) {
         struct cudriver_copy_path bounced = *path;

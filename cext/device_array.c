@@ -166,6 +166,7 @@ static PyObject *array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
                      object);
         return NULL;
     }
+    cudriver_batches_reap(state, true); /* a copy that is over may hold the last view */
     if (self->views > 0 || self->busy > 0) {
         bool busy = self->busy > 0;
         if (self->views == 0) {
@@ -180,7 +181,6 @@ static PyObject *array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         }
         return NULL;
     }
-    cudriver_batches_reap(state, true);
     if (Py_REFCNT(object) > 1 && cudriver_batches_hold(state, object)) {
         PyErr_Format(PyExc_ValueError,
                      "cannot close %R: an asynchronous copy uses it; wait() for that first",
@@ -237,7 +237,15 @@ static bool owner_uses(CoreState *state, PyObject *owner, const void *memory)
 
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
 {
-    return busy == NULL ? 0 : cudriver_batches_await(state, owner_uses, busy);
+    DeviceArrayObject *root;
+
+    if (busy == NULL) {
+        return 0;
+    }
+    root = (DeviceArrayObject *)((char *)(uintptr_t)busy - offsetof(DeviceArrayObject, busy));
+    return cudriver_device_reach(state, root->context, &root->block) < 0
+               ? -1
+               : cudriver_batches_await(state, owner_uses, busy);
 }
 
 static PyObject *array_repr(PyObject *object)

@@ -279,6 +279,9 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         return -1;
     }
     cudriver_device_settle(self->context, &root->block);
+    if (given && (size_t)bytes >= CUDRIVER_BATCH_ALONE) {
+        cudriver_batch_close_before(state, &stream);
+    }
     result = fill_issue(self, pattern, stream.handle, &function);
     if (result == CUDA_SUCCESS && !given) {
         Py_BEGIN_ALLOW_THREADS
@@ -294,7 +297,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     cudriver_context_end(self->context, pushed);
     PyMem_Free(pattern);
     if (result == CUDA_SUCCESS && given && bytes > 0) {
-        batch = cudriver_batch_add(state, &stream, (PyObject *)self, NULL);
+        batch = cudriver_batch_add(state, &stream, (size_t)bytes, (PyObject *)self, NULL);
         if (batch != NULL) {
             cudriver_batch_release(state, batch);
         }

@@ -171,6 +171,34 @@ void cudriver_device_settle(ContextObject *context, const struct cudriver_device
     }
 }
 
+int cudriver_device_reach(CoreState *state, ContextObject *context,
+                          struct cudriver_device_block *block)
+{
+    StreamObject *home = block->home;
+    bool pushed;
+    int failed = 0;
+
+    if (home == NULL || block->reached) {
+        return 0;
+    }
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        return -1;
+    }
+    if (home->handle == NULL) { /* it was closed; its work goes on */
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuCtxSynchronize(); /* an error there is told by what uses the memory */
+        Py_END_ALLOW_THREADS
+    } else if (cuda.cuStreamQuery(home->handle) == CUDA_ERROR_NOT_READY) {
+        const struct cudriver_stream stream = {home->handle, home, context};
+        home->users++;
+        failed = cudriver_batch_wait_all(state, &stream);
+        home->users--;
+    }
+    cudriver_context_end(context, pushed);
+    block->reached = failed == 0;
+    return failed;
+}
+
 /* The pool's memory outlives its context. Where no other is current either, the device's primary
  * one is, for the call. */
 static CUresult free_without_context(CUdevice device, CUdeviceptr address)

@@ -10,7 +10,8 @@ struct cudriver_device_block {
     size_t bytes;
     bool pooled;
     unsigned long long number; /* of its allocation on the context's stream for that; 0: none */
-    bool shared; /* its address was handed out: it is freed as cuMemFree does, after all work */
+    bool shared;  /* its address was handed out: it is freed as cuMemFree does, after all work */
+    bool reached; /* its home stream is known to have come to its allocation */
     StreamObject
         *home; /* owned: the stream in whose order it was made and goes; NULL: none named */
 };
@@ -30,6 +31,11 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
  * for all allocations before it. May let other threads run.
  */
 void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block);
+
+/* Before a use that no stream orders: waits until the block's home stream, if it has one, has come
+ * to its allocation. May let other threads run. 0 or -1. */
+int cudriver_device_reach(CoreState *state, ContextObject *context,
+                          struct cudriver_device_block *block);
 
 /* Gives it back; the block is empty then. Nothing of ours may be using it. Needs no current
  * context. */

@@ -294,6 +294,9 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
         return cudriver_raise(state, result, "cuStreamQuery", "%s", "");
     }
+    if (result == CUDA_SUCCESS) {
+        cudriver_batches_reap(state, false);
+    }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 

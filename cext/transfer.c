@@ -193,7 +193,8 @@ static PyType_Slot transfer_slots[] = {
     {Py_tp_doc,
      "An asynchronous copy that was issued: `wait()` for it, look at `done`, or `await` it. It "
      "keeps "
-     "both ends alive until the copy is over, also where the Transfer itself is dropped."},
+     "both ends alive until the copy is over, also where the Transfer itself is dropped. Copies of "
+     "less than 64 KiB that follow each other on a stream are over together, sixteen at most."},
     {Py_tp_dealloc, transfer_dealloc},
     {Py_tp_repr, transfer_repr},
     {Py_tp_methods, transfer_methods},

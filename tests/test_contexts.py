@@ -723,6 +723,29 @@ def test_foreign_context_destroyed_by_its_owner(cu, driver: Driver) -> None:
     array.close()
 
 
+@pytest.mark.parametrize("looked", [False, True])
+def test_foreign_context_destroyed_with_a_copy_in_flight(
+    cu, sim, driver: Driver, looked: bool
+) -> None:
+    handle = driver.create()
+    source, array, stream = np.zeros(10), cu.device_zeros(10), cu.Stream()
+    sim.hold()
+    transfer = cu.copy_async(array, source, stream)
+    if looked:
+        assert not transfer.done
+    sim.release()
+    driver.destroy(handle)
+    with pytest.raises(cu.InvalidContextError):
+        transfer.wait()
+    with pytest.raises(cu.InvalidContextError):
+        cu.copy(array, np.zeros(10))
+    gone = weakref.ref(source)
+    del source
+    assert gone() is None, "its ends are let go"
+    stream.close()
+    array.close()
+
+
 def test_foreign_handle_that_was_given_out_again(cu, driver: Driver) -> None:
     """A new context at the address of an old one is another context."""
     handles = set()

@@ -493,7 +493,7 @@ def test_what_was_seen_over_stays_over(sim: Any, how: str) -> None:
 
 def test_synchronize_waits_for_what_was_issued_before_it(held: Any) -> None:
     """And not for what another thread issues while it waits."""
-    source, there = ends_before(held)
+    source, there = ends_before(held, 1000)
     stream = cu.Stream()
     transfer = cu.copy_async(there, source, stream)
     waiting = threading.Thread(target=stream.synchronize, daemon=True)
@@ -530,6 +530,96 @@ def test_an_event_is_behind_a_copy_by_whatever_name_the_stream_has(held: Any) ->
     assert transfer.done
     held.release()
     later.wait()
+
+
+@pytest.mark.parametrize("pageable", [False, True])
+def test_a_copy_is_over_while_the_next_is_under_way(held: Any, pageable: bool) -> None:
+    """Two buffers taking turns on one stream overlap."""
+    source, first = ends_before(held, 1 << 20)
+    second = [ends_before(held, 1 << 20)[1], ends_before(held, 100)]
+    stream = cu.Stream()
+    plain = np.array(source) if pageable else source
+    small = cu.copy_async(second[1][1], second[1][0], stream)
+    copies = [cu.copy_async(there, plain, stream) for there in (first, second[0])]
+    for done in ([True, False, False], [True, True, False]):
+        while [small.done, *(copy.done for copy in copies)] != done:
+            assert not copies[1].done
+            one_step(held)
+    held.release()
+    copies[1].wait()
+    assert np.array_equal(second[0].to_numpy(), source)
+
+
+def test_small_copies_are_over_together_but_not_too_many(held: Any) -> None:
+    source, there = ends_before(held, 100)
+    stream = cu.Stream()
+    transfers = [cu.copy_async(there, source, stream) for _ in range(40)]
+    while not transfers[0].done:
+        one_step(held)
+    assert transfers[15].done
+    assert not transfers[16].done
+    held.release()
+    transfers[-1].wait()
+
+
+def test_sources_of_copies_that_are_over_are_let_go() -> None:
+    there, stream = cu.device_zeros(1 << 17, np.uint8), cu.Stream()
+    copied = []
+    for _ in range(50):
+        plain = np.zeros(1 << 17, np.uint8)
+        copied.append(weakref.ref(plain))
+        cu.copy_async(there, plain, stream)
+        del plain
+        stream.context.synchronize()
+    assert sum(ref() is not None for ref in copied) <= 1
+
+
+@pytest.mark.parametrize("what", ["fill", "to_numpy", "copy"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_memory_made_in_a_streams_order_is_there_for_calls_without_one(
+    held: Any, what: str, closed: bool
+) -> None:
+    source, there = ends_before(held)
+    busy, stream = cu.Stream(), cu.Stream()
+    cu.copy_async(there, source, busy)
+    stream.wait(busy)
+    array = cu.device_empty(source.shape, np.uint8, stream=stream)
+    if closed:
+        stream.close()
+    running = threading.Timer(0.05, held.release)
+    running.start()
+    if what == "fill":
+        array.fill(7)
+    elif what == "copy":
+        cu.copy(array, source)
+    assert array.to_numpy().shape == source.shape
+    running.join()
+
+
+def test_what_a_copy_that_is_over_held_may_be_closed() -> None:
+    """Though nobody has looked whether it is."""
+    context = cu.Context()
+    with context:
+        there, source = cu.device_zeros(1000, np.uint8), cu.pinned_zeros(500, np.uint8)
+        with cu.Stream() as stream:
+            cu.copy_async(source, there[:500], stream)
+            end = stream.record()
+            while not end.done:
+                pass
+        cu.copy_async(there[::2], source, stream)
+        while not stream.done:
+            pass
+        there.close()
+        array = cu.device_zeros(1 << 17, np.uint8)
+        cu.copy_async(cu.pinned_zeros(1 << 17, np.uint8), array, stream)
+        end.record(stream)
+        del array, there
+        while not end.done:
+            pass
+        stream.close()
+        end.close()
+    del source
+    context.close()
 
 
 def test_a_loop_that_records_events_lets_go_of_what_is_over() -> None:

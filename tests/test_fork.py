@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -165,6 +166,24 @@ def test_copies_in_flight_over_a_fork(cu, sim) -> None:
         transfer.wait()
     for i, target in enumerate(targets):
         assert (target.to_numpy() == i).all()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_arrays_of_copies_in_flight_are_refused_in_the_child(cu, over: bool) -> None:
+    """At once: nothing that was in flight ends there."""
+    stream, array = cu.Stream(), cu.device_zeros(10)
+    transfer = cu.copy_async(array, np.zeros(10), stream)
+    if over:
+        cu.current_context().synchronize()
+
+    def body() -> None:
+        signal.alarm(60)  # the default action: a child that hangs is killed, and tells so
+        for call in (array.to_numpy, lambda: cu.copy(array, np.zeros(10)), lambda: array.fill(1)):
+            with pytest.raises(cu.ForkedProcessError):
+                call()
+
+    assert in_child(body) == ""
+    transfer.wait()
 
 
 def test_parent_copies_right_during_and_after_a_fork(cu) -> None:

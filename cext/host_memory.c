@@ -2,6 +2,7 @@
 #include "host_memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "arguments.h"
@@ -24,6 +25,8 @@ struct request {
     int ndim;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     bool fortran;
+    bool strided; /* neither C nor Fortran order: these strides */
+    Py_ssize_t strides[CUDRIVER_MAX_DIMS];
     bool mapped;
     bool write_combined;
 };
@@ -210,7 +213,8 @@ static PyObject *request_make(CoreState *state, struct request *request, bool ze
             memset(memory->address, 0, (size_t)bytes);
         }
         array = cudriver_numpy_over((PyObject *)memory, memory->address, request->dtype,
-                                    request->ndim, request->shape, request->fortran);
+                                    request->ndim, request->shape,
+                                    request->strided ? request->strides : NULL, request->fortran);
         Py_DECREF(memory);
     }
     Py_CLEAR(request->dtype);
@@ -226,6 +230,7 @@ static int request_parse(const char *function, PyObject *const *args, Py_ssize_t
     const struct cudriver_signature signature = {function, 3, 1, names};
     PyObject *values[5];
 
+    request->strided = false;
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
         cudriver_shape_parse(values[0], &request->ndim, request->shape) < 0 ||
         cudriver_order_parse(values[2], &request->fortran) < 0 ||
@@ -295,6 +300,27 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
     return array;
 }
 
+/* Dense strides whose axes are in the order of another array's, as NumPy's order="K" has them: the
+ * longest stride first, equal ones in the order of the axes. */
+static void strides_like(struct request *request, const struct cudriver_endpoint *end)
+{
+    int axes[CUDRIVER_MAX_DIMS];
+    Py_ssize_t stride = request->itemsize;
+
+    for (int i = 0; i < end->ndim; i++) {
+        int at = i;
+        for (; at > 0 && llabs(end->strides[axes[at - 1]]) < llabs(end->strides[i]); at--) {
+            axes[at] = axes[at - 1];
+        }
+        axes[at] = i;
+    }
+    for (int i = end->ndim - 1; i >= 0; i--) {
+        request->strides[axes[i]] = stride;
+        stride *= request->shape[axes[i]];
+    }
+    request->strided = true;
+}
+
 /* Fills a request with the geometry of `array`; `dtype` may be NULL or None. 0 or -1. */
 static int request_like(PyObject *array, PyObject *dtype, struct request *request)
 {
@@ -317,26 +343,26 @@ static int request_like(PyObject *array, PyObject *dtype, struct request *reques
         f_stride *= end.shape[i] > 0 ? end.shape[i] : 1;
         c_stride *= end.shape[j] > 0 ? end.shape[j] : 1;
     }
-    request->fortran = f_order && !c_order; /* order="K", for dense arrays */
+    request->fortran = f_order && !c_order;
     int failed = cudriver_numpy_dtype(dtype != NULL && dtype != Py_None ? dtype : end.dtype,
                                       &request->dtype, &request->itemsize);
+    if (failed == 0 && !f_order && !c_order) {
+        strides_like(request, &end);
+    }
     cudriver_endpoint_done(&end);
     return failed;
 }
 
 /* order="K" is the default of what resembles another array. 0 or -1. */
-static int order_like(PyObject *order, bool *fortran)
+static int order_like(PyObject *order, struct request *request)
 {
-    if (order == NULL || order == Py_None) {
-        return 0;
+    Py_UCS4 letter = order == NULL || order == Py_None ? 'K' : 0;
+
+    if (letter == 0 && PyUnicode_Check(order) && PyUnicode_GET_LENGTH(order) == 1) {
+        letter = Py_TOUPPER(PyUnicode_READ_CHAR(order, 0));
     }
-    if (PyUnicode_Check(order) && PyUnicode_GET_LENGTH(order) == 1) {
-        Py_UCS4 letter = Py_TOUPPER(PyUnicode_READ_CHAR(order, 0));
-        if (letter == 'K' || letter == 'A') {
-            return 0;
-        }
-    }
-    return cudriver_order_parse(order, fortran);
+    request->strided = request->strided && letter == 'K';
+    return letter == 'K' || letter == 'A' ? 0 : cudriver_order_parse(order, &request->fortran);
 }
 
 static PyObject *pinned_empty_like(PyObject *module, PyObject *args, PyObject *keywords)
@@ -354,8 +380,7 @@ static PyObject *pinned_empty_like(PyObject *module, PyObject *args, PyObject *k
     if (prototype == NULL) {
         return NULL;
     }
-    failed =
-        request_like(prototype, dtype, &request) < 0 || order_like(order, &request.fortran) < 0;
+    failed = request_like(prototype, dtype, &request) < 0 || order_like(order, &request) < 0;
     Py_DECREF(prototype);
     if (failed) {
         Py_XDECREF(request.dtype);
@@ -379,7 +404,7 @@ static PyObject *pinned_array(PyObject *module, PyObject *args, PyObject *keywor
     }
     source = cudriver_numpy_asarray(object);
     if (source != NULL && request_like(source, dtype, &request) == 0 &&
-        order_like(order, &request.fortran) == 0) {
+        order_like(order, &request) == 0) {
         request.mapped = mapped != 0;
         request.write_combined = combined != 0;
         array = request_make(cudriver_state_of_module(module), &request, false);
@@ -393,14 +418,15 @@ static PyObject *pinned_array(PyObject *module, PyObject *args, PyObject *keywor
     return array;
 }
 
-/* The bytes of an ndarray or of any object with a buffer. 0 or -1. */
-static int memory_of(PyObject *object, char **low, size_t *bytes)
+/* The bytes of an ndarray or of any object with a buffer, and where its first item is. 0 or -1. */
+static int memory_of(PyObject *object, char **low, size_t *bytes, char **first)
 {
     Py_buffer view;
     bool writable;
 
     if (cudriver_numpy_is_array(object)) {
         cudriver_numpy_extent(object, low, bytes, &writable);
+        *first = cudriver_numpy_data(object);
         return 0;
     }
     if (!PyObject_CheckBuffer(object)) {
@@ -411,7 +437,7 @@ static int memory_of(PyObject *object, char **low, size_t *bytes)
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) {
         return -1;
     }
-    *low = view.buf;
+    *low = *first = view.buf;
     *bytes = (size_t)view.len;
     PyBuffer_Release(&view);
     return 0;
@@ -420,10 +446,10 @@ static int memory_of(PyObject *object, char **low, size_t *bytes)
 static PyObject *module_is_pinned(PyObject *module, PyObject *object)
 {
     CoreState *state = cudriver_state_of_module(module);
+    char *low, *first;
     size_t bytes;
-    char *low;
 
-    if (memory_of(object, &low, &bytes) < 0) {
+    if (memory_of(object, &low, &bytes, &first) < 0) {
         return NULL;
     }
     if (!cudriver_driver.loaded && cudriver_require_loaded(state) < 0) {
@@ -442,11 +468,11 @@ static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
     CUdeviceptr address = 0;
     ContextObject *context;
     CUresult result;
+    char *low, *first;
     size_t bytes;
     bool pushed;
-    char *low;
 
-    if (memory_of(object, &low, &bytes) < 0) {
+    if (memory_of(object, &low, &bytes, &first) < 0) {
         return NULL;
     }
     context = cudriver_context_for_use(state);
@@ -467,7 +493,7 @@ static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
     if (result != CUDA_SUCCESS) {
         return cudriver_raise(state, result, "cuMemHostGetDevicePointer_v2", "%p", (void *)low);
     }
-    return PyLong_FromUnsignedLongLong(address);
+    return PyLong_FromUnsignedLongLong(address + (CUdeviceptr)(first - low));
 }
 
 static PyStructSequence_Field stats_fields[] = {
@@ -602,8 +628,8 @@ static PyMethodDef functions[] = {
      "library. Creates no context; False where there is no driver, or in a forked child."},
     {"mapped_pointer", module_mapped_pointer, METH_O,
      "mapped_pointer(array, /)\n--\n\n"
-     "The device address of mapped page-locked memory, as an int (cuMemHostGetDevicePointer).\n"
-     "ValueError where it is none."},
+     "The device address of the first item of mapped page-locked memory, as an int\n"
+     "(cuMemHostGetDevicePointer). ValueError where it is none."},
     {"host_memory_stats", module_stats, METH_NOARGS,
      "host_memory_stats()\n--\n\nThe pool of page-locked memory in numbers: a HostMemoryStats."},
     {"trim_host_memory", WITH_KEYWORDS(module_trim),

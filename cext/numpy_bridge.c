@@ -162,14 +162,14 @@ PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shap
 }
 
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
-                              const Py_ssize_t *shape, bool fortran)
+                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran)
 {
     PyObject *array;
 
     Py_INCREF(dtype); /* PyArray_NewFromDescr takes one */
     array = PyArray_NewFromDescr(
-        &PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape, NULL, address,
-        NPY_ARRAY_WRITEABLE | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0), NULL);
+        &PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape, (npy_intp *)strides,
+        address, NPY_ARRAY_WRITEABLE | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0), NULL);
     if (array == NULL) {
         return NULL;
     }
@@ -248,6 +248,11 @@ PyObject *cudriver_numpy_descr(PyObject *dtype)
         return Py_BuildValue("[(sN)]", "", cudriver_numpy_typestr(dtype));
     }
     return descr;
+}
+
+char *cudriver_numpy_data(PyObject *array)
+{
+    return PyArray_BYTES((PyArrayObject *)array);
 }
 
 void cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *writable)

@@ -34,9 +34,9 @@ int cudriver_numpy_endpoint(PyObject *array, bool write, struct cudriver_endpoin
 PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape, bool fortran);
 
 /* New reference: an array over [address, ...) whose base is `owner` (borrowed; it gets a
- * reference). */
+ * reference). `strides` in bytes, or NULL: in C order, or with `fortran` in that. */
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
-                              const Py_ssize_t *shape, bool fortran);
+                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran);
 
 /* New reference: any object as an ndarray, as np.asarray does it. */
 PyObject *cudriver_numpy_asarray(PyObject *object);
@@ -62,6 +62,9 @@ bool cudriver_numpy_is_bool(PyObject *object);
 
 /* Whether the array holds Python objects; then TypeError is set. */
 bool cudriver_numpy_holds_objects(PyObject *array);
+
+/* An array's first item. */
+char *cudriver_numpy_data(PyObject *array);
 
 /* The lowest byte of an array's memory and how many bytes it spans; whether it is writable. */
 void cudriver_numpy_extent(PyObject *array, char **low, size_t *bytes, bool *writable);

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cudriver as cu
 
@@ -212,6 +214,8 @@ def test_mapped_memory_has_a_device_address() -> None:
     address = cu.mapped_pointer(array)
     assert address > 0
     assert cu.mapped_pointer(array[10:]) == address + 40
+    for view in (array[::-1], array[7:2:-2], array[:0], array.reshape(-1, 10)[::-1, ::-1]):
+        assert cu.mapped_pointer(view) == address + view.ctypes.data - array.ctypes.data
     with pytest.raises(ValueError, match="no mapped page-locked memory"):
         cu.mapped_pointer(np.zeros(1000))
 
@@ -269,3 +273,24 @@ def test_is_pinned_asks_of_any_memory() -> None:
     assert not cu.is_pinned(b"bytes")
     with cu.pinned_numpy(min_bytes=0):
         assert cu.is_pinned(np.full(4096, None, object))
+
+
+@given(st.data())
+def test_what_resembles_an_array_has_numpys_strides(data: Any) -> None:
+    shape = data.draw(st.lists(st.integers(1, 4), max_size=5))
+    model = np.zeros(shape, "i4").transpose(data.draw(st.permutations(range(len(shape)))))
+    model = model[tuple(slice(None, None, data.draw(st.sampled_from([1, 2, -1]))) for _ in shape)]
+    if data.draw(st.booleans()):
+        model = np.broadcast_to(model, (3, *model.shape))
+    order = data.draw(st.sampled_from(["K", "A", "C", "F", None]))
+    dtype = data.draw(st.sampled_from([None, "f8", "u1"]))
+    wanted = steps(np.empty_like(model, dtype, order=order or "K"))
+    assert steps(cu.pinned_empty_like(model, dtype, order)) == wanted
+    array = cu.pinned_array(model, dtype, order)
+    assert steps(array) == wanted
+    assert np.array_equal(array, model)
+
+
+def steps(array: np.ndarray) -> list[int]:
+    """The strides that lead anywhere."""
+    return [step for step, size in zip(array.strides, array.shape, strict=True) if size > 1]

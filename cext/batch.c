@@ -377,7 +377,8 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
     }
 }
 
-void cudriver_batches_close(CoreState *state, const ContextObject *context)
+/* Records the events of all open batches of a context. */
+static void batches_close(CoreState *state, const ContextObject *context)
 {
     struct cudriver_batch *batch = state->batches;
 
@@ -391,6 +392,32 @@ void cudriver_batches_close(CoreState *state, const ContextObject *context)
         }
         batch = closed ? state->batches : batch->next; /* the list may have changed */
     }
+}
+
+int cudriver_batches_wait(CoreState *state, const ContextObject *context)
+{
+    Py_ssize_t count = 0;
+    int failed = 0;
+
+    batches_close(state, context);
+    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+        count += batch->context == context && batch->state == BATCH_CLOSED;
+    }
+    for (; count > 0 && failed == 0; count--) { /* what comes later is hung behind them */
+        struct cudriver_batch *batch = state->batches;
+        while (batch != NULL && (batch->context != context || batch->state != BATCH_CLOSED)) {
+            batch = batch->next;
+        }
+        if (batch == NULL) {
+            break;
+        }
+        batch->refs++;
+        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
+            failed = cudriver_batch_wait(state, batch);
+        }
+        cudriver_batch_release(state, batch);
+    }
+    return failed;
 }
 
 void cudriver_batch_end_open(CoreState *state, StreamObject *stream)

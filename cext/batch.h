@@ -54,8 +54,9 @@ void cudriver_batch_close_open(StreamObject *stream);
  * is named; lets go of what is over. */
 void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream);
 
-/* The same for all streams of a context. */
-void cudriver_batches_close(CoreState *state, const ContextObject *context);
+/* Waits for all of our work that is in flight in a context, and not for what is issued meanwhile.
+ * How it ended is not said. 0, or -1 with an exception set (a signal's). */
+int cudriver_batches_wait(CoreState *state, const ContextObject *context);
 
 /* The stream was seen at its end, with the GIL held since: so is its open batch. */
 void cudriver_batch_end_open(CoreState *state, StreamObject *stream);

@@ -164,6 +164,20 @@ static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* cuCtxSynchronize() is deaf to signals. What can be waited for otherwise is, first: our own work,
+ * and that of the default stream and of those that wait for it. 0, or -1 with an exception set. */
+static int wait_for_known(CoreState *state, ContextObject *self)
+{
+    const struct cudriver_stream stream = {NULL, NULL, self};
+
+    if (cudriver_batches_wait(state, self) < 0) {
+        return -1;
+    }
+    return cuda.cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY
+               ? cudriver_batch_wait_all(state, &stream)
+               : 0;
+}
+
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -174,7 +188,10 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (cudriver_context_begin(state, self, &pushed) < 0) {
         return NULL;
     }
-    cudriver_batches_close(state, self); /* other threads' copies must not delay their end */
+    if (wait_for_known(state, self) < 0) {
+        cudriver_context_end(self, pushed);
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuCtxSynchronize();
     Py_END_ALLOW_THREADS

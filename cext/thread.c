@@ -1,6 +1,8 @@
 /* One thread's contexts and streams. See thread.h. */
 #include "thread.h"
 
+#include <string.h>
+
 #include "platform.h"
 #include "stream.h"
 
@@ -145,17 +147,26 @@ int cudriver_thread_enter_stream(CoreState *state, StreamObject *stream)
 int cudriver_thread_leave_stream(CoreState *state, StreamObject *stream)
 {
     ThreadObject *self = cudriver_thread_find(state);
+    Py_ssize_t count = self != NULL ? self->stream_count : 0, at = count - 1;
+    bool innermost;
 
-    if (self == NULL || self->stream_count == 0 ||
-        self->streams[self->stream_count - 1] != stream) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "with %R: left, but it is not the innermost `with stream:` of this thread",
-                     stream);
-        return -1;
+    while (at >= 0 && self->streams[at] != stream) {
+        at--;
     }
-    self->stream_count--;
-    Py_DECREF(stream);
-    return 0;
+    innermost = at >= 0 && at == count - 1;
+    if (!innermost) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "with %R: left, but it is not the innermost `with stream:` of this thread "
+                     "(tasks that take turns in one thread name their streams in each call)",
+                     stream);
+    }
+    if (at >= 0) { /* it is left all the same: nobody would come back for it */
+        memmove(&self->streams[at], &self->streams[at + 1],
+                (size_t)(count - 1 - at) * sizeof(StreamObject *));
+        self->stream_count--;
+        Py_DECREF(stream);
+    }
+    return innermost ? 0 : -1;
 }
 
 /* The thread has ended (its driver stack with it), or the interpreter does. */

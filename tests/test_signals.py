@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -81,6 +82,27 @@ def test_stream_and_event_synchronize(cu, sim, interrupted, held) -> None:
     sim.release()
     stream.synchronize()
     assert transfer.done
+    assert (array.to_numpy() == 7).all()
+
+
+def test_context_synchronize(cu, sim, interrupted, held) -> None:
+    stream, transfer, array = held
+    interrupted(stream.context.synchronize)
+    assert not transfer.done
+    sim.release()
+    stream.context.synchronize()
+    assert transfer.done
+    assert (array.to_numpy() == 7).all()
+
+
+def test_context_synchronize_behind_another_librarys_work(cu, sim, interrupted) -> None:
+    library, array = ctypes.CDLL(cu.driver_path()), cu.device_zeros(1000, "u1")
+    context = array.context
+    sim.hold()
+    assert library.cuMemsetD8Async(ctypes.c_uint64(array.pointer), 7, 1000, None) == 0
+    interrupted(context.synchronize)
+    sim.release()
+    context.synchronize()
     assert (array.to_numpy() == 7).all()
 
 

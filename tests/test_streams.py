@@ -181,17 +181,20 @@ def test_with_nests_and_is_the_threads_own(cu, stream) -> None:
     other.close()
 
 
-def test_with_left_in_the_wrong_order(cu, stream) -> None:
-    other = cu.Stream()
+def test_with_left_in_the_wrong_order(cu) -> None:
+    stream, other = cu.Stream(), cu.Stream()
     stream.__enter__()
     other.__enter__()
     with pytest.raises(RuntimeError, match="not the innermost"):
         stream.__exit__(None, None, None)
+    other.close()
+    with pytest.raises(ValueError, match="is closed"):
+        cu.device_empty(3)  # the innermost stays
     other.__exit__(None, None, None)
-    stream.__exit__(None, None, None)
+    stream.close()
+    cu.device_empty(3)  # the one that was left in the wrong order has gone too
     with pytest.raises(RuntimeError, match="not the innermost"):
         stream.__exit__(None, None, None)
-    other.close()
 
 
 def test_closed_while_it_is_the_threads_stream(cu) -> None:

@@ -529,6 +529,25 @@ def test_fill_on_a_stream_of_another_device(two_devices: Any) -> None:
     assert cu.device_empty(10, stream=stream).device == second
 
 
+@pytest.mark.parametrize(("key", "launches"), [(np.s_[:], 0), (np.s_[::2, ::2, ::2], 1)])
+def test_fill_on_a_stream_of_another_context(sim: Any, key: Any, launches: int) -> None:
+    model = random_array((150, 30, 20), np.dtype("V12"))
+    value = random_array((), np.dtype("V12"), 9)
+    array, context = cu.to_device(model), cu.Context()
+    with context:
+        stream = cu.Stream()
+    for _ in range(2):
+        sim.reset_counts()
+        array[key].fill(value, stream)
+        assert sim.call_count("cuLaunchKernel") == launches
+        assert sum(sim.call_count(f"cuMemset{kind}Async") for kind in SETS) <= 4
+    stream.synchronize()
+    model[key] = value
+    assert raw(array.to_numpy()) == raw(model)
+    stream.close()
+    context.close()
+
+
 # ---- reading back ------------------------------------------------------------------------------
 
 

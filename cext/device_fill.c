@@ -267,8 +267,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         return -1;
     }
     root->busy++; /* reading the value may run anything, close() of this array too */
-    if ((value != NULL &&
-         cudriver_numpy_pattern(value, self->dtype, pattern, self->itemsize) < 0) ||
+    if ((value != NULL && cudriver_numpy_pattern(value, self->dtype, pattern) < 0) ||
         cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
         root->busy--;
         PyMem_Free(pattern);

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -527,6 +528,32 @@ def test_fill_on_a_stream_of_another_device(two_devices: Any) -> None:
     with pytest.raises(ValueError, match="device 0"):
         cu.device_empty(10, device=first, stream=stream)
     assert cu.device_empty(10, stream=stream).device == second
+
+
+@pytest.mark.filterwarnings("ignore")  # NumPy's own, of complex numbers and of old versions
+@pytest.mark.parametrize(
+    "dtype", ["i4", "u1", "f4", "c8", "?", "S4", "M8[D]", "m8[s]", "V5", PACKED]
+)
+def test_fill_takes_what_numpys_assignment_takes(dtype: Any) -> None:
+    def told(write: Callable[[Any], object], array: Any) -> object:
+        try:
+            write(array)
+        except Exception as error:
+            return type(error), str(error)
+        return raw(array if isinstance(array, np.ndarray) else array.to_numpy())
+
+    def assign(array: Any) -> None:
+        array[...] = value
+
+    for value in [
+        *(7, 1.5, True, 300, -1, 1 << 70, 1j, float("nan"), "7", "x", b"ab", None, {}, object()),
+        *([4], (4,), [[4]], [1, 2], [], (1, 2.5, b"ab", [[1, 2], [3, 4]])),
+        *(np.datetime64("2020-01-01"), np.timedelta64(3, "s"), datetime.date(2020, 1, 1)),
+        *(np.float64(2.9), np.complex64(1j), np.str_("3"), np.void(b"abcde")),
+        *(np.array([["2020-01-01"]], "M8[D]"), np.array(4), np.array(object())),
+    ]:
+        mine = told(lambda array: array.fill(value), cu.device_zeros(1, dtype))  # noqa: B023
+        assert mine == told(assign, np.zeros(1, dtype)), value
 
 
 @pytest.mark.parametrize(("key", "launches"), [(np.s_[:], 0), (np.s_[::2, ::2, ::2], 1)])

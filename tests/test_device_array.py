@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -184,13 +185,16 @@ def test_bad_arguments_are_named(make: str) -> None:
         ((-3,), {}, ValueError, "-3"),
         (((2, -1),), {}, ValueError, "-1"),
         (("12",), {}, TypeError, "str"),
-        ((2.5,), {}, TypeError, "float"),
+        ((2.5,), {}, TypeError, r"a sequence of ints, not 2\.5 \(float\)"),
+        (((3, 1.5),), {}, TypeError, r"lengths are ints, not 1\.5 \(float\)"),
+        (((3, "4"),), {}, TypeError, r"lengths are ints, not '4' \(str\)"),
         ((None,), {}, TypeError, "NoneType"),
         (((1,) * 65,), {}, ValueError, "65"),
         ((3, object), {}, TypeError, "Python objects"),
         ((3, "no such type"), {}, TypeError, "no such type"),
-        (((1 << 40, 1 << 40),), {}, ValueError, "address space"),
-        ((1 << 70,), {}, ValueError, "int"),
+        (((1 << 40, 1 << 40),), {}, ValueError, rf"\({1 << 40}, {1 << 40}\).* address space"),
+        ((1 << 70,), {}, ValueError, f"at most {sys.maxsize}, not {1 << 70}"),
+        (((2, -1 << 70),), {}, ValueError, str(-1 << 70)),
         ((3,), {"stream": 7}, TypeError, "int"),
         ((3,), {"device": 99}, Exception, "99"),
         ((3,), {"device": "nonsense"}, Exception, "nonsense"),
@@ -835,10 +839,16 @@ def test_bad_interfaces_are_refused() -> None:
         ({"strides": (1 << 70, 4)}, TypeError),
         ({"stream": "x"}, TypeError),
         ({"shape": (1 << 62, 1 << 62), "strides": None}, ValueError),
+        ({"data": (0, False)}, ValueError),
+        ({"data": (0, False), "shape": (), "strides": None}, ValueError),
         ({"mask": Foreign(array)}, TypeError),
     ]:
         with pytest.raises(error):
             cu.copy(np.zeros((4, 6), np.float32), Foreign(array, **changes))
+    nothing = Foreign(array, data=(0, False), shape=(3, 0), strides=None)
+    cu.copy(np.zeros((3, 0), np.float32), nothing)
+    with pytest.raises(ValueError, match=r"\(4, 6\) lies at address 0"):
+        cu.copy(Foreign(array, data=(0, False)), np.zeros((4, 6), np.float32))
     with pytest.raises(ValueError, match="read-only"):
         cu.copy(Foreign(array, data=(good["data"][0], True)), np.ones((4, 6), np.float32))
     assert not array.to_numpy().any()

@@ -50,6 +50,10 @@ ContextObject *cudriver_context_for_use(CoreState *state);
  * reset, as the one above is. New reference. */
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device);
 
+/* The context behind a handle of another library's that is alive; it need not be current, and is
+ * adopted where it was not known. New reference. The driver is initialised. */
+ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle);
+
 /* The device's primary context; `flags` (may be NULL) are set first. New reference. Initialises. */
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags);
 

@@ -194,6 +194,27 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
     return CUDA_SUCCESS;
 }
 
+ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
+{
+    ContextObject *self = cudriver_context_registered(state, handle);
+    CUcontext popped;
+    CUresult result;
+
+    if (self != NULL && (self->keeper != NULL || !is_stale(self))) {
+        return (ContextObject *)Py_NewRef((PyObject *)self);
+    }
+    result = cuda.cuCtxPushCurrent_v2(handle);
+    if (result == CUDA_SUCCESS) {
+        result = cudriver_context_find_current(state, &self);
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result, "cuCtxPushCurrent_v2",
+                                               "another library's context %p", (void *)handle);
+    }
+    return self;
+}
+
 void cudriver_context_unkeep_all(CoreState *state)
 {
     ContextObject *self = state->contexts;

@@ -134,12 +134,12 @@ static bool signal_arrived(void *data)
 }
 
 static void job_describe(struct cudriver_staging_job *job, const struct cudriver_copy_path *path,
-                         const struct ends *ends, CUstream stream)
+                         const struct ends *ends, const struct cudriver_copy_place *place)
 {
     memset(job, 0, sizeof *job);
     job->to_device = path->to_device;
-    job->context = path->context->handle;
-    job->stream = stream;
+    job->context = place->context->handle;
+    job->stream = place->stream;
     job->device = path->to_device ? ends->dst.device : ends->src.device;
     job->host = path->to_device ? ends->src.host : ends->dst.host;
     job->layout = &path->layout;
@@ -157,13 +157,13 @@ static int raise_copy(CoreState *state, CUresult result, const char *function,
 
 /* A staged copy, waited for. Within begin and end. 0 or -1. */
 static int staged_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                           const struct ends *ends, CUstream stream)
+                           const struct ends *ends, const struct cudriver_copy_place *place)
 {
     struct cudriver_staging_job job;
     PyThreadState *saved;
     CUresult result;
 
-    job_describe(&job, path, ends, stream);
+    job_describe(&job, path, ends, place);
     job.interrupted = signal_arrived;
     job.data = &saved;
     saved = PyEval_SaveThread();
@@ -218,7 +218,8 @@ static int small_blocking(CoreState *state, const struct cudriver_copy_path *pat
 
 /* A dense copy between host and device in pieces, each waited for. 0 or -1. */
 static int direct_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                           const struct ends *ends, CUstream stream, bool given)
+                           const struct ends *ends, const struct cudriver_copy_place *place,
+                           bool given)
 {
     bool up = path->to_device, cut = !path->one_run && !path->unlooked;
     CUdeviceptr device = up ? ends->dst.device + (CUdeviceptr)path->layout.dst_offset
@@ -228,7 +229,7 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
 
     if (path->bytes <= CUDRIVER_SMALL_MOST && (path->one_run || (!up && !path->page_locked))) {
         const struct cudriver_small_copy copy = {
-            up,   path->one_run, path->context->handle, given ? stream : NULL, device,
+            up,   path->one_run, place->context->handle, given ? place->stream : NULL, device,
             host, path->bytes};
         int failed = small_blocking(state, path, &copy);
         if (failed <= 0) {
@@ -243,8 +244,8 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
             bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
         }
         Py_BEGIN_ALLOW_THREADS
-        result = piece_blocking(up, device + at, host + at, bytes, stream, given, path->page_locked,
-                                &function);
+        result = piece_blocking(up, device + at, host + at, bytes, place->stream, given,
+                                path->page_locked, &function);
         Py_END_ALLOW_THREADS
         if (result == CUDA_ERROR_INVALID_VALUE && path->unlooked && !cut) {
             cut = true; /* perhaps somebody's registration ends within */
@@ -263,18 +264,18 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
 
 /* A copy issued on a stream, then a wait for it. 0 or -1; 1: refused, it may be bounced. */
 static int issued_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                           const struct ends *ends, CUstream stream)
+                           const struct ends *ends, const struct cudriver_copy_place *place)
 {
-    const struct cudriver_copy_place place = {path->context, stream};
     const char *function = "";
     CUresult result, waited;
     bool refused;
 
     Py_BEGIN_ALLOW_THREADS
-    result = cudriver_copy_issue(path, &ends->dst, &ends->src, &place, &refused, &function);
-    waited = result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT
-                 ? cudriver_staging_wait_soon(path->context->handle, stream)
-                 : cuda.cuStreamSynchronize(stream); /* after a failure a part may be under way */
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
+    waited =
+        result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT
+            ? cudriver_staging_wait_soon(place->context->handle, place->stream)
+            : cuda.cuStreamSynchronize(place->stream); /* after a failure a part may be under way */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         function = "cuStreamSynchronize";
@@ -332,6 +333,7 @@ static int stream_wait_apart(CoreState *state, const struct cudriver_stream *str
 static int follow_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            struct ends *ends)
 {
+    struct cudriver_copy_place place;
     struct cudriver_stream stream;
     bool given, pushed;
     int failed = 0;
@@ -348,6 +350,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     if (cudriver_stream_parse(state, NULL, path->context, &stream, &given) < 0) {
         return -1;
     }
+    place = (struct cudriver_copy_place){stream.context, stream.handle};
     if (stream.context->ordinal != path->context->ordinal ||
         !cudriver_copy_fits(path, &ends->dst, &ends->src, stream.context)) {
         /* A `with stream:` of another device, or of a context that cannot. */
@@ -355,23 +358,23 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
             cudriver_stream_done(&stream);
             return -1;
         }
-        stream.handle = NULL;
+        place = (struct cudriver_copy_place){path->context, NULL};
         given = false;
     }
-    if (cudriver_context_begin(state, path->context, &pushed) < 0) {
+    if (cudriver_context_begin(state, place.context, &pushed) < 0) {
         cudriver_stream_done(&stream);
         return -1;
     }
     if (path->kind == CUDRIVER_COPY_STAGED) {
-        failed = staged_blocking(state, path, ends, stream.handle);
-    } else if (given && cudriver_stream_wait(state, stream.handle) < 0) {
+        failed = staged_blocking(state, path, ends, &place);
+    } else if (given && cudriver_stream_wait(state, place.stream) < 0) {
         failed = -1; /* Ctrl-C before anything was issued, or the stream's work has failed */
     } else if (path->kind == CUDRIVER_COPY_DIRECT && path->to_device != path->from_device) {
-        failed = direct_blocking(state, path, ends, stream.handle, given);
+        failed = direct_blocking(state, path, ends, &place, given);
     } else {
-        failed = issued_blocking(state, path, ends, stream.handle);
+        failed = issued_blocking(state, path, ends, &place);
     }
-    cudriver_context_end(path->context, pushed);
+    cudriver_context_end(place.context, pushed);
     cudriver_stream_done(&stream);
     return failed > 0 ? bounced_blocking(state, ends) : failed;
 }
@@ -402,13 +405,13 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
 
 /* The copy engine's asynchronous copy; the batch that follows it ends after it. 0 or -1. */
 static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
-                        const struct ends *ends, CUstream stream,
+                        const struct ends *ends, const struct cudriver_copy_place *place,
                         struct cudriver_staging_transfer **transfer)
 {
     struct cudriver_staging_job job;
     CUresult result;
 
-    job_describe(&job, path, ends, stream);
+    job_describe(&job, path, ends, place);
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
     Py_END_ALLOW_THREADS
@@ -417,18 +420,17 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
 
 /* A copy issued on a stream, not waited for. 0 or -1; 1: refused, it may be bounced. */
 static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
-                        const struct ends *ends, const struct cudriver_stream *stream)
+                        const struct ends *ends, const struct cudriver_copy_place *place)
 {
-    const struct cudriver_copy_place place = {stream->context, stream->handle};
     const char *function = "";
     CUresult result;
     bool refused;
 
     Py_BEGIN_ALLOW_THREADS
-    result = cudriver_copy_issue(path, &ends->dst, &ends->src, &place, &refused, &function);
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
     if (result != CUDA_SUCCESS && !refused) {
         /* A part may be under way, and nobody would hold its ends. */
-        cuda.cuStreamSynchronize(stream->handle);
+        cuda.cuStreamSynchronize(place->stream);
     }
     Py_END_ALLOW_THREADS
     if (refused) {
@@ -461,6 +463,7 @@ static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_pa
 static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path *path,
                               struct ends *ends, const struct cudriver_stream *stream)
 {
+    const struct cudriver_copy_place place = {stream->context, stream->handle};
     struct cudriver_staging_transfer *staged = NULL;
     struct cudriver_batch *batch;
     bool pushed;
@@ -477,9 +480,8 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     if (path->bytes >= CUDRIVER_BATCH_ALONE) {
         cudriver_batch_close_before(state, stream);
     }
-    failed = path->kind == CUDRIVER_COPY_STAGED
-                 ? staged_async(state, path, ends, stream->handle, &staged)
-                 : issued_async(state, path, ends, stream);
+    failed = path->kind == CUDRIVER_COPY_STAGED ? staged_async(state, path, ends, &place, &staged)
+                                                : issued_async(state, path, ends, &place);
     batch = failed
                 ? NULL
                 : cudriver_batch_add(state, stream, path->bytes, ends->dst.owner, ends->src.owner);

@@ -209,12 +209,10 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     }
 }
 
-/* Whether kernels in a context can use an end's memory: that of a pool everywhere on its device,
- * that of another context of the device not. */
-static bool is_usable_in(const struct cudriver_endpoint *end, const ContextObject *context)
+bool cudriver_copy_is_usable(CUdeviceptr memory, const ContextObject *context)
 {
     CUcontext owner = NULL;
-    CUresult result = cuda.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, end->device);
+    CUresult result = cuda.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory);
 
     return result != CUDA_SUCCESS || owner == NULL || owner == context->handle;
 }
@@ -225,8 +223,8 @@ static bool can_stay(const struct cudriver_copy_path *path, const struct cudrive
 {
     const struct cudriver_layout *layout = &path->layout;
 
-    if (!is_usable_in(dst, dst->context) ||
-        !is_usable_in(src, path->two_devices ? src->context : dst->context)) {
+    if (!cudriver_copy_is_usable(dst->device, dst->context) ||
+        !cudriver_copy_is_usable(src->device, path->two_devices ? src->context : dst->context)) {
         return false;
     }
     if ((path->overlap && path->dst_pool == NULL) ||
@@ -442,14 +440,24 @@ static CUresult issue_outer(const struct cudriver_copy_path *path,
 bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                         const struct cudriver_endpoint *src, const ContextObject *context)
 {
-    if ((path->kind != CUDRIVER_COPY_KERNEL && path->kind != CUDRIVER_COPY_TEMPORARY) ||
-        context == path->context) {
+    if (context == path->context) {
+        return true;
+    }
+    if (path->kind == CUDRIVER_COPY_STAGED) {
+        struct cudriver_staging_plan plan;
+        /* Not blocking copies use the kernel from fewer bytes on. */
+        cudriver_staging_explain(&path->layout, path->to_device, false, &plan);
+        return plan.path != CUDRIVER_STAGING_PERMUTED ||
+               cudriver_copy_is_usable(path->to_device ? dst->device : src->device, context);
+    }
+    if (path->kind != CUDRIVER_COPY_KERNEL && path->kind != CUDRIVER_COPY_TEMPORARY) {
         return true;
     }
     if (path->two_devices) {
         return context == dst->context || context == src->context;
     }
-    return is_usable_in(dst, context) && is_usable_in(src, context);
+    return cudriver_copy_is_usable(dst->device, context) &&
+           cudriver_copy_is_usable(src->device, context);
 }
 
 /* The copy engine's way between device memory. */

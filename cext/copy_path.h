@@ -49,12 +49,16 @@ void cudriver_copy_look(struct cudriver_copy_path *path, const struct cudriver_e
 
 /* Where a copy is issued. */
 struct cudriver_copy_place {
-    const ContextObject *context; /* the stream's, and current */
+    ContextObject *context; /* borrowed: the stream's, and current */
     CUstream stream;
 };
 
-/* Whether a path can be followed from a stream of this context; KERNEL and TEMPORARY are particular
- * about that. */
+/* Whether kernels in a context can use a device's memory: that of a pool everywhere on its device,
+ * other only in its own context. Calls only a query. */
+bool cudriver_copy_is_usable(CUdeviceptr memory, const ContextObject *context);
+
+/* Whether a path can be followed from a stream of this context, which is on the path's device or,
+ * between devices, on either: where kernels run, they must be able to use the memory. */
 bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                         const struct cudriver_endpoint *src, const ContextObject *context);
 

@@ -21,6 +21,7 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUarray_st *CUarray;
 typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
+typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef void (*CUhostFn)(void *userData);
 typedef uint32_t cuuint32_t;
@@ -391,6 +392,8 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuStreamSynchronize, (CUstream stream), 2000) \
     X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags), 3020) \
     X(cuStreamGetPriority, (CUstream stream, int *priority), 5050) \
+    X(cuStreamGetCtx, (CUstream stream, CUcontext *context), 9020) \
+    X(cuStreamGetCtx_v2, (CUstream stream, CUcontext *context, CUgreenCtx *green), 12050) \
     X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), 10000) \
     X(cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), 11070) \
     X(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), 11070) \

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "copy_path.h"
 #include "driver.h"
 #include "error.h"
 #include "numpy_bridge.h"
@@ -164,9 +165,9 @@ static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layou
 
 /* Sets the first item, and has the kernel copy it into all. *refused: nothing but the first item
  * was set, and the driver's fills must do. */
-static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self, bool *refused)
+static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self, CUcontext context,
+                               bool *refused)
 {
-    CUcontext context = self->context->handle;
     struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = fill->itemsize};
     struct cudriver_staging_between job = {.context = context, .stream = fill->stream};
     CUdeviceptr first;
@@ -191,15 +192,15 @@ static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self,
                                   : result;
 }
 
-/* Writes `pattern` (itemsize bytes) into every item, on `stream` and within begin and end. The GIL
- * is held on entry. */
-static CUresult fill_issue(DeviceArrayObject *self, const char *pattern, CUstream stream,
-                           const char **function)
+/* Writes `pattern` (itemsize bytes) into every item, on `stream` and within begin and end of its
+ * context. The GIL is held on entry. */
+static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
+                           const struct cudriver_stream *stream, const char **function)
 {
     struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = (size_t)self->itemsize};
-    struct fill fill = {pattern, (size_t)self->itemsize, stream, function, true, 0};
+    struct fill fill = {pattern, (size_t)self->itemsize, stream->handle, function, true, 0};
     CUdeviceptr address = self->address;
-    bool few, refused = true;
+    bool plain, refused = true; /* plain: the driver's fills, as they are few or nothing else can */
     CUresult result = CUDA_SUCCESS;
 
     for (int i = 0; i < self->ndim; i++) {
@@ -210,12 +211,14 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern, CUstrea
         return CUDA_SUCCESS;
     }
     address += (CUdeviceptr)layout.dst_offset;
-    few = layout.ndim == 0 || /* however many doublings that takes */
-          fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS;
+    plain =
+        layout.ndim == 0 || /* however many doublings that takes */
+        fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS ||
+        (stream->context != self->context && !cudriver_copy_is_usable(address, stream->context));
     fill.counting = false;
     Py_BEGIN_ALLOW_THREADS
-    if (!few) {
-        result = fill_by_kernel(&fill, self, &refused);
+    if (!plain) {
+        result = fill_by_kernel(&fill, self, stream->context->handle, &refused);
     }
     if (refused) {
         result = fill_axis(&fill, &layout, 0, address);
@@ -238,6 +241,7 @@ static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
         return -1;
     }
     stream->handle = NULL;
+    Py_SETREF(stream->context, (ContextObject *)Py_NewRef((PyObject *)self->context));
     *given = false;
     return 0;
 }
@@ -263,8 +267,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         return -1;
     }
     root->busy++; /* reading the value may run anything, close() of this array too */
-    if ((value != NULL &&
-         cudriver_numpy_pattern(value, self->dtype, pattern, self->itemsize) < 0) ||
+    if ((value != NULL && cudriver_numpy_pattern(value, self->dtype, pattern) < 0) ||
         cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
         root->busy--;
         PyMem_Free(pattern);
@@ -272,7 +275,8 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     }
     if (fill_stream_check(self, argument, &stream, &given) < 0 ||
         (!given && cudriver_device_array_await(state, &root->busy) < 0) ||
-        cudriver_context_begin(state, self->context, &pushed) < 0) {
+        cudriver_context_check(state, self->context) < 0 ||
+        cudriver_context_begin(state, stream.context, &pushed) < 0) {
         root->busy--;
         cudriver_stream_done(&stream);
         PyMem_Free(pattern);
@@ -282,7 +286,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     if (given && (size_t)bytes >= CUDRIVER_BATCH_ALONE) {
         cudriver_batch_close_before(state, &stream);
     }
-    result = fill_issue(self, pattern, stream.handle, &function);
+    result = fill_issue(self, pattern, &stream, &function);
     if (result == CUDA_SUCCESS && !given) {
         Py_BEGIN_ALLOW_THREADS
         function = "cuStreamSynchronize";
@@ -294,7 +298,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         Py_END_ALLOW_THREADS
     }
     root->busy--;
-    cudriver_context_end(self->context, pushed);
+    cudriver_context_end(stream.context, pushed);
     PyMem_Free(pattern);
     if (result == CUDA_SUCCESS && given && bytes > 0) {
         batch = cudriver_batch_add(state, &stream, (size_t)bytes, (PyObject *)self, NULL);

@@ -67,14 +67,21 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
 {
     static char *names[] = {"timing", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
-    ContextObject *context;
+    struct cudriver_stream stream; /* that record() will be on where it is given none */
+    ContextObject *context = NULL;
     PyObject *device = NULL, *self;
     int timing = 0;
+    bool given;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p$O:Event", names, &timing, &device)) {
         return NULL;
     }
-    context = cudriver_context_for_device(state, device);
+    if (device != NULL && device != Py_None) {
+        context = cudriver_context_for_device(state, device);
+    } else if (cudriver_stream_parse(state, NULL, NULL, &stream, &given) == 0) {
+        context = (ContextObject *)Py_NewRef((PyObject *)stream.context);
+        cudriver_stream_done(&stream);
+    }
     if (context == NULL) {
         return NULL;
     }
@@ -325,6 +332,12 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
             return NULL;
         }
     }
+    if (start->context != end->context) {
+        PyErr_Format(PyExc_ValueError,
+                     "%R belongs to %R, %R to %R: time passes between events of one context", start,
+                     start->context, end, end->context);
+        return NULL;
+    }
     if (cudriver_context_begin(state, start->context, &pushed) < 0) {
         return NULL;
     }
@@ -389,8 +402,8 @@ static PyMethodDef event_methods[] = {
      "elapsed_time($self, end, /)\n--\n\nMilliseconds from this event's record to that of `end`, "
      "to about "
      "0.5 us "
-     "(cuEventElapsedTime). ValueError where one takes no time, was not recorded, or is not "
-     "reached."},
+     "(cuEventElapsedTime). ValueError where one takes no time, was not recorded, is not "
+     "reached, or is of another context."},
     {"close", event_close, METH_NOARGS, "close($self, /)\n--\n\nDestroys it (cuEventDestroy)."},
     {NULL},
 };
@@ -404,7 +417,10 @@ static PyType_Slot event_slots[] = {
     {Py_tp_doc,
      "Event(timing=False, *, device=None)\n--\n\n"
      "A mark in a stream's work (cuEventCreate): record() it, then wait for it, in the host "
-     "or\nin another stream. With `timing` it takes the time too, which costs a little."},
+     "or\nin another stream. With `timing` it takes the time too, which costs a little.\n"
+     "It belongs to one context, whose streams alone record it: that of the enclosing\n"
+     "`with stream:`, else the current one. With a `device`, whatever stream encloses it: the\n"
+     "current context where that is on it, else the device's primary one."},
     {Py_tp_new, event_create},
     {Py_tp_dealloc, event_dealloc},
     {Py_tp_repr, event_repr},

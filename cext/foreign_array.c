@@ -42,6 +42,7 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
 {
     PyObject *shape = entry(interface, "shape"), *strides = entry(interface, "strides");
     Py_ssize_t lengths[CUDRIVER_MAX_DIMS], stride = (Py_ssize_t)end->itemsize;
+    bool empty = end->itemsize == 0;
 
     if (shape == NULL || !PyTuple_Check(shape) ||
         (strides != NULL &&
@@ -70,9 +71,14 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
                          shape, end->itemsize);
             return -1;
         }
-        if (lengths[i] == 0) { /* nobody asks where nothing lies */
-            end->device = 0;
-        }
+        empty |= lengths[i] == 0;
+    }
+    if (empty) { /* nobody asks where nothing lies */
+        end->device = 0;
+    } else if (end->device == 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "__cuda_array_interface__: an array of shape %R lies at address 0", shape);
+        return -1;
     }
     return 0;
 }

@@ -47,9 +47,9 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 /* Fills an array with a value, cast and broadcast as np.full does it. 0 or -1. */
 int cudriver_numpy_fill(PyObject *array, PyObject *value);
 
-/* Casts a scalar to `dtype` and writes its bytes to `pattern`, which has room for an item. 0 or -1.
- */
-int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern, Py_ssize_t itemsize);
+/* Writes the bytes of `value` to `pattern`, which has room for an item of `dtype` and is aligned
+ * for any, as `array[...] = value` does with an array of one item. 0 or -1. */
+int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern);
 
 /* New reference: the dtype's array-interface string, as in '<f4'. */
 PyObject *cudriver_numpy_typestr(PyObject *dtype);

@@ -3,8 +3,17 @@
 
 static int length_read(PyObject *item, Py_ssize_t *length)
 {
-    *length = PyNumber_AsSsize_t(item, PyExc_ValueError);
+    if (!PyIndex_Check(item)) {
+        PyErr_Format(PyExc_TypeError, "a shape's lengths are ints, not %R (%.100s)", item,
+                     Py_TYPE(item)->tp_name);
+        return -1;
+    }
+    *length = PyNumber_AsSsize_t(item, PyExc_OverflowError);
     if (*length == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Format(PyExc_ValueError, "a shape's lengths are ints of 0 to at most %zd, not %R",
+                         PY_SSIZE_T_MAX, item);
+        }
         return -1;
     }
     if (*length < 0) {
@@ -25,8 +34,8 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
         return length_read(argument, &shape[0]);
     }
     if (!PySequence_Check(argument) || PyUnicode_Check(argument) || PyBytes_Check(argument)) {
-        PyErr_Format(PyExc_TypeError, "a shape is an int or a sequence of ints, not %.100s",
-                     Py_TYPE(argument)->tp_name);
+        PyErr_Format(PyExc_TypeError, "a shape is an int or a sequence of ints, not %R (%.100s)",
+                     argument, Py_TYPE(argument)->tp_name);
         return -1;
     }
     items = PySequence_Fast(argument, "a shape is an int or a sequence of ints");
@@ -61,8 +70,14 @@ Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t it
     }
     for (int i = 0; i < ndim; i++) {
         if (__builtin_mul_overflow(bytes, shape[i], &bytes)) {
-            PyErr_SetString(PyExc_ValueError, "an array of this shape and dtype is larger than the "
-                                              "address space");
+            PyObject *tuple = cudriver_shape_tuple(ndim, shape);
+            if (tuple != NULL) {
+                PyErr_Format(PyExc_ValueError,
+                             "an array of shape %R and items of %zd bytes is larger than the "
+                             "address space",
+                             tuple, itemsize);
+                Py_DECREF(tuple);
+            }
             return -1;
         }
     }

@@ -31,8 +31,8 @@
  */
 struct cudriver_staging_job {
     bool to_device;
-    CUcontext context; /* the device memory's; not NULL */
-    CUstream stream;   /* of that context; the copy comes after the work that is queued on it */
+    CUcontext context; /* the stream's; not NULL. A permuted copy's kernel is run in it */
+    CUstream stream;   /* the copy comes after the work that is queued on it */
     CUdeviceptr device;
     void *host; /* only read where `to_device` */
     const struct cudriver_layout *layout;

@@ -60,6 +60,35 @@ static int foreign_handle(PyObject *object, CUstream *handle)
     return 1;
 }
 
+/* Whether a handle is one of the default streams', which are of whichever context is current. */
+static bool is_default(CUstream handle)
+{
+    return (uintptr_t)handle <= 2; /* NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
+}
+
+/* New reference: the context of another library's stream. That of a green context's is the device's
+ * primary one: to make a green one current takes it from the thread that has it current. */
+static ContextObject *foreign_context(CoreState *state, CUstream handle)
+{
+    bool newer;
+    CUcontext context = NULL;
+    CUgreenCtx green;
+    CUresult result;
+
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    newer = cuda.cuStreamGetCtx_v2 != NULL;
+    result = newer ? cuda.cuStreamGetCtx_v2(handle, &context, &green)
+                   : cuda.cuStreamGetCtx(handle, &context);
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result,
+                                               newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx",
+                                               "stream %p", (void *)handle);
+    }
+    return cudriver_context_of_handle(state, context);
+}
+
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
                           struct cudriver_stream *stream, bool *given)
 {
@@ -88,6 +117,10 @@ int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *f
         }
         if (foreign <= 0) {
             return -1;
+        }
+        if (!is_default(stream->handle)) {
+            stream->context = foreign_context(state, stream->handle);
+            return stream->context == NULL ? -1 : 0;
         }
     }
     stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)

@@ -26,8 +26,9 @@ struct cudriver_stream {
 /*
  * Reads a stream argument: a Stream; None or NULL for this thread's innermost `with stream:`, else
  * the default stream of `fallback` (or of the current context where that is NULL); or another
- * library's stream by its `__cuda_stream__` or `cuda_stream`. *given tells whether there was any
- * but the default. 0, or -1 with an exception set. Ends with cudriver_stream_done.
+ * library's stream by its `__cuda_stream__` or `cuda_stream`, of the context that the driver names
+ * (a default stream's handle: of the one above). *given tells whether there was any but the
+ * default. 0, or -1 with an exception set. Ends with cudriver_stream_done.
  */
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
                           struct cudriver_stream *stream, bool *given);

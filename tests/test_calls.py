@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,24 @@ def test_driver_calls(cu, sim, work: str, expected: str) -> None:
     for name in WAITS:
         made.pop(name, None)
     assert made == dict.fromkeys(expected.split(), 1)
+
+
+@pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
+def test_the_context_of_anothers_stream_is_one_question(cu, sim) -> None:
+    """That of a default stream is none: it is the current one."""
+    stream, there, pooled = cu.Stream(), cu.device_empty(9), cu.pinned_zeros(9)
+    given, default = SimpleNamespace(cuda_stream=stream.handle), SimpleNamespace(cuda_stream=2)
+
+    def copy(other: object) -> None:
+        cu.copy_async(there, pooled, other).wait()
+
+    made = driver_calls(sim, lambda: copy(given))
+    assert made.pop("cuStreamGetCtx_v2") == 1
+    assert made.keys() - {"cuEventQuery"} == {
+        "cuCtxGetCurrent",  # to wait asks, as often as it takes
+        *("cuMemcpyHtoDAsync_v2", "cuEventCreate", "cuEventRecord", "cuEventDestroy_v2"),
+    }
+    assert "cuStreamGetCtx_v2" not in driver_calls(sim, lambda: copy(default))
 
 
 @pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -293,3 +295,75 @@ def test_plain_memory_is_read_after_the_default_streams_work(sim, nbytes: int) -
     assert library.cuLaunchHostFunc(None, write, None) == 0
     cu.copy(there, source)
     assert (there.to_numpy() == 7).all()
+
+
+#: The shape of the device's array and a view of it; a view of the host's, of (60, 500, 8) items.
+ELSEWHERE: dict[str, tuple[tuple[int, ...], Any, Callable[[Any], Any]]] = {
+    "dense": ((60, 500, 8), np.s_[:], lambda a: a),
+    "small": ((60, 500, 8), np.s_[3, 4], lambda a: a[3, 4]),
+    "packed": ((60, 250, 8), np.s_[:], lambda a: a[:, ::2]),
+    "one slot": ((60, 500, 8), np.s_[:1, ::-4], lambda a: a[:1, ::4]),
+    "permuted": ((8, 60, 500), np.s_[:], lambda a: a.transpose(2, 0, 1)),
+    "every other item": ((60, 500, 8), np.s_[..., ::2], lambda a: a[..., 1::2]),
+}
+
+
+def copy_elsewhere(blocking: bool, pinned: bool, name: str) -> None:
+    """There and back on a stream of another context than the array's, behind that stream's work."""
+    shape, key, view = ELSEWHERE[name]
+    model = random_bytes((60, 500, 8), np.dtype("i4"), 7)
+    host = cu.pinned_array(model) if pinned else model.copy()
+    back = cu.pinned_zeros(model.shape, "i4") if pinned else np.zeros_like(model)
+    there = cu.device_empty(shape, "i4")
+    context = cu.Context()
+    with context:
+        stream = cu.Stream()
+    there.fill(5, stream)
+    if blocking:
+        with stream:
+            cu.copy(there[key], view(host))
+            there.fill(6, stream)
+            cu.copy(there[key], view(host))
+            cu.copy(view(back), there[key])
+    else:
+        cu.copy_async(there[key], view(host), stream)
+        there.fill(6, stream)
+        cu.copy_async(there[key], view(host), stream)
+        cu.copy_async(view(back), there[key], stream).wait()
+    expected = np.full(shape, 6, "i4")
+    expected[key] = view(model)
+    assert raw(there.to_numpy()) == raw(expected), name
+    assert raw(view(back)) == raw(view(model)), name
+    stream.close()
+    context.close()
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_stream_of_another_context_of_the_device(
+    sim: Any, blocking: bool, pinned: bool, name: str
+) -> None:
+    sim.set_latency(1000)
+    copy_elsewhere(blocking, pinned, name)
+
+
+def test_a_stream_whose_kernels_cannot_use_the_memory() -> None:
+    """Memory of no pool belongs to one context."""
+    program = """
+        import itertools, sys
+        sys.path.insert(0, sys.argv[1])
+        from test_copy import ELSEWHERE, copy_elsewhere, cu, np
+        for arguments in itertools.product([False, True], [False, True], ELSEWHERE):
+            copy_elsewhere(*arguments)
+        array, context = cu.device_zeros((150, 30, 20), "V12"), cu.Context()
+        with context:
+            stream = cu.Stream()
+        array[::2, ::2, ::2].fill(np.void(b"123456789012"), stream)
+        stream.synchronize()
+        filled = array.to_numpy() == np.void(b"123456789012")
+        assert filled[::2, ::2, ::2].all() and filled.sum() == 75 * 15 * 10
+    """
+    environ = {"CUDRIVER_LIBRARY": "sim", "CUDRIVER_SIM_FAIL": "cuMemPoolCreate:*:801"}
+    done = run(program, str(Path(__file__).parent), CUDRIVER_SIM_LATENCY_US="500", **environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -426,3 +426,41 @@ def test_a_stream_of_another_library(sim: Any) -> None:
         assert raw(dst.to_numpy()[::-1]) == raw(model)
     elsewhere.close()
     context.close()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize(
+    ("to", "source", "path"),
+    [
+        (np.s_[:30], np.s_[30:], "direct"),
+        (np.s_[:30, :20], np.s_[30:, 5:25], "2D"),
+        (np.s_[:30], np.s_[:29:-1], "kernel"),
+        (np.s_[::-1], np.s_[:], "temporary"),
+    ],
+)
+def test_a_stream_of_another_context_of_the_device(
+    sim: Any, to: Any, source: Any, path: str, blocking: bool
+) -> None:
+    model = random_bytes((60, 40), np.dtype("V16"), 3)
+    array, fill = cu.device_empty(model.shape, model.dtype), model[7, 7]
+    assert cu.explain_copy(array[to], array[source]).path == path
+    context = cu.Context()
+    with context:
+        stream = cu.Stream()
+    cu.copy(array, model)
+    sim.set_latency(2000)
+    sim.reset_counts()
+    array[3:50, 1::2].fill(fill, stream)
+    if blocking:
+        with stream:
+            cu.copy(array[to], array[source])
+    else:
+        cu.copy_async(array[to], array[source], stream)
+    stream.synchronize()
+    assert moved(sim, *HOST_CALLS) == [0] * len(HOST_CALLS)
+    assert cu.explain_copy(array[to], array[source]).path == path
+    model[3:50, 1::2] = fill.copy()
+    model[to] = model[source].copy()
+    assert raw(array.to_numpy()) == raw(model)
+    stream.close()
+    context.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import operator
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -183,13 +185,16 @@ def test_bad_arguments_are_named(make: str) -> None:
         ((-3,), {}, ValueError, "-3"),
         (((2, -1),), {}, ValueError, "-1"),
         (("12",), {}, TypeError, "str"),
-        ((2.5,), {}, TypeError, "float"),
+        ((2.5,), {}, TypeError, r"a sequence of ints, not 2\.5 \(float\)"),
+        (((3, 1.5),), {}, TypeError, r"lengths are ints, not 1\.5 \(float\)"),
+        (((3, "4"),), {}, TypeError, r"lengths are ints, not '4' \(str\)"),
         ((None,), {}, TypeError, "NoneType"),
         (((1,) * 65,), {}, ValueError, "65"),
         ((3, object), {}, TypeError, "Python objects"),
         ((3, "no such type"), {}, TypeError, "no such type"),
-        (((1 << 40, 1 << 40),), {}, ValueError, "address space"),
-        ((1 << 70,), {}, ValueError, "int"),
+        (((1 << 40, 1 << 40),), {}, ValueError, rf"\({1 << 40}, {1 << 40}\).* address space"),
+        ((1 << 70,), {}, ValueError, f"at most {sys.maxsize}, not {1 << 70}"),
+        (((2, -1 << 70),), {}, ValueError, str(-1 << 70)),
         ((3,), {"stream": 7}, TypeError, "int"),
         ((3,), {"device": 99}, Exception, "99"),
         ((3,), {"device": "nonsense"}, Exception, "nonsense"),
@@ -529,6 +534,51 @@ def test_fill_on_a_stream_of_another_device(two_devices: Any) -> None:
     assert cu.device_empty(10, stream=stream).device == second
 
 
+@pytest.mark.filterwarnings("ignore")  # NumPy's own, of complex numbers and of old versions
+@pytest.mark.parametrize(
+    "dtype", ["i4", "u1", "f4", "c8", "?", "S4", "M8[D]", "m8[s]", "V5", PACKED]
+)
+def test_fill_takes_what_numpys_assignment_takes(dtype: Any) -> None:
+    def told(write: Callable[[Any], object], array: Any) -> object:
+        try:
+            write(array)
+        except Exception as error:
+            return type(error), str(error)
+        return raw(array if isinstance(array, np.ndarray) else array.to_numpy())
+
+    def assign(array: Any) -> None:
+        array[...] = value
+
+    for value in [
+        *(7, 1.5, True, 300, -1, 1 << 70, 1j, float("nan"), "7", "x", b"ab", None, {}, object()),
+        *([4], (4,), [[4]], [1, 2], [], (1, 2.5, b"ab", [[1, 2], [3, 4]])),
+        *(np.datetime64("2020-01-01"), np.timedelta64(3, "s"), datetime.date(2020, 1, 1)),
+        *(np.float64(2.9), np.complex64(1j), np.str_("3"), np.void(b"abcde")),
+        *(np.array([["2020-01-01"]], "M8[D]"), np.array(4), np.array(object())),
+    ]:
+        mine = told(lambda array: array.fill(value), cu.device_zeros(1, dtype))  # noqa: B023
+        assert mine == told(assign, np.zeros(1, dtype)), value
+
+
+@pytest.mark.parametrize(("key", "launches"), [(np.s_[:], 0), (np.s_[::2, ::2, ::2], 1)])
+def test_fill_on_a_stream_of_another_context(sim: Any, key: Any, launches: int) -> None:
+    model = random_array((150, 30, 20), np.dtype("V12"))
+    value = random_array((), np.dtype("V12"), 9)
+    array, context = cu.to_device(model), cu.Context()
+    with context:
+        stream = cu.Stream()
+    for _ in range(2):
+        sim.reset_counts()
+        array[key].fill(value, stream)
+        assert sim.call_count("cuLaunchKernel") == launches
+        assert sum(sim.call_count(f"cuMemset{kind}Async") for kind in SETS) <= 4
+    stream.synchronize()
+    model[key] = value
+    assert raw(array.to_numpy()) == raw(model)
+    stream.close()
+    context.close()
+
+
 # ---- reading back ------------------------------------------------------------------------------
 
 
@@ -789,10 +839,16 @@ def test_bad_interfaces_are_refused() -> None:
         ({"strides": (1 << 70, 4)}, TypeError),
         ({"stream": "x"}, TypeError),
         ({"shape": (1 << 62, 1 << 62), "strides": None}, ValueError),
+        ({"data": (0, False)}, ValueError),
+        ({"data": (0, False), "shape": (), "strides": None}, ValueError),
         ({"mask": Foreign(array)}, TypeError),
     ]:
         with pytest.raises(error):
             cu.copy(np.zeros((4, 6), np.float32), Foreign(array, **changes))
+    nothing = Foreign(array, data=(0, False), shape=(3, 0), strides=None)
+    cu.copy(np.zeros((3, 0), np.float32), nothing)
+    with pytest.raises(ValueError, match=r"\(4, 6\) lies at address 0"):
+        cu.copy(Foreign(array, data=(0, False)), np.zeros((4, 6), np.float32))
     with pytest.raises(ValueError, match="read-only"):
         cu.copy(Foreign(array, data=(good["data"][0], True)), np.ones((4, 6), np.float32))
     assert not array.to_numpy().any()

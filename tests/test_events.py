@@ -115,6 +115,48 @@ def test_elapsed_time_that_cannot_be_told(cu, sim, stream) -> None:
         event.close()
 
 
+def test_elapsed_time_between_contexts_is_none(cu, stream) -> None:
+    context = cu.Context()
+    with context:
+        other = cu.Stream()
+        second = cu.Event(timing=True).record(other)
+    first = cu.Event(timing=True).record(stream)
+    stream.synchronize()
+    other.synchronize()
+    for start, end in ((first, second), (second, first)):
+        with pytest.raises(ValueError, match="of one context") as caught:
+            start.elapsed_time(end)
+        assert repr(context) in str(caught.value)
+        assert repr(stream.context) in str(caught.value)
+    for thing in (first, second, other, context):
+        thing.close()
+
+
+def test_made_inside_with_it_is_of_the_streams_context(cu, stream) -> None:
+    """So that record() and wait(), which are that stream's there, take it."""
+    context = cu.Context()
+    with context:
+        other = cu.Stream()
+    with other:
+        event, elsewhere = cu.Event(timing=True), cu.Event(device=0)
+        assert event.context is context
+        assert elsewhere.context is cu.current_context()
+        event.record()
+        event.wait()
+        with stream:
+            assert cu.Event().record().context is stream.context
+        with pytest.raises(ValueError, match="record an event of the stream's own context"):
+            elsewhere.record()
+    event.synchronize()
+    elsewhere.record()
+    for thing in (event, elsewhere, other, context):
+        thing.close()
+    with stream:
+        stream.close()
+        with pytest.raises(ValueError, match="is closed"):
+            cu.Event()
+
+
 def test_event_of_another_context_is_refused(cu, stream) -> None:
     context = cu.Context()
     with context:

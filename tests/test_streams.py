@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from typing import Any
 
 import numpy as np
 import pytest
+
+from program import output
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -351,4 +354,84 @@ def test_others_stream_that_goes_before_the_transfer_is_asked(cu, sim) -> None:
     stream.close()
     transfer.wait()
     assert transfer.done
+    assert (array.to_numpy() == 1).all()
+
+
+def test_others_stream_of_another_device_is_as_our_own(cu, sim, two_devices) -> None:
+    first, second = two_devices
+    stream = cu.Stream(device=second)
+    here, host = cu.device_zeros(1000, "u1", device=first), cu.pinned_zeros(1000, "u1")
+    for other in (stream, Foreign(stream.handle), Protocol((0, stream.handle))):
+        assert cu.to_device(np.arange(4.0), stream=other).device == second
+        assert cu.device_zeros(3, stream=other).device == second
+        with pytest.raises(ValueError, match="the stream is on device 1, the array on device 0"):
+            cu.copy_async(here, host, other)
+        with pytest.raises(ValueError, match="the stream is on device 1, the array on device 0"):
+            here.fill(1, other)
+        with pytest.raises(ValueError, match="device 0 was asked for"):
+            cu.device_empty(3, device=first, stream=other)
+        event = cu.Event(device=first)
+        with pytest.raises(ValueError, match="record an event of the stream's own context"):
+            event.record(other)
+        event.record().wait(other)
+        there = cu.device_zeros(1000, "u1", device=second)
+        sim.hold()
+        transfer = cu.copy_async(host, there, other)
+        assert not transfer.done
+        sim.release()
+        transfer.wait()
+        cu.Event(device=second).record(other).synchronize()
+    stream.close()
+
+
+@pytest.mark.parametrize("kind", ["primary", "manual"])
+def test_others_stream_in_a_context_that_we_have_not_met(cu, two_devices, kind: str) -> None:
+    library = ctypes.CDLL(cu.driver_path())
+    context, stream, popped = (ctypes.c_void_p() for _ in range(3))
+    if kind == "primary":
+        assert library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 1) == 0
+        assert library.cuCtxPushCurrent_v2(context) == 0
+    else:
+        assert library.cuCtxCreate_v2(ctypes.byref(context), 0, 1) == 0
+    assert library.cuStreamCreateWithPriority(ctypes.byref(stream), 1, 0) == 0
+    assert library.cuCtxPopCurrent_v2(ctypes.byref(popped)) == 0
+    before = cu.context_stack()
+    array = cu.to_device(np.arange(4.0), stream=Foreign(stream.value))
+    assert cu.context_stack() == before
+    assert array.context.handle == context.value
+    assert array.context.is_primary == (kind == "primary")
+    assert cu.device_zeros(3, stream=Foreign(stream.value)).context is array.context
+    assert library.cuStreamSynchronize(stream) == 0
+    assert library.cuStreamDestroy_v2(stream) == 0
+    if kind == "primary":  # ours is a hold of our own
+        assert library.cuDevicePrimaryCtxRelease_v2(1) == 0
+    assert array.to_numpy().tolist() == [0, 1, 2, 3]
+    ours = array.context
+    array.close()
+    ours.close()
+    if kind == "manual":
+        assert library.cuCtxDestroy_v2(context) == 0
+
+
+def test_others_stream_on_a_driver_without_green_contexts() -> None:
+    program = """
+        import numpy as np, cudriver as cu
+        stream = cu.Stream(device=1)
+        class Theirs:
+            cuda_stream = stream.handle
+        print(cu.to_device(np.arange(3), stream=Theirs()).device.ordinal)
+    """
+    environ = {"CUDRIVER_LIBRARY": "sim", "CUDRIVER_SIM_DEVICES": "2"}
+    assert output(program, CUDRIVER_SIM_DRIVER_VERSION="11000", **environ) == "1\n"
+
+
+def test_others_stream_that_the_driver_refuses(cu, sim, stream) -> None:
+    array = cu.device_zeros(3)
+    sim.fail_next("cuStreamGetCtx_v2", 400)
+    said = rf"cuStreamGetCtx_v2\(stream {stream.handle:#x}\)"
+    with pytest.raises(cu.CudaError, match=said) as told:
+        array.fill(1, Foreign(stream.handle))
+    assert told.value.code == 400
+    sim.fail_next("cuStreamGetCtx_v2", 400)
+    array.fill(1, Foreign(2))  # not asked: of whichever context is current
     assert (array.to_numpy() == 1).all()

@@ -225,3 +225,35 @@ CUresult cuStreamGetPriority(CUstream handle, int *priority)
     *priority = stream->priority;
     return sim_leave(CUDA_SUCCESS);
 }
+
+/* For both that ask for a stream's context. */
+static CUresult context_of(enum sim_call call, CUstream handle, CUcontext *context)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(call, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (context == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *context = sim_object_handle(stream->context);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+    return context_of(CALL_cuStreamGetCtx, handle, context);
+}
+
+/* There are no green contexts here. */
+CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *green)
+{
+    CUresult result = context_of(CALL_cuStreamGetCtx_v2, handle, context);
+
+    if (result == CUDA_SUCCESS && green != NULL) {
+        *green = NULL;
+    }
+    return result;
+}

@@ -118,29 +118,43 @@ static int read_dtype(PyObject *interface, struct cudriver_endpoint *end)
     return 0;
 }
 
-/* The context of the memory's device, and the producer's work awaited. 0 or -1. */
+/* The context that the memory is of, or, where it is a pool's, one of its device. New reference. */
+static ContextObject *context_of(CoreState *state, CUdeviceptr address)
+{
+    CUcontext owner = NULL;
+    ContextObject *context;
+    PyObject *device;
+    int ordinal = 0;
+
+    if (address != 0 &&
+        cuda.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address) == CUDA_SUCCESS &&
+        owner != NULL) {
+        return cudriver_context_of_handle(state, owner);
+    }
+    if (address != 0 && cuda.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                                   address) != CUDA_SUCCESS) {
+        PyErr_Format(PyExc_ValueError,
+                     "__cuda_array_interface__: %p is no memory that the driver knows",
+                     (void *)(uintptr_t)address);
+        return NULL;
+    }
+    device = PyLong_FromLong(ordinal);
+    context = device != NULL ? cudriver_context_for_device(state, device) : NULL;
+    Py_XDECREF(device);
+    return context;
+}
+
+/* The memory's context, and the producer's work awaited. 0 or -1. */
 static int read_place(CoreState *state, PyObject *interface, struct cudriver_endpoint *end)
 {
-    PyObject *stream = entry(interface, "stream"), *device;
+    PyObject *stream = entry(interface, "stream");
     CUresult result;
     bool pushed;
-    int ordinal = 0;
 
     if (cudriver_require(state) < 0) {
         return -1;
     }
-    result = end->device == 0 ? CUDA_SUCCESS
-                              : cuda.cuPointerGetAttribute(
-                                    &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, end->device);
-    if (result != CUDA_SUCCESS) {
-        PyErr_Format(PyExc_ValueError,
-                     "__cuda_array_interface__: %p is no memory that the driver knows",
-                     (void *)(uintptr_t)end->device);
-        return -1;
-    }
-    device = PyLong_FromLong(ordinal);
-    end->context = device != NULL ? cudriver_context_for_device(state, device) : NULL;
-    Py_XDECREF(device);
+    end->context = context_of(state, end->device);
     if (end->context == NULL || stream == NULL) {
         return end->context == NULL ? -1 : 0;
     }

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import mmap
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,22 @@ def two_streams(cu: Any) -> None:
     repr(first), first.handle, first.priority, first.closed, first.context, first.device
     first.__cuda_stream__()
     first.close()
+
+
+@covers("to_device", "copy_async", "DeviceArray.fill", "Event.record")
+def a_stream_of_another_library(cu: Any) -> None:
+    device = cu.device_count() - 1
+    stream, event = cu.Stream(device=device), cu.Event(device=device)
+    theirs = SimpleNamespace(cuda_stream=stream.handle)
+    array = cu.to_device(np.arange(MIDDLE), theirs)
+    array.fill(1, theirs)
+    back = np.zeros(MIDDLE, array.dtype)
+    transfer = cu.copy_async(back, array, theirs)
+    try:
+        event.record(theirs)
+    finally:
+        transfer.wait()
+    assert back.all()
 
 
 @covers(

@@ -387,6 +387,31 @@ def test_memory_of_another_context_of_the_device_is_none_of_the_kernels(sim: Any
     assert said == "bounced True\nbounced bounced\n"
 
 
+def test_memory_of_another_librarys_context_is_copied_in_that_context(sim: Any) -> None:
+    """Whatever is current: a kernel elsewhere would break its context."""
+    program = """
+        import numpy as np, cudriver as cu
+        owner, context = cu.Context(), cu.Context()
+        model = np.arange(480000, dtype="i4").reshape(8, 120, 500)
+        with owner:
+            memory = cu.device_zeros(model.shape, "i4")
+        class Theirs:
+            __cuda_array_interface__ = memory.__cuda_array_interface__
+        back = np.empty((120, 500, 8), "i4").transpose(2, 0, 1)
+        with context:
+            print(cu.explain_copy(Theirs(), back).staging)
+            cu.copy(Theirs(), model)
+            cu.copy(back, Theirs())
+            print((back == model).all(), cu.to_device(Theirs()).context is context)
+            stream = cu.Stream()
+            cu.copy_async(back, Theirs(), stream).wait()
+            cu.copy(Theirs(), np.zeros_like(back))
+        print((back == model).all(), memory.to_numpy().any())
+    """
+    said = output(program, CUDRIVER_SIM_FAIL="cuMemPoolCreate:*:801")
+    assert said == "staged, permuted\nTrue True\nTrue False\n"
+
+
 def test_an_old_driver_has_the_kernel_but_no_temporaries() -> None:
     if not cu.driver_is_simulated():
         pytest.skip("needs the simulated driver")

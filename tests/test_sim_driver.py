@@ -489,6 +489,23 @@ def test_two_devices(sim: Driver) -> None:
     assert sim.cuCtxDestroy_v2(second) == 0
 
 
+def test_the_context_of_a_stream(sim: Driver) -> None:
+    first, stream = sim.context(), sim.make("cuStreamCreateWithPriority", NON_BLOCKING, 0)
+    second = sim.context()
+    found, green = ctypes.c_uint64(), ctypes.c_uint64(1)
+    for handle, expected in ((stream, first), (0, second), (1, second), (2, second)):
+        assert sim.cuStreamGetCtx(handle, ctypes.byref(found)) == 0
+        assert found.value == expected
+        assert sim.cuStreamGetCtx_v2(handle, ctypes.byref(found), ctypes.byref(green)) == 0
+        assert (found.value, green.value) == (expected, 0)
+    assert sim.cuStreamGetCtx(stream, 0) == 1
+    assert sim.cuStreamDestroy_v2(stream) == 0
+    assert sim.cuStreamGetCtx(stream, ctypes.byref(found)) == 400
+    assert sim.cuCtxDestroy_v2(second) == 0
+    assert sim.cuCtxDestroy_v2(first) == 0
+    assert sim.cuStreamGetCtx(0, ctypes.byref(found)) == 201
+
+
 # --- kernels ---
 
 
@@ -507,6 +524,27 @@ def test_kernels(sim: Driver, context: int) -> None:
     assert sim.cuModuleUnload(module) == 0
     assert sim.cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, 0, params, 0) == 400
     assert sim.cuModuleUnload(module) == 400
+
+
+def test_kernels_reach_no_other_contexts_memory(sim: Driver) -> None:
+    """That of a pool is the device's."""
+    owner = sim.context()
+    p = sim.make("cuMemAlloc_v2", 64)
+    shared = sim.make("cuMemAllocFromPoolAsync", 64, pool := sim.pool(), 0)
+    assert sim.cuCtxSynchronize() == 0
+    context = sim.context()
+    module = sim.make("cuModuleLoadDataEx", PTX.format(name="cudriver_sim_fill"), 0, 0, 0)
+    fill = sim.make("cuModuleGetFunction", module, "cudriver_sim_fill")
+    for address, expected in ((shared, 0), (p, 700)):
+        values = (ctypes.c_uint64(address), ctypes.c_uint64(64), ctypes.c_uint8(7))
+        params = (ctypes.c_void_p * 3)(*[ctypes.addressof(v) for v in values])
+        assert sim.cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, 0, params, 0) in (0, expected)
+        assert sim.cuCtxSynchronize() == expected
+    sim.cudriver_sim_reset()
+    assert sim.cuMemFree_v2(shared) == 0
+    assert sim.cuMemPoolDestroy(pool) == 0
+    assert sim.cuCtxDestroy_v2(context) == 0
+    assert sim.cuCtxDestroy_v2(owner) == 0
 
 
 # --- handles ---

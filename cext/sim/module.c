@@ -40,7 +40,8 @@ struct kernel {
     CUresult (*run)(struct launch *launch);
 };
 
-/* The host's view of memory that a kernel uses; NULL where it may not. For kernels. */
+/* The host's view of memory that a kernel uses; NULL where it may not: memory of no pool is its
+ * context's alone. For kernels. */
 static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes)
 {
     struct sim_pin *pin = &launch->pins[launch->pin_count];
@@ -50,8 +51,10 @@ static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes
     result = launch->pin_count == MAX_PARAMETERS ? CUDA_ERROR_OUT_OF_MEMORY
                                                  : sim_memory_pin(address, bytes, pin);
     if (result == CUDA_SUCCESS) {
-        bool here = pin->block == NULL || pin->block->device == launch->context->device ||
-                    (launch->context->peers & 1u << pin->block->device) != 0;
+        const struct sim_block *block = pin->block; /* NULL: the host's */
+        bool here = block == NULL || block->context == launch->context ||
+                    (block->context == NULL && block->device == launch->context->device) ||
+                    (launch->context->peers & 1u << block->device) != 0;
         if (!here) {
             sim_memory_unpin(pin);
             result = CUDA_ERROR_ILLEGAL_ADDRESS;

@@ -190,8 +190,7 @@ assert len(ranges) == 1, lines
 library.count_malloc_skip(*ranges[0])
 
 pooled, there = cu.pinned_empty(4096, np.uint8), cu.device_empty(4096, np.uint8)
-streams = [cu.Stream() for _ in range(4)]
-copy_async, stream = cu.copy_async, streams[0]
+copy_async, stream = cu.copy_async, cu.Stream()
 
 def allocations(up, down, make=0):
     begin()
@@ -205,12 +204,11 @@ def allocations(up, down, make=0):
     stream.synchronize()
     return count
 
-# As many batches at once as the copies below can need, however slow the driver is.
-for warm in streams:
-    for _ in range(200):
-        copy_async(there, pooled, warm)
-for warm in streams:
-    warm.synchronize()
+# As many batches at once as the copies below can need, however slow the driver is: a Transfer keeps
+# its own.
+transfers = [copy_async(there, pooled, stream) for _ in range(400)]
+stream.synchronize()
+del transfers
 allocations(1, 1)
 
 print(allocations(0, 0), allocations(150, 150), allocations(300, 0), allocations(0, 0, 10))

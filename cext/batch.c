@@ -36,9 +36,6 @@ struct cudriver_batch {
 /* How many batches are kept for the next ones; more than the driver takes copies ahead for. */
 #define SPARE_BATCHES 64
 
-/* How often work on streams that are not ours looks for what is over. */
-#define REAP_EVERY 64
-
 /* Nothing joins the batch any more. */
 static void batch_let_go(struct cudriver_batch *batch)
 {
@@ -279,21 +276,53 @@ static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
     }
 }
 
+static void reap_in_turn(CoreState *state);
+
+/* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
+static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_staging_transfer *staged)
+{
+    if (batch->staged_count == batch->staged_room) {
+        Py_ssize_t room = batch->staged_room == 0 ? 1 : batch->staged_room * 2;
+        struct cudriver_staging_transfer **grown =
+            PyMem_Realloc(batch->staged, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        batch->staged = grown;
+        batch->staged_room = room;
+    }
+    batch->staged[batch->staged_count++] = staged;
+    return 0;
+}
+
+/* Nobody will hold the work that was just issued: it is over on return. Keeps the exception. */
+static void wait_unheld(CUstream stream, struct cudriver_staging_transfer *staged)
+{
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_BEGIN_ALLOW_THREADS
+    cuda.cuStreamSynchronize(stream);
+    if (staged != NULL) {
+        cudriver_staging_wait(staged, NULL, NULL);
+    }
+    Py_END_ALLOW_THREADS
+    cudriver_staging_release(staged);
+    PyErr_Restore(type, value, traceback);
+}
+
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
-                                          size_t bytes, PyObject *first, PyObject *second)
+                                          size_t bytes, PyObject *first, PyObject *second,
+                                          struct cudriver_staging_transfer *staged)
 {
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
 
     if (batch == NULL) {
         batch = batch_new(state, stream);
     }
-    if (batch == NULL) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream->handle);
-        Py_END_ALLOW_THREADS
-        PyErr_Restore(type, value, traceback);
+    if (batch == NULL || (staged != NULL && batch_hold_staged(batch, staged) < 0)) {
+        wait_unheld(stream->handle, staged);
         return NULL;
     }
     batch_hold(batch, first);
@@ -304,41 +333,65 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     if (stream->object == NULL || bytes >= CUDRIVER_BATCH_ALONE ||
         batch->count + 2 > BATCH_OWNERS) {
         batch_close(state, batch);
-        if (stream->object != NULL || ++state->unnamed % REAP_EVERY == 0) {
-            cudriver_batches_reap(state, false);
-        }
+        reap_in_turn(state);
     }
     return batch;
 }
 
+/* Streams that one look at the list remembers as busy. */
+#define BUSY_STREAMS 8
+
 void cudriver_batches_reap(CoreState *state, bool all)
 {
     struct cudriver_batch **link = &state->batches;
-    const ContextObject *context = NULL; /* where the last one was issued that is not over */
-    CUstream stream = NULL;
+    struct {
+        const ContextObject *context;
+        CUstream stream;
+    } busy[BUSY_STREAMS]; /* where batches were issued that are not over */
+    int count = 0;
 
     while (*link != NULL) {
         struct cudriver_batch *batch = *link;
-        bool over = batch->state == BATCH_DONE;
-        if (over) {
+        bool behind = false;
+        if (batch->state == BATCH_DONE) {
             *link = batch->next;
             state->batches_end = *link == NULL ? link : state->batches_end;
             cudriver_batch_release(state, batch);
+            link = &state->batches; /* that may have run anything, and changed the list */
             continue;
         }
+        for (int i = 0; i < count && i < BUSY_STREAMS && !behind; i++) {
+            behind = batch->context == busy[i].context && batch->stream == busy[i].stream;
+        }
         /* Behind one that is not over, of the same stream, nothing is. */
-        if ((batch->state == BATCH_OPEN && !all) ||
-            (batch->context == context && batch->stream == stream)) {
+        if ((batch->state == BATCH_OPEN && !all) || behind) {
             link = &batch->next;
             continue;
         }
         batch->refs++; /* an end may run anything */
         batch_poll(batch);
-        over = batch->state == BATCH_DONE;
-        context = over ? context : batch->context;
-        stream = over ? stream : batch->stream;
+        if (batch->state != BATCH_DONE) {
+            busy[count % BUSY_STREAMS].context = batch->context;
+            busy[count % BUSY_STREAMS].stream = batch->stream;
+            count++;
+            link = &batch->next;
+        } else {
+            link = &state->batches;
+        }
         cudriver_batch_release(state, batch);
-        link = over ? &state->batches : &batch->next; /* the list may have changed under it */
+    }
+    state->added = state->left = 0;
+    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+        state->left++;
+    }
+}
+
+/* Lets go of what is over, once as many batches were closed as were left by the last look: so that
+ * a closed batch costs the same however many are in flight. */
+static void reap_in_turn(CoreState *state)
+{
+    if (++state->added > state->left) {
+        cudriver_batches_reap(state, false);
     }
 }
 
@@ -373,7 +426,7 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
     }
     if (batch != NULL) {
         batch_close(state, batch);
-        cudriver_batches_reap(state, false); /* or a program that records events lets nothing go */
+        reap_in_turn(state); /* or a program that records events lets nothing go */
     }
 }
 
@@ -435,7 +488,7 @@ void cudriver_batch_end_open(CoreState *state, StreamObject *stream)
 
 int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream)
 {
-    struct cudriver_batch *batch = cudriver_batch_add(state, stream, 0, NULL, NULL);
+    struct cudriver_batch *batch = cudriver_batch_add(state, stream, 0, NULL, NULL, NULL);
     CUresult result;
     int failed = 0;
 

@@ -20,12 +20,14 @@
 
 /*
  * Notes work of `bytes` that was just issued on `stream` and that touches memory of `first` and
- * `second` (either may be NULL): both stay alive until it is over. New reference to the batch; NULL
- * with an exception set, in which case the work has been waited for. Before work of
- * CUDRIVER_BATCH_ALONE bytes is issued, cudriver_batch_close_before parts it from smaller work.
+ * `second` (either may be NULL): both stay alive until it is over. `staged` is the engine's copy
+ * that it is, or NULL, and is taken. New reference to the batch; NULL with an exception set, in
+ * which case the work has been waited for. Before work of CUDRIVER_BATCH_ALONE bytes is issued,
+ * cudriver_batch_close_before parts it from smaller work.
  */
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
-                                          size_t bytes, PyObject *first, PyObject *second);
+                                          size_t bytes, PyObject *first, PyObject *second,
+                                          struct cudriver_staging_transfer *staged);
 
 /* Drops one reference. The work goes on, and what it needs stays alive. */
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
@@ -67,10 +69,6 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
 
 /* Waits for everything in flight, without an exception; for the interpreter's exit. */
 void cudriver_batches_drain(CoreState *state);
-
-/* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
-int cudriver_batch_hold_staged(struct cudriver_batch *batch,
-                               struct cudriver_staging_transfer *staged);
 
 /* Looks whether it is over; NOT_READY, or how it ended. The caller holds a reference. */
 CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch);

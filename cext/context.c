@@ -254,6 +254,9 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
     const char *function;
     CUresult result;
 
+    if (self->children > 0) {
+        cudriver_batches_reap(state, true); /* a copy that is over may hold the last of them */
+    }
     if (self->state == CUDRIVER_CONTEXT_CLOSED) {
         return 0;
     }
@@ -271,12 +274,6 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
             self, self->pushed_by, current != NULL ? (PyObject *)current : Py_None);
         Py_XDECREF(current);
         return -1;
-    }
-    if (self->children > 0) {
-        cudriver_batches_reap(state, true); /* a copy that is over may hold the last of them */
-    }
-    if (self->state == CUDRIVER_CONTEXT_CLOSED) { /* letting go may have run anything */
-        return 0;
     }
     if (self->children > 0 || self->in_use > 0) {
         cudriver_raise_plain(state, "InvalidContextError",

@@ -73,6 +73,14 @@ int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);
 int cudriver_context_begin(CoreState *state, ContextObject *context, bool *pushed);
 void cudriver_context_end(ContextObject *context, bool pushed);
 
+/*
+ * The same for work on memory of `context` that is issued in `where`, which may be another context
+ * of the device: that one is current, and both are in use. pushed[2].
+ */
+int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
+                                bool *pushed);
+void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed);
+
 /* The same without an exception, for frees, queries and waits, which the driver takes whatever is
  * current: false only where the context and all in it are gone, or nothing may be called (a forked
  * child). */

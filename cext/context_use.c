@@ -351,6 +351,30 @@ void cudriver_context_end(ContextObject *self, bool pushed)
     self->in_use--;
 }
 
+int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
+                                bool *pushed)
+{
+    pushed[0] = false;
+    if (context != where && cudriver_context_begin(state, context, &pushed[0]) < 0) {
+        return -1;
+    }
+    if (cudriver_context_begin(state, where, &pushed[1]) < 0) {
+        if (context != where) {
+            cudriver_context_end(context, pushed[0]);
+        }
+        return -1;
+    }
+    return 0;
+}
+
+void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed)
+{
+    cudriver_context_end(where, pushed[1]);
+    if (context != where) {
+        cudriver_context_end(context, pushed[0]);
+    }
+}
+
 bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
 {
     *pushed = false;

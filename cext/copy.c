@@ -335,7 +335,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
 {
     struct cudriver_copy_place place;
     struct cudriver_stream stream;
-    bool given, pushed;
+    bool given, pushed[2];
     int failed = 0;
 
     if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME) {
@@ -361,7 +361,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
         place = (struct cudriver_copy_place){path->context, NULL};
         given = false;
     }
-    if (cudriver_context_begin(state, place.context, &pushed) < 0) {
+    if (cudriver_context_begin_both(state, path->context, place.context, pushed) < 0) {
         cudriver_stream_done(&stream);
         return -1;
     }
@@ -374,7 +374,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     } else {
         failed = issued_blocking(state, path, ends, &place);
     }
-    cudriver_context_end(place.context, pushed);
+    cudriver_context_end_both(path->context, place.context, pushed);
     cudriver_stream_done(&stream);
     return failed > 0 ? bounced_blocking(state, ends) : failed;
 }
@@ -466,7 +466,7 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     const struct cudriver_copy_place place = {stream->context, stream->handle};
     struct cudriver_staging_transfer *staged = NULL;
     struct cudriver_batch *batch;
-    bool pushed;
+    bool pushed[2];
     int failed;
 
     if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME ||
@@ -474,7 +474,7 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
         !cudriver_copy_fits(path, &ends->dst, &ends->src, stream->context)) {
         return follow_in_order(state, path, ends, stream);
     }
-    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+    if (cudriver_context_begin_both(state, path->context, stream->context, pushed) < 0) {
         return NULL;
     }
     if (path->bytes >= CUDRIVER_BATCH_ALONE) {
@@ -482,17 +482,16 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     }
     failed = path->kind == CUDRIVER_COPY_STAGED ? staged_async(state, path, ends, &place, &staged)
                                                 : issued_async(state, path, ends, &place);
-    batch = failed
-                ? NULL
-                : cudriver_batch_add(state, stream, path->bytes, ends->dst.owner, ends->src.owner);
-    cudriver_context_end(stream->context, pushed);
+    batch = failed ? NULL
+                   : cudriver_batch_add(state, stream, path->bytes, ends->dst.owner,
+                                        ends->src.owner, staged);
+    cudriver_context_end_both(path->context, stream->context, pushed);
     if (failed > 0) {
         struct cudriver_copy_path bounced = *path;
         bounced.kind = CUDRIVER_COPY_BOUNCED;
         return follow_in_order(state, &bounced, ends, stream);
     }
     if (batch == NULL) {
-        cudriver_staging_release(staged);
         return NULL;
     }
     return cudriver_transfer_new(state, batch, staged, path->bytes);

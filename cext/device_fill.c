@@ -256,7 +256,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     char *pattern;
     CUresult result;
     Py_ssize_t bytes = cudriver_shape_bytes(self->ndim, self->shape, self->itemsize);
-    bool pushed, given;
+    bool pushed[2], given;
 
     if (cudriver_device_array_check(state, self) < 0) {
         return -1;
@@ -275,8 +275,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     }
     if (fill_stream_check(self, argument, &stream, &given) < 0 ||
         (!given && cudriver_device_array_await(state, &root->busy) < 0) ||
-        cudriver_context_check(state, self->context) < 0 ||
-        cudriver_context_begin(state, stream.context, &pushed) < 0) {
+        cudriver_context_begin_both(state, self->context, stream.context, pushed) < 0) {
         root->busy--;
         cudriver_stream_done(&stream);
         PyMem_Free(pattern);
@@ -298,10 +297,10 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         Py_END_ALLOW_THREADS
     }
     root->busy--;
-    cudriver_context_end(stream.context, pushed);
+    cudriver_context_end_both(self->context, stream.context, pushed);
     PyMem_Free(pattern);
     if (result == CUDA_SUCCESS && given && bytes > 0) {
-        batch = cudriver_batch_add(state, &stream, (size_t)bytes, (PyObject *)self, NULL);
+        batch = cudriver_batch_add(state, &stream, (size_t)bytes, (PyObject *)self, NULL, NULL);
         if (batch != NULL) {
             cudriver_batch_release(state, batch);
         }

@@ -145,6 +145,9 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     block->pooled = pool != NULL;
     block->home = pool != NULL ? stream : NULL;
     Py_XINCREF(block->home);
+    if (block->home != NULL) {
+        block->turn = ++stream->allocated;
+    }
     if (pool != NULL && stream == NULL) {
         block->number = ++context->allocated;
     }
@@ -175,16 +178,18 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
                           struct cudriver_device_block *block)
 {
     StreamObject *home = block->home;
+    unsigned long long allocated;
     bool pushed;
     int failed = 0;
 
-    if (home == NULL || block->reached) {
+    if (home == NULL || block->turn <= home->settled) {
         return 0;
     }
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }
-    if (home->handle == NULL) { /* it was closed; its work goes on */
+    allocated = home->allocated;
+    if (home->closed) { /* its work goes on */
         Py_BEGIN_ALLOW_THREADS
         cuda.cuCtxSynchronize(); /* an error there is told by what uses the memory */
         Py_END_ALLOW_THREADS
@@ -195,7 +200,9 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
         home->users--;
     }
     cudriver_context_end(context, pushed);
-    block->reached = failed == 0;
+    if (failed == 0 && allocated > home->settled) {
+        home->settled = allocated;
+    }
     return failed;
 }
 
@@ -223,7 +230,9 @@ static CUresult free_without_context(CUdevice device, CUdeviceptr address)
 CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
                               const char **function)
 {
-    CUstream order = block->home != NULL ? block->home->handle : context->alloc_stream;
+    CUstream order = block->home == NULL   ? context->alloc_stream
+                     : block->home->closed ? NULL
+                                           : block->home->handle;
     CUresult result = CUDA_SUCCESS;
     bool pushed;
 

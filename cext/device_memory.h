@@ -10,8 +10,8 @@ struct cudriver_device_block {
     size_t bytes;
     bool pooled;
     unsigned long long number; /* of its allocation on the context's stream for that; 0: none */
-    bool shared;  /* its address was handed out: it is freed as cuMemFree does, after all work */
-    bool reached; /* its home stream is known to have come to its allocation */
+    bool shared; /* its address was handed out: it is freed as cuMemFree does, after all work */
+    unsigned long long turn; /* of its allocation on its home stream */
     StreamObject
         *home; /* owned: the stream in whose order it was made and goes; NULL: none named */
 };

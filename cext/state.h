@@ -63,7 +63,7 @@ typedef struct {
 
     struct cudriver_batch *batches;      /* asynchronous work not yet seen finished, oldest first */
     struct cudriver_batch **batches_end; /* where the next one is hung, if there are any */
-    unsigned long long unnamed;          /* batches so far on streams that are not ours */
+    Py_ssize_t added, left; /* batches closed since the last look at them, and how many it left */
     /* Kept for the next copies, so that issuing one allocates nothing. */
     struct cudriver_batch *spare_batches;                /* owned */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of Transfers that are gone */

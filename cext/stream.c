@@ -213,6 +213,9 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
     cudriver_live_remove(state, &self->live);
     cudriver_batch_close_open(self);
     if (cudriver_context_begin_free(self->context, &pushed)) {
+        if (self->allocated > self->settled && cuda.cuStreamQuery(self->handle) == CUDA_SUCCESS) {
+            self->settled = self->allocated;
+        }
         Py_BEGIN_ALLOW_THREADS
         result = cuda.cuStreamDestroy_v2(self->handle);
         Py_END_ALLOW_THREADS
@@ -281,6 +284,7 @@ static CUresult stream_look(CoreState *state, StreamObject *self)
     CUresult result = cuda.cuStreamQuery(self->handle);
 
     if (result == CUDA_SUCCESS) {
+        self->settled = self->allocated;
         cudriver_batch_end_open(state, self);
     }
     return result;
@@ -291,6 +295,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
     const struct cudriver_stream stream = {self->handle, self, self->context};
+    unsigned long long allocated = self->allocated;
     bool pushed;
     int failed = 0;
 
@@ -300,6 +305,9 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     self->users++;
     if (stream_look(state, self) != CUDA_SUCCESS) {
         failed = cudriver_batch_wait_all(state, &stream);
+    }
+    if (failed == 0 && allocated > self->settled) {
+        self->settled = allocated;
     }
     self->users--;
     cudriver_context_end(self->context, pushed);

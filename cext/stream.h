@@ -12,7 +12,9 @@ typedef struct StreamObject {
     bool closed;
     Py_ssize_t users; /* running calls that use the handle, perhaps without the GIL */
     int priority;
-    struct cudriver_batch *open; /* borrowed: the batch that new work joins */
+    unsigned long long allocated; /* allocations so far in its order */
+    unsigned long long settled;   /* how many of these are known to be over */
+    struct cudriver_batch *open;  /* borrowed: the batch that new work joins */
     PyObject *weak;
 } StreamObject;
 

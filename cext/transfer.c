@@ -31,16 +31,8 @@ static TransferObject *transfer_alloc(CoreState *state)
 PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
                                 struct cudriver_staging_transfer *staged, size_t bytes)
 {
-    TransferObject *self = NULL;
+    TransferObject *self = transfer_alloc(state);
 
-    if (staged != NULL && cudriver_batch_hold_staged(batch, staged) < 0) {
-        Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_wait(staged, NULL, NULL); /* nobody could after this */
-        Py_END_ALLOW_THREADS
-        cudriver_staging_release(staged);
-    } else {
-        self = transfer_alloc(state);
-    }
     if (self == NULL) {
         if (batch != NULL) {
             cudriver_batch_release(state, batch);

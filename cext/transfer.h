@@ -4,8 +4,8 @@
 
 #include "batch.h"
 
-/* New reference: a Transfer of `bytes` over `batch`; `staged` is the copy engine's handle or NULL.
- * It takes both (also where it fails). */
+/* New reference: a Transfer of `bytes` over `batch`, which it takes (also where it fails); `staged`
+ * is the batch's handle for the engine's copy, or NULL. */
 PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
                                 struct cudriver_staging_transfer *staged, size_t bytes);
 

@@ -596,6 +596,122 @@ def test_memory_made_in_a_streams_order_is_there_for_calls_without_one(
     running.join()
 
 
+def test_copies_on_many_streams_are_not_asked_about_over_and_over(held: Any) -> None:
+    source, there = ends_before(held)
+    streams = [cu.Stream() for _ in range(3)]
+    asked = held.call_count("cuEventQuery")
+    for i in range(600):
+        cu.copy_async(there, source, streams[i % 3])
+    assert held.call_count("cuEventQuery") - asked < 600
+    held.release()
+    for stream in streams:
+        stream.synchronize()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_long_finished_sources_are_let_go_on_any_stream(named: bool) -> None:
+    stream, there = cu.Stream(), cu.device_zeros(1 << 17, np.uint8)
+    copied = []
+    for _ in range(50):
+        plain = np.zeros(1 << 17, np.uint8)
+        copied.append(weakref.ref(plain))
+        transfer = cu.copy_async(there, plain, NamedBy(stream) if named else stream)
+        del plain
+        while not transfer.done:
+            pass
+        del transfer
+    assert sum(ref() is not None for ref in copied) <= 2
+
+
+def test_a_failed_event_waits_for_the_engine(sim: Any) -> None:
+    """Its threads are at the destination until the copy is over, whatever became of the event."""
+    _, there = ends(LARGE)
+    stream, plain = cu.Stream(), np.zeros(LARGE, np.uint8)
+    gone = weakref.ref(plain)
+    sim.hold()
+    sim.fail("cuEventCreate:*:2")
+    sim.fail("cuStreamSynchronize:1:999")
+    soon = threading.Timer(0.1, sim.release)
+    soon.start()
+    transfer = cu.copy_async(plain, there, stream)
+    sim.clear_faults()
+    del plain
+    assert gone() is None
+    assert sim.live("pending") == 0, "nothing is under way to memory that is let go"
+    with pytest.raises(cu.CudaError):
+        transfer.wait()
+    soon.join()
+
+
+def test_threads_that_let_go_of_contexts_while_others_copy() -> None:
+    """To let go of the last array of a context runs anything, and changes the list of copies."""
+    until, failed = time.monotonic() + 1, []
+
+    def copies() -> None:
+        source, there = ends()
+        stream = cu.Stream()
+        while time.monotonic() < until:
+            for _ in range(50):
+                cu.copy_async(there, source, stream)
+            stream.synchronize()
+
+    def contexts() -> None:
+        source = cu.pinned_zeros(1 << 17, np.uint8)
+        while time.monotonic() < until:
+            with cu.Context():
+                cu.copy_async(cu.device_zeros(1 << 17, np.uint8), source, cu.Stream())
+
+    def guarded(work: Any) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=[w]) for w in (copies, contexts) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    cu.current_context().synchronize()
+
+
+def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any) -> None:
+    source, there = ends()
+    stream, busy = cu.Stream(), cu.Stream()
+    array = cu.device_empty(source.shape, np.uint8, stream=stream)
+    stream.synchronize()
+    stream.close()
+    sim.reset_counts()
+    array.fill(1)
+    assert sim.call_count("cuCtxSynchronize") == 0
+    cu.copy_async(there, source, busy).wait()
+
+
+def test_a_context_in_whose_memory_a_call_is_running_is_not_reset(sim: Any) -> None:
+    """Though the call is issued in another context's stream."""
+    with cu.Context() as other:
+        stream = cu.Stream()
+    source, there = ends()
+    sim.hold()
+
+    def run() -> None:
+        with stream:
+            cu.copy(there, source)
+
+    running = threading.Thread(target=run)
+    running.start()
+    while sim.live("pending") == 0:
+        time.sleep(0.001)
+    with pytest.raises(cu.InvalidContextError, match="a call is running in it"):
+        cu.Device(0).reset_primary_context()
+    sim.release()
+    running.join()
+    assert np.array_equal(there.to_numpy(), source)
+    stream.close()
+    other.close()
+
+
 def test_what_a_copy_that_is_over_held_may_be_closed() -> None:
     """Though nobody has looked whether it is."""
     context = cu.Context()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -175,9 +174,7 @@ def test_hash_chains_that_no_linker_makes_do_not_take_for_ever(tmp_path: Path) -
     table = ",".join(f"(void *)m{i:05}" for i in range(count))
     user = compile_c(tmp_path / "libuser.so", f"{calls} void *all[] = {{ {table} }};", "-nostdlib")
     files = [_elf.ElfFile(str(user)), _elf.ElfFile(str(provider))]
-    before = time.process_time()
     (answer,) = _elf.missing([(files[0], files)])
-    assert isinstance(answer, _elf.ElfError)
+    assert isinstance(answer, _elf.ElfError), "the bound on the work is reached"
     assert answer.reason == "its hash chains take too long to follow"
     assert answer.filename == str(provider)
-    assert time.process_time() - before < 60  # a bound on the work, not a matter of speed

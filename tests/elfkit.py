@@ -81,7 +81,7 @@ def run_host(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         errors="surrogateescape",
     )
     steps = [Step(None)]

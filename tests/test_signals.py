@@ -216,4 +216,4 @@ def test_waiting_for_the_device_in_the_middle_of_a_staged_copy(sim, who: str) ->
             time.sleep(0.01)
         print(waited, (there.to_numpy() == 1).all())
     """
-    assert output(program, who, CUDRIVER_SIM_BANDWIDTH="400000000", timeout=60) == "[0] True\n"
+    assert output(program, who, CUDRIVER_SIM_BANDWIDTH="400000000", timeout=300) == "[0] True\n"

@@ -597,10 +597,11 @@ def test_memory_made_in_a_streams_order_is_there_for_calls_without_one(
 
 
 def test_copies_on_many_streams_are_not_asked_about_over_and_over(held: Any) -> None:
-    source, there = ends_before(held)
-    streams = [cu.Stream() for _ in range(3)]
+    pairs = [ends_before(held) for _ in range(3)]
+    streams = [cu.Stream() for _ in pairs]
     asked = held.call_count("cuEventQuery")
     for i in range(600):
+        source, there = pairs[i % 3]
         cu.copy_async(there, source, streams[i % 3])
     assert held.call_count("cuEventQuery") - asked < 600
     held.release()

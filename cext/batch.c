@@ -231,24 +231,6 @@ static struct cudriver_batch *batch_alloc(CoreState *state)
     return batch;
 }
 
-int cudriver_batch_hold_staged(struct cudriver_batch *batch,
-                               struct cudriver_staging_transfer *staged)
-{
-    if (batch->staged_count == batch->staged_room) {
-        Py_ssize_t room = batch->staged_room == 0 ? 1 : batch->staged_room * 2;
-        struct cudriver_staging_transfer **grown =
-            PyMem_Realloc(batch->staged, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        batch->staged = grown;
-        batch->staged_room = room;
-    }
-    batch->staged[batch->staged_count++] = staged;
-    return 0;
-}
-
 static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
 {
     struct cudriver_batch *batch = batch_alloc(state);
@@ -276,7 +258,62 @@ static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
     }
 }
 
-static void reap_in_turn(CoreState *state);
+/* Streams that one look at the list remembers as busy. */
+#define BUSY_STREAMS 8
+
+void cudriver_batches_reap(CoreState *state, bool all)
+{
+    struct cudriver_batch **link = &state->batches;
+    struct {
+        const ContextObject *context;
+        CUstream stream;
+    } busy[BUSY_STREAMS]; /* where batches were issued that are not over */
+    int count = 0;
+
+    while (*link != NULL) {
+        struct cudriver_batch *batch = *link;
+        bool behind = false;
+        if (batch->state == BATCH_DONE) {
+            *link = batch->next;
+            state->batches_end = *link == NULL ? link : state->batches_end;
+            cudriver_batch_release(state, batch);
+            link = &state->batches; /* that may have run anything, and changed the list */
+            continue;
+        }
+        for (int i = 0; i < count && i < BUSY_STREAMS && !behind; i++) {
+            behind = batch->context == busy[i].context && batch->stream == busy[i].stream;
+        }
+        /* Behind one that is not over, of the same stream, nothing is. */
+        if ((batch->state == BATCH_OPEN && !all) || behind) {
+            link = &batch->next;
+            continue;
+        }
+        batch->refs++; /* an end may run anything */
+        batch_poll(batch);
+        if (batch->state != BATCH_DONE) {
+            busy[count % BUSY_STREAMS].context = batch->context;
+            busy[count % BUSY_STREAMS].stream = batch->stream;
+            count++;
+            link = &batch->next;
+        } else {
+            link = &state->batches;
+        }
+        cudriver_batch_release(state, batch);
+    }
+    state->added = state->left = 0;
+    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+        state->left++;
+    }
+}
+
+/* Lets go of what is over, once as many batches were closed as were left by the last look: so that
+ * a closed batch costs the same however many are in flight. */
+static void reap_in_turn(CoreState *state)
+{
+    if (++state->added > state->left) {
+        cudriver_batches_reap(state, false);
+    }
+}
 
 /* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
 static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_staging_transfer *staged)
@@ -336,63 +373,6 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
         reap_in_turn(state);
     }
     return batch;
-}
-
-/* Streams that one look at the list remembers as busy. */
-#define BUSY_STREAMS 8
-
-void cudriver_batches_reap(CoreState *state, bool all)
-{
-    struct cudriver_batch **link = &state->batches;
-    struct {
-        const ContextObject *context;
-        CUstream stream;
-    } busy[BUSY_STREAMS]; /* where batches were issued that are not over */
-    int count = 0;
-
-    while (*link != NULL) {
-        struct cudriver_batch *batch = *link;
-        bool behind = false;
-        if (batch->state == BATCH_DONE) {
-            *link = batch->next;
-            state->batches_end = *link == NULL ? link : state->batches_end;
-            cudriver_batch_release(state, batch);
-            link = &state->batches; /* that may have run anything, and changed the list */
-            continue;
-        }
-        for (int i = 0; i < count && i < BUSY_STREAMS && !behind; i++) {
-            behind = batch->context == busy[i].context && batch->stream == busy[i].stream;
-        }
-        /* Behind one that is not over, of the same stream, nothing is. */
-        if ((batch->state == BATCH_OPEN && !all) || behind) {
-            link = &batch->next;
-            continue;
-        }
-        batch->refs++; /* an end may run anything */
-        batch_poll(batch);
-        if (batch->state != BATCH_DONE) {
-            busy[count % BUSY_STREAMS].context = batch->context;
-            busy[count % BUSY_STREAMS].stream = batch->stream;
-            count++;
-            link = &batch->next;
-        } else {
-            link = &state->batches;
-        }
-        cudriver_batch_release(state, batch);
-    }
-    state->added = state->left = 0;
-    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
-        state->left++;
-    }
-}
-
-/* Lets go of what is over, once as many batches were closed as were left by the last look: so that
- * a closed batch costs the same however many are in flight. */
-static void reap_in_turn(CoreState *state)
-{
-    if (++state->added > state->left) {
-        cudriver_batches_reap(state, false);
-    }
 }
 
 bool cudriver_batches_hold(CoreState *state, PyObject *object)

@@ -19,6 +19,10 @@ struct cudriver_signature {
 int cudriver_arguments(const struct cudriver_signature *signature, PyObject *const *args,
                        Py_ssize_t count, PyObject *keywords, PyObject **values);
 
+/* Such a function's entry in a table of methods: the function and its flags. */
+#define CUDRIVER_FAST(function) \
+    (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
+
 /* Reads a flag: false where it is not given. 0, or -1 where its truth raises. */
 int cudriver_argument_flag(PyObject *value, bool *flag);
 

@@ -486,23 +486,21 @@ static PyGetSetDef array_getset[] = {
     {NULL},
 };
 
-#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef array_methods[] = {
-    {"fill", FAST(method_fill),
+    {"fill", CUDRIVER_FAST(method_fill),
      "fill($self, value, stream=None)\n--\n\nSets every item to `value`, cast to the dtype. "
      "Without a "
      "stream it "
      "is done when the call returns (cuMemsetD8/16/32, or a copy for other item sizes)."},
-    {"copy_from", FAST(method_copy_from),
+    {"copy_from", CUDRIVER_FAST(method_copy_from),
      "copy_from($self, src, stream=None)\n--\n\nCopies `src` into it: see copy() without a stream, "
      "copy_async() "
      "with one (then a Transfer comes back)."},
-    {"copy_to", FAST(method_copy_to),
+    {"copy_to", CUDRIVER_FAST(method_copy_to),
      "copy_to($self, dst, stream=None)\n--\n\nCopies it into `dst`: see copy() without a stream, "
      "copy_async() "
      "with one (then a Transfer comes back)."},
-    {"to_numpy", FAST(method_to_numpy),
+    {"to_numpy", CUDRIVER_FAST(method_to_numpy),
      "to_numpy($self, out=None)\n--\n\nIts items as a new C-ordered ndarray, or in `out`, which "
      "must have "
      "its "

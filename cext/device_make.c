@@ -139,19 +139,17 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     return array;
 }
 
-#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef functions[] = {
-    {"device_empty", FAST(module_device_empty),
+    {"device_empty", CUDRIVER_FAST(module_device_empty),
      "device_empty(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
      "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
      "primary one of `device`, which is kept from then on). Without a stream it may be used in\n"
      "any; with one it is made, and later freed, in that stream's order. OutOfMemoryError says\n"
      "what the device has left."},
-    {"device_zeros", FAST(module_device_zeros),
+    {"device_zeros", CUDRIVER_FAST(module_device_zeros),
      "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
      "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},
-    {"to_device", FAST(module_to_device),
+    {"to_device", CUDRIVER_FAST(module_to_device),
      "to_device(array, stream=None)\n--\n\n"
      "A new C-ordered DeviceArray with the shape, dtype and contents of `array` (anything that\n"
      "np.asarray takes). Without a stream the copy is over when the call returns; with one it "

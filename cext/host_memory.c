@@ -589,10 +589,8 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
-#define FAST(function) (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
-
 static PyMethodDef functions[] = {
-    {"pinned_empty", FAST(pinned_empty),
+    {"pinned_empty", CUDRIVER_FAST(pinned_empty),
      "pinned_empty(shape, dtype='float64', order='C', *, mapped=False, "
      "write_combined=False)\n--\n\n"
      "A new ndarray in page-locked memory, contents undefined; as np.empty otherwise. The memory "
@@ -605,7 +603,7 @@ static PyMethodDef functions[] = {
      "for\n"
      "the host to read; it is the driver's memory (cuMemHostAlloc) and keeps its context alive.\n"
      "OutOfMemoryError where the system refuses, or the limit is reached."},
-    {"pinned_zeros", FAST(pinned_zeros),
+    {"pinned_zeros", CUDRIVER_FAST(pinned_zeros),
      "pinned_zeros(shape, dtype='float64', order='C', *, mapped=False, "
      "write_combined=False)\n--\n\n"
      "pinned_empty() with every byte zero."},

@@ -40,8 +40,12 @@ struct kernel {
     CUresult (*run)(struct launch *launch);
 };
 
-/* The host's view of memory that a kernel uses; NULL where it may not: memory of no pool is its
- * context's alone. For kernels. */
+/*
+ * The host's view of memory that a kernel uses; NULL where it may not: memory of no pool is its
+ * context's alone. So the CUDA programming guide has it (each context has an address space of its
+ * own), and nothing of ours is to depend on more; driver 580 was seen to let a kernel of another
+ * context of the device read and write such memory. For kernels.
+ */
 static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes)
 {
     struct sim_pin *pin = &launch->pins[launch->pin_count];

@@ -20,15 +20,16 @@ def _calls(size: int) -> int:
     return max(1, 64 * MIB // size)
 
 
-def _in_a_row(work: Work, size: int) -> Work:
-    work.calls = _calls(size)
+def _repeated(work: Work, calls: int) -> Work:
+    work.calls = calls
     return work
 
 
-def up_part(bench: Bench, label: str, wanted: int) -> Part:
-    """A plain array to the device: ours, the driver, the bus's rate, the peers."""
+def up_part(bench: Bench, label: str, wanted: int, calls: int = 0) -> Part:
+    """A plain array to the device: ours, the driver, the bus's rate; and the peers, unless a number
+    of copies in a row is named."""
     size = bench.size(wanted)
-    calls = _calls(size)
+    peers, calls = not calls, calls or _calls(size)
     part = Part(bench.label(label, wanted), size, verify=bench.verifier(bench.plain(size)))
 
     def ours() -> Work:
@@ -53,13 +54,14 @@ def up_part(bench: Bench, label: str, wanted: int) -> Part:
     part.add(OURS, ours)
     part.add(PINNED, lambda: driver(True))
     part.add(DRIVER, lambda: driver(False))
-    bench.offer(part, lambda peer: _in_a_row(peer.up(bench.plain(size)), size))
+    if peers:
+        bench.offer(part, lambda peer: _repeated(peer.up(bench.plain(size)), calls))
     return part
 
 
-def down_part(bench: Bench, label: str, wanted: int) -> Part:
+def down_part(bench: Bench, label: str, wanted: int, calls: int = 0) -> Part:
     size = bench.size(wanted)
-    calls = _calls(size)
+    peers, calls = not calls, calls or _calls(size)
     part = Part(bench.label(label, wanted), size, verify=bench.verifier(bench.plain(size)))
 
     def source() -> cu.DeviceArray:
@@ -87,11 +89,14 @@ def down_part(bench: Bench, label: str, wanted: int) -> Part:
     part.add(OURS, ours)
     part.add(PINNED, lambda: driver(True))
     part.add(DRIVER, lambda: driver(False))
-    bench.offer(part, lambda peer: _in_a_row(peer.down(bench.plain(size), bench.out(size)), size))
+    if peers:
+        bench.offer(
+            part, lambda peer: _repeated(peer.down(bench.plain(size), bench.out(size)), calls)
+        )
     return part
 
 
-def _large(bench: Bench, make: Callable[[Bench, str, int], Part], name: str) -> Row:
+def _large(bench: Bench, make: Callable[..., Part], name: str) -> Row:
     row = Row(name, ">= 0.93 of the pinned rate")
     for label, size in (("1 GiB", GIB), ("2 GiB", 2 * GIB)):
         if bench.quick and size > GIB:
@@ -122,6 +127,14 @@ def of(mebibytes: int, share: float) -> Callable[[Bench], Row]:
         return row
 
     return build
+
+
+def in_a_row(bench: Bench) -> Row:
+    """The size whose figure above is of a copy that others' work has gone before."""
+    row = Row("four plain copies of 256 MiB, one behind another", "")
+    for label, make in (("up", up_part), ("down", down_part)):
+        row.parts.append(make(bench, label, 256 * MIB, 4))
+    return row
 
 
 def pinned(bench: Bench) -> Row:

@@ -285,6 +285,7 @@ void cudriver_staging_set_settings(const struct cudriver_staging_settings *setti
         set.chunk = set.chunk < least ? least : set.chunk > most ? most : set.chunk;
     }
     set.slot = set.slot < least ? least : set.slot > most ? most : set.slot;
+    set.slot_up = set.slot_up < least ? least : set.slot_up > most ? most : set.slot_up;
     staging_lock();
     staging.settings = set;
     staging_unlock();

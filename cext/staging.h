@@ -209,13 +209,14 @@ CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 
 struct cudriver_staging_settings {
-    int lanes;             /* threads that pack for one copy */
-    int medium;            /* the same for a dense copy below 128 MiB */
-    int threads;           /* for all copies together, and for a strided one */
-    int linger;            /* ns that a thread without work looks for more before it sleeps */
-    size_t crossover_up;   /* bytes from which on a copy to the device is staged */
+    int lanes;           /* threads that pack for one copy */
+    int medium;          /* the same for a dense copy of at most 32 MiB; to 64, half as many more */
+    int threads;         /* for all copies together, and for a strided one */
+    int linger;          /* ns that a thread without work looks for more before it sleeps */
+    size_t crossover_up; /* bytes from which on a copy to the device is staged */
     size_t crossover_down; /* the same for copies from it */
     size_t slot;           /* bytes of one of the four slots of a copy, at most */
+    size_t slot_up;        /* the same of a blocking copy to the device */
     size_t streaming;      /* largest copy up with streaming stores; 0: none, nor down */
     size_t chunk;          /* drivers before CUDA 11.7: bytes of a slot; 0: by the copy's size */
     int slots;             /* the same: of each lane, 1 to 8 */

@@ -100,6 +100,7 @@ void staging_settings_default(struct cudriver_staging_settings *settings)
         .crossover_down = (size_t)3 << 19,
         .streaming = (size_t)64 << 20,
         .slot = (size_t)16 << 20,
+        .slot_up = (size_t)5 << 20,
         .slots = 4,
         .medium = 4,
         .linger = processors > 4 ? LINGER_NS : 0,

@@ -175,6 +175,17 @@ static size_t chunk_choose(size_t bytes, bool up, const struct cudriver_staging_
     return MIB / 2;
 }
 
+/* As measured: up, slots that stay in the processors' caches, unless there is a kernel's launch for
+ * each; down, room for what arrives before the threads are awake. */
+size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
+                         const struct cudriver_staging_settings *settings)
+{
+    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
+        return settings->slot / 2;
+    }
+    return plan->up && blocking ? settings->slot_up : settings->slot;
+}
+
 bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense)
 {
     return host_dense || walk->itemsize >= LONG_RUN;
@@ -187,8 +198,13 @@ int staging_threads_wanted(size_t bytes, bool long_runs,
         return settings->threads > settings->lanes ? settings->threads : settings->lanes;
     }
     /* For so little more threads only get into each other's way. */
-    return bytes < 128 * MIB && settings->lanes > settings->medium ? settings->medium
-                                                                   : settings->lanes;
+    if (bytes <= 32 * MIB && settings->lanes > settings->medium) {
+        return settings->medium;
+    }
+    if (bytes <= 64 * MIB && settings->lanes > settings->medium * 3 / 2) {
+        return settings->medium * 3 / 2;
+    }
+    return settings->lanes;
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
@@ -278,7 +294,10 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
         plan->path = CUDRIVER_STAGING_ONE_SLOT;
     }
     plan->bytes = made.bytes;
-    plan->chunk = made.chunk == 0 ? 0 : staging_ring_slot(made.bytes, settings.slot);
+    plan->chunk =
+        made.chunk == 0
+            ? 0
+            : staging_ring_slot(made.bytes, staging_slot_most(&made, blocking, &settings));
     plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
     plan->threads =
         made.chunk == 0

@@ -6,8 +6,9 @@
 #include "driver.h"
 
 #define KIB ((size_t)1 << 10)
-#define CHUNKS 16               /* of a copy that is not large */
-#define CHUNK_USUAL (512 * KIB) /* less costs more calls than it saves */
+#define CHUNKS 16             /* of a copy that is not large */
+#define CHUNK_UP (1024 * KIB) /* less costs more calls than it saves */
+#define CHUNK_DOWN (512 * KIB)
 #define CHUNK_LEAST (128 * KIB) /* of the first, up */
 #define SLOT_LEAST (256 * KIB)
 #define SLOT_SHARED (1024 * KIB)
@@ -140,7 +141,7 @@ static CUresult commands_queue(struct queue *queue)
     CUresult result = CUDA_SUCCESS;
 
     for (size_t k = 0; k < transfer->chunks && result == CUDA_SUCCESS; k++) {
-        char *slot = transfer->ring->block + STAGING_RING_COUNTERS + transfer->cuts[k].place;
+        char *slot = staging_ring_memory(transfer, k);
         if (transfer->up) {
             counter_wait(queue, k + 1);
         } else if (transfer->cuts[k].needs > waited) {
@@ -185,7 +186,7 @@ static int transfers_under_way(void)
 
 /*
  * Cuts a walk into chunks of whole rows, small enough that little is left to do after the last one
- * was packed or has arrived; larger ones where nobody waits for that and the calls count. Up, still
+ * was packed or has arrived; larger ones where nobody waits for that and the calls count. Up,
  * smaller ones first, so that the first copy begins soon; together they fill the place of one.
  * Returns how many; fills `starts` unless it is NULL.
  */
@@ -194,14 +195,15 @@ static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t ro
     bool unwatched = up && !own;
     size_t most = bytes / (unwatched ? CHUNKS / 2 : CHUNKS), size, count = 0;
     size_t limit = unwatched ? 2 * slot : up ? slot : slot / 2;
+    size_t usual = up ? CHUNK_UP : CHUNK_DOWN;
 
-    if (most < CHUNK_USUAL) {
-        most = CHUNK_USUAL;
+    if (most < usual) {
+        most = usual;
     }
     if (most > limit) {
         most = limit;
     }
-    size = up ? most / 8 : most;
+    size = unwatched ? most / 4 : up ? most / 8 : most;
     if (size < CHUNK_LEAST) {
         size = CHUNK_LEAST;
     }
@@ -212,7 +214,11 @@ static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t ro
         if (starts != NULL) {
             starts[count + 1] = at;
         }
-        size *= up && count > 0 && size < most ? 2 : 1;
+        if (unwatched) {
+            size = count == 0 && size < most ? most - size : most;
+        } else if (up && count > 0 && size < most) {
+            size *= 2;
+        }
     }
     return count;
 }
@@ -322,8 +328,10 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     transfer->host = job->host;
     transfer->walk = plan->walk;
     transfer->host_dense = plan->host_dense;
-    transfer->streaming = plan->streaming;
-    slot_bytes = chunks_make(transfer, plan, &rows, settings.slot, &boxes);
+    /* What nobody waits for takes turns in so much memory that it is in no cache anyway. */
+    transfer->streaming = plan->streaming || (!transfer->own && settings.streaming > 0);
+    slot_bytes = chunks_make(transfer, plan, &rows,
+                             staging_slot_most(plan, transfer->own, &settings), &boxes);
     if (slot_bytes == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

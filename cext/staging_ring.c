@@ -11,7 +11,8 @@
 #include "platform.h"
 
 #define KIB ((size_t)1 << 10)
-#define COUNTER_SPACING 64 /* a cache line each */
+#define COUNTER_SPACING 64         /* a cache line each */
+#define TURNED_LEAST (16384 * KIB) /* of a ring for copies down */
 #define PIECE_LEAST (64 * KIB)
 #define PIECE_MOST (2048 * KIB)
 #define NAP_LEAST 20000l /* ns between looks at the counters */
@@ -103,6 +104,32 @@ static CUresult ring_add(struct staging_place *place, size_t slot_bytes, bool sc
     return CUDA_SUCCESS;
 }
 
+char *staging_ring_memory(const struct cudriver_staging_transfer *transfer, size_t chunk)
+{
+    return transfer->ring->block + STAGING_RING_COUNTERS + transfer->at +
+           transfer->cuts[chunk].place;
+}
+
+/*
+ * Locked. Where in its ring a copy of four slots begins. Down, each begins behind the one before:
+ * what lay there is in the caches of the processors that have unpacked it, and the device writes
+ * slower where it must be thrown out of them first (4 MiB: 198 us, and 134 in turns through 16).
+ * Up, the memory that was used last is the best.
+ */
+static size_t ring_turn(struct staging_ring *ring, bool up, size_t bytes)
+{
+    size_t room = STAGING_RING_SLOTS * ring->slot_bytes, at = ring->turn;
+
+    if (up) {
+        return 0;
+    }
+    if (room - at < bytes) {
+        at = 0;
+    }
+    ring->turn = at + bytes;
+    return at;
+}
+
 /* Locked. Whether all copies in a ring are queued, and none was given up: only then do further
  * ones come after them on the stream as they do in the ring. */
 static bool ring_takes_more(const struct staging_place *place, const struct staging_ring *ring)
@@ -125,9 +152,14 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
 {
     struct staging_place *place = transfer->place;
     struct staging_ring *ring, *found = NULL;
+    size_t enough = slot_bytes;
     CUresult result;
 
     staging_lock();
+    if (!transfer->up && staging.ring_users == 0 &&
+        slot_bytes < TURNED_LEAST / STAGING_RING_SLOTS) {
+        slot_bytes = TURNED_LEAST / STAGING_RING_SLOTS;
+    }
     for (ring = place->rings; ring != NULL; ring = ring->next) {
         bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream &&
                     ring_takes_more(place, ring);
@@ -142,6 +174,9 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     if (found == NULL) {
         staging_unlock();
         result = ring_add(place, slot_bytes, scratch, transfer->own, &found);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && enough < slot_bytes) {
+            result = ring_add(place, enough, scratch, transfer->own, &found);
+        }
         if (result != CUDA_SUCCESS) {
             return result;
         }
@@ -156,6 +191,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     staging.ring_users++;
     found->stream = transfer->stream;
     transfer->ring = found;
+    transfer->at = ring_turn(found, transfer->up, STAGING_RING_SLOTS * enough);
     transfer->base = found->issued;
     transfer->steps = transfer->chunks + (!transfer->up && !transfer->own);
     found->issued += (uint32_t)transfer->steps;
@@ -277,9 +313,8 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
 static void piece_move(const struct piece *piece)
 {
     const struct cudriver_staging_transfer *transfer = piece->transfer;
-    const struct staging_ring *ring = transfer->ring;
     size_t bytes = piece->end - piece->begin;
-    char *slot = ring->block + STAGING_RING_COUNTERS + transfer->cuts[piece->chunk].place +
+    char *slot = staging_ring_memory(transfer, piece->chunk) +
                  (piece->begin - transfer->starts[piece->chunk]);
 
     if (!transfer->host_dense) {

@@ -317,6 +317,7 @@ static void small_settings(struct random *random)
     settings.crossover_up = (size_t)1 << (10 + below(random, 6));
     settings.crossover_down = (size_t)1 << (10 + below(random, 6));
     settings.slot = (size_t)4096 << below(random, 5);
+    settings.slot_up = (size_t)4096 * (1 + below(random, 16));
     settings.streaming = below(random, 2) ? 0 : (size_t)1 << 30;
     cudriver_staging_set_settings(&settings);
 }

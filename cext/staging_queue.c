@@ -12,6 +12,7 @@
 #define CHUNK_LEAST (128 * KIB) /* of the first, up */
 #define SLOT_LEAST (256 * KIB)
 #define SLOT_SHARED (1024 * KIB)
+#define FEW_LAPS 8 /* through all slots */
 
 #define VALUES 4 /* between two copies */
 
@@ -328,8 +329,10 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     transfer->host = job->host;
     transfer->walk = plan->walk;
     transfer->host_dense = plan->host_dense;
-    /* What nobody waits for takes turns in so much memory that it is in no cache anyway. */
-    transfer->streaming = plan->streaming || (!transfer->own && settings.streaming > 0);
+    /* The slots of what nobody waits for are in no cache before their first use. */
+    transfer->streaming =
+        plan->streaming || (!transfer->own && settings.streaming > 0 &&
+                            plan->bytes <= FEW_LAPS * STAGING_RING_SLOTS * settings.slot);
     slot_bytes = chunks_make(transfer, plan, &rows,
                              staging_slot_most(plan, transfer->own, &settings), &boxes);
     if (slot_bytes == 0) {

@@ -215,11 +215,11 @@ struct cudriver_staging_settings {
     int linger;          /* ns that a thread without work looks for more before it sleeps */
     size_t crossover_up; /* bytes from which on a copy to the device is staged */
     size_t crossover_down; /* the same for copies from it */
-    size_t slot;           /* bytes of one of the four slots of a copy, at most */
-    size_t slot_up;        /* the same of a blocking copy to the device */
-    size_t streaming;      /* largest copy up with streaming stores; 0: none, nor down */
-    size_t chunk;          /* drivers before CUDA 11.7: bytes of a slot; 0: by the copy's size */
-    int slots;             /* the same: of each lane, 1 to 8 */
+    size_t slot;      /* bytes of one of the four slots of a copy, at most; half, permuted up */
+    size_t slot_up;   /* the same of a blocking copy to the device that is not permuted */
+    size_t streaming; /* largest blocking copy up with streaming stores; 0: no copy at all */
+    size_t chunk;     /* drivers before CUDA 11.7: bytes of a slot; 0: by the copy's size */
+    int slots;        /* the same: of each lane, 1 to 8 */
 };
 
 void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);

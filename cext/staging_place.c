@@ -163,6 +163,7 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
     struct spare spare = {.probe = NULL};
     struct staging_ring **link = &place->rings;
 
+    place->tight = false;
     for (int i = 0; i < 2; i++) {
         spare.lanes[i] = place->routes[i].idle;
         place->routes[i].idle = NULL;

@@ -294,14 +294,14 @@ void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_devi
         plan->path = CUDRIVER_STAGING_ONE_SLOT;
     }
     plan->bytes = made.bytes;
-    plan->chunk =
-        made.chunk == 0
-            ? 0
-            : staging_ring_slot(made.bytes, staging_slot_most(&made, blocking, &settings));
+    plan->chunk = 0;
+    plan->threads = 1;
+    if (made.chunk != 0) {
+        size_t travels =
+            cudriver_layout_bytes(&made.walk); /* less, where the host's side repeats */
+        plan->chunk = staging_ring_slot(travels, staging_slot_most(&made, blocking, &settings));
+        plan->threads = staging_threads_wanted(
+            travels, staging_runs_are_long(&made.walk, made.host_dense), &settings);
+    }
     plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
-    plan->threads =
-        made.chunk == 0
-            ? 1
-            : staging_threads_wanted(made.bytes, staging_runs_are_long(&made.walk, made.host_dense),
-                                     &settings);
 }

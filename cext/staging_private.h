@@ -144,7 +144,8 @@ struct staging_place {
     bool closing;
     struct cudriver_staging_transfer *transfers; /* not over */
     struct staging_ring *rings;                  /* owned */
-    CUstream probe;                              /* owned; tells whether the context is broken */
+    bool tight;                    /* there was no memory for more than a ring needs */
+    CUstream probe;                /* owned; tells whether the context is broken */
     CUstream sides[STAGING_SIDES]; /* owned: for what goes beside the caller's stream */
     int side;                      /* the next where all are busy */
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */

@@ -12,7 +12,7 @@
 #define CHUNK_LEAST (128 * KIB) /* of the first, up */
 #define SLOT_LEAST (256 * KIB)
 #define SLOT_SHARED (1024 * KIB)
-#define FEW_LAPS 8 /* through all slots */
+#define FEW_LAPS 8 /* through four slots of the largest size */
 
 #define VALUES 4 /* between two copies */
 
@@ -217,8 +217,8 @@ static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t ro
         }
         if (unwatched) {
             size = count == 0 && size < most ? most - size : most;
-        } else if (up && count > 0 && size < most) {
-            size *= 2;
+        } else if (up && count > 0) {
+            size = 2 * size < most ? 2 * size : most;
         }
     }
     return count;
@@ -329,7 +329,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     transfer->host = job->host;
     transfer->walk = plan->walk;
     transfer->host_dense = plan->host_dense;
-    /* The slots of what nobody waits for are in no cache before their first use. */
+    /* So much memory as what nobody waits for takes turns in is seldom in a cache at first. */
     transfer->streaming =
         plan->streaming || (!transfer->own && settings.streaming > 0 &&
                             plan->bytes <= FEW_LAPS * STAGING_RING_SLOTS * settings.slot);

@@ -142,25 +142,15 @@ static bool ring_takes_more(const struct staging_place *place, const struct stag
     return other == NULL;
 }
 
-/*
- * A ring for the transfer's chunks: a free one or a new one; on a caller's stream the one that
- * earlier copies on this stream are using. Copies follow each other through a ring: none is packed
- * before the one before has passed.
- */
-CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
-                          bool scratch)
+/* Locked. A ring that the transfer can use: the one that earlier copies on its stream are using,
+ * else a free one; NULL where there is none. */
+static struct staging_ring *ring_find(const struct cudriver_staging_transfer *transfer,
+                                      size_t slot_bytes, bool scratch)
 {
-    struct staging_place *place = transfer->place;
-    struct staging_ring *ring, *found = NULL;
-    size_t enough = slot_bytes;
-    CUresult result;
+    const struct staging_place *place = transfer->place;
+    struct staging_ring *found = NULL;
 
-    staging_lock();
-    if (!transfer->up && staging.ring_users == 0 &&
-        slot_bytes < TURNED_LEAST / STAGING_RING_SLOTS) {
-        slot_bytes = TURNED_LEAST / STAGING_RING_SLOTS;
-    }
-    for (ring = place->rings; ring != NULL; ring = ring->next) {
+    for (struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
         bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream &&
                     ring_takes_more(place, ring);
         if ((same || (ring->users == 0 && found == NULL)) && ring->slot_bytes >= slot_bytes &&
@@ -171,18 +161,43 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
             }
         }
     }
-    if (found == NULL) {
+    return found;
+}
+
+/*
+ * A ring for the transfer's chunks: a free one or a new one; on a caller's stream the one that
+ * earlier copies on this stream are using. Copies follow each other through a ring: none is packed
+ * before the one before has passed.
+ */
+CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
+                          bool scratch)
+{
+    struct staging_place *place = transfer->place;
+    struct staging_ring *found;
+    size_t wanted = slot_bytes;
+    CUresult result;
+
+    staging_lock();
+    if (!transfer->up && staging.ring_users == 0 && !place->tight &&
+        wanted < TURNED_LEAST / STAGING_RING_SLOTS) {
+        wanted = TURNED_LEAST / STAGING_RING_SLOTS;
+    }
+    found = ring_find(transfer, wanted, scratch);
+    while (found == NULL) {
         staging_unlock();
-        result = ring_add(place, slot_bytes, scratch, transfer->own, &found);
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && enough < slot_bytes) {
-            result = ring_add(place, enough, scratch, transfer->own, &found);
-        }
-        if (result != CUDA_SUCCESS) {
+        result = ring_add(place, wanted, scratch, transfer->own, &found);
+        staging_lock();
+        if (result == CUDA_SUCCESS) {
+            found->next = place->rings;
+            place->rings = found;
+        } else if (result == CUDA_ERROR_OUT_OF_MEMORY && wanted > slot_bytes) {
+            place->tight = true;
+            wanted = slot_bytes;
+            found = ring_find(transfer, wanted, scratch);
+        } else {
+            staging_unlock();
             return result;
         }
-        staging_lock();
-        found->next = place->rings;
-        place->rings = found;
     }
     if (transfer->own) {
         transfer->stream = found->own;
@@ -191,7 +206,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     staging.ring_users++;
     found->stream = transfer->stream;
     transfer->ring = found;
-    transfer->at = ring_turn(found, transfer->up, STAGING_RING_SLOTS * enough);
+    transfer->at = ring_turn(found, transfer->up, STAGING_RING_SLOTS * slot_bytes);
     transfer->base = found->issued;
     transfer->steps = transfer->chunks + (!transfer->up && !transfer->own);
     found->issued += (uint32_t)transfer->steps;

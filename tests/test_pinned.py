@@ -137,6 +137,27 @@ def test_a_limit_is_an_error_and_nothing_is_lost() -> None:
     assert cu.host_memory_stats().limit_bytes is None
 
 
+@pytest.mark.parametrize("mebibytes", [6, 12, 40])
+def test_copies_under_a_limit_share_what_they_hold(mebibytes: int) -> None:
+    """They would rather have more of it than they need, and manage where they cannot."""
+    nbytes = 2 << 20
+    there, here = cu.to_device(np.arange(nbytes, dtype="u1")), np.zeros(nbytes, "u1")
+    cu.trim_host_memory()
+    before = cu.host_memory_stats()
+    cu.set_host_memory_limit(before.registered_bytes + (mebibytes << 20))
+    try:
+        held = []
+        for _ in range(12):
+            here[...] = 0
+            cu.copy(here, there)
+            assert (here == np.arange(nbytes, dtype="u1")).all()
+            held.append(cu.host_memory_stats().used_bytes - before.used_bytes)
+        assert set(held[1:]) == {held[0]}
+        assert held[0] <= mebibytes << 20
+    finally:
+        cu.set_host_memory_limit(None)
+
+
 def test_bad_arguments_are_named_before_the_driver_is_called() -> None:
     for call, error, text in [
         (lambda: cu.pinned_empty(-3), ValueError, "-3"),

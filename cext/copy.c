@@ -20,9 +20,6 @@
 /* From here on it pays to ask whether somebody else has page-locked the memory. */
 #define LOOKED_FROM ((size_t)32 << 10)
 
-/* A copy on a device of more bytes is not over while a thread looks for its end by itself. */
-#define SOON_MOST ((size_t)64 << 20)
-
 void cudriver_endpoint_done(struct cudriver_endpoint *end)
 {
     if (end->busy != NULL) {
@@ -276,7 +273,8 @@ static int issued_blocking(CoreState *state, const struct cudriver_copy_path *pa
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
     waited =
-        result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT && path->bytes <= SOON_MOST
+        result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT &&
+                path->bytes <= CUDRIVER_SOON_MOST
             ? cudriver_staging_wait_soon(place->context->handle, place->stream)
             : cuda.cuStreamSynchronize(place->stream); /* after a failure a part may be under way */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {

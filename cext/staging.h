@@ -203,8 +203,10 @@ struct cudriver_small_copy {
 bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
                                  const char **function);
 
-/* As cuStreamSynchronize, sooner where it takes only microseconds: by a word that the stream
- * writes; by questions, for copies to the device that are over nearly at once. */
+/* As cuStreamSynchronize, sooner where it takes only microseconds (on a device, a copy of
+ * CUDRIVER_SOON_MOST bytes): by a word that the stream writes; by questions, for copies to the
+ * device that are over nearly at once. */
+#define CUDRIVER_SOON_MOST ((size_t)64 << 20)
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 

@@ -3,7 +3,8 @@
  *
  *   staging.c          blocking copies, settings, figures
  *   staging_async.c    transfers: one copy through a ring or one slot, in stream order or blocking
- *   staging_ring.c     slots that a stream copies from or to itself, threads that pack
+ *   staging_ring.c     slots that a stream copies from or to itself, and which copy gets which
+ *   staging_pack.c     the threads that pack and unpack them         no CUDA
  *   staging_queue.c    what the stream does for that: chunks, commands
  *   staging_permute.c  what a permuted copy adds to that: boxes, the kernel
  *   staging_between.c  copies between device memory, in stream order
@@ -384,9 +385,6 @@ CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct stagin
 
 /* ---- staging_ring.c ---- */
 
-/* Sees that a thread for the rings lives before a stream depends on one. */
-CUresult staging_ring_ensure(void);
-
 /* A ring for the transfer's chunks, all of which its slots can take, with device memory of a slot's
  * size if `scratch`. */
 CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
@@ -394,6 +392,18 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
 
 /* The memory of one of its chunks. */
 char *staging_ring_memory(const struct cudriver_staging_transfer *transfer, size_t chunk);
+
+/* Locked. One user of a ring less; it goes where its place has gone. */
+void staging_ring_leave(struct staging_ring *ring);
+
+/* Frees a list of rings; those in use go with their last copy. `current`: the context is, and
+ * streams are destroyed; `all`: device memory is freed, which waits for the device. */
+void staging_rings_free(struct staging_ring *rings, bool current, bool all);
+
+/* ---- staging_pack.c ---- */
+
+/* Sees that a thread for the rings lives before a stream depends on one. */
+CUresult staging_ring_ensure(void);
 
 /* Locked. The threads begin with a transfer; takes over a reference. */
 void staging_ring_list(struct cudriver_staging_transfer *transfer);
@@ -417,10 +427,6 @@ void staging_ring_rouse(void);
 /* The calling thread works on a transfer until it is over. False: interrupted. */
 bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
                        void *data);
-
-/* Frees a list of rings; those in use go with their last copy. `current`: the context is, and
- * streams are destroyed; `all`: device memory is freed, which waits for the device. */
-void staging_rings_free(struct staging_ring *rings, bool current, bool all);
 
 /* ---- staging_queue.c ---- */
 

@@ -39,7 +39,7 @@ TABLE: dict[str, Build] = {
 }
 BESIDE: dict[str, Build] = {
     "one plain copy alone, after a pause of 2 ms": sweep.alone,
-    "four plain copies of 256 MiB, one behind another": copies.in_a_row,
+    "four plain copies of 256 MiB, one behind another": copies.four_in_a_row,
     "import with the core and NumPy": processes.first_use,
     "plain 256 MiB where the process may use one processor": processes.small_machine(1),
     "plain 256 MiB where the process may use two processors": processes.small_machine(2),

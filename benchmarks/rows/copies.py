@@ -25,11 +25,11 @@ def _repeated(work: Work, calls: int) -> Work:
     return work
 
 
-def up_part(bench: Bench, label: str, wanted: int, calls: int = 0) -> Part:
+def up_part(bench: Bench, label: str, wanted: int, in_a_row: int = 0) -> Part:
     """A plain array to the device: ours, the driver, the bus's rate; and the peers, unless a number
     of copies in a row is named."""
     size = bench.size(wanted)
-    peers, calls = not calls, calls or _calls(size)
+    calls = in_a_row or _calls(size)
     part = Part(bench.label(label, wanted), size, verify=bench.verifier(bench.plain(size)))
 
     def ours() -> Work:
@@ -54,14 +54,15 @@ def up_part(bench: Bench, label: str, wanted: int, calls: int = 0) -> Part:
     part.add(OURS, ours)
     part.add(PINNED, lambda: driver(True))
     part.add(DRIVER, lambda: driver(False))
-    if peers:
+    if not in_a_row:
         bench.offer(part, lambda peer: _repeated(peer.up(bench.plain(size)), calls))
     return part
 
 
-def down_part(bench: Bench, label: str, wanted: int, calls: int = 0) -> Part:
+def down_part(bench: Bench, label: str, wanted: int, in_a_row: int = 0) -> Part:
+    """The same from the device."""
     size = bench.size(wanted)
-    peers, calls = not calls, calls or _calls(size)
+    calls = in_a_row or _calls(size)
     part = Part(bench.label(label, wanted), size, verify=bench.verifier(bench.plain(size)))
 
     def source() -> cu.DeviceArray:
@@ -89,14 +90,14 @@ def down_part(bench: Bench, label: str, wanted: int, calls: int = 0) -> Part:
     part.add(OURS, ours)
     part.add(PINNED, lambda: driver(True))
     part.add(DRIVER, lambda: driver(False))
-    if peers:
+    if not in_a_row:
         bench.offer(
             part, lambda peer: _repeated(peer.down(bench.plain(size), bench.out(size)), calls)
         )
     return part
 
 
-def _large(bench: Bench, make: Callable[..., Part], name: str) -> Row:
+def _large(bench: Bench, make: Callable[[Bench, str, int], Part], name: str) -> Row:
     row = Row(name, ">= 0.93 of the pinned rate")
     for label, size in (("1 GiB", GIB), ("2 GiB", 2 * GIB)):
         if bench.quick and size > GIB:
@@ -129,7 +130,7 @@ def of(mebibytes: int, share: float) -> Callable[[Bench], Row]:
     return build
 
 
-def in_a_row(bench: Bench) -> Row:
+def four_in_a_row(bench: Bench) -> Row:
     """The size whose figure above is of a copy that others' work has gone before."""
     row = Row("four plain copies of 256 MiB, one behind another", "")
     for label, make in (("up", up_part), ("down", down_part)):

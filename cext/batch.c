@@ -427,6 +427,16 @@ static void batches_close(CoreState *state, const ContextObject *context)
     }
 }
 
+bool cudriver_batches_use(CoreState *state, const ContextObject *context)
+{
+    const struct cudriver_batch *batch = state->batches;
+
+    while (batch != NULL && (batch->context != context || batch->state == BATCH_DONE)) {
+        batch = batch->next;
+    }
+    return batch != NULL;
+}
+
 int cudriver_batches_wait(CoreState *state, const ContextObject *context)
 {
     Py_ssize_t count = 0;

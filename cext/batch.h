@@ -56,6 +56,9 @@ void cudriver_batch_close_open(StreamObject *stream);
  * is named; lets go of what is over. */
 void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream);
 
+/* Whether work is in flight in a context, as far as was looked. */
+bool cudriver_batches_use(CoreState *state, const ContextObject *context);
+
 /* Waits for all of our work that is in flight in a context, and not for what is issued meanwhile.
  * How it ended is not said. 0, or -1 with an exception set (a signal's). */
 int cudriver_batches_wait(CoreState *state, const ContextObject *context);

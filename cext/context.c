@@ -182,20 +182,16 @@ CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *self)
 static void foreign_forget(ContextObject *self)
 {
     CUcontext popped;
-    CUresult result;
     bool pushed;
 
     if (self->keeper == NULL) {
         return;
     }
-    result = cudriver_context_make_current(self, &pushed);
+    (void)cudriver_context_make_current(self, &pushed);
     if (pushed) {
         cuda.cuCtxPopCurrent_v2(&popped);
     }
     cudriver_staging_forget_context(self->handle);
-    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-        cudriver_hostmem_forget_context(self->handle); /* the registrations went with it */
-    }
 }
 
 /* Gives the driver's side back and says what failed. The GIL is held; the state is no longer OPEN.
@@ -229,21 +225,13 @@ static CUresult context_release(ContextObject *self, const char **function)
         foreign_forget(self);
     } else if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
         cudriver_staging_forget_context(handle);
-        cudriver_hostmem_forget_context(handle);
         result = cuda.cuCtxDestroy_v2(handle);
     } else {
-        unsigned int flags;
-        int active = 1;
         *function = "cuDevicePrimaryCtxRelease_v2";
         if (!was_reset) {
             cudriver_staging_forget_context(handle);
         }
         result = cuda.cuDevicePrimaryCtxRelease_v2(self->device);
-        if (result == CUDA_SUCCESS && !was_reset &&
-            cuda.cuDevicePrimaryCtxGetState(self->device, &flags, &active) == CUDA_SUCCESS &&
-            !active) {
-            cudriver_hostmem_forget_context(handle);
-        }
     }
     Py_END_ALLOW_THREADS
     return result;
@@ -325,11 +313,51 @@ void cudriver_context_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+/*
+ * Whether page-locked memory that a reset of the device's primary context would take away may be in
+ * use by another context of ours. The reset itself waits for nobody else's work, so it is refused
+ * then. 0, or -1 with InvalidContextError.
+ */
+static int reset_check(CoreState *state, int ordinal, CUdevice device, const ContextObject *self)
+{
+    if (!cudriver_hostmem_is_home(device)) {
+        return 0;
+    }
+    cudriver_batches_reap(state, true);
+    for (ContextObject *other = state->contexts; other != NULL; other = other->next) {
+        if (other == self || other->state != CUDRIVER_CONTEXT_OPEN ||
+            (other->in_use == 0 && !cudriver_batches_use(state, other))) {
+            continue;
+        }
+        cudriver_raise_plain(
+            state, "InvalidContextError",
+            "cannot reset the primary context of device %d: %s in %R, which may "
+            "use page-locked memory that is registered there; wait for it first",
+            ordinal, other->in_use > 0 ? "a call is running" : "a copy is under way", other);
+        return -1;
+    }
+    return 0;
+}
+
+/*
+ * Resets; the GIL is held all the while, though this may take a while: nobody begins a call, in any
+ * context, that uses page-locked memory registered here, before it is known to be lost.
+ */
+static CUresult primary_reset(CUdevice device)
+{
+    CUresult result = cuda.cuDevicePrimaryCtxReset_v2(device);
+
+    if (result == CUDA_SUCCESS) {
+        cudriver_hostmem_forget_home(device);
+        cudriver_staging_renew_slots();
+    }
+    return result;
+}
+
 int cudriver_context_reset_primary(CoreState *state, int ordinal)
 {
     ContextObject *self = registry_find_primary(state, ordinal);
     CUcontext handle = NULL, current = NULL;
-    CUstream alloc_stream = NULL;
     CUdevice device;
     CUresult result;
 
@@ -347,23 +375,23 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     if (self != NULL) {
         Py_INCREF(self);
         handle = self->handle;
-        alloc_stream = self->alloc_stream;
         self->state = CUDRIVER_CONTEXT_RESET; /* no other thread begins to use it now */
-        self->alloc_stream = NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    if (handle != NULL) {
+        Py_BEGIN_ALLOW_THREADS
         cudriver_staging_forget_context(handle);
+        Py_END_ALLOW_THREADS
     }
-    result = cuda.cuDevicePrimaryCtxReset_v2(device);
-    if (result == CUDA_SUCCESS && handle != NULL) {
-        cudriver_hostmem_forget_context(handle);
+    if (reset_check(state, ordinal, device, self) < 0) {
+        if (self != NULL) {
+            self->state = CUDRIVER_CONTEXT_OPEN;
+            Py_DECREF(self);
+        }
+        return -1;
     }
-    Py_END_ALLOW_THREADS
+    result = primary_reset(device);
     if (result != CUDA_SUCCESS && self != NULL) {
         self->state = CUDRIVER_CONTEXT_OPEN; /* all is as it was */
-        self->alloc_stream = alloc_stream;
     } else if (self != NULL) {
+        self->alloc_stream = NULL;
         cudriver_context_unkeep(self);
         if (self->pushes == 0 && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
             current == handle) {

@@ -169,8 +169,7 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     enum cudriver_copy_kind kind = shape_kind(&path->layout, &calls);
 
     cudriver_layout_extent(&path->layout, !path->to_device, &low, &high);
-    path->one_run = cudriver_hostmem_is_registered(path->context->handle, host->host + low,
-                                                   (size_t)(high - low));
+    path->one_run = cudriver_hostmem_is_registered(host->host + low, (size_t)(high - low));
     path->kind = CUDRIVER_COPY_STAGED;
     if (kind == CUDRIVER_COPY_DIRECT && !path->one_run &&
         cudriver_staging_is_small(path->to_device, path->bytes)) {

@@ -532,7 +532,8 @@ static PyMethodDef device_methods[] = {
      "of "
      "this process (cuDevicePrimaryCtxReset). Objects of cudriver that lived in it answer "
      "InvalidContextError from then on; page-locked arrays keep their bytes. Refused while "
-     "write-combined arrays live in it."},
+     "write-combined arrays live in it, and while calls or copies in other contexts may use "
+     "page-locked memory that is registered in it."},
     {NULL},
 };
 

@@ -83,7 +83,7 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     Py_BEGIN_ALLOW_THREADS
-    result = cudriver_hostmem_alloc(context->handle, bytes, mapped, &self->address, zeroed);
+    result = cudriver_hostmem_alloc(bytes, mapped, &self->address, zeroed);
     Py_END_ALLOW_THREADS
     cudriver_context_end(context, pushed);
     Py_DECREF(context);
@@ -561,11 +561,9 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
     }
     cudriver_batches_reap(state, true);
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
-        CUcontext current = NULL;
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_trim();
-        cuda.cuCtxGetCurrent(&current);
-        result = cudriver_hostmem_trim(current, keep, &released);
+        result = cudriver_hostmem_trim(keep, &released);
         Py_END_ALLOW_THREADS
     }
     if (result != CUDA_SUCCESS) {
@@ -633,7 +631,8 @@ static PyMethodDef functions[] = {
     {"trim_host_memory", WITH_KEYWORDS(module_trim),
      "trim_host_memory(keep=0)\n--\n\n"
      "Gives free page-locked memory back to the system until at most `keep` bytes of it are left;\n"
-     "returns the bytes given back."},
+     "returns the bytes given back. Page-locked memory is registered in the primary context of a\n"
+     "device and keeps that alive: where none is left, it may go."},
     {"set_host_memory_limit", module_set_limit, METH_O,
      "set_host_memory_limit(bytes, /)\n--\n\n"
      "At most so many bytes are page-locked by the pool; None for no limit. Beyond it there is an\n"

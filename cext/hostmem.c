@@ -106,10 +106,13 @@ static void region_unlink(struct hostmem_region *region)
     pool.arena_bytes -= region->arena ? region->bytes : 0;
 }
 
-/* A BUSY region's registration has succeeded. */
+/* A BUSY region is registered. Lock held before and after; not in between where it was lost. */
 static void region_join(struct hostmem_region *region)
 {
     if (region->lost) {
+        pthread_mutex_unlock(&pool.lock);
+        hostmem_home_release(region->home, 1);
+        pthread_mutex_lock(&pool.lock);
         region->lost = false;
         region->state = HOSTMEM_LOST;
     } else {
@@ -131,16 +134,14 @@ static bool limit_allows(size_t bytes)
     return held <= pool.limit && bytes <= pool.limit - held;
 }
 
-/* Registers a region whose registration was lost. Lock held before and after, not in between. */
-static CUresult region_revive(CUcontext current, struct hostmem_region *region)
+/* Registers the memory of a region that has lost its registration. No lock. */
+static CUresult region_register(struct hostmem_region *region)
 {
-    CUresult result;
+    CUresult result = hostmem_home_enter(&region->home);
 
-    region->state = HOSTMEM_BUSY;
-    region->context = current;
-    pool.reserved += region->bytes;
-    pthread_mutex_unlock(&pool.lock);
-
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
     result = hostmem_register(region->base, region->bytes, FLAGS);
     if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
         /* It was not lost after all; or somebody has registered a block of ours meanwhile. */
@@ -149,6 +150,23 @@ static CUresult region_revive(CUcontext current, struct hostmem_region *region)
             result = hostmem_register(region->base, region->bytes, FLAGS);
         }
     }
+    hostmem_home_leave();
+    if (result != CUDA_SUCCESS) {
+        hostmem_home_release(region->home, 1);
+    }
+    return result;
+}
+
+/* The same. Lock held before and after, not in between. */
+static CUresult region_revive(struct hostmem_region *region)
+{
+    CUresult result;
+
+    region->state = HOSTMEM_BUSY;
+    pool.reserved += region->bytes;
+    pthread_mutex_unlock(&pool.lock);
+
+    result = region_register(region);
 
     pthread_mutex_lock(&pool.lock);
     pool.reserved -= region->bytes;
@@ -214,24 +232,30 @@ static size_t region_size(size_t bytes, bool lean)
 /* Gives a region its memory and its records. All or nothing. */
 static CUresult region_make(struct hostmem_region *region)
 {
-    CUresult result = map_registered(region->bytes, &region->base);
+    CUresult result = hostmem_home_enter(&region->home);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (hostmem_region_open(region)) {
+    result = map_registered(region->bytes, &region->base);
+    hostmem_home_leave();
+    if (result == CUDA_SUCCESS && hostmem_region_open(region)) {
         if (hostmem_region_enter(region, region)) {
             return CUDA_SUCCESS;
         }
         hostmem_region_close(region);
     }
-    (void)hostmem_unregister(region->base, region->bytes);
-    hostmem_unmap(region->base, region->bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        (void)hostmem_unregister(region->base, region->bytes);
+        hostmem_unmap(region->base, region->bytes);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    hostmem_home_release(region->home, 1);
+    return result;
 }
 
 /* Adds a region for a request and takes the block from it. Lock held before and after only. */
-static CUresult region_add(CUcontext current, size_t bytes, bool lean, void **block, bool *zeroed)
+static CUresult region_add(size_t bytes, bool lean, void **block, bool *zeroed)
 {
     struct hostmem_region *region;
     size_t size = region_size(bytes, lean);
@@ -246,7 +270,6 @@ static CUresult region_add(CUcontext current, size_t bytes, bool lean, void **bl
     }
     region->bytes = size;
     region->arena = hostmem_is_for_arena(bytes);
-    region->context = current;
     region->state = HOSTMEM_BUSY;
     region_link(region);
     pool.reserved += size;
@@ -288,6 +311,7 @@ static CUresult region_release(struct hostmem_region *region)
     if (result == CUDA_SUCCESS) {
         (void)hostmem_region_enter(region, NULL);
         hostmem_unmap(region->base, region->bytes);
+        hostmem_home_release(region->home, registered);
     }
 
     pthread_mutex_lock(&pool.lock);
@@ -376,18 +400,18 @@ static struct hostmem_region *lost_region_for(size_t bytes, enum hostmem_fit fit
  * The way of a request that the lists cannot serve: revive a lost region or add one; when memory is
  * short cut up whatever is free, then give everything free back and try once more with the least.
  */
-static CUresult alloc_slowly(CUcontext current, size_t bytes, void **block, bool *zeroed)
+static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
 {
     bool trimmed = false;
 
     for (;;) {
         enum hostmem_fit fit = trimmed ? HOSTMEM_ANY : HOSTMEM_STRICT;
         struct hostmem_region *lost = lost_region_for(bytes, fit);
-        CUresult result = lost != NULL ? region_revive(current, lost)
-                                       : region_add(current, bytes, trimmed, block, zeroed);
+        CUresult result =
+            lost != NULL ? region_revive(lost) : region_add(bytes, trimmed, block, zeroed);
 
         if (result == CUDA_SUCCESS) {
-            /* What was made may be gone again: another thread's, or its context destroyed. */
+            /* What was made may be gone again: another thread's, or its home reset. */
             if (*block == NULL) {
                 *block = hostmem_block_take(bytes, fit, zeroed);
             }
@@ -430,8 +454,7 @@ static void count_use(const void *block, size_t bytes)
     }
 }
 
-CUresult cudriver_hostmem_alloc(CUcontext current, size_t bytes, bool mapped, void **address,
-                                bool *zeroed)
+CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool *zeroed)
 {
     CUresult result = CUDA_SUCCESS;
     void *block;
@@ -456,7 +479,7 @@ CUresult cudriver_hostmem_alloc(CUcontext current, size_t bytes, bool mapped, vo
     if (block != NULL) {
         pool.hits++;
     } else {
-        result = alloc_slowly(current, bytes, &block, zeroed);
+        result = alloc_slowly(bytes, &block, zeroed);
     }
     count_use(block, bytes);
     pthread_mutex_unlock(&pool.lock);
@@ -527,11 +550,10 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes)
 
 /* --- the whole --- */
 
-CUresult cudriver_hostmem_trim(CUcontext current, size_t keep, size_t *released)
+CUresult cudriver_hostmem_trim(size_t keep, size_t *released)
 {
     CUresult result;
 
-    (void)current; /* the driver finds a registration by its address, whatever is current */
     pthread_mutex_lock(&pool.lock);
     result = trim(keep, released);
     pthread_mutex_unlock(&pool.lock);
@@ -562,29 +584,42 @@ void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
     hostmem_pins_count(&stats->pins, &stats->pinned_bytes);
 }
 
-void cudriver_hostmem_forget_context(CUcontext context)
+bool cudriver_hostmem_is_home(CUdevice device)
 {
+    bool found = false;
+
+    pthread_mutex_lock(&pool.lock);
+    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+        found |= region->state == HOSTMEM_BUSY ||
+                 (region->state == HOSTMEM_REGISTERED && region->home == device);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return found || hostmem_pins_have_home(device);
+}
+
+void cudriver_hostmem_forget_home(CUdevice device)
+{
+    size_t count = 0;
+
     pthread_mutex_lock(&pool.lock);
     hostmem_slabs_sweep(); /* an empty slab is kept on a list only */
     for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
-        if (region->context != context) {
-            continue;
-        }
         if (region->state == HOSTMEM_BUSY) {
-            region->lost = true;
-        } else if (region->state == HOSTMEM_REGISTERED) {
+            region->lost = true; /* perhaps in vain */
+        } else if (region->state == HOSTMEM_REGISTERED && region->home == device) {
             hostmem_region_unlist(region);
             region->state = HOSTMEM_LOST;
             pool.registered -= region->bytes;
+            count++;
         }
     }
     pthread_mutex_unlock(&pool.lock);
-    hostmem_pins_forget_context(context);
+    hostmem_home_release(device, count + hostmem_pins_forget_home(device));
 }
 
 /* --- for pins and copies --- */
 
-bool hostmem_pool_holds(CUcontext current, const void *address, size_t bytes, CUresult *result)
+bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
 {
     struct hostmem_region *region;
     bool inside = false;
@@ -606,7 +641,7 @@ bool hostmem_pool_holds(CUcontext current, const void *address, size_t bytes, CU
             *result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        *result = region_revive(current, region);
+        *result = region_revive(region);
         if (*result != CUDA_SUCCESS) {
             break;
         }
@@ -642,18 +677,18 @@ size_t hostmem_pool_run(const void *address, size_t bytes)
     return run;
 }
 
-bool cudriver_hostmem_is_registered(CUcontext context, const void *address, size_t bytes)
+bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
 {
     struct hostmem_region *region;
     bool registered;
 
     if (hostmem_region_of(address) == NULL) {
-        return hostmem_pins_are_registered(context, address, bytes);
+        return hostmem_pins_are_registered(address, bytes);
     }
     pthread_mutex_lock(&pool.lock);
     region = region_with(address);
     registered = region != NULL && region->state == HOSTMEM_REGISTERED &&
-                 region->context == context && region_run(region, address, bytes) == bytes;
+                 region_run(region, address, bytes) == bytes;
     pthread_mutex_unlock(&pool.lock);
     return registered;
 }

@@ -2,16 +2,16 @@
  * Page-locked host memory. Plain C: CUDA, no Python.
  *
  * The bytes are mappings of this process; the driver only registers them (portable: for every
- * context). A destroyed context takes the registration away, never the bytes.
+ * context). Registrations are made in the primary context of the current context's device, which
+ * the memory keeps retained, so that no context that is closed takes one away under the others.
  *
  * Two halves:
  *   the pool   blocks that we own: reserve, touch, register, hand out, take back, trim
  *   pins       ranges that somebody else owns: overlapping ones share registrations by count
  *
- * Every function is thread-safe, and none needs or touches the GIL. Those that may call the driver
- * take the calling thread's current context; they may block for a registration's length, so the
- * caller releases the GIL. Taking from or returning to the pool never waits for another thread's
- * registration.
+ * Every function is thread-safe, and none needs or touches the GIL. Those that register memory need
+ * a current context; they may block for a registration's length, so the caller releases the GIL.
+ * Taking from or returning to the pool never waits for another thread's registration.
  */
 #ifndef CUDRIVER_HOSTMEM_H
 #define CUDRIVER_HOSTMEM_H
@@ -39,8 +39,7 @@ struct cudriver_hostmem_stats {
  * address space too. Contents are undefined unless *zeroed comes back true (fresh from the system).
  * Returns the driver's code; OUT_OF_MEMORY for the byte limit and for mmap's refusal too.
  */
-CUresult cudriver_hostmem_alloc(CUcontext current, size_t bytes, bool mapped, void **address,
-                                bool *zeroed);
+CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool *zeroed);
 
 /* Serves from free memory only, else NULL. Never calls the driver. */
 void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped);
@@ -57,7 +56,7 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes);
 size_t cudriver_hostmem_free_if_owned(void *address);
 
 /* Gives free memory back to the system until at most `keep` bytes of it are left. */
-CUresult cudriver_hostmem_trim(CUcontext current, size_t keep, size_t *released);
+CUresult cudriver_hostmem_trim(size_t keep, size_t *released);
 
 /* An upper bound of registered bytes; SIZE_MAX for none. Free memory beyond it goes when next there
  * is something to register, or at a trim. */
@@ -80,15 +79,19 @@ void cudriver_hostmem_set_node(int node);
 size_t cudriver_hostmem_run(const void *address, size_t bytes);
 
 /*
- * Whether [address, address + bytes) lies in one registration of ours that was made in `context`
- * and is there as far as is known; what goes unheard with that context takes device memory and
- * streams of it along. False says nothing: then only the driver knows. Calls no driver function.
+ * Whether [address, address + bytes) lies in one registration of ours, as far as is known: another
+ * library may have reset its home. False says nothing: then only the driver knows. Calls no driver
+ * function.
  */
-bool cudriver_hostmem_is_registered(CUcontext context, const void *address, size_t bytes);
+bool cudriver_hostmem_is_registered(const void *address, size_t bytes);
 
-/* `context` is gone, and with it the registrations made in it: notes it, for pool and pins. Free
- * memory is registered again when next handed out. */
-void cudriver_hostmem_forget_context(CUcontext context);
+/* Whether memory is registered in the primary context of `device`. */
+bool cudriver_hostmem_is_home(CUdevice device);
+
+/* The primary context of `device` was reset, and the registrations made in it are gone: notes it,
+ * for pool and pins. Free memory is registered again when next handed out. Nobody may be making a
+ * pin or using the memory meanwhile. */
+void cudriver_hostmem_forget_home(CUdevice device);
 
 /* One user's hold on a range; opaque. */
 struct cudriver_pin;
@@ -98,11 +101,11 @@ struct cudriver_pin;
  * registered twice; memory that is page-locked by somebody else (our pool, cuMemHostAlloc, another
  * library) is accepted as it is. `read_only` for mappings without write permission.
  */
-CUresult cudriver_pin_create(CUcontext current, void *address, size_t bytes, bool read_only,
-                             bool mapped, struct cudriver_pin **pin);
+CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, bool mapped,
+                             struct cudriver_pin **pin);
 
-/* Undoes one pin; unregisters the pieces that no other pin holds. Frees `pin`. NULL is fine.
- * `current` may be NULL where no context is left: the bookkeeping is done all the same. */
-CUresult cudriver_pin_destroy(CUcontext current, struct cudriver_pin *pin);
+/* Undoes one pin; unregisters the pieces that no other pin holds. Frees `pin`. NULL is fine. Needs
+ * no context. */
+CUresult cudriver_pin_destroy(struct cudriver_pin *pin);
 
 #endif

@@ -32,18 +32,17 @@
 enum piece_state {
     PIECE_PENDING,
     PIECE_REGISTERED,
-    PIECE_LOST, /* its registration went with its context; the next pin to touch it renews it */
+    PIECE_LOST, /* its home was reset; the next pin to touch it registers it anew */
     PIECE_LEAVING,
 };
 
 struct piece {
     uintptr_t begin, end;
     enum piece_state state;
-    bool lost;    /* while PENDING: the context went meanwhile */
-    bool renewed; /* while PENDING: it was LOST before */
-    bool ours;    /* while PENDING: registered by now */
-    CUcontext context;
-    size_t pins; /* how many touch it */
+    bool renewed;  /* while PENDING: it was LOST before */
+    bool ours;     /* while PENDING: registered by now */
+    CUdevice home; /* of the registration, retained until that ends; none while LOST */
+    size_t pins;   /* how many touch it */
 };
 
 struct cudriver_pin {
@@ -169,7 +168,7 @@ static bool supports_read_only(void)
            supported != 0;
 }
 
-/* Registers a piece, or finds it locked by others; piece->ours says which. */
+/* Registers a piece, or finds it locked by others; piece->ours says which. Its home is current. */
 static CUresult piece_register(struct piece *piece, bool read_only)
 {
     void *address = (void *)piece->begin;
@@ -189,6 +188,41 @@ static CUresult piece_register(struct piece *piece, bool read_only)
     if (result == CUDA_ERROR_INVALID_VALUE && read_only && supports_read_only()) {
         result = cuda.cuMemHostRegister_v2(address, bytes, FLAGS | CU_MEMHOSTREGISTER_READ_ONLY);
         piece->ours = result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+static CUresult piece_unregister(const struct piece *piece)
+{
+    CUresult result = hostmem_unregister((char *)piece->begin, piece->end - piece->begin);
+
+    hostmem_home_release(piece->home, 1);
+    return result;
+}
+
+/* Registers what a fresh pin has to; all or nothing. */
+static CUresult pin_register(const struct cudriver_pin *pin, bool read_only)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (size_t i = 0; i < pin->pending && result == CUDA_SUCCESS; i++) {
+        struct piece *piece = pin->pieces[i];
+        result = hostmem_home_retain(piece->home);
+        if (result != CUDA_SUCCESS) {
+            break;
+        }
+        result = piece_register(piece, read_only);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory is locked as well */
+            size_t released;
+            (void)cudriver_hostmem_trim(0, &released);
+            result = piece_register(piece, read_only);
+        }
+        hostmem_home_release(piece->home, !piece->ours);
+    }
+    for (size_t i = 0; i < pin->pending && result != CUDA_SUCCESS; i++) {
+        if (pin->pieces[i]->ours) {
+            (void)piece_unregister(pin->pieces[i]);
+        }
     }
     return result;
 }
@@ -217,7 +251,7 @@ static size_t range_count(size_t first, uintptr_t begin, uintptr_t end, size_t *
 }
 
 /* Takes hold of the pieces in the range, PENDING ones made for the gaps. All or nothing. */
-static struct cudriver_pin *range_hold(CUcontext current, uintptr_t begin, uintptr_t end)
+static struct cudriver_pin *range_hold(CUdevice home, uintptr_t begin, uintptr_t end)
 {
     size_t first = pieces_settle(begin, end), gaps;
     size_t count = range_count(first, begin, end, &gaps);
@@ -254,7 +288,7 @@ static struct cudriver_pin *range_hold(CUcontext current, uintptr_t begin, uintp
             continue;
         }
         piece->state = PIECE_PENDING;
-        piece->context = current;
+        piece->home = home;
         piece->pins++;
         pin->pieces[pin->pending++] = piece;
         begin = piece->end;
@@ -272,15 +306,15 @@ static void range_resolve(struct cudriver_pin *pin, bool succeeded)
         struct piece *piece = pin->pieces[i];
         if (i < pin->pending) {
             if (succeeded && piece->ours) {
-                piece->state = piece->lost ? PIECE_LOST : PIECE_REGISTERED;
-                pins.bytes += piece->lost ? 0 : piece->end - piece->begin;
+                piece->state = PIECE_REGISTERED;
+                pins.bytes += piece->end - piece->begin;
             } else if (piece->renewed) {
                 piece->state = PIECE_LOST;
             } else {
                 pieces_remove(piece); /* nobody else's yet: locked by others, or given up */
                 continue;
             }
-            piece->renewed = piece->lost = piece->ours = false;
+            piece->renewed = piece->ours = false;
         }
         pin->pieces[kept++] = piece;
     }
@@ -313,7 +347,7 @@ static CUresult pieces_release(struct cudriver_pin *pin)
     pthread_mutex_unlock(&pins.lock);
     for (size_t i = 0; i < leaving; i++) {
         struct piece *piece = pin->pieces[i];
-        CUresult result = hostmem_unregister((char *)piece->begin, piece->end - piece->begin);
+        CUresult result = piece_unregister(piece);
         if (first == CUDA_SUCCESS) {
             first = result;
         }
@@ -321,39 +355,22 @@ static CUresult pieces_release(struct cudriver_pin *pin)
     pthread_mutex_lock(&pins.lock);
     for (size_t i = 0; i < leaving; i++) {
         struct piece *piece = pin->pieces[i];
-        if (!piece->lost) {
-            pins.bytes -= piece->end - piece->begin;
-        }
+        pins.bytes -= piece->end - piece->begin;
         pieces_remove(piece);
     }
     pthread_cond_broadcast(&pins.changed);
     return first;
 }
 
-CUresult cudriver_pin_create(CUcontext current, void *address, size_t bytes, bool read_only,
-                             bool mapped, struct cudriver_pin **out)
+/* Makes the pin of [begin, end), with `home` current. */
+static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool read_only,
+                         struct cudriver_pin **out)
 {
-    uintptr_t begin = (uintptr_t)address;
     struct cudriver_pin *pin;
     CUresult result;
 
-    (void)mapped; /* everything is */
-    *out = NULL;
-    if (cudriver_driver_is_forked()) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if ((address == NULL && bytes > 0) || bytes > UINTPTR_MAX - begin) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    hostmem_watch_forks();
-    /* The pool registers its regions as wholes, and the pin's array keeps its block from going. */
-    bool pooled = bytes > 0 && hostmem_pool_holds(current, address, bytes, &result);
-    if (pooled && result != CUDA_SUCCESS) {
-        return result;
-    }
-
     pthread_mutex_lock(&pins.lock);
-    pin = range_hold(current, begin, pooled ? begin : begin + bytes);
+    pin = range_hold(home, begin, end);
     if (pin == NULL) {
         pthread_mutex_unlock(&pins.lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -361,21 +378,7 @@ CUresult cudriver_pin_create(CUcontext current, void *address, size_t bytes, boo
     pins.pins++;
     pthread_mutex_unlock(&pins.lock);
 
-    result = CUDA_SUCCESS;
-    for (size_t i = 0; i < pin->pending && result == CUDA_SUCCESS; i++) {
-        result = piece_register(pin->pieces[i], read_only);
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory is locked as well */
-            size_t released;
-            (void)cudriver_hostmem_trim(current, 0, &released);
-            result = piece_register(pin->pieces[i], read_only);
-        }
-    }
-    for (size_t i = 0; i < pin->pending && result != CUDA_SUCCESS; i++) {
-        struct piece *piece = pin->pieces[i];
-        if (piece->ours) {
-            (void)hostmem_unregister((char *)piece->begin, piece->end - piece->begin);
-        }
-    }
+    result = pin_register(pin, read_only);
 
     pthread_mutex_lock(&pins.lock);
     range_resolve(pin, result == CUDA_SUCCESS);
@@ -390,11 +393,41 @@ CUresult cudriver_pin_create(CUcontext current, void *address, size_t bytes, boo
     return result;
 }
 
-CUresult cudriver_pin_destroy(CUcontext current, struct cudriver_pin *pin)
+CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, bool mapped,
+                             struct cudriver_pin **out)
+{
+    uintptr_t begin = (uintptr_t)address;
+    CUdevice home;
+    CUresult result;
+
+    (void)mapped; /* everything is */
+    *out = NULL;
+    if (cudriver_driver_is_forked()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if ((address == NULL && bytes > 0) || bytes > UINTPTR_MAX - begin) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    hostmem_watch_forks();
+    /* The pool registers its regions as wholes, and the pin's array keeps its block from going. */
+    bool pooled = bytes > 0 && hostmem_pool_holds(address, bytes, &result);
+    if (pooled && result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = hostmem_home_enter(&home);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = pin_make(home, begin, pooled ? begin : begin + bytes, read_only, out);
+    hostmem_home_leave();
+    hostmem_home_release(home, 1);
+    return result;
+}
+
+CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
 {
     CUresult result;
 
-    (void)current; /* the driver finds a registration by its address, whatever is current */
     if (pin == NULL) {
         return CUDA_SUCCESS;
     }
@@ -408,23 +441,33 @@ CUresult cudriver_pin_destroy(CUcontext current, struct cudriver_pin *pin)
 
 /* --- for hostmem.c --- */
 
-void hostmem_pins_forget_context(CUcontext context)
+bool hostmem_pins_have_home(CUdevice home)
 {
+    bool found = false;
+
+    pthread_mutex_lock(&pins.lock);
+    for (size_t i = 0; i < pins.count; i++) {
+        found |= pins.pieces[i]->home == home && pins.pieces[i]->state != PIECE_LOST;
+    }
+    pthread_mutex_unlock(&pins.lock);
+    return found;
+}
+
+size_t hostmem_pins_forget_home(CUdevice home)
+{
+    size_t count = 0;
+
     pthread_mutex_lock(&pins.lock);
     for (size_t i = 0; i < pins.count; i++) {
         struct piece *piece = pins.pieces[i];
-        if (piece->context != context || piece->state == PIECE_LOST || piece->lost) {
-            continue;
-        }
-        if (piece->state == PIECE_REGISTERED) {
+        if (piece->home == home && piece->state == PIECE_REGISTERED) {
             piece->state = PIECE_LOST;
             pins.bytes -= piece->end - piece->begin;
-        } else {
-            piece->lost = true;
-            pins.bytes -= piece->state == PIECE_LEAVING ? piece->end - piece->begin : 0;
+            count++;
         }
     }
     pthread_mutex_unlock(&pins.lock);
+    return count;
 }
 
 void hostmem_pins_count(size_t *count, size_t *bytes)
@@ -450,7 +493,7 @@ size_t hostmem_pins_run(const void *address, size_t bytes)
     return run;
 }
 
-bool hostmem_pins_are_registered(CUcontext context, const void *address, size_t bytes)
+bool hostmem_pins_are_registered(const void *address, size_t bytes)
 {
     uintptr_t begin = (uintptr_t)address;
     bool registered = false;
@@ -459,8 +502,8 @@ bool hostmem_pins_are_registered(CUcontext context, const void *address, size_t 
     size_t at = pieces_find(begin);
     if (at < pins.count) {
         const struct piece *piece = pins.pieces[at];
-        registered = piece->state == PIECE_REGISTERED && piece->context == context &&
-                     piece->begin <= begin && bytes <= piece->end - begin;
+        registered = piece->state == PIECE_REGISTERED && piece->begin <= begin &&
+                     bytes <= piece->end - begin;
     }
     pthread_mutex_unlock(&pins.lock);
     return registered;

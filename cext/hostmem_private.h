@@ -6,6 +6,7 @@
  *   hostmem_block.c   blocks inside regions: page-wise extents, slabs for small sizes. No CUDA
  *   hostmem_map.c     mappings: reserve, huge pages, NUMA node, first touch by threads, register
  *   hostmem_pin.c     pins on memory that somebody else owns
+ *   hostmem_home.c    the contexts that registrations are made in
  *
  * One lock guards all regions, extents and slabs; it is held for bookkeeping only, never while the
  * driver or the system is asked for memory. A region in state BUSY belongs to the thread that made
@@ -30,7 +31,7 @@
 enum hostmem_region_state {
     HOSTMEM_BUSY,       /* being registered or released, outside the lock */
     HOSTMEM_REGISTERED, /* its free extents and slabs are on the lists */
-    HOSTMEM_LOST,       /* its registration went with a context; nothing of it is on a list */
+    HOSTMEM_LOST,       /* its home was reset, it is not registered; nothing of it is on a list */
 };
 
 struct hostmem_extent;
@@ -41,11 +42,12 @@ struct hostmem_region {
     char *base; /* HOSTMEM_ALIGNMENT-aligned */
     size_t bytes;
     enum hostmem_region_state state;
-    bool arena;        /* for small and middle requests; else made for one large block */
-    bool lost;         /* while BUSY: the context went meanwhile */
-    bool refused;      /* while LOST: somebody has registered a part, so that the whole cannot be */
-    CUcontext context; /* where it is registered */
-    size_t taken;      /* bytes under live blocks, rounding included */
+    bool arena;    /* for small and middle requests; else made for one large block */
+    bool lost;     /* while BUSY: its home may have been reset meanwhile */
+    bool refused;  /* while LOST: somebody has registered a part, so that the whole cannot be */
+    CUdevice home; /* of the registration, retained until that ends; others read it while
+                      REGISTERED only */
+    size_t taken;  /* bytes under live blocks, rounding included */
     struct hostmem_extent **pages; /* first and last page of each extent, every page of a slab's */
     struct hostmem_region *next, *previous;
 };
@@ -97,6 +99,23 @@ CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
 /* Undoes it; what is not registered any more counts as done. Calls nothing in a forked child. */
 CUresult hostmem_unregister(char *base, size_t bytes);
 
+/* --- hostmem_home.c: no lock held --- */
+
+/*
+ * A registration goes with the context that it was made in, and every context may be using it. So
+ * it is made in a context that stays: the primary context of a device, its home, which is retained
+ * once for each registration. Only a reset of that primary context can take it away.
+ *
+ * Retains the primary context of the current context's device and makes it current: register, then
+ * leave. The reference goes with the registration, to hostmem_home_release.
+ */
+CUresult hostmem_home_enter(CUdevice *home);
+void hostmem_home_leave(void);
+
+/* One reference more, to a home that the caller has entered; and `count` less. */
+CUresult hostmem_home_retain(CUdevice home);
+void hostmem_home_release(CUdevice home, size_t count);
+
 /* --- hostmem_table.c: no lock needed --- */
 
 /* The region that begins in the HOSTMEM_ALIGNMENT bytes around `address` or covers a part of them,
@@ -115,18 +134,21 @@ void hostmem_watch_forks(void);
  * Whether [address, address + bytes) lies in the pool; if so it is registered on return, or *result
  * says why not. May call the driver and wait.
  */
-bool hostmem_pool_holds(CUcontext current, const void *address, size_t bytes, CUresult *result);
+bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result);
 /* As cudriver_hostmem_run, for the pool's memory; 0 where it is not the pool's. */
 size_t hostmem_pool_run(const void *address, size_t bytes);
 
 /* --- hostmem_pin.c, for hostmem.c --- */
 
-void hostmem_pins_forget_context(CUcontext context);
+/* As cudriver_hostmem_forget_home and cudriver_hostmem_is_home; how many references to the home are
+ * the caller's to release. */
+size_t hostmem_pins_forget_home(CUdevice home);
+bool hostmem_pins_have_home(CUdevice home);
 void hostmem_pins_count(size_t *pins, size_t *bytes);
 /* As cudriver_hostmem_run, for pins' memory; 0 where no pin covers `address`. */
 size_t hostmem_pins_run(const void *address, size_t bytes);
 /* As cudriver_hostmem_is_registered, for pins' memory. */
-bool hostmem_pins_are_registered(CUcontext context, const void *address, size_t bytes);
+bool hostmem_pins_are_registered(const void *address, size_t bytes);
 /* Around fork(). */
 void hostmem_pins_lock(void);
 void hostmem_pins_unlock(void);

@@ -63,8 +63,7 @@ static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable,
     result = CUDA_SUCCESS;
     if (self->bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result =
-            cudriver_pin_create(context->handle, low, self->bytes, !writable, mapped, &self->pin);
+        result = cudriver_pin_create(low, self->bytes, !writable, mapped, &self->pin);
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end(context, pushed);
@@ -127,7 +126,7 @@ static CUresult pin_release(CoreState *state, PinObject *self)
     cudriver_live_remove(state, &self->live);
     if (pin != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_destroy(NULL, pin);
+        result = cudriver_pin_destroy(pin);
         Py_END_ALLOW_THREADS
     }
     if (view.obj != NULL) {

@@ -70,7 +70,7 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
                               const struct staging_plan *plan)
 {
     void *slot;
-    CUresult result = staging_slot_get(job->context, plan->bytes, &slot);
+    CUresult result = staging_slot_get(plan->bytes, &slot);
 
     if (result == CUDA_SUCCESS) {
         result = slot_copy(job, plan, slot, plan->bytes);

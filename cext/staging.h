@@ -261,6 +261,10 @@ void cudriver_staging_trim(void);
  * dropped. May block. */
 void cudriver_staging_forget_context(CUcontext context);
 
+/* Page-locked memory was lost (cudriver_hostmem_forget_home) while no copy was under way: the slots
+ * that there are, in all contexts, are not used again. */
+void cudriver_staging_renew_slots(void);
+
 /*
  * At exit: copies under way are stopped, their streams let go, the threads ended, streams and slots
  * given back; kernels and scratch memory go with the process (after cudriver_staging_trim there are

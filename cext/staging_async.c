@@ -255,7 +255,7 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 {
     struct cudriver_layout rows;
     void *slot;
-    CUresult result = staging_slot_get(job->context, plan->bytes, &slot);
+    CUresult result = staging_slot_get(plan->bytes, &slot);
 
     if (result != CUDA_SUCCESS) {
         return result;

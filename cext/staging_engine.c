@@ -325,7 +325,6 @@ static bool route_take(struct staging_route *route, const struct staging_job *ow
 static struct staging_lane *route_lane(struct staging_route *route)
 {
     struct staging_lane *lane;
-    CUcontext context = route->place->context;
     CUresult result;
     size_t bytes;
 
@@ -343,9 +342,9 @@ static struct staging_lane *route_lane(struct staging_route *route)
     staging_unlock();
 
     if (lane == NULL) {
-        result = staging_lane_open(context, bytes, &lane);
+        result = staging_lane_open(bytes, &lane);
     } else {
-        result = staging_lane_fit(lane, context, bytes);
+        result = staging_lane_fit(lane, bytes);
         if (result != CUDA_SUCCESS) {
             staging_lane_close(lane);
         }
@@ -385,9 +384,8 @@ static bool route_serve(struct staging_route *route, struct staging_job *own,
         }
         if (chunk.job->chunk > lane->slot_bytes) {
             staging_lane_drain(lane);
-            CUresult result = lane->broken
-                                  ? CUDA_ERROR_UNKNOWN
-                                  : staging_lane_fit(lane, route->place->context, chunk.job->chunk);
+            CUresult result =
+                lane->broken ? CUDA_ERROR_UNKNOWN : staging_lane_fit(lane, chunk.job->chunk);
             slot = &lane->slots[lane->turn];
             if (result != CUDA_SUCCESS) {
                 lane->broken = true;

@@ -20,7 +20,7 @@ static void lane_forget_block(struct staging_lane *lane)
 }
 
 /* Gives a lane without work slots of at least `bytes`. */
-CUresult staging_lane_fit(struct staging_lane *lane, CUcontext context, size_t bytes)
+CUresult staging_lane_fit(struct staging_lane *lane, size_t bytes)
 {
     CUresult result;
     void *block;
@@ -47,7 +47,7 @@ CUresult staging_lane_fit(struct staging_lane *lane, CUcontext context, size_t b
         cuda.cuEventDestroy_v2(lane->slots[lane->depth - 1].event);
     }
     lane->turn = 0;
-    result = cudriver_hostmem_alloc(context, bytes * (size_t)depth, false, &block, &zeroed);
+    result = cudriver_hostmem_alloc(bytes * (size_t)depth, false, &block, &zeroed);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -105,7 +105,7 @@ void staging_lanes_bury(struct staging_lane *lanes)
     }
 }
 
-CUresult staging_lane_open(CUcontext context, size_t bytes, struct staging_lane **made)
+CUresult staging_lane_open(size_t bytes, struct staging_lane **made)
 {
     struct staging_lane *lane = calloc(1, sizeof *lane);
     CUresult result;
@@ -120,7 +120,7 @@ CUresult staging_lane_open(CUcontext context, size_t bytes, struct staging_lane 
     if (result != CUDA_SUCCESS) {
         lane->stream = NULL;
     } else {
-        result = staging_lane_fit(lane, context, bytes);
+        result = staging_lane_fit(lane, bytes);
     }
     if (result != CUDA_SUCCESS) {
         staging_lane_close(lane);

@@ -308,8 +308,6 @@ void cudriver_staging_forget_context(CUcontext context)
         return;
     }
     staging_lock();
-    staging.generation++; /* slots that were registered in this context are replaced, wherever they
-                             are */
     for (;;) {
         for (place = staging.places; place != NULL; place = place->next) {
             if (place->context == context && !place->closing) {
@@ -333,6 +331,13 @@ void cudriver_staging_forget_context(CUcontext context)
         place_free(place, true);
         staging_lock();
     }
+    staging_unlock();
+}
+
+void cudriver_staging_renew_slots(void)
+{
+    staging_lock();
+    staging.generation++;
     staging_unlock();
 }
 

@@ -127,6 +127,7 @@ struct staging_ring {
     bool orphan;               /* goes with the last of them */
     char *block;               /* owned, from the page-locked pool, mapped */
     size_t slot_bytes;
+    unsigned generation;      /* of the engine's when it was made: no copy takes an older one */
     _Atomic uint32_t *ready;  /* the host's counter, in the block */
     _Atomic uint32_t *passed; /* the stream's */
     CUdeviceptr ready_address, passed_address;
@@ -259,7 +260,7 @@ void staging_job_credit(struct staging_job *job, CUresult result);
 /* ---- staging_lane.c: the context is current ---- */
 
 /* A lane with slots of at least `bytes`, for one thread. */
-CUresult staging_lane_open(CUcontext context, size_t bytes, struct staging_lane **lane);
+CUresult staging_lane_open(size_t bytes, struct staging_lane **lane);
 void staging_lane_close(struct staging_lane *lane);
 void staging_lanes_close(struct staging_lane *lanes);
 
@@ -267,7 +268,7 @@ void staging_lanes_close(struct staging_lane *lanes);
 void staging_lanes_bury(struct staging_lane *lanes);
 
 /* Gives a drained lane slots of at least `bytes`, as many as the settings say. */
-CUresult staging_lane_fit(struct staging_lane *lane, CUcontext context, size_t bytes);
+CUresult staging_lane_fit(struct staging_lane *lane, size_t bytes);
 
 /* Starts the chunk that a slot was given, ends the one that it holds, ends all. A failure breaks
  * the lane and goes to the chunk's job. */
@@ -504,7 +505,7 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
 
 /* A block of the page-locked pool, which may have to grow for it; cudriver_hostmem_free() gives it
  * back. NULL in *slot after a failure. */
-CUresult staging_slot_get(CUcontext context, size_t bytes, void **slot);
+CUresult staging_slot_get(size_t bytes, void **slot);
 
 /* ---- staging_memory.c ---- */
 

@@ -31,7 +31,7 @@ void staging_rings_free(struct staging_ring *rings, bool current, bool all)
     }
 }
 
-static CUresult ring_make(CUcontext context, size_t slot_bytes, struct staging_ring **made)
+static CUresult ring_make(size_t slot_bytes, struct staging_ring **made)
 {
     struct staging_ring *ring = calloc(1, sizeof *ring);
     CUdeviceptr address;
@@ -42,8 +42,11 @@ static CUresult ring_make(CUcontext context, size_t slot_bytes, struct staging_r
     if (ring == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = cudriver_hostmem_alloc(
-        context, STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, true, &block, &zeroed);
+    staging_lock();
+    ring->generation = staging.generation;
+    staging_unlock();
+    result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, true,
+                                    &block, &zeroed);
     if (result != CUDA_SUCCESS) {
         free(ring);
         return result;
@@ -66,11 +69,10 @@ static CUresult ring_make(CUcontext context, size_t slot_bytes, struct staging_r
 }
 
 /* A new ring with what the copy needs. */
-static CUresult ring_add(struct staging_place *place, size_t slot_bytes, bool scratch, bool own,
-                         struct staging_ring **made)
+static CUresult ring_add(size_t slot_bytes, bool scratch, bool own, struct staging_ring **made)
 {
     struct staging_ring *ring;
-    CUresult result = ring_make(place->context, slot_bytes, &ring);
+    CUresult result = ring_make(slot_bytes, &ring);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -140,7 +142,8 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
     for (struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
         bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream &&
                     ring_takes_more(place, ring);
-        if ((same || (ring->users == 0 && found == NULL)) && ring->slot_bytes >= slot_bytes &&
+        if ((same || (ring->users == 0 && found == NULL)) &&
+            ring->generation == staging.generation && ring->slot_bytes >= slot_bytes &&
             (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
             found = ring;
             if (same) {
@@ -149,6 +152,24 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
         }
     }
     return found;
+}
+
+/* Locked. Takes out the rings that are free and too old. */
+static struct staging_ring *rings_take_old(struct staging_place *place)
+{
+    struct staging_ring **link = &place->rings, *old = NULL;
+
+    while (*link != NULL) {
+        struct staging_ring *ring = *link;
+        if (ring->users == 0 && ring->generation != staging.generation) {
+            *link = ring->next;
+            ring->next = old;
+            old = ring;
+        } else {
+            link = &ring->next;
+        }
+    }
+    return old;
 }
 
 /*
@@ -171,8 +192,10 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     }
     found = ring_find(transfer, wanted, scratch);
     while (found == NULL) {
+        struct staging_ring *old = rings_take_old(place);
         staging_unlock();
-        result = ring_add(place, wanted, scratch, transfer->own, &found);
+        staging_rings_free(old, true, true);
+        result = ring_add(wanted, scratch, transfer->own, &found);
         staging_lock();
         if (result == CUDA_SUCCESS) {
             found->next = place->rings;

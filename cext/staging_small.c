@@ -15,13 +15,12 @@
 #define LINE 64
 #define LOOK_NS 60000ull /* so long a thread looks by itself; then it lets the driver wait */
 
-CUresult staging_slot_get(CUcontext context, size_t bytes, void **slot)
+CUresult staging_slot_get(size_t bytes, void **slot)
 {
     bool zeroed;
 
     *slot = cudriver_hostmem_try_alloc(bytes, true);
-    return *slot != NULL ? CUDA_SUCCESS
-                         : cudriver_hostmem_alloc(context, bytes, true, slot, &zeroed);
+    return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, true, slot, &zeroed);
 }
 
 /* Where the device sees page-locked memory; 0: nowhere. That is where the host does, on all but old
@@ -69,7 +68,7 @@ CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream)
     CUresult result;
     void *word;
 
-    if (staging_slot_get(context, sizeof(uint32_t), &word) != CUDA_SUCCESS) {
+    if (staging_slot_get(sizeof(uint32_t), &word) != CUDA_SUCCESS) {
         return cuda.cuStreamSynchronize(stream);
     }
     result = word_wait(context, stream, word);
@@ -110,7 +109,7 @@ bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresul
 {
     void *slot = NULL;
 
-    if (!copy->locked && staging_slot_get(copy->context, copy->bytes + 2 * LINE, &slot) != 0) {
+    if (!copy->locked && staging_slot_get(copy->bytes + 2 * LINE, &slot) != 0) {
         return false;
     }
     *function = copy->up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";

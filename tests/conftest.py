@@ -170,6 +170,7 @@ def _close_kept(cu: Any) -> None:
     for row in cu.live_allocations():
         if row.kind == "primary context" and row.device != 0:
             cu.Device(row.device).primary_context().close()
+    cu.trim_host_memory()  # free page-locked memory keeps primary contexts, too
 
 
 def _alive(cu: Any, simulator: Simulator | None) -> dict[str, object]:

@@ -664,6 +664,63 @@ def test_reset_is_refused_while_its_memory_would_vanish(cu, two_devices) -> None
     assert context.closed
 
 
+@pytest.mark.parametrize("work", ["a call is running", "a copy is under way"])
+def test_reset_is_refused_while_another_context_may_use_memory_registered_there(
+    cu, sim, two_devices, work: str
+) -> None:
+    """Page-locked memory is registered in one context and used by all."""
+    device = two_devices[1]
+    with device.primary_context() as primary:
+        array = cu.pinned_full(100, 7, np.uint8)
+    with cu.Context(0) as other:
+        there, stream = cu.device_zeros(100, np.uint8), cu.Stream()
+    sim.hold()
+    if work == "a call is running":
+        running = threading.Thread(target=lambda: cu.copy(there, array))
+        running.start()
+        while sim.live("pending") == 0:
+            time.sleep(0.001)
+    else:
+        transfer = cu.copy_async(there, array, stream)
+    with pytest.raises(cu.InvalidContextError, match=f"{work} in <Context") as caught:
+        device.reset_primary_context()
+    assert "registered there" in str(caught.value)
+    assert not primary.closed
+    sim.release()
+    if work == "a call is running":
+        running.join()
+    else:
+        transfer.wait()
+    assert (there.to_numpy() == 7).all()
+    device.reset_primary_context()
+    assert (array == 7).all()
+    for item in (there, stream, other, primary):
+        item.close()
+
+
+@pytest.mark.parametrize("shape", [3 << 20, (1 << 10, 1 << 12)])
+def test_staged_copies_of_other_contexts_go_on_after_a_reset(cu, two_devices, shape) -> None:
+    """Their slots lay in page-locked memory that was registered in the context that was reset."""
+    cu.trim_host_memory()
+    device, source = two_devices[1], np.random.default_rng(1).integers(0, 9, shape, np.uint8)
+    source = source if source.ndim == 1 else source.T
+    with device.primary_context():
+        # The arena that small requests are served from, and rings of all sizes below 64 MiB.
+        keep = [cu.pinned_empty(n) for n in (100, 1 << 23, 1 << 23)]
+        del keep
+    with cu.Context(0) as other:
+        there = cu.device_empty(source.shape, np.uint8)
+        for _ in range(2):
+            cu.copy(there, source)
+            assert (there.to_numpy() == source).all()
+            device.reset_primary_context()
+            there.fill(0)
+        cu.copy_async(there, source, cu.Stream()).wait()
+        assert (there.to_numpy() == source).all()
+        there.close()
+    other.close()
+
+
 def test_threads_that_used_it_by_default_go_on_after_a_reset() -> None:
     program = """
         import threading, cudriver as cu

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudriver as cu
+from program import output
 
 DTYPES: list[Any] = [
     np.uint8,
@@ -256,20 +257,67 @@ def test_write_combined_memory_is_right_and_holds_its_context() -> None:
     del array
 
 
-def test_the_bytes_outlive_the_context_that_locked_them() -> None:
+@pytest.mark.parametrize("by", ["pinned_empty", "pin", "pinned_numpy"])
+def test_memory_stays_page_locked_when_the_context_that_was_current_is_closed(by: str) -> None:
     cu.trim_host_memory()
+    pin = None
     with cu.Context(0) as context:
-        array = cu.pinned_empty(3 << 20, np.uint8)
+        if by == "pinned_empty":
+            array = cu.pinned_empty(3 << 20, np.uint8)
+        elif by == "pin":
+            array = np.empty(3 << 20, np.uint8)
+            pin = cu.pin(array)
+        else:
+            with cu.pinned_numpy(min_bytes=0):
+                array = np.empty(3 << 20, np.uint8)
         array[:] = 77
-        assert cu.is_pinned(array)
     context.close()
-    assert not cu.is_pinned(array), "the registration went with the context"
-    assert (array == 77).all(), "the bytes did not"
-    there = cu.to_device(array)
-    assert (there.to_numpy() == 77).all()
-    fresh = cu.pinned_empty(3 << 20, np.uint8)
-    assert cu.is_pinned(fresh)
-    assert (array == 77).all()
+    assert cu.is_pinned(array)
+    assert cu.explain_copy(cu.device_empty(array.shape, array.dtype), array).path == "direct"
+    assert (cu.to_device(array).to_numpy() == 77).all()
+    if pin is not None:
+        pin.close()
+        assert not cu.is_pinned(array)
+    del array
+
+
+def test_the_bytes_outlive_the_context_that_registers_them() -> None:
+    """In a process of its own: a reset takes what other tests hold."""
+    program = """
+        import numpy as np, cudriver as cu
+        array = cu.pinned_full(3 << 20, 77, np.uint8)
+        plain = np.full(3 << 20, 78, np.uint8)
+        pin = cu.pin(plain)
+        print(cu.is_pinned(array), cu.is_pinned(plain))
+        cu.Device(0).reset_primary_context()
+        print(cu.is_pinned(array), cu.is_pinned(plain), (array == 77).all(), (plain == 78).all())
+        print((cu.to_device(array).to_numpy() == 77).all(), cu.is_pinned(cu.pinned_empty(100)))
+        with cu.pin(plain):
+            print(cu.is_pinned(plain))
+        pin.close()
+        print(cu.is_pinned(plain), cu.host_memory_stats().pins)
+    """
+    assert output(program).splitlines() == [
+        "True True", "False False True True", "True True", "True", "False 0",
+    ]  # fmt: skip
+
+
+def test_the_pool_keeps_the_primary_context_until_it_is_trimmed() -> None:
+    program = """
+        import ctypes, cudriver as cu
+        library = ctypes.CDLL(cu.driver_path())
+        def active():
+            flags, on = ctypes.c_uint(), ctypes.c_int()
+            library.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(on))
+            return bool(on.value)
+        with cu.Context(0):
+            print(active())
+            array = cu.pinned_zeros(100)
+        print(active(), cu.trim_host_memory(), active())
+        del array
+        print(cu.trim_host_memory() > 0, active())
+    """
+    assert output(program).splitlines() == ["False", "True 0 True", "True False"]
 
 
 def test_is_pinned_needs_no_context_and_agrees_with_the_truth() -> None:

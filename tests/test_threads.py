@@ -262,3 +262,47 @@ def test_closing_from_what_a_call_reads(cu) -> None:
     assert len(said) == 2
     assert (array.to_numpy() == 5).all()
     array.close()
+
+
+def test_manual_contexts_that_close_leave_other_contexts_alone(cu) -> None:
+    """Each opens, copies and closes; the copies go through slots that all of them share."""
+
+    def body() -> None:
+        for _ in range(10 * ROUNDS):
+            with cu.Context():
+                assert not cu.device_zeros(3).to_numpy().any()
+
+    together(body, body)
+
+
+@pytest.mark.parametrize("kind", ["small", "staged", "strided", "async"])
+def test_manual_contexts_that_close_leave_copies_in_the_primary_one_alone(cu, kind: str) -> None:
+    """The other thread's contexts make the page-locked memory that the copies then use."""
+    count = 3 << 20 if kind == "staged" else 1 << 18
+    source = np.arange(count, dtype=np.uint8)
+    source = source[::2] if kind == "strided" else source
+    over = threading.Event()
+
+    def contexts() -> None:
+        try:
+            for _ in range(ROUNDS):
+                with cu.Context():
+                    arrays = [cu.pinned_empty(1000) for _ in range(300)]
+                    cu.to_device(arrays[0])
+        finally:
+            over.set()
+
+    def copies() -> None:
+        stream = cu.Stream()
+        there, back = cu.device_empty(source.shape, "u1"), cu.pinned_empty(source.shape, "u1")
+        while not over.is_set():
+            back[:] = 0
+            if kind == "async":
+                cu.copy_async(there, source, stream)
+                cu.copy_async(back, there, stream).wait()
+            else:
+                cu.copy(there, source)
+                cu.copy(back, there)
+            assert (back == source).all()
+
+    together(contexts, copies)

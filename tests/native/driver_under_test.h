@@ -21,6 +21,8 @@ unsigned driver_calls(void);
 void driver_fail(unsigned n, CUresult result);
 /* Whether the failure asked for has happened. */
 bool driver_has_failed(void);
+/* References to the primary context. */
+unsigned driver_retains(void);
 /* Registrations alive, and their bytes. */
 unsigned driver_registrations(void);
 size_t driver_registered_bytes(void);

@@ -29,6 +29,9 @@ static bool failed;
 static void (*_Atomic hook)(const void *);
 static _Thread_local CUcontext current;
 static uintptr_t next_context = 0x1000;
+static const CUcontext primary = (CUcontext)0x800;
+static unsigned retains;                  /* of the primary context */
+static _Thread_local CUcontext pushed_on; /* what was current before the one push there is */
 static atomic_bool forked;
 
 bool cudriver_driver_is_forked(void)
@@ -193,9 +196,9 @@ static CUresult fake_context_create(CUcontext *context, unsigned flags, CUdevice
     return CUDA_SUCCESS;
 }
 
-static CUresult fake_context_destroy(CUcontext context)
+/* Under the lock. */
+static void ranges_go_with(CUcontext context)
 {
-    pthread_mutex_lock(&lock);
     for (struct range **at = &ranges; *at != NULL;) {
         struct range *range = *at;
         if (range->context == context) {
@@ -205,8 +208,74 @@ static CUresult fake_context_destroy(CUcontext context)
             at = &range->next;
         }
     }
+}
+
+static CUresult fake_context_destroy(CUcontext context)
+{
+    pthread_mutex_lock(&lock);
+    ranges_go_with(context);
     pthread_mutex_unlock(&lock);
     current = current == context ? NULL : current;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_context_push(CUcontext context)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    pthread_mutex_lock(&lock);
+    if (!fails(&result)) {
+        pushed_on = current;
+        current = context;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static CUresult fake_context_pop(CUcontext *popped)
+{
+    *popped = current;
+    current = pushed_on;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_primary_retain(CUcontext *context, CUdevice device)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    (void)device;
+    must_not_be_forked("cuDevicePrimaryCtxRetain");
+    pthread_mutex_lock(&lock);
+    if (!fails(&result)) {
+        retains++;
+        *context = primary;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static CUresult fake_primary_release(CUdevice device)
+{
+    (void)device;
+    must_not_be_forked("cuDevicePrimaryCtxRelease");
+    pthread_mutex_lock(&lock);
+    if (retains == 0) {
+        fprintf(stderr, "the primary context was released too often\n");
+        abort();
+    }
+    if (--retains == 0) {
+        ranges_go_with(primary);
+    }
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_primary_reset(CUdevice device)
+{
+    (void)device;
+    pthread_mutex_lock(&lock);
+    ranges_go_with(primary);
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
@@ -248,6 +317,11 @@ void driver_start(void)
     cuda.cuCtxDestroy_v2 = fake_context_destroy;
     cuda.cuCtxSetCurrent = fake_context_set;
     cuda.cuCtxGetDevice = fake_context_device;
+    cuda.cuCtxPushCurrent_v2 = fake_context_push;
+    cuda.cuCtxPopCurrent_v2 = fake_context_pop;
+    cuda.cuDevicePrimaryCtxRetain = fake_primary_retain;
+    cuda.cuDevicePrimaryCtxRelease_v2 = fake_primary_release;
+    cuda.cuDevicePrimaryCtxReset_v2 = fake_primary_reset;
     cuda.cuDeviceGetAttribute = fake_device_attribute;
     pthread_atfork(NULL, NULL, note_fork);
 }
@@ -280,6 +354,14 @@ bool driver_has_failed(void)
     bool answer = failed;
     pthread_mutex_unlock(&lock);
     return answer;
+}
+
+unsigned driver_retains(void)
+{
+    pthread_mutex_lock(&lock);
+    unsigned count = retains;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 unsigned driver_registrations(void)

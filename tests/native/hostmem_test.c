@@ -138,6 +138,13 @@ static CUcontext new_context(void)
     return made;
 }
 
+/* Resets the primary context, with which registrations go. */
+static void lose_home(void)
+{
+    CHECK(cuda.cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+    cudriver_hostmem_forget_home(0);
+}
+
 static struct cudriver_hostmem_stats stats_now(void)
 {
     struct cudriver_hostmem_stats stats;
@@ -155,7 +162,7 @@ static CUresult try_make(size_t bytes, char **block)
 {
     bool zeroed;
     void *address;
-    CUresult result = cudriver_hostmem_alloc(context, bytes, false, &address, &zeroed);
+    CUresult result = cudriver_hostmem_alloc(bytes, false, &address, &zeroed);
 
     CHECK((address != NULL) == (result == CUDA_SUCCESS));
     if (address != NULL) {
@@ -181,7 +188,7 @@ static size_t trim_all(void)
 {
     size_t released;
 
-    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS);
     return released;
 }
 
@@ -196,6 +203,7 @@ static void check_clean(void)
     CHECK(trim_all() >= before);
     stats = stats_now();
     CHECK(stats.registered_bytes == 0 && stats.pooled_bytes == 0);
+    CHECK(!driver_is_fake() || driver_retains() == 0);
     CHECK(driver_registrations() == 0 && driver_registered_bytes() == 0);
     CHECK(atomic_load(&mapped_bytes) == 0);
 }
@@ -407,11 +415,11 @@ static void test_trim(void)
         cudriver_hostmem_free(blocks[i]);
     }
     CHECK(stats_now().pooled_bytes == 48 * MIB);
-    CHECK(cudriver_hostmem_trim(context, 48 * MIB, &released) == CUDA_SUCCESS && released == 0);
+    CHECK(cudriver_hostmem_trim(48 * MIB, &released) == CUDA_SUCCESS && released == 0);
     /* The smallest that does. */
-    CHECK(cudriver_hostmem_trim(context, 40 * MIB, &released) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(40 * MIB, &released) == CUDA_SUCCESS);
     CHECK(released == 8 * MIB && stats_now().pooled_bytes == 40 * MIB);
-    CHECK(cudriver_hostmem_trim(context, 30 * MIB, &released) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(30 * MIB, &released) == CUDA_SUCCESS);
     CHECK(released == 16 * MIB && stats_now().pooled_bytes == 24 * MIB);
     CHECK(trim_all() == 24 * MIB && stats_now().registered_bytes == 5 * MIB);
     CHECK(stats_now().peak_bytes >= 53 * MIB);
@@ -433,11 +441,11 @@ static void test_zeroed(void)
         cudriver_hostmem_free(made);
     }
     trim_all();
-    CHECK(cudriver_hostmem_alloc(context, 6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
     CHECK(zeroed && is_zero(block, 6 * MIB));
     memset(block, 1, 6 * MIB);
     cudriver_hostmem_free(block);
-    CHECK(cudriver_hostmem_alloc(context, 6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
     CHECK(!zeroed);
     cudriver_hostmem_free(block);
     check_clean();
@@ -453,8 +461,7 @@ static void test_context_loss(void)
     fill(small, 100, 4);
     cudriver_hostmem_free(freed);
     cudriver_hostmem_free(other);
-    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-    cudriver_hostmem_forget_context(context);
+    lose_home();
     stats = stats_now();
     CHECK(stats.registered_bytes == 0 && stats.pooled_bytes == 0 && stats.used_blocks == 2);
     CHECK(is_filled(large, 10 * MIB, 3) && is_filled(small, 100, 4));
@@ -462,7 +469,6 @@ static void test_context_loss(void)
     CHECK(cudriver_hostmem_try_alloc(6 * MIB, false) == NULL);
     CHECK(!driver_is_registered(large, 10 * MIB));
 
-    context = new_context();
     CHECK(make(6 * MIB) == freed); /* the lost region, registered anew */
     char *again = make(100);
     CHECK(driver_is_registered(small, 100)); /* with the rest of its region */
@@ -480,14 +486,12 @@ static void test_context_loss(void)
         many[i] = make(1000);
     }
     large = make(9 * MIB);
-    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-    cudriver_hostmem_forget_context(context);
+    lose_home();
     for (int i = 0; i < 100; i++) {
         cudriver_hostmem_free(many[i]);
     }
     cudriver_hostmem_free(large);
     CHECK(stats_now().used_blocks == 0 && stats_now().pooled_bytes == 0);
-    context = new_context();
     CHECK(make(9 * MIB) == large);
     cudriver_hostmem_free(large);
     check_clean();
@@ -495,10 +499,10 @@ static void test_context_loss(void)
     /* Told of a loss that was none: registered all the same afterwards. */
     large = make(9 * MIB);
     cudriver_hostmem_free(large);
-    cudriver_hostmem_forget_context(context);
+    cudriver_hostmem_forget_home(0);
     CHECK(make(9 * MIB) == large && driver_is_registered(large, 9 * MIB));
     cudriver_hostmem_free(large);
-    cudriver_hostmem_forget_context(context);
+    cudriver_hostmem_forget_home(0);
     check_clean();
 }
 
@@ -507,7 +511,7 @@ static void test_spoilt_address(void)
 {
     char *block;
 
-    driver_fail(1, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    driver_fail(4, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED); /* after the calls for the home */
     block = make(5 * MIB);
     CHECK(driver_has_failed());
     cudriver_hostmem_free(block);
@@ -521,8 +525,7 @@ static void test_trim_refused(void)
 
     cudriver_hostmem_free(make(5 * MIB));
     driver_fail(1, CUDA_ERROR_LAUNCH_FAILED);
-    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_ERROR_LAUNCH_FAILED &&
-          released == 0);
+    CHECK(cudriver_hostmem_trim(0, &released) == CUDA_ERROR_LAUNCH_FAILED && released == 0);
     CHECK(stats_now().pooled_bytes == 5 * MIB);
     char *block = cudriver_hostmem_try_alloc(5 * MIB, false);
     CHECK(block != NULL);
@@ -548,13 +551,13 @@ static void test_run(void)
 
     struct cudriver_pin *pin, *wider;
     char *buffer = aligned_alloc(4096, 65536);
-    CHECK(cudriver_pin_create(context, buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
-    CHECK(cudriver_pin_create(context, buffer, 5000, false, false, &wider) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(buffer, 5000, false, false, &wider) == CUDA_SUCCESS);
     CHECK(cudriver_hostmem_run(buffer, 5000) == 100);
     CHECK(cudriver_hostmem_run(buffer + 100, 4900) == 1000);
     CHECK(cudriver_hostmem_run(buffer + 1100, 3900) == 3900);
-    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
-    CHECK(cudriver_pin_destroy(context, wider) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(wider) == CUDA_SUCCESS);
     CHECK(cuda.cuMemHostRegister_v2(buffer, 8192, 0) == CUDA_SUCCESS); /* somebody else's */
     CHECK(cudriver_hostmem_run(buffer + 10, 65526) == 8182);
     CHECK(cuda.cuMemHostUnregister(buffer) == CUDA_SUCCESS);
@@ -565,35 +568,29 @@ static void test_run(void)
 /* What is known to be registered without the driver. */
 static void test_is_registered(void)
 {
-    CUcontext other = (CUcontext)((char *)context + 1);
     char *block = make(2 * MIB), plain[64];
     size_t piece = HOSTMEM_PIECE < 20 * MIB ? HOSTMEM_PIECE : 20 * MIB;
     struct cudriver_pin *pin;
 
-    CHECK(cudriver_hostmem_is_registered(context, block, 2 * MIB));
-    CHECK(cudriver_hostmem_is_registered(context, block + 2 * MIB - 1, 1));
-    CHECK(!cudriver_hostmem_is_registered(other, block, 2 * MIB));
-    CHECK(!cudriver_hostmem_is_registered(context, plain, sizeof plain));
+    CHECK(cudriver_hostmem_is_registered(block, 2 * MIB));
+    CHECK(cudriver_hostmem_is_registered(block + 2 * MIB - 1, 1));
+    CHECK(!cudriver_hostmem_is_registered(plain, sizeof plain));
     char *large = make(20 * MIB);
-    CHECK(cudriver_hostmem_is_registered(context, large, piece));
-    CHECK(!cudriver_hostmem_is_registered(context, large, piece + 64 * MIB));
-    CHECK(cudriver_hostmem_is_registered(context, large, 20 * MIB) == (piece == 20 * MIB));
+    CHECK(cudriver_hostmem_is_registered(large, piece));
+    CHECK(!cudriver_hostmem_is_registered(large, piece + 64 * MIB));
+    CHECK(cudriver_hostmem_is_registered(large, 20 * MIB) == (piece == 20 * MIB));
 
     char *buffer = aligned_alloc(4096, 65536);
-    CHECK(cudriver_pin_create(context, buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
-    CHECK(cudriver_hostmem_is_registered(context, buffer + 100, 1000));
-    CHECK(cudriver_hostmem_is_registered(context, buffer + 1099, 1));
-    CHECK(!cudriver_hostmem_is_registered(context, buffer + 1099, 2));
-    CHECK(!cudriver_hostmem_is_registered(context, buffer + 99, 2));
-    CHECK(!cudriver_hostmem_is_registered(other, buffer + 100, 1000));
+    CHECK(cudriver_pin_create(buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_is_registered(buffer + 100, 1000));
+    CHECK(cudriver_hostmem_is_registered(buffer + 1099, 1));
+    CHECK(!cudriver_hostmem_is_registered(buffer + 1099, 2));
+    CHECK(!cudriver_hostmem_is_registered(buffer + 99, 2));
 
-    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-    cudriver_hostmem_forget_context(context);
-    CHECK(!cudriver_hostmem_is_registered(context, block, 1));
-    CHECK(!cudriver_hostmem_is_registered(context, buffer + 100, 1));
-    context = new_context();
-    CHECK(!cudriver_hostmem_is_registered(context, block, 1));
-    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+    lose_home();
+    CHECK(!cudriver_hostmem_is_registered(block, 1));
+    CHECK(!cudriver_hostmem_is_registered(buffer + 100, 1));
+    CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
     free(buffer);
     cudriver_hostmem_free(large);
     cudriver_hostmem_free(block);
@@ -612,10 +609,10 @@ static void *churn(void *argument)
         size_t released;
         char *block = make(5 * MIB), local[256];
         struct cudriver_pin *pin;
-        CHECK(cudriver_pin_create(context, local, 256, false, false, &pin) == CUDA_SUCCESS);
-        CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_create(local, 256, false, false, &pin) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
         cudriver_hostmem_free(block);
-        CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+        CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS);
     }
     return NULL;
 }
@@ -629,16 +626,14 @@ static void in_child(char *large, char *small, struct cudriver_pin *pin)
     char local[64];
 
     CHECK(is_filled(large, 10 * MIB, 5) && is_filled(small, 100, 6));
-    CHECK(cudriver_hostmem_alloc(context, 10, false, &block, &zeroed) ==
-          CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_alloc(10, false, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
     CHECK(cudriver_hostmem_try_alloc(10, false) == NULL);
-    CHECK(cudriver_pin_create(context, local, 64, false, false, &other) ==
-          CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_pin_create(local, 64, false, false, &other) == CUDA_ERROR_NOT_INITIALIZED);
     CHECK(cudriver_hostmem_owns(large, &bytes) && bytes == 10 * MIB);
     cudriver_hostmem_free(large);
     cudriver_hostmem_free(small);
-    CHECK(cudriver_pin_destroy(NULL, pin) == CUDA_SUCCESS);
-    CHECK(cudriver_hostmem_trim(NULL, 0, &released) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS);
     CHECK(stats_now().used_blocks <= 1);
     _exit(0);
 }
@@ -651,7 +646,7 @@ static void test_fork(void)
 
     fill(large, 10 * MIB, 5);
     fill(small, 100, 6);
-    CHECK(cudriver_pin_create(context, buffer, 1000, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(buffer, 1000, false, false, &pin) == CUDA_SUCCESS);
     for (int i = 0; i < 1; i++) {
         CHECK(pthread_create(&threads[i], NULL, churn, NULL) == 0);
     }
@@ -670,7 +665,7 @@ static void test_fork(void)
         pthread_join(threads[i], NULL);
     }
     CHECK(is_filled(large, 10 * MIB, 5) && driver_is_registered(large, 10 * MIB));
-    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
     cudriver_hostmem_free(large);
     cudriver_hostmem_free(small);
     check_clean();
@@ -682,14 +677,14 @@ static struct cudriver_pin *pin_on(char *address, size_t bytes)
 {
     struct cudriver_pin *pin;
 
-    CHECK(cudriver_pin_create(context, address, bytes, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(address, bytes, false, false, &pin) == CUDA_SUCCESS);
     CHECK(driver_is_registered(address, bytes));
     return pin;
 }
 
 static void unpin(struct cudriver_pin *pin)
 {
-    CHECK(cudriver_pin_destroy(context, pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
 }
 
 static void test_pins(void)
@@ -737,14 +732,13 @@ static void test_pins(void)
 
     /* nothing */
     a = pin_on(buffer, 0);
-    CHECK(cudriver_pin_create(context, NULL, 0, false, false, &b) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(NULL, 0, false, false, &b) == CUDA_SUCCESS);
     CHECK(stats_now().pins == 2 && stats_now().pinned_bytes == 0);
     unpin(a);
     unpin(b);
-    CHECK(cudriver_pin_destroy(context, NULL) == CUDA_SUCCESS);
-    CHECK(cudriver_pin_create(context, NULL, 1, false, false, &b) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(cudriver_pin_create(context, buffer, SIZE_MAX, false, false, &b) ==
-          CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_destroy(NULL) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(NULL, 1, false, false, &b) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_create(buffer, SIZE_MAX, false, false, &b) == CUDA_ERROR_INVALID_VALUE);
     CHECK(b == NULL);
 
     free(buffer);
@@ -761,8 +755,8 @@ static void test_pins_without_context(void)
 
     cudriver_hostmem_free(make(5 * MIB));
     CHECK(cuda.cuCtxSetCurrent(NULL) == CUDA_SUCCESS);
-    CHECK(cudriver_pin_destroy(NULL, pin) == CUDA_SUCCESS);
-    CHECK(cudriver_hostmem_trim(NULL, 0, &released) == CUDA_SUCCESS && released == 5 * MIB);
+    CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS && released == 5 * MIB);
     CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
     CHECK(!driver_is_registered(buffer, 100));
     free(buffer);
@@ -779,7 +773,7 @@ static void test_foreign_pins(void)
     CHECK(cuda.cuMemHostRegister_v2(buffer + 4096, 4096, 0) == CUDA_SUCCESS);
     pin = pin_on(buffer + 100, 8000);
     CHECK(stats_now().pins == 1 && stats_now().pinned_bytes == 0);
-    CHECK(cudriver_pin_create(context, buffer, 8193, false, false, &other) ==
+    CHECK(cudriver_pin_create(buffer, 8193, false, false, &other) ==
           CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     CHECK(other == NULL && stats_now().pins == 1 && stats_now().pinned_bytes == 0);
     unpin(pin);
@@ -801,11 +795,10 @@ static void test_foreign_pins(void)
 
     if (driver_is_fake()) { /* what the driver itself allocated */
         driver_set_allocated(buffer, 8192);
-        CHECK(cudriver_pin_create(context, buffer + 10, 8000, false, false, &pin) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_create(buffer + 10, 8000, false, false, &pin) == CUDA_SUCCESS);
         CHECK(stats_now().pinned_bytes == 0);
         unpin(pin);
-        CHECK(cudriver_pin_create(context, buffer, 9000, false, false, &pin) ==
-              CUDA_ERROR_INVALID_VALUE);
+        CHECK(cudriver_pin_create(buffer, 9000, false, false, &pin) == CUDA_ERROR_INVALID_VALUE);
         driver_set_allocated(NULL, 0);
     }
     free(buffer);
@@ -821,10 +814,10 @@ static void test_read_only_pins(void)
     memset(page, 7, 8192);
     CHECK(mprotect(page, 8192, PROT_READ) == 0);
     driver_set_read_only(page, 8192);
-    CHECK(cudriver_pin_create(context, page, 5000, false, false, &pin) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(cudriver_pin_create(context, page, 5000, true, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page, 5000, false, false, &pin) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_create(page, 5000, true, false, &pin) == CUDA_SUCCESS);
     CHECK(driver_is_registered(page, 5000));
-    CHECK(cudriver_pin_create(context, page + 100, 8000, true, false, &other) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page + 100, 8000, true, false, &other) == CUDA_SUCCESS);
     CHECK(page[0] == 7 && stats_now().pinned_bytes == 8100);
     unpin(pin);
     unpin(other);
@@ -842,9 +835,7 @@ static void test_pooled_pins(void)
     CHECK(stats_now().pins == 2 && stats_now().pinned_bytes == 0);
     unpin(pin);
     CHECK(driver_is_registered(block, 6 * MIB));
-    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-    cudriver_hostmem_forget_context(context);
-    context = new_context();
+    lose_home();
     pin = pin_on(block + 5000, 10);
     CHECK(driver_is_registered(block, 6 * MIB) && stats_now().registered_bytes == 6 * MIB);
     unpin(pin);
@@ -858,10 +849,8 @@ static void test_lost_pins(void)
 {
     char *buffer = aligned_alloc(4096, 64 * KIB);
     struct cudriver_pin *a = pin_on(buffer, 1000), *b = pin_on(buffer + 500, 1000), *c;
-    CUcontext second;
 
-    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-    cudriver_hostmem_forget_context(context);
+    lose_home();
     CHECK(stats_now().pinned_bytes == 0 && stats_now().pins == 2);
     context = new_context();
     c = pin_on(buffer + 900, 50); /* renews the pieces it touches, no others */
@@ -873,18 +862,14 @@ static void test_lost_pins(void)
     unpin(c);
     CHECK(!driver_is_registered(buffer, 1));
 
-    /* Only what was registered in the context that went. */
+    /* Not with the context that was current. */
     a = pin_on(buffer, 100);
-    second = context;
-    context = new_context();
-    b = pin_on(buffer + 50, 100);
+    CHECK(cudriver_hostmem_is_home(0) && !cudriver_hostmem_is_home(1));
     CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-    cudriver_hostmem_forget_context(context);
-    context = second;
-    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
     CHECK(stats_now().pinned_bytes == 100 && driver_is_registered(buffer, 100));
-    unpin(b);
+    context = new_context();
     unpin(a);
+    CHECK(!cudriver_hostmem_is_home(0));
     free(buffer);
     check_clean();
 }
@@ -951,7 +936,7 @@ static void test_no_waiting(void)
     next = make(5000);
     cudriver_hostmem_free(next);
     CHECK(stats_now().used_blocks == 1);
-    CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS);
     cudriver_hostmem_set_limit(SIZE_MAX);
     unpin(pin);
     sem_post(&leave);
@@ -982,30 +967,24 @@ static void test_no_waiting(void)
     check_clean();
 }
 
-/* A context that goes while memory is being registered in it. */
+/* A home that is reset while memory is being registered in it. */
 static void forget_in_driver(const void *address)
 {
     (void)address;
     if (atomic_fetch_add(&hook_calls, 1) == 0) {
-        cudriver_hostmem_forget_context(context);
+        cudriver_hostmem_forget_home(0);
     }
 }
 
 static void test_loss_in_between(void)
 {
-    char *block, buffer[100];
-    struct cudriver_pin *pin;
+    char *block;
 
     atomic_store(&hook_calls, 0);
     driver_set_hook(forget_in_driver);
     block = make(6 * MIB); /* once more, after being told */
     CHECK(atomic_load(&hook_calls) >= 2 && stats_now().registered_bytes == 6 * MIB);
-    atomic_store(&hook_calls, 0);
-    CHECK(cudriver_pin_create(context, buffer, 100, false, false, &pin) == CUDA_SUCCESS);
-    CHECK(stats_now().pinned_bytes == 0);
     driver_set_hook(NULL);
-    unpin(pin);
-    CHECK(cuda.cuMemHostUnregister(buffer) == CUDA_SUCCESS); /* it was a lie */
     cudriver_hostmem_free(block);
     check_clean();
 }
@@ -1026,13 +1005,13 @@ static void use_everything(void)
             fill(blocks[i], sizes[i], (uint64_t)i);
         }
     }
-    (void)cudriver_pin_create(context, buffer + 1000, 100, false, false, &pins[0]);
-    (void)cudriver_pin_create(context, buffer + 2000, 100, true, false, &pins[1]);
-    (void)cudriver_pin_create(context, buffer, 9 * MIB, false, false, &pins[2]);
+    (void)cudriver_pin_create(buffer + 1000, 100, false, false, &pins[0]);
+    (void)cudriver_pin_create(buffer + 2000, 100, true, false, &pins[1]);
+    (void)cudriver_pin_create(buffer, 9 * MIB, false, false, &pins[2]);
     if (blocks[3] != NULL) {
-        (void)cudriver_pin_create(context, blocks[3], 100, false, false, &pins[3]);
+        (void)cudriver_pin_create(blocks[3], 100, false, false, &pins[3]);
     }
-    cudriver_hostmem_forget_context(context); /* a false report, so that memory is renewed */
+    cudriver_hostmem_forget_home(0); /* a false report, so that memory is renewed */
     for (int i = 0; i < 6; i += 2) {
         if (blocks[i] != NULL) {
             CHECK(is_filled(blocks[i], sizes[i], (uint64_t)i));
@@ -1040,9 +1019,9 @@ static void use_everything(void)
         }
         (void)try_make(sizes[i], &blocks[i]);
     }
-    (void)cudriver_hostmem_trim(context, 0, &released);
+    (void)cudriver_hostmem_trim(0, &released);
     for (int i = 0; i < 4; i++) {
-        (void)cudriver_pin_destroy(context, pins[i]);
+        (void)cudriver_pin_destroy(pins[i]);
     }
     for (int i = 0; i < 6; i++) {
         if (blocks[i] != NULL) {
@@ -1076,14 +1055,12 @@ static void test_driver_faults(void)
             bool failed = driver_has_failed();
             driver_fail(0, CUDA_SUCCESS);
             /* A refused unregistration may leave a registration of pins, and nothing else. */
-            CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+            CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS);
             struct cudriver_hostmem_stats stats = stats_now();
             CHECK(stats.used_blocks == 0 && stats.used_bytes == 0 && stats.pins == 0);
             CHECK(stats.registered_bytes == 0 && stats.pinned_bytes == 0);
             CHECK(atomic_load(&mapped_bytes) == 0);
-            CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-            cudriver_hostmem_forget_context(context);
-            context = new_context();
+            lose_home();
             check_clean();
             if (!failed) {
                 break;
@@ -1101,9 +1078,7 @@ static void test_system_faults(void)
         use_everything();
         bool failed = atomic_load(&system_has_failed);
         atomic_store(&system_fail_at, 0);
-        CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-        cudriver_hostmem_forget_context(context);
-        context = new_context();
+        lose_home();
         check_clean();
         if (!failed) {
             break;
@@ -1158,16 +1133,14 @@ static void test_model(void)
         switch (random_below(200)) {
         case 0:
             released = (size_t)random_below(8 * MIB);
-            CHECK(cudriver_hostmem_trim(context, released, &released) == CUDA_SUCCESS);
+            CHECK(cudriver_hostmem_trim(released, &released) == CUDA_SUCCESS);
             break;
         case 1:
             limit = random_below(2) ? SIZE_MAX : 4 * MIB + random_below(64 * MIB);
             cudriver_hostmem_set_limit(limit);
             break;
         case 2:
-            CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-            cudriver_hostmem_forget_context(context);
-            context = new_context();
+            lose_home();
             break;
         }
     }
@@ -1207,9 +1180,7 @@ static void test_pin_model(void)
             CHECK(pins[k] == NULL || driver_is_registered(buffer + begins[k], ends[k] - begins[k]));
         }
         if (random_below(500) == 0) {
-            CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-            cudriver_hostmem_forget_context(context);
-            context = new_context();
+            lose_home();
             for (size_t k = 0; k < PINS; k++) { /* each renews what it needs */
                 if (pins[k] != NULL) {
                     struct cudriver_pin *again = pin_on(buffer + begins[k], ends[k] - begins[k]);
@@ -1249,12 +1220,12 @@ static void *work(void *argument)
             cudriver_hostmem_free(old);
         }
         CHECK(!cudriver_hostmem_owns(pinned_by_all + slot, &size));
-        CHECK(cudriver_pin_destroy(context, pins[slot]) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_destroy(pins[slot]) == CUDA_SUCCESS);
         size_t begin = random_below_of(&state, 15000), length = random_below_of(&state, 5000);
         pins[slot] = pin_on(pinned_by_all + begin, length);
         switch (random_below_of(&state, 400)) {
         case 0:
-            CHECK(cudriver_hostmem_trim(context, 0, &released) == CUDA_SUCCESS);
+            CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS);
             break;
         case 1:
             cudriver_hostmem_set_limit(random_below_of(&state, 2) ? SIZE_MAX : 32 * MIB);
@@ -1266,7 +1237,7 @@ static void *work(void *argument)
         }
     }
     for (size_t i = 0; i < 8; i++) {
-        CHECK(cudriver_pin_destroy(context, pins[i]) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_destroy(pins[i]) == CUDA_SUCCESS);
     }
     return NULL;
 }
@@ -1296,7 +1267,7 @@ static void *lose_contexts(void *argument)
 {
     (void)argument;
     while (!atomic_load(&stop)) {
-        cudriver_hostmem_forget_context(context);
+        cudriver_hostmem_forget_home(0);
         usleep(20000); /* long enough for a registration in between */
     }
     return NULL;
@@ -1311,7 +1282,7 @@ static void *work_on_blocks(void *argument)
         size_t bytes = random_size_of(&state), size;
         void *block;
         bool zeroed;
-        CHECK(cudriver_hostmem_alloc(context, bytes, false, &block, &zeroed) == CUDA_SUCCESS);
+        CHECK(cudriver_hostmem_alloc(bytes, false, &block, &zeroed) == CUDA_SUCCESS);
         fill(block, bytes, bytes);
         char *old = atomic_exchange(&exchanged[random_below_of(&state, EXCHANGED)], block);
         if (old != NULL) {
@@ -1397,9 +1368,7 @@ static void test_refused_region(void)
     char *block = make(6 * MIB), *freed = make(5 * MIB), *other;
 
     cudriver_hostmem_free(freed);
-    CHECK(cuda.cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-    cudriver_hostmem_forget_context(context);
-    context = new_context();
+    lose_home();
     CHECK(cuda.cuMemHostRegister_v2(freed + 5000, 100, 0) == CUDA_SUCCESS);
     other = make(5 * MIB);
     CHECK(other != freed);
@@ -1415,7 +1384,7 @@ static void test_pin_makes_room(void)
     char buffer[100];
 
     cudriver_hostmem_free(make(6 * MIB));
-    driver_fail(1, CUDA_ERROR_OUT_OF_MEMORY);
+    driver_fail(5, CUDA_ERROR_OUT_OF_MEMORY); /* after the calls for the home */
     struct cudriver_pin *pin = pin_on(buffer, 100);
     CHECK(driver_has_failed() && stats_now().registered_bytes == 0);
     unpin(pin);

@@ -38,6 +38,11 @@ bool driver_has_failed(void)
     return false;
 }
 
+unsigned driver_retains(void)
+{
+    return 0;
+}
+
 unsigned driver_registrations(void)
 {
     return 0;

@@ -769,7 +769,7 @@ static void *pieces_main(void *data)
         const char *function = "";
         void *host;
         bool zeroed;
-        CALL(cudriver_hostmem_alloc(context, copy.host_bytes, false, &host, &zeroed));
+        CALL(cudriver_hostmem_alloc(copy.host_bytes, false, &host, &zeroed));
         memcpy(host, copy.host, copy.host_bytes);
         cudriver_layout_simplify(&layout);
         const struct cudriver_staging_pieces job = {
@@ -973,7 +973,6 @@ static void forget(struct random *random, int rounds)
             pthread_join(helper, NULL);
         }
         CALL(cuda.cuCtxDestroy_v2(made));
-        cudriver_hostmem_forget_context(made);
         for (int k = 0; k < 3; k++) {
             free(copies[k].host);
             free(copies[k].host_before);
@@ -1154,7 +1153,7 @@ int main(int count, char **arguments)
             }
             CHECK(memory.used_blocks == 0);
             size_t released;
-            CALL(cudriver_hostmem_trim(context, 0, &released));
+            CALL(cudriver_hostmem_trim(0, &released));
             if (cudriver_driver.simulated) {
                 static const char *const kinds[] = {"pending", "streams",     "events",
                                                     "modules", "allocations", "registrations"};

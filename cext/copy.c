@@ -155,6 +155,16 @@ static int raise_copy(CoreState *state, CUresult result, const char *function,
     return -1;
 }
 
+/* After a copy through the engine: several calls make it, so `function` is ours. Returns -1. */
+static int raise_staged(CoreState *state, CUresult result, const char *function,
+                        const struct cudriver_copy_path *path)
+{
+    if (!PyErr_Occurred()) {
+        cudriver_raise(state, result, function, "%zu bytes through page-locked slots", path->bytes);
+    }
+    return -1;
+}
+
 /* A staged copy, waited for. Within begin and end. 0 or -1. */
 static int staged_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            const struct ends *ends, const struct cudriver_copy_place *place)
@@ -169,7 +179,7 @@ static int staged_blocking(CoreState *state, const struct cudriver_copy_path *pa
     saved = PyEval_SaveThread();
     result = cudriver_staging_copy(&job);
     PyEval_RestoreThread(saved);
-    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, "cuMemcpyAsync", path);
+    return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy", path);
 }
 
 /* One piece of a dense copy, waited for. No GIL. *function gets the call that failed. */
@@ -416,7 +426,7 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
     Py_END_ALLOW_THREADS
-    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, "cuMemcpyAsync", path);
+    return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
 }
 
 /* A copy issued on a stream, not waited for. 0 or -1; 1: refused, it may be bounced. */

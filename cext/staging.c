@@ -6,7 +6,7 @@
 #include "driver.h"
 #include "hostmem.h"
 
-#define UNPINNED_CHUNK ((size_t)1 << 20)
+#define ALONE_CHUNK ((size_t)1 << 20)
 
 /* ---- by the calling thread alone ---- */
 
@@ -79,23 +79,26 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
     return result;
 }
 
-/* Where no page-locked memory can be had: slower, but done. */
-static CUresult unpinned_copy(const struct cudriver_staging_job *job,
-                              const struct staging_plan *plan)
+/* Where no thread, or not enough page-locked memory, can be had: slower, but done. */
+static CUresult copy_alone(const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
-    size_t chunk = plan->bytes < UNPINNED_CHUNK ? plan->bytes : UNPINNED_CHUNK;
+    size_t chunk = plan->bytes < ALONE_CHUNK ? plan->bytes : ALONE_CHUNK;
     CUresult result;
-    char *slot;
+    void *locked, *slot;
 
     if (plan->host_dense && plan->device_dense) {
         return plain_copy(job, plan);
     }
-    slot = malloc(chunk);
+    slot = staging_slot_get(chunk, &locked) == CUDA_SUCCESS ? locked : malloc(chunk);
     if (slot == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = slot_copy(job, plan, slot, chunk);
-    free(slot);
+    if (locked != NULL) {
+        cudriver_hostmem_free(locked);
+    } else {
+        free(slot);
+    }
     return result;
 }
 
@@ -171,6 +174,13 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
     return result;
 }
 
+/* Whether a permuted copy failed for want of its kernel, its memory or its threads. */
+static bool must_do_without(CUresult result)
+{
+    return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY ||
+           result == STAGING_NO_THREADS;
+}
+
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
 {
     struct cudriver_staging_settings settings;
@@ -201,15 +211,13 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
         }
     }
     result = planned_copy(job, place, &plan);
-    if (plan.path == CUDRIVER_STAGING_PERMUTED &&
-        (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
+    if (plan.path == CUDRIVER_STAGING_PERMUTED && must_do_without(result)) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
         result = planned_copy(job, place, &plan);
     }
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        result = unpinned_copy(job, &plan);
-    }
-    return result;
+    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS
+               ? copy_alone(job, &plan)
+               : result;
 }
 
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)

@@ -387,15 +387,17 @@ static CUresult async_copy(const struct cudriver_staging_job *job, struct stagin
     settings.crossover_down /= 2;
     staging_plan_make(job->layout, job->to_device, job->device, &settings,
                       counters && !place->no_kernels, &plan);
-    if (plan.chunk != 0 && !counters) {
-        /* What the stream waits for cannot be told to it: the caller waits. */
+    /* What the stream waits for cannot be told to it, or nobody would do it. */
+    result = plan.chunk != 0 && !counters
+                 ? STAGING_NO_THREADS
+                 : transfer_make(job, place, &plan, false, finished, finished_data, made);
+    if (result == STAGING_NO_THREADS) { /* the caller waits */
         result = staging_copy_now(job, place);
         plan.path = CUDRIVER_STAGING_EMPTY;
         return result == CUDA_SUCCESS
                    ? transfer_make(job, place, &plan, false, finished, finished_data, made)
                    : result;
     }
-    result = transfer_make(job, place, &plan, false, finished, finished_data, made);
     if (plan.path == CUDRIVER_STAGING_PERMUTED &&
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);

@@ -517,7 +517,7 @@ CUresult staging_ring_ensure(void)
     staging_lock();
     threads_provide();
     threads_wake(1);
-    result = staging.ring_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    result = staging.ring_threads > 0 ? CUDA_SUCCESS : STAGING_NO_THREADS;
     staging_unlock();
     return result;
 }

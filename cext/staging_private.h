@@ -48,6 +48,10 @@
 #define STAGING_SIDES 4
 #define STAGING_POLL_NS 50000000ull
 
+/* The result of what needs a thread that packs, where none can be started; no code of the driver.
+ * The copy is then done by the calling thread alone. */
+#define STAGING_NO_THREADS ((CUresult)0x7fff0002)
+
 /* ---- plans ---- */
 
 struct staging_plan {
@@ -403,7 +407,7 @@ void staging_rings_free(struct staging_ring *rings, bool current, bool all);
 
 /* ---- staging_pack.c ---- */
 
-/* Sees that a thread for the rings lives before a stream depends on one. */
+/* Sees that a thread for the rings lives before a stream depends on one; else NO_THREADS. */
 CUresult staging_ring_ensure(void);
 
 /* Locked. The threads begin with a transfer; takes over a reference. */

@@ -34,10 +34,18 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-def machine(arguments: Namespace, environ: Mapping[str, str] | None = None) -> Machine:
-    """The machine's half of the facts. Raises ValueError, NotADirectoryError for bad options."""
-    from cudriver.stack.collect import collect_machine
+class BadOption(Exception):
+    """What an option or a PREFIX says is not there or no such thing: a usage error."""
 
+
+def machine(arguments: Namespace, environ: Mapping[str, str] | None = None) -> Machine:
+    """The machine's half of the facts. Raises BadOption."""
+    from cudriver.stack.collect import check_arguments, collect_machine
+
+    try:
+        check_arguments(arguments.root, arguments.assume_driver, arguments.assume_gpu)
+    except (NotADirectoryError, ValueError) as error:
+        raise BadOption(str(error)) from None
     return collect_machine(
         root=arguments.root,
         environ=environ,
@@ -47,8 +55,19 @@ def machine(arguments: Namespace, environ: Mapping[str, str] | None = None) -> M
     )
 
 
-def facts(prefix: str | None, of: Machine) -> Facts:
-    """The facts of one environment; `prefix` may be its interpreter too."""
+def place(prefix: str | None, of: Machine) -> str:
+    """The environment's folder; `prefix` may be its interpreter too. Raises BadOption."""
+    from cudriver.stack.collect import place
+
+    try:
+        return place(of.root, prefix)
+    except (OSError, ValueError) as error:
+        why = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        raise BadOption(f"{prefix}{why}" if why else str(error)) from None
+
+
+def facts(prefix: str, of: Machine) -> Facts:
+    """The facts of one environment."""
     from cudriver.stack.collect import collect
 
     return collect(prefix, machine=of)

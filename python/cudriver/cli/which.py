@@ -40,14 +40,15 @@ def parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Prints the libraries and returns the exit code."""
-    prefix = arguments.prefix
     try:
         arguments.no_probe = True  # no file depends on what the driver says
-        facts = target.facts(prefix, target.machine(arguments))
-        other = _what_if(prefix, arguments)
-    except (NotADirectoryError, ValueError) as error:
+        machine = target.machine(arguments)
+        prefix = target.place(arguments.prefix, machine)
+    except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
+    facts = target.facts(prefix, machine)
+    other = _what_if(prefix, arguments)
     shown = other or facts
     names = arguments.library
     libraries = [lib for lib in shown.libraries if _wanted(lib.soname, lib.family, names)]
@@ -71,7 +72,7 @@ def run(arguments: Namespace) -> int:
     return 0 if shown.libraries else NOTHING
 
 
-def _what_if(prefix: str | None, arguments: Namespace) -> Facts | None:
+def _what_if(prefix: str, arguments: Namespace) -> Facts | None:
     if arguments.ld_library_path is None:
         return None
     import os

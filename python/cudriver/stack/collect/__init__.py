@@ -75,6 +75,17 @@ class Machine:
         return self._driver
 
 
+def check_arguments(
+    root: str, assume_driver: str | None = None, assume_gpus: Sequence[str] | None = None
+) -> None:
+    """Raises NotADirectoryError, ValueError as `inspect` does."""
+    from cudriver.stack.collect import driver
+
+    if not os.path.isdir(root):
+        raise NotADirectoryError(f"{root} is no folder")
+    driver.assumed(assume_driver, assume_gpus)
+
+
 def collect_machine(
     root: str = "/",
     environ: Mapping[str, str] | None = None,
@@ -85,8 +96,7 @@ def collect_machine(
     """The machine's half of the facts. Raises NotADirectoryError, ValueError as `inspect` does."""
     from cudriver.stack.collect import driver, toolkits
 
-    if not os.path.isdir(root):
-        raise NotADirectoryError(f"{root} is no folder")
+    check_arguments(root, assume_driver, assume_gpus)
     tree = Root(root)
     if environ is None:
         environ = os.environ if tree.host else {}
@@ -115,7 +125,7 @@ def collect(
     if machine is None:
         machine = collect_machine(root, environ, probe_driver, assume_driver, assume_gpus)
     tree = machine.root
-    where = _prefix(tree, prefix)
+    where = place(tree, prefix)
     problems: list[Problem] = list(machine.problems)
 
     from cudriver.stack import visible
@@ -184,8 +194,11 @@ def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
     return owners
 
 
-def _prefix(tree: Root, prefix: str | None) -> str:
-    """The folder to inspect. An interpreter's path stands for its environment."""
+def place(tree: Root, prefix: str | None) -> str:
+    """The folder to inspect. An interpreter's path stands for its environment.
+
+    Raises NotADirectoryError.
+    """
     if prefix is None:
         prefix = sys.prefix if tree.host else "/usr"
     if not prefix:

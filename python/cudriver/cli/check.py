@@ -65,7 +65,7 @@ def parser() -> ArgumentParser:
         action="store_true",
         help="import the framework with the environment's own Python and compare",
     )
-    add("--timeout", metavar="SECONDS", type=float, default=120.0, help="of --observe (120)")
+    add("--timeout", metavar="SECONDS", type=_seconds, default=120.0, help="of --observe (120)")
     target.add_options(result)
     return result
 
@@ -313,6 +313,19 @@ def _write_html(reports: list[Report], name: str) -> bool:
         terminal.complain(f"{name}: {error.strerror}")
         return False
     return True
+
+
+def _seconds(text: str) -> float:
+    """A time limit; what is none, or has no end, is a usage error."""
+    from argparse import ArgumentTypeError
+
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
 
 
 def _rules(text: str) -> list[str]:

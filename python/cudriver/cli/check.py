@@ -130,13 +130,14 @@ def exit_code(reports: list[Report]) -> int:
 
 
 def _reports(arguments: Namespace) -> list[Report]:
-    machine = target.machine(arguments)
     if arguments.all:
+        target.places([], arguments)  # the options
         from cudriver.stack.discover import find_environments
 
         prefixes = [found.prefix for found in find_environments(arguments.root)]
     else:
-        prefixes = [target.place(prefix, machine) for prefix in arguments.prefix or [None]]
+        prefixes = target.places(arguments.prefix or [None], arguments)
+    machine = target.machine(arguments, prefixes)
     if len(prefixes) < MANY or arguments.observe:
         one = (_report(prefix, machine, arguments) for prefix in prefixes)
         return list(terminal.progress(one, len(prefixes), "checking"))

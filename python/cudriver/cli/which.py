@@ -42,12 +42,11 @@ def run(arguments: Namespace) -> int:
     """Prints the libraries and returns the exit code."""
     try:
         arguments.no_probe = True  # no file depends on what the driver says
-        machine = target.machine(arguments)
-        prefix = target.place(arguments.prefix, machine)
+        (prefix,) = target.places([arguments.prefix], arguments)
     except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
-    facts = target.facts(prefix, machine)
+    facts = target.facts(prefix, target.machine(arguments, [prefix]))
     other = _what_if(prefix, arguments)
     shown = other or facts
     names = arguments.library
@@ -79,7 +78,7 @@ def _what_if(prefix: str, arguments: Namespace) -> Facts | None:
 
     environ = dict(os.environ) if arguments.root == "/" else {}
     environ["LD_LIBRARY_PATH"] = arguments.ld_library_path
-    return target.facts(prefix, target.machine(arguments, environ))
+    return target.facts(prefix, target.machine(arguments, [prefix], environ))
 
 
 def _wanted(soname: str, family: str, names: list[str]) -> bool:

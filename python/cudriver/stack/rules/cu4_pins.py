@@ -274,11 +274,11 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
 
 def _separate(facts: Facts, name: str) -> str:
     env = facts.environment
-    tool = env.installer
+    tool, made, named = env.installer, fix.quote(f"{name}-env"), fix.quote(name)
     if tool in ("conda", "mamba", "micromamba"):
-        return f"{tool} create -n {name} python={cut(env.python, 2)} " + (
-            "pytorch" if name == "torch" else name
-        )
+        python = fix.quote(f"python={cut(env.python, 2)}")
+        return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
     if tool == "uv":
-        return f"uv venv {name}-env && uv pip install --python {name}-env {name}"
-    return f"python3 -m venv {name}-env && {name}-env/bin/python -m pip install {name}"
+        return f"uv venv {made} && uv pip install --python {made} {named}"
+    python = fix.quote(f"{name}-env/bin/python")
+    return f"python3 -m venv {made} && {python} -m pip install {named}"

@@ -129,7 +129,7 @@ class busy:
     """Shows on a terminal's stderr that one long step is under way, as a context manager."""
 
     def __init__(self, label: str) -> None:
-        self.label = label
+        self.label = clean(label)
         self.status: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
@@ -157,7 +157,7 @@ def parser(
     class Parser(ArgumentParser):
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
-            self.exit(2, fit(f"{self.prog}: error: {message}", sys.stderr, 4) + "\n")
+            self.exit(2, fit(clean(f"{self.prog}: error: {message}"), sys.stderr, 4) + "\n")
 
     shape: Any = formatter(raw)
     result = Parser(prog=prog, description=description, epilog=epilog, formatter_class=shape)

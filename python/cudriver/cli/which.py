@@ -119,17 +119,17 @@ def _print_text(
     from cudriver.stack.text import clean
 
     style = terminal.style(sys.stdout)
-    lines = [f"{style.paint(facts.environment.prefix, 'bold')}"]
+    lines = [f"{style.paint(clean(facts.environment.prefix), 'bold')}"]
     for library in libraries:
         lines += library_lines(library, facts, style)
         if library.soname in before:
             was = before[library.soname]
-            lines.append(f"    instead of {short_path(facts, was.path)} (by {was.found_by})")
+            lines.append(f"    instead of {short_path(facts, was.path)} (by {clean(was.found_by)})")
     for resolution in missing:
-        lines.append(f"{style.paint(resolution.soname, 'bold', 'red')} is nowhere")
+        lines.append(f"{style.paint(clean(resolution.soname), 'bold', 'red')} is nowhere")
         lines.append(f"    needed by {short_path(facts, resolution.needed_by)}")
         lines += [f"    not in {short_path(facts, place)}" for place in resolution.searched]
-    lines += [f"{name}: no CUDA library of that name is in use here" for name in unknown]
+    lines += [f"{clean(name)}: no CUDA library of that name is in use here" for name in unknown]
     if before and not libraries and not missing:
         lines.append("nothing would change")
     elif not libraries and not missing and not unknown and not facts.unsure:

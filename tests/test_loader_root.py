@@ -166,6 +166,86 @@ def test_includes_in_a_circle_end(tmp_path: Path) -> None:
     assert [f for f, _ in glibc.configured_folders(Root(str(tmp_path)))] == ["/a", "/b"]
 
 
+def configured_by_ldconfig(root: Path) -> list[str]:
+    """The folders of ld.so.conf in ldconfig's order, from what it says with -v."""
+    said = subprocess.run(
+        [LDCONFIG, "-v", "-N", "-X", "-r", str(root)],
+        capture_output=True, text=True, check=True, timeout=60, env={**os.environ, "LC_ALL": "C"},
+    ).stdout  # fmt: skip
+    return re.findall(r"^(/[^:]*): \(from /", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_includes_are_read_as_ldconfig_reads_them(tmp_path: Path, seed: int) -> None:
+    """Globs in every part, relative names, comments, files that several others include."""
+    draw = random.Random(seed)
+    (tmp_path / "etc/sub/.hid").mkdir(parents=True)
+    (tmp_path / "etc/sib").mkdir()
+    (tmp_path / "etc/link").symlink_to("sub")
+    for letter in "abcdefgh":
+        (tmp_path / letter).mkdir()
+    names = ["ld.so.conf", "sub/1.conf", "sub/2.conf", "sib/2.conf", "sub/.3.conf", "sib/z"]
+    patterns = [
+        "s*/2.conf",
+        "su*/../sib/*",
+        "s?b/z",
+        "s[iu]b/*",
+        "/etc/s*/.3*",
+        "link/1.conf",
+        "nowhere",
+    ]
+    for at, name in enumerate(names):
+        lines = []
+        for _ in range(draw.randrange(1, 5)):
+            folder = draw.choice("abcdefgh")
+            # Only files that come later, so that ldconfig ends.
+            later = [f"/etc/{n}" for n in names[at + 1 :]] + (patterns if at == 0 else ["nowhere"])
+            lines.append(
+                draw.choice(
+                    [f"/{folder}", f"  /{folder}/ # comment", f"include {draw.choice(later)}",
+                     f"\tinclude  {draw.choice(later)}\t{draw.choice(later)}", "", "include",
+                     f"/{folder}=libc6"]
+                )
+            )  # fmt: skip
+        (tmp_path / "etc" / name).write_text("\n".join(lines))
+    told = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert told == configured_by_ldconfig(tmp_path)
+
+
+def test_files_that_include_each_other_are_read_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number}.conf" for number in range(30)]
+    (tmp_path / "etc/d").mkdir(parents=True)
+    (tmp_path / "etc/d/again").symlink_to(".")
+    (tmp_path / "etc/ld.so.conf").write_text("include d/*.conf\n/last\n")
+    for name in names:
+        text = f"/before/{name}\ninclude *.conf\ninclude again/*.conf\n"
+        (tmp_path / "etc/d" / name).write_text(text + f"include {' '.join(names)}\n/after/{name}\n")
+    read: list[str] = []
+    text_of = Root.text
+
+    def text(root: Root, path: str) -> str | None:
+        read.append(path)
+        return text_of(root, path)
+
+    monkeypatch.setattr(Root, "text", text)
+    folders = glibc.configured_folders(Root(str(tmp_path)))
+    assert len(read) == len(names) + 1
+    assert len(folders) == 2 * len(names) + 1
+    assert folders[-1] == ("/last", "/etc/ld.so.conf")
+
+
+def test_a_long_chain_of_includes_is_followed_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text("include 0\n")
+    for number in range(3000):
+        (tmp_path / f"etc/{number}").write_text(f"include {number + 1}\n")
+    (tmp_path / "etc/3000").write_text("/end\n")
+    folders = glibc.configured_folders(Root(str(tmp_path)))
+    assert folders == [("/end", "/etc/3000")]
+
+
 def test_shadowed_files_are_named_with_their_rules(image: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(image, root, symlinks=True)

@@ -1,10 +1,13 @@
 """The driver: from files of a root, from NVML and libcuda made by the test, and assumed."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 
+from cudriver.stack import inspect
 from cudriver.stack.collect import collect_machine, driver
 from cudriver.stack.collect.child import Child
 from cudriver.stack.model import Shadowed
@@ -206,7 +209,7 @@ def probed(environ, monkeypatch, limit=20.0):
     monkeypatch.setattr(driver, "TIME_LIMIT", limit)
     assert driver.worth_asking(Root("/"), environ)
     found = driver.Driver()
-    driver.complete(found, driver.Probe(environ), environ)
+    driver.complete(found, driver.Probe(environ), environ, driver.Inspected(()))
     return found
 
 
@@ -270,7 +273,7 @@ class TestCuInit:
     def ask(self, tmp_path, body):
         path = compile_c(tmp_path / "libcuda.so.1", CUDA % body, "-Wl,-soname,libcuda.so.1")
         found = driver.Driver(path=str(path), kind="compat")
-        driver.complete(found, driver.Probe({}), {})
+        driver.complete(found, driver.Probe({}), {}, driver.Inspected(()))
         return found
 
     @pytest.mark.parametrize("code", [34, 100, 802, 803, 804, 999])
@@ -322,3 +325,67 @@ class TestChild:
         for _ in range(5):
             self.run("pass")
         assert os.listdir("/proc/self/fd") == before
+
+
+TELL_TALE = """
+#include <stdio.h>
+__attribute__((constructor)) static void loaded(void) { fclose(fopen("%s", "w")); }
+"""
+
+
+class TestInspected:
+    """No driver library of an inspected environment is loaded, and the report says so."""
+
+    @pytest.fixture
+    def prefix(self, tmp_path):
+        """An environment with a driver of its own, whose code leaves a trace where it runs."""
+        prefix = tmp_path / "env"
+        trace = TELL_TALE % (tmp_path / "trace")
+        for name, source in ((driver.NVML, NVML % {"code": 0, "init": "", "name": ""}),
+                             ("libcuda.so.1", CUDA % "return 0;"), ("libmine.so", "")):  # fmt: skip
+            compile_c(prefix / "lib" / name, source + trace, f"-Wl,-soname,{name}")
+        (prefix / "bin").mkdir()
+        (prefix / "bin/python").symlink_to(sys.executable)
+        (prefix / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+        (tmp_path / "link").symlink_to(prefix / "lib")
+        return prefix
+
+    @pytest.mark.parametrize("folder", ["env/lib", "link", "env/../env/lib/"])
+    @pytest.mark.parametrize("preload", [False, True])
+    def test_it_is_not_loaded(self, tmp_path, prefix, folder, preload):
+        environ = {"LD_LIBRARY_PATH": f"/nowhere:{tmp_path / folder}", "PATH": os.environ["PATH"]}
+        if preload:
+            environ["LD_PRELOAD"] = str(prefix / "lib/libmine.so")
+        report = inspect(str(prefix), environ=environ)
+        assert not (tmp_path / "trace").exists()
+        assert os.path.realpath(report.driver.path) == str(prefix / "lib/libcuda.so.1")
+        assert report.driver.devices == []
+        unasked = [p.file for p in report.facts.problems if "did not ask it" in p.text]
+        assert unasked[0].endswith(driver.NVML)
+        subprocess.run(  # what a program there does
+            [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"],
+            env=environ, check=True,
+        )  # fmt: skip
+        assert (tmp_path / "trace").exists()
+
+    def test_one_outside_is_asked_in_its_place(self, tmp_path, prefix):
+        source = NVML % {"code": 0, "init": "", "name": ""}
+        compile_c(tmp_path / "other" / driver.NVML, source, f"-Wl,-soname,{driver.NVML}")
+        environ = {"LD_LIBRARY_PATH": f"{prefix}/lib:{tmp_path}/other", "PATH": os.environ["PATH"]}
+        report = inspect(str(prefix), environ=environ)
+        assert not (tmp_path / "trace").exists()
+        assert [device.name for device in report.driver.devices] == ["NVIDIA H200"] * 2
+        assert any(p.file.endswith(f"env/lib/{driver.NVML}") for p in report.facts.problems)
+
+    def test_of_another_environment_it_is_asked(self, tmp_path, prefix):
+        (tmp_path / "empty/bin").mkdir(parents=True)
+        environ = {"LD_LIBRARY_PATH": f"{prefix}/lib", "PATH": os.environ["PATH"]}
+        report = inspect(str(tmp_path / "empty"), environ=environ)
+        assert [device.name for device in report.driver.devices] == ["NVIDIA H200"] * 2
+        assert not any("did not ask" in p.text for p in report.facts.problems)
+
+    def test_the_systems_own_folders_count_as_outside(self):
+        assert not driver.Inspected(["/usr"]).holds("/usr/lib/libcuda.so.1")
+        assert driver.Inspected(["/opt/x", "/usr"]).holds("/opt/x/lib/libcuda.so.1")
+        assert not driver.Inspected(["/opt/x"]).holds("/opt/xy/lib")
+        assert not driver.Inspected([]).holds("/opt/xy/lib")

@@ -8,6 +8,7 @@ import pytest
 
 from cudriver.stack.model import Environment, Facts, Framework, Library
 from cudriver.stack.observe import Observation, Row, cudnn, observe
+from cudriver.stack.report import Report
 
 
 @pytest.fixture
@@ -180,3 +181,91 @@ def test_nothing_stays_open(facts):
     for _ in range(3):
         observe(facts, environ=environ)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def says(facts: Facts, script: str) -> Facts:
+    """The environment's interpreter is a shell script; its third word is the descriptor."""
+    program = os.path.join(facts.environment.prefix, "python")
+    with open(program, "w") as file:
+        file.write(f"#!/bin/bash\n{script}\n")
+    os.chmod(program, 0o755)
+    facts.environment.executable = program
+    return facts
+
+
+GOOD = '{"imports": {"torch": null}, "values": {}, "mapped": []}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ("null", "b'null'"),
+        ("{}", "b'{}'"),
+        ("[]", "b'[]'"),
+        ("0", "b'0'"),
+        ("not JSON \x1b[31m \udcff", r"b'not JSON \x1b[31m \xff'"),
+        ("[" * 100_000, "b'[[[[[["),
+        ("9" * 10_000, "b'99999"),
+        ('{"imports": {}, "values": {}, "mapped": []}', "imports"),
+        ('{"imports": {"torch": 1}, "values": {}, "mapped": []}', "imports"),
+        ('{"imports": {"torch": null}, "values": {}, "mapped": [1]}', "imports"),
+        ('{"imports": {"torch": null}, "values": [], "mapped": []}', "imports"),
+        ('{"imports": [], "values": {}, "mapped": []}', "imports"),
+    ],
+)
+def test_an_answer_that_is_none_is_no_verdict_and_is_shown(facts, tmp_path, answer, shown):
+    (tmp_path / "answer").write_bytes(os.fsencode(answer))
+    observation = observe(says(facts, f"cat {tmp_path}/answer >&$3"))
+    assert observation.unanswered
+    assert not observation.differs
+    assert observation.error is not None
+    assert observation.error.startswith("the interpreter ended with status 0 and answered b'")
+    assert shown in observation.error
+    assert len(observation.error) < 1000
+    assert observation.error.isprintable()
+    assert Report(facts, [], observation=observation).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("kill -36 $$", "the interpreter died of signal 36"),
+        (
+            "echo half >&$3; kill -SEGV $$",
+            r"the interpreter died of SIGSEGV and answered b'half\n'",
+        ),
+        ("cat /dev/zero >&$3", f"the interpreter's answer is longer than {8 << 20} bytes"),
+        ("sleep 20 & exit 5", "the interpreter ended with status 5 and no answer"),
+    ],
+)
+def test_an_interpreter_that_dies_or_never_ends_its_answer(facts, script, error):
+    started = time.monotonic()
+    observation = observe(says(facts, script), timeout=300)
+    assert observation.error == error
+    assert time.monotonic() - started < 250
+
+
+def test_values_of_another_type_are_not_known(facts):
+    values = '{"torch.cuda": [], "torch.cudnn": "x", "torch.nccl": 1, "torch.archs": {"a": 1}}'
+    facts.frameworks[0].variant = "cuda"
+    facts.frameworks[0].nccl = "2.27.3"
+    observation = observe(says(facts, f"echo '{GOOD.replace('{}', values)}' >&$3"))
+    assert observation.error is None
+    assert [row.observed for row in observation.rows] == [None] * 4
+    values = values.replace('"torch.nccl": 1', '"torch.nccl": [2, 27, 3]')
+    observation = observe(says(facts, f"echo '{GOOD.replace('{}', values)}' >&$3"))
+    assert "2.27.3" in [row.observed for row in observation.rows]
+
+
+def test_an_import_error_without_end_is_cut(facts):
+    environ = torch(facts, "raise ImportError('x' * 1_000_000)\n")
+    (error,) = observe(facts, environ=environ).imports.values()
+    assert error is not None
+    assert len(error) == 2000
+
+
+def test_an_interpreter_that_cannot_be_started(facts):
+    facts.environment.executable = "/no/such\0interpreter"
+    error = observe(facts).error
+    assert error is not None
+    assert "does not start" in error

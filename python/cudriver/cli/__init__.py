@@ -1,7 +1,7 @@
 """The `cudriver` command: one file a subcommand, imported only when it is the one wanted.
 
 A subcommand's module offers `parser() -> ArgumentParser` and `run(arguments) -> int`. Exit codes:
-0 consistent, 1 mismatch, 2 usage, 3 could not tell.
+0 consistent, 1 mismatch, 2 usage, 3 could not tell: whatever fails inside cudriver ends with 3.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 USAGE_ERROR = 2
+COULD_NOT_TELL = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -38,6 +39,27 @@ BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (default: this process's own) and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        _open_streams()
+    try:
+        status = _run(words)
+        sys.stdout.flush()  # what cannot be written shows here, not when the interpreter ends
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    except Exception as error:
+        from cudriver.cli.terminal import complain_of_failure
+
+        complain_of_failure(error, trace=bool({"-v", "--verbose"}.intersection(words)))
+        return COULD_NOT_TELL
+    finally:
+        if argv is None:
+            _end()
+
+
+def _run(words: list[str]) -> int:
     name = words[0] if words else "help"
     if name in ("help", "-h", "--help"):
         return _help(words[1:])
@@ -55,17 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return command.run(command.parser().parse_args(words[1:]))
     except SystemExit as stop:  # argparse: 0 for --help, 2 for bad usage
         return stop.code if isinstance(stop.code, int) else USAGE_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        _close_output()
-        return BROKEN_PIPE
-    finally:
-        if argv is None:
-            # The process ends here: its last look for garbage need not see what a check has made.
-            import gc
-
-            gc.freeze()
 
 
 def _load(name: str) -> Command | None:
@@ -93,7 +104,7 @@ def _available() -> dict[str, str]:
 
 def _help(topic: list[str]) -> int:
     if topic and topic[0] in COMMANDS:
-        return main([topic[0], "--help"])
+        return _run([topic[0], "--help"])
     commands = _available()
     width = max(map(len, commands), default=0)
     print("usage: cudriver COMMAND [OPTIONS]\n")
@@ -121,8 +132,36 @@ def _unknown(name: str) -> int:
     return USAGE_ERROR
 
 
-def _close_output() -> None:
-    """Points standard output at nothing, so that the interpreter's last flush stays quiet."""
+def _open_streams() -> None:
+    """Gives a closed standard stream a file, else the next one opened would have its number.
+
+    To a closed standard output nothing can be written, as to any other that fails; what goes to a
+    closed standard error is lost.
+    """
     import os
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
+        descriptor = os.open(os.devnull, flags)
+        if descriptor != number:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        mode = "r" if name == "stdin" else "w"
+        setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # no name is lost, none stops the report
+
+
+def _end() -> None:
+    """Leaves the interpreter nothing to fail at, nor to do, when it ends."""
+    import gc
+    import os
+
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    gc.freeze()  # its last look for garbage need not see what a check has made

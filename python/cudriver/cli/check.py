@@ -9,9 +9,14 @@ from cudriver.cli import USAGE_ERROR, target, terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from typing import TypeVar
 
     from cudriver.stack.collect import Machine
     from cudriver.stack.report import Report
+
+    T = TypeVar("T")
 
 DESCRIPTION = """\
 What CUDA an environment really uses, whether it fits together, what mends it.
@@ -39,13 +44,13 @@ def parser() -> ArgumentParser:
         description=DESCRIPTION,
         epilog=EPILOG,
         raw=True,
+        verbose="every library, every note in full",
     )
     add = result.add_argument
     add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")
     add("--all", action="store_true", help="every environment on this machine, a line each")
     add("--json", action="store_true", help="the report as JSON, schema version 1")
     add("--html", metavar="FILE", help="write the report as one HTML file too ('-': to stdout)")
-    add("-v", "--verbose", action="store_true", help="every library, every note in full")
     add("--strict", action="store_true", help="warnings are mismatches too")
     add("--select", metavar="RULES", type=_rules, default=[], help="only these: CU303,CU4")
     add("--ignore", metavar="RULES", type=_rules, default=[], help="not these")
@@ -60,7 +65,7 @@ def parser() -> ArgumentParser:
         action="store_true",
         help="import the framework with the environment's own Python and compare",
     )
-    add("--timeout", metavar="SECONDS", type=float, default=120.0, help="of --observe (120)")
+    add("--timeout", metavar="SECONDS", type=_seconds, default=120.0, help="of --observe (120)")
     target.add_options(result)
     return result
 
@@ -106,8 +111,8 @@ def _run(arguments: Namespace) -> int:
         return USAGE_ERROR
     try:
         reports = _reports(arguments)
-    except (NotADirectoryError, ValueError) as error:
-        terminal.complain(_reason(error))
+    except target.BadOption as error:
+        terminal.complain(str(error))
         return USAGE_ERROR
     if arguments.html and not _write_html(reports, arguments.html):
         return USAGE_ERROR
@@ -125,49 +130,90 @@ def exit_code(reports: list[Report]) -> int:
 
 
 def _reports(arguments: Namespace) -> list[Report]:
-    machine = target.machine(arguments)
-    prefixes: list[str | None]
     if arguments.all:
+        target.places([], arguments)  # the options
         from cudriver.stack.discover import find_environments
 
         prefixes = [found.prefix for found in find_environments(arguments.root)]
     else:
-        prefixes = list(arguments.prefix) or [None]
+        prefixes = target.places(arguments.prefix or [None], arguments)
+    machine = target.machine(arguments, prefixes)
     if len(prefixes) < MANY or arguments.observe:
         one = (_report(prefix, machine, arguments) for prefix in prefixes)
         return list(terminal.progress(one, len(prefixes), "checking"))
-    return _side_by_side(prefixes, machine, arguments)
+    reports = _side_by_side(prefixes, machine, arguments)
+    return list(terminal.progress(reports, len(prefixes), "checking"))
 
 
-def _side_by_side(
-    prefixes: list[str | None], machine: Machine, arguments: Namespace
-) -> list[Report]:
+def _side_by_side(prefixes: list[str], machine: Machine, arguments: Namespace) -> Iterator[Report]:
     """Many environments, one process a CPU; each has the machine's half from before the fork."""
     import os
+    import signal
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from contextlib import suppress
+    from itertools import zip_longest
     from multiprocessing import get_context
 
     machine.driver()  # asked once, here
-    workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
-    fork = get_context("fork")
-    with ProcessPoolExecutor(workers, fork, _start_worker, (machine, arguments)) as pool:
-        return list(terminal.progress(pool.map(_work, prefixes), len(prefixes), "checking"))
+
+    def workers(count: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(count, get_context("fork"), _start_worker, (machine, arguments))
+
+    def submit(pool: ProcessPoolExecutor, prefixes: list[str]) -> list[Future[Report]]:
+        # Workers start here; Ctrl-C is held until they know what to do about it.
+        usual = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        futures = []
+        with suppress(BrokenProcessPool):  # the rest has no future
+            for prefix in prefixes:
+                futures.append(pool.submit(_work, prefix))
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+        return futures
+
+    pool = workers(min(len(os.sched_getaffinity(0)), MOST_WORKERS))
+    try:
+        for prefix, future in zip_longest(prefixes, submit(pool, prefixes)):
+            if future is not None:
+                with suppress(BrokenProcessPool):
+                    yield future.result()
+                    continue
+            # A worker died, of this environment or of another.
+            with workers(1) as alone:
+                try:
+                    yield submit(alone, [prefix])[0].result()
+                except BrokenProcessPool:
+                    died = ChildProcessError("the process that checked it died")
+                    yield _failed(prefix, died, arguments)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 _given: list[tuple[Machine, Namespace]] = []  # of a worker process
 
 
 def _start_worker(machine: Machine, arguments: Namespace) -> None:
-    """Keeps what every environment needs."""
+    """Keeps what every environment needs. Ctrl-C ends a worker without words."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _given.append((machine, arguments))
 
 
-def _work(prefix: str | None) -> Report:
+def _work(prefix: str) -> Report:
     """One environment, in a worker process."""
     return _report(prefix, *_given[-1])
 
 
-def _report(prefix: str | None, machine: Machine, arguments: Namespace) -> Report:
+def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:
+    """One environment's report. What fails in it fails alone."""
+    try:
+        return _checked(prefix, machine, arguments)
+    except Exception as error:
+        return _failed(prefix, error, arguments)
+
+
+def _checked(prefix: str, machine: Machine, arguments: Namespace) -> Report:
     from cudriver.stack.report import Report
     from cudriver.stack.rules import judge
 
@@ -184,17 +230,43 @@ def _report(prefix: str | None, machine: Machine, arguments: Namespace) -> Repor
     return report
 
 
+def _failed(prefix: str, error: Exception, arguments: Namespace) -> Report:
+    """The report of an environment whose check failed: it could not be told, and why."""
+    from cudriver.stack.model import Environment, Facts, Problem
+    from cudriver.stack.report import Report
+
+    terminal.complain_of_failure(error, f"{prefix}: ", trace=arguments.verbose)
+    why = f"the check failed: {terminal.failure(error)}"
+    facts = Facts(Environment(prefix, "unknown"), root=arguments.root)
+    facts.problems.append(Problem(prefix, why))
+    facts.unsure.append(f"{prefix}: {why}")
+    return Report(facts, [], strict=arguments.strict)
+
+
+def _each(reports: list[Report], form: Callable[[Report], T], arguments: Namespace) -> Iterator[T]:
+    """A form of every report. One that cannot be had gives way to what failed, in `reports` too."""
+    for at, report in enumerate(reports):
+        try:
+            shown = form(report)
+        except Exception as error:
+            reports[at] = _failed(report.prefix, error, arguments)
+            shown = form(reports[at])
+        yield shown
+
+
 def _print_json(reports: list[Report], arguments: Namespace) -> None:
     if len(reports) == 1 and not arguments.all:
-        print(reports[0].to_json())
+        print(*_each(reports, lambda report: report.to_json(), arguments))
         return
     import json
+
+    data = list(_each(reports, lambda report: report.to_dict(), arguments))
 
     codes = {0: "consistent", 1: "mismatch", 3: "unknown"}
     several = {
         "schema": 1,
         "verdict": codes[exit_code(reports)],
-        "reports": [report.to_dict() for report in reports],
+        "reports": data,
     }
     print(json.dumps(several, indent=2))
 
@@ -207,12 +279,13 @@ def _print_text(reports: list[Report], arguments: Namespace) -> None:
     if arguments.all:
         # For a pipe, and on a wide terminal, the lines are whole.
         style.width = max(terminal.columns(sys.stdout) or sys.maxsize, terminal.NARROW)
-        for report in reports:
-            terminal.write(one_line(report, style) + "\n")
+        for line in _each(reports, lambda report: one_line(report, style), arguments):
+            terminal.write(line + "\n")
         text = summary([standing(report) for report in reports])
         terminal.write("\n".join(wrap(text, style.width)) + "\n")
         return
-    texts = (render(report, style, verbose=arguments.verbose) for report in reports)
+    verbose = arguments.verbose
+    texts = _each(reports, lambda report: render(report, style, verbose=verbose), arguments)
     terminal.write("\n".join(texts))
 
 
@@ -231,7 +304,8 @@ def _write_html(reports: list[Report], name: str) -> bool:
 
     text = page(reports)
     if name == "-":
-        sys.stdout.write(text)
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
         return True
     try:
         with open(name, "w", encoding="utf-8") as file:
@@ -240,6 +314,19 @@ def _write_html(reports: list[Report], name: str) -> bool:
         terminal.complain(f"{name}: {error.strerror}")
         return False
     return True
+
+
+def _seconds(text: str) -> float:
+    """A time limit; what is none, or has no end, is a usage error."""
+    from argparse import ArgumentTypeError
+
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
 
 
 def _rules(text: str) -> list[str]:
@@ -253,9 +340,3 @@ def _rules(text: str) -> list[str]:
         if not any(rule.startswith(name) for rule in rule_names()) or name in ("C", "CU"):
             raise ArgumentTypeError(f"{name!r} is no rule (CU303) nor the start of one (CU3)")
     return names
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cudriver.stack.collect import Machine
     from cudriver.stack.model import Facts
@@ -34,8 +34,30 @@ def add_options(parser: ArgumentParser) -> None:
     )
 
 
-def machine(arguments: Namespace, environ: Mapping[str, str] | None = None) -> Machine:
-    """The machine's half of the facts. Raises ValueError, NotADirectoryError for bad options."""
+class BadOption(Exception):
+    """What an option or a PREFIX says is not there or no such thing: a usage error."""
+
+
+def places(prefixes: Sequence[str | None], arguments: Namespace) -> list[str]:
+    """The environments' folders; each may be named by its interpreter too. Raises BadOption."""
+    from cudriver.stack.collect import check_arguments, place
+    from cudriver.stack.rootfs import Root
+
+    try:
+        check_arguments(arguments.root, arguments.assume_driver, arguments.assume_gpu)
+        root = Root(arguments.root)
+        return [place(root, prefix) for prefix in prefixes]
+    except OSError as error:
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise BadOption(named) from None
+    except ValueError as error:
+        raise BadOption(str(error)) from None
+
+
+def machine(
+    arguments: Namespace, prefixes: Sequence[str], environ: Mapping[str, str] | None = None
+) -> Machine:
+    """The machine's half of the facts, for these environments (`places`)."""
     from cudriver.stack.collect import collect_machine
 
     return collect_machine(
@@ -44,11 +66,12 @@ def machine(arguments: Namespace, environ: Mapping[str, str] | None = None) -> M
         probe_driver=not arguments.no_probe,
         assume_driver=arguments.assume_driver,
         assume_gpus=arguments.assume_gpu,
+        prefixes=prefixes,
     )
 
 
-def facts(prefix: str | None, of: Machine) -> Facts:
-    """The facts of one environment; `prefix` may be its interpreter too."""
+def facts(prefix: str, of: Machine) -> Facts:
+    """The facts of one environment."""
     from cudriver.stack.collect import collect
 
     return collect(prefix, machine=of)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
+
+from cudriver.stack.text import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 NARROW, WIDE = 40, 100
+CANNOT_WRITE = (errno.EBADF, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EDQUOT)
 PATIENCE = 1.0  # seconds before a progress bar shows
 
 
@@ -124,7 +129,7 @@ class busy:
     """Shows on a terminal's stderr that one long step is under way, as a context manager."""
 
     def __init__(self, label: str) -> None:
-        self.label = label
+        self.label = clean(label)
         self.status: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
@@ -139,20 +144,28 @@ class busy:
             self.status.__exit__(*failure)  # type: ignore[arg-type]
 
 
-def parser(prog: str, *, description: str, epilog: str, raw: bool = False) -> ArgumentParser:
+def parser(
+    prog: str, *, description: str, epilog: str, raw: bool = False, verbose: str = ""
+) -> ArgumentParser:
     """A command's parser: it knows the terminal's width, for its help and for its errors.
 
-    raw: the lines of the description and the epilog stay as they are.
+    raw: the lines of the description and the epilog stay as they are. verbose: what -v shows
+    besides the traceback of what fails in cudriver.
     """
     from argparse import ArgumentParser
 
     class Parser(ArgumentParser):
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
-            self.exit(2, fit(f"{self.prog}: error: {message}", sys.stderr, 4) + "\n")
+            self.exit(2, fit(clean(f"{self.prog}: error: {message}"), sys.stderr, 4) + "\n")
 
     shape: Any = formatter(raw)
-    return Parser(prog=prog, description=description, epilog=epilog, formatter_class=shape)
+    result = Parser(prog=prog, description=description, epilog=epilog, formatter_class=shape)
+    shown = f"{verbose}; " if verbose else ""
+    result.add_argument(
+        "-v", "--verbose", action="store_true", help=f"{shown}where cudriver itself fails"
+    )
+    return result
 
 
 def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
@@ -180,4 +193,30 @@ class plain_warnings:
 
 def complain(text: str) -> None:
     """What is wrong, on standard error, named after the program; a line, but on a terminal."""
-    print(fit(f"cudriver: {text}", sys.stderr, 4), file=sys.stderr)
+    _say(fit(clean(f"cudriver: {text}"), sys.stderr, 4))
+
+
+def complain_of_failure(error: Exception, where: str = "", *, trace: bool) -> None:
+    """What failed inside cudriver, in a line; with its traceback where that is wanted."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in CANNOT_WRITE:
+        complain(f"standard output: {os.strerror(error.errno)}")
+        return
+    if trace:
+        import traceback
+
+        lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
+        _say("\n".join(map(clean, lines)))
+    hint = "" if trace else "; -v shows where"
+    complain(f"{where}{failure(error)}: this is a bug of cudriver{hint}")
+
+
+def failure(error: BaseException) -> str:
+    """An exception in a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _say(text: str) -> None:
+    """To standard error; where nothing can be written the exit status has to do."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)

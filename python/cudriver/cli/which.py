@@ -40,14 +40,14 @@ def parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Prints the libraries and returns the exit code."""
-    prefix = arguments.prefix
     try:
         arguments.no_probe = True  # no file depends on what the driver says
-        facts = target.facts(prefix, target.machine(arguments))
-        other = _what_if(prefix, arguments)
-    except (NotADirectoryError, ValueError) as error:
+        (prefix,) = target.places([arguments.prefix], arguments)
+    except target.BadOption as error:
         terminal.complain(str(error))
         return USAGE_ERROR
+    facts = target.facts(prefix, target.machine(arguments, [prefix]))
+    other = _what_if(prefix, arguments)
     shown = other or facts
     names = arguments.library
     libraries = [lib for lib in shown.libraries if _wanted(lib.soname, lib.family, names)]
@@ -71,14 +71,14 @@ def run(arguments: Namespace) -> int:
     return 0 if shown.libraries else NOTHING
 
 
-def _what_if(prefix: str | None, arguments: Namespace) -> Facts | None:
+def _what_if(prefix: str, arguments: Namespace) -> Facts | None:
     if arguments.ld_library_path is None:
         return None
     import os
 
     environ = dict(os.environ) if arguments.root == "/" else {}
     environ["LD_LIBRARY_PATH"] = arguments.ld_library_path
-    return target.facts(prefix, target.machine(arguments, environ))
+    return target.facts(prefix, target.machine(arguments, [prefix], environ))
 
 
 def _wanted(soname: str, family: str, names: list[str]) -> bool:
@@ -119,17 +119,17 @@ def _print_text(
     from cudriver.stack.text import clean
 
     style = terminal.style(sys.stdout)
-    lines = [f"{style.paint(facts.environment.prefix, 'bold')}"]
+    lines = [f"{style.paint(clean(facts.environment.prefix), 'bold')}"]
     for library in libraries:
         lines += library_lines(library, facts, style)
         if library.soname in before:
             was = before[library.soname]
-            lines.append(f"    instead of {short_path(facts, was.path)} (by {was.found_by})")
+            lines.append(f"    instead of {short_path(facts, was.path)} (by {clean(was.found_by)})")
     for resolution in missing:
-        lines.append(f"{style.paint(resolution.soname, 'bold', 'red')} is nowhere")
+        lines.append(f"{style.paint(clean(resolution.soname), 'bold', 'red')} is nowhere")
         lines.append(f"    needed by {short_path(facts, resolution.needed_by)}")
         lines += [f"    not in {short_path(facts, place)}" for place in resolution.searched]
-    lines += [f"{name}: no CUDA library of that name is in use here" for name in unknown]
+    lines += [f"{clean(name)}: no CUDA library of that name is in use here" for name in unknown]
     if before and not libraries and not missing:
         lines.append("nothing would change")
     elif not libraries and not missing and not unknown and not facts.unsure:

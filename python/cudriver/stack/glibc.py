@@ -26,7 +26,7 @@ PLATFORMS = {X86_64: "x86_64", AARCH64: "aarch64", PPC64: "powerpc64le"}
 CACHE_FLAGS = {X86_64: (1, 0x0303), AARCH64: (1, 0x0A03), PPC64: (1, 0x0503, 0x0303)}
 
 CACHE_LIMIT = 64 << 20  # bytes; a cache of 100,000 libraries has 10 MB
-CONF_DEPTH = 8  # includes within includes
+CONF_FILES = 10_000  # files that /etc/ld.so.conf may include; real ones include a dozen
 
 _RELEASE = b"release version "
 
@@ -279,50 +279,76 @@ def read_cache(root: Root, path: str) -> Cache | None:
 
 
 def configured_folders(root: Root, path: str = "/etc/ld.so.conf") -> list[tuple[str, str]]:
-    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes."""
-    folders: list[tuple[str, str]] = []
-    seen: set[str] = set()
-    _read_configuration(root, path, 0, folders, seen)
-    return folders
+    """(folder, the file that names it) as ldconfig reads /etc/ld.so.conf and its includes.
+
+    An include is read where it stands. A file is read once: its folders are known the second time,
+    and of files that include each other ldconfig reads no more either, until it has no descriptor
+    left.
+    """
+    folders: dict[str, str] = {}
+    read: set[str] = set()
+    stack = [_configuration(root, path, read)]
+    while stack:
+        for kind, text, origin in stack[-1]:
+            if kind == "folder":
+                folders.setdefault(text, origin)
+            elif len(read) < CONF_FILES:
+                stack.append(_configuration(root, text, read))
+                break
+        else:
+            stack.pop()
+    return list(folders.items())
 
 
-def _read_configuration(
-    root: Root, path: str, depth: int, folders: list[tuple[str, str]], seen: set[str]
-) -> None:
-    text = root.text(path)
-    if text is None or depth > CONF_DEPTH:
+def _configuration(root: Root, path: str, read: set[str]) -> Iterator[tuple[str, str, str]]:
+    """ "folder" or "include", its path, and the file that names it; nothing for a file in `read`.
+
+    What a relative include means depends on the file's folder: links to folders are followed, so
+    that a folder which links to itself has no end of names for one file.
+    """
+    folder, _, name = path.rpartition("/")
+    try:
+        place = root.resolve(folder or "/")
+    except (OSError, ValueError):
         return
-    for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        if words[0] == "include":
-            for pattern in words[1:]:
-                if not pattern.startswith("/"):
-                    pattern = path.rpartition("/")[0] + "/" + pattern
-                for included in _matching(root, pattern):
-                    _read_configuration(root, included, depth + 1, folders, seen)
-            continue
-        if words[0] == "hwcap":
-            continue
-        # A line is one folder; "=TYPE" was libc5's.
-        folder = line.partition("#")[0].strip().partition("=")[0].rstrip()
-        while len(folder) > 1 and folder.endswith("/"):
-            folder = folder[:-1]
-        if folder.startswith("/") and folder not in seen:
-            seen.add(folder)
-            folders.append((folder, path))
+    if f"{place}/{name}" in read:
+        return
+    read.add(f"{place}/{name}")
+    for line in (root.text(path) or "").splitlines():
+        text = line.partition("#")[0].strip()
+        word, *patterns = text.split() or [""]
+        if word == "include" and patterns:
+            for pattern in patterns:
+                whole = pattern if pattern.startswith("/") else f"{folder}/{pattern}"
+                if len(read) >= CONF_FILES or whole in read:
+                    continue
+                if _is_pattern(whole):
+                    read.add(whole)
+                for included in _matching(root, whole):
+                    yield "include", included, path
+        elif word.lower() != "hwcap":
+            text = text.partition("=")[0].rstrip().rstrip("/") or "/"  # "=TYPE" was libc5's
+            if line.strip().startswith("/"):
+                yield "folder", text, path
+
+
+def _is_pattern(text: str) -> bool:
+    return any(sign in text for sign in "*?[")
 
 
 def _matching(root: Root, pattern: str) -> list[str]:
-    """glob(3) inside the root, for a pattern in the last part: so includes are written."""
+    """glob(3) inside the root."""
     import fnmatch
 
-    folder, _, last = pattern.rpartition("/")
-    if not any(c in last for c in "*?["):
-        return [pattern]
-    return [
-        f"{folder}/{name}"
-        for name in root.names(folder or "/")
-        if fnmatch.fnmatchcase(name, last) and (last.startswith(".") or not name.startswith("."))
-    ]
+    found = [""]
+    for part in pattern.split("/")[1:]:
+        if _is_pattern(part):
+            found = [
+                f"{folder}/{name}"
+                for folder in found
+                for name in root.names(folder or "/")
+                if fnmatch.fnmatchcase(name, part) and part.startswith(".") >= name.startswith(".")
+            ]
+        else:
+            found = [f"{folder}/{part}" for folder in found]
+    return found

@@ -176,14 +176,11 @@ class _Parser:
 
 
 def _by_packaging(text: str, variables: dict[str, str]) -> bool | None:
-    from packaging.markers import (
-        InvalidMarker,
-        Marker,
-        UndefinedComparison,
-        UndefinedEnvironmentName,
-    )
+    from packaging.markers import InvalidMarker, Marker
+    from packaging.markers import UndefinedComparison as NotComparable
+    from packaging.markers import UndefinedEnvironmentName as NoSuchVariable
 
     try:
         return bool(Marker(text).evaluate(dict(variables)))
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError):
+    except (InvalidMarker, NotComparable, NoSuchVariable, ValueError, RecursionError):
         return None

@@ -6,11 +6,13 @@ report; this process never loads anything. The child writes no bytecode.
 
 from __future__ import annotations
 
+from cudriver.stack.collect.child import signal_name
 from cudriver.stack.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import subprocess
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from cudriver.stack.model import Facts
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
 TIME_LIMIT = 120.0  # seconds; a first import of PyTorch from a slow disk takes long
 NOTHING = "no framework to import"
 OUTPUT_LIMIT = 8 << 20  # bytes of the child's answer
+SHOWN = 200  # bytes of an answer that is none
+ERROR_LIMIT = 2000  # characters of an import's error
+PAUSE = 0.2  # seconds between two looks whether the child has ended
+# What is compared, and of which type: a framework of another kind may answer anything.
+VALUES: dict[str, Callable[[Any], bool]] = {
+    "torch.cuda": lambda value: isinstance(value, str),
+    "torch.cudnn": lambda value: isinstance(value, int),
+    "torch.nccl": lambda value: _is_list(value, (int, str)),
+    "torch.archs": lambda value: _is_list(value, (str,)),
+}
 
 # Runs in the inspected environment: no cudriver there, any Python from 3.6 on. What it finds goes
 # to a descriptor of its own, since imports may print. After the import it makes the calls by which
@@ -52,6 +64,10 @@ with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps
 with os.fdopen(fd, "w") as out:
     json.dump(answer, out)
 """
+
+
+def _is_list(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kinds) for item in value)
 
 
 class Row(Record):
@@ -147,26 +163,17 @@ def _ask(
     executable: str, modules: list[str], environ: Mapping[str, str] | None, timeout: float
 ) -> tuple[dict[str, Any] | None, str | None]:
     """(the child's answer, None) or (None, why there is none)."""
-    import json
     import os
-    import signal
     import subprocess
     import tempfile
-    import threading
+    import time
 
     variables = dict(os.environ if environ is None else environ)
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    deadline = time.monotonic() + timeout
     reader, writer = os.pipe()
-    pieces: list[bytes] = []
-
-    def drain() -> None:
-        left = OUTPUT_LIMIT
-        while left > 0 and (piece := os.read(reader, 1 << 16)):
-            pieces.append(piece)
-            left -= len(piece)
-
-    with tempfile.TemporaryDirectory(prefix="cudriver-") as folder:
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="cudriver-", ignore_cleanup_errors=True) as folder:
             child = subprocess.Popen(
                 [executable, "-c", CHILD, str(writer), *modules],
                 cwd=folder,
@@ -177,32 +184,97 @@ def _ask(
                 pass_fds=(writer,),
                 start_new_session=True,
             )
-        except OSError as error:
-            os.close(reader)
             os.close(writer)
-            return None, f"{executable} does not start: {error.strerror}"
-        os.close(writer)
-        thread = threading.Thread(target=drain, daemon=True)
-        thread.start()
-        try:
-            status = child.wait(timeout)
-        except subprocess.TimeoutExpired:
+            writer = -1
+            try:
+                raw = _read(reader, child, deadline)
+                status = child.wait(max(deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                return None, f"no answer within {timeout:g} s"
+            except OverflowError:
+                return None, f"the interpreter's answer is longer than {OUTPUT_LIMIT} bytes"
+            finally:
+                _end(child)
+    except (OSError, ValueError) as error:
+        return None, f"{executable} does not start: {getattr(error, 'strerror', None) or error}"
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+    answer = _understood(raw, modules)
+    if answer is not None:
+        return answer, None
+    end = f"died of {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+    if raw:
+        said = f" and answered {raw[:SHOWN]!r}{'...' * (len(raw) > SHOWN)}"
+    else:
+        said = " and no answer" * (status >= 0)
+    return None, f"the interpreter {end}{said}"
+
+
+def _read(reader: int, child: subprocess.Popen[bytes], deadline: float) -> bytes:
+    """What the child writes. Raises subprocess.TimeoutExpired; OverflowError past OUTPUT_LIMIT."""
+    import os
+    import select
+    import subprocess
+    import time
+
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    pieces = []
+    size = 0
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise subprocess.TimeoutExpired(child.args, 0)
+        if not poller.poll(min(left, PAUSE) * 1000):
+            if child.poll() is not None:
+                break  # what it has started keeps the pipe open
+            continue
+        piece = os.read(reader, 1 << 16)
+        if not piece:
+            break
+        pieces.append(piece)
+        size += len(piece)
+        if size > OUTPUT_LIMIT:
+            raise OverflowError
+    return b"".join(pieces)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kills the child and what it has started, unless it has ended."""
+    import contextlib
+    import os
+    import signal
+
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            return None, f"no answer within {timeout:g} s"
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            raise
-        thread.join(5.0)
-        if not thread.is_alive():
-            os.close(reader)
+        child.wait()
+
+
+def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
+    """The answer, if it is one: a broken interpreter may write anything."""
+    import json
+
     try:
-        return json.loads(b"".join(pieces)), None
-    except ValueError:
-        if status < 0:
-            return None, f"the interpreter died of {signal.Signals(-status).name}"
-        return None, f"the interpreter ended with status {status} and no answer"
+        answer = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(answer, dict):
+        return None
+    imports, values, mapped = (answer.get(key) for key in ("imports", "values", "mapped"))
+    if not (isinstance(imports, dict) and isinstance(values, dict) and isinstance(mapped, list)):
+        return None
+    if set(imports) != set(modules) or not all(isinstance(path, str) for path in mapped):
+        return None
+    if not all(error is None or isinstance(error, str) for error in imports.values()):
+        return None
+    return {
+        "imports": {name: error and error[:ERROR_LIMIT] for name, error in imports.items()},
+        "values": {key: values.get(key) for key, kind in VALUES.items() if kind(values.get(key))},
+        "mapped": mapped,
+    }
 
 
 def _compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
@@ -268,6 +340,6 @@ def cudnn(number: int | None) -> str | None:
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
-def dotted(parts: list[int] | None) -> str | None:
+def dotted(parts: list[int | str] | None) -> str | None:
     """[2, 27, 3] as "2.27.3"."""
     return ".".join(map(str, parts)) if parts else None

@@ -162,5 +162,7 @@ class Report:
         return fragment(self)
 
     def __repr__(self) -> str:
+        from cudriver.stack.text import clean
+
         findings = ", ".join(dict.fromkeys(f.rule for f in self.findings)) or "no findings"
-        return f"<Report of {self.prefix}: {self.verdict}, {findings}>"
+        return f"<Report of {clean(self.prefix)}: {self.verdict}, {findings}>"

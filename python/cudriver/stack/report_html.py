@@ -6,7 +6,7 @@ from html import escape
 
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
 from cudriver.stack.report_text import ABSENT, OK, RANK, components, short_path
-from cudriver.stack.text import is_command
+from cudriver.stack.text import clean, is_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,12 +216,7 @@ def _observation(report: Report) -> str:
 
 
 def _text(value: str) -> str:
-    """Escaped; characters that a page may not hold are shown as their code."""
-    return escape("".join(map(_shown, value)), quote=True)
-
-
-def _shown(character: str) -> str:
-    code = ord(character)
-    if (code < 32 and character not in "\t\n") or 0xD800 <= code < 0xE000:
-        return f"\\x{code:02x}"
-    return character
+    """Escaped; what a page may not hold, or what would steer its text, is shown as its code."""
+    lines = value.replace("\t", " ").split("\n")
+    text = "\n".join(map(clean, lines)).encode("utf-8", "backslashreplace").decode()
+    return escape(text, quote=True)

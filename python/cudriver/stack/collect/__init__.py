@@ -11,7 +11,7 @@ from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cudriver.stack.collect.driver import Found, Probe
+    from cudriver.stack.collect.driver import Found, Inspected, Probe
     from cudriver.stack.collect.libraries import DebianOwners
     from cudriver.stack.collect.records import Owners
     from cudriver.stack.loader import Loader
@@ -24,6 +24,7 @@ class Machine:
         self.root = root
         self.variables = variables
         self.problems: list[Problem] = []
+        self.inspected: Inspected | None = None
         self.toolkits: list[Toolkit] = []
         self.assumed: Driver | None = None
         self.gpus: Driver | None = None
@@ -69,10 +70,23 @@ class Machine:
                 self._driver = self.assumed
             else:
                 self._driver = driver.collect(self.root, self.variables, self.search, self.problems)
-                driver.complete(self._driver, self.probe, self.variables)
+                inspected = self.inspected or driver.Inspected(())
+                why = driver.complete(self._driver, self.probe, self.variables, inspected)
+                self.problems += why
                 if self.gpus is not None:
                     self._driver.devices = self.gpus.devices
         return self._driver
+
+
+def check_arguments(
+    root: str, assume_driver: str | None = None, assume_gpus: Sequence[str] | None = None
+) -> None:
+    """Raises NotADirectoryError, ValueError as `inspect` does."""
+    from cudriver.stack.collect import driver
+
+    if not os.path.isdir(root):
+        raise NotADirectoryError(f"{root} is no folder")
+    driver.assumed(assume_driver, assume_gpus)
 
 
 def collect_machine(
@@ -81,12 +95,14 @@ def collect_machine(
     probe_driver: bool = True,
     assume_driver: str | None = None,
     assume_gpus: Sequence[str] | None = None,
+    prefixes: Sequence[str] = (),
 ) -> Machine:
-    """The machine's half of the facts. Raises NotADirectoryError, ValueError as `inspect` does."""
+    """The machine's half of the facts, for environments at `prefixes`: no driver library in them is
+    asked. Raises NotADirectoryError, ValueError as `inspect` does.
+    """
     from cudriver.stack.collect import driver, toolkits
 
-    if not os.path.isdir(root):
-        raise NotADirectoryError(f"{root} is no folder")
+    check_arguments(root, assume_driver, assume_gpus)
     tree = Root(root)
     if environ is None:
         environ = os.environ if tree.host else {}
@@ -96,7 +112,13 @@ def collect_machine(
     elif assume_gpus:
         machine.gpus = driver.assumed(None, assume_gpus)
     if machine.assumed is None and probe_driver and driver.worth_asking(tree, machine.variables):
-        machine.probe = driver.Probe(machine.variables)
+        machine.inspected = driver.Inspected(prefixes)
+        found = machine.search(driver.NVML)
+        nvml = machine.inspected.outside(found)
+        if nvml != found.path:
+            machine.problems.append(driver.not_asked(found.path or driver.NVML))
+        if nvml is not None or found.path is None:
+            machine.probe = driver.Probe(machine.inspected.without(machine.variables), nvml=nvml)
     machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
     return machine
 
@@ -113,9 +135,12 @@ def collect(
 ) -> Facts:
     """The facts of the environment at `prefix`. A `machine` stands in for the other arguments."""
     if machine is None:
-        machine = collect_machine(root, environ, probe_driver, assume_driver, assume_gpus)
+        check_arguments(root, assume_driver, assume_gpus)
+        prefix = place(Root(root), prefix)
+        machine = collect_machine(root, environ, probe_driver, assume_driver, assume_gpus, [prefix])
     tree = machine.root
-    where = _prefix(tree, prefix)
+    where = place(tree, prefix)
+    known = len(machine.problems)
     problems: list[Problem] = list(machine.problems)
 
     from cudriver.stack import visible
@@ -141,6 +166,7 @@ def collect(
     facts.load_faults = resolver.faults
     facts.unsure = resolver.unsure + _unread(tree, facts, problems)
     facts.driver = machine.driver()
+    problems += machine.problems[known:]
     visible.mark(facts.driver.devices, machine.variables.get(visible.VARIABLE))
     return facts
 
@@ -184,8 +210,11 @@ def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
     return owners
 
 
-def _prefix(tree: Root, prefix: str | None) -> str:
-    """The folder to inspect. An interpreter's path stands for its environment."""
+def place(tree: Root, prefix: str | None) -> str:
+    """The folder to inspect. An interpreter's path stands for its environment.
+
+    Raises NotADirectoryError.
+    """
     if prefix is None:
         prefix = sys.prefix if tree.host else "/usr"
     if not prefix:

@@ -57,11 +57,7 @@ class Child:
             return output, f"did not end within {self.limit:g} s"
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:
-                name = f"signal {-code}"
-            return output, f"crashed ({name})"
+            return output, f"crashed ({signal_name(-code)})"
         return output, f"ended with exit code {code}" if code else None
 
     def _read(self) -> tuple[str, bool]:
@@ -102,6 +98,14 @@ class Child:
                 return None
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
+
+
+def signal_name(number: int) -> str:
+    """ "SIGSEGV"; "signal 36" for one that has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def interpreter() -> str | None:

@@ -12,6 +12,10 @@ from cudriver.stack.markers import Markers, environment, normal
 from cudriver.stack.model import Distribution, Environment, Evidence, Problem, Requirement
 from cudriver.stack.rootfs import Root
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
 CONDA_LIMIT = 64 << 20
 CONDA_HEAD = 64 << 10
@@ -287,6 +291,6 @@ def _line_of(raw: bytes, text: str) -> int | None:
     return raw.count(b"\n", 0, at) + 1 if at >= 0 else None
 
 
-def active(dist: Distribution, extras: list[str]) -> list[Requirement]:
+def active(dist: Distribution, extras: Collection[str]) -> list[Requirement]:
     """The requirements that count when a distribution is asked for with these extras."""
     return [r for r in dist.requires if not r.extra or r.extra in extras]

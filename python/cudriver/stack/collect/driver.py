@@ -15,6 +15,7 @@ from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import driver_cuda
 from cudriver.stack.versions import from_code
 
+NVML = "libnvidia-ml.so.1"
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
 WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
@@ -68,11 +69,53 @@ def capability(text: str) -> str:
     return f"{int(match[1])}.{match[2]}"
 
 
+SYSTEM = ("/", "/usr", "/usr/local")  # environments too, and where the driver is
+
+
+class Inspected:
+    """The environments that are looked at: no driver library in them is loaded, for that would run
+    their code.
+    """
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        real = {os.path.realpath(prefix) for prefix in prefixes}
+        self.stems = tuple(f"{prefix}/" for prefix in real.difference(SYSTEM))
+
+    def holds(self, path: str) -> bool:
+        """Whether the file or folder, links followed, lies in one of them."""
+        return f"{os.path.realpath(path)}/".startswith(self.stems)
+
+    def outside(self, found: Found) -> str | None:
+        """The first of what the loader finds that does not; None: there is none."""
+        paths = [found.path, *(other.path for other in found.shadowed)]
+        return next((path for path in paths if path is not None and not self.holds(path)), None)
+
+    def without(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """The variables for a process that is to load nothing from them."""
+        kept = dict(variables)
+        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT") if self.stems else ():
+            words = [word for word in re.split(r"[:; \t]", kept.get(name, "")) if word]
+            if any("$" in word or self.holds(word) for word in words):
+                kept[name] = ":".join(w for w in words if "$" not in w and not self.holds(w))
+        return kept
+
+
+def not_asked(path: str) -> Problem:
+    """What the report says of a driver library in an inspected environment."""
+    text = "lies in the inspected environment: programs there load it as the driver's, and the "
+    return Problem(path, text + "check, which runs nothing of that environment, did not ask it")
+
+
 class Probe:
     """The child that asks NVML, started early and joined late."""
 
-    def __init__(self, environ: Mapping[str, str], cuda: str | None = None) -> None:
-        """cuda: a libcuda to initialise too. Never raises; `error` says what went wrong."""
+    def __init__(
+        self, environ: Mapping[str, str], cuda: str | None = None, nvml: str | None = None
+    ) -> None:
+        """cuda: a libcuda to initialise, in place of NVML. nvml: its file, if it is known.
+
+        Never raises; `error` says what went wrong.
+        """
         self.values: dict[str, list[str]] = {}
         self.error: str | None = None
         self._child: Child | None = None
@@ -81,7 +124,7 @@ class Probe:
             self.error = "this process has no Python interpreter of its own to ask the driver with"
             return
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe_child.py")
-        jobs = ["nvml=libnvidia-ml.so.1"] if cuda is None else [f"cuda={cuda}"]
+        jobs = [f"nvml={nvml or NVML}"] if cuda is None else [f"cuda={cuda}"]
         limit = TIME_LIMIT if cuda is None else CUDA_TIME_LIMIT
         try:
             self._child = Child([python, "-I", "-S", "-E", script, *jobs], environ, limit)
@@ -315,19 +358,28 @@ def _was_suspended() -> bool:
         return False
 
 
-def complete(driver: Driver, probe: Probe | None, environ: Mapping[str, str]) -> None:
-    """Adds what NVML said, and cuInit where there is doubt; then says what is wrong."""
+def complete(
+    driver: Driver, probe: Probe | None, environ: Mapping[str, str], inspected: Inspected
+) -> list[Problem]:
+    """Adds what NVML said, and cuInit where there is doubt; then says what is wrong.
+
+    Returns who was not asked.
+    """
+    problems = []
     if probe is not None:
         probe.join()
         driver.probed = True
         driver.probe_error = probe.error
         driver.nvml_error = probe.first("nvml.error")
         _from_nvml(driver, probe)
-        if driver.path and doubtful(driver, probe):
-            second = Probe(environ, cuda=driver.path)
+        if driver.path and inspected.holds(driver.path):
+            problems.append(not_asked(driver.path))
+        elif driver.path and doubtful(driver, probe):
+            second = Probe(inspected.without(environ), cuda=driver.path)
             second.join()
             _from_cuda(driver, second)
     driver.error = _error(driver)
+    return problems
 
 
 def _from_nvml(driver: Driver, probe: Probe) -> None:

@@ -14,6 +14,7 @@ from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
+LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 
@@ -81,6 +82,10 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
         match = _LINE.match(text)
         name = (match[1] or match[2] or "") if match else ""
         if match and is_library(name):
+            if len(found) == LIBRARIES:
+                why = f"lists more than {LIBRARIES} shared libraries; the rest was not read"
+                problems.append(Problem(file, why))
+                break
             path = f"{dist.location}/{name}"
             if name.startswith("/") or "/." in path or "//" in path:
                 path = os.path.normpath(os.path.join(dist.location, name))

@@ -97,10 +97,9 @@ def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:
         mend.append(fix.install(env, f"cuda-version={wanted}"))
     elif torch and wanted in fix.variants(torch.version):
         mend.append(fix.torch_from(facts, wanted))
-    own = (cut(mine, 2) or mine).replace(".", "-")
+    own = fix.quote("cuda-toolkit-" + (cut(mine, 2) or mine).replace(".", "-"))
     mend.append(
-        f"sudo apt-get install cuda-toolkit-{own}  # the system's side instead, from "
-        "NVIDIA's repository"
+        f"sudo apt-get install {own}  # the system's side instead, from NVIDIA's repository"
     )
     return mend
 
@@ -137,9 +136,10 @@ def _nvcc_mend(facts: Facts, built: str) -> list[str]:
             nvcc,
             f"export CUDA_HOME={fix.quote(env.prefix)}",
         ]
+    package = fix.quote(f"cuda-toolkit-{built.replace('.', '-')}")
     return [
-        f"sudo apt-get install cuda-toolkit-{built.replace('.', '-')}  # from NVIDIA's repository",
-        f"export CUDA_HOME=/usr/local/cuda-{built}",
+        f"sudo apt-get install {package}  # from NVIDIA's repository",
+        f"export CUDA_HOME={fix.quote(f'/usr/local/cuda-{built}')}",
     ]
 
 

@@ -372,7 +372,7 @@ def _whole(facts: Facts) -> str:
     """A virtual environment of its own: there lib64 is a link to lib, so that nothing is split."""
     torch = facts.framework("torch")
     release = cut(torch.version, 3) if torch else None
-    wanted = f"torch=={release}" if release else "torch"
+    wanted = fix.quote(f"torch=={release}") if release else "torch"
     index = f" --index-url {fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else ""
     return f"python3 -m venv torch-env && torch-env/bin/python -m pip install {wanted}{index}"
 

@@ -15,7 +15,7 @@ from cudriver.stack.model import (
     Finding,
     Requirement,
 )
-from cudriver.stack.rules import fix
+from cudriver.stack.rules import CRASHED, fix
 from cudriver.stack.versions import cut, major, minor, satisfies
 
 RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
@@ -23,6 +23,12 @@ RELEVANT_STEMS = ("nvidia-", "tensorrt", "jax-cuda")
 # Newer ones of the same major stand in for older ones.
 FORWARD = r"nvidia-(?:nvjitlink|cudnn|nccl|cuda-nvrtc)(?:-cu\d+)?"
 SHOWN = 5  # pieces of evidence of one kind
+# So many packages that pin one other exactly are compared with all that require it; of so many
+# specifiers that an installed version meets each is compared with those that it does not meet. A
+# real environment has a dozen.
+EXACT, MET = 64, 64
+CLASHES = 200  # pairs of packages, each a finding
+_EXACT = re.compile(r"==\s*([0-9.]+?)(?:\.\*)?")
 
 
 class Pin:
@@ -45,8 +51,7 @@ def pins(facts: Facts) -> list[Pin]:
                 top.setdefault(requirement.name, dist.name)
     found = []
     for dist in facts.distributions:
-        extras = sorted(asked.get(dist.name, ()))
-        for requirement in active(dist, extras):
+        for requirement in active(dist, asked.get(dist.name, set())):
             name = requirement.name
             if name in RELEVANT or name.startswith(RELEVANT_STEMS):
                 found.append(Pin(dist, requirement, top.get(dist.name, dist.name)))
@@ -55,56 +60,69 @@ def pins(facts: Facts) -> list[Pin]:
 
 def cu402(facts: Facts) -> Iterator[Finding]:
     """Installed versions that are not those that METADATA asks for."""
-    every = pins(facts)
+    every = _Pins(facts)
     groups: dict[str, list[tuple[Pin, str, str | None]]] = {}
-    for pin in every:
+    for pin in every.pins:
         requirement = pin.requirement
         if pin.by.kind == "conda":
             continue  # conda's solver has its own grammar, and keeps to it
-        installed = facts.distribution(requirement.name)
+        installed = every.installed.get(requirement.name)
         if installed is None:
             missing = requirement.name.startswith("nvidia-") or requirement.name == "cuda-toolkit"
-            if missing and not _elsewhere(facts, requirement.name):
+            if missing and not every.elsewhere(requirement.name):
                 groups.setdefault(pin.top, []).append((pin, WARNING, None))
             continue
         if satisfies(installed.version, requirement.specifier) is not False:
             continue
-        if _contested(every, pin, installed):
+        if every.contested(pin, installed):
             continue  # CU407
         groups.setdefault(pin.top, []).append((pin, _gravity(pin, installed), installed.version))
     for top, unmet in groups.items():
         worst = ERROR if any(s == ERROR for _, s, _ in unmet) else WARNING
         worst = worst if any(s != NOTE for _, s, _ in unmet) else NOTE
-        yield _unmet(facts, top, unmet, worst)
+        yield _unmet(facts, top, unmet, worst, every.installed)
 
 
-def _elsewhere(facts: Facts, name: str) -> bool:
-    """A conda environment has the library under conda's name, so that pip's is not missed."""
-    if facts.environment.kind != "conda":
-        return False
-    stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
-    return any(
-        d.kind == "conda" and d.name in (stem, f"lib{stem}", f"cuda-{stem}")
-        for d in facts.distributions
-    )
+class _Pins:
+    """All pins, and what is asked of them again and again."""
 
+    def __init__(self, facts: Facts) -> None:
+        self.pins = pins(facts)
+        self.installed = {dist.name: dist for dist in reversed(facts.distributions)}
+        self.by_name: dict[str, list[Pin]] = {}
+        for pin in self.pins:
+            self.by_name.setdefault(pin.requirement.name, []).append(pin)
+        self.conda: set[str] = set()
+        if facts.environment.kind == "conda":
+            self.conda = {dist.name for dist in facts.distributions if dist.kind == "conda"}
+        self._met: dict[str, dict[str, set[str]]] = {}
 
-def _contested(every: list[Pin], pin: Pin, installed: Distribution) -> bool:
-    """Another framework's pin on the same package is the one that is met."""
-    return any(
-        other.requirement.name == pin.requirement.name
-        and other.top != pin.top
-        and other.requirement.specifier
-        and satisfies(installed.version, other.requirement.specifier)
-        and not _compatible(other.requirement.specifier, pin.requirement.specifier)
-        for other in every
-    )
+    def elsewhere(self, name: str) -> bool:
+        """A conda environment has the library under conda's name, so that pip's is not missed."""
+        stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
+        return not self.conda.isdisjoint((stem, f"lib{stem}", f"cuda-{stem}"))
+
+    def contested(self, pin: Pin, installed: Distribution) -> bool:
+        """Another framework's pin on the same package is the one that is met."""
+        met = self._met.get(installed.name)
+        if met is None:
+            met = self._met[installed.name] = {}  # specifier: who states it
+            for other in self.by_name[installed.name]:
+                specifier = other.requirement.specifier
+                if specifier in met or (
+                    specifier and len(met) < MET and satisfies(installed.version, specifier)
+                ):
+                    met.setdefault(specifier, set()).add(other.top)
+        return any(
+            not tops <= {pin.top} and not _compatible(specifier, pin.requirement.specifier)
+            for specifier, tops in met.items()
+        )
 
 
 def _compatible(a: str, b: str) -> bool:
     """Whether an exact version in one specifier meets the other."""
     for one, other in ((a, b), (b, a)):
-        match = re.fullmatch(r"==\s*([0-9.]+?)(?:\.\*)?", one.strip())
+        match = _EXACT.fullmatch(one.strip())
         if match and satisfies(match[1], other) is not True:
             return False
     return True
@@ -130,16 +148,20 @@ def _gravity(pin: Pin, installed: Distribution) -> str:
 
 
 def _unmet(
-    facts: Facts, top: str, unmet: list[tuple[Pin, str, str | None]], severity: str
+    facts: Facts,
+    top: str,
+    unmet: list[tuple[Pin, str, str | None]],
+    severity: str,
+    distributions: dict[str, Distribution],
 ) -> Finding:
-    dist = facts.distribution(top)
+    dist = distributions.get(top)
     evidence = []
     specifiers = []
     parts = []
     for pin, _, have in unmet:
         name, wanted = pin.requirement.name, pin.requirement.specifier
         evidence.append(pin.requirement.evidence)
-        installed = facts.distribution(name)
+        installed = distributions.get(name)
         if installed:
             evidence.append(installed.evidence)
         parts.append(f"{name}{wanted} (installed: {have or 'none'})")
@@ -173,22 +195,31 @@ def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
 
 def cu407(facts: Facts) -> Iterator[Finding]:
     """Frameworks whose pins cannot be met together."""
-    by_package: dict[str, list[Pin]] = {}
-    for pin in pins(facts):
-        if pin.requirement.specifier and pin.by.kind != "conda":
-            by_package.setdefault(pin.requirement.name, []).append(pin)
+    every = _Pins(facts)
     clashes: dict[tuple[str, str], list[tuple[Pin, Pin]]] = {}
-    for package in by_package.values():
-        for index, one in enumerate(package):
-            for other in package[index + 1 :]:
-                if one.top != other.top and not _compatible(
-                    one.requirement.specifier, other.requirement.specifier
-                ):
-                    clashes.setdefault((one.top, other.top), []).append((one, other))
+    left = 0
+    for name, of in every.by_name.items():
+        stated = [p for p in of if p.requirement.specifier and p.by.kind != "conda"]
+        exact = [p for p in stated if _EXACT.fullmatch(p.requirement.specifier.strip())]
+        if len(exact) > EXACT:
+            title = f"CU407 {CRASHED}: {len(exact)} packages pin {name} exactly, and only the "
+            yield Finding("CU407", WARNING, title + f"first {EXACT} were compared with the others")
+        for one, other in _pairs(stated, exact[:EXACT]):
+            if one.top == other.top or _compatible(
+                one.requirement.specifier, other.requirement.specifier
+            ):
+                continue
+            key = one.top, other.top
+            if key in clashes or len(clashes) < CLASHES:
+                clashes.setdefault(key, []).append((one, other))
+            else:
+                left += 1
+    if left:
+        yield Finding("CU407", WARNING, f"{left} more pairs of pins cannot be met together")
     for (first, second), pairs in clashes.items():
         one, other = pairs[0]
         name = one.requirement.name
-        installed = facts.distribution(name)
+        installed = every.installed.get(name)
         more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
         evidence = [p.requirement.evidence for pair in pairs[:SHOWN] for p in pair]
         if installed:
@@ -203,6 +234,19 @@ def cu407(facts: Facts) -> Iterator[Finding]:
             [_separate(facts, second)],
         )
     yield from _majors_apart(facts)
+
+
+def _pairs(stated: list[Pin], exact: list[Pin]) -> Iterator[tuple[Pin, Pin]]:
+    """Every two pins of which one is among `exact`, in their order."""
+    at = 0
+    for index, one in enumerate(stated):
+        if at < len(exact) and one is exact[at]:
+            at += 1
+            rest = stated[index + 1 :]
+        else:
+            rest = exact[at:]
+        for other in rest:
+            yield one, other
 
 
 def _majors_apart(facts: Facts) -> Iterator[Finding]:
@@ -230,11 +274,11 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
 
 def _separate(facts: Facts, name: str) -> str:
     env = facts.environment
-    tool = env.installer
+    tool, made, named = env.installer, fix.quote(f"{name}-env"), fix.quote(name)
     if tool in ("conda", "mamba", "micromamba"):
-        return f"{tool} create -n {name} python={cut(env.python, 2)} " + (
-            "pytorch" if name == "torch" else name
-        )
+        python = fix.quote(f"python={cut(env.python, 2)}")
+        return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
     if tool == "uv":
-        return f"uv venv {name}-env && uv pip install --python {name}-env {name}"
-    return f"python3 -m venv {name}-env && {name}-env/bin/python -m pip install {name}"
+        return f"uv venv {made} && uv pip install --python {made} {named}"
+    python = fix.quote(f"{name}-env/bin/python")
+    return f"python3 -m venv {made} && {python} -m pip install {named}"

@@ -185,7 +185,7 @@ def cu502(facts: Facts) -> Iterator[Finding]:
             f"{len(chosen.ordinals)} of {_gpus(devices)} visible"
         )
         severity = WARNING if chosen.ordinals else ERROR
-        mend = [f"export {VARIABLE}={left}" if left else f"unset {VARIABLE}"]
+        mend = [f"export {VARIABLE}={fix.quote(left)}" if left else f"unset {VARIABLE}"]
         yield Finding(
             "CU502",
             severity,

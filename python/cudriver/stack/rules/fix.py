@@ -53,7 +53,7 @@ def install(
         command = ["uv", "pip", "install", "--python", quote(env.executable or env.prefix)]
         if again:
             names = [re.split(r"[\[=<>~! ]", s, maxsplit=1)[0] for s in specifiers]
-            command += [word for name in names for word in ("--reinstall-package", name)]
+            command += [word for name in names for word in ("--reinstall-package", quote(name))]
         command += _insist(env) + (["--no-deps"] if alone else [])
     elif tool == "pipx":
         name = env.prefix.rstrip("/").rpartition("/")[2]
@@ -65,7 +65,7 @@ def install(
         command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
     command += words
     if index:
-        command += ["--index-url", index]
+        command += ["--index-url", quote(index)]
     return " ".join(command)
 
 
@@ -74,7 +74,7 @@ def _conda(env: Environment, tool: str, specifiers: tuple[str, ...], again: bool
     words = " ".join(map(quote, names))
     if tool == "pixi" and again:
         bare = (re.split(r"[\[=<>~! ]", name, maxsplit=1)[0] for name in names)
-        return f"pixi reinstall {' '.join(bare)}"
+        return f"pixi reinstall {' '.join(map(quote, bare))}"
     if tool == "pixi":
         return f"pixi add {words}"
     return f"{tool} install -p {quote(env.prefix)} {'--force-reinstall ' if again else ''}{words}"
@@ -93,7 +93,7 @@ def name_of(dist: Distribution, tool: str) -> str:
 def uninstall(env: Environment, dist: Distribution) -> str:
     """The command that removes one distribution."""
     tool = installer(env, dist)
-    name = name_of(dist, tool)
+    name = quote(name_of(dist, tool))
     if tool == "pixi":
         return f"pixi remove {name}"
     if tool in CONDA:

@@ -1,0 +1,271 @@
+"""The command line where something fails: the check itself, its output, one environment of many.
+
+Status 1 says "mismatch", so nothing that goes wrong in cudriver may end with it.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+import pytest
+from synth import Prefix
+from test_cli import SOURCES, run
+from test_report import strict_schema
+
+NESTED = "(" * 500 + "python_version > '3'" + ")" * 500
+# One environment's collection fails; the others are as they are.
+BREAK_ONE = """
+from cudriver.stack.collect import environment
+describe = environment.describe
+def broken(tree, prefix, *rest):
+    if "broken" in prefix:
+        {failure}
+    return describe(tree, prefix, *rest)
+environment.describe = broken
+"""
+RECURSE = "f = lambda: f(); f()"
+SECOND_LINE = "raise RuntimeError('two\\nlines and \\x1b[31m')"
+DIE = "import os; os.kill(os.getpid(), 11)"
+
+
+def patched(source: str, *words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    """A run of the command with some of the package replaced first."""
+    script = f"{source}\nimport sys; from cudriver.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", script, *words],
+        env={**os.environ, "PYTHONPATH": SOURCES}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False, **more,
+    )  # fmt: skip
+
+
+def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command line of the shell, in which $CUDRIVER runs the command."""
+    environ = {**os.environ, "PYTHONPATH": SOURCES, "CUDRIVER": f"{sys.executable} -m cudriver"}
+    return subprocess.run(
+        ["bash", "-c", command], env={**environ, **variables}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("a", "broken", "c"):
+        Prefix(tmp_path / f"opt/{name}", root=tmp_path).venv()
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "words"),
+    [
+        ("collect", "collect_machine", ["check"]),
+        ("collect", "collect", ["which"]),
+        ("explain", "page", ["explain", "CU303"]),
+    ],
+)
+@pytest.mark.parametrize(
+    "failure",
+    ["1 / 0", "raise MemoryError", "f = lambda: f(); f()", "raise ValueError('of ours')",
+     "raise NotADirectoryError('of ours')", "''.encode('no such encoding')", SECOND_LINE],
+)  # fmt: skip
+def test_an_error_of_our_own_is_3_in_one_line(module, function, words, failure):
+    source = f"""
+from cudriver.stack import {module}
+def broken(*_, **__):
+    {failure}
+{module}.{function} = broken
+"""
+    done = patched(source, *words)
+    assert done.returncode == 3
+    assert done.stdout == "" or words == ["check"]  # the report that says so
+    assert len(done.stderr.splitlines()) == 1
+    assert "\x1b" not in done.stderr
+    traced = patched(source, *words, "-v")
+    assert traced.returncode == 3
+    assert "Traceback (most recent call last):" in traced.stderr
+    assert "\x1b" not in traced.stderr
+
+
+def test_a_module_that_cannot_be_imported_is_3():
+    source = "import sys; sys.modules['cudriver.stack.report_text'] = None"
+    done = patched(source, "check")
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_is_130():
+    source = """
+from cudriver.stack import collect
+def broken(*_, **__): raise KeyboardInterrupt
+collect.collect = broken
+"""
+    done = patched(source, "check")
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_interrupted_workers_are_quiet_and_leave_at_once(tmp_path):
+    """Ctrl-C goes to the whole group of processes."""
+    for number in range(12):
+        Prefix(tmp_path / f"opt/{number}", root=tmp_path).venv()
+    source = """
+import os, time
+from cudriver.stack.collect import environment
+environment.describe = lambda *_: os.write(1, b"here\\n") and time.sleep(60)
+"""
+    script = f"{source}\nimport sys; from cudriver.cli import main; sys.exit(main())"
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, "check", "--root", str(tmp_path), "--all"],
+        env={**os.environ, "PYTHONPATH": SOURCES}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == "here\n"
+    started = time.monotonic()
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=50)
+    assert child.returncode == 130
+    assert said == ""
+    assert time.monotonic() - started < 50  # a worker's sleep is 60 s
+
+
+@pytest.mark.parametrize("failure", [RECURSE, SECOND_LINE, "raise ValueError('of ours')"])
+def test_one_environment_that_breaks_the_check_leaves_the_others(root, failure):
+    source = BREAK_ONE.format(failure=failure)
+    words = ["check", "--root", root, "/opt/a", "/opt/broken", "/opt/c"]
+    done = patched(source, *words)
+    assert done.returncode == 3
+    assert [line for line in done.stdout.splitlines() if line in ("consistent", "could not tell")]
+    assert done.stdout.count("\nconsistent\n") == 2
+    assert done.stdout.count("\ncould not tell\n") == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "/opt/broken" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    traced = patched(source, *words, "-v")
+    assert "Traceback (most recent call last):" in traced.stderr
+
+
+def test_its_place_in_the_json_says_so(root):
+    words = ["check", "--root", root, "/opt/a", "/opt/broken", "/opt/c", "--json"]
+    done = patched(BREAK_ONE.format(failure=RECURSE), *words)
+    assert done.returncode == 3
+    answer = json.loads(done.stdout)
+    assert answer["verdict"] == "unknown"
+    for report in answer["reports"]:
+        jsonschema.validate(report, strict_schema())
+    assert [r["environment"]["prefix"] for r in answer["reports"]] == [
+        "/opt/a", "/opt/broken", "/opt/c",
+    ]  # fmt: skip
+    assert [r["verdict"] for r in answer["reports"]] == ["consistent", "unknown", "consistent"]
+    (problem,) = answer["reports"][1]["problems"]
+    assert problem["file"] == "/opt/broken"
+    assert "RecursionError" in problem["text"]
+
+
+def test_a_report_that_cannot_be_written_leaves_the_others(root):
+    source = """
+from cudriver.stack import report_text
+heading = report_text._heading
+def broken(facts, style):
+    if "broken" in facts.environment.prefix and facts.environment.kind != "unknown":
+        1 / 0
+    return heading(facts, style)
+report_text._heading = broken
+"""
+    done = patched(source, "check", "--root", root, "/opt/a", "/opt/broken", "/opt/c")
+    assert done.returncode == 3
+    assert done.stdout.count("\nconsistent\n") == 2
+    assert done.stdout.count("\ncould not tell\n") == 1
+
+
+@pytest.mark.parametrize("failure", [RECURSE, DIE])
+def test_a_worker_that_fails_or_dies_leaves_the_others(tmp_path, failure):
+    names = [*"abcdefghij", "broken"]
+    for name in names:
+        Prefix(tmp_path / f"opt/{name}", root=tmp_path).venv()
+    source = BREAK_ONE.format(failure=failure)
+    done = patched(source, "check", "--root", str(tmp_path), "--all", "--json")
+    assert done.returncode == 3
+    verdicts = {
+        report["environment"]["prefix"]: report["verdict"]
+        for report in json.loads(done.stdout)["reports"]
+    }
+    assert verdicts == {f"/opt/{n}": "unknown" if n == "broken" else "consistent" for n in names}
+
+
+def test_an_environment_that_goes_away_meanwhile_leaves_the_others(root):
+    source = """
+from cudriver.stack import discover
+found = discover.find_environments
+def more(*words):
+    return [*found(*words), discover.Found("/opt/gone", "venv", "test")]
+discover.find_environments = more
+"""
+    done = patched(source, "check", "--root", root, "--all", "--json")
+    assert done.returncode == 3
+    verdicts = [r["verdict"] for r in json.loads(done.stdout)["reports"]]
+    assert verdicts == ["consistent"] * 3 + ["unknown"]
+
+
+def test_a_marker_of_nested_parentheses_is_a_problem_in_the_report(tmp_path):
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    prefix.dist("torch", "2.8.0", [f"nvidia-x==1; {NESTED}"])
+    done = run("check", "--root", str(tmp_path), "/env", "--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert "marker that cannot be read" in problem["text"]
+    assert done.stderr == ""
+    assert done.returncode in (0, 3)
+
+
+@pytest.mark.parametrize("command", ["check", "check --json", "which", "explain CU303", "--help"])
+@pytest.mark.parametrize("target", [">&-", ">/dev/full"])
+def test_output_that_cannot_be_written_is_3(root, command, target):
+    where = f"--root {root}" if command.startswith(("check", "which")) else ""
+    where += {"check": " /opt/a", "which": " --prefix /opt/a"}.get(command.split()[0], "")
+    done = shell(f"$CUDRIVER {command} {where} {target}")
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert re.match("cudriver: standard output: [A-Z]", done.stderr)
+
+
+@pytest.mark.parametrize("target", ["2>&-", "2>/dev/full", "<&-", "<&- 2>&-"])
+def test_other_streams_that_are_closed_or_full_change_nothing(root, target):
+    done = shell(f"$CUDRIVER check --root {root} /opt/a {target}")
+    assert done.returncode == 0
+    assert done.stdout.endswith("\nconsistent\n")
+    assert shell(f"$CUDRIVER check --no-such-option {target}").returncode == 2
+    assert shell(f"$CUDRIVER check /no/such/folder {target}").returncode == 2
+    assert shell(f"$CUDRIVER explain CU999 {target}").returncode == 2
+
+
+def test_all_streams_closed_is_still_no_mismatch(root):
+    assert shell(f"$CUDRIVER check --root {root} /opt/a <&- >&- 2>&-").returncode == 3
+
+
+def test_a_pipe_that_is_closed_early_stays_quiet(root):
+    everything = " ".join([f"--root {root}"] + ["/opt/a"] * 200)
+    done = shell(f"$CUDRIVER check {everything} | head -1")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = shell("set -o pipefail; $CUDRIVER check --no-such-option 2>&1 | true; exit $?")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "locale",
+    [{"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+     {"PYTHONIOENCODING": "ascii:strict"}],
+)  # fmt: skip
+def test_names_that_are_no_text_are_written_in_any_locale(tmp_path, locale):
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    os.mkdir(os.fsencode(prefix.site) + b"/torch-\xff\xc3\xa9.dist-info")
+    (tmp_path / "\udcff\u00e9\U0001f600").mkdir()
+    for words in (["check", "/env"], ["check", "/env", "--json"], ["check", "/env", "--html", "-"],
+                  ["check", "/\udcff\u00e9\U0001f600"], ["which", "--prefix", "/no\udcff\u00e9"],
+                  ["check", "/no\udcff\u00e9"], ["explain", "CU\u00e9\udcff"]):  # fmt: skip
+        more = [] if words[0] == "explain" else ["--root", str(tmp_path)]
+        done = run(*words, *more, **locale)
+        assert done.returncode in (0, 2, 3), (words, done.stderr)
+        assert "Traceback" not in done.stderr

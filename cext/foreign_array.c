@@ -191,6 +191,13 @@ int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
         PyErr_Clear();
         return 0;
     }
+    if (PyDict_Check(interface)) {
+        /* Reading a number may run code that changes the dict: a copy owns what is read. */
+        Py_SETREF(interface, PyDict_Copy(interface));
+        if (interface == NULL) {
+            return -1;
+        }
+    }
     if (!PyDict_Check(interface) || entry(interface, "mask") != NULL) {
         PyErr_Format(PyExc_TypeError, "%.100s.__cuda_array_interface__ is %s",
                      Py_TYPE(object)->tp_name,

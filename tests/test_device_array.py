@@ -866,6 +866,66 @@ def test_bad_interfaces_are_refused() -> None:
     array.close()
 
 
+class Spoiler:
+    """A number whose reading empties what it stands in, and fills the memory that this frees."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.home: Any = None
+        self.reads = 0
+
+    def __index__(self) -> int:
+        self.reads += 1
+        self.home.clear()
+        self.junk = [tuple([None] * n) for n in range(1, 9) for _ in range(50)]
+        return self.value
+
+
+@pytest.mark.parametrize("name", ["shape", "strides"])
+def test_an_interface_that_its_own_numbers_empty(name: str) -> None:
+    model = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = cu.to_device(model)
+    values = {"shape": (4, 6), "strides": (24, 4)}[name]
+    spoilers = [Spoiler(value) for value in values]
+    foreign = Foreign(array, **{name: tuple(spoilers)})
+    for spoiler in spoilers:
+        spoiler.home = foreign.__cuda_array_interface__
+    out = np.zeros_like(model)
+    cu.copy(out, foreign)
+    assert np.array_equal(out, model)
+    assert foreign.__cuda_array_interface__ == {}
+    assert [spoiler.reads for spoiler in spoilers] == [1, 1]
+
+
+@pytest.mark.parametrize("make", [cu.device_empty, cu.pinned_empty, cu.pinned_zeros])
+def test_a_shape_that_its_own_items_empty(make: Any) -> None:
+    spoilers = [Spoiler(n) for n in (2, 3, 4)]
+    shape = list(spoilers)
+    for spoiler in spoilers:
+        spoiler.home = shape
+    assert make(shape).shape == (2, 3, 4)
+    assert shape == []
+    assert [spoiler.reads for spoiler in spoilers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_to_device_reads_an_interface_once(stream: bool) -> None:
+    model = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = cu.to_device(model)
+    reads = []
+
+    class Once:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            reads.append(1)
+            return array.__cuda_array_interface__
+
+    chosen = cu.Stream() if stream else None
+    there = cu.to_device(Once(), chosen)
+    assert np.array_equal(there.to_numpy(), model)
+    assert reads == [1]
+
+
 def test_pool_and_plain_memory_both_work(sim: Any) -> None:
     array = cu.to_device(np.arange(1000))
     assert np.array_equal(array.to_numpy(), np.arange(1000))

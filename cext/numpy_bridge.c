@@ -266,7 +266,7 @@ void cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *wr
         layout.dst_strides[i] = layout.src_strides[i] = PyArray_STRIDE(array, i);
     }
     cudriver_layout_extent(&layout, false, &from, &to);
-    *low = PyArray_BYTES(array) + from;
-    *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)(to - from);
+    *low = (char *)((uintptr_t)PyArray_BYTES(array) + (uintptr_t)from);
+    *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)to - (size_t)from;
     *writable = PyArray_ISWRITEABLE(array);
 }

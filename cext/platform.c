@@ -2,12 +2,14 @@
 #define _GNU_SOURCE
 #include "platform.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -91,6 +93,38 @@ int platform_processor_count(void)
 unsigned long platform_thread_id(void)
 {
     return (unsigned long)syscall(SYS_gettid);
+}
+
+/* msync with MS_ASYNC writes nothing on Linux, and answers ENOMEM where a page is not mapped.
+ * `begin` is a page's. */
+static bool pages_are_mapped(uintptr_t begin, size_t bytes)
+{
+    return msync((void *)begin, bytes, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
+bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = begin & ~(page - 1);
+    size_t mapped = 0, beyond;
+
+    if (bytes == 0) {
+        return true;
+    }
+    if (bytes <= UINTPTR_MAX - begin && pages_are_mapped(first, bytes + (begin - first))) {
+        return true;
+    }
+    beyond =
+        (bytes <= UINTPTR_MAX - begin ? begin + bytes - 1 - first : UINTPTR_MAX - first) / page;
+    while (mapped < beyond) { /* of the pages from `first` on, `mapped` are; not all to `beyond` */
+        size_t middle = beyond - (beyond - mapped) / 2;
+        if (pages_are_mapped(first, middle * page)) {
+            mapped = middle;
+        } else {
+            beyond = middle - 1;
+        }
+    }
+    *hole = mapped == 0 ? begin : first + mapped * page;
+    return false;
 }
 
 bool platform_thread_start(void *(*run)(void *), void *argument)

@@ -186,9 +186,38 @@ PyObject *cudriver_numpy_asarray(PyObject *object)
     return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);
 }
 
+/* Whether two arrays' extents share a byte. */
+static bool extents_meet(PyObject *first, PyObject *second)
+{
+    char *low[2];
+    size_t bytes[2];
+    bool writable;
+
+    cudriver_numpy_extent(first, &low[0], &bytes[0], &writable);
+    cudriver_numpy_extent(second, &low[1], &bytes[1], &writable);
+    return (uintptr_t)low[0] - (uintptr_t)low[1] < bytes[1] ||
+           (uintptr_t)low[1] - (uintptr_t)low[0] < bytes[0];
+}
+
 int cudriver_numpy_copy(PyObject *dst, PyObject *src)
 {
-    return PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)src);
+    PyArrayObject *from = (PyArrayObject *)src;
+    PyObject *apart = NULL;
+    int failed = 0;
+
+    if (extents_meet(dst, src)) {
+        /* NumPy sees to this itself only where there are several dimensions, or where the strides'
+         * directions differ: it spoils lines of two strides, and single structured items. */
+        apart = cudriver_numpy_empty((PyObject *)PyArray_DESCR(from), PyArray_NDIM(from),
+                                     PyArray_DIMS(from), false);
+        failed = apart == NULL ? -1 : PyArray_CopyInto((PyArrayObject *)apart, from);
+        from = (PyArrayObject *)apart;
+    }
+    if (failed == 0) {
+        failed = PyArray_CopyInto((PyArrayObject *)dst, from);
+    }
+    Py_XDECREF(apart);
+    return failed;
 }
 
 int cudriver_numpy_fill(PyObject *array, PyObject *value)

@@ -41,7 +41,8 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 /* New reference: any object as an ndarray, as np.asarray does it. */
 PyObject *cudriver_numpy_asarray(PyObject *object);
 
-/* Copies with NumPy's own rules (overlap, order), source and destination of one shape and dtype. */
+/* Copies as from a copy of the source, where the two overlap; source and destination are of one
+ * shape and dtype. 0 or -1. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 
 /* Fills an array with a value, cast and broadcast as np.full does it. 0 or -1. */

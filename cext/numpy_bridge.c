@@ -9,6 +9,9 @@
 #if NPY_ABI_VERSION < 0x02000000
 #define PyDataType_ELSIZE(descr) ((descr)->elsize)
 #define PyDataType_SUBARRAY(descr) ((descr)->subarray)
+#define PyDataType_METADATA(descr) ((descr)->metadata)
+#define PyDataType_FIELDS(descr) ((descr)->fields)
+#define _PyArray_LegacyDescr PyArray_Descr
 #endif
 
 /* Set once NumPy's C API is imported; a constant of the process, as NumPy's own table is. */
@@ -118,6 +121,68 @@ int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_
     }
     *itemsize = (Py_ssize_t)PyDataType_ELSIZE((PyArray_Descr *)*dtype);
     return 0;
+}
+
+/* The fields with plain dtypes: new reference; NULL with an exception set. *same: they are so. */
+static PyObject *plain_fields(PyObject *fields, bool *same)
+{
+    PyObject *plain = PyDict_New(), *name, *field;
+    Py_ssize_t at = 0;
+
+    *same = true;
+    while (plain != NULL &&
+           PyDict_Next(fields, &at, &name, &field)) { /* (dtype, offset[, title]) */
+        PyObject *old = PyTuple_GET_ITEM(field, 0), *dtype = cudriver_numpy_plain_dtype(old);
+        PyObject *rest = PyTuple_GetSlice(field, 1, PyTuple_GET_SIZE(field));
+        PyObject *first = dtype != NULL ? PyTuple_Pack(1, dtype) : NULL;
+        PyObject *whole = first != NULL && rest != NULL ? PySequence_Concat(first, rest) : NULL;
+        *same = *same && dtype == old;
+        if (whole == NULL || PyDict_SetItem(plain, name, whole) < 0) {
+            Py_CLEAR(plain);
+        }
+        Py_XDECREF(dtype);
+        Py_XDECREF(rest);
+        Py_XDECREF(first);
+        Py_XDECREF(whole);
+    }
+    return plain;
+}
+
+PyObject *cudriver_numpy_plain_dtype(PyObject *dtype)
+{
+    PyArray_Descr *descr = (PyArray_Descr *)dtype;
+    PyObject *fields = NULL, *base = NULL, *plain = NULL;
+    bool same = PyDataType_METADATA(descr) == NULL;
+
+    if (PyDataType_HASFIELDS(descr)) {
+        bool same_fields;
+        fields = plain_fields(PyDataType_FIELDS(descr), &same_fields);
+        if (fields == NULL) {
+            return NULL;
+        }
+        same = same && same_fields;
+    } else if (PyDataType_SUBARRAY(descr) != NULL) {
+        PyObject *old = (PyObject *)PyDataType_SUBARRAY(descr)->base;
+        base = cudriver_numpy_plain_dtype(old);
+        if (base == NULL) {
+            return NULL;
+        }
+        same = same && base == old;
+    }
+    plain = same ? Py_NewRef(dtype) : (PyObject *)PyArray_DescrNew(descr);
+    if (plain != NULL && !same) {
+        _PyArray_LegacyDescr *own = (_PyArray_LegacyDescr *)plain; /* nobody else has seen it */
+        Py_CLEAR(own->metadata);
+        if (fields != NULL) {
+            Py_XSETREF(own->fields, Py_NewRef(fields));
+        }
+        if (base != NULL) {
+            Py_XSETREF(own->subarray->base, (PyArray_Descr *)Py_NewRef(base));
+        }
+    }
+    Py_XDECREF(fields);
+    Py_XDECREF(base);
+    return plain;
 }
 
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second)

@@ -24,6 +24,10 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
  */
 int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_ssize_t *shape);
 
+/* New reference: the dtype without metadata, its fields' included. NumPy's dtypes are unknown to
+ * the garbage collector: what keeps one whose metadata leads back to it would never go. */
+PyObject *cudriver_numpy_plain_dtype(PyObject *dtype);
+
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 

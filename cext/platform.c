@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,6 +35,19 @@ void platform_describe_search(char *message, size_t size)
             path != NULL && path[0] ? path : "unset",
             access("/dev/dxg", F_OK) == 0 ? ", and /usr/lib/wsl/lib" : "");
     }
+}
+
+const char *platform_no_library(const char *path)
+{
+    struct stat file;
+
+    if (strchr(path, '/') == NULL || stat(path, &file) != 0 || S_ISREG(file.st_mode)) {
+        return NULL;
+    }
+    return S_ISFIFO(file.st_mode)   ? "a pipe (FIFO)"
+           : S_ISDIR(file.st_mode)  ? "a directory"
+           : S_ISSOCK(file.st_mode) ? "a socket"
+                                    : "a device";
 }
 
 /* cpu.max of cgroup v2, or cpu.cfs_quota_us of v1, as a number of processors; 0 where unlimited. */

@@ -12,6 +12,10 @@ extern const char *const platform_driver_names[];
 /* Appends to `message` where the loader looks for the driver on this machine. */
 void platform_describe_search(char *message, size_t size);
 
+/* NULL where dlopen may be given a path: it is a regular file, or nothing that is there. Else what
+ * it is: to open a FIFO, or a device, may never return. */
+const char *platform_no_library(const char *path);
+
 /* Processors that this process may use: affinity and the cgroup's quota together; at least 1. */
 int platform_processor_count(void);
 

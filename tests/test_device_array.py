@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import gc
 import operator
@@ -18,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import cudriver as cu
+from program import output
 
 PACKED = np.dtype([("a", "i1"), ("b", "<f8"), ("c", "S3"), ("d", ">u2", (2, 2))])
 PADDED = np.dtype({"names": ["x", "y"], "formats": ["u1", "f4"], "offsets": [1, 8], "itemsize": 24})
@@ -970,6 +972,118 @@ def test_to_device_reads_an_interface_once(stream: bool) -> None:
     there = cu.to_device(Once(), chosen)
     assert np.array_equal(there.to_numpy(), model)
     assert reads == [1]
+
+
+def test_an_empty_foreign_array_fits_every_device(two_devices: Any) -> None:
+    array = cu.device_zeros(4, np.float32)
+    here = np.empty((3, 0), np.float32)
+    for ordinal in (0, 1):
+        stream = cu.Stream(device=ordinal)
+        there = cu.device_empty((3, 0), np.float32, device=ordinal)
+        for address in (0, array.pointer):
+            nothing = Foreign(array, data=(address, False), shape=(3, 0), strides=None)
+            for dst, src in [(here, nothing), (nothing, here), (there, nothing), (nothing, there)]:
+                cu.copy(dst, src)
+                assert cu.copy_async(dst, src, stream).done
+                assert cu.explain_copy(dst, src).path == "empty"
+            assert cu.to_device(nothing, stream).device == two_devices[ordinal]
+    with pytest.raises(TypeError, match="no stream"):
+        cu.copy(here, Foreign(array, data=(0, False), shape=(3, 0), strides=None, stream="x"))
+
+
+def test_an_empty_foreign_array_makes_no_context() -> None:
+    program = """
+        import ctypes, numpy as np, cudriver as cu
+        class Foreign:
+            __cuda_array_interface__ = {"data": (0, False), "shape": (0,), "typestr": "<f8"}
+        cu.init()
+        cu.copy(np.empty(0), Foreign())
+        cu.copy(Foreign(), np.empty(0))
+        active, flags = ctypes.c_int(5), ctypes.c_uint()
+        libcuda = ctypes.CDLL(cu.driver_path())
+        libcuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
+        print(cu.context_stack(), active.value)
+    """
+    assert output(program) == "[] 0\n"
+
+
+@pytest.mark.parametrize(
+    ("typestr", "descr", "sizes"),
+    [
+        ("|V8", [("a", "<f4")], "8 bytes, .* of 4"),
+        ("|V8", [("a", "<f8"), ("b", "u1")], "8 bytes, .* of 9"),
+        ("|V8", [("", "<f4")], "8 bytes, .* of 4"),
+        ("|V4", [("a", "<f4"), ("", "|V4")], "4 bytes, .* of 8"),
+    ],
+)
+def test_a_description_of_another_size_is_refused(typestr: str, descr: Any, sizes: str) -> None:
+    array = cu.device_zeros(24, "u1")
+    foreign = Foreign(array, typestr=typestr, descr=descr, shape=(2,), strides=None)
+    with pytest.raises(ValueError, match=sizes):
+        cu.to_device(foreign)
+    assert not cu.device_zeros(3, "f4,f4").to_numpy()["f0"].any()
+
+
+def test_an_extent_beyond_the_memory_is_refused() -> None:
+    """Where the driver knows the allocation, and nothing lies behind it."""
+    nbytes = (64 << 20) + 100
+    with cu.Context() as context:  # no pool: behind its memory there might be more of it
+        array = cu.device_zeros(nbytes, "u1")
+        start, end = array.pointer, array.pointer + nbytes
+        wide = nbytes + (1 << 40)
+        for changes in [
+            {"shape": (wide,)},
+            {"shape": (wide // 8,), "typestr": "<f8"},
+            {"data": (end - 1, False), "shape": (wide,)},
+            {"data": (end - 1, False), "shape": (2,), "strides": (1 << 40,)},
+            {"data": (start, False), "shape": (2,), "strides": (-(1 << 40),)},
+            {"data": (start, False), "shape": (3, 4), "strides": (1 << 40, 1)},
+            {"data": (start, False), "shape": (2,), "strides": (-start - 5,)},
+            {"data": (start, False), "shape": (1 << 61, 1 << 61), "strides": (0, 1 << 3)},
+        ]:
+            foreign = Foreign(array, **{"strides": None, "descr": None, **changes})
+            with pytest.raises(ValueError, match=r"but the memory there ends at|no memory that"):
+                cu.explain_copy(foreign, foreign)
+        for first, last, step in [(0, nbytes, 1), (nbytes - 1, -1, -1), (5, nbytes, 7)]:
+            shape = (len(range(first, last, step)),)
+            whole = Foreign(array, data=(start + first, False), shape=shape, strides=(step,))
+            assert cu.explain_copy(whole, whole).nbytes == shape[0]
+        assert not array.to_numpy()[-4096:].any(), "nothing was broken"
+        array.close()
+        del array, foreign, whole
+    context.close()
+
+
+def test_an_array_may_span_allocations(sim: Any) -> None:
+    """As tensors do in segments that grow: one range of addresses, of several allocations."""
+    libcuda = ctypes.CDLL(sim.path)
+    addresses = [ctypes.c_ulonglong() for _ in range(3)]
+    with cu.Context() as context:
+        for address in addresses:
+            assert libcuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
+        parts = sorted(address.value for address in addresses)
+        assert np.diff(parts).tolist() == [4096, 4096], "the simulator puts them side by side"
+
+        model = cu.device_empty(3 * 4096, "u1")  # only its interface
+        here = {"data": (parts[0], False)}
+        whole = Foreign(model, **here)
+        gaps = Foreign(model, **here, shape=(2,), strides=(3 * 4096 - 1,))
+
+        def reaches(foreign: Any) -> int:  # a copy over two allocations is the driver's to refuse
+            return cu.explain_copy(foreign, foreign).nbytes
+
+        assert (reaches(whole), reaches(gaps)) == (3 * 4096, 2)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[1])) == 0
+        with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
+            reaches(whole)
+        assert reaches(gaps) == 2
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[2])) == 0
+        with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
+            reaches(gaps)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[0])) == 0
+        model.close()
+        del model, whole, gaps
+    context.close()
 
 
 def test_pool_and_plain_memory_both_work(sim: Any) -> None:

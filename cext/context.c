@@ -11,6 +11,7 @@
 #include "error.h"
 #include "hostmem.h"
 #include "staging.h"
+#include "thread.h"
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -393,8 +394,8 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     } else if (self != NULL) {
         self->alloc_stream = NULL;
         cudriver_context_unkeep(self);
-        if (self->pushes == 0 && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
-            current == handle) {
+        if (cudriver_thread_pushed(state, handle) == NULL &&
+            cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
             cuda.cuCtxSetCurrent(NULL); /* it was current here unasked */
         }
     }

@@ -67,7 +67,7 @@ static int context_push(CoreState *state, ContextObject *self)
     }
     result = cuda.cuCtxPushCurrent_v2(self->handle);
     if (result != CUDA_SUCCESS) {
-        cudriver_thread_pop(state, self);
+        cudriver_thread_pop(state, self->handle);
         cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
                        self->number, self->ordinal);
         return -1;
@@ -75,28 +75,63 @@ static int context_push(CoreState *state, ContextObject *self)
     return 0;
 }
 
-static bool pushed_here(CoreState *state, const ContextObject *self)
-{
-    const ThreadObject *thread = cudriver_thread_find(state);
-
-    for (Py_ssize_t i = 0; thread != NULL && i < thread->context_count; i++) {
-        if (thread->contexts[i] == self) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Says what is current here instead of `self`. -1. */
 static int refuse_pop(CoreState *state, ContextObject *self)
 {
-    PyObject *other = current_or_none(state);
+    CUcontext current = NULL;
+    ContextObject *pushed;
+    PyObject *other;
 
-    cudriver_raise_plain(
-        state, "InvalidContextError", "cannot pop %R: current in this thread is %R%s", self, other,
-        pushed_here(state, self) ? "; pop that first" : ", and the first was not pushed here");
+    cuda.cuCtxGetCurrent(&current);
+    pushed = current != NULL ? cudriver_thread_pushed(state, current) : NULL;
+    other = current_or_none(state);
+    if (other == Py_None && pushed != NULL) { /* reset: it is current, and may be popped */
+        Py_SETREF(other, Py_NewRef((PyObject *)pushed));
+    }
+    if (current == NULL) {
+        cudriver_context_walk_stack(state, NULL); /* what was pushed has gone: note that */
+        PyErr_Clear();
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot pop %R: nothing is current in this thread, so there is "
+                             "nothing left to pop",
+                             self);
+    } else if (other == Py_None) {
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot pop %R: it was not pushed here, and current in this thread is "
+                             "a context that another library has destroyed",
+                             self);
+    } else {
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot pop %R: current in this thread is %R%s", self, other,
+                             cudriver_thread_pushed(state, self->handle) != NULL
+                                 ? "; pop that first"
+                                 : ", and the first was not pushed here");
+    }
     Py_DECREF(other);
     return -1;
+}
+
+/* Takes off what another library has destroyed while it was current, above what was pushed here:
+ * nobody could pop it. */
+static CUresult pop_destroyed(CoreState *state, CUcontext *current)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    while (result == CUDA_SUCCESS && *current != NULL &&
+           cudriver_thread_pushed(state, *current) == NULL) {
+        ContextObject *alive = NULL;
+        CUresult found = cudriver_context_find_current(state, &alive);
+        Py_XDECREF(alive);
+        PyErr_Clear();
+        if (found != CUDA_ERROR_CONTEXT_IS_DESTROYED && found != CUDA_ERROR_INVALID_CONTEXT) {
+            break;
+        }
+        result = cuda.cuCtxPopCurrent_v2(current);
+        if (result == CUDA_SUCCESS) {
+            result = cuda.cuCtxGetCurrent(current);
+        }
+    }
+    return result;
 }
 
 static int context_pop(CoreState *state, ContextObject *self)
@@ -109,6 +144,10 @@ static int context_pop(CoreState *state, ContextObject *self)
         return -1;
     }
     result = cuda.cuCtxGetCurrent(&current);
+    if (result == CUDA_SUCCESS && current != self->handle &&
+        cudriver_thread_pushed(state, self->handle) != NULL) {
+        result = pop_destroyed(state, &current);
+    }
     if (result == CUDA_SUCCESS && current != self->handle) {
         return refuse_pop(state, self);
     }
@@ -121,7 +160,7 @@ static int context_pop(CoreState *state, ContextObject *self)
                        self->ordinal);
         return -1;
     }
-    cudriver_thread_pop(state, self);
+    cudriver_thread_pop(state, self->handle);
     return 0;
 }
 
@@ -545,6 +584,10 @@ static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
             keeper = cudriver_keeper_start(current);
             Py_END_ALLOW_THREADS
         }
+    }
+    if (context == NULL && current != NULL && !PyErr_Occurred()) { /* reset, and to be popped */
+        context = cudriver_thread_pushed(state, current);
+        Py_XINCREF(context);
     }
     if (context != NULL) {
         PyList_Insert(list, 0, (PyObject *)context);

@@ -31,23 +31,28 @@ void cudriver_endpoint_done(struct cudriver_endpoint *end)
     Py_CLEAR(end->context);
 }
 
-int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
-                            struct cudriver_endpoint *end)
+int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
+                          struct cudriver_endpoint *end)
 {
-    int found;
-
     end->owner = end->dtype = NULL;
     end->context = NULL;
     end->host = NULL;
     end->device = 0;
     end->busy = NULL;
     if (Py_IS_TYPE(object, state->device_array_type)) {
-        return cudriver_device_array_endpoint(state, object, end);
+        return cudriver_device_array_endpoint(state, object, end) < 0 ? -1 : 1;
     }
     if (cudriver_numpy_is_array(object)) {
-        return cudriver_numpy_endpoint(object, write, end);
+        return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;
     }
-    found = cudriver_foreign_endpoint(state, object, write, end);
+    return cudriver_foreign_endpoint(state, object, write, end);
+}
+
+int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
+                            struct cudriver_endpoint *end)
+{
+    int found = cudriver_endpoint_try(state, object, write, end);
+
     if (found == 0) {
         PyErr_Format(PyExc_TypeError, "%s must be a numpy.ndarray or a DeviceArray, not %.100s%s",
                      name, Py_TYPE(object)->tp_name,
@@ -98,6 +103,12 @@ struct ends {
     struct cudriver_endpoint dst, src;
 };
 
+static void ends_done(struct ends *ends)
+{
+    cudriver_endpoint_done(&ends->dst);
+    cudriver_endpoint_done(&ends->src);
+}
+
 static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct ends *ends)
 {
     if (cudriver_endpoint_parse(state, dst, true, "dst", &ends->dst) < 0) {
@@ -108,17 +119,10 @@ static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct end
         return -1;
     }
     if (ends_match(&ends->dst, &ends->src) < 0) {
-        cudriver_endpoint_done(&ends->dst);
-        cudriver_endpoint_done(&ends->src);
+        ends_done(ends);
         return -1;
     }
     return 0;
-}
-
-static void ends_done(struct ends *ends)
-{
-    cudriver_endpoint_done(&ends->dst);
-    cudriver_endpoint_done(&ends->src);
 }
 
 /* The staging engine's question, asked without the GIL. `data` is the saved thread state. */
@@ -298,11 +302,14 @@ static int issued_blocking(CoreState *state, const struct cudriver_copy_path *pa
     return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
 }
 
+static int ends_copy(CoreState *state, struct ends *ends);
+
 /* Device to device where nothing on the devices fits: through a dense array in host memory. 0 or
  * -1. */
 static int bounced_blocking(CoreState *state, const struct ends *ends)
 {
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    struct ends down = {.src = ends->src}, up = {.dst = ends->dst};
     PyObject *between;
     int failed = -1;
 
@@ -310,10 +317,15 @@ static int bounced_blocking(CoreState *state, const struct ends *ends)
         shape[i] = (Py_ssize_t)ends->src.shape[i];
     }
     between = cudriver_numpy_empty(ends->src.dtype, ends->src.ndim, shape, false);
-    if (between != NULL && cudriver_copy_blocking(state, between, ends->src.owner) == 0) {
-        failed = cudriver_copy_blocking(state, ends->dst.owner, between);
+    if (between == NULL) {
+        return -1;
     }
-    Py_XDECREF(between);
+    if (cudriver_numpy_endpoint(between, true, &down.dst) == 0) {
+        up.src = down.dst;
+        failed = ends_copy(state, &down) < 0 || ends_copy(state, &up) < 0 ? -1 : 0;
+        cudriver_endpoint_done(&down.dst);
+    }
+    Py_DECREF(between);
     return failed;
 }
 
@@ -390,26 +402,31 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     return failed > 0 ? bounced_blocking(state, ends) : failed;
 }
 
-int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
+/* Copies between ends that match, and waits. 0 or -1. */
+static int ends_copy(CoreState *state, struct ends *ends)
 {
     struct cudriver_copy_path path;
+
+    if (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
+        cudriver_device_array_await(state, ends->src.busy) < 0) {
+        return -1;
+    }
+    cudriver_copy_decide(&ends->dst, &ends->src, &path);
+    if (path.unlooked && !path.to_device && path.bytes > LOOKED_FROM) {
+        cudriver_copy_look(&path, &ends->dst, &ends->src);
+    }
+    return follow_blocking(state, &path, ends);
+}
+
+int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
+{
     struct ends ends;
     int failed;
 
     if (ends_parse(state, dst, src, &ends) < 0) {
         return -1;
     }
-    failed = cudriver_device_array_await(state, ends.dst.busy);
-    if (failed == 0) {
-        failed = cudriver_device_array_await(state, ends.src.busy);
-    }
-    if (failed == 0) {
-        cudriver_copy_decide(&ends.dst, &ends.src, &path);
-        if (path.unlooked && !path.to_device && path.bytes > LOOKED_FROM) {
-            cudriver_copy_look(&path, &ends.dst, &ends.src);
-        }
-        failed = follow_blocking(state, &path, &ends);
-    }
+    failed = ends_copy(state, &ends);
     ends_done(&ends);
     return failed;
 }
@@ -521,32 +538,65 @@ static int stream_fits(const struct cudriver_stream *stream, const struct ends *
     return -1;
 }
 
-PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *argument)
+/* Issues a copy between ends that match. New reference: a Transfer. */
+static PyObject *ends_copy_async(CoreState *state, struct ends *ends, PyObject *argument)
 {
     struct cudriver_copy_path path;
     struct cudriver_stream stream;
     PyObject *transfer = NULL;
-    struct ends ends;
     bool given;
 
-    if (ends_parse(state, dst, src, &ends) < 0) {
-        return NULL;
-    }
-    cudriver_copy_decide(&ends.dst, &ends.src, &path);
-    cudriver_copy_look(&path, &ends.dst, &ends.src);
+    cudriver_copy_decide(&ends->dst, &ends->src, &path);
+    cudriver_copy_look(&path, &ends->dst, &ends->src);
     if (path.kind == CUDRIVER_COPY_DIRECT && path.to_device != path.from_device &&
         !path.page_locked) {
         /* The driver would read pageable memory now, not in the stream's order. */
         path.kind = CUDRIVER_COPY_STAGED;
     }
     if (cudriver_stream_parse(state, argument, path.context, &stream, &given) == 0) {
-        if (stream_fits(&stream, &ends) == 0) {
-            transfer = follow_async(state, &path, &ends, &stream);
+        if (stream_fits(&stream, ends) == 0) {
+            transfer = follow_async(state, &path, ends, &stream);
         }
         cudriver_stream_done(&stream);
     }
+    return transfer;
+}
+
+PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *argument)
+{
+    PyObject *transfer;
+    struct ends ends;
+
+    if (ends_parse(state, dst, src, &ends) < 0) {
+        return NULL;
+    }
+    transfer = ends_copy_async(state, &ends, argument);
     ends_done(&ends);
     return transfer;
+}
+
+int cudriver_copy_from(CoreState *state, PyObject *dst, struct cudriver_endpoint *src,
+                       PyObject *stream)
+{
+    struct ends ends = {.src = *src};
+    PyObject *transfer;
+    int failed;
+
+    if (cudriver_endpoint_parse(state, dst, true, "dst", &ends.dst) < 0) {
+        cudriver_endpoint_done(src);
+        return -1;
+    }
+    if (ends_match(&ends.dst, &ends.src) < 0) {
+        failed = -1;
+    } else if (stream != NULL && stream != Py_None) {
+        transfer = ends_copy_async(state, &ends, stream);
+        failed = transfer == NULL ? -1 : 0;
+        Py_XDECREF(transfer);
+    } else {
+        failed = ends_copy(state, &ends);
+    }
+    ends_done(&ends);
+    return failed;
 }
 
 static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,

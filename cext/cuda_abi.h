@@ -364,6 +364,7 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *device, void *address, unsigned int flags), 3020) \
     X(cuMemHostGetFlags, (unsigned int *flags, void *address), 2030) \
     X(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address), 4000) \
+    X(cuPointerGetAttributes, (unsigned int count, CUpointer_attribute *attributes, void **values, CUdeviceptr address), 7000) \
     /* copies and fills */ \
     X(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void *src, size_t bytes), 3020) \
     X(cuMemcpyDtoH_v2, (void *dst, CUdeviceptr src, size_t bytes), 3020) \

@@ -65,7 +65,11 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
     if (self == NULL) {
         return NULL;
     }
-    self->dtype = Py_NewRef(dtype);
+    self->dtype = cudriver_numpy_plain_dtype(dtype);
+    if (self->dtype == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
     self->itemsize = itemsize;
     for (int i = ndim - 1; i >= 0; i--) {
         self->shape[i] = shape[i];

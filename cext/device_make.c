@@ -76,21 +76,18 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py
     return array;
 }
 
-/* New reference: what to_device() copies: a device array as it is, anything else as an ndarray. */
-static PyObject *source_of(CoreState *state, PyObject *source)
+/* Reads what to_device() copies: device arrays as they are, anything else as an ndarray. 0 or -1.
+ */
+static int source_read(CoreState *state, PyObject *object, struct cudriver_endpoint *end)
 {
-    PyObject *interface;
+    int found = cudriver_endpoint_try(state, object, false, end);
 
-    if (Py_IS_TYPE(source, state->device_array_type) || cudriver_numpy_is_array(source)) {
-        return Py_NewRef(source);
+    if (found == 0) {
+        PyObject *array = cudriver_numpy_asarray(object);
+        found = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
+        Py_XDECREF(array); /* the endpoint keeps it */
     }
-    interface = PyObject_GetAttrString(source, "__cuda_array_interface__");
-    if (interface == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        return NULL;
-    }
-    PyErr_Clear();
-    Py_XDECREF(interface);
-    return interface != NULL ? Py_NewRef(source) : cudriver_numpy_asarray(source);
+    return found < 0 ? -1 : 0;
 }
 
 static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
@@ -99,43 +96,32 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     static const char *const names[] = {"array", "stream", NULL};
     static const struct cudriver_signature signature = {"to_device", 2, 1, names};
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *values[2], *source, *argument, *array = NULL, *transfer;
+    PyObject *values[2], *argument, *array = NULL;
     struct cudriver_endpoint end;
     struct cudriver_stream stream;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     bool given;
 
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        source_read(state, values[0], &end) < 0) {
         return NULL;
     }
     argument = values[1];
-    source = source_of(state, values[0]);
-    if (source == NULL) {
-        return NULL;
-    }
-    if (cudriver_endpoint_parse(state, source, false, "array", &end) < 0) {
-        Py_DECREF(source);
-        return NULL;
-    }
     for (int i = 0; i < end.ndim; i++) {
         shape[i] = (Py_ssize_t)end.shape[i];
     }
-    if (cudriver_stream_parse(state, argument, NULL, &stream, &given) == 0) {
-        array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
-                                          end.dtype, (Py_ssize_t)end.itemsize, end.ndim, shape);
-        if (array != NULL && argument != NULL && argument != Py_None) {
-            transfer = cudriver_copy_async(state, array, source, argument);
-            if (transfer == NULL) {
-                Py_CLEAR(array);
-            }
-            Py_XDECREF(transfer);
-        } else if (array != NULL && cudriver_copy_blocking(state, array, source) < 0) {
-            Py_CLEAR(array);
-        }
-        cudriver_stream_done(&stream);
+    if (cudriver_stream_parse(state, argument, NULL, &stream, &given) < 0) {
+        cudriver_endpoint_done(&end);
+        return NULL;
     }
-    cudriver_endpoint_done(&end);
-    Py_DECREF(source);
+    array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
+                                      end.dtype, (Py_ssize_t)end.itemsize, end.ndim, shape);
+    if (array == NULL) {
+        cudriver_endpoint_done(&end);
+    } else if (cudriver_copy_from(state, array, &end, argument) < 0) {
+        Py_CLEAR(array);
+    }
+    cudriver_stream_done(&stream);
     return array;
 }
 

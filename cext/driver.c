@@ -99,8 +99,14 @@ static void table_hide_newer(struct cudriver_table *table, int version)
 static void *open_first(const char *path)
 {
     const char *const *name = platform_driver_names;
+    const char *kind;
     void *library;
 
+    if (path != NULL && (kind = platform_no_library(path)) != NULL) {
+        message_add("what use_driver() or CUDRIVER_LIBRARY names is no library: %s is %s", path,
+                    kind);
+        return NULL;
+    }
     if (path != NULL) {
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) {

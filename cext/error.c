@@ -50,8 +50,9 @@ static const struct {
     {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
      "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`"},
     {CUDA_ERROR_CONTEXT_IS_DESTROYED,
-     "somebody else destroyed or reset the context; where it was a device's primary one, "
-     "Device.reset_primary_context() begins anew"},
+     "somebody else destroyed or reset the context; pop it where it is on this thread's stack "
+     "(context_stack()), and where it was a device's primary one, Device.reset_primary_context() "
+     "begins anew"},
     {CUDA_ERROR_UNKNOWN, "after a suspend the nvidia_uvm module often needs to be loaded anew"},
     {CUDA_ERROR_ILLEGAL_ADDRESS,
      "an earlier asynchronous operation failed; the context can only be destroyed now"},

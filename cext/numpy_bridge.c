@@ -9,6 +9,9 @@
 #if NPY_ABI_VERSION < 0x02000000
 #define PyDataType_ELSIZE(descr) ((descr)->elsize)
 #define PyDataType_SUBARRAY(descr) ((descr)->subarray)
+#define PyDataType_METADATA(descr) ((descr)->metadata)
+#define PyDataType_FIELDS(descr) ((descr)->fields)
+#define _PyArray_LegacyDescr PyArray_Descr
 #endif
 
 /* Set once NumPy's C API is imported; a constant of the process, as NumPy's own table is. */
@@ -120,6 +123,68 @@ int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_
     return 0;
 }
 
+/* The fields with plain dtypes: new reference; NULL with an exception set. *same: they are so. */
+static PyObject *plain_fields(PyObject *fields, bool *same)
+{
+    PyObject *plain = PyDict_New(), *name, *field;
+    Py_ssize_t at = 0;
+
+    *same = true;
+    while (plain != NULL &&
+           PyDict_Next(fields, &at, &name, &field)) { /* (dtype, offset[, title]) */
+        PyObject *old = PyTuple_GET_ITEM(field, 0), *dtype = cudriver_numpy_plain_dtype(old);
+        PyObject *rest = PyTuple_GetSlice(field, 1, PyTuple_GET_SIZE(field));
+        PyObject *first = dtype != NULL ? PyTuple_Pack(1, dtype) : NULL;
+        PyObject *whole = first != NULL && rest != NULL ? PySequence_Concat(first, rest) : NULL;
+        *same = *same && dtype == old;
+        if (whole == NULL || PyDict_SetItem(plain, name, whole) < 0) {
+            Py_CLEAR(plain);
+        }
+        Py_XDECREF(dtype);
+        Py_XDECREF(rest);
+        Py_XDECREF(first);
+        Py_XDECREF(whole);
+    }
+    return plain;
+}
+
+PyObject *cudriver_numpy_plain_dtype(PyObject *dtype)
+{
+    PyArray_Descr *descr = (PyArray_Descr *)dtype;
+    PyObject *fields = NULL, *base = NULL, *plain = NULL;
+    bool same = PyDataType_METADATA(descr) == NULL;
+
+    if (PyDataType_HASFIELDS(descr)) {
+        bool same_fields;
+        fields = plain_fields(PyDataType_FIELDS(descr), &same_fields);
+        if (fields == NULL) {
+            return NULL;
+        }
+        same = same && same_fields;
+    } else if (PyDataType_SUBARRAY(descr) != NULL) {
+        PyObject *old = (PyObject *)PyDataType_SUBARRAY(descr)->base;
+        base = cudriver_numpy_plain_dtype(old);
+        if (base == NULL) {
+            return NULL;
+        }
+        same = same && base == old;
+    }
+    plain = same ? Py_NewRef(dtype) : (PyObject *)PyArray_DescrNew(descr);
+    if (plain != NULL && !same) {
+        _PyArray_LegacyDescr *own = (_PyArray_LegacyDescr *)plain; /* nobody else has seen it */
+        Py_CLEAR(own->metadata);
+        if (fields != NULL) {
+            Py_XSETREF(own->fields, Py_NewRef(fields));
+        }
+        if (base != NULL) {
+            Py_XSETREF(own->subarray->base, (PyArray_Descr *)Py_NewRef(base));
+        }
+    }
+    Py_XDECREF(fields);
+    Py_XDECREF(base);
+    return plain;
+}
+
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second)
 {
     return PyArray_EquivTypes((PyArray_Descr *)first, (PyArray_Descr *)second);
@@ -186,9 +251,38 @@ PyObject *cudriver_numpy_asarray(PyObject *object)
     return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);
 }
 
+/* Whether two arrays' extents share a byte. */
+static bool extents_meet(PyObject *first, PyObject *second)
+{
+    char *low[2];
+    size_t bytes[2];
+    bool writable;
+
+    cudriver_numpy_extent(first, &low[0], &bytes[0], &writable);
+    cudriver_numpy_extent(second, &low[1], &bytes[1], &writable);
+    return (uintptr_t)low[0] - (uintptr_t)low[1] < bytes[1] ||
+           (uintptr_t)low[1] - (uintptr_t)low[0] < bytes[0];
+}
+
 int cudriver_numpy_copy(PyObject *dst, PyObject *src)
 {
-    return PyArray_CopyInto((PyArrayObject *)dst, (PyArrayObject *)src);
+    PyArrayObject *from = (PyArrayObject *)src;
+    PyObject *apart = NULL;
+    int failed = 0;
+
+    if (extents_meet(dst, src)) {
+        /* NumPy sees to this itself only where there are several dimensions, or where the strides'
+         * directions differ: it spoils lines of two strides, and single structured items. */
+        apart = cudriver_numpy_empty((PyObject *)PyArray_DESCR(from), PyArray_NDIM(from),
+                                     PyArray_DIMS(from), false);
+        failed = apart == NULL ? -1 : PyArray_CopyInto((PyArrayObject *)apart, from);
+        from = (PyArrayObject *)apart;
+    }
+    if (failed == 0) {
+        failed = PyArray_CopyInto((PyArrayObject *)dst, from);
+    }
+    Py_XDECREF(apart);
+    return failed;
 }
 
 int cudriver_numpy_fill(PyObject *array, PyObject *value)
@@ -266,7 +360,7 @@ void cudriver_numpy_extent(PyObject *object, char **low, size_t *bytes, bool *wr
         layout.dst_strides[i] = layout.src_strides[i] = PyArray_STRIDE(array, i);
     }
     cudriver_layout_extent(&layout, false, &from, &to);
-    *low = PyArray_BYTES(array) + from;
-    *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)(to - from);
+    *low = (char *)((uintptr_t)PyArray_BYTES(array) + (uintptr_t)from);
+    *bytes = PyArray_SIZE(array) == 0 ? 0 : (size_t)to - (size_t)from;
     *writable = PyArray_ISWRITEABLE(array);
 }

@@ -24,6 +24,10 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
  */
 int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_ssize_t *shape);
 
+/* New reference: the dtype without metadata, its fields' included. NumPy's dtypes are unknown to
+ * the garbage collector: what keeps one whose metadata leads back to it would never go. */
+PyObject *cudriver_numpy_plain_dtype(PyObject *dtype);
+
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 
@@ -41,7 +45,8 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 /* New reference: any object as an ndarray, as np.asarray does it. */
 PyObject *cudriver_numpy_asarray(PyObject *object);
 
-/* Copies with NumPy's own rules (overlap, order), source and destination of one shape and dtype. */
+/* Copies as from a copy of the source, where the two overlap; source and destination are of one
+ * shape and dtype. 0 or -1. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 
 /* Fills an array with a value, cast and broadcast as np.full does it. 0 or -1. */

@@ -5,6 +5,7 @@
 #include "error.h"
 #include "hostmem.h"
 #include "numpy_bridge.h"
+#include "platform.h"
 
 typedef struct {
     PyObject_HEAD
@@ -46,6 +47,26 @@ static int pin_take(PinObject *self, PyObject *object, char **low, bool *writabl
     *low = self->view.buf;
     self->bytes = (size_t)self->view.len;
     *writable = !self->view.readonly;
+    return 0;
+}
+
+/* Whether there is memory everywhere: strides may say more than an array has. 0, or -1 with
+ * ValueError. */
+static int pin_check(PinObject *self, char *low)
+{
+    uintptr_t hole = 0;
+    bool mapped;
+
+    Py_BEGIN_ALLOW_THREADS
+    mapped = platform_is_mapped((uintptr_t)low, self->bytes, &hole);
+    Py_END_ALLOW_THREADS
+    if (!mapped) {
+        PyErr_Format(PyExc_ValueError,
+                     "cannot page-lock %zu bytes from %p on: at %p this process has no memory "
+                     "(strides that go beyond the array's memory?)",
+                     self->bytes, (void *)low, (void *)hole);
+        return -1;
+    }
     return 0;
 }
 
@@ -100,8 +121,8 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     }
     self->closed = true;
-    if (pin_take(self, array, &low, &writable) < 0 || cudriver_require(state) < 0 ||
-        pin_lock(state, self, low, writable, mapped != 0) < 0) {
+    if (pin_take(self, array, &low, &writable) < 0 || pin_check(self, low) < 0 ||
+        cudriver_require(state) < 0 || pin_lock(state, self, low, writable, mapped != 0) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -250,8 +271,9 @@ static PyType_Slot pin_slots[] = {
      "until the pin is closed, left as a `with` block, or dropped; the array stays alive "
      "meanwhile.\n"
      "Pins of overlapping memory share it; memory that is page-locked already is taken as it is.\n"
-     "Read-only memory can be copied from. CudaError where the driver refuses "
-     "(cuMemHostRegister)."},
+     "Read-only memory can be copied from. ValueError where the array reaches beyond the "
+     "process's\n"
+     "memory; CudaError where the driver refuses (cuMemHostRegister)."},
     {Py_tp_new, pin_create},
     {Py_tp_dealloc, pin_dealloc},
     {Py_tp_traverse, pin_traverse},

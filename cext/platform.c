@@ -2,13 +2,16 @@
 #define _GNU_SOURCE
 #include "platform.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +35,19 @@ void platform_describe_search(char *message, size_t size)
             path != NULL && path[0] ? path : "unset",
             access("/dev/dxg", F_OK) == 0 ? ", and /usr/lib/wsl/lib" : "");
     }
+}
+
+const char *platform_no_library(const char *path)
+{
+    struct stat file;
+
+    if (strchr(path, '/') == NULL || stat(path, &file) != 0 || S_ISREG(file.st_mode)) {
+        return NULL;
+    }
+    return S_ISFIFO(file.st_mode)   ? "a pipe (FIFO)"
+           : S_ISDIR(file.st_mode)  ? "a directory"
+           : S_ISSOCK(file.st_mode) ? "a socket"
+                                    : "a device";
 }
 
 /* cpu.max of cgroup v2, or cpu.cfs_quota_us of v1, as a number of processors; 0 where unlimited. */
@@ -91,6 +107,38 @@ int platform_processor_count(void)
 unsigned long platform_thread_id(void)
 {
     return (unsigned long)syscall(SYS_gettid);
+}
+
+/* msync with MS_ASYNC writes nothing on Linux, and answers ENOMEM where a page is not mapped.
+ * `begin` is a page's. */
+static bool pages_are_mapped(uintptr_t begin, size_t bytes)
+{
+    return msync((void *)begin, bytes, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
+bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = begin & ~(page - 1);
+    size_t mapped = 0, beyond;
+
+    if (bytes == 0) {
+        return true;
+    }
+    if (bytes <= UINTPTR_MAX - begin && pages_are_mapped(first, bytes + (begin - first))) {
+        return true;
+    }
+    beyond =
+        (bytes <= UINTPTR_MAX - begin ? begin + bytes - 1 - first : UINTPTR_MAX - first) / page;
+    while (mapped < beyond) { /* of the pages from `first` on, `mapped` are; not all to `beyond` */
+        size_t middle = beyond - (beyond - mapped) / 2;
+        if (pages_are_mapped(first, middle * page)) {
+            mapped = middle;
+        } else {
+            beyond = middle - 1;
+        }
+    }
+    *hole = mapped == 0 ? begin : first + mapped * page;
+    return false;
 }
 
 bool platform_thread_start(void *(*run)(void *), void *argument)

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Names to try for the driver library, in order; ends with NULL. */
 extern const char *const platform_driver_names[];
@@ -11,11 +12,19 @@ extern const char *const platform_driver_names[];
 /* Appends to `message` where the loader looks for the driver on this machine. */
 void platform_describe_search(char *message, size_t size);
 
+/* NULL where dlopen may be given a path: it is a regular file, or nothing that is there. Else what
+ * it is: to open a FIFO, or a device, may never return. */
+const char *platform_no_library(const char *path);
+
 /* Processors that this process may use: affinity and the cgroup's quota together; at least 1. */
 int platform_processor_count(void);
 
 /* A stable number for the calling thread, as the system names it (gettid). */
 unsigned long platform_thread_id(void);
+
+/* Whether every page of [begin, begin + bytes) is mapped; *hole gets the first byte that is not.
+ * One system call, which looks at mappings and not at pages, where all is mapped. */
+bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole);
 
 /* Starts a thread that nobody joins and in which no signal is handled: those are for the program's
  * own threads. */

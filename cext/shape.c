@@ -38,19 +38,20 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
                      argument, Py_TYPE(argument)->tp_name);
         return -1;
     }
-    items = PySequence_Fast(argument, "a shape is an int or a sequence of ints");
+    /* A tuple even of a list: reading an item may run code that changes the list. */
+    items = PySequence_Tuple(argument);
     if (items == NULL) {
         return -1;
     }
-    if (PySequence_Fast_GET_SIZE(items) > CUDRIVER_MAX_DIMS) {
+    if (PyTuple_GET_SIZE(items) > CUDRIVER_MAX_DIMS) {
         PyErr_Format(PyExc_ValueError, "a shape has at most %d dimensions, not %zd",
-                     CUDRIVER_MAX_DIMS, PySequence_Fast_GET_SIZE(items));
+                     CUDRIVER_MAX_DIMS, PyTuple_GET_SIZE(items));
         Py_DECREF(items);
         return -1;
     }
-    *ndim = (int)PySequence_Fast_GET_SIZE(items);
+    *ndim = (int)PyTuple_GET_SIZE(items);
     for (int i = 0; i < *ndim; i++) {
-        if (length_read(PySequence_Fast_GET_ITEM(items, i), &shape[i]) < 0) {
+        if (length_read(PyTuple_GET_ITEM(items, i), &shape[i]) < 0) {
             Py_DECREF(items);
             return -1;
         }

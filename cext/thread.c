@@ -96,16 +96,33 @@ static void context_drop(ThreadObject *self, Py_ssize_t index)
     Py_DECREF(context);
 }
 
-void cudriver_thread_pop(CoreState *state, ContextObject *context)
+/* The index of the topmost note of a handle, or -1. */
+static Py_ssize_t context_find(const ThreadObject *self, CUcontext handle)
+{
+    Py_ssize_t i = self != NULL ? self->context_count - 1 : -1;
+
+    while (i >= 0 && self->contexts[i]->handle != handle) {
+        i--;
+    }
+    return i;
+}
+
+void cudriver_thread_pop(CoreState *state, CUcontext handle)
 {
     ThreadObject *self = cudriver_thread_find(state);
+    Py_ssize_t at = context_find(self, handle);
 
-    for (Py_ssize_t i = self != NULL ? self->context_count - 1 : -1; i >= 0; i--) {
-        if (self->contexts[i] == context) {
-            context_drop(self, i);
-            return;
-        }
+    if (at >= 0) {
+        context_drop(self, at);
     }
+}
+
+ContextObject *cudriver_thread_pushed(CoreState *state, CUcontext handle)
+{
+    ThreadObject *self = cudriver_thread_find(state);
+    Py_ssize_t at = context_find(self, handle);
+
+    return at >= 0 ? self->contexts[at] : NULL;
 }
 
 void cudriver_thread_reconcile(CoreState *state, const CUcontext *stack, Py_ssize_t count)
@@ -113,12 +130,13 @@ void cudriver_thread_reconcile(CoreState *state, const CUcontext *stack, Py_ssiz
     ThreadObject *self = cudriver_thread_find(state);
 
     for (Py_ssize_t i = self != NULL ? self->context_count - 1 : -1; i >= 0; i--) {
+        CUcontext handle = self->contexts[i]->handle;
         Py_ssize_t noted = 0, real = 0;
         for (Py_ssize_t j = 0; j <= i; j++) {
-            noted += self->contexts[j] == self->contexts[i];
+            noted += self->contexts[j]->handle == handle;
         }
         for (Py_ssize_t j = 0; j < count; j++) {
-            real += stack[j] == self->contexts[i]->handle;
+            real += stack[j] == handle;
         }
         if (noted > real) {
             context_drop(self, i);

@@ -28,8 +28,12 @@ ThreadObject *cudriver_thread_find(CoreState *state);
 /* Notes that this thread pushed `context`. 0 or -1. */
 int cudriver_thread_push(CoreState *state, ContextObject *context);
 
-/* Takes the topmost note of `context` off this thread's record. */
-void cudriver_thread_pop(CoreState *state, ContextObject *context);
+/* Takes the topmost note of a context off this thread's record. By handle: a primary context that
+ * was reset and retained anew has another object, and the same handle. */
+void cudriver_thread_pop(CoreState *state, CUcontext handle);
+
+/* What this thread has pushed with this handle, the topmost; borrowed, or NULL. */
+ContextObject *cudriver_thread_pushed(CoreState *state, CUcontext handle);
 
 /* Compares the record with the driver's own stack of `count` handles (bottom first) and drops notes
  * of contexts that another library has popped since. */

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
+import random
 import threading
 import time
 import weakref
@@ -234,7 +236,7 @@ def test_popping_what_is_not_current_names_both(cu, driver: Driver, context) -> 
 
 def test_popping_from_an_empty_stack(cu, context) -> None:
     def body() -> None:
-        with pytest.raises(cu.InvalidContextError, match=r"cannot pop .* is None"):
+        with pytest.raises(cu.InvalidContextError, match=r"cannot pop .* nothing is current"):
             context.pop()
 
     in_thread(body)
@@ -637,6 +639,88 @@ def test_reset_while_it_is_on_a_stack() -> None:
         print(cu.context_stack(), cu.memory_info().free > 0)
     """
     assert output(program).splitlines() == ["refused", "[] True"]
+
+
+def test_what_is_listed_can_be_popped_whatever_was_reset(cu, two_devices) -> None:
+    """Random pushes and resets: the stack that is listed can be popped, from its top down."""
+    device = two_devices[1]
+
+    def play(rng: random.Random) -> None:
+        manual = cu.Context(1)
+        steps: list[Callable[[], Any]] = [
+            lambda: device.primary_context().push(),
+            manual.push,
+            device.reset_primary_context,
+            device.primary_context,
+            lambda: cu.memory_info().free,
+        ]
+        for _ in range(10):
+            with contextlib.suppress(cu.InvalidContextError):  # it was reset, and is current
+                rng.choice(steps)()
+        while stack := cu.context_stack():
+            stack[-1].pop()
+            assert len(cu.context_stack()) == len(stack) - 1
+        assert cu.device_zeros(3, device=device).to_numpy().tolist() == [0, 0, 0]
+        manual.close()
+
+    for seed in range(5 * FEW):
+        in_thread(functools.partial(play, random.Random(seed)))
+    device.reset_primary_context()
+
+
+def test_a_reset_does_not_take_what_was_pushed(cu, two_devices) -> None:
+    device = two_devices[1]
+
+    def body() -> None:
+        first = device.primary_context()
+        first.push()
+        device.reset_primary_context()
+        second = device.primary_context()
+        assert second is not first
+        device.reset_primary_context()
+        assert cu.context_stack() == [first]
+        first.pop()
+        with pytest.raises(cu.InvalidContextError, match="nothing is current in this thread"):
+            first.pop()
+        assert cu.context_stack() == []
+
+    in_thread(body)
+
+
+def test_what_was_reset_is_listed_and_named(cu, two_devices) -> None:
+    device = two_devices[1]
+
+    def body() -> None:
+        with cu.Context(1) as below:
+            device.primary_context().push()
+            device.reset_primary_context()
+            with pytest.raises(cu.InvalidContextError, match=r"is <primary .*, reset>; pop that"):
+                below.pop()
+            with pytest.raises(cu.InvalidContextError, match=r"pop it .* \(context_stack\(\)\)"):
+                cu.device_zeros(3)
+            listed = cu.context_stack()
+            assert listed[0] is below
+            listed[1].pop()
+            assert cu.current_context() is below
+
+    in_thread(body)
+
+
+def test_what_another_library_destroyed_is_not_in_the_way(cu, driver: Driver) -> None:
+    def body() -> None:
+        with cu.Context() as ours:
+            for _ in range(2):
+                handle = driver.create()
+                in_thread(functools.partial(driver.destroy, handle))
+                assert driver.current() == handle
+            with pytest.raises(cu.InvalidContextError, match="another library has destroyed"):
+                unpushed.pop()
+        assert cu.context_stack() == []
+        ours.close()
+
+    unpushed = cu.Context()
+    in_thread(body)
+    unpushed.close()
 
 
 def test_reset_that_fails_changes_nothing(cu, sim, two_devices) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import gc
 import operator
@@ -18,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import cudriver as cu
+from program import output
 
 PACKED = np.dtype([("a", "i1"), ("b", "<f8"), ("c", "S3"), ("d", ">u2", (2, 2))])
 PADDED = np.dtype({"names": ["x", "y"], "formats": ["u1", "f4"], "offsets": [1, 8], "itemsize": 24})
@@ -765,6 +767,52 @@ def test_what_comes_back_through_the_interface_is_the_same(
     assert raw(back) == raw(copy.to_numpy())
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_dtype_does_not_keep_the_array_that_has_it(nested: bool) -> None:
+    def make() -> list[weakref.ref[Any]]:
+        leads_back: list[Any] = []
+        dtype = np.dtype("f8", metadata={"to": leads_back})
+        if nested:
+            dtype = np.dtype([("a", [("b", "i4"), ("c", dtype)], 2)])
+        arrays = [cu.device_zeros(4, dtype), cu.to_device(np.zeros(4, dtype))]
+        leads_back.extend(arrays)
+        return [weakref.ref(array) for array in arrays]
+
+    made = make()
+    gc.collect()
+    assert [array() for array in made] == [None, None]
+
+
+def test_a_dtype_without_its_metadata_is_the_same_otherwise() -> None:
+    tagged = np.dtype("<i4", metadata={"x": 1})
+    fields = {
+        "names": ["a", "b", "c"],
+        "formats": [tagged, "u1", (tagged, 3)],
+        "offsets": [8, 0, 16],
+        "titles": ["first", None, "third"],
+        "itemsize": 40,
+    }
+    for dtype in (
+        tagged,
+        np.dtype("M8[ns]", metadata={"x": 1}),
+        np.dtype("S5", metadata={"x": 1}),
+        np.dtype(fields),
+        np.dtype([("a", tagged), ("b", "u1")], align=True),
+        np.dtype([("a", [("b", tagged)])], metadata={"x": 1}),
+    ):
+        plain = cu.device_zeros(3, dtype).dtype
+        assert plain.metadata is None
+        assert (plain, plain.fields, plain.names) == (dtype, dtype.fields, dtype.names)
+        assert plain.isalignedstruct == dtype.isalignedstruct
+        assert plain.itemsize == dtype.itemsize
+        assert hash(plain) == hash(dtype)
+        fields_of = (plain.fields or {}).values()
+        assert not any(field[0].metadata or field[0].base.metadata for field in fields_of)
+        assert dtype.metadata or dtype.fields, "the user's own is as it was"
+    untagged = np.dtype([("a", "i4"), ("b", "u1")])
+    assert cu.device_zeros(3, untagged).dtype is untagged
+
+
 def test_dtypes_whose_fields_have_no_description() -> None:
     for dtype in (
         PADDED,
@@ -864,6 +912,178 @@ def test_bad_interfaces_are_refused() -> None:
         cu.to_device(Broken())
     gc.collect()
     array.close()
+
+
+class Spoiler:
+    """A number whose reading empties what it stands in, and fills the memory that this frees."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.home: Any = None
+        self.reads = 0
+
+    def __index__(self) -> int:
+        self.reads += 1
+        self.home.clear()
+        self.junk = [tuple([None] * n) for n in range(1, 9) for _ in range(50)]
+        return self.value
+
+
+@pytest.mark.parametrize("name", ["shape", "strides"])
+def test_an_interface_that_its_own_numbers_empty(name: str) -> None:
+    model = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = cu.to_device(model)
+    values = {"shape": (4, 6), "strides": (24, 4)}[name]
+    spoilers = [Spoiler(value) for value in values]
+    foreign = Foreign(array, **{name: tuple(spoilers)})
+    for spoiler in spoilers:
+        spoiler.home = foreign.__cuda_array_interface__
+    out = np.zeros_like(model)
+    cu.copy(out, foreign)
+    assert np.array_equal(out, model)
+    assert foreign.__cuda_array_interface__ == {}
+    assert [spoiler.reads for spoiler in spoilers] == [1, 1]
+
+
+@pytest.mark.parametrize("make", [cu.device_empty, cu.pinned_empty, cu.pinned_zeros])
+def test_a_shape_that_its_own_items_empty(make: Any) -> None:
+    spoilers = [Spoiler(n) for n in (2, 3, 4)]
+    shape = list(spoilers)
+    for spoiler in spoilers:
+        spoiler.home = shape
+    assert make(shape).shape == (2, 3, 4)
+    assert shape == []
+    assert [spoiler.reads for spoiler in spoilers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_to_device_reads_an_interface_once(stream: bool) -> None:
+    model = np.arange(24, dtype=np.float32).reshape(4, 6)
+    array = cu.to_device(model)
+    reads = []
+
+    class Once:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            reads.append(1)
+            return array.__cuda_array_interface__
+
+    chosen = cu.Stream() if stream else None
+    there = cu.to_device(Once(), chosen)
+    assert np.array_equal(there.to_numpy(), model)
+    assert reads == [1]
+
+
+def test_an_empty_foreign_array_fits_every_device(two_devices: Any) -> None:
+    array = cu.device_zeros(4, np.float32)
+    here = np.empty((3, 0), np.float32)
+    for ordinal in (0, 1):
+        stream = cu.Stream(device=ordinal)
+        there = cu.device_empty((3, 0), np.float32, device=ordinal)
+        for address in (0, array.pointer):
+            nothing = Foreign(array, data=(address, False), shape=(3, 0), strides=None)
+            for dst, src in [(here, nothing), (nothing, here), (there, nothing), (nothing, there)]:
+                cu.copy(dst, src)
+                assert cu.copy_async(dst, src, stream).done
+                assert cu.explain_copy(dst, src).path == "empty"
+            assert cu.to_device(nothing, stream).device == two_devices[ordinal]
+    with pytest.raises(TypeError, match="no stream"):
+        cu.copy(here, Foreign(array, data=(0, False), shape=(3, 0), strides=None, stream="x"))
+
+
+def test_an_empty_foreign_array_makes_no_context() -> None:
+    program = """
+        import ctypes, numpy as np, cudriver as cu
+        class Foreign:
+            __cuda_array_interface__ = {"data": (0, False), "shape": (0,), "typestr": "<f8"}
+        cu.init()
+        cu.copy(np.empty(0), Foreign())
+        cu.copy(Foreign(), np.empty(0))
+        active, flags = ctypes.c_int(5), ctypes.c_uint()
+        libcuda = ctypes.CDLL(cu.driver_path())
+        libcuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
+        print(cu.context_stack(), active.value)
+    """
+    assert output(program) == "[] 0\n"
+
+
+@pytest.mark.parametrize(
+    ("typestr", "descr", "sizes"),
+    [
+        ("|V8", [("a", "<f4")], "8 bytes, .* of 4"),
+        ("|V8", [("a", "<f8"), ("b", "u1")], "8 bytes, .* of 9"),
+        ("|V8", [("", "<f4")], "8 bytes, .* of 4"),
+        ("|V4", [("a", "<f4"), ("", "|V4")], "4 bytes, .* of 8"),
+    ],
+)
+def test_a_description_of_another_size_is_refused(typestr: str, descr: Any, sizes: str) -> None:
+    array = cu.device_zeros(24, "u1")
+    foreign = Foreign(array, typestr=typestr, descr=descr, shape=(2,), strides=None)
+    with pytest.raises(ValueError, match=sizes):
+        cu.to_device(foreign)
+    assert not cu.device_zeros(3, "f4,f4").to_numpy()["f0"].any()
+
+
+def test_an_extent_beyond_the_memory_is_refused() -> None:
+    """Where the driver knows the allocation, and nothing lies behind it."""
+    nbytes = (64 << 20) + 100
+    with cu.Context() as context:  # no pool: behind its memory there might be more of it
+        array = cu.device_zeros(nbytes, "u1")
+        start, end = array.pointer, array.pointer + nbytes
+        wide = nbytes + (1 << 40)
+        for changes in [
+            {"shape": (wide,)},
+            {"shape": (wide // 8,), "typestr": "<f8"},
+            {"data": (end - 1, False), "shape": (wide,)},
+            {"data": (end - 1, False), "shape": (2,), "strides": (1 << 40,)},
+            {"data": (start, False), "shape": (2,), "strides": (-(1 << 40),)},
+            {"data": (start, False), "shape": (3, 4), "strides": (1 << 40, 1)},
+            {"data": (start, False), "shape": (2,), "strides": (-start - 5,)},
+            {"data": (start, False), "shape": (1 << 61, 1 << 61), "strides": (0, 1 << 3)},
+        ]:
+            foreign = Foreign(array, **{"strides": None, "descr": None, **changes})
+            with pytest.raises(ValueError, match=r"but the memory there ends at|no memory that"):
+                cu.explain_copy(foreign, foreign)
+        for first, last, step in [(0, nbytes, 1), (nbytes - 1, -1, -1), (5, nbytes, 7)]:
+            shape = (len(range(first, last, step)),)
+            whole = Foreign(array, data=(start + first, False), shape=shape, strides=(step,))
+            assert cu.explain_copy(whole, whole).nbytes == shape[0]
+        assert not array.to_numpy()[-4096:].any(), "nothing was broken"
+        array.close()
+        del array, foreign, whole
+    context.close()
+
+
+def test_an_array_may_span_allocations(sim: Any) -> None:
+    """As tensors do in segments that grow: one range of addresses, of several allocations."""
+    libcuda = ctypes.CDLL(sim.path)
+    addresses = [ctypes.c_ulonglong() for _ in range(3)]
+    with cu.Context() as context:
+        for address in addresses:
+            assert libcuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
+        parts = sorted(address.value for address in addresses)
+        assert np.diff(parts).tolist() == [4096, 4096], "the simulator puts them side by side"
+
+        model = cu.device_empty(3 * 4096, "u1")  # only its interface
+        here = {"data": (parts[0], False)}
+        whole = Foreign(model, **here)
+        gaps = Foreign(model, **here, shape=(2,), strides=(3 * 4096 - 1,))
+
+        def reaches(foreign: Any) -> int:  # a copy over two allocations is the driver's to refuse
+            return cu.explain_copy(foreign, foreign).nbytes
+
+        assert (reaches(whole), reaches(gaps)) == (3 * 4096, 2)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[1])) == 0
+        with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
+            reaches(whole)
+        assert reaches(gaps) == 2
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[2])) == 0
+        with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
+            reaches(gaps)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[0])) == 0
+        model.close()
+        del model, whole, gaps
+    context.close()
 
 
 def test_pool_and_plain_memory_both_work(sim: Any) -> None:

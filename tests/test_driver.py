@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,39 @@ def test_library_that_is_no_elf_file(tmp_path: Path) -> None:
     path.write_text("not a library")
     asked = lines(ASK, CUDRIVER_LIBRARY=str(path))
     assert all(line.startswith("DriverNotFoundError") and str(path) in line for line in asked[:-1])
+
+
+@pytest.mark.parametrize("by", ["CUDRIVER_LIBRARY", "use_driver"])
+def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path, by: str) -> None:
+    """To open a pipe waits for a writer: without an end, here."""
+    pipe, folder, end, link = (tmp_path / name for name in ("pipe", "folder", "end", "link"))
+    os.mkfifo(pipe)
+    folder.mkdir()
+    link.symlink_to(pipe)
+    program = """
+        import sys, cudriver as cu
+        if sys.argv[1]:
+            cu.use_driver(sys.argv[1])
+        print(cu.is_available())
+        try:
+            cu.init()
+        except cu.DriverNotFoundError as error:
+            print(error)
+    """
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(end))
+        for path, kind in [
+            (pipe, "a pipe (FIFO)"),
+            (link, "a pipe (FIFO)"),
+            (folder, "a directory"),
+            (end, "a socket"),
+            (Path(os.devnull), "a device"),
+        ]:
+            chosen = str(path) if by == "use_driver" else ""
+            environ = None if chosen else str(path)
+            said = output(program, chosen, timeout=20, CUDRIVER_LIBRARY=environ).splitlines()
+            assert said[0] == "False"
+            assert f"names is no library: {path} is {kind}." in said[1]
 
 
 def test_library_that_is_no_driver(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import sys
 import threading
 from multiprocessing import shared_memory
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 import cudriver as cu
 
@@ -175,6 +178,52 @@ def test_bad_arguments() -> None:
         cu.pin(12)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Python objects"):
         cu.pin(np.array([object()]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((1 << 54,), (1,)),
+        ((1 << 62,), (1,)),
+        ((1 << 62,), (-1,)),
+        ((2, 2), (1 << 62, -(1 << 62))),
+        ((3, 3), (1 << 61, 1 << 61)),
+        ((2,), (-(1 << 63),)),
+    ],
+)
+def test_an_extent_beyond_all_memory_is_refused(shape: Any, strides: Any) -> None:
+    array = as_strided(np.zeros(1, "u1"), shape, strides)
+    with pytest.raises(ValueError, match=r"cannot page-lock .* has no memory"):
+        cu.pin(array)
+
+
+def test_a_range_that_is_mapped_in_part_is_refused() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    page = mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, 6 * page), np.uint8)
+    start = memory.ctypes.data
+    assert libc.munmap(start + 3 * page, page) == 0
+    try:
+        for part, hole in [
+            (memory, start + 3 * page),
+            (memory[100:-7], start + 3 * page),
+            (memory[3 * page + 5 : 3 * page + 10], start + 3 * page + 5),
+            (memory[3 * page + 5 :], start + 3 * page + 5),
+            (memory[3 * page - 1 : 3 * page + 1], start + 3 * page),
+        ]:
+            whole = f"{part.nbytes} bytes from {part.ctypes.data:#x} on: at {hole:#x} "
+            with pytest.raises(ValueError, match=whole):
+                cu.pin(part)
+        for part in (memory[: 3 * page], memory[4 * page :], memory[5:10]):
+            with cu.pin(part):
+                assert cu.is_pinned(part)
+        assert cu.pin(memory[3 * page : 3 * page]).nbytes == 0
+    finally:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED: for the mapping's end
+        libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *4 * [ctypes.c_long])
+        libc.mmap.restype = ctypes.c_void_p
+        assert libc.mmap(start + 3 * page, page, mmap.PROT_READ, flags, -1, 0) == start + 3 * page
 
 
 def test_many_threads_pin_overlapping_ranges() -> None:

@@ -209,6 +209,43 @@ static CUresult pointer_look(CUdeviceptr address, struct pointer_info *info)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
+static CUresult pointer_value(const struct pointer_info *info, CUdeviceptr address,
+                              CUpointer_attribute attribute, void *value)
+{
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)value = info->context;
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value = info->type;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *(CUdeviceptr *)value = info->bytes > 0 ? address : 0;
+        break;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (info->type != CU_MEMORYTYPE_HOST) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *(void **)value = (void *)(uintptr_t)address;
+        break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(unsigned *)value = 0;
+        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value = info->device;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)value = info->start;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)value = info->bytes;
+        break;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     CUresult result = sim_enter(CALL_cuPointerGetAttribute);
@@ -222,41 +259,39 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
     }
     sim_lock();
     result = pointer_look(address, &info);
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
+    if (result == CUDA_SUCCESS) {
+        result = pointer_value(&info, address, attribute, value);
     }
-    switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *)value = info.context;
-        break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned *)value = info.type;
-        break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *(CUdeviceptr *)value = address;
-        break;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (info.type == CU_MEMORYTYPE_HOST) {
-            *(void **)value = (void *)(uintptr_t)address;
-        } else {
+    return sim_leave(result);
+}
+
+/* Of an address that it does not know the driver tells zeros here, and no error; so where a value
+ * does not apply. */
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **values,
+                                CUdeviceptr address)
+{
+    CUresult result = sim_enter(CALL_cuPointerGetAttributes);
+    struct pointer_info info;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (count == 0 || attributes == NULL || values == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_lock();
+    if (pointer_look(address, &info) != CUDA_SUCCESS) {
+        info = (struct pointer_info){.device = -2}; /* CU_DEVICE_INVALID */
+    }
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (values[i] == NULL) {
             result = CUDA_ERROR_INVALID_VALUE;
+        } else if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER &&
+                   info.type != CU_MEMORYTYPE_HOST) {
+            *(void **)values[i] = NULL;
+        } else {
+            result = pointer_value(&info, address, attributes[i], values[i]);
         }
-        break;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        *(unsigned *)value = 0;
-        break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)value = info.device;
-        break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *(CUdeviceptr *)value = info.start;
-        break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *(size_t *)value = info.bytes;
-        break;
-    default:
-        result = CUDA_ERROR_INVALID_VALUE;
-        break;
     }
     return sim_leave(result);
 }

@@ -148,7 +148,7 @@ REFUSED = WARNING: AddressSanitizer failed to allocate
 # reader, which has tests of its own beside them.
 SANITIZED = not network and not static
 
-# $(1) name, $(2) -fsanitize=, $(3) variables for the run, $(4) pytest's arguments
+# $(1) name, $(2) -fsanitize=, $(3) variables for the run, $(4) what is run
 define sanitize
 	@$(SWEEP)
 	rm -rf build/$(1)/site build/$(1)/report.*
@@ -156,23 +156,42 @@ define sanitize
 	@status=0; \
 	CUDRIVER_TEST_DRIVER=sim CUDRIVER_TEST_SANITIZER=$(1) PYTHONPATH=$(CURDIR)/build/$(1)/site \
 	PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1:log_path=$(call REPORT,$(1)) $(3) \
-	    $(PYTEST) -p no:cacheprovider --capture=sys $(4) $(ARGS) || status=$$?; \
+	    $(PY) -m $(4) $(ARGS) || status=$$?; \
 	for report in build/$(1)/report.*; do \
 	    [ ! -e "$$report" ] || ! grep -qv "$(REFUSED)" "$$report" || { cat "$$report"; status=1; }; \
 	done; exit $$status
 endef
 
+SANITIZED_PYTEST = pytest -p no:cacheprovider --capture=sys
+WITH_ASAN = ASAN_OPTIONS=$(ASAN_OPTIONS):log_path=$(call REPORT,asan) LD_PRELOAD=$(call RUNTIME,asan)
+WITH_TSAN = OPENBLAS_NUM_THREADS=1 LD_PRELOAD=$(call RUNTIME,tsan) \
+    TSAN_OPTIONS=$(TSAN_OPTIONS):log_path=$(call REPORT,tsan)
+
 .PHONY: asan
 asan: $(VENV)/.requirements ## the suite with AddressSanitizer and UndefinedBehaviorSanitizer
-	$(call sanitize,asan,address$(,)undefined,ASAN_OPTIONS=$(ASAN_OPTIONS):log_path=$(call REPORT,asan) LD_PRELOAD=$(call RUNTIME,asan),--ignore=tests/stack -m "$(SANITIZED)")
+	$(call sanitize,asan,address$(,)undefined,$(WITH_ASAN),$(SANITIZED_PYTEST) --ignore=tests/stack -m "$(SANITIZED)")
 
 .PHONY: ubsan
 ubsan: $(VENV)/.requirements ## the suite with UndefinedBehaviorSanitizer alone: quicker
-	$(call sanitize,ubsan,undefined,,--ignore=tests/stack -m "$(SANITIZED)")
+	$(call sanitize,ubsan,undefined,,$(SANITIZED_PYTEST) --ignore=tests/stack -m "$(SANITIZED)")
 
 .PHONY: tsan
 tsan: $(VENV)/.requirements ## the tests that use threads, with ThreadSanitizer
-	$(call sanitize,tsan,thread,OPENBLAS_NUM_THREADS=1 TSAN_OPTIONS=$(TSAN_OPTIONS):log_path=$(call REPORT,tsan) LD_PRELOAD=$(call RUNTIME,tsan),-m "$(SANITIZED) and threads")
+	$(call sanitize,tsan,thread,$(WITH_TSAN),$(SANITIZED_PYTEST) -m "$(SANITIZED) and threads")
+
+STORM = tests.storm --seeds 0-299
+
+.PHONY: storm
+storm: install ## random sequences against a model: ARGS="--hours 2"
+	$(PY) -m tests.storm $(or $(ARGS),--minutes 1)
+
+.PHONY: storm-asan
+storm-asan: $(VENV)/.requirements ## 300 random sequences of 3 threads with AddressSanitizer
+	$(call sanitize,asan,address$(,)undefined,$(WITH_ASAN),$(STORM))
+
+.PHONY: storm-tsan
+storm-tsan: $(VENV)/.requirements ## the same with ThreadSanitizer
+	$(call sanitize,tsan,thread,$(WITH_TSAN):halt_on_error=1,$(STORM))
 
 , := ,
 

@@ -474,6 +474,9 @@ static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_pa
     bool pushed;
     int failed;
 
+    if (cudriver_context_check(state, stream->context) < 0) {
+        return NULL;
+    }
     if (path->kind != CUDRIVER_COPY_EMPTY && path->kind != CUDRIVER_COPY_SAME) {
         if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
             return NULL;

@@ -13,6 +13,7 @@
 #include "error.h"
 #include "hostmem.h"
 #include "numpy_bridge.h"
+#include "platform.h"
 #include "shape.h"
 
 /* Clearing or touching more than this lets other threads run. */
@@ -113,11 +114,13 @@ static HostMemoryObject *memory_new(CoreState *state, size_t bytes, bool mapped,
         Py_DECREF(self);
         if (!PyErr_Occurred()) {
             struct cudriver_hostmem_stats stats;
-            char limit[80] = "";
+            char limit[160] = "";
             cudriver_hostmem_get_stats(&stats);
             if (stats.limit_bytes != SIZE_MAX) {
                 snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)",
                          stats.limit_bytes);
+            } else {
+                platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
             }
             cudriver_raise(state, result, combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2",
                            "%zu bytes; %zu page-locked already%s", bytes, stats.registered_bytes,

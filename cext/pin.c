@@ -90,14 +90,19 @@ static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable,
     cudriver_context_end(context, pushed);
     Py_DECREF(context);
     if (result != CUDA_SUCCESS) {
+        char limit[160] = "";
+        if (result != CUDA_ERROR_INVALID_VALUE) {
+            platform_describe_lock_limit(limit, sizeof limit, self->bytes);
+        }
         self->pin = NULL;
-        cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s", (void *)low,
+        cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
                        self->bytes,
                        !writable                            ? ", read-only"
                        : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
                                                               "page-locks a copy-on-write mapping, "
                                                               "as np.memmap(mode='c') makes it"
-                                                            : "");
+                                                            : "",
+                       limit);
         return -1;
     }
     return 0;
@@ -273,7 +278,10 @@ static PyType_Slot pin_slots[] = {
      "Pins of overlapping memory share it; memory that is page-locked already is taken as it is.\n"
      "Read-only memory can be copied from. ValueError where the array reaches beyond the "
      "process's\n"
-     "memory; CudaError where the driver refuses (cuMemHostRegister)."},
+     "memory; CudaError where the driver refuses (cuMemHostRegister).\n"
+     "Do not truncate a mapped file meanwhile: what touches the bytes that are gone, a copy too, "
+     "ends\n"
+     "the process with SIGBUS, as without a pin."},
     {Py_tp_new, pin_create},
     {Py_tp_dealloc, pin_dealloc},
     {Py_tp_traverse, pin_traverse},

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -74,6 +75,17 @@ static double cgroup_quota(void)
     read += fscanf(file, "%lld", &period);
     fclose(file);
     return read == 2 && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
+}
+
+void platform_describe_lock_limit(char *message, size_t size, size_t bytes)
+{
+    struct rlimit limit;
+
+    *message = '\0';
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < bytes) {
+        snprintf(message, size, "; this process may lock %llu bytes (RLIMIT_MEMLOCK, `ulimit -l`)",
+                 (unsigned long long)limit.rlim_cur);
+    }
 }
 
 int platform_processor_count(void)

@@ -16,6 +16,10 @@ void platform_describe_search(char *message, size_t size);
  * it is: to open a FIFO, or a device, may never return. */
 const char *platform_no_library(const char *path);
 
+/* Writes, where the system lets this process lock fewer than `bytes`, how many those are; else an
+ * empty string. Not every driver minds that limit. */
+void platform_describe_lock_limit(char *message, size_t size, size_t bytes);
+
 /* Processors that this process may use: affinity and the cgroup's quota together; at least 1. */
 int platform_processor_count(void);
 

@@ -599,6 +599,7 @@ def test_reset_while_it_is_used(cu, two_devices) -> None:
         lambda: event.done,
         lambda: cu.copy(array, np.zeros(8)),
         lambda: cu.copy_async(array, np.zeros(8), stream),
+        lambda: cu.copy_async(np.zeros(0), np.zeros(0), stream),
     ]
     for call in calls:
         with pytest.raises(cu.InvalidContextError, match="was reset"):

@@ -154,6 +154,19 @@ def test_a_file_mapped_for_writing(tmp_path: Path) -> None:
     assert file.read_bytes() == b"\3" * 8192
 
 
+def test_a_pinned_file_that_is_truncated_is_unpinned_all_the_same(tmp_path: Path) -> None:
+    """Its bytes are gone, and touching them is a SIGBUS; the pin is not."""
+    file = tmp_path / "truncated"
+    file.write_bytes(bytes(1 << 16))
+    with (
+        file.open("rb+") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as memory,
+    ):
+        with cu.pin(memory):
+            opened.truncate(0)
+        assert not cu.is_pinned(memory)
+
+
 def test_strided_views_are_locked_from_their_lowest_byte_to_their_highest() -> None:
     base = np.arange(100000)
     view = base[50000:10:-3]

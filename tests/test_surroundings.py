@@ -1,0 +1,175 @@
+"""What lies around the package: limits, other processes, a strict interpreter, a second copy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import DRIVER, SANITIZER
+from program import output
+
+LOCKED = """
+    import resource
+    import sys
+    limit = int(sys.argv[1])
+    if limit:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+    import numpy as np
+    import cudriver as cu
+    for make in (lambda: cu.pinned_empty(1 << 20, "u1"), lambda: cu.pin(np.zeros(1 << 20, "u1"))):
+        try:
+            make()
+        except cu.OutOfMemoryError as error:
+            print(error)
+"""
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="the simulated driver is made to fail")
+@pytest.mark.parametrize(("limit", "named"), [(65536, True), (0, False)])
+def test_the_limit_of_locked_memory_is_named(limit: int, named: bool) -> None:
+    fail = "cuMemHostRegister_v2:*:2"
+    lines = output(LOCKED, str(limit), CUDRIVER_SIM_FAIL=fail).splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert ("this process may lock 65536 bytes (RLIMIT_MEMLOCK, `ulimit -l`)" in line) == named
+
+
+STARTED = """
+import multiprocessing
+import sys
+
+import numpy as np
+
+import cudriver as cu
+
+
+def child(queue):
+    array = cu.to_device(cu.pinned_full(1000, 3.0))
+    queue.put(float(array.to_numpy().sum()))
+
+
+if __name__ == "__main__":
+    stream, plain = cu.Stream(), np.full(5 << 20, 9, "u1")
+    pinned, large = cu.pinned_full(1 << 20, 7, "u1"), cu.device_zeros(5 << 20, "u1")
+    array = cu.device_zeros(1 << 20, "u1")
+    transfers = [cu.copy_async(array, pinned, stream), cu.copy_async(large, plain, stream)]
+    context = multiprocessing.get_context(sys.argv[1])
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    transfers.append(cu.copy_async(pinned, array, stream))
+    assert queue.get(timeout=100) == 3000
+    process.join()
+    assert process.exitcode == 0
+    for transfer in transfers:
+        transfer.wait()
+    assert (array.to_numpy() == 7).all() and (pinned == 7).all()
+    assert (large.to_numpy() == 9).all()
+    print("the end")
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_are_started_with_copies_in_flight(method: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(STARTED)
+    done = subprocess.run(
+        [sys.executable, str(path), method],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+
+
+USE = """
+import asyncio
+
+import numpy as np
+
+import cudriver as cu
+from cudriver import stack
+
+
+async def there(array, pinned, stream):
+    await cu.copy_async(array, pinned, stream)
+
+
+stream, pinned = cu.Stream(), cu.pinned_zeros(100000)
+with cu.Context():
+    assert cu.to_device(np.arange(10)).to_numpy().sum() == 45
+with cu.pinned_numpy():
+    np.zeros(1000000).sum()
+cu.pin(np.zeros(10000))
+cu.Event().record(stream)
+asyncio.run(there(cu.device_empty(100000), pinned, stream))
+try:
+    cu.copy(pinned, np.zeros(3))
+except ValueError:
+    stack.Report
+    print("the end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "malloc"),
+    [(("-X", "dev", "-W", "error"), None), ((), "debug")],
+    ids=["dev", "malloc"],
+)
+def test_an_interpreter_that_is_strict(options: tuple[str, ...], malloc: str | None) -> None:
+    done = subprocess.run(
+        [sys.executable, *options, "-c", USE],
+        env=os.environ | ({} if malloc is None else {"PYTHONMALLOC": malloc}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+
+
+TWO = """
+    import sys
+
+    import numpy as np
+
+    import cudriver as first
+
+    a, p = first.to_device(np.arange(100)), first.pinned_full(1000, 3.0)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cudriver"]:
+        del sys.modules[name]
+    sys.path.insert(0, sys.argv[1])
+    import cudriver as second
+
+    assert second.__file__ != first.__file__
+    assert second.is_pinned(p)
+    b = second.device_empty(100, int)
+    second.copy(b, a)
+    assert (b.to_numpy() == np.arange(100)).all()
+    with second.Context() as context:
+        array, stream = first.to_device(p), first.Stream()
+        first.copy_async(array, p, stream).wait()
+        assert array.context.handle == context.handle
+    array.close(), stream.close()
+    memory = np.zeros(10000)
+    one, other = first.pin(memory), second.pin(memory)
+    one.close()
+    assert second.is_pinned(memory)
+    other.close()
+    assert not second.is_pinned(memory)
+    print("the end")
+"""
+
+
+@pytest.mark.skipif(bool(SANITIZER), reason="a sanitizer tells of the globals that are there twice")
+def test_two_copies_of_the_package(cu, tmp_path: Path) -> None:
+    """One after the other in a process, on one driver."""
+    shutil.copytree(Path(cu.__file__).parent, tmp_path / "cudriver")
+    driver = cu.driver_path() if DRIVER == "sim" else None
+    assert output(TWO, str(tmp_path), CUDRIVER_LIBRARY=driver) == "the end\n"

@@ -138,7 +138,9 @@ static int context_pop(CoreState *state, ContextObject *self)
 {
     const char *function = "cuCtxGetCurrent";
     CUcontext current = NULL;
+    ContextObject *pushed;
     CUresult result;
+    bool replaced;
 
     if (cudriver_require(state) < 0) {
         return -1;
@@ -148,7 +150,11 @@ static int context_pop(CoreState *state, ContextObject *self)
         cudriver_thread_pushed(state, self->handle) != NULL) {
         result = pop_destroyed(state, &current);
     }
-    if (result == CUDA_SUCCESS && current != self->handle) {
+    /* The driver may have given the handle of one that was reset to another. */
+    pushed = cudriver_thread_pushed(state, self->handle);
+    replaced = self->state != CUDRIVER_CONTEXT_OPEN && pushed != NULL &&
+               pushed->state == CUDRIVER_CONTEXT_OPEN;
+    if (result == CUDA_SUCCESS && (current != self->handle || replaced)) {
         return refuse_pop(state, self);
     }
     if (result == CUDA_SUCCESS) {

@@ -615,6 +615,20 @@ def test_reset_while_it_is_used(cu, two_devices) -> None:
     again.close()
 
 
+def test_popping_what_was_reset_leaves_its_successor(cu, two_devices) -> None:
+    """The driver may give the successor the same handle."""
+    device = two_devices[1]
+    before = device.primary_context()
+    device.reset_primary_context()
+    after = device.primary_context()
+    after.push()
+    with pytest.raises(cu.InvalidContextError, match="cannot pop"):
+        before.pop()
+    assert cu.current_context() is after
+    after.pop()
+    after.close()
+
+
 def test_reset_of_the_context_that_is_used_by_default() -> None:
     program = """
         import numpy as np, cudriver as cu

@@ -20,7 +20,7 @@ WITHOUT_SHAPES = """
 def copy(dst, src, right=cu.copy):
     try:
         right(dst, src)
-    except ValueError:
+    except (TypeError, ValueError):
         pass
 cu.copy = copy
 """
@@ -44,7 +44,7 @@ cu.to_device = to_device
     ("planted", "told"),
     [
         ("", None),
-        (WITHOUT_SHAPES, r"cu\.copy\(.*\n  succeeded, expected \('ValueError',\)"),
+        (WITHOUT_SHAPES, r"cu\.copy\(.*\n  succeeded, expected "),
         (WRONG_BYTES, r"of \d+ bytes differ, the first is byte \d+: \d+, not \d+"),
         (LEAK, "left alive|still live in it"),
     ],
@@ -60,7 +60,7 @@ import cudriver as cu
 from tests.storm.runs import run_seeds
 from tests.storm.steps import Config
 config = Config(1, 60, cu.device_count(), cu.driver_is_simulated())
-sys.exit(run_seeds(range(4), config, limit=100, seconds=None))
+sys.exit(run_seeds(range({4 if told is None else 60}), config, limit=100, seconds=None))
 """
     done = run(program)
     if told is None:

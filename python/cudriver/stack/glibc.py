@@ -183,8 +183,10 @@ class Cache:
         self._hwcaps = self._read_extensions(extensions) if extensions else []
         self._keys: dict[int, list[tuple[int, int]]] = {}  # of entries that were looked at
 
-    def _read_extensions(self, offset: int) -> list[str]:
-        at = self._base + offset
+    def _read_extensions(self, at: int) -> list[str]:
+        """The names of glibc-hwcaps folders. Places here count from the start of the file, also
+        where an old table stands before the new one.
+        """
         if at + 8 > len(self._data):
             raise CacheError("cut off in its extensions")
         magic, count = struct.unpack_from("<II", self._data, at)
@@ -193,10 +195,10 @@ class Cache:
         for i in range(count):
             tag, _, where, size = struct.unpack_from("<IIII", self._data, at + 8 + 16 * i)
             if tag == 1:
-                if self._base + where + size > len(self._data):
+                if where + size > len(self._data):
                     raise CacheError("bad extensions")
-                names = struct.unpack_from(f"<{size // 4}I", self._data, self._base + where)
-                return [self._string(name) for name in names]
+                names = struct.unpack_from(f"<{size // 4}I", self._data, where)
+                return [self._string(name - self._base) for name in names]
         return []
 
     def _bytes(self, offset: int) -> bytes:

@@ -205,7 +205,9 @@ def test_the_build_id_of_a_note_by_its_alignment(tmp_path: Path, align: int) -> 
     data += bytes(start - len(data)) + notes
     # PT_GNU_STACK, which nobody misses here, becomes the PT_NOTE.
     at = data.find(struct.pack("<I", 0x6474E551))
-    struct.pack_into("<IIQQQQQQ", data, at, 4, 4, start, start, start, len(notes), len(notes), align)
+    struct.pack_into(
+        "<IIQQQQQQ", data, at, 4, 4, start, start, start, len(notes), len(notes), align
+    )
     path.write_bytes(data)
     told = subprocess.run(
         ["readelf", "-nW", str(path)], capture_output=True, text=True, check=True

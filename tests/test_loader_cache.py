@@ -104,7 +104,9 @@ def test_names_beyond_ascii_are_found_in_the_cache_s_order(tmp_path: Path) -> No
 
 
 def test_every_soname_of_a_large_cache_is_found(tmp_path: Path) -> None:
-    names = [f"lib{a}{b}.so.{c}" for a in "abz" for b in ("", "0", "7", "70", "_x") for c in (1, 12)]
+    names = [
+        f"lib{a}{b}.so.{c}" for a in "abz" for b in ("", "0", "7", "70", "_x") for c in (1, 12)
+    ]
     libraries(tmp_path, names)
     ldconfig(tmp_path)
     told = listed(tmp_path)
@@ -236,5 +238,8 @@ def test_default_folders_of_a_loader(
 
 
 def test_the_cache_s_place_is_the_loader_s() -> None:
-    assert glibc.Glibc(b"\0/opt/glibc/etc/ld.so.cache\0", 62).cache_path == "/opt/glibc/etc/ld.so.cache"
+    assert (
+        glibc.Glibc(b"\0/opt/glibc/etc/ld.so.cache\0", 62).cache_path
+        == "/opt/glibc/etc/ld.so.cache"
+    )
     assert glibc.Glibc(b"\0", 62).cache_path == "/etc/ld.so.cache"

@@ -103,7 +103,7 @@ def program_of(root: Path, stated: str | None) -> None:
 def test_another_program_s_loader_means_another_look_at_folders(
     tmp_path: Path, stated: str | None, legacy: bool
 ) -> None:
-    """tls/ and its kin were looked into before glibc 2.37; a folder listed before is listed anew."""
+    """Before glibc 2.37 tls/ and its kin were looked into; what was listed is listed anew."""
     library(tmp_path / "one/libx.so.1")
     (tmp_path / "one/tls").mkdir()
     shutil.copy(tmp_path / "one/libx.so.1", tmp_path / "one/tls/libx.so.1")
@@ -331,6 +331,7 @@ def test_a_library_without_its_versions_by_the_root_s_own_glibc(
 
 def loader_of(folder: Path, stated: str) -> Loader:
     """This machine's loader, as if it were of that release."""
+
     class Stated(Loader):
         def use_program(self, interpreter: str | None, machine: int) -> None:
             super().use_program(interpreter, machine)

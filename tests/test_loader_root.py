@@ -353,6 +353,7 @@ def test_a_cache_cut_anywhere(image: Path, tmp_path: Path) -> None:
         else:
             assert (search.rule, search.path) == ("cache", "/opt/two/libtwo.so.10"), length
 
+
 def test_a_cache_with_random_damage(image: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(image, root, symlinks=True)

@@ -229,7 +229,9 @@ def test_text_fits_the_terminal(report, width):
         # Only a word that is itself too long (a path, a symbol) may stick out: it stands alone,
         # but for the label before it and a backslash after it.
         words = line.removesuffix(" \\").split()
-        alone = len(words) == 1 or (len(words) == 2 and line.startswith("  ") and len(words[0]) == 4)
+        alone = len(words) == 1 or (
+            len(words) == 2 and line.startswith("  ") and len(words[0]) == 4
+        )
         assert len(line) <= width or (alone and 8 + len(words[-1]) > width - 2), line
 
 

@@ -1,0 +1,292 @@
+"""Edges of rules and readers: each test fails with a change of the code that once went unseen."""
+
+import pytest
+from facts import (
+    PYTHON,
+    SITE,
+    environment,
+    facts,
+    fault,
+    fired,
+    gpu,
+    library,
+    nvcc,
+    one,
+    toolkit,
+    torch,
+    wheel,
+)
+from facts import driver as made_driver
+from synth import Prefix
+from synth import toolkit as folder_of_toolkit
+
+from cudriver.stack import text
+from cudriver.stack.collect import distributions, file_version, records, toolkits
+from cudriver.stack.collect import environment as environments
+from cudriver.stack.model import DeviceNode, Evidence, FileFault, Shadowed
+from cudriver.stack.report_text import libraries_line, short_path
+from cudriver.stack.rootfs import Root
+from cudriver.stack.visible import select
+
+
+class TestDriver:
+    def test_an_open_device_hides_no_closed_node(self):
+        nodes = [DeviceNode("/dev/nvidiactl"), DeviceNode("/dev/nvidia1", 1)]
+        found = one(facts(driver=made_driver(devices=[gpu()], nodes=nodes)), "CU107", "error")
+        assert [e.file for e in found.evidence] == ["/dev/nvidia1"]
+
+    @pytest.mark.parametrize("value", ["", "-1", "7"])
+    def test_no_device_where_the_variable_hides_them(self, value):
+        broken = made_driver(init_code=100)
+        made = facts(driver=broken, environment=environment(CUDA_VISIBLE_DEVICES=value))
+        assert fired(made, "CU110") == []
+        assert one(facts(driver=broken), "CU110", "error").predicts == "CUDA_ERROR_NO_DEVICE (100)"
+
+    @pytest.mark.parametrize(
+        ("version", "told"),
+        [("12.8.93", False), ("12.9.41", True), ("13.0.48", False), ("11.9.1", False)],
+    )
+    def test_ptx_is_newer_within_a_major_only(self, version, told):
+        """Of another major CU103 and CU403 speak."""
+        nvrtc = library("libnvrtc.so.12", version, "nvrtc")
+        found = fired(facts(driver=made_driver("570.26", "12.8"), libraries=[nvrtc]), "CU109")
+        assert bool(found) is told
+
+
+class TestToolkits:
+    def test_a_path_with_a_blank_is_quoted(self):
+        kit = toolkit("12.8.1", path="/opt/my cuda")
+        made = facts(toolkits=[kit], environment=environment(CUDA_HOME="relative/cuda"))
+        assert one(made, "CU205", "warning").fix == ["export CUDA_HOME='/opt/my cuda'"]
+        made.nvcc = nvcc(toolkit("11.8.0"))
+        assert one(made, "CU202").fix == ["export CUDA_HOME='/opt/my cuda'"]
+
+    @pytest.mark.parametrize(
+        ("line", "limit"),
+        [
+            (
+                "#if defined(__clang__) && ((__clang_major__ >= 20) || (__clang_major__ < 3) || 0)",
+                19,
+            ),
+            ("#if defined(__clang__) && (__clang_major__ > 16)", 16),
+            ("#if defined(__clang__)", None),
+        ],
+    )
+    def test_the_newest_clang_that_a_header_takes(self, tmp_path, line, limit):
+        folder = folder_of_toolkit(tmp_path / "usr/local/cuda-12.8", "12.8", nvcc=False)
+        header = folder / "include/crt/host_config.h"
+        header.write_text(header.read_text() + line + "\n#error no\n#endif\n")
+        (found,) = toolkits.system(Root(str(tmp_path)), {}, [])
+        assert (found.clang_limit, found.host_compiler_limit) == (limit, 14)
+
+    def test_an_nvcc_that_cannot_be_run_is_passed_over(self, tmp_path):
+        for name, mode in (("one", 0o644), ("two", 0o755), ("three", 0o755)):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "nvcc").write_text("")
+            (tmp_path / name / "nvcc").chmod(mode)
+        (tmp_path / "folder/nvcc").mkdir(parents=True)
+        folders = ["/absent", "/folder", "/one", "/two", "/three"]
+        assert toolkits.which(Root(str(tmp_path)), "nvcc", folders) == "/two/nvcc"
+        assert toolkits.which(Root(str(tmp_path)), "nvcc", folders[:3]) is None
+
+
+class TestLibraries:
+    @pytest.mark.parametrize(
+        ("theirs", "own", "severity"),
+        [
+            ("12.85", "12.8", "warning"),
+            ("12.8.93", "12.8", "note"),
+            ("12.8", "12.8", "note"),
+            ("12.8", "12.8.93", "warning"),
+            (None, "12.8", "warning"),
+            ("12.8", None, "warning"),
+        ],
+    )
+    def test_the_same_version_as_far_as_it_is_told(self, theirs, own, severity):
+        leaked = library(
+            "libnvJitLink.so.12",
+            theirs,
+            "nvjitlink",
+            path="/usr/local/cuda/lib64/libnvJitLink.so.12",
+            origin="system",
+            found_by="LD_LIBRARY_PATH",
+            version_evidence=Evidence("/usr/local/cuda/lib64/libnvJitLink.so.12"),
+            own_copy=Shadowed(
+                f"{SITE}/nvidia/nvjitlink/lib/libnvJitLink.so.12", "environment", own
+            ),
+        )
+        variables = environment(LD_LIBRARY_PATH="/usr/local/cuda/lib64")
+        assert one(facts(libraries=[leaked], environment=variables), "CU302").severity == severity
+
+    @pytest.mark.parametrize(
+        ("more", "severity"),
+        [({}, "error"), ({"optional": True}, "warning"), ({"lazy": True}, "warning")],
+    )
+    def test_a_symbol_of_an_optional_part(self, more, severity):
+        part = f"{SITE}/torch/lib/libtorch_cuda.so"
+        problem = fault("symbol", "ncclCommRegister", part, "undefined symbol", **more)
+        assert one(facts(load_faults=[problem]), "CU303").severity == severity
+
+    def test_another_environment_s_folder_is_outside(self):
+        """/envs/train2 is not below /envs/train."""
+        for path, named in (
+            ("/envs/train2/lib/libnccl.so.2", True),
+            ("/envs/train/lib/libnccl.so.2", False),
+            ("/usr/lib/libnccl.so.2", True),
+        ):
+            nccl = library(
+                "libnccl.so.2", "2.27.3", "nccl", shadowed=[Shadowed(path, "cache", "2")]
+            )
+            line = libraries_line(facts(libraries=[nccl]))
+            assert ("unused on the system: libnccl.so.2 2" in line) is named, line
+
+    def test_a_path_is_shortened_by_the_innermost_site_packages(self):
+        made = facts()
+        made.environment.site_packages = [SITE, f"{SITE}/deep"]
+        assert short_path(made, f"{SITE}/deep/torch/x.so") == "site-packages/torch/x.so"
+        assert short_path(made, f"{SITE}/torch/x.so") == "site-packages/torch/x.so"
+        assert short_path(made, f"{SITE}2/torch/x.so") == "lib/python3.11/site-packages2/torch/x.so"
+        assert short_path(made, "/envs/train2/x.so") == "/envs/train2/x.so"
+
+
+class TestPackages:
+    NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+
+    @pytest.mark.parametrize("required", [False, True])
+    def test_what_is_required_is_not_to_be_uninstalled(self, required):
+        more = ["nvidia-nccl-cu13==2.28.9"] if required else []
+        claims = ["nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"]
+        record = Evidence(f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD", 7, self.NCCL)
+        made = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3", *more),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+                wheel("nvidia-nccl-cu13", "2.28.9"),
+            ],
+            file_faults=[FileFault("nvidia-nccl-cu12", self.NCCL, "owners", record, claims)],
+        )
+        mend = one(made, "CU404", "error").fix
+        remove = f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13"
+        assert (remove in mend) is not required
+
+    def test_two_pins_of_one_framework_contest_nothing(self):
+        """torch and what it pulls in speak with one voice: what is not met of it is told."""
+        made = facts(
+            distributions=[
+                wheel("torch", "2.11.0", "cuda-toolkit{cudart}==13.0.2", "nvidia-cudnn-cu13==9.1"),
+                wheel("cuda-toolkit", "13.0.2", "[cudart]nvidia-cudnn-cu13==9.10"),
+                wheel("nvidia-cudnn-cu13", "9.10"),
+            ]
+        )
+        found = one(made, "CU402")
+        assert found.title.startswith("torch requires nvidia-cudnn-cu13==9.1 ")
+        assert fired(made, "CU407") == []
+
+    @pytest.mark.parametrize("pins", [(">=2", "==1.0"), ("==1.0", ">=2")])
+    def test_an_exact_version_against_a_range_from_either_side(self, pins):
+        def of(first, second):
+            return facts(
+                distributions=[
+                    wheel("torch", "2.8.0", f"nvidia-nccl-cu12{first}"),
+                    wheel("jax-cuda12-plugin", "0.7.0", f"nvidia-nccl-cu12{second}"),
+                ]
+            )
+
+        title = one(of(*pins), "CU407", "warning").title
+        wanted = f"torch wants nvidia-nccl-cu12{pins[0]}, jax-cuda12-plugin {pins[1]}"
+        assert title == wanted
+        assert fired(of(">=2", "==2.1"), "CU407") == fired(of("==2.1", ">=2"), "CU407") == []
+
+    def test_the_newest_of_the_variants_that_fit_a_gpu(self):
+        """PyTorch 2.8 has code for compute capability 12.0 in cu128 and cu129, not in cu126."""
+        old = torch("2.8.0+cu126", "12.6", archs=["sm_80", "sm_90"])
+        devices = [gpu(0, "12.0", "RTX 5090")]
+        made = facts(frameworks=[old], driver=made_driver(devices=devices))
+        (mend,) = one(made, "CU501", "error").fix
+        assert mend.endswith("/whl/cu129")
+        made = facts(frameworks=[old], driver=made_driver("570.26", "12.8", devices=devices))
+        assert one(made, "CU501", "error").fix[0].endswith("/whl/cu129"), "a minor is no hurdle"
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("number", "code", "version"),
+        [
+            (90000, "cudnn", "9.0.0"),
+            (8907, "cudnn", "8.9.7"),
+            (91900, "cudnn", "9.19.0"),
+            (20000, "nccl", "2.0.0"),
+            (2708, "nccl", "2.7.8"),
+            (99, "nccl", None),
+            (100, "thousand", "0.1.0"),
+            (999_999, "ten_thousand", "99.99.99"),
+            (1_000_000, "ten_thousand", None),
+            (12080, "nothing", None),
+        ],
+    )
+    def test_a_library_s_own_number(self, number, code, version):
+        assert file_version.decode(number, code) == version
+
+    def test_of_two_claims_the_one_whose_size_fits(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").venv()
+        prefix.dist("nvidia-a-cu12", "1.0", files={"nvidia/x/libx.so": b"first"})
+        prefix.dist("nvidia-b-cu12", "2.0", files={"nvidia/x/libx.so": b"the second"})
+        root = Root("/")
+        env = environments.describe(root, prefix.inside, {}, [])
+        owners = records.Owners(root)
+        for dist in distributions.collect(root, env, []):
+            owners.add(dist, records.libraries(root, dist, []))
+        path = f"{prefix.site}/nvidia/x/libx.so"
+        owner = owners.owner(path)
+        assert (owner.name, owner.version) == ("nvidia-b-cu12", "2.0")
+        (prefix.site / "nvidia/x/libx.so").write_bytes(b"fifth")
+        assert owners.owner(path).name == "nvidia-a-cu12"
+        (prefix.site / "nvidia/x/libx.so").write_bytes(b"of neither size")
+        assert owners.owner(path).name == "nvidia-a-cu12", "the first that claims it"
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("value", "ordinals", "unread", "meant"),
+        [
+            ("0,7,1", [0], ["1"], [0]),
+            ("0,0,1", [], [], [0]),
+            ("7,0,1", [], ["0", "1"], []),
+            ("1,0", [1, 0], [], [1, 0]),
+        ],
+    )
+    def test_what_is_not_read_of_the_variable(self, value, ordinals, unread, meant):
+        chosen = select(value, [gpu(0), gpu(1)])
+        assert (chosen.ordinals, chosen.unread, chosen.meant) == (ordinals, unread, meant)
+
+    def test_a_remark_keeps_its_apostrophes(self):
+        command = "sudo apt-get install driver-580  # or your distribution's, if it's newer"
+        for width in (40, 60, 100):
+            lines = text.wrap_command(command, width)
+            remark = " ".join(line[2:] for line in lines if line.startswith("# "))
+            assert remark == "or your distribution's, if it's newer"
+            typed = " ".join(line.removesuffix(" \\").strip() for line in lines if line[0] != "#")
+            assert typed == "sudo apt-get install driver-580"
+
+    def test_a_quoted_word_is_kept_whole(self):
+        command = "echo 'one two' \"three  four\" five # six"
+        words = text.wrap_command(command, 20)
+        assert words == ["# six", "echo 'one two' \\", '  "three  four" \\', "  five"]
+
+
+def test_what_if_in_another_root_takes_nothing_of_this_machine(monkeypatch):
+    """`which --root DIR --ld-library-path X`: LD_PRELOAD here says nothing there."""
+    from types import SimpleNamespace
+
+    from cudriver.cli import which
+
+    seen = []
+    monkeypatch.setattr(which.target, "machine", lambda _, environ: seen.append(environ))
+    monkeypatch.setattr(which.target, "facts", lambda prefix, machine: None)
+    monkeypatch.setenv("LD_PRELOAD", "/here/libx.so")
+    for root in ("/image", "/"):
+        which._what_if("/env", SimpleNamespace(root=root, ld_library_path="/x"))
+    there, here = seen
+    assert there == {"LD_LIBRARY_PATH": "/x"}
+    assert here["LD_PRELOAD"] == "/here/libx.so"
+    assert here["LD_LIBRARY_PATH"] == "/x"

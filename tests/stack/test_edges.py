@@ -22,6 +22,7 @@ from synth import toolkit as folder_of_toolkit
 
 from cudriver.stack import text
 from cudriver.stack.collect import distributions, file_version, records, toolkits
+from cudriver.stack.collect import driver as drivers
 from cudriver.stack.collect import environment as environments
 from cudriver.stack.model import DeviceNode, Evidence, FileFault, Shadowed
 from cudriver.stack.report_text import libraries_line, short_path
@@ -51,6 +52,21 @@ class TestDriver:
         nvrtc = library("libnvrtc.so.12", version, "nvrtc")
         found = fired(facts(driver=made_driver("570.26", "12.8"), libraries=[nvrtc]), "CU109")
         assert bool(found) is told
+
+    @pytest.mark.parametrize(
+        ("text", "capability"),
+        [("9.0", "9.0"), ("90", "9.0"), ("sm_90a", "9.0"), ("sm_100f", "10.0"), (" 12.1 ", "12.1")],
+    )
+    def test_a_stated_capability(self, text, capability):
+        assert drivers.capability(text) == capability
+
+    @pytest.mark.parametrize("text", ["999", "9.1", "0.0", "20.0", "H200", "", "sm_", "9", "9.0x"])
+    def test_a_capability_that_no_gpu_has(self, text):
+        with pytest.raises(ValueError, match="capability") as caught:
+            drivers.capability(text)
+        if text in ("999", "9.1"):
+            assert "known are 2.0, 2.1, 3.0" in str(caught.value)
+            assert f"compute capability {'99.9' if text == '999' else text};" in str(caught.value)
 
 
 class TestToolkits:

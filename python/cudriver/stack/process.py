@@ -125,7 +125,7 @@ class Process:
             return known
         if elf.exec_stack and self._stack_fixed:
             message = f"{name}: {EXEC_STACK}: {os.strerror(errno.EINVAL)}"
-            load.faults.append(Fault(REJECTED, message, asking.path, search.path))
+            load.faults.append(Fault(REJECTED, message, search.path, search.path))
             return None
         obj = LoadedObject(
             search.path,

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from cudriver.stack.model import Driver, Facts, Problem, Shadowed, Toolkit
+from cudriver.stack.model import Driver, Facts, FileFault, Problem, Shadowed, Toolkit
 from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
@@ -152,7 +152,7 @@ def collect(
     facts = Facts(environment=env, root=tree.path, problems=problems)
     facts.distributions = distributions.collect(tree, env, problems)
     owners = _owners(tree, facts, problems)
-    facts.file_faults = owners.faults()
+    facts.file_faults = owners.faults() + _lost_modules(tree, facts)
     facts.toolkits = machine.toolkits + toolkits.environment(
         tree, env, facts.distributions, problems
     )
@@ -193,6 +193,18 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
             found.append(f"{problem.file}: {problem.text}")
     if env.python is not None and not env.site_packages and env.kind != "unknown":
         found.append(f"{env.prefix}: it has no site-packages that can be read")
+    return found
+
+
+def _lost_modules(tree: Root, facts: Facts) -> list[FileFault]:
+    """Of the packages that are frameworks, since without them nothing is imported."""
+    from cudriver.stack.collect import records
+    from cudriver.stack.collect.frameworks import matters_here
+
+    found: list[FileFault] = []
+    for dist in facts.distributions:
+        if not dist.name.startswith("nvidia-") and matters_here(dist):
+            found += records.lost_modules(tree, dist)
     return found
 
 

@@ -167,6 +167,12 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         dist = facts.distribution(name)
         if dist is None:
             continue
+        modules = [f for f in faults if f.file.endswith(".py")]
+        if modules:
+            yield _without_modules(facts, dist, modules)
+            faults = [f for f in faults if f not in modules]
+        if not faults:
+            continue
         needed = name in required or name in frameworks
         others = sorted({o for f in faults for o in f.owners if not o.startswith(f"{name} ")})
         if what == "owners":
@@ -194,6 +200,39 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         yield Finding("CU404", severity, title, evidence, _fault_text(facts, faults), mend)
     for file, damage in broken.items():
         yield _damaged(facts, file, damage)
+
+
+def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """Python files that are gone or empty. Without the first two of a package nothing works; what
+    others are for is not known here.
+    """
+    packages = {f.path: f.name for f in facts.frameworks if f.distribution == dist.name and f.path}
+    packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
+    vital = [
+        f
+        for f in faults
+        if os.path.dirname(f.file) in packages
+        and os.path.basename(f.file) in ("__init__.py", "version.py")
+    ]
+    predicts = None
+    for fault in vital:
+        package = os.path.basename(os.path.dirname(fault.file))
+        if fault.file.endswith("/version.py") and fault.what == "missing":
+            predicts = f"No module named '{package}.version'"
+        elif fault.file.endswith("/__init__.py"):
+            predicts = f"module '{package}' has no attribute"
+            break
+    what = "empty" if faults[0].what == "size" else "missing"
+    plural = "them" if len(faults) > 1 else "it"
+    first = sorted(faults, key=lambda f: f not in vital)
+    return Finding(
+        "CU404",
+        ERROR if vital else WARNING,
+        f"{_files(first)} {what}: {dist.name} {dist.version} brought {plural}",
+        [f.evidence for f in first[:SHOWN]],
+        predicts,
+        [fix.reinstall(facts, dist)],
+    )
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:

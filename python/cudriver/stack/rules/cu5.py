@@ -208,6 +208,26 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         yield Finding("CU502", NOTE, title, evidence)
 
 
+def cu503(facts: Facts) -> Iterator[Finding]:
+    """A venv whose Python is gone: nothing in it runs."""
+    env = facts.environment
+    if env.gone is None:
+        return
+    short = cut(env.python, 2) or "3"
+    prefix = fix.quote(env.prefix)
+    mend = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
+    if env.kind == "uv":
+        mend = f"uv venv --allow-existing --python {short} {prefix}"
+    yield Finding(
+        "CU503",
+        ERROR,
+        f"the Python that {env.prefix} was made with is gone: nothing in it runs",
+        [env.gone],
+        "No such file or directory",
+        [mend],
+    )
+
+
 def _gpus(devices: list[Device]) -> str:
     return f"{len(devices)} GPU{'' if len(devices) == 1 else 's'}"
 
@@ -218,4 +238,4 @@ def _uuid(device: Device) -> Evidence:
     )
 
 
-RULES = {"CU501": cu501, "CU502": cu502}
+RULES = {"CU501": cu501, "CU502": cu502, "CU503": cu503}

@@ -10,7 +10,7 @@ import real
 from synth import Prefix
 from test_breakage_built import Venv
 
-from cudriver.stack.collect import collect
+from cudriver.stack.collect import collect, collect_machine
 from cudriver.stack.rules import judge
 
 INIT = "from .version import __version__\ntensor = float\n"
@@ -205,3 +205,70 @@ class TestPython:
         made = Prefix(tmp_path / "env").venv()
         (made.path / "bin/python").unlink()
         assert [f for f in found(made, "error") if f.rule == "CU503"] == []
+
+
+class TestWorkingFolder:
+    """What ld.so takes from the folder that a program is started in."""
+
+    @pytest.fixture
+    def outside(self, venv, tmp_path):
+        """A framework whose libcudart comes by LD_LIBRARY_PATH, and another one of it."""
+        runtime = venv.library("cuda_runtime", "libcudart.so.12", "int cudaFree(void){return 0;}")
+        venv.fastnet("cudaFree", str(runtime), requires=())
+        place = tmp_path / "elsewhere" / "lib"
+        place.mkdir(parents=True)
+        shutil.copy(runtime, place)
+        return place
+
+    @pytest.mark.parametrize("value", ["lib", "./lib", "../elsewhere/lib", "absent:lib:", "x;lib"])
+    def test_relative_entries(self, venv, outside, monkeypatch, value):
+        monkeypatch.chdir(outside.parent)
+        self.same(venv, outside, LD_LIBRARY_PATH=value)
+
+    @pytest.mark.parametrize("value", [":/absent", "/absent:", "/absent::/absent"])
+    def test_empty_entries(self, venv, outside, monkeypatch, value):
+        monkeypatch.chdir(outside)
+        self.same(venv, outside, LD_LIBRARY_PATH=value)
+
+    def test_relative_files_to_preload(self, venv, outside, monkeypatch):
+        monkeypatch.chdir(outside.parent)
+        value = "lib/libcudart.so.12 libdl.so.2:/absent.so"
+        machine = collect_machine(environ={"LD_PRELOAD": value}, probe_driver=False)
+        preload = machine.loader.environ["LD_PRELOAD"]
+        assert preload == f"{outside}/libcudart.so.12:libdl.so.2:/absent.so"
+        image = collect_machine(str(venv.path), environ={"LD_PRELOAD": value}, probe_driver=False)
+        preload = image.loader.environ["LD_PRELOAD"]
+        assert preload == "/lib/libcudart.so.12:libdl.so.2:/absent.so"
+
+    def same(self, venv, place, **variables):
+        file = str(place / "libcudart.so.12")
+        done = subprocess.run(
+            [venv.path / "bin/python", "-c", MAPS],
+            env=real.clean_environ(**variables),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == [file]
+        environ = real.clean_environ(**variables)
+        facts = collect(str(venv.path), environ=environ, probe_driver=False)
+        (library,) = facts.libraries
+        assert (library.path, library.real_path) == (file, file)
+        assert library.origin == "system"
+
+    def test_a_folder_that_is_gone(self, venv, outside, monkeypatch, tmp_path):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        environ = real.clean_environ(LD_LIBRARY_PATH="lib")
+        facts = collect(str(venv.path), environ=environ, probe_driver=False)
+        assert facts.libraries == []
+        monkeypatch.chdir(tmp_path)
+
+
+MAPS = """
+import fastnet._C
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "libcudart" in line}
+print(*paths)
+"""

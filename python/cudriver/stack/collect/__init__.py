@@ -211,7 +211,9 @@ def _from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
     import re
 
     def absolute(entry: str) -> str:
-        return entry if entry.startswith(("/", "$")) else os.path.normpath(f"{folder}/{entry}")
+        return (
+            entry if entry.startswith(("/", "$")) else os.path.normpath(os.path.join(folder, entry))
+        )
 
     value = variables.get("LD_LIBRARY_PATH", "")
     if value:

@@ -201,6 +201,33 @@ def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
     assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/three/libx.so.1"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$ORIGIN", "/here"),
+        ("$ORIGIN/../lib", "/here/../lib"),
+        ("${ORIGIN}lib", "/herelib"),
+        ("a$ORIGIN:b", "a/here:b"),
+        ("$ORIGINAL/x", "$ORIGINAL/x"),
+        ("$ORIGIN_x", "$ORIGIN_x"),
+        ("${ORIGIN", "${ORIGIN"),
+        ("$", "$"),
+        ("$$ORIGIN", "$/here"),
+        ("/$LIB/$LIBX", "/lib/odd/$LIBX"),
+        ("/$PLATFORM/${PLATFORM}", "/x86_64/x86_64"),
+        ("plain", "plain"),
+    ],
+)
+def test_tokens(host: Path, tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "ld.so").write_bytes(b"\0/lib/odd/\0/usr/lib/odd/\0")
+    loader = Loader(str(tmp_path), hwcaps=(), machine=glibc.X86_64)
+    loader.use_program("/ld.so", glibc.X86_64)
+    owner = Process(Loader(environ={}), str(host)).main
+    owner.origin = "/here"
+    assert loader.expand(text, owner) == expected
+    assert loader.expand("$ORIGIN/x", None) is None
+
+
 # ---- symbols ----
 
 

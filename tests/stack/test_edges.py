@@ -54,6 +54,36 @@ class TestDriver:
         assert bool(found) is told
 
     @pytest.mark.parametrize(
+        ("more", "told"),
+        [
+            ({}, True),
+            ({"wsl": True}, False),  # its number is Windows'
+            ({"kind": "compat"}, False),
+            ({"kind": "tegra"}, False),
+        ],
+    )
+    def test_a_release_counts_where_it_is_a_linux_driver_s(self, more, told):
+        made = facts(driver=made_driver("450.80.02", "12.8", **more))
+        assert bool(fired(made, "CU103")) is told
+
+    @pytest.mark.parametrize(
+        ("code", "name"),
+        [
+            (3, "CUDA_ERROR_NOT_INITIALIZED"),
+            (46, "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+            (100, "CUDA_ERROR_NO_DEVICE"),
+            (101, "CUDA_ERROR_INVALID_DEVICE"),
+            (304, "CUDA_ERROR_OPERATING_SYSTEM"),
+            (802, "CUDA_ERROR_SYSTEM_NOT_READY"),
+            (999, "CUDA_ERROR_UNKNOWN"),
+            (998, "CUDA error 998"),
+        ],
+    )
+    def test_names_of_what_cuinit_returns(self, code, name):
+        found = one(facts(driver=made_driver(init_code=code)), "CU110", "error")
+        assert found.predicts == f"{name} ({code})"
+
+    @pytest.mark.parametrize(
         ("text", "capability"),
         [("9.0", "9.0"), ("90", "9.0"), ("sm_90a", "9.0"), ("sm_100f", "10.0"), (" 12.1 ", "12.1")],
     )
@@ -76,6 +106,16 @@ class TestToolkits:
         assert one(made, "CU205", "warning").fix == ["export CUDA_HOME='/opt/my cuda'"]
         made.nvcc = nvcc(toolkit("11.8.0"))
         assert one(made, "CU202").fix == ["export CUDA_HOME='/opt/my cuda'"]
+
+    def test_without_pytorch_any_whole_toolkit_is_good(self):
+        wrong = environment(CUDA_HOME="relative/cuda")
+        made = facts(toolkits=[toolkit("12.8.1")], environment=wrong, frameworks=[])
+        assert one(made, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
+        bare = facts(toolkits=[toolkit("12.8.1", nvcc=None)], environment=wrong)
+        assert one(bare, "CU205").fix == ["unset CUDA_HOME"]
+        other = facts(toolkits=[toolkit("11.8.0")], environment=wrong)
+        assert one(other, "CU205").fix[0] == "unset CUDA_HOME"
+        assert len(one(other, "CU205").fix) > 1
 
     @pytest.mark.parametrize(
         ("line", "limit"),
@@ -341,7 +381,7 @@ def test_what_if_in_another_root_takes_nothing_of_this_machine(monkeypatch):
     from cudriver.cli import which
 
     seen = []
-    monkeypatch.setattr(which.target, "machine", lambda _, environ: seen.append(environ))
+    monkeypatch.setattr(which.target, "machine", lambda *given: seen.append(given[-1]))
     monkeypatch.setattr(which.target, "facts", lambda prefix, machine: None)
     monkeypatch.setenv("LD_PRELOAD", "/here/libx.so")
     for root in ("/image", "/"):

@@ -90,6 +90,51 @@ def test_cut(version, parts, expected):
 
 
 @pytest.mark.parametrize(
+    ("version", "major", "minor"),
+    [
+        ("12.8.93", 12, (12, 8)),
+        ("12.8", 12, (12, 8)),
+        ("12", 12, None),
+        ("2.8.0+cu128", 2, (2, 8)),
+        ("x", None, None),
+        ("", None, None),
+        (None, None, None),
+        ("999999999.1", 999999999, (999999999, 1)),
+        ("9999999999.1", None, None),
+    ],
+)
+def test_major_and_minor(version, major, minor):
+    assert versions.major(version) == major
+    assert versions.minor(version) == minor
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("12.8.93", (12, 8, 93)),
+        ("1.2.3.4.5.6.7.8", (1, 2, 3, 4, 5, 6, 7, 8)),
+        ("1.2.3.4.5.6.7.8.9", None),
+        ("123456789", (123456789,)),
+        ("1234567890", None),
+        ("12345678901", None),
+        ("1..2", None),
+        ("", None),
+        ("1.x", None),
+    ],
+)
+def test_plain(text, numbers):
+    assert versions.plain(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("version", "floor", "expected"),
+    [("12.8", "12.8", True), ("12.7.9", "12.8", False), (None, "1", None), ("x", "1", None)],
+)
+def test_at_least(version, floor, expected):
+    assert versions.at_least(version, floor) is expected
+
+
+@pytest.mark.parametrize(
     ("code", "expected"), [(12080, "12.8"), (11040, "11.4"), (13000, "13.0"), (9020, "9.2")]
 )
 def test_cuda_codes(code, expected):

@@ -210,6 +210,9 @@ def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
         ("a$ORIGIN:b", "a/here:b"),
         ("$ORIGINAL/x", "$ORIGINAL/x"),
         ("$ORIGIN_x", "$ORIGIN_x"),
+        ("$ORIGIN9", "$ORIGIN9"),
+        ("$ORIGIN.libs", "/here.libs"),
+        ("$ORIGIN-x/$ORIGIN é", "/here-x//here é"),
         ("${ORIGIN", "${ORIGIN"),
         ("$", "$"),
         ("$$ORIGIN", "$/here"),
@@ -226,6 +229,14 @@ def test_tokens(host: Path, tmp_path: Path, text: str, expected: str) -> None:
     owner.origin = "/here"
     assert loader.expand(text, owner) == expected
     assert loader.expand("$ORIGIN/x", None) is None
+
+
+@pytest.mark.parametrize("entry", ["$ORIGIN.libs", "${ORIGIN}.libs", "$ORIGINlibs", "$ORIGIN_"])
+def test_where_a_token_ends(host: Path, tmp_path: Path, entry: str) -> None:
+    low = library(tmp_path / "top.libs/liblow.so.1")
+    top = library(tmp_path / "top/libtop.so", "int made;", KEEP, str(low), f"-Wl,-rpath,{entry}")
+    (error,) = same(host, [f"NL:{top}"], tmp_path)
+    assert (error is None) is entry.endswith(".libs")
 
 
 # ---- symbols ----

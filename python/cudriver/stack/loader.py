@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from cudriver.stack import glibc
@@ -39,6 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 DF_1_NODEFLIB = 0x800
+_NAME = re.compile("[A-Za-z0-9_]")  # what would make another name of a token before it
 
 CANNOT_OPEN = "cannot open shared object file"
 
@@ -91,9 +93,7 @@ class Loader(LoaderFiles):
             for token in ("ORIGIN", "LIB", "PLATFORM"):
                 if text.startswith("{" + token + "}", at):
                     length = len(token) + 2
-                elif text.startswith(token, at) and text[at + len(token) : at + len(token) + 1] in (
-                    "", "/", ":",
-                ):  # fmt: skip
+                elif text.startswith(token, at) and not _NAME.match(text, at + len(token)):
                     length = len(token)
                 else:
                     continue

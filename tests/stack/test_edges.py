@@ -27,7 +27,7 @@ from cudriver.stack.collect import environment as environments
 from cudriver.stack.model import DeviceNode, Evidence, FileFault, Shadowed
 from cudriver.stack.report_text import libraries_line, short_path
 from cudriver.stack.rootfs import Root
-from cudriver.stack.visible import select
+from cudriver.stack.visible import mark, select
 
 
 class TestDriver:
@@ -358,6 +358,21 @@ class TestText:
     def test_what_is_not_read_of_the_variable(self, value, ordinals, unread, meant):
         chosen = select(value, [gpu(0), gpu(1)])
         assert (chosen.ordinals, chosen.unread, chosen.meant) == (ordinals, unread, meant)
+
+    def test_an_index_between_two_devices_is_none(self):
+        chosen = select("1,0", [gpu(0), gpu(5)])
+        assert (chosen.ordinals, chosen.stopped_at) == ([], "1")
+        assert select("5", [gpu(0), gpu(5)]).ordinals == [5]
+
+    @pytest.mark.parametrize(
+        ("value", "seen"),
+        [(None, [True, True, True]), ("1", [False, True, True]), ("", [False, False, True])],
+    )
+    def test_what_the_variable_leaves_visible(self, value, seen):
+        """It is this machine's, and says nothing of an assumed device."""
+        devices = [gpu(0), gpu(1), gpu(2, assumed=True)]
+        mark(devices, value)
+        assert [device.visible for device in devices] == seen
 
     def test_a_remark_keeps_its_apostrophes(self):
         command = "sudo apt-get install driver-580  # or your distribution's, if it's newer"

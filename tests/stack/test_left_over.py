@@ -87,6 +87,15 @@ class TestModules:
         shutil.rmtree(venv.site / "torch/test")
         assert found(venv, "error", "warning") == []
 
+    def test_of_very_many_some_are_told(self, venv):
+        """An end to the work that a RECORD without end would make."""
+        record = venv.site / "torch-2.8.0+cu128.dist-info/RECORD"
+        lines = [f"torch/made/m{number}.py,sha256=x,9\n" for number in range(1000)]
+        record.write_text(record.read_text() + "".join(lines))
+        (told,) = found(venv, "error", "warning")
+        assert told.title.startswith("m0.py and 99 more files are missing")
+        assert told.evidence[0].line == len(MODULES) + 2
+
     def test_a_module_that_is_a_link(self, venv, tmp_path):
         """As uv installs with --link-mode symlink."""
         file = venv.site / "torch/version.py"

@@ -17,6 +17,8 @@ RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
+MODULES = 50_000  # Python files of one RECORD; the largest framework has 12,000
+LOST = 100  # of them that are told
 VITAL = ("__init__.py", "version.py")
 _TESTS = re.compile(rb"/tests?(?:/|\Z)")
 
@@ -112,10 +114,11 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
     except (OSError, ValueError):
         return []  # told by `libraries`
     folders: dict[bytes, list[bytes]] = {}  # the lines of each
-    for line in raw.split(b"\n"):
-        if b".py,sha256=" in line and not line.startswith((b"/", b"..", b'"')):
+    every = [line for line in raw.split(b"\n") if b".py,sha256=" in line]
+    for line in every[:MODULES]:
+        if not line.startswith((b"/", b"..", b'"')):
             folders.setdefault(line[: line.find(b",")].rpartition(b"/")[0], []).append(line)
-    found = []
+    found: list[FileFault] = []
     for folder, lines in folders.items():
         if not folder or _TESTS.search(folder):
             continue
@@ -128,7 +131,7 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
             if not what and name in VITAL and not line.rstrip().endswith(b",0"):
                 size = _size(root, f"{place}/{name}")
                 what = {None: "missing", 0: "size"}.get(size, "")
-            if what:
+            if what and len(found) < LOST:
                 number = raw.count(b"\n", 0, raw.find(line)) + 1
                 said = line.decode("utf-8", "replace").strip()[:200]
                 evidence = Evidence(f"{dist.path}/RECORD", number, said)

@@ -201,6 +201,20 @@ def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
     assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/three/libx.so.1"]
 
 
+def test_places_after_the_file_were_not_searched(tmp_path: Path) -> None:
+    for name in ("one", "three"):
+        (tmp_path / name).mkdir()
+    made = library(tmp_path / "two/libx.so.1")
+    path = ":".join(f"{tmp_path}/{name}" for name in ("one", "absent", "two", "three"))
+    search = Loader(environ={"LD_LIBRARY_PATH": path}).search("libx.so.1")
+    assert search.path == str(made)
+    assert [(place.entry, place.outcome) for place in search.searched] == [
+        (f"{tmp_path}/one", "absent"),
+        (f"{tmp_path}/absent", "no folder"),
+        (f"{tmp_path}/two", "found"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -24,7 +24,7 @@ from cudriver.stack import text
 from cudriver.stack.collect import distributions, file_version, records, toolkits
 from cudriver.stack.collect import driver as drivers
 from cudriver.stack.collect import environment as environments
-from cudriver.stack.model import DeviceNode, Evidence, FileFault, Shadowed
+from cudriver.stack.model import DeviceNode, Driver, Evidence, FileFault, Shadowed
 from cudriver.stack.report_text import libraries_line, short_path
 from cudriver.stack.rootfs import Root
 from cudriver.stack.visible import mark, select
@@ -65,6 +65,40 @@ class TestDriver:
     def test_a_release_counts_where_it_is_a_linux_driver_s(self, more, told):
         made = facts(driver=made_driver("450.80.02", "12.8", **more))
         assert bool(fired(made, "CU103")) is told
+
+    @pytest.mark.parametrize("name", ["jax", "vllm", "torch"])
+    def test_what_a_framework_says_of_an_old_driver(self, name):
+        made = torch(distribution=name)
+        made.name = name
+        said = one(facts(driver=made_driver("450.80.02", "11.0"), frameworks=[made]), "CU103")
+        own = "The NVIDIA driver on your system is too old (found version 11000)."
+        others = "CUDA driver version is insufficient for CUDA runtime version"
+        assert said.predicts == (own if name == "torch" else others)
+
+    @pytest.mark.parametrize(
+        ("errno", "words"), [(1, "operation not permitted"), (13, "permission denied")]
+    )
+    def test_why_a_node_is_closed(self, errno, words):
+        made = facts(driver=made_driver(nodes=[DeviceNode("/dev/nvidiactl", errno)]))
+        assert one(made, "CU107").evidence == [Evidence("/dev/nvidiactl", None, words)]
+
+    @pytest.mark.parametrize(("code", "told"), [(None, False), (0, False), (803, True)])
+    def test_cuinit_is_evidence_where_it_said_so(self, code, told):
+        """An old cuda-compat is seen from the releases, and by error 803."""
+        old = made_driver("535.104.05", kind="compat", init_code=code, kernel_release="580.95.05")
+        found = one(facts(driver=old), "CU105", "error")
+        assert any(e.file == "cuInit" and e.value == "803" for e in found.evidence) is told
+
+    @pytest.mark.parametrize(
+        "driver", [Driver(wsl=True), made_driver(wsl_library="/usr/lib/wsl/lib/libcuda.so.1")]
+    )
+    def test_half_of_wsl_is_none(self, driver):
+        assert fired(facts(driver=driver), "CU108") == []
+
+    def test_the_gpu_is_evidence_with_its_line(self):
+        found = one(facts(driver=Driver(pci_devices=["0000:01:00.0"])), "CU101", "error")
+        card = Evidence("/sys/bus/pci/devices/0000:01:00.0/vendor", 1, "0x10de")
+        assert found.evidence == [Evidence("libcuda.so.1", None, "not found by the loader"), card]
 
     @pytest.mark.parametrize(
         ("code", "name"),
@@ -358,6 +392,16 @@ class TestText:
     def test_what_is_not_read_of_the_variable(self, value, ordinals, unread, meant):
         chosen = select(value, [gpu(0), gpu(1)])
         assert (chosen.ordinals, chosen.unread, chosen.meant) == (ordinals, unread, meant)
+
+    @pytest.mark.parametrize(
+        ("value", "severity", "predicts"),
+        [("8", "error", True), ("0,8", "warning", False), ("-1", "warning", True)],
+    )
+    def test_no_gpus_are_available_where_none_is_left(self, value, severity, predicts):
+        variables = environment(CUDA_VISIBLE_DEVICES=value)
+        made = facts(environment=variables, driver=made_driver(devices=[gpu(0), gpu(1)]))
+        found = one(made, "CU502", severity)
+        assert found.predicts == ("No CUDA GPUs are available" if predicts else None)
 
     def test_an_index_between_two_devices_is_none(self):
         chosen = select("1,0", [gpu(0), gpu(5)])

@@ -215,6 +215,21 @@ def test_places_after_the_file_were_not_searched(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -> None:
+    made = library(tmp_path / "two/libx.so.1")
+    for name in ("one", "three"):
+        (tmp_path / name).mkdir()
+        shutil.copy(made, tmp_path / name / "libx.so.1")
+    path = ":".join(f"{tmp_path}/{name}" for name in ("one", "two", "three"))
+    assert same(host, [f"NL:{made}", "NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None] * 2
+    process = Process(Loader(environ={"LD_LIBRARY_PATH": path}), str(host))
+    process.dlopen(str(made))
+    search = process.dlopen("libx.so.1").search
+    assert (search.rule, search.path) == ("loaded", str(made))
+    hidden = [f"{tmp_path}/one/libx.so.1", f"{tmp_path}/three/libx.so.1"]
+    assert [hit.path for hit in search.shadowed] == hidden
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

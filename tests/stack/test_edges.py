@@ -27,6 +27,7 @@ from cudriver.stack.collect import environment as environments
 from cudriver.stack.model import DeviceNode, Driver, Evidence, FileFault, Shadowed
 from cudriver.stack.report_text import libraries_line, short_path
 from cudriver.stack.rootfs import Root
+from cudriver.stack.rules import cu2, cu5
 from cudriver.stack.visible import mark, select
 
 
@@ -134,6 +135,24 @@ class TestDriver:
 
 
 class TestToolkits:
+    @pytest.mark.parametrize(
+        ("level", "theirs", "answer"),
+        [
+            ("major", "12", True),
+            ("major", "12.8.1", True),
+            ("minor", "12.8", True),
+            ("minor", "12.8.1", True),
+            ("minor", "12", False),
+            ("exact", "12.8", False),
+            ("exact", "12.8.1", True),
+        ],
+    )
+    def test_how_far_a_match_can_be_told(self, level, theirs, answer):
+        inside = toolkit("12.8.1", path=f"{SITE}/nvidia", origin="environment")
+        system = toolkit("12.8.1", "PATH")
+        system.version = theirs
+        assert cu2.settled(facts(toolkits=[inside, system], match_level=level)) is answer
+
     def test_a_path_with_a_blank_is_quoted(self):
         kit = toolkit("12.8.1", path="/opt/my cuda")
         made = facts(toolkits=[kit], environment=environment(CUDA_HOME="relative/cuda"))
@@ -286,6 +305,19 @@ class TestPackages:
         wanted = f"torch wants nvidia-nccl-cu12{pins[0]}, jax-cuda12-plugin {pins[1]}"
         assert title == wanted
         assert fired(of(">=2", "==2.1"), "CU407") == fired(of("==2.1", ">=2"), "CU407") == []
+
+    @pytest.mark.parametrize(
+        ("version", "cuda", "ptx"),
+        [
+            ("2.8.0+cu129", "12.9", ["compute_120"]),
+            ("2.8.0+cu128", "12.8", []),
+            ("2.9.0+cu129", "12.9", []),  # that release has no such build
+            ("2.13.0+cu130", "13.0", ["compute_120"]),
+        ],
+    )
+    def test_ptx_that_a_build_has_beside_its_list(self, version, cuda, ptx):
+        made = torch(version, cuda, archs=["sm_90"])
+        assert cu5._with_ptx(made, "x86_64") == ["sm_90", *ptx]
 
     def test_the_newest_of_the_variants_that_fit_a_gpu(self):
         """PyTorch 2.8 has code for compute capability 12.0 in cu128 and cu129, not in cu126."""

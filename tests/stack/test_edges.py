@@ -153,6 +153,24 @@ class TestToolkits:
         system.version = theirs
         assert cu2.settled(facts(toolkits=[inside, system], match_level=level)) is answer
 
+    def test_two_toolkits_of_one_version_are_no_matter(self):
+        """CUDA_HOME and the nvcc on PATH, as far as major and minor go."""
+        home = toolkit("12.8.1", "CUDA_HOME", path="/opt/cuda")
+        for version, told in (("12.8.0", []), ("12.4.1", ["note"]), ("11.8.0", ["warning"])):
+            path = toolkit(version, "PATH", path="/usr/local/cuda")
+            chosen = environment(CUDA_HOME="/opt/cuda")
+            made = facts(toolkits=[home, path], nvcc=nvcc(home, "CUDA_HOME"), environment=chosen)
+            assert [f.severity for f in fired(made, "CU205")] == told, version
+
+    def test_where_both_sides_of_a_match_stand(self):
+        inside = toolkit("12.8.1", path=f"{SITE}/nvidia", origin="environment")
+        system = toolkit("12.4.1", "PATH")
+        made = facts(toolkits=[inside, system], match="system")
+        assert one(made, "CU201", "error").evidence == [inside.evidence, system.evidence]
+        system.evidence = None
+        told = one(made, "CU201", "error").evidence[1]
+        assert (told.file, told.value) == (system.path, "12.4.1")
+
     def test_a_path_with_a_blank_is_quoted(self):
         kit = toolkit("12.8.1", path="/opt/my cuda")
         made = facts(toolkits=[kit], environment=environment(CUDA_HOME="relative/cuda"))

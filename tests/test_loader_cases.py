@@ -228,6 +228,8 @@ def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -
     assert (search.rule, search.path) == ("loaded", str(made))
     hidden = [f"{tmp_path}/one/libx.so.1", f"{tmp_path}/three/libx.so.1"]
     assert [hit.path for hit in search.shadowed] == hidden
+    for obj in process.objects:  # what an object needs is looked for once
+        assert [name for name, _ in obj.needed] == list(obj.elf.needed)
 
 
 @pytest.mark.parametrize(

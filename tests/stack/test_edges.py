@@ -457,6 +457,7 @@ class TestText:
         chosen = select("1,0", [gpu(0), gpu(5)])
         assert (chosen.ordinals, chosen.stopped_at) == ([], "1")
         assert select("5", [gpu(0), gpu(5)]).ordinals == [5]
+        assert select("9" * 5000, [gpu(0)]).reason == "is no device's index"
 
     @pytest.mark.parametrize(
         ("value", "seen"),

@@ -195,7 +195,9 @@ def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
     (tmp_path / "three/libx.so.1").write_bytes(data)
     data[18] ^= 1
     (tmp_path / "two/libx.so.1").write_bytes(data)
-    path = ":".join(f"{tmp_path}/{name}" for name in ("one", "two", "three"))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/libx.so.1").write_bytes(b"#" * 18 + made.read_bytes()[18:20])
+    path = ":".join(f"{tmp_path}/{name}" for name in ("one", "two", "text", "three"))
     search = Loader(environ={"LD_LIBRARY_PATH": path}).search("libx.so.1")
     assert search.path == str(made)
     assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/three/libx.so.1"]

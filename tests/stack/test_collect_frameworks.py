@@ -170,8 +170,8 @@ class TestOthers:
         (venv.site / "cupy").mkdir()
         compile_c(venv.site / "cupy/core.so", "int x;")
         found = facts(venv).framework("cupy")
-        assert found is None or found.cuda == cuda
-        assert (found is None) == (cuda is None)
+        told = None if found is None else (found.cuda, found.variant, found.distribution)
+        assert told == (None if cuda is None else (cuda, "cuda", dist))
 
     @pytest.mark.parametrize(
         ("source", "minor", "loaded"),

@@ -568,6 +568,6 @@ class TestJudge:
             + [f"CU2{n:02}" for n in range(1, 8)]
             + [f"CU3{n:02}" for n in range(1, 8)]
             + [f"CU4{n:02}" for n in range(1, 9)]
-            + ["CU501", "CU502"]
+            + ["CU501", "CU502", "CU503"]
         )
         assert list(registry()) == expected

@@ -91,6 +91,7 @@ class Environment(Record):
     platform: str = "x86_64"  # machine of its interpreter
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
+    gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
 
 
 class Device(Record):

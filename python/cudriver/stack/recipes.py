@@ -70,6 +70,7 @@ class Recipe(Record):
     build: dict[str, list[dict[str, str]]] = fresh(dict)  # fact -> where it is stated
     steps: list[Step] = fresh(list)
     rescues: list[Rescue] = fresh(list)
+    cpu: bool = False  # the package is for the CPU as well: without any CUDA library it is whole
     extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
 
 
@@ -77,8 +78,8 @@ def parse(data: dict[str, Any]) -> Recipe:
     """A recipe from its file's content. Raises ValueError for what is no recipe."""
     try:
         made = Recipe(**data)
-        made.steps = [_step(each) for each in made.steps]  # type: ignore[arg-type]
-        made.rescues = [_rescue(each) for each in made.rescues]  # type: ignore[arg-type]
+        made.steps = [_step(each) for each in made.steps]
+        made.rescues = [_rescue(each) for each in made.rescues]
     except TypeError as error:
         raise ValueError(f"{data.get('name', 'a recipe')}: {error}") from None
     made.package = made.package or made.module.replace(".", "/")

@@ -118,10 +118,10 @@ class Finder:
         made = Framework(recipe.name, dist.version if dist else "", variant="unknown")
         made.distribution = dist.name if dist else None
         made.path = package or (dist.path if dist else "")
-        made.module, made.extra = recipe.module, recipe.extra
+        made.module, made.after, made.extra = recipe.module, recipe.after, recipe.extra
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
-        if version is None and dist is None:
+        if version is None and dist is None and not reader.stated(recipe.build["version"]):
             return None  # a folder of this name that is something else
         if version is not None:
             made.version = version[0]
@@ -243,6 +243,11 @@ class _Reader:
             if told is not None and told[0] != "" and (none or told[0] != "None"):
                 return told
         return None
+
+    def stated(self, sources: list[dict[str, str]]) -> bool:
+        """Whether a file that should say something is there, whatever it says."""
+        files = [f"{self.site}/{source['file']}" for source in sources if "file" in source]
+        return any(self.finder.source(file).there for file in files)
 
     def complain(self, source: dict[str, str]) -> None:
         """Notes a file that is there and does not say what it should."""

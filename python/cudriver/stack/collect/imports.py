@@ -111,7 +111,7 @@ class Importer:
             for sign, value in known.items():
                 if value is not None:
                     name = name.replace(sign, value)
-            if "{" not in name:
+            if "{major}" not in name and "{cudnn}" not in name:
                 found.append(name)
         return found
 
@@ -119,16 +119,28 @@ class Importer:
         """The files that a step's patterns name, of the first site-packages that has one."""
         found: list[str] = []
         for pattern in self.named(step.load, framework):
-            for site in self.env.site_packages:
-                these = self._match(site, pattern.split("/"))
-                if these:
-                    found += these
-                    break
+            found += self._first(pattern)
         if step.choose == FIRST:
             return found[:1]
         if step.choose == NEAREST:
             return _nearest(found, self.torch_cuda)
         return found
+
+    def _first(self, pattern: str) -> list[str]:
+        """What a pattern names in the first site-packages that has it. Of an extension module
+        ("_C{so}") that is the file which this Python takes.
+        """
+        whole = [pattern]
+        if "{so}" in pattern:
+            short = "".join((self.env.python or "").split(".")[:2])
+            endings = (f".cpython-{short}*.so", ".abi3.so", ".so")
+            whole = [pattern.replace("{so}", ending) for ending in endings]
+        for site in self.env.site_packages:
+            for one in whole:
+                these = self._match(site, one.split("/"))
+                if these:
+                    return these
+        return []
 
     def _match(self, folder: str, parts: list[str]) -> list[str]:
         """glob, in the inspected root."""
@@ -258,8 +270,10 @@ def mapped(process: Process, name: str) -> LoadedObject | None:
     known = process.find(name)
     if known is not None:
         return known
-    ends = f"/{name}"
-    return next((obj for obj in process.objects if obj.path.endswith(ends)), None)
+    for obj in process.objects:
+        if fnmatchcase(os.path.basename(obj.path), name):
+            return obj
+    return None
 
 
 def _absent(name: str, process: Process) -> Load:

@@ -14,8 +14,11 @@ from cudriver.stack.collect.file_version import cuda_of, own_version
 from cudriver.stack.collect.imports import Event, Importer
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import (
+    FEATURE,
+    GONE,
     IMPORT,
     NOTHING,
+    SPARE,
     UNMODELLED,
     USE,
     Environment,
@@ -142,6 +145,10 @@ class Resolver:
                             self._fault(event.load.faults[0], framework, event, rescue.say)
                     process, events = better
                     break
+        parts = [event for event in events if event.means == FEATURE]
+        if recipe.cpu and parts and all(event.fails for event in parts):
+            for event in parts:
+                event.means = SPARE
         for event in events:
             self._take(event, framework)
         self._dlopened(process, framework)
@@ -198,6 +205,7 @@ class Resolver:
         """Facts about a framework without a recipe: what its libraries would load, one and all."""
         process: Process | None = None
         if any(self._needs_torch(entry) for entry in entries):
+            framework.after = ["torch"]
             process = self._imported("torch")
             if process is None and "torch" in self.frameworks:
                 framework.blocked = "torch"
@@ -296,7 +304,16 @@ class Resolver:
             says=event.says,
             rescue=rescue,
         )
-        if all((f.message, f.library) != (found.message, found.library) for f in self.faults):
+        if fault.kind in ("rejected", "damaged"):
+            # The loader names the file that it refuses, links and ".." left in.
+            stated = fault.message.partition(": ")[0]
+            found.file = os.path.normpath(stated if stated.startswith("/") else fault.library)
+            owner = self.owners.owner(found.file)
+            found.owner = owner.name if owner else None
+        if all(
+            (f.message, f.library, f.framework) != (found.message, found.library, found.framework)
+            for f in self.faults
+        ):
             self.faults.append(found)
 
     def _resolution(self, search: Search, how: str, optional: bool) -> None:
@@ -370,7 +387,7 @@ class Resolver:
     def _unseen(self, fault: Fault) -> str | None:
         """The environment's own file of that name, in a folder where the loader did not look."""
         own = self._own_copy(fault.name, [])
-        if own is None:
+        if own is None or own.rule == GONE:
             return None
         folder = os.path.dirname(own.path)
         failed = [r for r in self.resolutions.values() if r.soname == fault.name and r.path is None]
@@ -380,8 +397,11 @@ class Resolver:
     def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
         """The environment's file of this name, which a library from outside keeps from use."""
         for path, claims in self.owners.by_path.items():
-            if path.endswith("/" + soname) and self.root.is_file(path):
-                version, _ = own_version(self.root, path, soname, claims[0].distribution)
+            if path.endswith("/" + soname):
+                owner = claims[0].distribution
+                if not self.root.is_file(path):
+                    return Shadowed(path, GONE, owner.version)
+                version, _ = own_version(self.root, path, soname, owner)
                 return Shadowed(path, "environment", version)
         for other in shadowed:
             if self.origin(other.path, other.path) == "environment":

@@ -8,12 +8,18 @@ from collections.abc import Iterator
 
 from cudriver.stack.model import (
     ERROR,
+    GONE,
+    IMPORT,
     NOTE,
+    SPARE,
+    USE,
     WARNING,
     Distribution,
     Evidence,
     Facts,
+    FileFault,
     Finding,
+    Framework,
     Library,
     LoadFault,
 )
@@ -27,12 +33,6 @@ DRIVER_LIBRARIES = (
     "libcuda.so",
     "libnvcuvid.so.1",
     "libnvidia-encode.so.1",
-)
-CORE = ("torch", "torchvision", "torchaudio", "tensorflow")
-# Libraries and modules that a package does without.
-SPARE = (
-    *("providers_tensorrt", "cutensornet", "providers_openvino", "providers_rocm"),
-    *("providers_migraphx", "_mpi", "gds"),
 )
 FAMILIES = ("cublas", "cufft", "cusolver", "npp")
 
@@ -105,16 +105,35 @@ def owner_of(facts: Facts, path: str) -> Distribution | None:
 
 def leak(facts: Facts, library: Library) -> list[str]:
     """What stops a library from coming in from outside."""
+    return leak_of(facts, library.path, library.real_path)
+
+
+def leak_of(facts: Facts, *paths: str) -> list[str]:
+    """What takes a file out of the variable that brings it in; [] where none does."""
     variables = facts.environment.variables
-    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH"):
         value = variables.get(name, "")
-        folder = os.path.dirname(library.path)
-        entries = [p.rstrip("/") for p in value.split(":") if p]
-        hits = [p for p in entries if p in (folder, library.path, library.real_path)]
-        hits += [p for p in entries if p not in hits and os.path.normpath(p) == folder]
+        entries = [p for p in value.replace(" ", ":").split(":") if p]
+        hits = []
+        for entry in entries:
+            plain = os.path.normpath(entry)
+            beside = plain in paths or plain in (os.path.dirname(path) for path in paths)
+            below = any(path.startswith(f"{plain}/") for path in paths)
+            if beside or (name == "PYTHONPATH" and below):
+                hits.append(entry.rstrip("/"))
         if hits:
             return [fix.without(name, value, hits)]
     return []
+
+
+def caused_by(fault: LoadFault, file: FileFault) -> bool:
+    """Whether what the loader says follows from what is wrong with a file."""
+    if file.what == "missing":
+        return fault.kind == "not found" and fault.name == os.path.basename(file.file)
+    return fault.kind in ("symbol", "version", "abort") and file.file in (
+        fault.library,
+        os.path.normpath(fault.provider or ""),
+    )
 
 
 def cu301(facts: Facts) -> Iterator[Finding]:
@@ -156,6 +175,7 @@ def cu301(facts: Facts) -> Iterator[Finding]:
             evidence,
             predicts,
             mend,
+            framework.name,
         )
 
 
@@ -175,26 +195,38 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         variable = library.found_by.startswith("LD_")
         if users and not variable and not any(f.modelled for f in users):
             harmless = True  # they may load their own before
+        gone = own.rule == GONE
+        instead = f"instead of its own {own.version or 'copy'}" + (
+            ", which is gone" if gone else ""
+        )
         yield Finding(
             "CU302",
-            NOTE if harmless else WARNING,
+            NOTE if harmless and not gone else WARNING,
             f"{library.soname} comes from outside the environment: "
-            f"{library.version or 'an unknown version'} instead of its own {own.version or 'copy'}",
+            f"{library.version or 'an unknown version'} {instead}",
             [
                 _file(library),
-                Evidence(own.path, None, f"{own.version or 'unknown version'}, not used"),
+                Evidence(
+                    own.path,
+                    None,
+                    f"{own.version or 'unknown version'}, {'gone' if gone else 'not used'}",
+                ),
             ],
             None,
-            leak(facts, library) or back_to_pin(facts, library.soname),
+            leak(facts, library) or back_to_pin(facts, library.soname, own.path),
+            users[0].name if users else library.path,
         )
 
 
 def cu303(facts: Facts) -> Iterator[Finding]:
     """A symbol, or a version of symbols, that nothing in scope has."""
+    seen = set()
     for fault in facts.load_faults:
-        if fault.kind not in ("symbol", "version"):
+        if fault.kind not in ("symbol", "version", "abort"):
             continue
-        severity = WARNING if fault.lazy or fault.optional else ERROR
+        if (fault.library, fault.name) in seen or _told_by_record(facts, fault):
+            continue
+        seen.add((fault.library, fault.name))
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name
         evidence = [Evidence(fault.library, None, f"needs {fault.name}")]
@@ -207,25 +239,57 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             evidence.append(Evidence(fault.provider, None, "does not have it"))
         yield Finding(
             "CU303",
-            severity,
+            fault.severity,
             f"{os.path.basename(fault.library)} needs {what}, which nothing provides{when}",
-            evidence,
-            fault.message,
-            _symbol_mend(facts, fault, provider),
+            evidence + proof(facts, fault),
+            fault.text,
+            [fault.rescue] if fault.rescue else _symbol_mend(facts, fault, provider),
+            fault.framework or fault.library,
+            provider.path if provider else None,
         )
+
+
+def _told_by_record(facts: Facts, fault: LoadFault) -> bool:
+    """Whether a file that is not as its package brought it is the cause: CU404 speaks of it."""
+    return any(caused_by(fault, file) for file in facts.file_faults if file.what != "shared")
+
+
+def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
+    """What the fault puts an end to, for whom, and which imports end with it."""
+    framework = facts.framework(fault.framework) if fault.framework else None
+    if framework is None or not framework.modelled:
+        return []
+    name = framework.module or framework.name
+    ends = {IMPORT: f"import {name} ends here", USE: f"{name} cannot use CUDA without it"}
+    where = framework.path or name
+    found = [Evidence(where, None, ends[fault.means])] if fault.means in ends else []
+    if fault.means == IMPORT:
+        blocked = [f for f in facts.frameworks if f.blocked == framework.name]
+        found += [
+            Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in blocked
+        ]
+    return found
 
 
 def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
     """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch."""
     if provider is not None:
-        outside = leak(facts, provider) if provider.origin == "system" else []
-        mend = outside or back_to_pin(facts, provider.soname, provider.path)
+        # Python's own path may lead out of the environment, the loader's to a system's library.
+        mend = (
+            leak_of(facts, provider.path, provider.real_path)
+            or _newer(facts, fault, provider)
+            or back_to_pin(facts, provider.soname, provider.path)
+        )
         if mend:
             return mend
     owner = owner_of(facts, fault.library)
     if provider is None and re.match(r"_ZN?K?(?:S[a-z])?\d*.*(?:c10|at|torch|caffe2)", fault.name):
-        framework = fault.framework if fault.framework not in (None, "torch") else None
-        dist = facts.distribution(framework) if framework else owner
+        framework = facts.framework(fault.framework) if fault.framework else None
+        name = fault.framework if fault.framework not in (None, "torch") else None
+        dist = facts.distribution((framework.distribution if framework else name) or "")
+        dist = dist if name else owner
+        if dist and dist.name in fix.KIN:
+            return [fix.kin(facts, dist.name)]
         if dist:
             # A wheel built for another PyTorch: only one built for this one helps.
             tool = fix.installer(facts.environment, dist)
@@ -247,6 +311,22 @@ def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> li
         if mend:
             return mend
     return [fix.reinstall(facts, owner)] if owner else []
+
+
+def _newer(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
+    """The provider's wheel in a version for the CUDA that asks. Where nothing pins it, the one that
+    is there is what was installed, and to install it again is in vain.
+    """
+    name = (provider.provided_by or "").split(" ")[0]
+    dist = facts.distribution(name)
+    if dist is None or dist.kind == "conda" or pinned(facts, provider.family):
+        return []
+    tool = fix.installer(facts.environment, dist)
+    asking = next((x for x in facts.libraries if fault.library in (x.path, x.real_path)), None)
+    release = cut(asking.cuda, 2) if asking is not None else None
+    if provider.family in ("nvjitlink", "nvrtc", "cudart") and release and "." in release:
+        return [fix.install(facts.environment, f"{name}>={release}", by=tool, alone=True)]
+    return [fix.install(facts.environment, name, by=tool, upgrade=True, alone=True)]
 
 
 def _family_of_symbol(symbol: str) -> str | None:
@@ -272,48 +352,58 @@ def _family_of_symbol(symbol: str) -> str | None:
 
 
 def cu304(facts: Facts) -> Iterator[Finding]:
-    """Parts of cuDNN of two versions."""
+    """Parts of cuDNN of two versions.
+
+    Seen on an H200 with 9.19.0 and 9.14.0: `ops` or `adv` of another version than the other parts
+    ends in CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH; `cnn`, `heuristic` or `engines_precompiled`
+    works, and so does the front library (libcudnn.so) of another version than all parts.
+    """
     for framework in facts.frameworks:
         parts = [
             x
             for x in facts.libraries
             if x.family == "cudnn" and x.version and x.path in framework.loads
         ]
-        versions = {cut(x.version, 3) for x in parts}
-        if len(versions) < 2:
+        if len({cut(x.version, 3) for x in parts}) < 2 or not framework.modelled:
             continue
-        main = next(
-            (x for x in parts if x.soname.startswith(("libcudnn.so", "libcudnn_graph"))), parts[0]
-        )
-        strange = next(x for x in parts if cut(x.version, 3) != cut(main.version, 3))
+        main = next((x for x in parts if x.soname.startswith("libcudnn_graph")), parts[0])
+        strange = [x for x in parts if cut(x.version, 3) != cut(main.version, 3)]
+        fatal = [x for x in strange if x.soname.startswith(("libcudnn_ops", "libcudnn_adv"))]
+        eight = main.soname.endswith(".so.8")
         outside = next((x for x in parts if x.origin == "system" and leak(facts, x)), None)
         mend = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
+        shown = (fatal or strange)[0]
         yield Finding(
             "CU304",
-            ERROR,
-            f"cuDNN is of two versions: {main.soname} {main.version}, {strange.soname} "
-            f"{strange.version}",
+            (WARNING if eight else ERROR) if fatal else NOTE,
+            f"cuDNN is of two versions: {main.soname} {main.version}, {shown.soname} "
+            f"{shown.version}",
             [_file(x) for x in parts],
-            "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+            "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH" if fatal and not eight else None,
             mend,
+            framework.name,
+            shown.path,
         )
         return
 
 
 def _missing(facts: Facts) -> Iterator[LoadFault]:
     for fault in facts.load_faults:
-        if fault.kind == "not found" and not fault.optional and fault.name not in DRIVER_LIBRARIES:
+        if fault.kind == "not found" and fault.name not in DRIVER_LIBRARIES:
             yield fault
 
 
 def other_major(facts: Facts, fault: LoadFault) -> bool:
-    """A missing library of another CUDA major than PyTorch's: CU403 speaks of it."""
+    """A missing library of another CUDA major than that of the PyTorch which its package is used
+    with: CU403 speaks of it.
+    """
     torch = facts.framework("torch")
+    framework = facts.framework(fault.framework) if fault.framework else None
     wanted = _cuda_major(fault.name)
     built = cut(torch.cuda, 1) if torch and torch.cuda else None
-    return (
-        fault.framework != "torch" and wanted is not None and built is not None and wanted != built
-    )
+    if framework is None or "torch" not in framework.after:
+        return False
+    return wanted is not None and built is not None and wanted != built
 
 
 def _cuda_major(soname: str) -> str | None:
@@ -329,34 +419,71 @@ def cu305(facts: Facts) -> Iterator[Finding]:
     mends: dict[str, list[str]] = {}
     for fault in _missing(facts):
         name = fault.name
-        relevant = is_cuda_library(name) or name.startswith(("libtorch", "libc10"))
-        if name in seen or not relevant or any(s in f"{name} {fault.library}" for s in SPARE):
+        if (fault.framework, name) in seen or re.match(r"libcudnn_|libnvrtc-builtins", name):
+            continue  # the latter are opened by SONAME: CU304 and CU306
+        if fault.means not in (IMPORT, USE) and not is_cuda_library(name):
             continue
-        if other_major(facts, fault) or _variant_that_loads(facts, fault):
+        if other_major(facts, fault) or _told_by_record(facts, fault):
             continue
-        if re.match(r"libcudnn_|libnvrtc-builtins", name):
-            continue  # opened by SONAME: CU304 and CU306
-        seen.add(name)
-        if fault.own_copy and not _modelled(facts, fault.framework):
-            continue  # it has the library, and may well load it by itself before
-        mends[name] = back_to_pin(facts, name) or _owner_mend(facts, fault)
+        seen.add((fault.framework, name))
+        mends[name] = _library_mend(facts, fault)
         same = [line.replace(name, "\0") for line in mends[name]] or [name]
-        groups.setdefault((fault.framework, *same), []).append(fault)
+        groups.setdefault((fault.framework, fault.severity, *same), []).append(fault)
     for faults in groups.values():
-        first, names = faults[0], [fault.name for fault in faults]
+        yield _nowhere(facts, faults, mends[faults[0].name])
+
+
+def _nowhere(facts: Facts, faults: list[LoadFault], mend: list[str]) -> Finding:
+    first, names = faults[0], [fault.name for fault in faults]
+    if first.means == SPARE:
+        title = f"{first.framework} finds none of its CUDA libraries and runs on the CPU"
+    elif first.rescue is not None:
+        title = f"{first.framework} does not find {', '.join(names)} by itself"
+    elif len(faults) > 1:
+        title = f"{len(faults)} libraries that {first.framework} needs are nowhere: "
+        title += ", ".join(names)
+    else:
         title = f"{first.name}, which {os.path.basename(first.library)} needs, is nowhere"
-        if len(faults) > 1:
-            whose = f" that {first.framework} needs" if first.framework else ""
-            title = f"{len(faults)} libraries{whose} are nowhere: {', '.join(names)}"
-        yield Finding(
-            "CU305",
-            ERROR if first.framework in CORE else WARNING,
-            title,
-            [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
-            + _searched(facts, names),
-            first.message,
-            [line.replace(first.name, ", ".join(names)) for line in mends[first.name]],
-        )
+    return Finding(
+        "CU305",
+        first.severity,
+        title,
+        [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
+        + _searched(facts, names)
+        + proof(facts, first),
+        first.text,
+        [line.replace(first.name, ", ".join(names)) for line in mend],
+        first.framework or first.library,
+    )
+
+
+def _library_mend(facts: Facts, fault: LoadFault) -> list[str]:
+    """What a program can do before, the extra that brings the libraries, the pinned wheel."""
+    if fault.rescue is not None:
+        return [fault.rescue]
+    framework = facts.framework(fault.framework) if fault.framework else None
+    if framework and framework.extra and not _brought(facts, fault.name):
+        mend = _with_extra(facts, framework)
+        if mend:
+            return [mend]
+    return back_to_pin(facts, fault.name) or _owner_mend(facts, fault)
+
+
+def _brought(facts: Facts, soname: str) -> bool:
+    """Whether a wheel of that library's is there, so that its files are not."""
+    wheel = describe(split(soname)[0]).get("wheel")
+    return any(re.sub(r"-cu\d+\Z", "", dist.name) == wheel for dist in facts.distributions)
+
+
+def _with_extra(facts: Facts, framework: Framework) -> str | None:
+    """The command that installs a framework with the extra that brings its CUDA libraries."""
+    name = "jax" if framework.name == "jax" else framework.distribution
+    dist = facts.distribution(name) if name else None
+    if dist is None or fix.installer(facts.environment, dist) in fix.CONDA:
+        return None
+    extra = framework.extra.replace("{major}", cut(framework.cuda, 1) or "")
+    wanted = f"{dist.name}[{extra}]=={dist.version}"
+    return fix.install(facts.environment, wanted, by=fix.installer(facts.environment, dist))
 
 
 def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
@@ -444,24 +571,6 @@ def _looks_into_wheels(facts: Facts, fault: LoadFault) -> bool:
     return any("/nvidia/" in folder for r in failed for folder in r.searched)
 
 
-def _variant_that_loads(facts: Facts, fault: LoadFault) -> bool:
-    """A package may carry one library per CUDA version and load the one that fits."""
-    name = os.path.basename(fault.library)
-    if not re.search(r"cuda?\d+|cu\d\d", name):
-        return False
-    framework = next((f for f in facts.frameworks if f.name == fault.framework), None)
-    broken = {f.library for f in facts.load_faults}
-    stem = re.sub(r"\d+", "#", name)
-    others = framework.libraries if framework else []
-    return any(re.sub(r"\d+", "#", os.path.basename(o)) == stem and o not in broken for o in others)
-
-
-def _modelled(facts: Facts, name: str | None) -> bool:
-    """Whether all that a framework loads by itself is known."""
-    framework = next((f for f in facts.frameworks if f.name == name), None)
-    return framework is not None and framework.modelled
-
-
 def cu306(facts: Facts) -> Iterator[Finding]:
     """nvrtc without the builtins of its own minor version."""
     for resolution in facts.resolutions:
@@ -476,42 +585,51 @@ def cu306(facts: Facts) -> Iterator[Finding]:
         if nvrtc:
             evidence.append(_said(nvrtc))
         name = resolution.soname
+        users = [f for f in facts.frameworks if nvrtc is not None and nvrtc.path in f.loads]
+        known = not users or any(f.modelled for f in users)
         yield Finding(
             "CU306",
-            ERROR,
+            ERROR if known else NOTE,
             f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " "),
             evidence,
             f"nvrtc: error: failed to open {name}.",
             back_to_pin(facts, "libnvrtc.so", resolution.needed_by),
+            users[0].name if users else resolution.needed_by,
         )
 
 
 def cu307(facts: Facts) -> Iterator[Finding]:
-    """One library family from two CUDA releases."""
-    for family in FAMILIES:
-        members = [x for x in facts.libraries if x.family == family and x.version]
-        by_process = [
-            [x for x in members if x.path in framework.loads] for framework in facts.frameworks
-        ]
-        for used in by_process:
-            releases = {cut(x.version, 3) for x in used}
-            if len(releases) < 2:
+    """One library family from two CUDA releases, where the two work together."""
+    done = set()
+    for framework in facts.frameworks:
+        loaded = [x for x in facts.libraries if x.path in framework.loads and x.version]
+        for used in _families(loaded):
+            first = used[0]
+            second = next((x for x in used if cut(x.version, 3) != cut(first.version, 3)), None)
+            if second is None or not framework.modelled or first.path in done:
                 continue
-            first, second = (
-                used[0],
-                next(x for x in used if cut(x.version, 3) != cut(used[0].version, 3)),
-            )
-            apart = minor(first.version) != minor(second.version)
+            done.add(first.path)
             outside = next((x for x in used if x.origin == "system" and leak(facts, x)), None)
             yield Finding(
                 "CU307",
-                ERROR if apart else WARNING,
+                WARNING,
                 f"{first.soname} {first.version} works with {second.soname} {second.version}",
                 [_file(x) for x in used],
                 None,
                 leak(facts, outside) if outside else back_to_pin(facts, first.soname, first.path),
+                framework.name,
+                second.path,
             )
-            break
+
+
+def _families(libraries: list[Library]) -> Iterator[list[Library]]:
+    """The members of a family that go together: libcublas.so.12 with libcublasLt.so.12."""
+    groups: dict[tuple[str, str], list[Library]] = {}
+    for library in libraries:
+        if library.family in FAMILIES:
+            number = split(library.soname)[1].partition(".")[0]
+            groups.setdefault((library.family, number), []).append(library)
+    yield from groups.values()
 
 
 RULES = {

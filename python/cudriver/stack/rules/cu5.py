@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
@@ -185,7 +186,7 @@ def cu502(facts: Facts) -> Iterator[Finding]:
             f"{len(chosen.ordinals)} of {_gpus(devices)} visible"
         )
         severity = WARNING if chosen.ordinals else ERROR
-        mend = [f"export {VARIABLE}={fix.quote(left)}" if left else f"unset {VARIABLE}"]
+        mend = [f"export {VARIABLE}={quote(left)}" if left else f"unset {VARIABLE}"]
         yield Finding(
             "CU502",
             severity,

@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from cudriver.stack.model import Driver, Facts, Problem, Shadowed, Toolkit
+from cudriver.stack.model import Driver, Facts, FileFault, Problem, Shadowed, Toolkit
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
@@ -153,6 +154,7 @@ def collect(
     facts.distributions = distributions.collect(tree, env, problems)
     owners = _owners(tree, facts, problems)
     facts.file_faults = owners.faults()
+    facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
     facts.toolkits = machine.toolkits + toolkits.environment(
         tree, env, facts.distributions, problems
     )
@@ -194,6 +196,18 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
             found.append(f"{problem.file}: {problem.text}")
     if env.python is not None and not env.site_packages and env.kind != "unknown":
         found.append(f"{env.prefix}: it has no site-packages that can be read")
+    return found
+
+
+def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
+    """CUDA libraries that two distributions brought, and that both agree about."""
+    found = []
+    for path, claims in owners.by_path.items():
+        names = {claim.distribution.name for claim in claims}
+        if len(names) > 1 and path not in told and is_cuda_library(os.path.basename(path)):
+            whole = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
+            first = claims[0]
+            found.append(FileFault(first.distribution.name, path, "shared", first.evidence, whole))
     return found
 
 

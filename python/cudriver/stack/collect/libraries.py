@@ -252,7 +252,9 @@ class Resolver:
         optional: bool,
     ) -> None:
         means = NOTHING if optional else USE if framework.modelled else UNMODELLED
-        self._take(Event(process.dlopen(name, caller), "dlopen", means), framework)
+        # cuDNN and nvrtc bind what they open when it is called.
+        load = process.dlopen(name, caller, now=False)
+        self._take(Event(load, "dlopen", means), framework)
 
     def _needs_torch(self, path: str) -> bool:
         return any(n.startswith(("libtorch", "libc10")) for n in self.importer.needed(path))

@@ -9,6 +9,7 @@ from shlex import quote
 
 from cudriver.stack.model import (
     ERROR,
+    IMPORT,
     NOTE,
     WARNING,
     Distribution,
@@ -331,8 +332,10 @@ def cu405(facts: Facts) -> Iterator[Finding]:
         ):
             continue
         mine, theirs = cut(torch.cuda, 2), cut(kin.cuda, 2)
-        if mine == theirs:
-            continue
+        if mine == theirs or any(
+            f.framework == name and f.means == IMPORT for f in facts.load_faults
+        ):
+            continue  # the latter ends the import before versions are compared: CU303, CU305
         apart = (
             name == "torchaudio" or mine is None or theirs is None or major(mine) != major(theirs)
         )
@@ -369,13 +372,12 @@ def _same_index(facts: Facts, name: str, torch: Framework) -> str:
     tool = fix.installer(env, dist)
     if tool in fix.CONDA:
         return fix.install(env, name, by=tool, again=True)
-    label = fix.tag(torch.cuda) if torch.cuda else "cpu"
     kin = facts.framework(name)
     version = cut(kin.version, 3) if kin else None
     if fix.series_for(name, torch.version) != cut(version, 2):
         return fix.kin(facts, name)
     wanted = f"{name}=={version}"
-    return fix.install(env, wanted, by=tool, index=f"{fix.INDEX}/{label}", again=True, alone=True)
+    return fix.install(env, wanted, by=tool, index=fix.index_of(facts), again=True, alone=True)
 
 
 def cu406(facts: Facts) -> Iterator[Finding]:

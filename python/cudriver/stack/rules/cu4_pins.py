@@ -200,8 +200,8 @@ def _gravity(pin: Pin, installed: Distribution) -> str:
         return ERROR
     if have is None or want is None:
         return WARNING
-    if have[0] != want[0]:
-        return ERROR
+    if have[0] != want[0] or (have != want and name.startswith("jax-cuda")):
+        return ERROR  # JAX does not take a plugin of another release
     if have == want:
         return NOTE
     if re.fullmatch(FORWARD, name) and have > want:
@@ -251,9 +251,9 @@ def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
     """torchvision and others follow torch: the resolver picks the one that fits."""
     torch = facts.framework("torch")
     version = cut(torch.version, 3) if torch else None
-    index = f"{fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else None
     tool = fix.installer(facts.environment, dist)
     names = [f"torch=={version}"] if version else []
+    index = fix.index_of(facts)
     return fix.install(facts.environment, *names, dist.name, by=tool, index=index)
 
 

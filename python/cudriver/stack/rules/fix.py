@@ -172,11 +172,20 @@ def kin(facts: Facts, name: str) -> str:
     if tool in CONDA:
         return install(env, name, by=tool, again=True)
     release = cut(torch.version, 3) if torch else None
-    label = tag(torch.cuda) if torch and torch.cuda else "cpu"
     series = series_for(name, torch.version) if torch else None
     wanted = f"{name}=={series}.*" if series else name
     beside = [f"torch=={release}"] if release else []
-    return install(env, *beside, wanted, by=tool, index=f"{INDEX}/{label}")
+    return install(env, *beside, wanted, by=tool, index=index_of(facts))
+
+
+def index_of(facts: Facts) -> str | None:
+    """The index that this PyTorch came from; None for PyPI, whose builds have no local version."""
+    torch, dist = facts.framework("torch"), facts.distribution("torch")
+    if torch is None or (
+        dist is not None and "+" not in dist.version and torch.cuda == usual_variant(torch.version)
+    ):
+        return None
+    return f"{INDEX}/{tag(torch.cuda) if torch.cuda else 'cpu'}"
 
 
 def series_for(name: str, torch: str) -> str | None:

@@ -37,7 +37,7 @@ class Step(Record):
     places: list[str] = fresh(list)  # of `find`: folders of wheels ("nvidia/cu13/lib")
     anchors: list[str] = fresh(list)  # of `find`: folders below a toolkit's or conda's prefix
     by: str = ""  # the mapped library that calls dlopen; default: the interpreter
-    choose: str = ALL  # of several files: every one, the first, the nearest to PyTorch's CUDA
+    choose: str = ALL  # of several: every one, the first, the nearest to PyTorch's CUDA
     spread: bool = False  # RTLD_GLOBAL
     pathfinder: bool = False  # cuda.pathfinder loads the CUDA libraries that the files need, before
     when: str = IMPORT  # or at first USE

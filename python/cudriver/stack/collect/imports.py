@@ -14,7 +14,7 @@ from cudriver.stack.versions import cut, minor, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cudriver.stack.loader import LoadedObject
     from cudriver.stack.process import Load, Process
@@ -68,8 +68,9 @@ class Importer:
             caller = mapped(process, step.by) if step.by else None
             if step.by and caller is None:
                 return  # the library that would open it is not there itself
-            for name in self.named(step.open, framework):
-                load = process.dlopen(name, caller, everywhere=step.spread)
+            names = self.named(step.open, framework)
+            loads = (process.dlopen(name, caller, everywhere=step.spread) for name in names)
+            for load in _until_one_loads(loads) if step.choose == FIRST else loads:
                 yield Event(load, "dlopen", step.fails, step.says)
         else:
             yield from self._find(step, process)
@@ -167,20 +168,17 @@ class Importer:
         path = self._in_wheels(step) or self._below(self._conda(), step)
         failed: Load | None = None
         if path is None:
-            for name in step.find:
-                if ".so" not in name:
-                    continue
-                load = process.dlopen(name)
+            for load in _until_one_loads(map(process.dlopen, filter(_is_so, step.find))):
                 if load.error is None:
                     yield Event(load, "dlopen", step.fails, step.says)
                     return
-                failed = failed or load
+                failed = load
             home = self.env.variables.get("CUDA_HOME") or self.env.variables.get("CUDA_PATH")
             path = self._below(home, step)
         if path is None:
             failed = failed or _absent(step.find[0], process)
             yield Event(failed, "dlopen", step.fails, step.says)
-        elif ".so" in os.path.basename(path):
+        elif _is_so(path):
             yield Event(process.dlopen(path), "preload", step.fails, step.says)
             if os.path.basename(path).startswith("libnvrtc.so"):
                 yield from self._builtins(path, process)
@@ -274,6 +272,20 @@ def mapped(process: Process, name: str) -> LoadedObject | None:
         if fnmatchcase(os.path.basename(obj.path), name):
             return obj
     return None
+
+
+def _is_so(path: str) -> bool:
+    return ".so" in os.path.basename(path)
+
+
+def _until_one_loads(loads: Iterable[Load]) -> list[Load]:
+    """The first load that works; where none does, the first of all."""
+    failed: list[Load] = []
+    for load in loads:
+        if load.error is None:
+            return [load]
+        failed.append(load)
+    return failed[:1]
 
 
 def _absent(name: str, process: Process) -> Load:

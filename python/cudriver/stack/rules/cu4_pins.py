@@ -192,7 +192,9 @@ def _compatible(a: str, b: str) -> bool:
 
 def _gravity(pin: Pin, installed: Distribution) -> str:
     """How bad an unmet pin is: patch levels and newer forward-compatible libraries are harmless."""
-    match = re.match(r"[=~<>!]*\s*([0-9][0-9.]*)", pin.requirement.specifier)
+    clauses = pin.requirement.specifier.split(",")
+    unmet = next((c for c in clauses if satisfies(installed.version, c) is False), clauses[0])
+    match = re.match(r"\s*[=~<>!]*\s*([0-9][0-9.]*)", unmet)
     wanted = match[1].rstrip(".") if match else None
     name = pin.requirement.name
     have, want = minor(installed.version), minor(wanted)

@@ -194,19 +194,23 @@ class TestSymbols:
 
 
 class TestParts:
+    MISMATCH = "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"
+    UNAVAILABLE = "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE"
+
     @pytest.mark.parametrize(
-        ("part", "severity"),
-        [("ops", "error"), ("adv", "error"), ("cnn", "note"), ("heuristic", "note"),
-         ("engines_precompiled", "note"), ("engines_tensor_ir", "note")],
+        ("part", "text"),
+        [("ops", MISMATCH), ("adv", MISMATCH), ("heuristic", UNAVAILABLE),
+         ("engines_precompiled", UNAVAILABLE),
+         ("engines_runtime_compiled", "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"),
+         ("cnn", None), ("engines_tensor_ir", None)],
     )  # fmt: skip
-    def test_two_versions_of_cudnn(self, part, severity):
+    def test_two_versions_of_cudnn(self, part, text):
         """As seen on an H200 with one part of 9.14.0 among those of 9.19.0."""
         main = library("libcudnn_graph.so.9", "9.10.2", "cudnn")
         name = f"libcudnn_{part}.so.9"
         other = library(name, "9.23.2", "cudnn", path=f"/usr/lib/x/{name}", origin="system")
-        found = one(used(main, other), "CU304", severity)
-        text = "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"
-        assert found.predicts == (text if severity == "error" else None)
+        found = one(used(main, other), "CU304", "error" if text else "note")
+        assert found.predicts == text
         assert {e.file for e in found.evidence} == {main.path, other.path}
         assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
 

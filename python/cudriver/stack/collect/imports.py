@@ -73,7 +73,7 @@ class Importer:
             for load in _until_one_loads(loads) if step.choose == FIRST else loads:
                 yield Event(load, "dlopen", step.fails, step.says)
         else:
-            yield from self._find(step, process)
+            yield from self._find(step, framework, process)
 
     def _torch(self, framework: Framework, process: Process) -> Iterator[Event]:
         from cudriver.stack.preload import import_torch
@@ -90,7 +90,7 @@ class Importer:
     def _load(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
         files = self.files(step, framework)
         if not files and step.absent != NOTHING:
-            yield Event(_absent(step.load[0], process), "needed", step.absent, step.says)
+            yield Event(_absent(step.load[0], framework.path), "needed", step.absent, step.says)
         for path in files:
             yield from self.load_file(path, step, process)
 
@@ -158,7 +158,7 @@ class Importer:
 
     # ---- cuda.pathfinder ----
 
-    def _find(self, step: Step, process: Process) -> Iterator[Event]:
+    def _find(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
         """One library: mapped already, in a wheel, in conda's prefix, by the loader, in a toolkit.
         Any file that is no library counts as found where it lies.
         """
@@ -166,18 +166,17 @@ class Importer:
             if process.find(name) is not None:
                 return
         path = self._in_wheels(step) or self._below(self._conda(), step)
-        failed: Load | None = None
         if path is None:
             for load in _until_one_loads(map(process.dlopen, filter(_is_so, step.find))):
                 if load.error is None:
                     yield Event(load, "dlopen", step.fails, step.says)
                     return
-                failed = load
             home = self.env.variables.get("CUDA_HOME") or self.env.variables.get("CUDA_PATH")
             path = self._below(home, step)
         if path is None:
-            failed = failed or _absent(step.find[0], process)
-            yield Event(failed, "dlopen", step.fails, step.says)
+            names = " or ".join(step.find)
+            gone = _absent(step.find[0], framework.path)
+            yield Event(gone, "dlopen", step.fails, step.says or f'Failure finding "{names}"')
         elif _is_so(path):
             yield Event(process.dlopen(path), "preload", step.fails, step.says)
             if os.path.basename(path).startswith("libnvrtc.so"):
@@ -288,14 +287,14 @@ def _until_one_loads(loads: Iterable[Load]) -> list[Load]:
     return failed[:1]
 
 
-def _absent(name: str, process: Process) -> Load:
+def _absent(name: str, asking: str) -> Load:
     """A load that finds no file."""
     from cudriver.stack.loader import Search
     from cudriver.stack.process import NOT_FOUND, Fault, Load
 
     message = f"{name}: cannot open shared object file: No such file or directory"
-    fault = Fault(NOT_FOUND, message, process.main.path, os.path.basename(name))
-    return Load(name, Search(name, process.main.path, error=message), faults=[fault])
+    fault = Fault(NOT_FOUND, message, asking, os.path.basename(name))
+    return Load(name, Search(name, asking, error=message), faults=[fault])
 
 
 def _nearest(files: list[str], cuda: str | None) -> list[str]:

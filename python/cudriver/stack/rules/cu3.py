@@ -315,6 +315,17 @@ def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> li
     return [fix.reinstall(facts, owner)] if owner else []
 
 
+def _major_for(facts: Facts, framework: Framework) -> str:
+    """The CUDA major to install for: the framework's, that of NVIDIA's Python bindings here, the
+    driver's, else the newest.
+    """
+    bindings = facts.distribution("cuda-bindings")
+    for version in (framework.cuda, bindings.version if bindings else None, facts.driver.cuda):
+        if version and (cut(version, 1) or "") in ("11", "12", "13"):
+            return cut(version, 1) or ""
+    return "13"
+
+
 def _newer(facts: Facts, fault: LoadFault, provider: Library) -> list[str]:
     """The provider's wheel in a version for the CUDA that asks. Where nothing pins it, the one that
     is there is what was installed, and to install it again is in vain.
@@ -354,12 +365,7 @@ def _family_of_symbol(symbol: str) -> str | None:
 
 
 def cu304(facts: Facts) -> Iterator[Finding]:
-    """Parts of cuDNN of two versions.
-
-    Seen on an H200 with 9.19.0 and 9.14.0: `ops` or `adv` of another version than the other parts
-    ends in CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH; `cnn`, `heuristic` or `engines_precompiled`
-    works, and so does the front library (libcudnn.so) of another version than all parts.
-    """
+    """Parts of cuDNN of two versions."""
     for framework in facts.frameworks:
         parts = [
             x
@@ -370,23 +376,40 @@ def cu304(facts: Facts) -> Iterator[Finding]:
             continue
         main = next((x for x in parts if x.soname.startswith("libcudnn_graph")), parts[0])
         strange = [x for x in parts if cut(x.version, 3) != cut(main.version, 3)]
-        fatal = [x for x in strange if x.soname.startswith(("libcudnn_ops", "libcudnn_adv"))]
-        eight = main.soname.endswith(".so.8")
+        fatal = next((x for x in strange if _ends_in(x)), None)
         outside = next((x for x in parts if x.origin == "system" and leak(facts, x)), None)
         mend = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
-        shown = (fatal or strange)[0]
+        shown = fatal or strange[0]
+        eight = main.soname.endswith(".so.8")  # whose parts nobody has tried
         yield Finding(
             "CU304",
-            (WARNING if eight else ERROR) if fatal else NOTE,
+            ERROR if fatal else WARNING if eight else NOTE,
             f"cuDNN is of two versions: {main.soname} {main.version}, {shown.soname} "
             f"{shown.version}",
             [_file(x) for x in parts],
-            "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH" if fatal and not eight else None,
+            _ends_in(shown),
             mend,
             framework.name,
             shown.path,
         )
         return
+
+
+# What a part of another version than libcudnn_graph ends in, as seen on an H200 with one part of
+# cuDNN 9.14.0 among those of 9.19.0. `cnn` works, and so does the front library (libcudnn.so) of
+# another version than all parts.
+CUDNN_STATUS = {
+    "libcudnn_ops": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",  # batch norm, LSTM
+    "libcudnn_adv": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",  # LSTM
+    "libcudnn_heuristic": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",  # batch norm, LSTM
+    "libcudnn_engines_precompiled": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
+    "libcudnn_engines_runtime_compiled": "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",  # convolutions
+}
+
+
+def _ends_in(part: Library) -> str | None:
+    stem, number = split(part.soname)
+    return CUDNN_STATUS.get(stem) if number.startswith("9") else None
 
 
 def _missing(facts: Facts) -> Iterator[LoadFault]:
@@ -445,7 +468,10 @@ def _nowhere(facts: Facts, faults: list[LoadFault], mend: list[str]) -> Finding:
         title = f"{len(faults)} libraries that {first.framework} needs are nowhere: "
         title += ", ".join(names)
     else:
-        title = f"{first.name}, which {os.path.basename(first.library)} needs, is nowhere"
+        framework = facts.framework(first.framework) if first.framework else None
+        itself = framework is not None and first.library == framework.path
+        who = first.framework if itself else os.path.basename(first.library)
+        title = f"{first.name}, which {who} needs, is nowhere"
     return Finding(
         "CU305",
         first.severity,
@@ -483,7 +509,7 @@ def _with_extra(facts: Facts, framework: Framework) -> str | None:
     dist = facts.distribution(name) if name else None
     if dist is None or fix.installer(facts.environment, dist) in fix.CONDA:
         return None
-    extra = framework.extra.replace("{major}", cut(framework.cuda, 1) or "")
+    extra = framework.extra.replace("{major}", _major_for(facts, framework))
     wanted = f"{dist.name}[{extra}]=={dist.version}"
     return fix.install(facts.environment, wanted, by=fix.installer(facts.environment, dist))
 

@@ -5,6 +5,7 @@ from facts import PYTHON, SITE, environment, facts, fault, fired, library, one, 
 
 from cudriver.stack.model import (
     FEATURE,
+    GONE,
     SPARE,
     UNMODELLED,
     USE,
@@ -112,6 +113,14 @@ class TestOutside:
         found = one(used(leak, environment=environment(LD_PRELOAD=leak.path)), "CU302")
         assert found.fix == ["unset LD_PRELOAD"]
 
+    def test_the_systems_steps_in_for_one_that_is_gone(self):
+        """CU404 says that the file is missing; that another is used is worth a warning."""
+        other = outside("libnccl.so.2", "2.28.3", "nccl")
+        other.own_copy = Shadowed(f"{SITE}/nvidia/nccl/lib/libnccl.so.2", GONE, "2.28.3")
+        found = one(used(other), "CU302", "warning")
+        assert "which is gone" in found.title
+        assert "2.28.3" in found.title
+
     def test_a_system_library_without_a_copy_inside_is_the_only_one_there_is(self):
         alone = library(
             "libcudnn.so.9", "9.14.0", "cudnn", path="/usr/lib/x/libcudnn.so.9", origin="system"
@@ -155,6 +164,43 @@ class TestSymbols:
             "CU303",
         )
         assert found.fix == ["unset LD_LIBRARY_PATH"]
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "rest"),
+        [
+            ("LD_PRELOAD", "/other/nvidia/nvjitlink/lib/libnvJitLink.so.12", None),
+            ("LD_PRELOAD", "/a.so /other/nvidia/nvjitlink/lib/libnvJitLink.so.12", "/a.so"),
+            ("PYTHONPATH", "/other:/mine", "/mine"),
+            ("LD_LIBRARY_PATH", "/other/nvidia/nvjitlink/lib/", None),
+        ],
+    )
+    def test_what_a_variable_lets_in_is_taken_out_of_it(self, variable, value, rest):
+        """To install the environment's own again would change nothing."""
+        path = "/other/nvidia/nvjitlink/lib/libnvJitLink.so.12"
+        leaked = library("libnvJitLink.so.12", "12.1.105", "nvjitlink", path=path)
+        problem = fault(
+            "symbol", "__nvJitLinkComplete_12_4", "/a/libcusparse.so.12", "x", provider=path
+        )
+        of = used(leaked, load_faults=[problem], environment=environment(**{variable: value}))
+        mend = f"export {variable}={rest}" if rest else f"unset {variable}"
+        assert one(of, "CU303").fix == [mend]
+
+    def test_no_pin_and_the_version_that_is_there_is_the_one_that_was_installed(self):
+        old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        old.provided_by = "nvidia-nvjitlink-cu12 12.1.105"
+        sparse = library("libcusparse.so.12", "12.5.10.65", "cusparse", cuda="12.9.1")
+        problem = fault(
+            "symbol", "__nvJitLinkGetErrorLogSize_12_9", sparse.path, "x", provider=old.path
+        )
+        of = used(old, sparse, load_faults=[problem])
+        of.distributions = [wheel("nvidia-nvjitlink-cu12", "12.1.105")]
+        assert one(of, "CU303").fix == [
+            f"{PYTHON} -m pip install --no-deps 'nvidia-nvjitlink-cu12>=12.9'"
+        ]
+
+    def test_a_driver_that_lacks_what_is_called_later(self):
+        problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
+        assert fired(used(load_faults=[problem]), "CU303") == []
 
     def test_no_provider_is_known_and_the_name_tells(self):
         problem = fault(
@@ -391,6 +437,20 @@ class TestNowhere:
             one(used(load_faults=[problem]), "CU305", "note")
         other = fault("not found", "libavutil.so.56", "/a", "x", framework="x", means=UNMODELLED)
         assert fired(used(load_faults=[other]), "CU305") == []
+
+    def test_the_wheel_of_another_major_has_it_not(self):
+        """onnxruntime-gpu for CUDA 13 beside a PyTorch for CUDA 12."""
+        ort = Framework("onnxruntime", "1.31.1", "13.0", distribution="onnxruntime-gpu")
+        ort.extra = "cuda,cudnn"
+        text = "libcublasLt.so.13: cannot open shared object file"
+        problem = fault("not found", "libcublasLt.so.13", "/a", text, means=FEATURE)
+        problem.framework = "onnxruntime"
+        of = used(load_faults=[problem])
+        of.frameworks.append(ort)
+        of.distributions = [*WHEELS, wheel("onnxruntime-gpu", "1.31.1")]
+        assert one(of, "CU305", "warning").fix == [
+            f"{PYTHON} -m pip install 'onnxruntime-gpu[cuda,cudnn]==1.31.1'"
+        ]
 
     def test_what_a_program_can_do_before(self):
         say = "import torch before onnxruntime."

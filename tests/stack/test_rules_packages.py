@@ -143,6 +143,42 @@ class TestPins:
         )
         assert "cufft" not in found.title
 
+    JAX = ("[cuda12]jax-cuda12-plugin{with-cuda}==0.10.2",)
+    PLUGIN = ("[with-cuda]nvidia-cudnn-cu12<10.0,>=9.8", "[with-cuda]nvidia-nccl-cu12>=2.18")
+
+    def test_through_an_extra_that_must_have_been_asked_for(self):
+        """jax[cuda12]: nothing but the plugin tells that it was."""
+        of = facts(
+            distributions=[
+                wheel("jax", "0.10.2", *self.JAX),
+                wheel("jax-cuda12-plugin", "0.10.2", *self.PLUGIN),
+                wheel("nvidia-cudnn-cu12", "9.1.0.70"),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+            ]
+        )
+        found = one(of, "CU402", "warning")
+        assert found.title == ("jax requires nvidia-cudnn-cu12<10.0,>=9.8 (installed: 9.1.0.70)")
+        assert found.subject == "jax"
+
+    def test_a_plugin_of_another_release(self):
+        plugin = wheel("jax-cuda12-plugin", "0.7.2", "jax-cuda12-pjrt==0.7.2")
+        pjrt = wheel("jax-cuda12-pjrt", "0.10.2")
+        of = facts(distributions=[wheel("jax", "0.10.2", *self.JAX), plugin, pjrt])
+        found = one(of, "CU402", "error")
+        assert found.fix == [f"{PYTHON} -m pip install jax-cuda12-plugin==0.10.2"]
+
+    def test_an_extra_that_others_explain(self):
+        """TensorFlow without its extra, beside a PyTorch whose wheels are others'."""
+        extra = "[and-cuda]nvidia-cudnn-cu12>=9.19"
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+                wheel("tensorflow", "2.21.0", extra, "[and-cuda]nvidia-cuda-nvcc-cu12>=12.5"),
+                wheel("nvidia-cudnn-cu12", "9.10.2.21"),
+            ]
+        )
+        assert fired(of, "CU402") == []
+
     def test_torchvision_for_another_torch(self):
         of = facts(
             distributions=[
@@ -289,6 +325,25 @@ class TestFiles:
     def test_overwritten_and_nobody_needs_it(self):
         one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
 
+    def test_both_are_required(self):
+        """XGBoost's cu12 and PyTorch's cu13: two mends that undo each other are none."""
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        of = self.of("owners", *owners)
+        of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
+        assert one(of, "CU404", "note").fix == []  # the newer one is there
+        of.file_faults[0].distribution = "nvidia-nccl-cu13"
+        (mend,) = one(of, "CU404", "warning").fix
+        assert mend.endswith("nvidia-nccl-cu13==2.28.9")
+
+    def test_two_that_agree(self):
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        found = one(self.of("shared", *owners), "CU404", "note")
+        assert "uninstalling one breaks the other" in found.title
+
+    def test_missing_and_nobody_is_the_worse_for_it(self):
+        """An error needs a proof."""
+        one(self.of("missing"), "CU404", "warning")
+
     def test_changed(self):
         one(self.of("size"), "CU404", "warning")
 
@@ -317,6 +372,13 @@ class TestFiles:
         found = one(of, "CU404", "error")
         assert found.predicts.endswith("file too short")
         assert found.fix == [self.MEND]
+
+    def test_a_folder_in_its_place(self):
+        text = f"{self.NCCL}: cannot read file data: Is a directory"
+        problem = fault("rejected", "libnccl.so.2", "/a", text, file=self.NCCL)
+        problem.owner = "nvidia-nccl-cu12"
+        of = self.of("size", faults=[problem])
+        assert one(of, "CU404", "error").fix == [f"rm -r {self.NCCL}", self.MEND]
 
     def test_whole(self):
         assert fired(facts(), "CU404") == []

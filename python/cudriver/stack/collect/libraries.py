@@ -121,13 +121,21 @@ class Resolver:
                 framework.blocked = name
                 return None
         process = process.copy() if process is not None else self._process()
-        paths = (os.path.normpath(each.path) for each in process.objects)
-        framework.loads = [path for path in paths if path in self.libraries]
+        self._inherit(framework, process)
         for event in self.importer.follow(recipe.steps, framework, process, IMPORT):
             self._take(event, framework)
             if event.fails and event.means == IMPORT:
                 framework.fails = True
         return None if framework.fails else process
+
+    def _inherit(self, framework: Framework, process: Process) -> None:
+        """What is mapped before the framework does anything: LD_PRELOAD's, and what its import
+        imports first.
+        """
+        for mapped in process.start.objects:
+            self._library(mapped, framework, "LD_PRELOAD")
+        paths = (os.path.normpath(each.path) for each in process.objects)
+        framework.loads = [path for path in paths if path in self.libraries]
 
     def _use(self, framework: Framework, recipe: Recipe) -> None:
         """Imports a framework and uses it; where that fails, as a program can that knows how."""
@@ -211,8 +219,7 @@ class Resolver:
                 framework.blocked = "torch"
                 return
         process = process.copy() if process is not None else self._process()
-        paths = (os.path.normpath(each.path) for each in process.objects)
-        framework.loads = [path for path in paths if path in self.libraries]
+        self._inherit(framework, process)
         step = Step(load=["*"], pathfinder=framework.finds_wheels, fails=UNMODELLED)
         for entry in entries[:MAX_ENTRIES]:
             for event in self.importer.load_file(entry, step, process):
@@ -437,6 +444,8 @@ class Resolver:
 
 def _rule(search: Search, framework: Framework, how: str) -> str:
     """The loader's rule in words: "RPATH of libtorch_cuda.so ($ORIGIN/../../nvidia/nccl/lib)"."""
+    if how == "LD_PRELOAD":
+        return how
     if search.rule in ("rpath", "runpath"):
         owner = os.path.basename(search.owner) or "the program"
         return f"{search.rule.upper()} of {owner} ({search.entry})"

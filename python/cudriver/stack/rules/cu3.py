@@ -47,13 +47,16 @@ def _file(library: Library) -> Evidence:
     return Evidence(library.path, None, f"{library.version or 'unknown version'}, {by}")
 
 
-def pinned(facts: Facts, family: str, cuda: str | None = None) -> tuple[Distribution, str] | None:
-    """The installed wheel of a library family, and the version that a framework pins of it."""
+def pinned(facts: Facts, family: str, soname: str = "") -> tuple[Distribution, str] | None:
+    """The installed wheel of a library family, and the version that a framework pins of it. With a
+    SONAME only a wheel of its CUDA major.
+    """
     for dist in facts.distributions:
         for requirement in dist.requires:
             stem = re.sub(r"-cu\d+\Z", "", requirement.name)
             match = re.match(r"==\s*([0-9][0-9.]*?)(?:\.\*)?\Z", requirement.specifier)
-            if match and not requirement.extra and _wheel_of(family) == stem:
+            fits = _wheel_of(family) == stem and _same_major(requirement.name, soname)
+            if match and not requirement.extra and fits:
                 installed = facts.distribution(requirement.name)
                 if installed:
                     return installed, match[1]
@@ -74,7 +77,7 @@ def back_to_pin(facts: Facts, soname: str, path: str | None = None) -> list[str]
     """The command that puts a library's pinned wheel in place, or the owner of a file."""
     env = facts.environment
     family = describe(split(soname)[0]).get("family", "")
-    found = pinned(facts, family)
+    found = pinned(facts, family, soname)
     if found:
         dist, version = found
         tool = fix.installer(env, dist)
@@ -84,7 +87,8 @@ def back_to_pin(facts: Facts, soname: str, path: str | None = None) -> list[str]
         return [fix.reinstall(facts, owner)]
     wheel = _wheel_of(family)
     for candidate in facts.distributions:
-        if wheel and re.fullmatch(rf"{wheel}(-cu\d+)?", candidate.name):
+        same = wheel and re.fullmatch(rf"{wheel}(-cu\d+)?", candidate.name)
+        if same and _same_major(candidate.name, soname):
             return [fix.reinstall(facts, candidate)]
     if env.kind == "conda":
         conda = describe(split(soname)[0]).get("conda")
@@ -275,6 +279,9 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
 
 def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
     """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch."""
+    stranger = leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else []
+    if stranger:
+        return stranger
     if provider is not None:
         # Python's own path may lead out of the environment, the loader's to a system's library.
         mend = (
@@ -500,7 +507,16 @@ def _library_mend(facts: Facts, fault: LoadFault) -> list[str]:
 def _brought(facts: Facts, soname: str) -> bool:
     """Whether a wheel of that library's is there, so that its files are not."""
     wheel = describe(split(soname)[0]).get("wheel")
-    return any(re.sub(r"-cu\d+\Z", "", dist.name) == wheel for dist in facts.distributions)
+    return any(
+        re.sub(r"-cu\d+\Z", "", dist.name) == wheel and _same_major(dist.name, soname)
+        for dist in facts.distributions
+    )
+
+
+def _same_major(wheel: str, soname: str) -> bool:
+    """Whether a wheel may have the library: nvidia-cublas-cu12 has no libcublas.so.13."""
+    wanted = _wheel_with(soname) if soname else None
+    return wanted is None or wheel == wanted or not wheel.startswith("nvidia-")
 
 
 def _with_extra(facts: Facts, framework: Framework) -> str | None:

@@ -248,13 +248,15 @@ def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
     predicts = fault.text if refused else "Bus error" if cut_short else None
     stated = [f.evidence for f in facts.file_faults if f.file == file]
     leaks = leak_of(facts, file)
+    # pip removes no folder where it has put a file.
+    folder = [f"rm -r {quote(file)}"] if "Is a directory" in reason else []
     return Finding(
         "CU404",
         fault.severity if refused or cut_short else WARNING,
         f"{os.path.basename(file)} is no usable library",
         [Evidence(file, None, reason), *stated, *proof(facts, fault)],
         predicts,
-        leaks or ([fix.reinstall(facts, owner)] if owner else []),
+        leaks or [*folder, *([fix.reinstall(facts, owner)] if owner else [])],
         fault.framework or file,
         file,
     )

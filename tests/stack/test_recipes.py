@@ -310,6 +310,20 @@ NVVM = {
 }
 
 
+class TestParts:
+    @pytest.mark.parametrize("fails", ["nothing", "use"])
+    def test_nvrtcs_builtins_where_somebody_uses_nvrtc(self, venv, monkeypatch, fails):
+        """JAX loads nvrtc for cuDNN, should that want it."""
+        step = {"load": ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12"], "when": "use", "fails": fails}
+        model(monkeypatch, steps=[step])
+        venv.dist("net", "1.0")
+        nvrtc = library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93",
+                  files={"nvidia/cuda_nvrtc/lib/libnvrtc.so.12": nvrtc})  # fmt: skip
+        told = [f.rule for f in findings(facts(venv), "error")]
+        assert told == (["CU306"] if fails == "use" else [])
+
+
 class TestPathfinder:
     def test_a_wheel_before_the_system_before_cuda_home(self, venv, monkeypatch):
         model(monkeypatch, steps=[NVVM])

@@ -167,6 +167,18 @@ class TestPins:
         found = one(of, "CU402", "error")
         assert found.fix == [f"{PYTHON} -m pip install jax-cuda12-plugin==0.10.2"]
 
+    def test_an_extra_tells_nothing_of_pytorch(self):
+        """flashinfer-python[b12x] wants a newer one; its packages are there for other reasons."""
+        asks = ("torch", "[b12x]torch>=2.12.0", "[b12x]nvidia-cutlass-dsl-libs-core==4.7.1")
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0"),
+                wheel("flashinfer-python", "0.7.2", *asks),
+                wheel("nvidia-cutlass-dsl-libs-core", "4.7.1"),
+            ]
+        )
+        assert fired(of, "CU402") == []
+
     def test_an_extra_that_others_explain(self):
         """TensorFlow without its extra, beside a PyTorch whose wheels are others'."""
         extra = "[and-cuda]nvidia-cudnn-cu12>=9.19"

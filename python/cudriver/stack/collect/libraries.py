@@ -66,6 +66,8 @@ class Resolver:
         self.unsure: list[str] = []
         self.frameworks: dict[str, Framework] = {}
         self.recipes: dict[str, Recipe] = {}
+        # By id (and kept, so that no other gets it): what was mapped by loads which need not work.
+        self._idle: dict[int, LoadedObject] = {}
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
     def run(
@@ -237,8 +239,8 @@ class Resolver:
         for mapped in list(process.objects):
             if (mapped.elf.soname or "").startswith("libnvrtc.so."):
                 name = self._builtins(mapped)
-                if name:
-                    self._open(process, framework, name, mapped, optional=False)
+                if name:  # of an nvrtc that is loaded for whoever may want it, nothing is asked
+                    self._open(process, framework, name, mapped, id(mapped) in self._idle)
 
     def _builtins(self, nvrtc: LoadedObject) -> str | None:
         """nvrtc opens libnvrtc-builtins of its own minor version."""
@@ -289,6 +291,7 @@ class Resolver:
             if path in self.libraries and path not in framework.loads:
                 framework.loads.append(path)
         if event.means == NOTHING:
+            self._idle.update((id(mapped), mapped) for mapped in load.objects)
             return
         if load.faults:
             self._fault(load.faults[0], framework, event)

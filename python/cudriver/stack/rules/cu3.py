@@ -623,7 +623,7 @@ def cu306(facts: Facts) -> Iterator[Finding]:
         nvrtc = next(
             (x for x in facts.libraries if resolution.needed_by in (x.path, x.real_path)), None
         )
-        if resolution.path is not None:
+        if resolution.path is not None or resolution.optional:
             continue
         evidence = [Evidence(resolution.needed_by, None, f"opens {resolution.soname}")]
         if nvrtc:

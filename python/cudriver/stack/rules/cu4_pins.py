@@ -63,10 +63,10 @@ def pins(facts: Facts) -> list[Pin]:
     for dist in facts.distributions:
         known = sure.get(dist.name, set())
         for requirement in dist.active(asked.get(dist.name, set())):
-            if relevant(requirement.name):
+            plain = not requirement.extra or requirement.extra in known
+            if relevant(requirement.name) and (plain or requirement.name not in RELEVANT):
                 # Several extras may ask for the same.
                 key = (dist.name, requirement.name, requirement.specifier)
-                plain = not requirement.extra or requirement.extra in known
                 pin = Pin(dist, requirement, top.get(dist.name, dist.name), plain)
                 found.setdefault(key, pin)
     return list(found.values())

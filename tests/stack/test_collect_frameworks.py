@@ -8,7 +8,7 @@ import pytest
 from synth import Prefix
 
 from cudriver.stack.collect import collect, file_version
-from cudriver.stack.collect.libraries import DebianOwners
+from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.records import is_library
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.names import is_cuda_library

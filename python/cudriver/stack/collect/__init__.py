@@ -12,8 +12,8 @@ from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.collect.driver import Found, Inspected, Probe
-    from cudriver.stack.collect.libraries import DebianOwners
     from cudriver.stack.collect.records import Owners
     from cudriver.stack.loader import Loader
 
@@ -46,7 +46,7 @@ class Machine:
     @property
     def debian(self) -> DebianOwners:
         if self._debian is None:
-            from cudriver.stack.collect.libraries import DebianOwners
+            from cudriver.stack.collect.debian import DebianOwners
 
             self._debian = DebianOwners(self.root)
         return self._debian

@@ -24,8 +24,9 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import describe, split
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu3 import caused_by, leak_of, other_major, proof
+from cudriver.stack.rules.cu3 import caused_by, other_major, proof
 from cudriver.stack.rules.cu4_pins import SHOWN, cu402, cu407, pins
+from cudriver.stack.rules.mends import leak_of
 from cudriver.stack.versions import compare, cut, major
 
 

@@ -421,9 +421,12 @@ def _worst(report: Report, absent: bool, *families: str) -> str:
 
 
 def _about(report: Report, framework: Framework) -> str:
-    """The worst severity among the findings about this framework; UNKNOWN where it is well as far
-    as is known, and its loading is not.
+    """The worst severity among the findings about this framework, ERROR where its import ends with
+    another's; UNKNOWN where it is well as far as is known, and its loading is not.
     """
+    cause = report.facts.framework(framework.blocked) if framework.blocked else None
+    if cause is not None and cause.fails:
+        return ERROR
     names = (framework.name, framework.distribution)
     ranks = [RANK[f.severity] for f in report.findings if f.subject and f.subject in names]
     good = OK if framework.modelled else UNKNOWN

@@ -18,7 +18,8 @@ enum {
     MAX_ABI = 8,         /* glibc 2.36 knows 4, and gains one in years */
 };
 
-enum { PT_LOAD = 1, PT_DYNAMIC = 2, PT_INTERP = 3, PT_NOTE = 4 };
+enum { PT_LOAD = 1, PT_DYNAMIC = 2, PT_INTERP = 3, PT_NOTE = 4, PT_GNU_STACK = 0x6474e551 };
+enum { PF_X = 1, EM_X86_64 = 62 };
 enum { ET_EXEC = 2, ET_DYN = 3 };
 enum { NT_GNU_BUILD_ID = 3 };
 enum { DF_BIND_NOW = 8, DF_1_NOW = 1 };
@@ -182,7 +183,8 @@ static int read_notes(struct elf_file *file, const struct program_header *header
             return status;
         }
         name = at + sizeof(note);
-        value = name + (note.name_size + step - 1) / step * step;
+        /* What is aligned is the place in the note: its header has 12 bytes. */
+        value = at + (sizeof(note) + note.name_size + step - 1) / step * step;
         next = value + (note.size + step - 1) / step * step;
         if (value > end || note.size > end - value) {
             return 0;
@@ -222,6 +224,7 @@ static int read_segments(struct elf_file *file, const struct header *header, uin
     if (file->segments == NULL) {
         return elf_no_memory(file);
     }
+    file->exec_stack = header->machine == EM_X86_64; /* without a word: the machine's default */
     for (uint32_t i = 0; i < header->phnum; i++) {
         struct program_header segment;
         uint64_t offset = header->phoff + (uint64_t)i * sizeof(segment);
@@ -250,6 +253,8 @@ static int read_segments(struct elf_file *file, const struct header *header, uin
             status = read_interpreter(file, &segment);
         } else if (status == 0 && segment.type == PT_NOTE && file->build_id_size == 0) {
             status = read_notes(file, &segment);
+        } else if (status == 0 && segment.type == PT_GNU_STACK) {
+            file->exec_stack = (segment.flags & PF_X) != 0;
         }
         if (status < 0) {
             return status;

@@ -77,6 +77,7 @@ struct elf_file {
     size_t build_id_size;
 
     bool dynamic;
+    bool exec_stack;                /* asks for an executable stack */
     char *soname, *rpath, *runpath; /* owned, or NULL */
     char **needed;                  /* owned */
     size_t needed_count;

@@ -274,6 +274,7 @@ static int fill_fields(const struct elf_state *state, const struct elf_file *fil
         put(fields, "flags_1", PyLong_FromUnsignedLongLong(file->flags_1)) < 0 ||
         put(fields, "bind_now", PyBool_FromLong(file->bind_now)) < 0 ||
         put(fields, "dynamic", PyBool_FromLong(file->dynamic)) < 0 ||
+        put(fields, "exec_stack", PyBool_FromLong(file->exec_stack)) < 0 ||
         put(fields, "interpreter", text(file->interpreter)) < 0 ||
         put(fields, "build_id", build_id(file)) < 0 ||
         put(fields, "versions", version_tuple(file)) < 0 ||

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -109,12 +110,12 @@ def test_symbols_as_readelf_has_them(path: str) -> None:
     for line in text.splitlines():
         match = re.match(
             r"\s*\d+: ([0-9a-f]+)\s+\S+ (\S+)\s+(GLOBAL|WEAK|UNIQUE)\s+(\S+)\s.*?(\S+)\s+"
-            r"([^\s@]+)(?:(@@?)(\S+))?(?: \(\d+\))?$",
+            r"([^\s@]+)(?:(@@?)(\S+))?( \(\d+\))?$",
             line,
         )
         if not match:
             continue
-        value, kind, binding, visibility, section, name, at, version = match.groups()
+        value, kind, binding, visibility, section, name, at, version, needed = match.groups()
         if visibility in ("HIDDEN", "INTERNAL"):
             continue
         if section == "UND":
@@ -123,7 +124,8 @@ def test_symbols_as_readelf_has_them(path: str) -> None:
             "NOTYPE", "OBJECT", "FUNC", "COMMON", "TLS", "IFUNC",
         ):  # fmt: skip
             # readelf writes a definition of the base version without one, and so do we.
-            exported.add((name, version, at == "@@", binding == "WEAK"))
+            # A copy of another library's object has that one's version, here with its number.
+            exported.add((name, version, at == "@@" or bool(needed), binding == "WEAK"))
     ours = _elf.ElfFile(path)
     # Symbols that stand for a version itself: readelf prints no version beside them.
     own = {*ours.versions, ours.base_version}
@@ -137,25 +139,81 @@ def test_symbols_as_readelf_has_them(path: str) -> None:
     assert ours.find("no_such_symbol_anywhere") == []
 
 
+def undefined_symbols(path: str) -> set[str]:
+    """NAME or NAME@VERSION of what a file's table lists without a definition, as readelf has it."""
+    text = subprocess.run(
+        ["readelf", "-W", "--dyn-syms", path], capture_output=True, text=True, check=True
+    ).stdout
+    found = re.findall(r"(?:GLOBAL|WEAK)\s+(?:DEFAULT|PROTECTED)\s.*?UND (\S+)", text)
+    return {name.replace("@@", "@") for name in found}
+
+
+def check_references(path: str) -> None:
+    """Symbols of value 0 are not all undefined: the first thread-local one is at 0 too."""
+    text = subprocess.run(
+        ["readelf", "-W", "-r", path], capture_output=True, text=True, check=True
+    ).stdout
+    undefined = undefined_symbols(path)
+    wanted: list[str] = []
+    lazy_only: set[str] = set()
+    in_plt = False
+    for line in text.splitlines():
+        if line.startswith("Relocation section"):
+            in_plt = ".plt" in line
+            continue
+        match = re.match(r"[0-9a-f]+\s+[0-9a-f]+ R_\S+\s+0{16} (\S+)", line)
+        if match and match[1] in undefined and match[1] not in wanted:
+            wanted.append(match[1])
+            if in_plt:
+                lazy_only.add(match[1])
+    ours = _elf.ElfFile(path).references()
+    assert [f"{r.name}@{r.version}" if r.version else r.name for r in ours] == wanted
+    assert {r.name for r in ours if r.lazy} == {w.partition("@")[0] for w in lazy_only}
+
+
 def test_references_are_those_of_the_relocations() -> None:
     for path in LIBRARIES[::5]:
-        text = subprocess.run(
-            ["readelf", "-W", "-r", path], capture_output=True, text=True, check=True
-        ).stdout
-        wanted, lazy_only = [], set()
-        in_plt = False
-        for line in text.splitlines():
-            if line.startswith("Relocation section"):
-                in_plt = ".plt" in line
-                continue
-            match = re.match(r"[0-9a-f]+\s+[0-9a-f]+ R_\S+\s+0{16} (\S+)", line)
-            if match and match[1] not in wanted:
-                wanted.append(match[1])
-                if in_plt:
-                    lazy_only.add(match[1])
-        ours = _elf.ElfFile(path).references()
-        assert [f"{r.name}@{r.version}" if r.version else r.name for r in ours] == wanted
-        assert {r.name for r in ours if r.lazy} == {w.partition("@")[0] for w in lazy_only}
+        check_references(path)
+
+
+def test_a_thread_local_symbol_at_0_is_defined(tmp_path: Path) -> None:
+    source = (
+        "__thread int first = 1; extern __thread int other; int puts(const char *);"
+        "int use(void) { return puts(0) + first + other; }"
+    )
+    path = compile_c(tmp_path / "libthread.so", source)
+    named = {r.name for r in _elf.ElfFile(str(path)).references()}
+    assert {"puts", "other"} <= named
+    assert "first" not in named
+    check_references(str(path))
+
+
+@pytest.mark.parametrize("align", [4, 8])
+def test_the_build_id_of_a_note_by_its_alignment(tmp_path: Path, align: int) -> None:
+    """In a segment that is aligned to 8 the parts of a note are too, counted from its start."""
+    path = compile_c(tmp_path / "libnote.so", "int made;", "-nostdlib", "-Wl,--build-id=none")
+    data = bytearray(path.read_bytes())
+    value = bytes(range(1, 21))
+
+    def note(owner: bytes, kind: int, held: bytes) -> bytes:
+        text = struct.pack("<3I", len(owner), len(held), kind) + owner
+        text += bytes(-len(text) % align) + held
+        return text + bytes(-len(text) % align)
+
+    notes = note(b"Other\0", 7, b"12345") + note(b"GNU\0", 3, value)
+    start = len(data) + -len(data) % 8
+    data += bytes(start - len(data)) + notes
+    # PT_GNU_STACK, which nobody misses here, becomes the PT_NOTE.
+    at = data.find(struct.pack("<I", 0x6474E551))
+    struct.pack_into(
+        "<IIQQQQQQ", data, at, 4, 4, start, start, start, len(notes), len(notes), align
+    )
+    path.write_bytes(data)
+    told = subprocess.run(
+        ["readelf", "-nW", str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"Build ID: {value.hex()}" in told
+    assert _elf.ElfFile(str(path)).build_id == value.hex()
 
 
 def test_sysv_hash_gives_what_the_gnu_hash_gives(tmp_path: Path) -> None:

@@ -247,3 +247,29 @@ def test_the_import_as_it_really_goes(
         assert real[0] == (failures[-1] if failures else "ok")
     mapped = {obj.real_path for obj in process.objects if str(tmp_path) in obj.real_path}
     assert mapped == set(real[1:])
+
+
+@pytest.mark.parametrize("folders", [("nvjitlink", "cu12"), ("cu12",), ("cu13",), ("cu13", "cu12")])
+def test_the_folder_of_the_cuda_that_torch_was_built_for(
+    tmp_path: Path, parts: Path, folders: tuple[str, ...]
+) -> None:
+    """Wheels of CUDA 13 share nvidia/cu13/lib; a torch for CUDA 12 looks into cu12 only."""
+    import shutil
+
+    lay_out(tmp_path, parts, "unified", "easy", "libnvJitLink.so.12")
+    for folder in folders:
+        (tmp_path / "nvidia" / folder / "lib").mkdir(parents=True)
+        shutil.copy(parts / "libnvJitLink.so.12", tmp_path / "nvidia" / folder / "lib")
+    real = subprocess.run(
+        [sys.executable, "-c", REPORT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment(PYTHONPATH=str(tmp_path)),
+    ).stdout.splitlines()
+    process = Process(Loader(environ={}), sys.executable)
+    loads = import_torch(process, str(tmp_path / "torch"), [str(tmp_path)])
+    assert real[0] == (loads[-1].error or "ok")
+    mapped = {obj.real_path for obj in process.objects if str(tmp_path) in obj.real_path}
+    assert mapped == set(real[1:])
+    assert any("libnvJitLink" in path for path in mapped) is (folders != ("cu13",))

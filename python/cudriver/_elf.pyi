@@ -99,6 +99,7 @@ class ElfFile:
     flags_1: int  # DT_FLAGS_1
     bind_now: bool  # by DT_BIND_NOW, DF_BIND_NOW or DF_1_NOW
     dynamic: bool  # has a dynamic section
+    exec_stack: bool  # asks for an executable stack: PT_GNU_STACK, or on x86-64 none of it
     interpreter: str | None  # PT_INTERP
     build_id: str | None  # hexadecimal
     versions: tuple[str, ...]  # DT_VERDEF without its base entry

@@ -148,6 +148,8 @@ def test_every_command_in_help_explains_itself(name):
         ["check", "--match", "nothing"],
         ["check", "--assume-driver", "new"],
         ["check", "--assume-gpu", "H200"],
+        ["check", "--assume-gpu", "999"],
+        ["check", "--assume-gpu", "9.1"],
         ["check", "--root", "/nowhere/at/all"],
         ["check", "--root", "/etc", "--observe"],
         ["which", "--prefix", "/nowhere/at/all"],

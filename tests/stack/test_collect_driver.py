@@ -359,7 +359,6 @@ class TestInspected:
         report = inspect(str(prefix), environ=environ)
         assert not (tmp_path / "trace").exists()
         assert os.path.realpath(report.driver.path) == str(prefix / "lib/libcuda.so.1")
-        assert report.driver.devices == []
         unasked = [p.file for p in report.facts.problems if "did not ask it" in p.text]
         assert unasked[0].endswith(driver.NVML)
         subprocess.run(  # what a program there does

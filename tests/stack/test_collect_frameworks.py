@@ -168,7 +168,9 @@ class TestOthers:
         venv.dist(dist, "13.6.0")
         (venv.site / "cupy").mkdir()
         compile_c(venv.site / "cupy/core.so", "int x;")
-        assert framework(venv, "cupy").cuda == cuda
+        found = framework(venv, "cupy")
+        variant = "unknown" if cuda is None else "cuda"
+        assert (found.cuda, found.variant, found.distribution) == (cuda, variant, dist)
 
     @pytest.mark.parametrize(
         ("source", "minor", "loaded"),

@@ -5,6 +5,7 @@ from facts import PREFIX, SITE, driver, environment, facts, fired, gpu, library,
 
 from cudriver.stack.model import DeviceNode, Driver, Evidence, Framework
 from cudriver.stack.rules import cu5
+from cudriver.stack.tables import driver_cuda
 from cudriver.stack.visible import select
 
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -435,6 +436,40 @@ class TestArchitectures:
         )
         found = one(facts(driver=made, frameworks=[]), "CU501", "error")
         assert "nvidia-driver-580" in found.fix[0]
+
+    @pytest.mark.parametrize(
+        ("release", "capability", "told"),
+        [
+            ("535.104.05", "10.0", "R570 is the first"),
+            ("535.104.05", "12.0", "R570 is the first"),
+            ("569.1", "10.0", "R570 is the first"),
+            ("570.26", "10.0", None),
+            ("570.26", "12.1", "R575 is the first"),
+            ("580.95.05", "10.3", None),
+            ("470.82.01", "9.0", "R520 is the first"),
+            ("535.104.05", "9.0", None),
+            ("418.40.04", "7.5", None),
+            ("580.95.05", "7.0", None),
+            ("590.48.01", "7.0", "R580 was the last"),
+            ("470.82.01", "3.5", None),
+            ("470.82.01", "2.0", "R390 was the last"),
+            ("535.104.05", "8.7", None),  # Tegra's drivers are numbered apart
+        ],
+    )
+    def test_the_driver_does_not_know_it(self, release, capability, told):
+        devices = [gpu(capability=capability, assumed=True)]
+        made = driver(release, driver_cuda(release), assumed=True, devices=devices)
+        found = fired(facts(driver=made, frameworks=[]), "CU501")
+        assert [f.severity for f in found] == (["error"] if told else [])
+        if told:
+            assert told in found[0].title
+            assert f"compute capability {capability} (" in found[0].title
+            assert f"nvidia-driver-{told[1:4]}" in found[0].fix[0]
+            assert found[0].evidence[-1] == made.release_evidence
+
+    def test_what_a_driver_lists_it_knows(self):
+        made = driver("535.104.05", "12.2", devices=[gpu(capability="10.0")])
+        assert fired(facts(driver=made, frameworks=[]), "CU501") == []
 
     def test_silent(self):
         assert fired(facts(), "CU501") == []

@@ -54,6 +54,25 @@ def test_branches_ascend_with_what_they_offer():
         assert compare(older, newer) <= 0
 
 
+def test_every_architecture_has_a_span_of_branches():
+    rows = table("driver")["architectures"]
+    listed = [tuple(map(int, row["capability"].split("."))) for row in rows]
+    assert listed == sorted(set(listed))
+    branches = [row["branch"] for row in table("driver")["branches"]]
+    for row in rows:
+        first, last = row["first_branch"], row["last_branch"]
+        assert row["name"]
+        assert first is None or first in branches
+        assert last is None or last in branches
+        assert (first or 0) < (last or 9999), row
+
+
+def test_pytorch_is_built_for_architectures_that_are_known():
+    known = {row["capability"] for row in table("driver")["architectures"]}
+    for row in table("architectures")["torch"]:
+        assert set(row["archs"].replace("+PTX", "").split(";")) <= known, row
+
+
 def test_a_toolkits_driver_offers_that_toolkit():
     """Two tables of NVIDIA, read apart, agree."""
     for row in table("driver")["toolkits"]:

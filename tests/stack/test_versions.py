@@ -3,7 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.markers import InvalidMarker, Marker
+from packaging.markers import (
+    InvalidMarker,
+    Marker,
+    UndefinedComparison,
+    UndefinedEnvironmentName,
+)
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -36,6 +41,35 @@ def test_satisfies_is_packagings(version, clauses):
     assert versions.satisfies(version, text) is expected
 
 
+@pytest.mark.parametrize(
+    ("version", "specifier", "expected"),
+    [
+        ("12.3", "~=12.4", False),
+        ("12.4", "~=12.4", True),
+        ("12.9.1", "~=12.4", True),
+        ("13.0", "~=12.4", False),
+        ("12.4.1", "~=12.4.2", False),
+        ("12.4.2.1", "~=12.4.2", True),
+        ("12.5", "~=12.4.2", False),
+        ("12", "~=12", None),
+        ("12.8", "==12.8.0.0", True),
+        ("12.8", "!=12.8.0", False),
+        ("12.8.93", "==12.8.*", True),
+        ("12.80", "==12.8.*", False),
+        ("12.8", "!=12.8.*", False),
+        ("12.9", "!=12.8.*", True),
+        ("12.8", "<=12.8.*", None),
+        ("12.8.1", ">12.8,<12.9", True),
+        ("12.9", ">12.8,<12.9", False),
+        ("12.8", ">12.8,<12.9", False),
+        ("12.8", "", True),
+        ("12.8", " ", True),
+    ],
+)
+def test_satisfies(version, specifier, expected):
+    assert versions.satisfies(version, specifier) is expected
+
+
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_satisfies_never_raises(version, specifier):
     assert versions.satisfies(version, specifier) in (True, False, None)
@@ -53,6 +87,51 @@ def test_satisfies_never_raises(version, specifier):
 )
 def test_cut(version, parts, expected):
     assert versions.cut(version, parts) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "major", "minor"),
+    [
+        ("12.8.93", 12, (12, 8)),
+        ("12.8", 12, (12, 8)),
+        ("12", 12, None),
+        ("2.8.0+cu128", 2, (2, 8)),
+        ("x", None, None),
+        ("", None, None),
+        (None, None, None),
+        ("999999999.1", 999999999, (999999999, 1)),
+        ("9999999999.1", None, None),
+    ],
+)
+def test_major_and_minor(version, major, minor):
+    assert versions.major(version) == major
+    assert versions.minor(version) == minor
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("12.8.93", (12, 8, 93)),
+        ("1.2.3.4.5.6.7.8", (1, 2, 3, 4, 5, 6, 7, 8)),
+        ("1.2.3.4.5.6.7.8.9", None),
+        ("123456789", (123456789,)),
+        ("1234567890", None),
+        ("12345678901", None),
+        ("1..2", None),
+        ("", None),
+        ("1.x", None),
+    ],
+)
+def test_plain(text, numbers):
+    assert versions.plain(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("version", "floor", "expected"),
+    [("12.8", "12.8", True), ("12.7.9", "12.8", False), (None, "1", None), ("x", "1", None)],
+)
+def test_at_least(version, floor, expected):
+    assert versions.at_least(version, floor) is expected
 
 
 @pytest.mark.parametrize(
@@ -118,6 +197,10 @@ def test_markers_are_packagings(text, extra):
         (' extra=="cublas-x" ', False),
         ("extra == 'cublas\"", None),
         ('"linux" in sys_platform', True),
+        ("'linux' == sys_platform", True),
+        ("'win32' != sys_platform and 'linux' != sys_platform", False),
+        ('"3.12" <= python_version', False),
+        ('"3.9" < python_version', True),
         ("sys_platform == linux", None),
         ("((((", None),
         ("", None),
@@ -127,14 +210,25 @@ def test_markers(text, expected):
     assert Markers(PYTHON).holds(text, "cublas") is expected
 
 
-@given(st.text(max_size=60))
-def test_a_hostile_marker_is_no_marker(text):
-    answer = Markers(PYTHON).holds(text)
-    if answer is not None:
-        try:
-            assert Marker(text).evaluate(dict(PYTHON)) is answer
-        except InvalidMarker:
-            pytest.fail(f"packaging refuses {text!r}")
+pieces = st.lists(
+    st.sampled_from(
+        [
+            *("sys_platform", "python_version", "extra", "no_such", "linux", "and", "or", "in"),
+            *("==", "!=", "<", "<=", "~=", "===", "not in", "(", ")", "'linux'", "'3.9'", '"3.12"'),
+            *("'", '"', "\0", "x"),
+        ]
+    ),
+    max_size=9,
+).map(" ".join)
+
+
+@given(pieces | st.tuples(comparison, pieces).map(" ".join) | st.text(max_size=40))
+def test_a_hostile_marker_is_what_packaging_makes_of_it(text):
+    try:
+        expected = bool(Marker(text).evaluate(dict(PYTHON)))
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName):
+        expected = None
+    assert Markers(PYTHON).holds(text) is expected
 
 
 def test_extras_and_names_are_compared_in_one_form():

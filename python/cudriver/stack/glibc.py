@@ -53,7 +53,10 @@ def _release(data: bytes) -> tuple[int, int] | None:
 class Glibc:
     """One loader's built-in settings, read from its file."""
 
-    __slots__ = ("cache_path", "folders", "hwcaps_folders", "legacy_folders", "lib", "version")
+    __slots__ = (
+        "asserts_versions", "cache_path", "folders", "hwcaps_folders", "legacy_folders", "lib",
+        "refuses_exec_stack", "stops_at_files", "version",
+    )  # fmt: skip
 
     def __init__(self, data: bytes, machine: int) -> None:
         self.folders = _default_folders(data)
@@ -65,7 +68,12 @@ class Glibc:
         cache = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b"/etc"
         self.cache_path = cache.decode("utf-8", "surrogateescape") + "/ld.so.cache"
         self.hwcaps_folders = b"glibc-hwcaps" in data  # 2.33 and later
-        self.legacy_folders = self.version is None or self.version < (2, 37)
+        # What changed since; a loader that does not tell its version is taken for an old one.
+        version = self.version or (0, 0)
+        self.legacy_folders = version < (2, 37)
+        self.stops_at_files = version < (2, 39)  # a relative entry that leads through a file
+        self.asserts_versions = version < (2, 41)  # a library that lost its versions: abort
+        self.refuses_exec_stack = version >= (2, 41)  # dlopen no longer changes the stack
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
         lib = self.folders[0].strip("/")
         self.lib = lib[4:] if lib.startswith("usr/") else lib
@@ -175,8 +183,10 @@ class Cache:
         self._hwcaps = self._read_extensions(extensions) if extensions else []
         self._keys: dict[int, list[tuple[int, int]]] = {}  # of entries that were looked at
 
-    def _read_extensions(self, offset: int) -> list[str]:
-        at = self._base + offset
+    def _read_extensions(self, at: int) -> list[str]:
+        """The names of glibc-hwcaps folders. Places here count from the start of the file, also
+        where an old table stands before the new one.
+        """
         if at + 8 > len(self._data):
             raise CacheError("cut off in its extensions")
         magic, count = struct.unpack_from("<II", self._data, at)
@@ -185,10 +195,10 @@ class Cache:
         for i in range(count):
             tag, _, where, size = struct.unpack_from("<IIII", self._data, at + 8 + 16 * i)
             if tag == 1:
-                if self._base + where + size > len(self._data):
+                if where + size > len(self._data):
                     raise CacheError("bad extensions")
-                names = struct.unpack_from(f"<{size // 4}I", self._data, self._base + where)
-                return [self._string(name) for name in names]
+                names = struct.unpack_from(f"<{size // 4}I", self._data, where)
+                return [self._string(name - self._base) for name in names]
         return []
 
     def _bytes(self, offset: int) -> bytes:
@@ -327,7 +337,7 @@ def _configuration(root: Root, path: str, read: set[str]) -> Iterator[tuple[str,
                 for included in _matching(root, whole):
                     yield "include", included, path
         elif word.lower() != "hwcap":
-            text = text.partition("=")[0].rstrip().rstrip("/") or "/"  # "=TYPE" was libc5's
+            text = text.rstrip("/") or "/"
             if line.strip().startswith("/"):
                 yield "folder", text, path
 

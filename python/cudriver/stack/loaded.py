@@ -23,11 +23,12 @@ NONE = "none"
 class Place:
     """One folder (or the cache) that was looked into. There are thousands: not a Record."""
 
-    __slots__ = ("entry", "folder", "outcome", "owner", "rule")
+    __slots__ = ("entry", "folder", "outcome", "owner", "rule", "whole")
 
     def __init__(
         self, rule: str, folder: str, entry: str = "", owner: str = "", outcome: str = "absent"
     ) -> None:
+        self.whole = False  # the folder that the path names, not one below it for some CPUs
         self.rule = rule
         self.folder = folder
         self.entry = entry  # the text it came from: "$ORIGIN/../lib"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from cudriver.stack import glibc
@@ -39,6 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 DF_1_NODEFLIB = 0x800
+_NAME = re.compile("[A-Za-z0-9_]")  # what would make another name of a token before it
 
 CANNOT_OPEN = "cannot open shared object file"
 
@@ -91,9 +93,7 @@ class Loader(LoaderFiles):
             for token in ("ORIGIN", "LIB", "PLATFORM"):
                 if text.startswith("{" + token + "}", at):
                     length = len(token) + 2
-                elif text.startswith(token, at) and text[at + len(token) : at + len(token) + 1] in (
-                    "", "/", ":",
-                ):  # fmt: skip
+                elif text.startswith(token, at) and not _NAME.match(text, at + len(token)):
                     length = len(token)
                 else:
                     continue
@@ -218,6 +218,8 @@ class Loader(LoaderFiles):
             if hit is None:
                 if result.path is None and result.error is None:
                     searched.append(place)
+                    if place.outcome == "ends the path":
+                        given_up = place.rule, place.owner
                 continue
             if result.path is not None or result.error is not None:
                 self._note_shadow(result, hit)
@@ -233,9 +235,9 @@ class Loader(LoaderFiles):
                 result.error, result.damage = error, self.damage(hit.path)
             else:
                 # Of what cannot be opened only the absent and the forbidden are passed over;
-                # anything else ends the look at this path.
-                mild = self.open_errno(hit.path) in (errno.ENOENT, errno.EACCES)
-                if outcome == "unreadable" and place.rule != CACHE and not mild:
+                # anything else ends the look at this path. The folder itself decides, which comes
+                # after its subfolders for CPUs.
+                if outcome == "unreadable" and place.whole and self._severe(hit.path):
                     given_up = place.rule, place.owner
                 continue
             result.rule, result.entry, result.owner = hit.rule, hit.entry, hit.owner
@@ -248,6 +250,14 @@ class Loader(LoaderFiles):
                 if any(place.rule != CACHE for place in searched) or not self._lone(asking, main):
                     result.error += ": No such file or directory"
         return result
+
+    def _severe(self, path: str) -> bool:
+        """Whether a file that cannot be opened ends the look at the path that gave it."""
+        mild = [errno.ENOENT, errno.EACCES]
+        if not self.settings.stops_at_files:
+            mild.append(errno.ENOTDIR)
+        self.outcome(path)  # opens it
+        return self.open_errno(path) not in mild
 
     def _search_file(self, result: Search, asking: LoadedObject | None) -> None:
         """A name with a slash: one file, no rules."""
@@ -279,7 +289,10 @@ class Loader(LoaderFiles):
             for folder_name, entry in folders:
                 folder = self.folder(folder_name)
                 if folder is None:
-                    yield None, Place(rule, folder_name, entry, owner, "no folder")
+                    # Only of an absolute name ld.so asks first whether it is a folder.
+                    ends = folder_name[:1] != "/" and self._severe(folder_name + name)
+                    what = "ends the path" if ends else "no folder"
+                    yield None, Place(rule, folder_name, entry, owner, what)
                     continue
                 found = False
                 for prefix, host, names in folder.parts:
@@ -287,10 +300,9 @@ class Loader(LoaderFiles):
                         found = True
                         path = prefix + name
                         real = self.real_path(self.absolute(path))
-                        yield (
-                            Hit(path, real, rule, entry, owner),
-                            Place(rule, prefix, entry, owner),
-                        )
+                        place = Place(rule, prefix, entry, owner)
+                        place.whole = prefix == folder_name
+                        yield Hit(path, real, rule, entry, owner), place
                 if not found:
                     yield None, Place(rule, folder_name, entry, owner)
 

@@ -153,8 +153,6 @@ class _Parser:
                 raise _Unsure
             return answer
         left, operator, right = self.take(), self.take()[1], self.take()
-        if left[0] == "text" and right[0] == "word" and operator in ("==", "!="):
-            left, right = right, left
         if left[0] != "word" or right[0] != "text":
             raise _Unsure
         return self.compare(left[1], operator, right[1][1:-1])

@@ -6,6 +6,8 @@ turns it into a real one. Versions are strings as found; `None` means that nothi
 
 from __future__ import annotations
 
+import os
+
 from cudriver.stack.record import Record, fresh
 
 TYPE_CHECKING = False
@@ -107,6 +109,7 @@ class Environment(Record):
     platform: str = "x86_64"  # machine of its interpreter
     variables: dict[str, str] = fresh(dict)  # the environment variables that matter
     managed: bool = False  # by the system (PEP 668): pip refuses to change it unless told to
+    gone: Evidence | None = None  # bin/python, a link to an interpreter that is no longer there
 
 
 class Device(Record):
@@ -284,9 +287,14 @@ class LoadFault(Record):
     own_copy: str | None = None  # the environment's file of that name, which was not looked for
     means: str = IMPORT  # what it puts an end to
     says: str = ""  # what the framework itself says then
-    file: str = ""  # of a "rejected" or "damaged" one: that file
-    owner: str | None = None  # the distribution that brought it
+    owner: str | None = None  # of a "rejected" or "damaged" file: the distribution that brought it
     rescue: str | None = None  # what a program can do before, so that it does not happen
+
+    @property
+    def file(self) -> str:
+        """The file that is rejected or damaged. The loader names it, links and ".." left in."""
+        stated = self.message.partition(": ")[0]
+        return os.path.normpath(stated if stated.startswith("/") else self.library)
 
     @property
     def severity(self) -> str:

@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 PRELOAD_FILE = "/etc/ld.so.preload"
+EXEC_STACK = "cannot enable executable stack as shared object requires"
 
 
 class Load(Record):
@@ -78,6 +79,7 @@ class Process:
         elf = loader.open(real)
         loader.use_program(elf.interpreter, elf.machine)
         self.main = LoadedObject(executable, real, elf, origin=_folder_of(real))
+        self._stack_fixed = False  # from the end of the start on, if this loader fixes it
         self.start = self._start(elf.interpreter)
 
     def copy(self) -> Process:
@@ -129,6 +131,10 @@ class Process:
             known.names.add(name)
             self._names.setdefault(name, known)
             return known
+        if elf.exec_stack and self._stack_fixed:
+            message = f"{name}: {EXEC_STACK}: {os.strerror(errno.EINVAL)}"
+            load.faults.append(Fault(REJECTED, message, search.path, search.path))
+            return None
         obj = LoadedObject(
             search.path,
             search.real_path,
@@ -196,10 +202,18 @@ class Process:
             if self.symbols:
                 now = bool(self.loader.environ.get("LD_BIND_NOW"))
                 faults, load.later = check_symbols(
-                    self.objects[::-1], self.scope, self.find, now=now
+                    self.objects[::-1],
+                    self.scope,
+                    self.find,
+                    now=now,
+                    asserts=self.loader.settings.asserts_versions,
                 )
                 load.faults += faults
         load.objects = list(self.objects)
+        tunables = self.loader.environ.get("GLIBC_TUNABLES", "").split(":")
+        executable = any(obj.elf.exec_stack for obj in self.objects)
+        forced = "glibc.rtld.execstack=2" in tunables
+        self._stack_fixed = self.loader.settings.refuses_exec_stack and not (executable or forced)
         return load
 
     def _map_interpreter(self, path: str, load: Load) -> None:
@@ -278,7 +292,11 @@ class Process:
         scope = self.scope + [obj for obj in searchlist if id(obj) not in known]
         order = [obj for obj in relocation_order(searchlist) if id(obj) in new]
         faults, load.later = check_symbols(
-            order, scope, self.find, now=now or bool(self.loader.environ.get("LD_BIND_NOW"))
+            order,
+            scope,
+            self.find,
+            now=now or bool(self.loader.environ.get("LD_BIND_NOW")),
+            asserts=self.loader.settings.asserts_versions,
         )
         load.faults += faults
 

@@ -100,9 +100,13 @@ def check_symbols(
     find: Find,
     *,
     now: bool = True,
+    asserts: bool = True,
 ) -> tuple[list[Fault], list[Fault]]:
     """The undefined symbols of the new objects (in relocation order) that `scope` lacks: those
     that end the load, and those that a call would meet later (lazy binding).
+
+    asserts: ld.so aborts where a library has lost the versions that are asked of it (before glibc
+    2.41); a later one takes its symbols as they are.
     """
     elves = tuple(obj.elf for obj in scope)
     answers = _elf.missing([(obj.elf, elves) for obj in new])
@@ -117,23 +121,29 @@ def check_symbols(
             continue
         for reference in answer:
             lazy = reference.lazy and not now and not obj.elf.bind_now
-            (later if lazy else faults).append(_symbol_fault(obj, reference, lazy, find))
+            provider = find(reference.library) if reference.library is not None else None
+            bare = (
+                provider is not None
+                and not provider.elf.has_symbol_versions
+                and bool(provider.elf.find(reference.name))
+            )
+            if bare and not asserts:
+                continue
+            fault = _symbol_fault(obj, reference, lazy, provider)
+            if bare:
+                fault.kind, fault.message = ABORT, _INCONSISTENT
+            (later if lazy else faults).append(fault)
     return faults, later
 
 
-def _symbol_fault(obj: LoadedObject, reference: Reference, lazy: bool, find: Find) -> Fault:
-    provider = find(reference.library) if reference.library is not None else None
-    kind, message = SYMBOL, f"{obj.path}: undefined symbol: {reference.name}"
+def _symbol_fault(
+    obj: LoadedObject, reference: Reference, lazy: bool, provider: LoadedObject | None
+) -> Fault:
+    message = f"{obj.path}: undefined symbol: {reference.name}"
     if reference.version is not None:
         message += f", version {reference.version}"
-    if (
-        provider is not None
-        and not provider.elf.has_symbol_versions
-        and provider.elf.find(reference.name)
-    ):
-        kind, message = ABORT, _INCONSISTENT
     return Fault(
-        kind,
+        SYMBOL,
         message,
         obj.path,
         reference.name,

@@ -107,12 +107,12 @@ def wrap_command(command: str, width: int) -> list[str]:
 
 
 def _shell_words(command: str) -> list[str]:
-    """Split at blanks outside quotes, the quotes kept. Quotes mean nothing after a #."""
+    """Split at blanks outside quotes, the quotes kept."""
     words, quote = [""], ""
     for character in command:
         if quote:
             quote = "" if character == quote else quote
-        elif character in "'\"" and "#" not in words:
+        elif character in "'\"":
             quote = character
         elif character == " ":
             if words[-1]:

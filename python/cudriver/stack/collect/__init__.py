@@ -40,7 +40,7 @@ class Machine:
         if self._loader is None:
             from cudriver.stack.loader import Loader
 
-            self._loader = Loader(self.root, self.variables)
+            self._loader = Loader(self.root, self.variables, cwd=_folder(self.root))
         return self._loader
 
     @property
@@ -107,7 +107,7 @@ def collect_machine(
     tree = Root(root)
     if environ is None:
         environ = os.environ if tree.host else {}
-    machine = Machine(tree, dict(environ))
+    machine = Machine(tree, _from_here(dict(environ), _folder(tree)))
     if assume_driver is not None:
         machine.assumed = driver.assumed(assume_driver, assume_gpus)
     elif assume_gpus:
@@ -155,6 +155,7 @@ def collect(
     owners = _owners(tree, facts, problems)
     facts.file_faults = owners.faults()
     facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
+    facts.file_faults += _lost_modules(tree, facts)
     facts.toolkits = machine.toolkits + toolkits.environment(
         tree, env, facts.distributions, problems
     )
@@ -208,6 +209,47 @@ def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
             whole = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             first = claims[0]
             found.append(FileFault(first.distribution.name, path, "shared", first.evidence, whole))
+    return found
+
+
+def _folder(tree: Root) -> str:
+    """The folder that a program is started in: the caller's, and / in another root."""
+    try:
+        return os.getcwd() if tree.host else "/"
+    except OSError:  # it was removed
+        return "/"
+
+
+def _from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
+    """The variables with what ld.so takes from the working folder made absolute: relative and empty
+    entries of LD_LIBRARY_PATH, and files of LD_PRELOAD.
+    """
+    import re
+
+    def absolute(entry: str) -> str:
+        return (
+            entry if entry.startswith(("/", "$")) else os.path.normpath(os.path.join(folder, entry))
+        )
+
+    value = variables.get("LD_LIBRARY_PATH", "")
+    if value:
+        variables["LD_LIBRARY_PATH"] = ":".join(map(absolute, re.split("[:;]", value)))
+    value = variables.get("LD_PRELOAD", "")
+    if "/" in value:
+        names = re.split("[ :]", value)
+        variables["LD_PRELOAD"] = ":".join(absolute(n) if "/" in n else n for n in names if n)
+    return variables
+
+
+def _lost_modules(tree: Root, facts: Facts) -> list[FileFault]:
+    """Of the packages that are frameworks, since without them nothing is imported."""
+    from cudriver.stack.collect import records
+    from cudriver.stack.collect.frameworks import matters_here
+
+    found: list[FileFault] = []
+    for dist in facts.distributions:
+        if not dist.name.startswith("nvidia-") and matters_here(dist):
+            found += records.lost_modules(tree, dist)
     return found
 
 

@@ -6,6 +6,7 @@ where it speaks of CUDA: an environment has hundreds of packages, and a dozen ma
 
 from __future__ import annotations
 
+import os
 import re
 
 from cudriver.stack.markers import Markers, environment, normal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     pass
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
+COMPARED = 200  # lines of a RECORD that are held against the disk where one package has two
 CONDA_LIMIT = 64 << 20
 CONDA_HEAD = 64 << 10
 
@@ -62,15 +64,51 @@ def collect(root: Root, env: Environment, problems: list[Problem]) -> list[Distr
     markers = Markers(environment(env.python or "3.12", env.platform))
     found: dict[str, Distribution] = {}
     for folder in env.site_packages:
+        here: dict[str, list[Distribution]] = {}
         for name in root.names(folder):
-            if name.endswith((".dist-info", ".egg-info")):
+            # "~orch-2.8.0.dist-info" is what pip could not remove: Python does not read it.
+            if name.endswith((".dist-info", ".egg-info")) and not name.startswith("~"):
                 dist = _read(root, folder, name, markers, problems)
                 if dist is not None:
-                    found.setdefault(dist.name, dist)
+                    here.setdefault(dist.name, []).append(dist)
+        for name, several in here.items():
+            found.setdefault(name, several[0] if len(several) == 1 else _present(root, several))
     if env.kind == "conda":
         for dist in _conda(root, env.prefix, problems):
             _merge(found, dist)
     return list(found.values())
+
+
+def _present(root: Root, several: list[Distribution]) -> Distribution:
+    """Of several records of one package in a folder the one whose files are there: an update that
+    was broken off, or done by another tool, leaves the old record behind. Else the first.
+    """
+    lists = []
+    for dist in several:
+        try:
+            lines = root.read(f"{dist.path}/RECORD", 32 << 20).splitlines()
+        except (OSError, ValueError):
+            lines = []
+        lists.append({line for line in lines if b".dist-info/" not in line})
+    shared = set.intersection(*lists)
+    return max(
+        zip(several, lists, strict=True),
+        key=lambda pair: _share(root, pair[0].location, sorted(pair[1] - shared)),
+    )[0]
+
+
+def _share(root: Root, folder: str, lines: list[bytes]) -> float:
+    """How many of some lines of RECORD the disk bears out, from 0 to 1."""
+    lines = lines[:: max(1, len(lines) // COMPARED)]
+    good = 0
+    for line in lines:
+        rest, _, size = line.rpartition(b",")
+        try:
+            status = root.stat(f"{folder}/{os.fsdecode(rest.rpartition(b',')[0])}")
+        except (OSError, ValueError):
+            continue
+        good += size.isdigit() and int(size) == status.st_size
+    return good / len(lines) if lines else 0.0
 
 
 def _merge(found: dict[str, Distribution], conda: Distribution) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cudriver.stack.collect.child import Child, interpreter
 from cudriver.stack.model import Device, DeviceNode, Driver, Evidence, Problem, Shadowed
 from cudriver.stack.rootfs import Root
-from cudriver.stack.tables import driver_cuda
+from cudriver.stack.tables import driver_cuda, table
 from cudriver.stack.versions import from_code
 
 NVML = "libnvidia-ml.so.1"
@@ -62,11 +62,18 @@ def assumed(release: str | None, gpus: Sequence[str] | None) -> Driver:
 
 
 def capability(text: str) -> str:
-    """ "9.0" from "9.0", "90" or "sm_90". Raises ValueError."""
-    match = re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)[af]?", text.strip())
+    """ "9.0" from "9.0", "90" or "sm_90". Raises ValueError, also for one that no GPU has."""
+    match = re.fullmatch(r"(?:sm_)?(\d{1,2})\.?(\d)[af]?", text.strip(), re.ASCII)
     if match is None:
         raise ValueError(f"{text!r} is no compute capability; one looks like 9.0")
-    return f"{int(match[1])}.{match[2]}"
+    wanted = f"{int(match[1])}.{match[2]}"
+    known = [row["capability"] for row in table("driver")["architectures"]]
+    if wanted not in known:
+        raise ValueError(
+            f"no GPU that is known here has compute capability {wanted}; known are "
+            f"{', '.join(known)}"
+        )
+    return wanted
 
 
 SYSTEM = ("/", "/usr", "/usr/local")  # environments too, and where the driver is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from cudriver.stack.model import Environment, Problem
+from cudriver.stack.model import Environment, Evidence, Problem
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut
 
@@ -54,6 +54,8 @@ def describe(
     env = Environment(prefix=prefix, kind=_kind(root, prefix, settings, conda))
     env.variables = {name: variables[name] for name in VARIABLES if name in variables}
     env.executable = _executable(root, prefix)
+    if settings and env.executable is None:
+        env.gone = _gone(root, f"{prefix}/bin/python")
     env.python, threaded = _python(root, prefix, settings, env.executable)
     env.installer = _installer(root, env, settings)
     env.managed = not settings and _managed(root, env)
@@ -87,6 +89,18 @@ def _executable(root: Root, prefix: str) -> str | None:
         if name in names and root.is_file(f"{prefix}/bin/{name}"):
             return os.path.join(prefix, "bin", name)
     return None
+
+
+def _gone(root: Root, path: str) -> Evidence | None:
+    """A venv's link to a Python that was removed or replaced by a newer one."""
+    link = root.readlink(path)
+    if link is None:
+        return None
+    try:
+        target = root.resolve(path)
+    except OSError:
+        target = link
+    return Evidence(path, None, f"links to {target}, which is not there")
 
 
 def _python(

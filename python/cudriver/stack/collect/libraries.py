@@ -317,9 +317,6 @@ class Resolver:
             rescue=rescue,
         )
         if fault.kind in ("rejected", "damaged"):
-            # The loader names the file that it refuses, links and ".." left in.
-            stated = fault.message.partition(": ")[0]
-            found.file = os.path.normpath(stated if stated.startswith("/") else fault.library)
             owner = self.owners.owner(found.file)
             found.owner = owner.name if owner else None
         if all(

@@ -1,7 +1,7 @@
 """Who owns a file: RECORD of wheels, the file lists of conda, and whether the disk agrees.
 
-Only shared libraries are looked at, and version.py: torch alone lists 14,000 files. A library's
-size against RECORD is compared for all; its hash only where two distributions claim it.
+Only shared libraries and a framework's modules are looked at: torch alone lists 14,000 files. A
+library's size against RECORD is compared for all; its hash only where two distributions claim it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
+MODULES = 50_000  # Python files of one RECORD; the largest framework has 12,000
+LOST = 100  # of them that are told
+VITAL = ("__init__.py", "version.py")
+_TESTS = re.compile(rb"/tests?(?:/|\Z)")
 
 
 class Entry:
@@ -94,6 +98,45 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
             size = int(match[4]) if match[4] and len(match[4]) < 19 else None
             found.append(Entry(dist, path, match[3], size, line, text))
         at = raw.find(b".so", end)
+    return found
+
+
+def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
+    """The Python files that a wheel's RECORD lists and that are gone, or empty where they were not.
+
+    One that was edited is no fault, and images are often made smaller by leaving tests out. conda
+    may move files after pip has written RECORD.
+    """
+    if dist.kind != "wheel" or dist.installer == "conda":
+        return []
+    try:
+        raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
+    except (OSError, ValueError):
+        return []  # told by `libraries`
+    folders: dict[bytes, list[bytes]] = {}  # the lines of each
+    every = [line for line in raw.split(b"\n") if b".py,sha256=" in line]
+    for line in every[:MODULES]:
+        if not line.startswith((b"/", b"..", b'"')):
+            folders.setdefault(line[: line.find(b",")].rpartition(b"/")[0], []).append(line)
+    found: list[FileFault] = []
+    for folder, lines in folders.items():
+        if not folder or _TESTS.search(folder):
+            continue
+        place = f"{dist.location}/{os.fsdecode(folder)}"
+        names = set(root.names(place))
+        for line in lines:
+            name = os.fsdecode(line[len(folder) + 1 : line.find(b",")])
+            what = "" if name in names else "missing"
+            # Of thousands only those are asked for their size that every import reads.
+            if not what and name in VITAL and not line.rstrip().endswith(b",0"):
+                size = _size(root, f"{place}/{name}")
+                what = {None: "missing", 0: "size"}.get(size, "")
+            if what and len(found) < LOST:
+                number = raw.count(b"\n", 0, raw.find(line)) + 1
+                said = line.decode("utf-8", "replace").strip()[:200]
+                evidence = Evidence(f"{dist.path}/RECORD", number, said)
+                owners = [f"{dist.name} {dist.version}"]
+                found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
     return found
 
 

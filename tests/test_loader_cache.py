@@ -1,0 +1,245 @@
+"""ld.so.cache, ld.so.conf and the CPU's folders: against ldconfig where it can be the judge."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cudriver.stack import glibc
+from cudriver.stack.loader import Loader
+from cudriver.stack.rootfs import Root
+from elfkit import compile_c
+
+LDCONFIG = shutil.which("ldconfig") or "/sbin/ldconfig"
+FLAGS = glibc.CACHE_FLAGS[Loader().machine]
+
+
+def ldconfig(root: Path, *options: str) -> None:
+    subprocess.run([LDCONFIG, *options, "-r", str(root)], check=True, capture_output=True)
+
+
+def listed(root: Path) -> list[tuple[str, str]]:
+    """(name, path) of every entry, as ldconfig prints them."""
+    done = subprocess.run(
+        [LDCONFIG, "-p", "-r", str(root)], check=True, capture_output=True, env={"LC_ALL": "C"}
+    )
+    text = os.fsdecode(done.stdout)
+    return re.findall(r"^\t(\S+) \([^)]*\) => (\S+)$", text, re.MULTILINE)
+
+
+def libraries(root: Path, names: list[str]) -> None:
+    """Libraries of these SONAMEs in /lib of the root, and ld.so.conf that names it."""
+    folder = root / "lib"
+    folder.mkdir(parents=True, exist_ok=True)
+    made = compile_c(root / "made.so", "int made;", "-nostdlib", "-Wl,-soname,lib" + "x" * 40)
+    data = made.read_bytes()
+    for name in names:
+        raw = os.fsencode(name)
+        assert len(raw) <= 43
+        (folder / name).write_bytes(data.replace(b"lib" + b"x" * 40, raw.ljust(43, b"\0")))
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc/ld.so.conf").write_text("/lib\n")
+
+
+def cache_of(root: Path) -> glibc.Cache:
+    cache = glibc.read_cache(Root(str(root)), "/etc/ld.so.cache")
+    assert cache is not None
+    return cache
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("form", ["compat", "new", "old"])
+def test_both_formats_of_a_cache(tmp_path: Path, form: str, count: int) -> None:
+    """In the compatible format a new table follows an old one, aligned to 8 bytes."""
+    names = [f"libmade{i}.so.{i}" for i in range(count)]
+    libraries(tmp_path, names)
+    ldconfig(tmp_path, "-c", form)
+    raw = (tmp_path / "etc/ld.so.cache").read_bytes()
+    assert raw.startswith(glibc.Cache.NEW if form == "new" else glibc.Cache.OLD)
+    if form == "old":
+        with pytest.raises(glibc.CacheError, match=r"no glibc-ld\.so\.cache1\.1 header"):
+            glibc.Cache(raw)
+        return
+    cache = cache_of(tmp_path)
+    assert sorted((name, path) for name, path, _ in cache) == [(n, f"/lib/{n}") for n in names]
+    for name in names:
+        assert cache.lookup(name, FLAGS, ()) == [f"/lib/{name}"]
+
+
+def test_an_old_table_of_an_odd_count_is_padded() -> None:
+    """By hand, since a newer ldconfig no longer writes the old table."""
+    import struct
+
+    strings = b"libx.so.1\0/lib/libx.so.1\0"
+    for count in range(5):
+        old = glibc.Cache.OLD + struct.pack("<I", count) + bytes(12 * count)
+        old += bytes(-len(old) % 8)
+        entry = struct.pack("<iIIIQ", FLAGS[1], 72, 82, 0, 0)
+        new = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 1, len(strings), 2, 0)
+        assert len(new) == 48
+        cache = glibc.Cache(old + new + entry + strings)
+        assert cache.lookup("libx.so.1", FLAGS, ()) == ["/lib/libx.so.1"], count
+
+
+def test_names_beyond_ascii_are_found_in_the_cache_s_order(tmp_path: Path) -> None:
+    """ld.so compares bytes as signed numbers: what is not ASCII comes before all that is."""
+    names = [
+        "libz.so.1", "libé.so.1", "libe.so.1", "lib.so.1", "lib9.so.1", "lib10.so.1", "lib-.so.1",
+        "libü.so.2", "lib\udcff.so.1", "lib~.so.1", "liba.so.9", "liba.so.10", "libЖ.so.1",
+    ]  # fmt: skip
+    libraries(tmp_path, names)
+    ldconfig(tmp_path)
+    told = listed(tmp_path)
+    assert sorted(name for name, _ in told) == sorted(names)
+    cache = cache_of(tmp_path)
+    assert [(name, path) for name, path, _ in cache] == told
+    for name, path in told:
+        assert cache.lookup(name, FLAGS, ()) == [path], name
+    assert cache.lookup("libö.so.1", FLAGS, ()) == []
+
+
+def test_every_soname_of_a_large_cache_is_found(tmp_path: Path) -> None:
+    names = [
+        f"lib{a}{b}.so.{c}" for a in "abz" for b in ("", "0", "7", "70", "_x") for c in (1, 12)
+    ]
+    libraries(tmp_path, names)
+    ldconfig(tmp_path)
+    told = listed(tmp_path)
+    cache = cache_of(tmp_path)
+    assert [(name, path) for name, path, _ in cache] == told
+    assert len(told) == len(names)
+    for name in names:
+        assert cache.lookup(name, FLAGS, ()) == [f"/lib/{name}"]
+        assert cache.lookup(name + "9", FLAGS, ()) == []
+    assert cache.lookup(names[0], (0x1234,), ()) == [], "of another machine"
+
+
+# ---- ld.so.conf ----
+
+
+def test_an_include_is_relative_to_the_file_that_has_it(tmp_path: Path) -> None:
+    """ldconfig is the judge: what it finds a library in, we list."""
+    for folder in ("top", "one", "two", "wrong"):
+        (tmp_path / folder).mkdir()
+    libraries(tmp_path, [])
+    made = (tmp_path / "made.so").read_bytes()
+    for folder in ("top", "one", "two", "wrong"):
+        name = f"lib{folder}.so".ljust(43, "y")
+        data = made.replace(b"lib" + b"x" * 40, name.encode())
+        (tmp_path / folder / name).write_bytes(data)
+    below = tmp_path / "etc/below/further"
+    below.mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf").write_text("include below/first.conf\n/top\n")
+    (tmp_path / "etc/below/first.conf").write_text("include further/*.conf\n/one\n")
+    (tmp_path / "etc/below/further/second.conf").write_text("/two\n")
+    (tmp_path / "etc/further").mkdir()
+    (tmp_path / "etc/further/other.conf").write_text("/wrong\n")
+    ldconfig(tmp_path)
+    found = {path.split("/")[1] for _, path in listed(tmp_path)} & {"top", "one", "two", "wrong"}
+    assert found == {"top", "one", "two"}
+    folders = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert folders == ["/two", "/one", "/top"]
+
+
+# ---- the CPU ----
+
+V2 = "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"
+V3 = "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
+V4 = "avx512f avx512bw avx512cd avx512dq avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "folders"),
+    [
+        ("", []),
+        (V2, ["x86-64-v2"]),
+        (V2.replace("popcnt", ""), []),
+        (f"{V2} {V3}", ["x86-64-v3", "x86-64-v2"]),
+        (f"{V2} {V3} {V4}", ["x86-64-v4", "x86-64-v3", "x86-64-v2"]),
+        (f"{V2} {V4}", ["x86-64-v2"]),  # a level wants all below it
+        (f"{V2} {V3.replace('fma', 'fma4')} {V4}", ["x86-64-v2"]),
+        (V3, []),
+    ],
+)
+def test_levels_of_a_cpu(tmp_path: Path, flags: str, folders: list[str]) -> None:
+    (tmp_path / "proc").mkdir()
+    text = f"processor\t: 0\nflags\t\t: fpu {flags} sse2\nbugs\t\t: \n"
+    (tmp_path / "proc/cpuinfo").write_text(text)
+    assert glibc.cpu_folders(Root(str(tmp_path)), glibc.X86_64) == folders
+    assert glibc.cpu_folders(Root(str(tmp_path)), glibc.AARCH64) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "folders"),
+    [
+        ("cpu\t\t: POWER10 (architected)", ["power10", "power9"]),
+        ("cpu : POWER9, altivec supported", ["power9"]),
+        ("cpu : POWER8", []),
+        ("cpu : POWER11", ["power11", "power10", "power9"]),
+        ("model : none", []),
+    ],
+)
+def test_levels_of_a_power_cpu(tmp_path: Path, line: str, folders: list[str]) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text(f"processor : 0\n{line}\n")
+    assert glibc.cpu_folders(Root(str(tmp_path)), glibc.PPC64) == folders
+
+
+# ---- the loader's file ----
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (b"stable release version 2.36.\0", (2, 36)),
+        (b"release version 2.39\0", (2, 39)),
+        (b"release version \0 release version 3.0\0", (3, 0)),
+        (b"release version 2.\0", None),
+        (b"release version x.5\0", None),
+        (b"", None),
+    ],
+)
+def test_the_release_of_a_loader(text: bytes, version: tuple[int, int] | None) -> None:
+    settings = glibc.Glibc(b"\0\1" + text, glibc.X86_64)
+    assert settings.version == version
+    known = version or (0, 0)
+    assert settings.legacy_folders is (known < (2, 37))
+    assert settings.stops_at_files is (known < (2, 39))
+    assert settings.asserts_versions is (known < (2, 41))
+    assert settings.refuses_exec_stack is (known >= (2, 41))
+
+
+@pytest.mark.parametrize(
+    ("machine", "data", "folders", "lib"),
+    [
+        (glibc.X86_64, b"", ["/lib64/", "/usr/lib64/"], "lib64"),
+        (glibc.PPC64, b"", ["/lib64/", "/usr/lib64/"], "lib64"),
+        (glibc.AARCH64, b"", ["/lib/", "/usr/lib/"], "lib"),
+        (glibc.X86_64, b"\0/usr/lib/\0/lib/\0", ["/usr/lib/", "/lib/"], "lib"),
+        (
+            glibc.X86_64,
+            b"\0/other/lib/\0x\0/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0/lib/\0\0",
+            ["/lib/x86_64-linux-gnu/", "/usr/lib/x86_64-linux-gnu/", "/lib/"],
+            "lib/x86_64-linux-gnu",
+        ),
+        (glibc.X86_64, b"\0/etc/\0/opt/\0", ["/lib64/", "/usr/lib64/"], "lib64"),
+    ],
+)
+def test_default_folders_of_a_loader(
+    machine: int, data: bytes, folders: list[str], lib: str
+) -> None:
+    settings = glibc.Glibc(data, machine)
+    assert (settings.folders, settings.lib) == (folders, lib)
+
+
+def test_the_cache_s_place_is_the_loader_s() -> None:
+    assert (
+        glibc.Glibc(b"\0/opt/glibc/etc/ld.so.cache\0", 62).cache_path
+        == "/opt/glibc/etc/ld.so.cache"
+    )
+    assert glibc.Glibc(b"\0", 62).cache_path == "/etc/ld.so.cache"

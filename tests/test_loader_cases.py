@@ -1,0 +1,416 @@
+"""Single cases of the loader's rules, each run by the machine's own ld.so and by the model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import elfkit
+from cudriver import _elf
+from cudriver.stack import glibc
+from cudriver.stack.loader import Loader
+from cudriver.stack.process import Process
+from elfkit import DT_RPATH, DT_SONAME, Patch, clean_environment, compile_c, run_host
+
+KEEP = "-Wl,--no-as-needed"
+OLD_PATH = "-Wl,--disable-new-dtags"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("host")
+    return compile_c(folder / "host", elfkit.HOST_SOURCE, "-ldl", shared=False)
+
+
+def library(path: Path, source: str = "int made;", *flags: str, bare: bool = True) -> Path:
+    """A small library with its file's name as its SONAME."""
+    more = ["-nostdlib"] if bare else []
+    return compile_c(path, source, *more, f"-Wl,-soname,{path.name}", *flags)
+
+
+def same(host: Path, dlopens: list[str], cwd: Path, **variables: str) -> list[str | None]:
+    """Every dlopen's error, after the model has had the same errors and the same files mapped."""
+    steps, stderr, code = run_host(host, dlopens, clean_environment(**variables), cwd)
+    assert code == 0, stderr
+    process = Process(Loader(environ=variables, cwd=str(cwd)), str(host))
+    errors: list[str | None] = []
+    for given, step in zip(dlopens, steps[1:], strict=True):
+        load = process.dlopen(given[3:], now=given[0] == "N", everywhere=given[1] == "G")
+        assert load.error == step.error
+        assert [o.path if o is not process.main else "" for o in process.objects] == step.mapped
+        errors.append(load.error)
+    return errors
+
+
+def version() -> tuple[int, int]:
+    """This machine's glibc."""
+    stated = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    major, minor = stated.split()[1].split(".")[:2]
+    return int(major), int(minor)
+
+
+# ---- folders ----
+
+
+def test_a_loop_below_glibc_hwcaps_ends_nothing(host: Path, tmp_path: Path) -> None:
+    if "x86-64-v2" not in Loader().hwcaps:
+        pytest.skip("this CPU has no glibc-hwcaps folder")
+    loop = tmp_path / "one/glibc-hwcaps/x86-64-v2/libx.so.1"
+    loop.parent.mkdir(parents=True)
+    loop.symlink_to(loop.name)
+    library(tmp_path / "two/libx.so.1")
+    path = f"{tmp_path}/one:{tmp_path}/two"
+    assert same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None]
+    # In the folder itself it does.
+    (tmp_path / "one/libx.so.1").symlink_to("libx.so.1")
+    (error,) = same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path)
+    assert error == "libx.so.1: cannot open shared object file: No such file or directory"
+
+
+def test_a_relative_entry_that_leads_through_a_file(host: Path, tmp_path: Path) -> None:
+    library(tmp_path / "two/libx.so.1")
+    (tmp_path / "file").write_text("no folder\n")
+    (error,) = same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH="file:two")
+    assert (error is None) == (version() >= (2, 39))
+    # Absolute, and absent, ones are passed over.
+    for entry in (f"{tmp_path}/file", "absent", f"{tmp_path}/absent"):
+        path = f"{entry}:two"
+        assert same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None]
+
+
+@pytest.mark.parametrize(("stated", "found"), [("2.38", False), ("2.39", True), ("3.0", True)])
+def test_that_entry_by_the_root_s_own_glibc(tmp_path: Path, stated: str, found: bool) -> None:
+    library(tmp_path / "two/libx.so.1")
+    (tmp_path / "file").write_text("no folder\n")
+    program_of(tmp_path, stated)
+    loader = Loader(str(tmp_path), {"LD_LIBRARY_PATH": "file:two"}, hwcaps=())
+    loader.use_program("/ld.so", loader.machine)
+    assert (loader.search("libx.so.1").path == "two/libx.so.1") is found
+
+
+def program_of(root: Path, stated: str | None) -> None:
+    """/ld.so of a root: no more of a loader than the model reads in it."""
+    text = f"release version {stated}." if stated is not None else "of no known origin"
+    (root / "ld.so").write_bytes(b"\0glibc-hwcaps\0" + text.encode() + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("stated", "legacy"), [(None, True), ("2.36", True), ("2.37", False), ("2.43", False)]
+)
+def test_another_program_s_loader_means_another_look_at_folders(
+    tmp_path: Path, stated: str | None, legacy: bool
+) -> None:
+    """Before glibc 2.37 tls/ and its kin were looked into; what was listed is listed anew."""
+    library(tmp_path / "one/libx.so.1")
+    (tmp_path / "one/tls").mkdir()
+    shutil.copy(tmp_path / "one/libx.so.1", tmp_path / "one/tls/libx.so.1")
+    for first in ("2.36", "2.43"):
+        program_of(tmp_path, first)
+        machine = glibc.X86_64
+        loader = Loader(str(tmp_path), {"LD_LIBRARY_PATH": "/one"}, hwcaps=(), machine=machine)
+        loader.use_program("/ld.so", machine)
+        old = first == "2.36"
+        assert (loader.folder("/one/") or no_folder()).parts[0][0] == (
+            "/one/tls/" if old else "/one/"
+        )
+        (tmp_path / "ld.so").rename(tmp_path / "other.so")
+        program_of(tmp_path, stated)
+        loader.use_program("/ld.so", machine)  # the same name: nothing new
+        assert len((loader.folder("/one/") or no_folder()).parts) == (2 if old else 1)
+        (tmp_path / "ld.so").rename(tmp_path / "new.so")
+        loader.use_program("/new.so", machine)
+        assert len((loader.folder("/one/") or no_folder()).parts) == (2 if legacy else 1)
+
+
+def no_folder() -> object:
+    raise AssertionError("there is a folder")
+
+
+# ---- paths of objects ----
+
+
+def test_rpath_beside_runpath_counts_for_nobody(host: Path, tmp_path: Path) -> None:
+    """Neither for the object itself nor, down the chain, for what it needs."""
+    low = library(tmp_path / "low/liblow.so.1")
+    middle = library(tmp_path / "middle/libmiddle.so.1", "int made;", KEEP, str(low))
+    flags = [KEEP, str(middle), "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../middle"]
+    made = compile_c(
+        tmp_path / "top/libtop.so", "int made;", "-nostdlib", "-Wl,-soname,$ORIGIN/../low", *flags
+    )
+    (error,) = same(host, [f"NL:{made}"], tmp_path)
+    assert error == "liblow.so.1: cannot open shared object file: No such file or directory"
+    patch = Patch(made.read_bytes())
+    ((where, _),) = patch.find(DT_SONAME)
+    patch.retag(where, DT_RPATH)  # now with both
+    made.write_bytes(patch.data)
+    elf = _elf.ElfFile(str(made))
+    assert (elf.rpath, elf.runpath) == ("$ORIGIN/../low", "$ORIGIN/../middle")
+    (error,) = same(host, [f"NL:{made}"], tmp_path)
+    assert error == "liblow.so.1: cannot open shared object file: No such file or directory"
+    process = Process(Loader(environ={}), str(host))
+    assert process.dlopen(str(made)).error == error
+
+
+def test_the_program_s_rpath_serves_everything(tmp_path: Path) -> None:
+    """What is opened later has no chain to the program, and its DT_RPATH counts all the same."""
+    low = library(tmp_path / "low/liblow.so.1")
+    top = library(tmp_path / "top/libtop.so.1", "int made;", KEEP, str(low))
+    path = [OLD_PATH, f"-Wl,-rpath,{tmp_path}/low:{tmp_path}/absent"]
+    own = compile_c(tmp_path / "own", elfkit.HOST_SOURCE, "-ldl", *path, shared=False)
+    assert same(own, [f"NL:{top}"], tmp_path) == [None]
+    process = Process(Loader(environ={}), str(own))
+    for asking in (process.main, None):
+        search = process.loader.search("libno.so", asking, process.main)
+        told = [place.folder for place in search.searched if place.rule == "rpath"]
+        assert told == [f"{tmp_path}/low/", f"{tmp_path}/absent/"], "each once"
+    assert process.loader.search("liblow.so.1", None, None).path is None
+
+
+def test_a_semicolon_parts_the_variable_and_not_an_object_s_path(
+    host: Path, tmp_path: Path
+) -> None:
+    low = library(tmp_path / "low/liblow.so.1")
+    shutil.move(low, tmp_path / "low/kept")
+    for one in ("first", "second"):
+        (tmp_path / one).mkdir()
+    shutil.copy(tmp_path / "low/kept", tmp_path / "second/liblow.so.1")
+    path = f"{tmp_path}/first;{tmp_path}/second"
+    assert same(host, ["NL:liblow.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None]
+    shutil.copy(tmp_path / "low/kept", tmp_path / "low/liblow.so.1")
+    top = library(tmp_path / "libtop.so", "int made;", KEEP, str(tmp_path / "low/liblow.so.1"),
+                  f"-Wl,-rpath,{path}")  # fmt: skip
+    (error,) = same(host, [f"NL:{top}"], tmp_path)
+    assert error is not None
+    assert error.startswith("liblow.so.1: cannot open")
+
+
+def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
+    made = library(tmp_path / "one/libx.so.1")
+    data = bytearray(made.read_bytes())
+    (tmp_path / "two").mkdir()
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three/libx.so.1").write_bytes(data)
+    data[18] ^= 1
+    (tmp_path / "two/libx.so.1").write_bytes(data)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/libx.so.1").write_bytes(b"#" * 18 + made.read_bytes()[18:20])
+    path = ":".join(f"{tmp_path}/{name}" for name in ("one", "two", "text", "three"))
+    search = Loader(environ={"LD_LIBRARY_PATH": path}).search("libx.so.1")
+    assert search.path == str(made)
+    assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/three/libx.so.1"]
+
+
+def test_places_after_the_file_were_not_searched(tmp_path: Path) -> None:
+    for name in ("one", "three"):
+        (tmp_path / name).mkdir()
+    made = library(tmp_path / "two/libx.so.1")
+    path = ":".join(f"{tmp_path}/{name}" for name in ("one", "absent", "two", "three"))
+    search = Loader(environ={"LD_LIBRARY_PATH": path}).search("libx.so.1")
+    assert search.path == str(made)
+    assert [(place.entry, place.outcome) for place in search.searched] == [
+        (f"{tmp_path}/one", "absent"),
+        (f"{tmp_path}/absent", "no folder"),
+        (f"{tmp_path}/two", "found"),
+    ]
+
+
+def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -> None:
+    made = library(tmp_path / "two/libx.so.1")
+    for name in ("one", "three"):
+        (tmp_path / name).mkdir()
+        shutil.copy(made, tmp_path / name / "libx.so.1")
+    path = ":".join(f"{tmp_path}/{name}" for name in ("one", "two", "three"))
+    assert same(host, [f"NL:{made}", "NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None] * 2
+    process = Process(Loader(environ={"LD_LIBRARY_PATH": path}), str(host))
+    process.dlopen(str(made))
+    search = process.dlopen("libx.so.1").search
+    assert (search.rule, search.path) == ("loaded", str(made))
+    hidden = [f"{tmp_path}/one/libx.so.1", f"{tmp_path}/three/libx.so.1"]
+    assert [hit.path for hit in search.shadowed] == hidden
+    for obj in process.objects:  # what an object needs is looked for once
+        assert [name for name, _ in obj.needed] == list(obj.elf.needed)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$ORIGIN", "/here"),
+        ("$ORIGIN/../lib", "/here/../lib"),
+        ("${ORIGIN}lib", "/herelib"),
+        ("a$ORIGIN:b", "a/here:b"),
+        ("$ORIGINAL/x", "$ORIGINAL/x"),
+        ("$ORIGIN_x", "$ORIGIN_x"),
+        ("$ORIGIN9", "$ORIGIN9"),
+        ("$ORIGIN.libs", "/here.libs"),
+        ("$ORIGIN-x/$ORIGIN é", "/here-x//here é"),
+        ("${ORIGIN", "${ORIGIN"),
+        ("$", "$"),
+        ("$$ORIGIN", "$/here"),
+        ("/$LIB/$LIBX", "/lib/odd/$LIBX"),
+        ("/$PLATFORM/${PLATFORM}", "/x86_64/x86_64"),
+        ("plain", "plain"),
+    ],
+)
+def test_tokens(host: Path, tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "ld.so").write_bytes(b"\0/lib/odd/\0/usr/lib/odd/\0")
+    loader = Loader(str(tmp_path), hwcaps=(), machine=glibc.X86_64)
+    loader.use_program("/ld.so", glibc.X86_64)
+    owner = Process(Loader(environ={}), str(host)).main
+    owner.origin = "/here"
+    assert loader.expand(text, owner) == expected
+    assert loader.expand("$ORIGIN/x", None) is None
+
+
+@pytest.mark.parametrize("entry", ["$ORIGIN.libs", "${ORIGIN}.libs", "$ORIGINlibs", "$ORIGIN_"])
+def test_where_a_token_ends(host: Path, tmp_path: Path, entry: str) -> None:
+    low = library(tmp_path / "top.libs/liblow.so.1")
+    top = library(tmp_path / "top/libtop.so", "int made;", KEEP, str(low), f"-Wl,-rpath,{entry}")
+    (error,) = same(host, [f"NL:{top}"], tmp_path)
+    assert (error is None) is entry.endswith(".libs")
+
+
+# ---- symbols ----
+
+
+def test_rtld_global_lends_what_was_mapped_with_it(host: Path, tmp_path: Path) -> None:
+    low = library(tmp_path / "liblow.so", "int low(void) { return 1; }", bare=False)
+    top = library(
+        tmp_path / "libtop.so", "int made;", KEEP, str(low), f"-Wl,-rpath,{tmp_path}", bare=False
+    )
+    user = library(
+        tmp_path / "libuser.so", "int low(void); int use(void) { return low(); }", bare=False
+    )
+    (_, error) = same(host, [f"NL:{top}", f"NL:{user}"], tmp_path)
+    assert error == f"{user}: undefined symbol: low"
+    assert same(host, [f"NG:{top}", f"NL:{user}"], tmp_path) == [None, None]
+
+
+def test_a_version_that_is_needed_weakly_may_be_missing(host: Path, tmp_path: Path) -> None:
+    source = "int f(void) { return 1; }"
+    old = compile_c(tmp_path / "old/libp.so", source, "-Wl,-soname,libp.so", versions="V1 { f; };")
+    compile_c(tmp_path / "new/libp.so", source, "-Wl,-soname,libp.so", versions="V2 { f; };")
+    weak = "int f(void) __attribute__((weak)); int use(void) { return f ? f() : 0; }"
+    made = library(tmp_path / "libu.so", weak, KEEP, str(old), bare=False)
+    path = f"{tmp_path}/new"
+    data = bytearray(made.read_bytes())
+    elftools = pytest.importorskip("elftools.elf.elffile")
+    with open(made, "rb") as stream:
+        section = elftools.ELFFile(stream).get_section_by_name(".gnu.version_r")
+        start, needs = section["sh_offset"], section.num_versions()
+    # vn_file's entries one after the other; of V1's the flags are at 4.
+    at, places = start, []
+    for _ in range(needs):
+        first = int.from_bytes(data[at + 8 : at + 12], "little")
+        for index in range(int.from_bytes(data[at + 2 : at + 4], "little")):
+            places.append(at + first + 16 * index)
+        at += int.from_bytes(data[at + 12 : at + 16], "little")
+    for flags, fails in ((0, True), (2, False)):
+        for place in places:
+            data[place + 4] = flags
+        made.write_bytes(data)
+        assert {need.weak for need in _elf.ElfFile(str(made)).version_needs} == {flags == 2}
+        (error,) = same(host, [f"NL:{made}"], tmp_path, LD_LIBRARY_PATH=path)
+        assert (error is not None) is fails
+        if error is not None:
+            assert error.endswith(f"version `V1' not found (required by {made})")
+
+
+# ---- the stack ----
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stacks")
+    wants = library(folder / "libwants.so", "int made;", "-Wl,-z,execstack", bare=False)
+    library(folder / "libneeds.so", "int made;", KEEP, str(wants), f"-Wl,-rpath,{folder}")
+    compile_c(folder / "host", elfkit.HOST_SOURCE, "-ldl", "-Wl,-z,execstack", shared=False)
+    return folder
+
+
+def test_what_asks_for_an_executable_stack_is_seen(stacks: Path, host: Path) -> None:
+    """As readelf tells: GNU_STACK with E among its flags."""
+    import subprocess
+
+    for path in (stacks / "libwants.so", stacks / "libneeds.so", stacks / "host", host):
+        text = subprocess.run(
+            ["readelf", "-lW", str(path)], capture_output=True, text=True, check=True
+        ).stdout
+        (line,) = [line for line in text.splitlines() if "GNU_STACK" in line]
+        assert _elf.ElfFile(str(path)).exec_stack is ("RWE" in line.split())
+    assert _elf.ElfFile(str(stacks / "libwants.so")).exec_stack
+
+
+def test_without_a_word_the_machine_s_default_holds(stacks: Path, tmp_path: Path) -> None:
+    data = bytearray((stacks / "libneeds.so").read_bytes())
+    at = data.find((0x6474E551).to_bytes(4, "little"))
+    data[at : at + 4] = bytes(4)  # PT_NULL
+    path = tmp_path / "libsilent.so"
+    path.write_bytes(data)
+    assert _elf.ElfFile(str(path)).exec_stack is (data[18] == glibc.X86_64)
+
+
+@pytest.mark.parametrize("name", ["libwants.so", "libneeds.so"])
+@pytest.mark.parametrize("tunables", ["", "glibc.rtld.execstack=2"])
+def test_an_executable_stack_is_had_at_the_start_or_not_at_all(
+    host: Path, stacks: Path, name: str, tunables: str
+) -> None:
+    """glibc 2.41 and later refuse it to a dlopen; the program itself and LD_PRELOAD may ask."""
+    wanted = [f"NL:{stacks}/{name}"]
+    extra = {"GLIBC_TUNABLES": tunables} if tunables else {}
+    (error,) = same(host, wanted, stacks, **extra)
+    if version() >= (2, 41) and not tunables:
+        asked = f"{stacks}/{name}" if name == "libwants.so" else "libwants.so"
+        words = "cannot enable executable stack as shared object requires: Invalid argument"
+        assert error == f"{asked}: {words}"
+    else:
+        assert error is None
+    assert same(stacks / "host", wanted, stacks, **extra) == [None]
+    assert same(host, wanted, stacks, LD_PRELOAD=f"{stacks}/libwants.so", **extra) == [None]
+
+
+@pytest.mark.parametrize(("stated", "refused"), [("2.40", False), ("2.41", True)])
+def test_the_stack_by_the_root_s_own_glibc(
+    stacks: Path, host: Path, tmp_path: Path, stated: str, refused: bool
+) -> None:
+    process = Process(loader_of(tmp_path, stated), str(host))
+    assert process.loader.settings.version == tuple(map(int, stated.split(".")))
+    load = process.dlopen(str(stacks / "libwants.so"))
+    assert (load.error is not None) is refused
+    assert [fault.kind for fault in load.faults] == (["rejected"] if refused else [])
+
+
+@pytest.mark.parametrize(("stated", "aborts"), [("2.40", True), ("2.41", False)])
+def test_a_library_without_its_versions_by_the_root_s_own_glibc(
+    host: Path, tmp_path: Path, stated: str, aborts: bool
+) -> None:
+    """The machine's own loader answers in test_symbols_dlopen.py."""
+    source = "int f(void) { return 1; }"
+    old = compile_c(tmp_path / "old/libp.so", source, "-Wl,-soname,libp.so", versions="V1 { f; };")
+    compile_c(tmp_path / "new/libp.so", source, "-Wl,-soname,libp.so")
+    user = library(
+        tmp_path / "libu.so", "int f(void); int use(void) { return f(); }", KEEP, str(old),
+        bare=False,
+    )  # fmt: skip
+    loader = loader_of(tmp_path, stated)
+    loader.environ["LD_LIBRARY_PATH"] = f"{tmp_path}/new"
+    load = Process(loader, str(host)).dlopen(str(user))
+    assert [fault.kind for fault in load.faults] == (["abort"] if aborts else [])
+
+
+def loader_of(folder: Path, stated: str) -> Loader:
+    """This machine's loader, as if it were of that release."""
+
+    class Stated(Loader):
+        def use_program(self, interpreter: str | None, machine: int) -> None:
+            super().use_program(interpreter, machine)
+            settings = glibc.read_glibc(self.root, interpreter, machine)
+            mine = ".".join(map(str, settings.version or ()))
+            data = self.root.read(interpreter or "", 4 << 20)
+            mark = b"release version "
+            said = data.replace(mark + mine.encode(), mark + stated.encode())
+            self._settings = glibc.Glibc(said, machine)
+
+    return Stated(environ={})

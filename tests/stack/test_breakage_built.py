@@ -194,6 +194,7 @@ def test_an_older_library_without_the_symbol(venv):
     found = real.finding(venv.check(), "CU303")
     assert f"ImportError: {found.predicts}" == seen
     assert found.severity == "error"
+    assert found.because == str(link)  # without the ".." by which the loader got there
 
 
 def test_a_package_nobody_heard_of(venv):

@@ -307,7 +307,7 @@ class Resolver:
             message=fault.message,
             name=fault.name,
             version=fault.version,
-            provider=fault.provider,
+            provider=_normal(fault.provider),
             lazy=fault.lazy,
             framework=framework.name,
             optional=event.means not in (IMPORT, USE),
@@ -440,6 +440,11 @@ class Resolver:
             framework.cudnn_built, framework.cudnn_by_pin = version, False
             said = f"compiled against cuDNN {version}"
             framework.cudnn_evidence = Evidence(library, None, said)
+
+
+def _normal(path: str | None) -> str | None:
+    """A path in its normal form; a SONAME as it is."""
+    return os.path.normpath(path) if path and "/" in path else path
 
 
 def _rule(search: Search, framework: Framework, how: str) -> str:

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import real
 
+from cudriver.stack.collect import frameworks
+from cudriver.stack.recipes import parse, recipes
 from elfkit import compile_c
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -116,8 +118,21 @@ def runpath(entry: str) -> tuple[str, str]:
     return ("-Wl,--enable-new-dtags", f"-Wl,-rpath,{entry}")
 
 
+RECIPE = {
+    "name": "fastnet",
+    "distributions": ["fastnet"],
+    "module": "fastnet._C",
+    "package": "fastnet",
+    "source": "Venv.fastnet",
+    "steps": [{"load": ["fastnet/_C{so}"]}],
+}
+
+
 @pytest.fixture
-def venv(tmp_path) -> Venv:
+def venv(tmp_path, monkeypatch) -> Venv:
+    """fastnet is modelled: this recipe is all that a new framework needs."""
+    known = [*recipes(), parse(RECIPE)]
+    monkeypatch.setattr(frameworks, "recipes", lambda: known)
     return Venv(tmp_path / "env")
 
 
@@ -179,6 +194,7 @@ def test_an_older_library_without_the_symbol(venv):
     found = real.finding(venv.check(), "CU303")
     assert f"ImportError: {found.predicts}" == seen
     assert found.severity == "error"
+    assert found.because == str(link)  # without the ".." by which the loader got there
 
 
 def test_a_package_nobody_heard_of(venv):
@@ -198,7 +214,8 @@ def test_ldd_says_the_same(venv):
     link_library(link.parent, "other")
     done = real.run("ldd", "-r", sparse)
     assert "undefined symbol: __nvJitLinkCreate_12_8" in done.stdout + done.stderr
-    assert "CU303" in real.rules(venv.check())
+    (told,) = [f for f in venv.check().findings if f.severity == "error"]
+    assert "__nvJitLinkCreate_12_8" in (told.predicts or "")
 
 
 def test_a_library_without_the_version(venv):
@@ -356,7 +373,20 @@ def test_a_file_cut_short_kills_the_loader_and_not_the_check(venv):
     report = venv.check()
     assert report.exit_code == 1
     told = [f for f in report.findings if f.severity == "error" and "truncated" in str(f.to_dict())]
-    assert any(str(link) in str(f.to_dict()) or link.name in str(f.to_dict()) for f in told)
+    assert [f.predicts for f in told] == ["Bus error"]
+    assert told[0].fix[0].endswith("nvidia-nvjitlink-cu12==12.8.93")
+
+
+def test_no_verdict_on_a_package_without_a_recipe(venv, monkeypatch):
+    """Its library may be one that nothing loads: a note, and the verdict stays open."""
+    link, _ = chain(venv, *runpath(SECOND_HOP))
+    link_library(link.parent, "__nvJitLinkCreate_12_1")
+    monkeypatch.setattr(frameworks, "recipes", recipes)
+    report = venv.check()
+    assert real.rules(report, "error", "warning") <= {"CU404"}
+    assert real.finding(report, "CU303").severity == "note"
+    assert (report.verdict, report.exit_code) == ("unknown", 3)
+    assert "not modelled" in report.to_text()
 
 
 def test_json_of_a_broken_environment_follows_the_schema(venv):

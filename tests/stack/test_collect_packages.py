@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from synth import CU12, Prefix
 
 from cudriver.stack.collect import collect, distributions, environment, records
-from cudriver.stack.collect.distributions import active
 from cudriver.stack.rootfs import Root
 
 
@@ -182,7 +181,7 @@ class TestRequirements:
         assert problems == []
         asked = found["torch"].requires[0]
         assert asked.extras == ["cublas", "cudart"]
-        names = [r.name for r in active(found["cuda-toolkit"], asked.extras)]
+        names = [r.name for r in found["cuda-toolkit"].active(asked.extras)]
         assert names == ["nvidia-cublas", "nvidia-cuda-runtime"]
 
     def test_only_what_a_rule_can_ask_for_is_read(self, venv):

@@ -3,7 +3,17 @@
 import pytest
 from facts import PYTHON, SITE, environment, facts, fault, fired, library, one, torch, wheel
 
-from cudriver.stack.model import Facts, Framework, Resolution, Shadowed
+from cudriver.stack.model import (
+    FEATURE,
+    GONE,
+    SPARE,
+    UNMODELLED,
+    USE,
+    Facts,
+    Framework,
+    Resolution,
+    Shadowed,
+)
 
 OUTSIDE = "/usr/local/cuda-12.1/lib64"
 PINS = wheel(
@@ -103,6 +113,14 @@ class TestOutside:
         found = one(used(leak, environment=environment(LD_PRELOAD=leak.path)), "CU302")
         assert found.fix == ["unset LD_PRELOAD"]
 
+    def test_the_systems_steps_in_for_one_that_is_gone(self):
+        """CU404 says that the file is missing; that another is used is worth a warning."""
+        other = outside("libnccl.so.2", "2.28.3", "nccl")
+        other.own_copy = Shadowed(f"{SITE}/nvidia/nccl/lib/libnccl.so.2", GONE, "2.28.3")
+        found = one(used(other), "CU302", "warning")
+        assert "which is gone" in found.title
+        assert "2.28.3" in found.title
+
     def test_a_system_library_without_a_copy_inside_is_the_only_one_there_is(self):
         alone = library(
             "libcudnn.so.9", "9.14.0", "cudnn", path="/usr/lib/x/libcudnn.so.9", origin="system"
@@ -128,7 +146,9 @@ class TestSymbols:
         found = one(used(old, load_faults=[problem]), "CU303", "error")
         assert found.predicts == self.TEXT
         assert found.fix == [pip("nvidia-nvjitlink-cu12==12.8.93")]
-        assert [e.file for e in found.evidence] == [problem.library, old.path]
+        assert [e.file for e in found.evidence] == [problem.library, old.path, f"{SITE}/torch"]
+        assert found.evidence[-1].value == "import torch ends here"
+        assert (found.subject, found.because) == ("torch", old.path)
 
     def test_the_provider_leaks_in(self):
         leak = outside("libnvJitLink.so.12", "12.1.105", "nvjitlink")
@@ -144,6 +164,43 @@ class TestSymbols:
             "CU303",
         )
         assert found.fix == ["unset LD_LIBRARY_PATH"]
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "rest"),
+        [
+            ("LD_PRELOAD", "/other/nvidia/nvjitlink/lib/libnvJitLink.so.12", None),
+            ("LD_PRELOAD", "/a.so /other/nvidia/nvjitlink/lib/libnvJitLink.so.12", "/a.so"),
+            ("PYTHONPATH", "/other:/mine", "/mine"),
+            ("LD_LIBRARY_PATH", "/other/nvidia/nvjitlink/lib/", None),
+        ],
+    )
+    def test_what_a_variable_lets_in_is_taken_out_of_it(self, variable, value, rest):
+        """To install the environment's own again would change nothing."""
+        path = "/other/nvidia/nvjitlink/lib/libnvJitLink.so.12"
+        leaked = library("libnvJitLink.so.12", "12.1.105", "nvjitlink", path=path)
+        problem = fault(
+            "symbol", "__nvJitLinkComplete_12_4", "/a/libcusparse.so.12", "x", provider=path
+        )
+        of = used(leaked, load_faults=[problem], environment=environment(**{variable: value}))
+        mend = f"export {variable}={rest}" if rest else f"unset {variable}"
+        assert one(of, "CU303").fix == [mend]
+
+    def test_no_pin_and_the_version_that_is_there_is_the_one_that_was_installed(self):
+        old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        old.provided_by = "nvidia-nvjitlink-cu12 12.1.105"
+        sparse = library("libcusparse.so.12", "12.5.10.65", "cusparse", cuda="12.9.1")
+        problem = fault(
+            "symbol", "__nvJitLinkGetErrorLogSize_12_9", sparse.path, "x", provider=old.path
+        )
+        of = used(old, sparse, load_faults=[problem])
+        of.distributions = [wheel("nvidia-nvjitlink-cu12", "12.1.105")]
+        assert one(of, "CU303").fix == [
+            f"{PYTHON} -m pip install --no-deps 'nvidia-nvjitlink-cu12>=12.9'"
+        ]
+
+    def test_a_driver_that_lacks_what_is_called_later(self):
+        problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
+        assert fired(used(load_faults=[problem]), "CU303") == []
 
     def test_no_provider_is_known_and_the_name_tells(self):
         problem = fault(
@@ -183,19 +240,31 @@ class TestSymbols:
 
 
 class TestParts:
-    def test_two_versions_of_cudnn(self):
+    MISMATCH = "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"
+    UNAVAILABLE = "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE"
+
+    @pytest.mark.parametrize(
+        ("part", "text"),
+        [("ops", MISMATCH), ("adv", MISMATCH), ("heuristic", UNAVAILABLE),
+         ("engines_precompiled", UNAVAILABLE),
+         ("engines_runtime_compiled", "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"),
+         ("cnn", None), ("engines_tensor_ir", None)],
+    )  # fmt: skip
+    def test_two_versions_of_cudnn(self, part, text):
+        """As seen on an H200 with one part of 9.14.0 among those of 9.19.0."""
         main = library("libcudnn_graph.so.9", "9.10.2", "cudnn")
-        other = library(
-            "libcudnn_engines_tensor_ir.so.9",
-            "9.23.2",
-            "cudnn",
-            path="/usr/lib/x/libcudnn_engines_tensor_ir.so.9",
-            origin="system",
-        )
-        found = one(used(main, other), "CU304", "error")
-        assert found.predicts == "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"
+        name = f"libcudnn_{part}.so.9"
+        other = library(name, "9.23.2", "cudnn", path=f"/usr/lib/x/{name}", origin="system")
+        found = one(used(main, other), "CU304", "error" if text else "note")
+        assert found.predicts == text
         assert {e.file for e in found.evidence} == {main.path, other.path}
         assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
+
+    def test_the_front_library_alone_may_differ(self):
+        front = library("libcudnn.so.9", "9.19.0", "cudnn")
+        names = ("graph", "ops", "adv", "cnn")
+        parts = [library(f"libcudnn_{name}.so.9", "9.14.0", "cudnn") for name in names]
+        one(used(front, *parts), "CU304", "note")
 
     def test_one_version(self):
         parts = [
@@ -216,8 +285,19 @@ class TestParts:
     def test_cublas_and_cublaslt(self):
         a = library("libcublas.so.12", "12.8.4.1", "cublas")
         b = outside("libcublasLt.so.12", "12.1.3.1", "cublas", own="12.8.4.1")
-        found = one(used(a, b, environment=environment(LD_LIBRARY_PATH=OUTSIDE)), "CU307", "error")
+        found = one(
+            used(a, b, environment=environment(LD_LIBRARY_PATH=OUTSIDE)), "CU307", "warning"
+        )
         assert found.fix == ["unset LD_LIBRARY_PATH"]
+
+    def test_two_majors_side_by_side_do_not_work_together(self):
+        """cu12 wheels that lie beside a cu13 PyTorch: each finds its own."""
+        both = [
+            library(f"lib{name}.so.{number}", version, "cublas")
+            for number, version in (("12", "12.8.4.1"), ("13", "13.0.0.19"))
+            for name in ("cublas", "cublasLt")
+        ]
+        assert fired(used(*both), "CU307") == []
 
     def test_patch_levels_of_cublas(self):
         a = library("libcublas.so.12", "12.8.4.1", "cublas")
@@ -280,7 +360,9 @@ class TestNowhere:
         of = facts(
             frameworks=[cupy],
             distributions=[wheel("cupy-cuda13x", "14.2.0", *requires)],
-            load_faults=[fault("not found", "libcublas.so.13", file, "x", framework="cupy")],
+            load_faults=[
+                fault("not found", "libcublas.so.13", file, "x", framework="cupy", means=FEATURE)
+            ],
         )
         (told,) = one(of, "CU305", "warning").fix
         assert mend in told
@@ -294,7 +376,7 @@ class TestNowhere:
         cupy.path, cupy.finds_wheels = f"{SITE}/cupy", finds
         faults = [
             fault("not found", f"lib{part}", f"{folder}/{part[:-6]}.so", f"lib{part}: no",
-                  framework="cupy")
+                  framework="cupy", means=FEATURE)
             for part in self.PARTS
         ]  # fmt: skip
         return facts(
@@ -336,7 +418,7 @@ class TestNowhere:
         ]  # fmt: skip
         assert len(mends) == 4  # the other two SONAMEs do not tell their wheel
         of = self.cupy("[ctk]cuda-toolkit{cublas,cufft,curand,cusolver,cusparse}==13.*")
-        of.load_faults[1].framework = "torch"
+        of.load_faults[1].framework, of.load_faults[1].means = "torch", "import"
         of.distributions.append(wheel("torch", "2.8.0"))
         several, other = sorted(fired(of, "CU305"), key=lambda f: f.severity, reverse=True)
         assert (several.severity, several.title[:11]) == ("warning", "4 libraries")
@@ -347,43 +429,50 @@ class TestNowhere:
         assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []
 
     def test_what_does_without_is_silent(self):
-        problem = fault(
-            "not found",
-            "libnvinfer.so.10",
-            f"{SITE}/onnxruntime/capi/libonnxruntime_providers_tensorrt.so",
-            "x",
-            framework="onnxruntime",
-        )
-        assert fired(used(load_faults=[problem]), "CU305") == []
-        assert (
-            fired(
-                used(
-                    load_faults=[fault("not found", "libcudnn_ext.so.9", "/a", "x", optional=True)]
-                ),
-                "CU305",
-            )
-            == []
-        )
-        assert (
-            fired(
-                used(
-                    load_faults=[
-                        fault("not found", "libavutil.so.56", "/a", "x", framework="torio")
-                    ]
-                ),
-                "CU305",
-            )
-            == []
-        )
+        """A part of which nothing is asked is not taken for a fault by libraries.py; of a package
+        whose loading is not known, and of one that serves the CPU too, there is a note.
+        """
+        for means in (UNMODELLED, SPARE):
+            problem = fault("not found", "libcublas.so.12", "/a", "x", framework="x", means=means)
+            one(used(load_faults=[problem]), "CU305", "note")
+        other = fault("not found", "libavutil.so.56", "/a", "x", framework="x", means=UNMODELLED)
+        assert fired(used(load_faults=[other]), "CU305") == []
 
-    def test_a_package_with_one_library_for_each_cuda(self):
-        folder = f"{SITE}/bitsandbytes"
-        files = [f"{folder}/libbitsandbytes_cuda128.so", f"{folder}/libbitsandbytes_cuda118.so"]
-        other = Framework("bitsandbytes", "0.47.0", variant="unknown", libraries=files)
-        problem = fault("not found", "libcusparse.so.11", files[1], "x", framework="bitsandbytes")
+    def test_the_wheel_of_another_major_has_it_not(self):
+        """onnxruntime-gpu for CUDA 13 beside a PyTorch for CUDA 12."""
+        ort = Framework("onnxruntime", "1.31.1", "13.0", distribution="onnxruntime-gpu")
+        ort.extra = "cuda,cudnn"
+        text = "libcublasLt.so.13: cannot open shared object file"
+        problem = fault("not found", "libcublasLt.so.13", "/a", text, means=FEATURE)
+        problem.framework = "onnxruntime"
         of = used(load_faults=[problem])
-        of.frameworks.append(other)
-        assert fired(of, "CU305") == []
+        of.frameworks.append(ort)
+        of.distributions = [*WHEELS, wheel("onnxruntime-gpu", "1.31.1")]
+        assert one(of, "CU305", "warning").fix == [
+            f"{PYTHON} -m pip install 'onnxruntime-gpu[cuda,cudnn]==1.31.1'"
+        ]
+
+    def test_what_a_program_can_do_before(self):
+        say = "import torch before onnxruntime."
+        problem = fault("not found", "libcublasLt.so.12", "/a", "x", means=FEATURE, rescue=say)
+        assert one(used(load_faults=[problem]), "CU305", "note").fix == [say]
+
+    def test_what_the_framework_says_then(self):
+        text = "Unable to load cuDNN. Is it installed?"
+        problem = fault("not found", "libcudnn.so.9", "/a", "x", means=USE, says=text)
+        assert one(used(load_faults=[problem]), "CU305", "error").predicts == text
+
+    def test_whose_import_ends_with_it(self):
+        """One cause, one error: what is built on PyTorch is evidence."""
+        problem = fault("not found", "libcusparseLt.so.0", "/a", self.TEXT)
+        of = used(load_faults=[problem])
+        kin = Framework("torchvision", "0.23.0", path=f"{SITE}/torchvision", module="torchvision")
+        kin.blocked = "torch"
+        of.frameworks.append(kin)
+        found = one(of, "CU305", "error")
+        assert (kin.path, "import torchvision ends with it") in [
+            (e.file, e.value) for e in found.evidence
+        ]
 
 
 class TestBuiltins:

@@ -143,6 +143,54 @@ class TestPins:
         )
         assert "cufft" not in found.title
 
+    JAX = ("[cuda12]jax-cuda12-plugin{with-cuda}==0.10.2",)
+    PLUGIN = ("[with-cuda]nvidia-cudnn-cu12<10.0,>=9.8", "[with-cuda]nvidia-nccl-cu12>=2.18")
+
+    def test_through_an_extra_that_must_have_been_asked_for(self):
+        """jax[cuda12]: nothing but the plugin tells that it was."""
+        of = facts(
+            distributions=[
+                wheel("jax", "0.10.2", *self.JAX),
+                wheel("jax-cuda12-plugin", "0.10.2", *self.PLUGIN),
+                wheel("nvidia-cudnn-cu12", "9.1.0.70"),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+            ]
+        )
+        found = one(of, "CU402", "warning")
+        assert found.title == ("jax requires nvidia-cudnn-cu12<10.0,>=9.8 (installed: 9.1.0.70)")
+        assert found.subject == "jax"
+
+    def test_a_plugin_of_another_release(self):
+        plugin = wheel("jax-cuda12-plugin", "0.7.2", "jax-cuda12-pjrt==0.7.2")
+        pjrt = wheel("jax-cuda12-pjrt", "0.10.2")
+        of = facts(distributions=[wheel("jax", "0.10.2", *self.JAX), plugin, pjrt])
+        found = one(of, "CU402", "error")
+        assert found.fix == [f"{PYTHON} -m pip install jax-cuda12-plugin==0.10.2"]
+
+    def test_an_extra_tells_nothing_of_pytorch(self):
+        """flashinfer-python[b12x] wants a newer one; its packages are there for other reasons."""
+        asks = ("torch", "[b12x]torch>=2.12.0", "[b12x]nvidia-cutlass-dsl-libs-core==4.7.1")
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0"),
+                wheel("flashinfer-python", "0.7.2", *asks),
+                wheel("nvidia-cutlass-dsl-libs-core", "4.7.1"),
+            ]
+        )
+        assert fired(of, "CU402") == []
+
+    def test_an_extra_that_others_explain(self):
+        """TensorFlow without its extra, beside a PyTorch whose wheels are others'."""
+        extra = "[and-cuda]nvidia-cudnn-cu12>=9.19"
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+                wheel("tensorflow", "2.21.0", extra, "[and-cuda]nvidia-cuda-nvcc-cu12>=12.5"),
+                wheel("nvidia-cudnn-cu12", "9.10.2.21"),
+            ]
+        )
+        assert fired(of, "CU402") == []
+
     def test_torchvision_for_another_torch(self):
         of = facts(
             distributions=[
@@ -152,7 +200,7 @@ class TestPins:
         )
         found = one(of, "CU402", "error")
         assert found.fix == [
-            f"{PYTHON} -m pip install torch==2.8.0 torchvision --index-url "
+            f"{PYTHON} -m pip install torch==2.8.0 'torchvision==0.23.*' --index-url "
             "https://download.pytorch.org/whl/cu128"
         ]
 
@@ -188,7 +236,7 @@ class TestMajors:
             framework="vllm",
         )
         of = facts(
-            frameworks=[torch("2.9.0+cu130", "13.0")],
+            frameworks=[torch("2.9.0+cu130", "13.0"), Framework("vllm", "0.12.0", after=["torch"])],
             load_faults=[problem],
             distributions=[wheel("torch", "2.9.0"), wheel("vllm", "0.12.0")],
         )
@@ -199,11 +247,33 @@ class TestMajors:
 
     def test_two_runtimes_in_one_process(self):
         a, b = (
-            library("libcudart.so.12", "12.8.90", "cudart"),
-            library("libcudart.so.13", "13.0.96", "cudart"),
+            library("libcudart.so.12", "12.8.90", "cudart", needed_by=["/x/_C.so"]),
+            library("libcudart.so.13", "13.0.96", "cudart", needed_by=["/x/libtorch_cuda.so"]),
         )
         of = facts(libraries=[a, b], frameworks=[torch(loads=[a.path, b.path])])
         assert "libcudart.so.12 and libcudart.so.13" in one(of, "CU403", "warning").title
+        a.needed_by = []  # of a wheel that lies there: PyTorch preloads it, and nobody asks for it
+        assert fired(of, "CU403") == []
+
+    def test_wheels_of_another_major_that_are_used(self):
+        """libcusparse.so.12 is of CUDA 12 and of CUDA 13."""
+        ours = library("libcublas.so.13", "13.0.0.19", "cublas", cuda="13.0")
+        ours.provided_by = "nvidia-cublas 13.0.0.19"
+        left = library("libcusparse.so.12", "12.5.10.65", "cusparse", cuda="12.9.1")
+        left.provided_by = "nvidia-cusparse-cu12 12.5.10.65"
+        of = facts(
+            libraries=[ours, left],
+            frameworks=[torch("2.13.0+cu130", "13.0", loads=[ours.path, left.path])],
+            distributions=[
+                wheel("torch", "2.13.0", "nvidia-cublas==13.0.0.19"),
+                wheel("nvidia-cublas", "13.0.0.19"),
+                wheel("nvidia-cusparse-cu12", "12.5.10.65"),
+            ],
+        )
+        found = one(of, "CU403", "warning")
+        assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-cusparse-cu12"]
+        of.distributions[0].requires.append(wheel("x", "1", "nvidia-cusparse-cu12>=12").requires[0])
+        assert fired(of, "CU403") == []
 
     def test_requirements_of_both(self):
         of = facts(distributions=[wheel("oops", "1", "nvidia-nccl-cu12", "nvidia-nccl-cu13")])
@@ -250,7 +320,8 @@ class TestFiles:
             "CU404",
             "error",
         )
-        assert found.evidence == [self.RECORD]
+        assert found.evidence[0] == self.RECORD
+        assert found.evidence[1].value == "import torch ends here"
         assert found.fix == [self.MEND]
         assert found.predicts == text
 
@@ -258,13 +329,32 @@ class TestFiles:
         found = one(
             self.of("owners", "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"),
             "CU404",
-            "error",
+            "warning",
         )
         assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
         assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
 
     def test_overwritten_and_nobody_needs_it(self):
         one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
+
+    def test_both_are_required(self):
+        """XGBoost's cu12 and PyTorch's cu13: two mends that undo each other are none."""
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        of = self.of("owners", *owners)
+        of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
+        assert one(of, "CU404", "note").fix == []  # the newer one is there
+        of.file_faults[0].distribution = "nvidia-nccl-cu13"
+        (mend,) = one(of, "CU404", "warning").fix
+        assert mend.endswith("nvidia-nccl-cu13==2.28.9")
+
+    def test_two_that_agree(self):
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        found = one(self.of("shared", *owners), "CU404", "note")
+        assert "uninstalling one breaks the other" in found.title
+
+    def test_missing_and_nobody_is_the_worse_for_it(self):
+        """An error needs a proof."""
+        one(self.of("missing"), "CU404", "warning")
 
     def test_changed(self):
         one(self.of("size"), "CU404", "warning")
@@ -275,6 +365,7 @@ class TestFiles:
             self.NCCL,
             f"{SITE}/torch/lib/libtorch_cuda.so",
             f"{self.NCCL}: file too short",
+            owner="nvidia-nccl-cu12",
         )
         of = facts(
             load_faults=[problem],
@@ -313,7 +404,7 @@ class TestCompanions:
         )
         # 0.20 goes with torch 2.5 and is not on that index.
         assert found.fix == [
-            f"{PYTHON} -m pip install torch==2.8.0 torchvision "
+            f"{PYTHON} -m pip install torch==2.8.0 'torchvision==0.23.*' "
             "--index-url https://download.pytorch.org/whl/cu128"
         ]
         assert found.evidence[1].file == f"{SITE}/torchvision/version.py"
@@ -375,7 +466,7 @@ class TestNames:
         return facts(environment=env, distributions=[dist], file_faults=[gone], **more)
 
     def test_conda_calls_torch_pytorch(self):
-        found = one(self.of("mamba"), "CU404", "error")
+        found = one(self.of("mamba"), "CU404", "warning")
         assert found.fix == [f"mamba install -p {PREFIX} --force-reinstall pytorch=2.7.1"]
         assert one(self.of("pixi"), "CU404").fix == ["pixi reinstall pytorch"]
         dist = self.of("conda").distributions[0]

@@ -6,16 +6,27 @@ turns it into a real one. Versions are strings as found; `None` means that nothi
 
 from __future__ import annotations
 
+import os
+
 from cudriver.stack.record import Record, fresh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
 SCHEMA = 1
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
+
+# What a library that does not load puts an end to: the import, every use of the package, a part of
+# it that was asked for, or nothing. SPARE: a part that was not asked for, since the package serves
+# the CPU too. UNMODELLED: not known, since no recipe tells how the package loads its libraries.
+IMPORT, USE, FEATURE, NOTHING = "import", "use", "feature", "nothing"
+SPARE, UNMODELLED = "spare", "unmodelled"
+
+GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 
 
 class Evidence(Record):
@@ -35,6 +46,9 @@ class Finding(Record):
     evidence: list[Evidence] = fresh(list)
     predicts: str | None = None
     fix: list[str] = fresh(list)
+    subject: str = ""  # the framework, or else the file, that it is about
+    because: str | None = None  # the file or package that caused it, where that is another
+    crashed: bool = False  # the rule failed or gave up: its silence means nothing
 
 
 class Problem(Record):
@@ -70,6 +84,10 @@ class Distribution(Record):
     installer: str | None = None  # what INSTALLER says: pip, uv, conda
     requires: list[Requirement] = fresh(list)
     conda_name: str | None = None  # of the conda package that brought a wheel: "pytorch"
+
+    def active(self, extras: Collection[str]) -> list[Requirement]:
+        """The requirements that count when it is asked for with these extras."""
+        return [r for r in self.requires if not r.extra or r.extra in extras]
 
     @property
     def evidence(self) -> Evidence:
@@ -205,7 +223,12 @@ class Framework(Record):
     libraries: list[str] = fresh(list)  # its own shared libraries, the roots of the resolution
     loads: list[str] = fresh(list)  # the CUDA libraries in its process, by path
     finds_wheels: bool = False  # loads the environment's own libraries first, by cuda-pathfinder
-    modelled: bool = True  # False: what it loads by itself before its libraries is not known
+    modelled: bool = True  # False: no recipe tells what it loads; what is known of it are facts
+    module: str = ""  # what a program imports
+    after: list[str] = fresh(list)  # frameworks that its import imports first
+    extra: str = ""  # the extra of its package that brings its CUDA libraries: "and-cuda"
+    fails: bool = False  # its import does, by a fault in load_faults
+    blocked: str | None = None  # the framework that its import needs, and that fails itself
 
 
 class Shadowed(Record):
@@ -262,6 +285,28 @@ class LoadFault(Record):
     framework: str | None = None  # whose import meets it
     optional: bool = False  # the import goes on without
     own_copy: str | None = None  # the environment's file of that name, which was not looked for
+    means: str = IMPORT  # what it puts an end to
+    says: str = ""  # what the framework itself says then
+    owner: str | None = None  # of a "rejected" or "damaged" file: the distribution that brought it
+    rescue: str | None = None  # what a program can do before, so that it does not happen
+
+    @property
+    def file(self) -> str:
+        """The file that is rejected or damaged. The loader names it, links and ".." left in."""
+        stated = self.message.partition(": ")[0]
+        return os.path.normpath(stated if stated.startswith("/") else self.library)
+
+    @property
+    def severity(self) -> str:
+        """An error where it is proved to end an import, or every use of the package."""
+        if self.rescue is not None or self.means in (SPARE, UNMODELLED):
+            return NOTE
+        return ERROR if self.means in (IMPORT, USE) and not self.lazy else WARNING
+
+    @property
+    def text(self) -> str:
+        """What the user gets to read."""
+        return self.says or self.message
 
 
 class FileFault(Record):
@@ -269,7 +314,7 @@ class FileFault(Record):
 
     distribution: str
     file: str
-    what: str  # "missing", "hash", "size", "owners"
+    what: str  # "missing", "hash", "size", "owners", "shared" (by two that agree about it)
     evidence: Evidence
     owners: list[str] = fresh(list)
 

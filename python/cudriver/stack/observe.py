@@ -7,6 +7,7 @@ report; this process never loads anything. The child writes no bytecode.
 from __future__ import annotations
 
 from cudriver.stack.collect.child import signal_name
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.record import Record
 
 TYPE_CHECKING = False
@@ -139,24 +140,13 @@ def observe(
     executable = facts.environment.executable
     if executable is None:
         return Observation({}, [], f"no interpreter in {facts.environment.prefix}")
-    modules = [framework.name for framework in facts.frameworks if framework.name in MODULES]
+    modules = list(dict.fromkeys(f.module or f.name for f in facts.frameworks if f.modelled))
     if not modules:
         return Observation({}, [], NOTHING)
-    answer, error = _ask(executable, [MODULES[name] for name in modules], environ, timeout)
+    answer, error = _ask(executable, modules, environ, timeout)
     if answer is None:
         return Observation({}, [], error)
     return Observation(answer["imports"], list(_compare(facts, answer)))
-
-
-MODULES = {
-    "torch": "torch",
-    "tensorflow": "tensorflow",
-    "jax": "jax",
-    "cupy": "cupy",
-    "onnxruntime": "onnxruntime",
-    "tensorrt": "tensorrt",
-    "numba": "numba",
-}
 
 
 def _ask(
@@ -318,18 +308,6 @@ def _real(path: str | None) -> str | None:
     import os
 
     return os.path.realpath(path) if path else None
-
-
-CUDA_STEMS = (
-    "libcudart", "libcublas", "libcudnn", "libcufft", "libcurand", "libcusolver", "libcusparse",
-    "libnccl", "libnvrtc", "libnvJitLink", "libcupti", "libnvToolsExt", "libcufile", "libnvshmem",
-    "libnvinfer", "libcutensor", "libnvfatbin", "libnvvm", "libcuda.so", "libcudss", "libnvjpeg",
-)  # fmt: skip
-
-
-def is_cuda_library(name: str) -> bool:
-    """True for a file name that is one of NVIDIA's libraries."""
-    return name.startswith(CUDA_STEMS)
 
 
 def cudnn(number: int | None) -> str | None:

@@ -82,6 +82,14 @@ class Process:
         self._stack_fixed = False  # from the end of the start on, if this loader fixes it
         self.start = self._start(elf.interpreter)
 
+    def copy(self) -> Process:
+        """The same program at the same point: what one of the two loads, the other does not see."""
+        twin: Process = object.__new__(Process)
+        twin.__dict__.update(self.__dict__)
+        twin.objects, twin.scope = list(self.objects), list(self.scope)
+        twin._names, twin._inodes = dict(self._names), dict(self._inodes)
+        return twin
+
     # ---- what is mapped ----
 
     def find(self, name: str) -> LoadedObject | None:

@@ -40,14 +40,15 @@ DEVICE_FIELDS = (
     "assumed",
 )
 TOOLKIT_FIELDS = ("origin", "kind", "version", "path")
-FRAMEWORK_FIELDS = ("name", "version", "cuda", "cudnn", "nccl", "archs", "path")
+FRAMEWORK_FIELDS = ("name", "version", "cuda", "cudnn", "nccl", "archs", "path", "modelled")
 LIBRARY_FIELDS = ("soname", "version", "path", "provided_by", "found_by", "shadowed")
 
 
 class Report:
     """What `cudriver.stack.inspect` returns. Read only; shows itself in a notebook.
 
-    strict: warnings count as mismatches too.
+    strict: warnings count as mismatches too, and a framework that is not modelled leaves the
+    verdict open.
     """
 
     def __init__(
@@ -94,6 +95,8 @@ class Report:
         if self.observation is not None and self.observation.differs:
             return MISMATCH
         told = verdict(self.findings, self.facts)
+        if self.strict and told == CONSISTENT and not all(f.modelled for f in self.frameworks):
+            return UNKNOWN
         if told == CONSISTENT and self.observation is not None and self.observation.unanswered:
             return UNKNOWN
         return told

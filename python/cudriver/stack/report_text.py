@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cudriver.stack.model import Evidence, Facts, Finding, Library
+    from cudriver.stack.model import Evidence, Facts, Finding, Framework, Library
     from cudriver.stack.report import Report
 
 COLOURS = {
@@ -30,6 +30,7 @@ MARKS = {OK: "✓", ABSENT: "-", WARNING: "!", ERROR: "✗", UNKNOWN: "?"}
 PLAIN_MARKS = {OK: "+", ABSENT: "-", WARNING: "!", ERROR: "x", UNKNOWN: "?"}
 MARK_COLOUR = {OK: "green", ABSENT: "dim", WARNING: "yellow", ERROR: "red", UNKNOWN: "yellow"}
 ELLIPSIS, PLAIN_ELLIPSIS = "…", "..."
+DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 LABEL = 12  # columns of the left-hand names
 EVIDENCE_SHOWN = 6
 PREFIX_LEAST = 24  # columns of a prefix in a line for --all before its frameworks are shortened
@@ -90,13 +91,10 @@ def components(report: Report) -> list[tuple[str, str, str]]:
     ]
     packages = _worst(report, not facts.frameworks, "CU4")
     for framework in facts.frameworks:
-        about = _about(report, framework.name)
-        lines.append((framework.name, about or OK, framework_line(facts, framework.name)))
+        about = _about(report, framework)
+        lines.append((framework.name, about, framework_line(facts, framework.name)))
     if not facts.frameworks:
         lines.append(("frameworks", packages, "none that uses CUDA"))
-    elif packages in (ERROR, WARNING) and not any(s == packages for _, s, _ in lines[2:]):
-        name, _, text = lines[2]
-        lines[2] = (name, packages, text)
     lines.append(("libraries", _worst(report, not facts.libraries, "CU3"), libraries_line(facts)))
     return lines
 
@@ -166,7 +164,9 @@ def framework_line(facts: Facts, name: str) -> str:
     text = framework.version
     if parts:
         text += ": " + ", ".join(parts)
-    return text
+    if framework.blocked:
+        text += f"; its import needs {framework.blocked}"
+    return text if framework.modelled else f"{text}; not modelled: facts only"
 
 
 def libraries_line(facts: Facts) -> str:
@@ -175,7 +175,11 @@ def libraries_line(facts: Facts) -> str:
     if not libraries:
         return "no CUDA libraries"
     outside = [library for library in libraries if library.origin == "system"]
-    missing = {r.soname for r in facts.resolutions if r.path is None and not r.optional}
+    missing = {
+        r.soname
+        for r in facts.resolutions
+        if r.path is None and not r.optional and not r.soname.startswith(DRIVER)
+    }
     every = "all " if len(libraries) > 1 else ""
     if not outside:
         text = f"{len(libraries)}, {every}from the environment"
@@ -416,14 +420,17 @@ def _worst(report: Report, absent: bool, *families: str) -> str:
     return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), ABSENT if absent else OK)
 
 
-def _about(report: Report, name: str) -> str | None:
-    """The worst severity among package findings that name this framework."""
-    ranks = [
-        RANK[f.severity]
-        for f in report.findings
-        if f.rule.startswith(("CU4", "CU5")) and name in f.title.lower().replace(",", " ").split()
-    ]
-    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2))
+def _about(report: Report, framework: Framework) -> str:
+    """The worst severity among the findings about this framework, ERROR where its import ends with
+    another's; UNKNOWN where it is well as far as is known, and its loading is not.
+    """
+    cause = report.facts.framework(framework.blocked) if framework.blocked else None
+    if cause is not None and cause.fails:
+        return ERROR
+    names = (framework.name, framework.distribution)
+    ranks = [RANK[f.severity] for f in report.findings if f.subject and f.subject in names]
+    good = OK if framework.modelled else UNKNOWN
+    return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), good)
 
 
 def _inside(facts: Facts, path: str) -> bool:

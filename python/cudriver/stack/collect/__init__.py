@@ -7,12 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from cudriver.stack.model import Driver, Facts, FileFault, Problem, Shadowed, Toolkit
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.collect.driver import Found, Inspected, Probe
-    from cudriver.stack.collect.libraries import DebianOwners
     from cudriver.stack.collect.records import Owners
     from cudriver.stack.loader import Loader
 
@@ -45,7 +46,7 @@ class Machine:
     @property
     def debian(self) -> DebianOwners:
         if self._debian is None:
-            from cudriver.stack.collect.libraries import DebianOwners
+            from cudriver.stack.collect.debian import DebianOwners
 
             self._debian = DebianOwners(self.root)
         return self._debian
@@ -152,7 +153,9 @@ def collect(
     facts = Facts(environment=env, root=tree.path, problems=problems)
     facts.distributions = distributions.collect(tree, env, problems)
     owners = _owners(tree, facts, problems)
-    facts.file_faults = owners.faults() + _lost_modules(tree, facts)
+    facts.file_faults = owners.faults()
+    facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
+    facts.file_faults += _lost_modules(tree, facts)
     facts.toolkits = machine.toolkits + toolkits.environment(
         tree, env, facts.distributions, problems
     )
@@ -160,7 +163,8 @@ def collect(
     facts.compiler = toolkits.host_compiler(tree, machine.variables, env)
     finder = Finder(tree, facts.distributions, owners, env.site_packages, problems)
     resolver = Resolver(tree, machine.loader, env, owners, problems)
-    facts.frameworks = resolver.run(finder.all(), machine.debian)
+    frameworks = finder.all()
+    facts.frameworks = resolver.run(frameworks, finder.recipes, machine.debian)
     facts.libraries = list(resolver.libraries.values())
     facts.resolutions = list(resolver.resolutions.values())
     facts.load_faults = resolver.faults
@@ -193,6 +197,18 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
             found.append(f"{problem.file}: {problem.text}")
     if env.python is not None and not env.site_packages and env.kind != "unknown":
         found.append(f"{env.prefix}: it has no site-packages that can be read")
+    return found
+
+
+def _shared(owners: Owners, told: set[str]) -> list[FileFault]:
+    """CUDA libraries that two distributions brought, and that both agree about."""
+    found = []
+    for path, claims in owners.by_path.items():
+        names = {claim.distribution.name for claim in claims}
+        if len(names) > 1 and path not in told and is_cuda_library(os.path.basename(path)):
+            whole = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
+            first = claims[0]
+            found.append(FileFault(first.distribution.name, path, "shared", first.evidence, whole))
     return found
 
 

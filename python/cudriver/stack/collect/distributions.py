@@ -15,7 +15,7 @@ from cudriver.stack.rootfs import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    pass
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
 COMPARED = 200  # lines of a RECORD that are held against the disk where one package has two
@@ -327,8 +327,3 @@ def conda_json(raw: bytes, path: str, problems: list[Problem]) -> dict[str, obje
 def _line_of(raw: bytes, text: str) -> int | None:
     at = raw.find(f'"{text}"'.encode())
     return raw.count(b"\n", 0, at) + 1 if at >= 0 else None
-
-
-def active(dist: Distribution, extras: Collection[str]) -> list[Requirement]:
-    """The requirements that count when a distribution is asked for with these extras."""
-    return [r for r in dist.requires if not r.extra or r.extra in extras]

@@ -8,8 +8,8 @@ from struct import unpack
 
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence
+from cudriver.stack.names import describe, split
 from cudriver.stack.rootfs import Root
-from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, major
 
 TYPE_CHECKING = False
@@ -19,23 +19,10 @@ if TYPE_CHECKING:
 _ITS_OWN = ("lib", "cuda-", "cudnn", "nccl")  # conda's names that start so are a library's own
 CODE_LIMIT = 2048  # bytes of a version function that are looked at
 X86_64, AARCH64 = 62, 183
-_STEM = re.compile(r"(lib[A-Za-z0-9_-]+?)(?:\.alt)?\.so(?:\.([0-9][0-9.]*))?\Z")
 # mov dword [reg], imm32; mov dword [reg+8], imm32; mov dword [rsp+8], imm32; mov r32, imm32
 _X86_CONSTANT = re.compile(
     rb"(?s)(?:\xc7[\x00-\x03\x06\x07]|\xc7[\x40-\x43\x45-\x47].|\xc7\x44\x24.|[\xb8-\xbf])(....)"
 )
-
-
-def split(soname: str) -> tuple[str, str]:
-    """("libcublas", "12") from "libcublas.so.12"; the second is "" where there is none."""
-    match = _STEM.match(soname)
-    return (match[1], match[2] or "") if match else (soname, "")
-
-
-def describe(stem: str) -> dict[str, Any]:
-    """The row of a CUDA library in libraries.json; {} for any other library."""
-    row: dict[str, Any] = table("libraries")["libraries"].get(stem, {})
-    return row
 
 
 def own_version(

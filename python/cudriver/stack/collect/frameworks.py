@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 
 from cudriver.stack.collect.distributions import matters
-from cudriver.stack.collect.records import Owners, is_library
+from cudriver.stack.collect.records import Owners
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
+from cudriver.stack.recipes import Recipe, recipes
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut
 
@@ -17,36 +17,7 @@ FILE_LIMIT = 256 << 10
 RODATA_LIMIT = 64 << 20
 MAX_LIBRARIES = 400  # of one framework
 
-# A library that needs one of these uses CUDA.
-_CUDA = frozenset(
-    (
-        *("cuda", "cudart", "cublas", "cublasLt", "cufft", "cufftw", "curand", "cusolver"),
-        *("cusolverMg", "cusparse", "cusparseLt", "nccl", "nvrtc", "nvrtc-builtins", "nvJitLink"),
-        *("nvToolsExt", "nvtx3interop", "cupti", "cufile", "cufile_rdma", "nvshmem_host"),
-        *("nvjpeg", "nvonnxparser", "nvfatbin", "nvvm", "nvblas", "nvptxcompiler", "nvidia-ml"),
-        *("nvml", "accinj64", "cuinj64", "cublasmp", "cusolverMp", "cudla", "custatevec"),
-    )
-)
-_CUDA_FAMILIES = (
-    "cudnn",
-    "cutensor",
-    "npp",
-    "nvinfer",
-    "cudss",
-    "nvcomp",
-)  # and what they go on to
 _ASSIGNED = re.compile(r"^(\w+)\s*(?::[^=\n]+)?=\s*(?:(None)|['\"]([^'\"\n]*)['\"])", re.MULTILINE)
-
-
-def is_cuda_library(name: str) -> bool:
-    """Whether a SONAME is a CUDA library's. (A pattern of them all takes 1 ms to compile.)"""
-    stem, so, number = name.partition(".so")
-    if not so or not stem.startswith("lib"):
-        return False
-    if number and (number[0] != "." or number == "." or number.strip(".0123456789")):
-        return False
-    stem = stem[3:]
-    return stem in _CUDA or (stem.startswith(_CUDA_FAMILIES) and stem.replace("_", "").isalnum())
 
 
 class Source:
@@ -99,130 +70,92 @@ class Finder:
         self.owners = owners
         self.site_packages = site_packages
         self.problems = problems
+        self.recipes: dict[str, Recipe] = {}  # of the frameworks that were found, by name
+        self._sources: dict[str, Source] = {}
 
     def all(self) -> list[Framework]:
-        """Every framework, PyTorch and its kin first."""
+        """Every framework, PyTorch first; those without a recipe last."""
         found = []
-        for make in (
-            self.torch,
-            self.torchvision,
-            self.torchaudio,
-            self.triton,
-            self.tensorflow,
-            self.jax,
-            self.cupy,
-            self.onnxruntime,
-            self.tensorrt,
-            self.numba,
-        ):
-            framework = self._guarded(make)
+        known: set[str] = set()
+        for recipe in recipes():
+            dists = self._installed(recipe)
+            known.update(dist.name for dist in dists)
+            try:
+                framework = self.of(recipe, dists)
+            except (OSError, ValueError) as error:
+                self.problems.append(Problem(recipe.name, f"could not be read: {error}"))
+                continue
             if framework is not None:
+                self.recipes[framework.name] = recipe
                 found.append(framework)
-        known = {f.distribution for f in found} | {f.name for f in found}
+        known.update(framework.name for framework in found)
         for dist in self.distributions.values():
-            if (
-                dist.name not in known
-                and not dist.name.startswith("nvidia-")
-                and matters_here(dist)
-            ):
+            if dist.name not in known and not dist.name.startswith("nvidia-"):
                 other = self.other(dist)
                 if other is not None:
                     found.append(other)
         return found
 
-    def _guarded(self, make: Callable[[], Framework | None]) -> Framework | None:
-        try:
-            return make()
-        except (OSError, ValueError) as error:
-            self.problems.append(Problem(make.__name__, f"could not be read: {error}"))
+    def _installed(self, recipe: Recipe) -> list[Distribution]:
+        """The recipe's distributions that are there, the one that counts first."""
+        found: list[Distribution] = []
+        for pattern in recipe.distributions:
+            if "*" in pattern:
+                head, _, tail = pattern.partition("*")
+                for name, dist in self.distributions.items():
+                    if name.startswith(head) and name.endswith(tail) and dist not in found:
+                        found.append(dist)
+            elif pattern in self.distributions:
+                found.append(self.distributions[pattern])
+        return found
+
+    def of(self, recipe: Recipe, dists: list[Distribution]) -> Framework | None:
+        """The framework of a recipe; None where it is not installed."""
+        package = self.package(recipe.package)
+        dist = dists[0] if dists else None
+        if dist is None and (package is None or not recipe.build.get("version")):
             return None
+        made = Framework(recipe.name, dist.version if dist else "", variant="unknown")
+        made.distribution = dist.name if dist else None
+        made.path = package or (dist.path if dist else "")
+        made.module, made.after, made.extra = recipe.module, recipe.after, recipe.extra
+        reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
+        version = reader.first(recipe.build.get("version", []))
+        if version is None and dist is None and not reader.stated(recipe.build["version"]):
+            return None  # a folder of this name that is something else
+        if version is not None:
+            made.version = version[0]
+        elif recipe.build.get("version"):
+            reader.complain(recipe.build["version"][0])
+        reader.fill(recipe)
+        return made
 
     def package(self, name: str) -> str | None:
-        """The folder of an importable package: the first on the path."""
+        """The folder (or file) of an importable package: the first on the path."""
         for folder in self.site_packages:
-            if self.root.is_dir(f"{folder}/{name}"):
-                return f"{folder}/{name}"
+            path = f"{folder}/{name}"
+            if self.root.is_dir(path) or ("." in name and self.root.is_file(path)):
+                return path
         return None
 
-    def source(self, *parts: str) -> Source:
-        return Source(self.root, os.path.join(*parts), self.problems)
+    def source(self, path: str) -> Source:
+        """A file of assignments, read once."""
+        if path not in self._sources:
+            self._sources[path] = Source(self.root, path, self.problems)
+        return self._sources[path]
 
-    def pin(self, dist: Distribution | None, *stems: str) -> tuple[str, Evidence] | None:
-        """The version that a distribution pins of the first of these packages: "==9.19.0.56"."""
+    def pin(self, dist: Distribution | None, stem: str) -> tuple[str, Evidence] | None:
+        """The version that a distribution pins of a package: "==9.19.0.56"."""
         for requirement in dist.requires if dist else ():
             match = re.match(r"==\s*([0-9][0-9.]*)", requirement.specifier)
-            if match and re.sub(r"-cu\d+\Z", "", requirement.name) in stems:
+            if match and re.sub(r"-cu\d+\Z", "", requirement.name) == stem:
                 return match[1].rstrip("."), requirement.evidence
         return None
 
-    def libraries(self, dist: Distribution | None, package: str | None) -> list[str]:
-        """A package's own shared libraries: RECORD's, or those in its usual folders."""
-        entries = self.owners.of.get(dist.path, []) if dist else []
-        paths = [e.path for e in entries]
-        if not paths and package:
-            for folder in (package, f"{package}/lib", f"{package}/capi", f"{package}/libs"):
-                names = self.root.names(folder)
-                paths += [f"{folder}/{n}" for n in names if is_library(n)]
-        return [p for p in paths[:MAX_LIBRARIES] if self.root.is_file(p)]
-
-    # PyTorch and the packages built on it
-
-    def torch(self) -> Framework | None:
-        package = self.package("torch")
-        dist = self.distributions.get("torch")
-        if package is None:
-            return None
-        source = self.source(package, "version.py")
-        if not source.there and dist is None:
-            return None  # a folder of this name that is not PyTorch
-        version = source.assigned("__version__")
-        framework = Framework("torch", version[0] if version else dist.version if dist else "")
-        framework.path = package
-        framework.distribution = dist.name if dist else None
-        cuda, hip = source.assigned("cuda"), source.assigned("hip")
-        if cuda:
-            framework.cuda_evidence = cuda[1]
-            framework.cuda = cut(cuda[0], 3) if cuda[0] != "None" else None
-        if source.there and source.text and version is None:
-            self.problems.append(Problem(source.path, "has no __version__"))
-        if framework.cuda:
-            framework.variant = "cuda"
-        elif hip and hip[0] != "None":
-            framework.variant = "rocm"
-        else:
-            framework.variant = "cpu" if cuda or source.assigned("debug") else "unknown"
-        self._torch_pins(framework, dist)
-        framework.libraries = self._torch_libraries(package, dist)
-        if framework.variant == "cuda":
-            self._torch_archs(framework, package)
-        return framework
-
-    def _torch_pins(self, framework: Framework, dist: Distribution | None) -> None:
-        cudnn = self.pin(dist, "nvidia-cudnn")
-        nccl = self.pin(dist, "nvidia-nccl")
-        if cudnn:
-            framework.cudnn_built, framework.cudnn_evidence = cut(cudnn[0], 3), cudnn[1]
-            framework.cudnn_by_pin = True
-        if nccl:
-            framework.nccl_built = cut(nccl[0], 3)
-
-    def _torch_libraries(self, package: str, dist: Distribution | None) -> list[str]:
-        names = [n for n in self.root.names(package) if n.startswith("_C.") and n.endswith(".so")]
-        found = [f"{package}/{n}" for n in names]
-        lib = f"{package}/lib"
-        found += [f"{lib}/{n}" for n in self.root.names(lib) if is_library(n)]
-        return found
-
-    def _torch_archs(self, framework: Framework, package: str) -> None:
-        """The list is one string in the Python bindings' read-only data."""
-        for name in ("libtorch_python.so", "libtorch_cuda.so"):
-            path = f"{package}/lib/{name}"
-            text = self.strings(path)
-            archs = _arch_list(text or b"")
-            if archs:
-                framework.archs = archs.split()
-                framework.archs_evidence = Evidence(path, None, archs)
-                return
+    def libraries(self, dist: Distribution) -> list[str]:
+        """A package's own shared libraries, as RECORD has them."""
+        entries = self.owners.of.get(dist.path, [])
+        return [e.path for e in entries[:MAX_LIBRARIES] if self.root.is_file(e.path)]
 
     def strings(self, path: str) -> bytes | None:
         """The read-only data of a library; None where it cannot be read."""
@@ -232,192 +165,136 @@ class Finder:
         except (OSError, ValueError):
             return None
 
-    def _kin(self, name: str) -> Framework | None:
-        package = self.package(name)
-        dist = self.distributions.get(name)
-        if package is None:
-            return None
-        source = self.source(package, "version.py")
-        version = source.assigned("__version__")
-        if version is None and dist is None:
-            return None
-        framework = Framework(name, version[0] if version else dist.version if dist else "")
-        framework.path, framework.distribution = package, dist.name if dist else None
-        framework.libraries = self.libraries(dist, package)
-        evidence = version[1] if version else dist.evidence if dist else Evidence(package)
-        self._by_tag(framework, evidence, dist)
-        return framework
-
-    def _by_tag(self, framework: Framework, evidence: Evidence, dist: Distribution | None) -> None:
-        """CUDA from a local version: "+cu128" is 12.8, "+cu118" 11.8, "+cpu" none."""
-        text = framework.version if "+" in framework.version else dist.version if dist else ""
-        tag = re.search(r"\+(cu(\d+)(\d)|cpu|rocm)", text) if "+" in text else None
-        framework.variant = "unknown"
-        if tag is None:
-            return
-        framework.cuda_evidence = evidence
-        if tag[1].startswith("cu"):
-            framework.cuda, framework.variant = f"{tag[2]}.{tag[3]}", "cuda"
-        else:
-            framework.variant = tag[1]
-
-    def torchvision(self) -> Framework | None:
-        return self._kin("torchvision")
-
-    def torchaudio(self) -> Framework | None:
-        return self._kin("torchaudio")
-
-    def triton(self) -> Framework | None:
-        dist, package = self.distributions.get("triton"), self.package("triton")
-        if dist is None or package is None:
-            return None
-        framework = Framework("triton", dist.version, variant="unknown", path=package)
-        framework.distribution = dist.name
-        return framework
-
-    # the others
-
-    def tensorflow(self) -> Framework | None:
-        package = self.package("tensorflow")
-        if package is None:
-            return None
-        names = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-intel")
-        dist = next((d for n in names if (d := self.distributions.get(n))), None)
-        source = self.source(package, "python/platform/build_info.py")
-        if dist is None and not source.there:
-            return None
-        framework = Framework("tensorflow", dist.version if dist else "", path=package)
-        framework.distribution = dist.name if dist else None
-        cuda = source.value(r"['\"]cuda_version['\"]\s*[:,]\s*['\"]([\d.]+)['\"]")
-        cudnn = source.value(r"['\"]cudnn_version['\"]\s*[:,]\s*['\"]([\d.]+)['\"]")
-        built = source.value(r"['\"]is_cuda_build['\"]\s*[:,]\s*(True|False)")
-        archs = source.value(r"['\"]cuda_compute_capabilities['\"]\s*[:,]\s*\[([^\]]*)\]")
-        if cuda:
-            framework.cuda, framework.cuda_evidence = cuda
-        if cudnn:
-            framework.cudnn_built, framework.cudnn_evidence = cudnn
-        if archs:
-            framework.archs = re.findall(r"(?:sm|compute)_\d+", archs[0])
-            framework.archs_evidence = archs[1]
-        framework.variant = "cuda" if framework.cuda else "cpu" if built else "unknown"
-        if framework.variant == "cpu" and built:
-            framework.cuda_evidence = built[1]
-        framework.libraries = [
-            p
-            for p in self.libraries(dist, package)
-            if "/libtensorflow_" in p or p.endswith("_pywrap_tensorflow_internal.so")
-        ]
-        return framework
-
-    def jax(self) -> Framework | None:
-        dist = self.distributions.get("jaxlib") or self.distributions.get("jax")
-        package = self.package("jaxlib") or self.package("jax")
-        if dist is None or package is None:
-            return None
-        framework = Framework("jax", dist.version, variant="cpu", path=package)
-        framework.distribution = dist.name
-        for major in ("13", "12", "11"):
-            plugin = self.distributions.get(f"jax-cuda{major}-pjrt") or self.distributions.get(
-                f"jax-cuda{major}-plugin"
-            )
-            if plugin is None:
-                continue
-            framework.variant, framework.cuda = "cuda", major
-            framework.distribution = plugin.name
-            framework.cuda_evidence = plugin.evidence
-            framework.path = self.package(f"jax_plugins/xla_cuda{major}") or package
-            framework.libraries = self.libraries(plugin, framework.path)
-            return framework
-        conda = re.match(r"cuda(\d)?(\d+)?", dist.build or "")
-        local = re.search(r"\+cuda(\d+)", dist.version)
-        if local or conda:
-            framework.variant = "cuda"
-            framework.cuda = local[1] if local else None
-            framework.cuda_evidence = dist.evidence
-            framework.libraries = self.libraries(dist, package)
-        return framework
-
-    def cupy(self) -> Framework | None:
-        package = self.package("cupy")
-        dists = [
-            d
-            for n, d in self.distributions.items()
-            if n == "cupy" or n.startswith(("cupy-cuda", "cupy-rocm"))
-        ]
-        if package is None or not dists:
-            return None
-        dist = next((d for d in dists if d.name != "cupy"), dists[0])
-        framework = Framework("cupy", dist.version, variant="unknown", path=package)
-        framework.distribution = dist.name
-        tag = re.fullmatch(r"cupy-cuda(\d+?)(x|\d)", dist.name)
-        if tag:
-            framework.cuda = tag[1] if tag[2] == "x" else f"{tag[1]}.{tag[2]}"
-            framework.variant = "cuda"
-            framework.cuda_evidence = dist.evidence
-        elif "rocm" in dist.name:
-            framework.variant = "rocm"
-        framework.libraries = self.libraries(dist, package)
-        framework.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
-        return framework
-
-    def onnxruntime(self) -> Framework | None:
-        package = self.package("onnxruntime")
-        names = ("onnxruntime-gpu", "onnxruntime-training", "onnxruntime")
-        dist = next((d for n in names if (d := self.distributions.get(n))), None)
-        if package is None or dist is None:
-            return None
-        framework = Framework("onnxruntime", dist.version, path=package, distribution=dist.name)
-        source = self.source(package, "capi/build_and_package_info.py")
-        cuda = source.assigned("cuda_version")
-        cudnn = source.assigned("cudnn_version")
-        if cuda and cuda[0] not in ("None", ""):
-            framework.cuda, framework.cuda_evidence = cuda
-        if cudnn and cudnn[0] not in ("None", ""):
-            framework.cudnn_built, framework.cudnn_evidence = cudnn
-        framework.variant = "cuda" if framework.cuda or dist.name.endswith("-gpu") else "cpu"
-        framework.libraries = self.libraries(dist, package)
-        return framework
-
-    def tensorrt(self) -> Framework | None:
-        dists = [
-            d
-            for n, d in self.distributions.items()
-            if n == "tensorrt" or (n.startswith("tensorrt-cu") and n[11:].isdigit())
-        ]
-        if not dists:
-            return None
-        dist = next((d for d in dists if d.name != "tensorrt"), dists[0])
-        framework = Framework("tensorrt", dist.version, variant="unknown", distribution=dist.name)
-        framework.path = self.package("tensorrt_libs") or self.package("tensorrt") or dist.path
-        tag = re.search(r"-cu(\d+)\Z", dist.name)
-        if tag:
-            framework.cuda, framework.variant = tag[1], "cuda"
-            framework.cuda_evidence = dist.evidence
-        libs = self.distributions.get(f"{dist.name}-libs")
-        framework.libraries = self.libraries(libs or dist, framework.path)
-        return framework
-
-    def numba(self) -> Framework | None:
-        dist = self.distributions.get("numba-cuda") or self.distributions.get("numba")
-        package = self.package("numba_cuda") or self.package("numba")
-        if dist is None or package is None:
-            return None
-        framework = Framework("numba", dist.version, variant="unknown", path=package)
-        framework.distribution = dist.name
-        return framework
-
     def other(self, dist: Distribution) -> Framework | None:
-        """Any other package with shared libraries; libraries.py drops those that use no CUDA."""
-        paths = self.libraries(dist, None)
-        if not paths:
+        """A package without a recipe that has shared libraries (libraries.py drops those that use
+        no CUDA), or that requires NVIDIA's.
+        """
+        paths = self.libraries(dist) if matters_here(dist) else []
+        wants = dist.kind == "wheel" and dist.name not in _NO_FRAMEWORK and _requires_cuda(dist)
+        if not paths and not wants:
             return None
-        package = os.path.commonpath(paths) if len(paths) > 1 else os.path.dirname(paths[0])
-        framework = Framework(dist.name, dist.version, variant="unknown", path=package)
-        framework.distribution, framework.libraries = dist.name, paths
-        framework.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
-        framework.modelled = False
-        self._by_tag(framework, dist.evidence, dist)
-        return framework
+        package = dist.path
+        if paths:
+            package = os.path.commonpath(paths) if len(paths) > 1 else os.path.dirname(paths[0])
+        made = Framework(dist.name, dist.version, variant="unknown", path=package)
+        made.distribution, made.libraries, made.modelled = dist.name, paths, False
+        made.finds_wheels = any(r.name == "cuda-pathfinder" for r in dist.requires)
+        _Reader(self, made, dist, None).tag()
+        if wants and made.variant == "unknown":
+            made.variant = "cuda"
+        return made
+
+
+class _Reader:
+    """Reads where a framework states its build, as its recipe tells."""
+
+    def __init__(
+        self, finder: Finder, framework: Framework, dist: Distribution | None, site: str | None
+    ) -> None:
+        self.finder = finder
+        self.framework = framework
+        self.dist = dist
+        self.site = site
+
+    def fill(self, recipe: Recipe) -> None:
+        made, build = self.framework, recipe.build
+        cuda = self.first(build.get("cuda", []))
+        if cuda is not None:
+            made.cuda, made.cuda_evidence = cut(cuda[0], 3), cuda[1]
+        else:
+            self.tag()
+        cudnn, nccl = self.first(build.get("cudnn", [])), self.first(build.get("nccl", []))
+        if cudnn is not None:
+            made.cudnn_built, made.cudnn_evidence = cut(cudnn[0], 3), cudnn[1]
+            made.cudnn_by_pin = any("pin" in source for source in build["cudnn"])
+        if nccl is not None:
+            made.nccl_built = cut(nccl[0], 3)
+        rocm, cpu = self.first(build.get("rocm", [])), self.first(build.get("cpu", []), none=True)
+        if made.cuda or self.first(build.get("gpu", [])):
+            made.variant = "cuda"
+        elif rocm is not None:
+            made.variant = "rocm"
+        elif cpu is not None and made.variant == "unknown":
+            made.variant, made.cuda_evidence = "cpu", made.cuda_evidence or cpu[1]
+        archs = self.first(build.get("archs", [])) if made.variant == "cuda" else None
+        if archs is not None:
+            made.archs = re.findall(r"(?:sm|compute)_\d+[af]?", archs[0])
+            made.archs_evidence = archs[1]
+
+    def tag(self) -> None:
+        """CUDA from a local version: "+cu128" is 12.8, "+cu118" 11.8, "+cpu" none."""
+        made, dist = self.framework, self.dist
+        text = made.version if "+" in made.version else dist.version if dist else ""
+        found = re.search(r"\+(cu(\d+)(\d)|cpu|rocm)", text) if "+" in text else None
+        if found is None:
+            return
+        made.cuda_evidence = dist.evidence if dist else Evidence(made.path, None, text)
+        if found[1].startswith("cu"):
+            made.cuda, made.variant = f"{found[2]}.{found[3]}", "cuda"
+        else:
+            made.variant = found[1]
+
+    def first(
+        self, sources: list[dict[str, str]], *, none: bool = False
+    ) -> tuple[str, Evidence] | None:
+        """What the first source that says something says. none: a stated None is something."""
+        for source in sources:
+            told = self._told(source)
+            if told is not None and told[0] != "" and (none or told[0] != "None"):
+                return told
+        return None
+
+    def stated(self, sources: list[dict[str, str]]) -> bool:
+        """Whether a file that should say something is there, whatever it says."""
+        files = [f"{self.site}/{source['file']}" for source in sources if "file" in source]
+        return any(self.finder.source(file).there for file in files)
+
+    def complain(self, source: dict[str, str]) -> None:
+        """Notes a file that is there and does not say what it should."""
+        if "file" in source and self.site is not None:
+            file = self.finder.source(f"{self.site}/{source['file']}")
+            if file.text:
+                what = source.get("assigned", "version")
+                self.finder.problems.append(Problem(file.path, f"has no {what}"))
+
+    def _told(self, source: dict[str, str]) -> tuple[str, Evidence] | None:
+        dist = self.dist
+        if "distribution" in source:
+            dist = self.finder.distributions.get(source["distribution"])
+        if "strings" in source:
+            return self._archs(source["strings"])
+        if "file" in source:
+            if self.site is None:
+                return None
+            file = self.finder.source(f"{self.site}/{source['file']}")
+            if "assigned" in source:
+                return file.assigned(source["assigned"])
+            return file.value(source["match"])
+        if dist is None:
+            return None
+        if "pin" in source:
+            return self.finder.pin(dist, source["pin"])
+        texts = {"name": dist.name, "tag": dist.version, "conda": dist.build or ""}
+        for kind, text in texts.items():
+            if kind in source:
+                match = re.search(source[kind], text)
+                parts = [part for part in match.groups() if part] if match else []
+                return (".".join(parts) or text, dist.evidence) if match else None
+        return dist.version, dist.evidence
+
+    def _archs(self, name: str) -> tuple[str, Evidence] | None:
+        """The list is one string in a library's read-only data."""
+        path = f"{self.site}/{name}"
+        archs = _arch_list(self.finder.strings(path) or b"") if self.site else ""
+        return (archs, Evidence(path, None, archs)) if archs else None
+
+
+def _requires_cuda(dist: Distribution) -> bool:
+    """Whether a package requires NVIDIA's libraries for itself."""
+    return any(
+        not r.extra and (r.name == "cuda-toolkit" or re.fullmatch(r"nvidia-.+-cu\d+", r.name))
+        for r in dist.requires
+    )
 
 
 _ARCHS = re.compile(rb"(?:sm|compute)_\d+[af]?(?: (?:sm|compute)_\d+[af]?)* ?\0")
@@ -458,6 +335,7 @@ _PLAIN = frozenset(
     )
 )
 # fmt: on
+_NO_FRAMEWORK = frozenset(("cuda-toolkit", "cuda-python", "cuda-bindings"))  # they are CUDA
 _NOT_OTHER = ("cuda-", "torchgen", "triton", "nvidia-", "conda")
 
 

@@ -1,19 +1,25 @@
 """Which file each CUDA library resolves to when the frameworks are imported, and what goes wrong.
 
-One simulated process for PyTorch and what is built on it, one for each other framework: as a
+One simulated process a framework, in which what its import imports first is imported already: as a
 user's programs would load them.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from functools import partial
 
-from cudriver.stack.collect.file_version import cuda_of, describe, own_version, split
-from cudriver.stack.collect.frameworks import is_cuda_library
+from cudriver.stack.collect.file_version import cuda_of, own_version
+from cudriver.stack.collect.imports import Event, Importer
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import (
+    FEATURE,
+    GONE,
+    IMPORT,
+    NOTHING,
+    SPARE,
+    UNMODELLED,
+    USE,
     Environment,
     Evidence,
     Framework,
@@ -23,25 +29,23 @@ from cudriver.stack.model import (
     Resolution,
     Shadowed,
 )
+from cudriver.stack.names import describe, is_cuda_library, split
+from cudriver.stack.recipes import Recipe, Rescue, Step
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
-from cudriver.stack.versions import at_least, cut
+from cudriver.stack.versions import at_least, cut, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.loader import LoadedObject, Loader, Search
-    from cudriver.stack.process import Fault, Load, Process
+    from cudriver.stack.process import Fault, Process
 
     T = TypeVar("T")
 
-ALWAYS = {"torchvision", "torchaudio", "triton", "numba"}  # shown though no library tells of CUDA
-# Modules that a package imports in a try statement.
-SPARE = tuple(
-    f"/cupy_backends/cuda/libs/{name}." for name in ("cutensor", "nccl", "cudnn", "cusparselt")
-)
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
 
 
@@ -60,35 +64,124 @@ class Resolver:
         self.resolutions: dict[tuple[str, str, str], Resolution] = {}
         self.faults: list[LoadFault] = []
         self.unsure: list[str] = []
-        self._paths: dict[int, str] = {}
+        self.frameworks: dict[str, Framework] = {}
+        self.recipes: dict[str, Recipe] = {}
+        # By id (and kept, so that no other gets it): what was mapped by loads which need not work.
+        self._idle: dict[int, LoadedObject] = {}
+        self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
     def run(
-        self, frameworks: list[Framework], debian: DebianOwners | None = None
+        self,
+        frameworks: list[Framework],
+        recipes: dict[str, Recipe],
+        debian: DebianOwners | None = None,
     ) -> list[Framework]:
         """Resolves all; returns the frameworks without those that turn out to use no CUDA."""
         self.debian = debian
-        torch = next((f for f in frameworks if f.name == "torch"), None)
+        self.frameworks = {framework.name: framework for framework in frameworks}
+        self.recipes = recipes
+        torch = self.frameworks.get("torch")
+        self.importer = Importer(self.root, self.env, torch.cuda if torch else None)
         kept: list[Framework] = []
-        process: Process | None = None
-        if torch is not None and torch.variant != "cpu" and torch.libraries:
-            process = self._guarded(torch, partial(self._torch, torch))
         for framework in frameworks:
-            if framework is torch:
-                kept.append(framework)
-            elif framework.libraries:
-                entries = self._using_cuda(framework)
-                known = framework.name in ALWAYS or framework.variant != "unknown"
-                if entries:
-                    on_torch = any(self._needs_torch(e) for e in entries)
-                    shared = process if on_torch else None
-                    self._guarded(framework, partial(self._extensions, framework, entries, shared))
-                if entries or known:
+            recipe = recipes.get(framework.name)
+            if recipe is not None:
+                if framework.variant != "cpu":
+                    self._guarded(framework, partial(self._use, framework, recipe))
+                always = recipe.shown == "always" or framework.variant != "unknown"
+                if always or framework.loads or self._has_fault(framework):
                     kept.append(framework)
-            elif framework.name in ALWAYS or framework.variant != "unknown":
-                kept.append(framework)
+            else:
+                entries = self._using_cuda(framework)
+                if entries:
+                    self._guarded(framework, partial(self._unmodelled, framework, entries))
+                if entries or framework.variant != "unknown":
+                    kept.append(framework)
         for framework in kept:
             self._runtime_versions(framework)
         return kept
+
+    def _has_fault(self, framework: Framework) -> bool:
+        return any(fault.framework == framework.name for fault in self.faults)
+
+    def _imported(self, name: str) -> Process | None:
+        """A process in which a framework has been imported, and no more done; None where it is
+        not installed or its import fails.
+        """
+        if name not in self._processes:
+            framework, recipe = self.frameworks.get(name), self.recipes.get(name)
+            self._processes[name] = None
+            if framework is not None and recipe is not None:
+                self._processes[name] = self._import(framework, recipe)
+        return self._processes[name]
+
+    def _import(self, framework: Framework, recipe: Recipe) -> Process | None:
+        process: Process | None = None
+        for name in recipe.after:
+            process = self._imported(name)
+            if process is None:
+                framework.blocked = name
+                return None
+        process = process.copy() if process is not None else self._process()
+        self._inherit(framework, process)
+        for event in self.importer.follow(recipe.steps, framework, process, IMPORT):
+            self._take(event, framework)
+            if event.fails and event.means == IMPORT:
+                framework.fails = True
+        return None if framework.fails else process
+
+    def _inherit(self, framework: Framework, process: Process) -> None:
+        """What is mapped before the framework does anything: LD_PRELOAD's, and what its import
+        imports first.
+        """
+        for mapped in process.start.objects:
+            self._library(mapped, framework, "LD_PRELOAD")
+        paths = (os.path.normpath(each.path) for each in process.objects)
+        framework.loads = [path for path in paths if path in self.libraries]
+
+    def _use(self, framework: Framework, recipe: Recipe) -> None:
+        """Imports a framework and uses it; where that fails, as a program can that knows how."""
+        process = self._imported(framework.name)
+        if process is None:
+            return
+        process = process.copy()
+        events = list(self.importer.follow(recipe.steps, framework, process, USE))
+        if any(event.fails for event in events):
+            for rescue in recipe.rescues:
+                better = self._rescue(rescue, framework, recipe)
+                if better is not None:
+                    for event in events:
+                        if event.fails:
+                            self._fault(event.load.faults[0], framework, event, rescue.say)
+                    process, events = better
+                    break
+        parts = [event for event in events if event.means == FEATURE]
+        if recipe.cpu and parts and all(event.fails for event in parts):
+            for event in parts:
+                event.means = SPARE
+        for event in events:
+            self._take(event, framework)
+        self._dlopened(process, framework)
+
+    def _rescue(
+        self, rescue: Rescue, framework: Framework, recipe: Recipe
+    ) -> tuple[Process, list[Event]] | None:
+        """The process and what it loads where the rescue helps."""
+        if rescue.versions and satisfies(framework.version, rescue.versions) is False:
+            return None
+        process: Process | None = None
+        for name in rescue.after:
+            process = self._imported(name)
+            if process is None:
+                return None
+        process = process.copy() if process is not None else self._process()
+        events: list[Event] = []
+        for steps, when in ((rescue.steps, IMPORT), (recipe.steps, IMPORT), (recipe.steps, USE)):
+            for event in self.importer.follow(steps, framework, process, when):
+                if event.fails:
+                    return None
+                events.append(event)
+        return process, events
 
     def _guarded(self, framework: Framework, step: Callable[[], T]) -> T | None:
         """A step that fails on something unforeseen is a problem, not the report's end."""
@@ -118,72 +211,22 @@ class Resolver:
                     self.problems.append(Problem(program, f"cannot be read as a program: {error}"))
         raise failure or OSError("no program of this root can be read")
 
-    def _torch(self, framework: Framework) -> Process:
-        from cudriver.stack.preload import import_torch
-
-        process = self._process()
-        loads = import_torch(process, framework.path, self.env.site_packages)
-        loaded = {load.name for load in loads if load.error is None}
-        for load in loads:
-            if load.error is not None and load.name in loaded:
-                continue  # torch went on with its preloads and then tried again
-            self._take(load, framework, "preload" if "nvidia" in load.name else "needed")
-        mapped = {os.path.normpath(each.path) for each in process.objects}
-        for path in framework.libraries:
-            # Its own libraries that it opens when they are first used: linear algebra, nvrtc.
-            if os.path.normpath(path) not in mapped and "/lib/libtorch_" in path:
-                self._take(process.dlopen(path), framework, "dlopen")
-        self._dlopened(process, framework)
-        return process
-
-    def _extensions(
-        self, framework: Framework, entries: list[str], process: Process | None
-    ) -> None:
-        if process is None:
-            process = self._process()
-        else:
-            mapped = (os.path.normpath(m.path) for m in process.objects)
-            framework.loads = [path for path in mapped if path in self.libraries]
+    def _unmodelled(self, framework: Framework, entries: list[str]) -> None:
+        """Facts about a framework without a recipe: what its libraries would load, one and all."""
+        process: Process | None = None
+        if any(self._needs_torch(entry) for entry in entries):
+            framework.after = ["torch"]
+            process = self._imported("torch")
+            if process is None and "torch" in self.frameworks:
+                framework.blocked = "torch"
+                return
+        process = process.copy() if process is not None else self._process()
+        self._inherit(framework, process)
+        step = Step(load=["*"], pathfinder=framework.finds_wheels, fails=UNMODELLED)
         for entry in entries[:MAX_ENTRIES]:
-            if framework.finds_wheels:
-                self._find_wheels(process, framework, entry)
-            spare = any(part in entry for part in SPARE)
-            self._take(process.dlopen(entry), framework, "needed", spare)
+            for event in self.importer.load_file(entry, step, process):
+                self._take(event, framework)
         self._dlopened(process, framework)
-
-    def _find_wheels(self, process: Process, framework: Framework, entry: str) -> None:
-        """What cuda-pathfinder does for a package: the wheels' libraries by their paths, first."""
-        for name in self._needed(entry):
-            if is_cuda_library(name) and process.find(name) is None:
-                own = self._own_copy(name, [])
-                if own is not None:
-                    self._find_wheels(process, framework, own.path)
-                    self._take(process.dlopen(own.path), framework, "preload", optional=True)
-                    if name.startswith("libnvrtc.so"):
-                        self._find_builtins(process, framework, own.path)
-
-    def _find_builtins(self, process: Process, framework: Framework, nvrtc: str) -> None:
-        """cuda-pathfinder loads nvrtc's builtins from beside it, because CUDA 13's wheels have no
-        RUNPATH: releases from 1.1 on those of 13.0 alone, later ones those of nvrtc's own version.
-        Its source tells.
-        """
-        folder, basename = os.path.split(nvrtc)
-        mapped = process.find(basename)
-        name = self._builtins(mapped) if mapped else None
-        for packages in self.env.site_packages:
-            source = f"{packages}/cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
-            text = self.root.text(source, 1 << 20) if self.root.is_file(source) else None
-            if text is None:
-                continue
-            named = re.findall(r'"(libnvrtc-builtins\.so\.[0-9.]+)"', text)
-            if "preload_nvrtc_builtins" in text:
-                named = [name] if name else []
-            elif f'"{basename}"' not in text:
-                named = []
-            for beside in (f"{folder}/{one}" for one in named):
-                if self.root.is_file(beside):
-                    self._take(process.dlopen(beside), framework, "preload", optional=True)
-            return
 
     def _dlopened(self, process: Process, framework: Framework) -> None:
         """The libraries that cuDNN and nvrtc open by SONAME when they are first used."""
@@ -196,8 +239,8 @@ class Resolver:
         for mapped in list(process.objects):
             if (mapped.elf.soname or "").startswith("libnvrtc.so."):
                 name = self._builtins(mapped)
-                if name:
-                    self._open(process, framework, name, mapped, optional=False)
+                if name:  # of an nvrtc that is loaded for whoever may want it, nothing is asked
+                    self._open(process, framework, name, mapped, id(mapped) in self._idle)
 
     def _builtins(self, nvrtc: LoadedObject) -> str | None:
         """nvrtc opens libnvrtc-builtins of its own minor version."""
@@ -217,62 +260,69 @@ class Resolver:
         caller: LoadedObject | None,
         optional: bool,
     ) -> None:
-        load = process.dlopen(name, caller)
-        self._take(load, framework, "dlopen", optional)
+        means = NOTHING if optional else USE if framework.modelled else UNMODELLED
+        # cuDNN and nvrtc bind what they open when it is called.
+        load = process.dlopen(name, caller, now=False)
+        self._take(Event(load, "dlopen", means), framework)
 
     def _needs_torch(self, path: str) -> bool:
-        return any(n.startswith(("libtorch", "libc10")) for n in self._needed(path))
-
-    def _needed(self, path: str) -> tuple[str, ...]:
-        from cudriver import _elf
-
-        try:
-            return _elf.ElfFile(self.root.real(path), path).needed
-        except (_elf.ElfError, OSError):
-            return ()
+        return any(n.startswith(("libtorch", "libc10")) for n in self.importer.needed(path))
 
     def _using_cuda(self, framework: Framework) -> list[str]:
         """Those of its libraries that need a CUDA library, or PyTorch's CUDA half."""
         found = []
         for path in framework.libraries:
-            needed = self._needed(path)
+            needed = self.importer.needed(path)
             if any(
                 is_cuda_library(n) or n in ("libtorch_cuda.so", "libc10_cuda.so") for n in needed
             ):
                 found.append(path)
         return found
 
-    def _take(self, load: Load, framework: Framework, how: str, optional: bool = False) -> None:
+    def _take(self, event: Event, framework: Framework) -> None:
         """What one dlopen teaches."""
+        load, how = event.load, event.how
         for search in (load.search, *load.searches):
             first = search is load.search
-            self._resolution(search, how if first else "needed", optional and first)
-        for mapped in load.objects:
+            self._resolution(search, how if first else "needed", event.means == NOTHING)
+        for mapped in load.objects if load.error is None or event.means != NOTHING else ():
             self._library(mapped, framework, how)
             path = os.path.normpath(mapped.path)
             if path in self.libraries and path not in framework.loads:
                 framework.loads.append(path)
+        if event.means == NOTHING:
+            self._idle.update((id(mapped), mapped) for mapped in load.objects)
+            return
         if load.faults:
-            self._fault(load.faults[0], framework, optional)
+            self._fault(load.faults[0], framework, event)
         for fault in load.later:
-            self._fault(fault, framework, optional)
+            self._fault(fault, framework, event)
 
-    def _fault(self, fault: Fault, framework: Framework, optional: bool) -> None:
-        if optional and fault.kind == "not found":
-            return  # the resolution says it
+    def _fault(
+        self, fault: Fault, framework: Framework, event: Event, rescue: str | None = None
+    ) -> None:
         found = LoadFault(
             kind=fault.kind,
-            library=fault.library,
+            library=os.path.normpath(fault.library),
             message=fault.message,
             name=fault.name,
             version=fault.version,
-            provider=fault.provider,
+            provider=_normal(fault.provider),
             lazy=fault.lazy,
             framework=framework.name,
-            optional=optional,
+            optional=event.means not in (IMPORT, USE),
             own_copy=self._unseen(fault) if fault.kind == "not found" else None,
+            means=event.means,
+            says=event.says,
+            rescue=rescue,
         )
-        if all((f.message, f.library) != (found.message, found.library) for f in self.faults):
+        if fault.kind in ("rejected", "damaged"):
+            owner = self.owners.owner(found.file)
+            found.owner = owner.name if owner else None
+        if all(
+            (f.message, f.library, f.framework) != (found.message, found.library, found.framework)
+            for f in self.faults
+        ):
             self.faults.append(found)
 
     def _resolution(self, search: Search, how: str, optional: bool) -> None:
@@ -346,7 +396,7 @@ class Resolver:
     def _unseen(self, fault: Fault) -> str | None:
         """The environment's own file of that name, in a folder where the loader did not look."""
         own = self._own_copy(fault.name, [])
-        if own is None:
+        if own is None or own.rule == GONE:
             return None
         folder = os.path.dirname(own.path)
         failed = [r for r in self.resolutions.values() if r.soname == fault.name and r.path is None]
@@ -356,8 +406,11 @@ class Resolver:
     def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
         """The environment's file of this name, which a library from outside keeps from use."""
         for path, claims in self.owners.by_path.items():
-            if path.endswith("/" + soname) and self.root.is_file(path):
-                version, _ = own_version(self.root, path, soname, claims[0].distribution)
+            if path.endswith("/" + soname):
+                owner = claims[0].distribution
+                if not self.root.is_file(path):
+                    return Shadowed(path, GONE, owner.version)
+                version, _ = own_version(self.root, path, soname, owner)
                 return Shadowed(path, "environment", version)
         for other in shadowed:
             if self.origin(other.path, other.path) == "environment":
@@ -389,8 +442,15 @@ class Resolver:
             framework.cudnn_evidence = Evidence(library, None, said)
 
 
+def _normal(path: str | None) -> str | None:
+    """A path in its normal form; a SONAME as it is."""
+    return os.path.normpath(path) if path and "/" in path else path
+
+
 def _rule(search: Search, framework: Framework, how: str) -> str:
     """The loader's rule in words: "RPATH of libtorch_cuda.so ($ORIGIN/../../nvidia/nccl/lib)"."""
+    if how == "LD_PRELOAD":
+        return how
     if search.rule in ("rpath", "runpath"):
         owner = os.path.basename(search.owner) or "the program"
         return f"{search.rule.upper()} of {owner} ({search.entry})"
@@ -412,46 +472,3 @@ def _first(libraries: list[Library], *stems: str) -> str | None:
             if library.soname.startswith(stem) and library.version:
                 return cut(library.version, 3)
     return None
-
-
-class DebianOwners:
-    """Which Debian package owns a file, by /var/lib/dpkg/info/*.list."""
-
-    def __init__(self, root: Root) -> None:
-        self.root = root
-        self._lists: list[tuple[str, bytes]] | None = None
-        self._versions: dict[str, str] | None = None
-
-    def owner(self, path: str) -> str | None:
-        """ "libcudnn9-cuda-12 9.14.0.64-1", or None."""
-        if self._lists is None:
-            self._lists = []
-            for name in self.root.names("/var/lib/dpkg/info"):
-                if name.endswith(".list") and re.match(
-                    r"lib(cu|nv|npp)|cuda|nvidia|tensorrt", name
-                ):
-                    try:
-                        raw = self.root.read(f"/var/lib/dpkg/info/{name}")
-                    except (OSError, ValueError):
-                        continue
-                    self._lists.append((name[:-5].split(":")[0], b"\n" + raw + b"\n"))
-        wanted = b"\n" + os.fsencode(path) + b"\n"
-        for package, raw in self._lists:
-            if wanted in raw:
-                return f"{package} {self.versions().get(package, '')}".rstrip()
-        return None
-
-    def versions(self) -> dict[str, str]:
-        """Installed Debian packages of CUDA, with their versions."""
-        if self._versions is None:
-            self._versions = {}
-            text = self.root.text("/var/lib/dpkg/status", 64 << 20) or ""
-            for match in re.finditer(
-                r"^Package: ((?:lib(?:cu|nv|npp|nccl)|cuda|nvidia|tensorrt)\S*)\n"
-                r"((?:.+\n)*?)Version: (\S+)",
-                text,
-                re.MULTILINE,
-            ):
-                if "Status: install ok installed" in match[2]:
-                    self._versions[match[1]] = match[3]
-        return self._versions

@@ -19,7 +19,6 @@ from cudriver.stack.model import (
 Rule = Callable[[Facts], Iterable[Finding]]
 
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
-CRASHED = "could not be checked"
 
 
 def registry() -> dict[str, Rule]:
@@ -52,9 +51,9 @@ def _crash(number: str, error: Exception) -> Finding:
     if where is not None:
         file = where.tb_frame.f_code.co_filename
         evidence = [Evidence(file, where.tb_lineno, f"{type(error).__name__}: {error}")]
-    title = f"{number} {CRASHED}: {type(error).__name__}: {error}"
+    title = f"{number} could not be checked: {type(error).__name__}: {error}"
     fix = ["report this as a bug of cudriver, with the output of `cudriver check --json`"]
-    return Finding(number, WARNING, title, evidence, None, fix)
+    return Finding(number, WARNING, title, evidence, None, fix, number, crashed=True)
 
 
 def verdict(findings: Iterable[Finding], facts: Facts) -> str:
@@ -62,8 +61,10 @@ def verdict(findings: Iterable[Finding], facts: Facts) -> str:
     findings = list(findings)
     if any(f.severity == ERROR for f in findings):
         return MISMATCH
-    if facts.unsure or any(f" {CRASHED}: " in f.title for f in findings):
+    if facts.unsure or any(f.crashed for f in findings):
         return UNKNOWN
+    if facts.frameworks and not any(f.modelled for f in facts.frameworks):
+        return UNKNOWN  # no verdict without a look
     if facts.match is not None:
         from cudriver.stack.rules.cu2 import settled
 

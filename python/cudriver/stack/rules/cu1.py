@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
@@ -106,7 +107,7 @@ def _folder_mend(facts: Facts, path: str, what: str) -> list[str]:
     if unwanted:
         return [fix.without("LD_LIBRARY_PATH", variable, unwanted)]
     return [
-        f"grep -rl {fix.quote(what)} /etc/ld.so.conf.d  # remove that line, then: sudo ldconfig",
+        f"grep -rl {quote(what)} /etc/ld.so.conf.d  # remove that line, then: sudo ldconfig",
     ]
 
 

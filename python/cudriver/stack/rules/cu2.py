@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from shlex import quote
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Toolkit
 from cudriver.stack.rules import fix
@@ -97,7 +98,7 @@ def _match_system(facts: Facts, mine: str, theirs: str) -> list[str]:
         mend.append(fix.install(env, f"cuda-version={wanted}"))
     elif torch and wanted in fix.variants(torch.version):
         mend.append(fix.torch_from(facts, wanted))
-    own = fix.quote("cuda-toolkit-" + (cut(mine, 2) or mine).replace(".", "-"))
+    own = quote("cuda-toolkit-" + (cut(mine, 2) or mine).replace(".", "-"))
     mend.append(
         f"sudo apt-get install {own}  # the system's side instead, from NVIDIA's repository"
     )
@@ -127,19 +128,19 @@ def _nvcc_mend(facts: Facts, built: str) -> list[str]:
     for toolkit in facts.toolkits:
         if toolkit.nvcc and cut(toolkit.nvcc_version or toolkit.version, 2) == built:
             home = os.path.dirname(os.path.dirname(toolkit.nvcc))
-            return [f"export CUDA_HOME={fix.quote(home)}"]
+            return [f"export CUDA_HOME={quote(home)}"]
     if env.installer in fix.CONDA:
         nvcc = fix.install(env, f"cuda-nvcc={built}.*")
         if (major(built) or 12) < 12 and env.installer != "pixi":
             nvcc += " -c nvidia"  # conda-forge has it from 12.0 on
         return [
             nvcc,
-            f"export CUDA_HOME={fix.quote(env.prefix)}",
+            f"export CUDA_HOME={quote(env.prefix)}",
         ]
-    package = fix.quote(f"cuda-toolkit-{built.replace('.', '-')}")
+    package = quote(f"cuda-toolkit-{built.replace('.', '-')}")
     return [
         f"sudo apt-get install {package}  # from NVIDIA's repository",
-        f"export CUDA_HOME={fix.quote(f'/usr/local/cuda-{built}')}",
+        f"export CUDA_HOME={quote(f'/usr/local/cuda-{built}')}",
     ]
 
 
@@ -257,7 +258,7 @@ def _good_home(facts: Facts, name: str) -> list[str]:
     if not usable:
         return [f"unset {name}"]
     home = os.path.dirname(os.path.dirname(usable[0].nvcc or ""))
-    return [f"export {name}={fix.quote(home)}"]
+    return [f"export {name}={quote(home)}"]
 
 
 def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Finding]:
@@ -276,7 +277,7 @@ def _other_nvcc(facts: Facts, name: str, known: list[Toolkit]) -> Iterator[Findi
             Evidence(on_path[0].nvcc or on_path[0].path, None, there),
         ],
         None,
-        [f"export PATH={fix.quote(known[0].path + '/bin')}:$PATH"],
+        [f"export PATH={quote(known[0].path + '/bin')}:$PATH"],
     )
 
 
@@ -292,7 +293,7 @@ def cu206(facts: Facts) -> Iterator[Finding]:
                 f"{' and '.join(sorted(t or '' for t in told))}",
                 list(toolkit.claims),
                 None,
-                [f"sudo rm -r {fix.quote(toolkit.path)}  # then install one toolkit there again"],
+                [f"sudo rm -r {quote(toolkit.path)}  # then install one toolkit there again"],
             )
     default = [t for t in facts.toolkits if "/usr/local/cuda" in t.chosen_by]
     others = [t for t in facts.toolkits if {"PATH", "CUDA_HOME", "CUDA_PATH"} & set(t.chosen_by)]
@@ -311,7 +312,7 @@ def cu206(facts: Facts) -> Iterator[Finding]:
             None,
             [
                 "sudo update-alternatives --config cuda  # or: sudo ln -sfn "
-                f"{fix.quote(other.path)} /usr/local/cuda"
+                f"{quote(other.path)} /usr/local/cuda"
             ],
         )
         return

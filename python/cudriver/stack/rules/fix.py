@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 
 from cudriver.stack.model import Distribution, Environment, Facts
 from cudriver.stack.tables import table
-from cudriver.stack.versions import compare, cut, major
+from cudriver.stack.versions import compare, cut, major, minor
 
 CONDA = ("conda", "mamba", "micromamba", "pixi")
 INDEX = "https://download.pytorch.org/whl"
-_SAFE = frozenset(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"  # as shlex has it
-)
-
-
-def quote(word: str) -> str:
-    """A word as a shell takes it."""
-    if word and _SAFE.issuperset(word):
-        return word
-    return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
 def installer(env: Environment, dist: Distribution | None) -> str:
@@ -41,9 +32,11 @@ def install(
     index: str | None = None,
     again: bool = False,
     alone: bool = False,
+    upgrade: bool = False,
 ) -> str:
     """One command that installs these. again: even where that version is there; alone: without
-    what they require. by: "pip", "uv", "conda", ...; default: the environment's own.
+    what they require; upgrade: the newest. by: "pip", "uv", "conda", ...; default: the
+    environment's own.
     """
     tool = by or env.installer
     if tool in CONDA:
@@ -55,14 +48,17 @@ def install(
             names = [re.split(r"[\[=<>~! ]", s, maxsplit=1)[0] for s in specifiers]
             command += [word for name in names for word in ("--reinstall-package", quote(name))]
         command += _insist(env) + (["--no-deps"] if alone else [])
+        command += ["--upgrade"] if upgrade else []
     elif tool == "pipx":
         name = env.prefix.rstrip("/").rpartition("/")[2]
         command = ["pipx", "runpip", quote(name), "install"]
         command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
+        command += ["--upgrade"] if upgrade else []
     else:
         command = [quote(env.executable or f"{env.prefix}/bin/python"), "-m", "pip", "install"]
         command += _insist(env)
         command += (["--force-reinstall"] if again else []) + (["--no-deps"] if alone else [])
+        command += ["--upgrade"] if upgrade else []
     command += words
     if index:
         command += ["--index-url", quote(index)]
@@ -162,6 +158,46 @@ def torch_from(facts: Facts, cuda: str) -> str:
     return install(env, *names, by=tool, index=f"{INDEX}/{tag(cuda)}", again=True)
 
 
+KIN = ("torchvision", "torchaudio")
+
+
+def kin(facts: Facts, name: str) -> str:
+    """The command that installs the release of torchvision or torchaudio that goes with PyTorch.
+
+    Both are pinned, since an installed one of another release would satisfy its bare name.
+    """
+    env, torch = facts.environment, facts.framework("torch")
+    dist = facts.distribution(name)
+    tool = installer(env, dist)
+    if tool in CONDA:
+        return install(env, name, by=tool, again=True)
+    release = cut(torch.version, 3) if torch else None
+    series = series_for(name, torch.version) if torch else None
+    wanted = f"{name}=={series}.*" if series else name
+    beside = [f"torch=={release}"] if release else []
+    return install(env, *beside, wanted, by=tool, index=index_of(facts))
+
+
+def index_of(facts: Facts) -> str | None:
+    """The index that this PyTorch came from; None for PyPI, whose builds have no local version."""
+    torch, dist = facts.framework("torch"), facts.distribution("torch")
+    if torch is None or (
+        dist is not None and "+" not in dist.version and torch.cuda == usual_variant(torch.version)
+    ):
+        return None
+    return f"{INDEX}/{tag(torch.cuda) if torch.cuda else 'cpu'}"
+
+
+def series_for(name: str, torch: str) -> str | None:
+    """The release series that goes with a PyTorch: torchvision 0.23 and torchaudio 2.8 with 2.8.
+    None where that is not known: before PyTorch 2.
+    """
+    have = minor(torch)
+    if have is None or have[0] != 2:
+        return None
+    return f"0.{have[1] + 15}" if name == "torchvision" else f"2.{have[1]}"
+
+
 def torch_for_driver(facts: Facts) -> str | None:
     """The variant of this PyTorch that suits the driver best: the newest that is not newer than its
     CUDA, else the oldest of its major; None where there is none.
@@ -187,7 +223,7 @@ def driver_package(cuda: str | None, branch: int | None = None) -> str:
 
 def without(variable: str, value: str, unwanted: list[str]) -> str:
     """The variable set to its own value less some folders, or unset where nothing is left."""
-    kept = [p for p in value.split(":") if p and p.rstrip("/") not in unwanted]
+    kept = [p for p in value.replace(" ", ":").split(":") if p and p.rstrip("/") not in unwanted]
     if not kept:
         return f"unset {variable}"
     return f"export {variable}={quote(':'.join(kept))}"

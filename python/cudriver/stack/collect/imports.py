@@ -1,0 +1,315 @@
+"""Follows a framework's recipe in a simulated process: its import, then its first use of CUDA."""
+
+from __future__ import annotations
+
+import os
+import re
+from fnmatch import fnmatchcase
+
+from cudriver.stack.model import IMPORT, NOTHING, Environment, Framework
+from cudriver.stack.names import is_cuda_library
+from cudriver.stack.recipes import FIRST, NEAREST, Step
+from cudriver.stack.rootfs import Root
+from cudriver.stack.versions import cut, minor, satisfies
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cudriver.stack.loader import LoadedObject
+    from cudriver.stack.process import Load, Process
+
+_PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
+
+
+class Event:
+    """One dlopen that a framework makes, and what its failure puts an end to."""
+
+    __slots__ = ("how", "load", "means", "says")
+
+    def __init__(self, load: Load, how: str, means: str, says: str = "") -> None:
+        self.load = load
+        self.how = how  # "needed", "preload", "dlopen"
+        self.means = means
+        self.says = says
+
+    @property
+    def fails(self) -> bool:
+        """Whether it puts an end to anything."""
+        return bool(self.load.faults) and self.means != NOTHING
+
+
+class Importer:
+    """Follows recipes in one environment."""
+
+    def __init__(self, root: Root, env: Environment, torch_cuda: str | None) -> None:
+        self.root = root
+        self.env = env
+        self.torch_cuda = torch_cuda
+
+    def follow(
+        self, steps: list[Step], framework: Framework, process: Process, when: str
+    ) -> Iterator[Event]:
+        """What the steps of that time load, up to the fault that ends an import."""
+        for step in steps:
+            if step.when != when or not applies(step, framework):
+                continue
+            for event in self._step(step, framework, process):
+                yield event
+                if event.fails and event.means == IMPORT:
+                    return
+
+    def _step(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
+        if step.builtin:
+            yield from self._torch(framework, process)
+        elif step.load:
+            yield from self._load(step, framework, process)
+        elif step.open:
+            caller = mapped(process, step.by) if step.by else None
+            if step.by and caller is None:
+                return  # the library that would open it is not there itself
+            names = self.named(step.open, framework)
+            loads = (process.dlopen(name, caller, everywhere=step.spread) for name in names)
+            for load in _until_one_loads(loads) if step.choose == FIRST else loads:
+                yield Event(load, "dlopen", step.fails, step.says)
+        else:
+            yield from self._find(step, framework, process)
+
+    def _torch(self, framework: Framework, process: Process) -> Iterator[Event]:
+        from cudriver.stack.preload import import_torch
+
+        loads = import_torch(process, framework.path, self.env.site_packages)
+        loaded = {load.name for load in loads if load.error is None}
+        for load in loads:
+            if load.error is not None and load.name in loaded:
+                continue  # torch went on with its preloads and then tried again
+            yield Event(load, "preload" if "nvidia" in load.name else "needed", IMPORT)
+
+    # ---- files by path ----
+
+    def _load(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
+        files = self.files(step, framework)
+        if not files and step.absent != NOTHING:
+            yield Event(_absent(step.load[0], framework.path), "needed", step.absent, step.says)
+        for path in files:
+            yield from self.load_file(path, step, process)
+
+    def load_file(self, path: str, step: Step, process: Process) -> Iterator[Event]:
+        """One file of a step."""
+        if step.pathfinder:
+            yield from self._by_pathfinder(path, process)
+        how = "preload" if is_cuda_library(os.path.basename(path)) else "needed"
+        load = process.dlopen(path, everywhere=step.spread)
+        yield Event(load, how, step.fails, step.says)
+
+    def named(self, names: list[str], framework: Framework) -> list[str]:
+        """The names with the majors of the framework's CUDA and cuDNN put in; those that ask for
+        one which is not known are left out.
+        """
+        known = {"{major}": cut(framework.cuda, 1), "{cudnn}": cut(framework.cudnn_built, 1)}
+        found = []
+        for name in names:
+            for sign, value in known.items():
+                if value is not None:
+                    name = name.replace(sign, value)
+            if "{major}" not in name and "{cudnn}" not in name:
+                found.append(name)
+        return found
+
+    def files(self, step: Step, framework: Framework) -> list[str]:
+        """The files that a step's patterns name, of the first site-packages that has one."""
+        found: list[str] = []
+        for pattern in self.named(step.load, framework):
+            found += self._first(pattern)
+        if step.choose == FIRST:
+            return found[:1]
+        if step.choose == NEAREST:
+            return _nearest(found, self.torch_cuda)
+        return found
+
+    def _first(self, pattern: str) -> list[str]:
+        """What a pattern names in the first site-packages that has it. Of an extension module
+        ("_C{so}") that is the file which this Python takes.
+        """
+        whole = [pattern]
+        if "{so}" in pattern:
+            short = "".join((self.env.python or "").split(".")[:2])
+            endings = (f".cpython-{short}*.so", ".abi3.so", ".so")
+            whole = [pattern.replace("{so}", ending) for ending in endings]
+        for site in self.env.site_packages:
+            for one in whole:
+                these = self._match(site, one.split("/"))
+                if these:
+                    return these
+        return []
+
+    def _match(self, folder: str, parts: list[str]) -> list[str]:
+        """glob, in the inspected root."""
+        part, rest = parts[0], parts[1:]
+        if not any(sign in part for sign in "*?["):
+            path = f"{folder}/{part}"
+            if rest:
+                return self._match(path, rest)
+            return [path] if part in self.root.names(folder) and self.root.is_file(path) else []
+        names = [name for name in self.root.names(folder) if fnmatchcase(name, part)]
+        if rest:
+            return [path for name in names for path in self._match(f"{folder}/{name}", rest)]
+        return [p for name in names if self.root.is_file(p := f"{folder}/{name}")]
+
+    # ---- cuda.pathfinder ----
+
+    def _find(self, step: Step, framework: Framework, process: Process) -> Iterator[Event]:
+        """One library: mapped already, in a wheel, in conda's prefix, by the loader, in a toolkit.
+        Any file that is no library counts as found where it lies.
+        """
+        for name in step.find:
+            if process.find(name) is not None:
+                return
+        path = self._in_wheels(step) or self._below(self._conda(), step)
+        if path is None:
+            for load in _until_one_loads(map(process.dlopen, filter(_is_so, step.find))):
+                if load.error is None:
+                    yield Event(load, "dlopen", step.fails, step.says)
+                    return
+            home = self.env.variables.get("CUDA_HOME") or self.env.variables.get("CUDA_PATH")
+            path = self._below(home, step)
+        if path is None:
+            names = " or ".join(step.find)
+            gone = _absent(step.find[0], framework.path)
+            yield Event(gone, "dlopen", step.fails, step.says or f'Failure finding "{names}"')
+        elif _is_so(path):
+            yield Event(process.dlopen(path), "preload", step.fails, step.says)
+            if os.path.basename(path).startswith("libnvrtc.so"):
+                yield from self._builtins(path, process)
+
+    def _in_wheels(self, step: Step) -> str | None:
+        for place in step.places:
+            for site in self.env.site_packages:
+                for name in step.find:
+                    found = self._match(site, [*place.split("/"), name])
+                    if found:
+                        return found[0]
+        return None
+
+    def _conda(self) -> str | None:
+        if self.env.kind == "conda":
+            return self.env.prefix
+        return self.env.variables.get("CONDA_PREFIX")
+
+    def _below(self, prefix: str | None, step: Step) -> str | None:
+        for folder in step.anchors or ("lib64", "lib"):
+            for name in step.find:
+                if prefix and self.root.is_file(f"{prefix}/{folder}/{name}"):
+                    return f"{prefix}/{folder}/{name}"
+        return None
+
+    def _by_pathfinder(self, entry: str, process: Process) -> Iterator[Event]:
+        """What cuda.pathfinder loads for an extension module: the wheels' libraries, first."""
+        for name in self.needed(entry):
+            if not is_cuda_library(name) or process.find(name) is not None:
+                continue
+            own = self._of_wheels(name)
+            if own is not None:
+                yield from self._by_pathfinder(own, process)
+                yield Event(process.dlopen(own), "preload", NOTHING)
+                if name.startswith("libnvrtc.so"):
+                    yield from self._builtins(own, process)
+
+    def _of_wheels(self, name: str) -> str | None:
+        for site in self.env.site_packages:
+            for pattern in (f"nvidia/*/lib/{name}", f"cutensor/lib/{name}"):
+                found = self._match(site, pattern.split("/"))
+                if found:
+                    return found[0]
+        return None
+
+    def _builtins(self, nvrtc: str, process: Process) -> Iterator[Event]:
+        """cuda.pathfinder loads nvrtc's builtins from beside it, because CUDA 13's wheels have no
+        RUNPATH: releases from 1.1 on those of 13.0 alone, some later ones those of nvrtc's own
+        version. Its source tells.
+        """
+        folder, basename = os.path.split(nvrtc)
+        for packages in self.env.site_packages:
+            source = f"{packages}/{_PATHFINDER}"
+            text = self.root.text(source, 1 << 20) if self.root.is_file(source) else None
+            if text is None:
+                continue
+            named = re.findall(r'"(libnvrtc-builtins\.so\.[0-9.]+)"', text)
+            if "preload_nvrtc_builtins" in text:
+                names = self.root.names(folder)
+                named = [n for n in names if n.startswith("libnvrtc-builtins.so.")]
+            elif f'"{basename}"' not in text:
+                named = []
+            for beside in (f"{folder}/{one}" for one in named):
+                if self.root.is_file(beside):
+                    yield Event(process.dlopen(beside), "preload", NOTHING)
+            return
+
+    def needed(self, path: str) -> tuple[str, ...]:
+        """The libraries that a file needs; () where it cannot be read."""
+        from cudriver import _elf
+
+        try:
+            return _elf.ElfFile(self.root.real(path), path).needed
+        except (_elf.ElfError, OSError):
+            return ()
+
+
+def applies(step: Step, framework: Framework) -> bool:
+    """Whether this release of the framework, and this build of it, makes the step."""
+    if step.versions and satisfies(framework.version, step.versions) is False:
+        return False
+    return not (step.cuda and framework.cuda and satisfies(framework.cuda, step.cuda) is False)
+
+
+def mapped(process: Process, name: str) -> LoadedObject | None:
+    """The mapped object of that SONAME or file name."""
+    known = process.find(name)
+    if known is not None:
+        return known
+    for obj in process.objects:
+        if fnmatchcase(os.path.basename(obj.path), name):
+            return obj
+    return None
+
+
+def _is_so(path: str) -> bool:
+    return ".so" in os.path.basename(path)
+
+
+def _until_one_loads(loads: Iterable[Load]) -> list[Load]:
+    """The first load that works; where none does, the first of all."""
+    failed: list[Load] = []
+    for load in loads:
+        if load.error is None:
+            return [load]
+        failed.append(load)
+    return failed[:1]
+
+
+def _absent(name: str, asking: str) -> Load:
+    """A load that finds no file."""
+    from cudriver.stack.loader import Search
+    from cudriver.stack.process import NOT_FOUND, Fault, Load
+
+    message = f"{name}: cannot open shared object file: No such file or directory"
+    fault = Fault(NOT_FOUND, message, asking, os.path.basename(name))
+    return Load(name, Search(name, asking, error=message), faults=[fault])
+
+
+def _nearest(files: list[str], cuda: str | None) -> list[str]:
+    """Of builds for several CUDA releases ("..._cuda128.so") the one for this release, else the
+    newest older one of its major, else the oldest newer one.
+    """
+    wanted = minor(cut(cuda, 2))
+    if wanted is None:
+        return []
+    builds = {}
+    for path in files:
+        digits = re.search(r"(\d+)(\d)\D*\Z", os.path.basename(path))
+        if digits and int(digits[1]) == wanted[0]:
+            builds[int(digits[1]), int(digits[2])] = path
+    older = [build for build in builds if build <= wanted]
+    if builds:
+        return [builds[max(older) if older else min(builds)]]
+    return []

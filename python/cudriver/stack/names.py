@@ -1,0 +1,47 @@
+"""The names of CUDA's libraries, and what the table says of them."""
+
+from __future__ import annotations
+
+import re
+
+from cudriver.stack.tables import table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_STEM = re.compile(r"(lib[A-Za-z0-9_-]+?)(?:\.alt)?\.so(?:\.([0-9][0-9.]*))?\Z")
+# A library that needs one of these uses CUDA.
+_CUDA = frozenset(
+    (
+        *("cuda", "cudart", "cublas", "cublasLt", "cufft", "cufftw", "curand", "cusolver"),
+        *("cusolverMg", "cusparse", "cusparseLt", "nccl", "nvrtc", "nvrtc-builtins", "nvJitLink"),
+        *("nvToolsExt", "nvtx3interop", "cupti", "cufile", "cufile_rdma", "nvshmem_host"),
+        *("nvjpeg", "nvonnxparser", "nvfatbin", "nvvm", "nvblas", "nvptxcompiler", "nvidia-ml"),
+        *("nvml", "accinj64", "cuinj64", "cublasmp", "cusolverMp", "cudla", "custatevec"),
+    )
+)
+_FAMILIES = ("cudnn", "cutensor", "npp", "nvinfer", "cudss", "nvcomp")  # and what they go on to
+
+
+def is_cuda_library(name: str) -> bool:
+    """Whether a SONAME is a CUDA library's. (A pattern of them all takes 1 ms to compile.)"""
+    stem, so, number = name.partition(".so")
+    if not so or not stem.startswith("lib"):
+        return False
+    if number and (number[0] != "." or number == "." or number.strip(".0123456789")):
+        return False
+    stem = stem[3:]
+    return stem in _CUDA or (stem.startswith(_FAMILIES) and stem.replace("_", "").isalnum())
+
+
+def split(soname: str) -> tuple[str, str]:
+    """("libcublas", "12") from "libcublas.so.12"; the second is "" where there is none."""
+    match = _STEM.match(soname)
+    return (match[1], match[2] or "") if match else (soname, "")
+
+
+def describe(stem: str) -> dict[str, Any]:
+    """The row of a CUDA library in libraries.json; {} for any other library."""
+    row: dict[str, Any] = table("libraries")["libraries"].get(stem, {})
+    return row

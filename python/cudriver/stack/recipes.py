@@ -1,0 +1,116 @@
+"""Loading recipes: what a framework loads, from where and in which order, as data.
+
+Each is one file, data/loading/NAME.json, described in docs/recipes.md. `collect.imports` follows
+them.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from cudriver.stack.model import FEATURE, IMPORT, NOTHING, USE
+from cudriver.stack.record import Record, fresh
+from cudriver.stack.tables import FOLDER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ALL, FIRST, NEAREST = "all", "first", "nearest"
+VERBS = ("load", "open", "find", "builtin")
+_CHOICES = {
+    "when": (IMPORT, USE),
+    "fails": (IMPORT, USE, FEATURE, NOTHING),
+    "absent": (IMPORT, USE, FEATURE, NOTHING),
+    "choose": (ALL, FIRST, NEAREST),
+}
+
+
+class Step(Record):
+    """One thing that a framework does to get at libraries. Exactly one of the verbs is given."""
+
+    load: list[str] = fresh(list)  # files by path: patterns, relative to a site-packages folder
+    open: list[str] = fresh(list)  # names that dlopen gets, found by the loader's rules
+    find: list[str] = fresh(list)  # names of one library, found by cuda.pathfinder's rules
+    builtin: str = ""  # what only code can tell: "torch"
+    places: list[str] = fresh(list)  # of `find`: folders of wheels ("nvidia/cu13/lib")
+    anchors: list[str] = fresh(list)  # of `find`: folders below a toolkit's or conda's prefix
+    by: str = ""  # the mapped library that calls dlopen; default: the interpreter
+    choose: str = ALL  # of several: every one, the first, the nearest to PyTorch's CUDA
+    spread: bool = False  # RTLD_GLOBAL
+    pathfinder: bool = False  # cuda.pathfinder loads the CUDA libraries that the files need, before
+    when: str = IMPORT  # or at first USE
+    fails: str = IMPORT  # what ends where it does not load: IMPORT, USE, a FEATURE, NOTHING
+    absent: str = NOTHING  # the same, where `load` finds no file
+    says: str = ""  # what the framework says then; default: what the loader says
+    versions: str = ""  # of the framework that do this: ">=2.9"
+    cuda: str = ""  # releases of CUDA that builds which do this are for: "<13"
+
+
+class Rescue(Record):
+    """What a program can do before, so that a step that fails does not."""
+
+    say: str  # "import torch before onnxruntime."
+    after: list[str] = fresh(list)  # frameworks to import first
+    steps: list[Step] = fresh(list)
+    versions: str = ""
+
+
+class Recipe(Record):
+    """How one framework loads its libraries."""
+
+    name: str
+    distributions: list[str]  # patterns; of several the first that is installed tells the version
+    module: str  # what a program imports
+    source: str  # the files and releases that this was read from
+    package: str = ""  # its folder or file in site-packages; default: the module's
+    after: list[str] = fresh(list)  # frameworks that its import imports first
+    shown: str = "always"  # "cuda": only where it uses a CUDA library
+    build: dict[str, list[dict[str, str]]] = fresh(dict)  # fact -> where it is stated
+    steps: list[Step] = fresh(list)
+    rescues: list[Rescue] = fresh(list)
+    cpu: bool = False  # the package is for the CPU as well: without any CUDA library it is whole
+    extra: str = ""  # the extra that brings its CUDA libraries: "and-cuda", "cuda{major}"
+
+
+def parse(data: dict[str, Any]) -> Recipe:
+    """A recipe from its file's content. Raises ValueError for what is no recipe."""
+    try:
+        made = Recipe(**data)
+        made.steps = [_step(each) for each in made.steps]
+        made.rescues = [_rescue(each) for each in made.rescues]
+    except TypeError as error:
+        raise ValueError(f"{data.get('name', 'a recipe')}: {error}") from None
+    made.package = made.package or made.module.replace(".", "/")
+    return made
+
+
+def _step(data: Any) -> Step:
+    made = Step(**data)
+    if sum(bool(getattr(made, verb)) for verb in VERBS) != 1:
+        raise ValueError(f"a step needs one of {', '.join(VERBS)}: {data}")
+    for field, values in _CHOICES.items():
+        if getattr(made, field) not in values:
+            raise ValueError(f"{field} is one of {', '.join(values)}: {data}")
+    return made
+
+
+def _rescue(data: Any) -> Rescue:
+    made = Rescue(**data)
+    made.steps = [_step(each) for each in made.steps]
+    return made
+
+
+@cache
+def recipes() -> list[Recipe]:
+    """Every recipe, PyTorch's first, others by name."""
+    import json
+
+    folder = os.path.join(FOLDER, "loading")
+    found = []
+    for name in sorted(os.listdir(folder), key=lambda name: (name != "torch.json", name)):
+        if name.endswith(".json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                found.append(parse(json.load(file)))
+    return found

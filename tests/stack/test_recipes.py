@@ -1,0 +1,382 @@
+"""Loading recipes: that each can be read, and what the interpreter makes of each kind of step.
+
+The libraries are small ones compiled here, under the names of NVIDIA's. Nothing of a framework is
+needed: what its wheels really load is compared with a real import in tests/corpus.
+"""
+
+import json
+import os
+import sys
+
+import pytest
+from synth import Prefix
+
+from cudriver.stack import recipes
+from cudriver.stack.collect import collect, frameworks
+from cudriver.stack.collect.imports import applies
+from cudriver.stack.recipes import parse
+from cudriver.stack.rules import judge, verdict
+from elfkit import compile_c
+
+ALL = {recipe.name: recipe for recipe in recipes.recipes()}
+ABI = f".cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu.so"
+
+
+@pytest.fixture
+def venv(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return Prefix(root / "env", root=root, python=python).venv()
+
+
+def facts(prefix, **variables):
+    return collect(prefix.inside, root=str(prefix.root), environ=variables, probe_driver=False)
+
+
+def library(prefix, path, *needs, symbol=None, flags=()):
+    """A library at `path` in site-packages; `needs` are libraries that it is linked to."""
+    target = prefix.site / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    name = "x" + "".join(c if c.isalnum() else "_" for c in target.name)
+    soname = [] if target.name.endswith(ABI) else [f"-Wl,-soname,{target.name}"]
+    source = f"int {symbol or name};"
+    linked = ("-nostdlib", "-Wl,--no-as-needed", *map(str, needs))
+    compile_c(target, source, *linked, *soname, *flags)
+    target.with_name(target.name + ".c").unlink(missing_ok=True)
+    return target
+
+
+def outside(prefix, name):
+    """A library to link to that no process finds."""
+    target = prefix.root / "build" / name
+    if not target.exists():
+        target.parent.mkdir(exist_ok=True)
+        compile_c(target, f"int {name.partition('.')[0]};", "-nostdlib", f"-Wl,-soname,{name}")
+    return target
+
+
+def model(monkeypatch, **fields):
+    """A recipe of ours in place of all others, for a framework `net`."""
+    recipe = {"name": "net", "distributions": ["net"], "module": "net", "source": "here", **fields}
+    parsed = parse(json.loads(json.dumps(recipe)))
+    monkeypatch.setattr(frameworks, "recipes", lambda: [parsed])
+
+
+def loads(found, name="net"):
+    return [os.path.basename(path) for path in found.framework(name).loads]
+
+
+def findings(found, *severities):
+    """Those about libraries and packages."""
+    wanted = severities or ("error", "warning")
+    return [f for f in judge(found) if f.severity in wanted and f.rule.startswith(("CU3", "CU4"))]
+
+
+class TestFiles:
+    @pytest.mark.parametrize("recipe", ALL.values(), ids=ALL)
+    def test_each_says_what_it_was_read_from(self, recipe):
+        assert any(character.isdigit() for character in recipe.source), "no release is named"
+        assert recipe.distributions
+        assert recipe.module.replace(".", "").isidentifier()
+        for name in recipe.after:
+            assert name in ALL
+
+    def test_the_file_has_the_name(self):
+        folder = os.path.join(recipes.FOLDER, "loading")
+        names = {name.removesuffix(".json") for name in os.listdir(folder)}
+        assert names == set(ALL)
+
+    def test_no_distribution_has_two(self):
+        every = [name for recipe in ALL.values() for name in recipe.distributions]
+        assert len(every) == len(set(every))
+
+    @pytest.mark.parametrize(
+        ("change", "complaint"),
+        [
+            ({"steps": [{"load": ["a"], "open": ["b"]}]}, "needs one of load, open, find, builtin"),
+            ({"steps": [{"fails": "use"}]}, "needs one of"),
+            ({"steps": [{"load": ["a"], "fails": "maybe"}]}, "fails is one of"),
+            ({"steps": [{"load": ["a"], "when": "never"}]}, "when is one of"),
+            ({"steps": [{"lode": ["a"]}]}, "no field 'lode'"),
+            ({"colour": "red"}, "no field 'colour'"),
+            ({"rescues": [{"after": ["torch"]}]}, "needs 'say'"),
+        ],
+    )
+    def test_a_mistake_is_told(self, change, complaint):
+        good = {"name": "net", "distributions": ["net"], "module": "net", "source": "here"}
+        with pytest.raises(ValueError, match=complaint):
+            parse({**good, **change})
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A library that loads anywhere."""
+    return compile_c(tmp_path_factory.mktemp("lib") / "x.so", "int x;", "-nostdlib").read_bytes()
+
+
+class TestEach:
+    """Every recipe on an environment of its own files, all of them sound, and then with one that
+    the loader refuses.
+    """
+
+    NAMES = tuple(name for name in ALL if name != "torch")
+
+    @staticmethod
+    def make(venv, recipe, sound):
+        """The environment; returns (step, file) of all that the steps load by path."""
+        stated = recipe.distributions[0]
+        dist = {"jax": "jax-cuda12-plugin", "cupy": "cupy-cuda12x"}.get(recipe.name, stated)
+        version = {"torchvision": "0.23.0", "cupy": "14.2.0"}.get(recipe.name, "2.8.0")
+        venv.dist(dist.replace("*", "12"), version)
+        if recipe.name == "jax":
+            venv.dist("jaxlib", version)
+        (venv.site / recipe.package).mkdir(parents=True, exist_ok=True)
+        if recipe.after:
+            venv.torch("2.8.0", "12.8", pins={})
+        made = []
+        for step in recipe.steps:
+            for pattern in step.load:
+                name = pattern.replace("{so}", ABI).replace("{major}", "12").replace("*", "128")
+                file = venv.site / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                if not file.exists():
+                    file.write_bytes(sound)
+                    made.append((step, file))
+        return made
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_it_is_found_and_modelled(self, venv, sound, name):
+        recipe = ALL[name]
+        self.make(venv, recipe, sound)
+        found = facts(venv)
+        framework = found.framework(name)
+        if framework is None:
+            assert recipe.shown == "cuda"
+            return
+        assert framework.modelled
+        assert (framework.module, framework.blocked) == (recipe.module, None)
+        # What is not among its files is nowhere; nothing else is wrong.
+        assert {f.rule for f in findings(found)} <= {"CU305", "CU306"}
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_file_that_the_loader_refuses(self, venv, sound, name):
+        """Whose failure ends the import, or every use, is an error; no other is."""
+        recipe = ALL[name]
+        for step, file in self.make(venv, recipe, sound):
+            file.write_bytes(b"not a library" * 10)
+            found = facts(venv)
+            told = [f for f in findings(found) if (f.because or "").endswith(f"/{file.name}")]
+            file.write_bytes(sound)
+            framework = found.framework(name)
+            followed = framework is None or applies(step, framework)
+            first = step.choose == "all" or file.match(step.load[0].replace("{so}", ABI))
+            if not followed or not first:
+                assert told == []
+            elif step.fails in ("import", "use"):
+                assert [f.severity for f in told] == ["error"], file
+            else:
+                assert [f.severity for f in told] in ([], ["warning"]), file
+
+
+class TestSteps:
+    def test_files_in_order_and_by_the_pythons_own_name(self, venv, monkeypatch):
+        model(monkeypatch, steps=[{"load": ["net/_C{so}"]}])
+        venv.dist("net", "1.0")
+        gone = outside(venv, "libcudart.so.12")
+        library(venv, f"net/_C{ABI}", gone)
+        library(venv, "net/_C.cpython-39-x86_64-linux-gnu.so", outside(venv, "libcublas.so.12"))
+        (finding,) = findings(facts(venv))
+        assert "libcudart.so.12" in finding.title
+        assert (finding.rule, finding.severity, finding.subject) == ("CU305", "error", "net")
+
+    @pytest.mark.parametrize(
+        ("fails", "severity"),
+        [("import", "error"), ("use", "error"), ("feature", "warning"), ("nothing", None)],
+    )
+    def test_what_a_failure_means(self, venv, monkeypatch, fails, severity):
+        model(monkeypatch, steps=[{"load": ["net/a.so"], "when": "use", "fails": fails}])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        assert [f.severity for f in findings(facts(venv))] == ([severity] if severity else [])
+
+    def test_an_import_ends_at_its_first_fault(self, venv, monkeypatch):
+        model(monkeypatch, steps=[{"load": ["net/a.so"]}, {"load": ["net/b.so"]}])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        library(venv, "net/b.so", outside(venv, "libcufft.so.11"))
+        (finding,) = findings(facts(venv))
+        assert "libcublas.so.12" in finding.title
+
+    def test_a_part_that_is_not_there(self, venv, monkeypatch):
+        step = {"load": ["net/a.so"]}
+        venv.dist("net", "1.0")
+        model(monkeypatch, steps=[step])
+        assert findings(facts(venv)) == []
+        model(monkeypatch, steps=[{**step, "absent": "import"}])
+        (finding,) = findings(facts(venv))
+        assert finding.severity == "error"
+
+    def test_the_build_for_the_nearest_cuda(self, venv, monkeypatch):
+        recipe = ALL["bitsandbytes"]
+        monkeypatch.setattr(frameworks, "recipes", lambda: [ALL["torch"], recipe])
+        venv.torch("2.8.0+cu128", "12.8", pins={})
+        venv.dist("bitsandbytes", "0.50.0")
+        for cuda in ("118", "121", "126", "130"):
+            name = f"libcudart.so.{cuda}"
+            library(venv, f"bitsandbytes/libbitsandbytes_cuda{cuda}.so", outside(venv, name))
+        (finding,) = findings(facts(venv))
+        assert "libbitsandbytes_cuda126.so" in finding.evidence[0].file
+
+    def test_opened_by_a_library_whose_path_counts(self, venv, monkeypatch):
+        step = {"open": ["libcublas.so.12"], "by": "libnet.so", "when": "use", "fails": "use"}
+        model(monkeypatch, steps=[{"load": ["net/libnet.so"]}, step])
+        venv.dist("net", "1.0")
+        flags = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../nvidia/cublas/lib")
+        library(venv, "net/libnet.so", flags=flags)
+        (finding,) = findings(facts(venv))
+        assert finding.severity == "error"
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        found = facts(venv)
+        assert findings(found) == []
+        assert loads(found) == ["libcublas.so.12"]
+
+    def test_releases_and_builds(self, venv, monkeypatch):
+        steps = [
+            {"load": ["net/a.so"], "versions": ">=2"},
+            {"load": ["net/b.so"], "versions": "<2", "cuda": ">=13"},
+            {"load": ["net/c{major}.so"], "versions": "<2", "cuda": "<13"},
+        ]
+        model(monkeypatch, steps=steps, build={"cuda": [{"name": "-cu(\\d+)\\Z"}]},
+              distributions=["net-cu*"])  # fmt: skip
+        venv.dist("net-cu12", "1.5")
+        (venv.site / "net").mkdir()
+        for name in ("a", "b", "c12"):
+            library(venv, f"net/{name}.so", outside(venv, f"libcudart.so.{ord(name[0])}"))
+        (finding,) = findings(facts(venv))
+        assert finding.evidence[0].file.endswith("/net/c12.so")
+
+    def test_what_it_is_imported_after(self, venv, monkeypatch):
+        """The libraries of the other are mapped; where that fails, nothing more is said."""
+        recipe = {"name": "kin", "distributions": ["kin"], "module": "kin", "source": "here",
+                  "after": ["net"], "steps": [{"load": ["kin/a.so"]}]}  # fmt: skip
+        net = {**recipe, "name": "net", "distributions": ["net"], "module": "net", "after": [],
+               "steps": [{"load": ["net/libnet.so"]}]}  # fmt: skip
+        both = [parse(dict(net)), parse(dict(recipe))]
+        monkeypatch.setattr(frameworks, "recipes", lambda: both)
+        venv.dist("net", "1.0")
+        venv.dist("kin", "1.0")
+        base = library(venv, "net/libnet.so")
+        library(venv, "kin/a.so", base)
+        assert findings(facts(venv)) == []
+        library(venv, "net/libnet.so", outside(venv, "libcublas.so.12"))
+        found = facts(venv)
+        (finding,) = findings(found)
+        assert (finding.subject, found.framework("kin").blocked) == ("net", "net")
+
+    def test_what_a_program_can_do_before(self, venv, monkeypatch):
+        say = "call net.prepare() before."
+        rescue = {"say": say, "steps": [{"load": ["nvidia/cublas/lib/libcublas.so.12"]}]}
+        step = {"load": ["net/a.so"], "when": "use", "fails": "feature"}
+        model(monkeypatch, steps=[step], rescues=[rescue])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        (finding,) = findings(facts(venv))
+        assert finding.severity == "warning"
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        found = facts(venv)
+        (note,) = [f for f in judge(found) if f.rule == "CU305"]
+        assert (note.severity, note.fix) == ("note", [say])
+        assert loads(found) == ["libcublas.so.12"]
+
+    def test_a_package_for_the_cpu_too(self, venv, monkeypatch):
+        steps = [
+            {"open": [name], "when": "use", "fails": "feature"}
+            for name in ("libcublas.so.12", "libcudnn.so.9")
+        ]
+        model(monkeypatch, steps=steps, cpu=True)
+        venv.dist("net", "1.0")
+        found = facts(venv)
+        assert findings(found) == []
+        assert "runs on the CPU" in next(f.title for f in judge(found) if f.rule == "CU305")
+
+
+NVVM = {
+    "find": ["libnvvm.so.4", "libnvvm.so"],
+    "when": "use",
+    "fails": "use",
+    "places": ["nvidia/cu13/lib", "nvidia/cuda_nvcc/nvvm/lib64"],
+    "anchors": ["nvvm/lib64"],
+}
+
+
+class TestParts:
+    @pytest.mark.parametrize("fails", ["nothing", "use"])
+    def test_nvrtcs_builtins_where_somebody_uses_nvrtc(self, venv, monkeypatch, fails):
+        """JAX loads nvrtc for cuDNN, should that want it."""
+        step = {"load": ["nvidia/cuda_nvrtc/lib/libnvrtc.so.12"], "when": "use", "fails": fails}
+        model(monkeypatch, steps=[step])
+        venv.dist("net", "1.0")
+        nvrtc = library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93",
+                  files={"nvidia/cuda_nvrtc/lib/libnvrtc.so.12": nvrtc})  # fmt: skip
+        told = [f.rule for f in findings(facts(venv), "error")]
+        assert told == (["CU306"] if fails == "use" else [])
+
+
+class TestPathfinder:
+    def test_a_wheel_before_the_system_before_cuda_home(self, venv, monkeypatch):
+        model(monkeypatch, steps=[NVVM])
+        venv.dist("net", "1.0")
+        (finding,) = findings(facts(venv))
+        assert (finding.rule, finding.severity) == ("CU305", "error")
+
+        kit = venv.root / "opt/cuda/nvvm/lib64"
+        kit.mkdir(parents=True)
+        compile_c(kit / "libnvvm.so.4", "int kit;", "-nostdlib", "-Wl,-soname,libnvvm.so.4")
+        home = {"CUDA_HOME": "/opt/cuda"}
+        found = facts(venv, **home)
+        assert findings(found) == []
+        assert found.framework("net").loads == ["/opt/cuda/nvvm/lib64/libnvvm.so.4"]
+
+        system = venv.root / "usr/lib64"
+        system.mkdir(parents=True)
+        compile_c(system / "libnvvm.so.4", "int sys;", "-nostdlib", "-Wl,-soname,libnvvm.so.4")
+        assert facts(venv, **home).framework("net").loads == ["/usr/lib64/libnvvm.so.4"]
+
+        library(venv, "nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
+        (path,) = facts(venv, **home).framework("net").loads
+        assert path.endswith("/nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
+
+    def test_a_file_that_is_no_library(self, venv, monkeypatch):
+        step = {"find": ["libdevice.10.bc"], "places": ["nvidia/cu13/nvvm/libdevice"],
+                "when": "use", "fails": "use", "says": "Unable to find libdevice"}  # fmt: skip
+        model(monkeypatch, steps=[step])
+        venv.dist("net", "1.0")
+        (finding,) = findings(facts(venv))
+        assert finding.predicts == "Unable to find libdevice"
+        folder = venv.site / "nvidia/cu13/nvvm/libdevice"
+        folder.mkdir(parents=True)
+        (folder / "libdevice.10.bc").write_bytes(b"BC")
+        assert findings(facts(venv)) == []
+
+
+class TestNoRecipe:
+    def test_it_is_not_counted_as_healthy(self, venv):
+        runtime = library(venv, "nvidia/cuda_runtime/lib/libcudart.so.12")
+        flags = ("-Wl,-rpath,$ORIGIN/../nvidia/cuda_runtime/lib",)
+        target = library(venv, "fast/_fast.so", runtime, flags=flags)
+        venv.dist("fast", "1.0", files={"fast/_fast.so": target})
+        found = facts(venv)
+        assert not found.framework("fast").modelled
+        assert loads(found, "fast") == ["libcudart.so.12"]
+        assert verdict(judge(found), found) == "unknown"
+        venv.dist("triton", "3.2.0")
+        (venv.site / "triton").mkdir()
+        found = facts(venv)
+        assert verdict(judge(found), found) == "consistent"  # --strict leaves it open
+
+    def test_a_package_of_python_alone_that_requires_nvidias_wheels(self, venv):
+        venv.dist("fast", "1.0", ["nvidia-cublas-cu12>=12"])
+        found = facts(venv)
+        assert not found.framework("fast").modelled

@@ -109,10 +109,10 @@ def stands_for(finding: dict[str, Any], failure: dict[str, str]) -> bool:
     """Whether a finding explains a failure: by its text, or else by what it is about."""
     if predicts(finding, failure["text"]):
         return True
+    if failure["text"].startswith("died"):
+        return finding["rule"].startswith(("CU3", "CU4"))  # there is no text to compare
     if finding.get("predicts") and failure["step"].startswith("import "):
-        # It promises another text. Where the process died there is no text to compare.
-        if failure["text"].startswith("died"):
-            return True
+        # It promises another text.
         return bool(names(finding["predicts"]) & names(failure["text"]))
     subject = finding.get("subject") or ""
     about = " ".join([finding["title"], subject, *(e["value"] for e in finding["evidence"])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from corpus.plan import Environment
@@ -55,12 +56,6 @@ class Totals:
         """Of the failures, the part that an error stood for."""
         return self.found / (self.found + self.missed) if self.found + self.missed else 1.0
 
-    def clean(self) -> bool:
-        """Nothing wrong at all."""
-        return not (
-            self.false or self.missed or self.differences or self.failed
-        ) and self.mends == self.mends_work
-
     def line(self) -> str:
         """All in one line."""
         return (
@@ -78,19 +73,155 @@ def one_line(row: dict) -> str:
         return f"{row['name']}: {row['state']}: {row['reason']}"
     parts = [f"{row['name']}: {row['libraries_right']}/{row['libraries']} libraries"]
     for source in [row, *row["faults"]]:
-        name = f"@{source['name']} " if source is not row else ""
-        if source.get("state") == "failed":
-            parts.append(f"{name}FAILED {source['reason']}")
-            continue
-        parts += [f"{name}false alarm: {text}" for text in source["false_alarms"]]
-        parts += [f"{name}missed: {text}" for text in source["misses"]]
-        parts += [f"{name}differs: {text}" for text in source["differences"]]
-        mend = source.get("mend", {})
-        if mend.get("state") in ("failed", "not tried"):
-            parts.append(f"{name}mend {mend['state']}: {mend['commands']}: {mend['reason']}")
+        name = "" if source is row else f"@{source['name']} "
+        parts += [name + text for text in wrong(source)]
+        if source.get("mend", {}).get("state") == "not tried":
+            parts.append(f"{name}mend not tried: {source['mend']['reason']}")
     return "\n    ".join(parts) + f"\n    {row['seconds']} s"
 
 
-def write(every: list[Environment], done: dict[str, dict], check: str) -> str:
-    """The whole document."""
-    return ""
+def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
+    """The whole document. `notes`: notes.toml, why something stays wrong or cannot be had."""
+    rows = [done[e.name] for e in every if e.name in done]
+    totals = Totals(rows)
+    dates = sorted({row["date"] for row in rows}) or ["never"]
+    checks = sorted({row["check"] for row in rows})
+    lines = [
+        "# How accurate the stack check is",
+        "",
+        "Written by `make corpus`: each environment below is installed with uv, its modules are",
+        "imported by its own Python, and what happens is set beside what `cudriver check` and",
+        "`cudriver which` say of it from outside. Then faults are planted in copies of it, and the",
+        "printed mend is run as it stands. No GPU and no driver: what only a running kernel shows is",
+        "not measured here. `tests/corpus/environments/` has the declarations.",
+        "",
+        f"Run {' to '.join(sorted({dates[0], dates[-1]}))}; check {', '.join(checks)} "
+        "(a hash of its files).",
+        "",
+        *_totals(totals),
+        "",
+        "- **precision**: of the errors, the part that stands for an import, or a first use, that",
+        "  fails; the rest are false alarms.",
+        "- **recall**: of the failures, the part that an error stands for (a warning is enough where",
+        "  only the GPU part fails and the package goes on without it).",
+        "- **libraries**: of NVIDIA's libraries that the processes mapped, the part for which `which`",
+        "  names that very file, in the version that it reports of itself.",
+        "- **mends**: of the commands printed for a planted fault, the part after which imports and",
+        "  check are right again.",
+        "",
+        "## What stays wrong",
+        "",
+        *(_wrong(rows, notes.get("cause", {})) or ["Nothing."]),
+        "",
+        "## Environments",
+        "",
+        "| environment | Python | packages | failing | false | missed | libraries | faults |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+        *(_environment(e, done.get(e.name)) for e in every),
+        "",
+        "## Faults",
+        "",
+        "| environment | fault | what happens | the check says | mend |",
+        "|---|---|---|---|---|",
+        *(line for e in every if e.name in done for line in _faults(e, done[e.name])),
+        "",
+        "## What could not be had",
+        "",
+        *(f"- {name}: {why}" for name, why in notes.get("unavailable", {}).items()),
+        *(
+            f"- {row['name']}: not installed: {_cell(row['reason'])}"
+            for row in rows
+            if row["state"] == "not installed"
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _totals(totals: Totals) -> list[str]:
+    part = totals.libraries_right / totals.libraries if totals.libraries else 1.0
+    return [
+        "| | |",
+        "|---|---:|",
+        f"| environments | {totals.environments} |",
+        f"| planted faults | {totals.faults} |",
+        f"| precision | {totals.precision:.2f} ({totals.right} errors right, {totals.false} false) |",
+        f"| recall | {totals.recall:.2f} ({totals.found} failures found, {totals.missed} missed) |",
+        f"| failures whose text was predicted to the letter | {totals.texts} |",
+        f"| libraries predicted right | {part:.3f} ({totals.libraries_right} of {totals.libraries}) |",
+        f"| mends that work | {totals.mends_work} of {totals.mends} |",
+        f"| mends not tried: they need another package index | {totals.untried} |",
+    ]
+
+
+def _environment(wanted: Environment, row: dict | None) -> str:
+    packages = ", ".join(wanted.packages + wanted.no_deps)
+    start = f"| {wanted.name} | {wanted.python} | {packages} |"
+    if row is None:
+        return f"{start} not run | | | | |"
+    if row["state"] != "done":
+        return f"{start} {row['state']} | | | | |"
+    return (
+        f"{start} {len(row['failures']) or ''} | {len(row['false_alarms']) or ''} "
+        f"| {len(row['misses']) or ''} | {row['libraries_right']}/{row['libraries']} "
+        f"| {len(row['faults']) or ''} |"
+    )
+
+
+def _faults(wanted: Environment, row: dict) -> Iterable[str]:
+    about = {fault.name: fault.about for fault in wanted.faults}
+    for fault in row.get("faults", []):
+        name = f"{fault['name']}" + (
+            f": {about[fault['name']]}" if about.get(fault["name"]) else ""
+        )
+        if fault["state"] != "done":
+            yield f"| {wanted.name} | {name} | {fault['state']}: {_cell(fault['reason'])} | | |"
+            continue
+        happens = fault["failures"][0]["text"] if fault["failures"] else "nothing fails"
+        loud = [f for f in fault["findings"] if f["severity"] in ("error", "warning")]
+        says = ", ".join(dict.fromkeys(f"{f['severity']} {f['rule']}" for f in loud)) or "nothing"
+        yield f"| {wanted.name} | {name} | {_cell(happens)} | {says} | {fault['mend']['state']} |"
+
+
+def _cell(text: str, width: int = 160) -> str:
+    """A text for a table or a list: one line, without the folders of paths, not too long."""
+    text = re.sub(r"/\S*/(?=[^/\s]+)", "", text)
+    text = " ".join(text.split()).replace("|", "\\|")
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def wrong(row: dict) -> list[str]:
+    """What is wrong in one row, a line each."""
+    if row["state"] == "failed":
+        return [f"failed: {row['reason']}"]
+    if row["state"] != "done":
+        return []
+    texts = [f"false alarm: {text}" for text in row["false_alarms"]]
+    texts += [f"missed: {text}" for text in row["misses"]]
+    texts += [f"differs: {text}" for text in row["differences"]]
+    mend = row.get("mend", {})
+    if mend.get("state") == "failed":
+        texts.append(f"mend `{'; '.join(mend['commands'])}`: {mend['reason']}")
+    return texts
+
+
+def unexplained(rows: list[dict], causes: dict[str, str]) -> list[str]:
+    """The environments and faults where something is wrong for no cause that is written down."""
+    return [name for name, _, cause in _each_wrong(rows, causes) if cause is None]
+
+
+def _each_wrong(
+    rows: list[dict], causes: dict[str, str]
+) -> Iterable[tuple[str, list[str], str | None]]:
+    for row in rows:
+        for source in [row, *row.get("faults", [])]:
+            name = row["name"] if source is row else f"{row['name']}@{source['name']}"
+            if texts := wrong(source):
+                yield name, texts, causes.get(name) or causes.get(row["name"])
+
+
+def _wrong(rows: list[dict], causes: dict[str, str]) -> list[str]:
+    lines = []
+    for name, texts, cause in _each_wrong(rows, causes):
+        lines.append(f"- **{name}**: {cause or 'The cause is not known yet.'}")
+        lines += [f"  - {_cell(text, 240)}" for text in texts]
+    return lines

@@ -14,7 +14,6 @@ except ModuleNotFoundError:  # Python 3.10; pytest brings tomli there
     import tomli as tomllib
 
 FOLDER = Path(__file__).parent / "environments"
-FAMILY = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,13 @@ def _make(kind: type, stated: dict[str, Any], path: Path) -> Any:
 def read_all(folder: Path = FOLDER) -> list[Environment]:
     """Every declaration, by name: neighbours share packages, and so the cache."""
     return [read(path) for path in sorted(folder.glob("*.toml"))]
+
+
+def read_notes(path: Path = FOLDER.with_name("notes.toml")) -> dict[str, dict[str, str]]:
+    """Why something stays wrong ([cause], by environment or environment@fault), and what cannot be
+    had ([unavailable]).
+    """
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def select(environments: list[Environment], names: list[str]) -> list[Environment]:

@@ -1,5 +1,6 @@
-"""Runs in an environment of the corpus, by its own Python (3.8 and newer), without cudriver: imports
-modules, makes the calls by which they load their libraries, and writes down what came of it.
+"""Runs in an environment of the corpus, by its own Python (3.8 and newer), without cudriver.
+
+Imports modules, makes the calls by which they load their libraries, writes down what came of it.
 
     python child.py ANSWER.json MODULE [MODULE ...] [-- CODE ...]
 """
@@ -12,8 +13,8 @@ import re
 import sys
 import tempfile
 
-# What a program does first with the package, as far as it goes without a GPU. An exception counts as
-# a failure unless its text is one of NO_GPU.
+# What a program does first with the package, as far as it goes without a GPU. An exception counts
+# as a failure unless its text has one of NO_GPU.
 USES = {
     "torch": ["torch.backends.cudnn.version()", "torch.cuda.is_available()"],
     "torchvision": ["torchvision.extension._has_ops() or 1/0"],
@@ -56,7 +57,7 @@ LOGGED = {
     "bitsandbytes": ["cannot open shared object file", "Library not found"],
 }
 
-# Every library whose own version can be asked for without a GPU: the call, and how its answer reads.
+# Libraries that tell their version without a GPU: the call, and how its answer reads.
 VERSIONS = {
     "libcudart": ("cudaRuntimeGetVersion", "pointer", lambda n: (n // 1000, n % 1000 // 10)),
     "libcudnn": ("cudnnGetVersion", "result", lambda n: (
@@ -174,7 +175,7 @@ def main(out, modules, code):
             with logged:
                 value = run()
         except BaseException as error:
-            text = "%s: %s" % (type(error).__name__, error)
+            text = f"{type(error).__name__}: {error}"
         if text is None and not name.startswith("import "):
             failure = logged.failure(LOGGED.get(top, []))
             text = failure and "logged: " + failure
@@ -204,7 +205,7 @@ def main(out, modules, code):
             try:
                 nccl = torch.cuda.nccl.version()
                 answer["values"]["torch.cuda.nccl.version()"] = ".".join(map(str, nccl))
-            except Exception as error:
+            except Exception:
                 answer["values"]["torch.cuda.nccl.version()"] = None
     else:
         for use in code:
@@ -241,7 +242,7 @@ def own_version(path):
         if how == "two":
             first, second = ctypes.c_int(), ctypes.c_int()
             call(ctypes.byref(first), ctypes.byref(second))
-            return "%d.%d" % (first.value, second.value)
+            return f"{first.value}.{second.value}"
         if how == "pointer":
             value = ctypes.c_int()
             if call(ctypes.byref(value)) != 0:

@@ -139,9 +139,8 @@ def _mend(
     foreign = [c for c in commands if FOREIGN_INDEX.search(c)]
     if foreign and not os.environ.get("CORPUS_PYTORCH_INDEX"):
         return {"state": "not tried", "reason": f"needs another index: {foreign[0]}"}
-    tools = {
-        k: v for k, v in shop.environ().items() if k.startswith(("UV_", "PIP_")) or k == "PATH"
-    }
+    installers = ("UV_", "PIP_", "PATH")
+    tools = {name: v for name, v in shop.environ().items() if name.startswith(installers)}
     report = prefix.with_name(prefix.name + ".environ")
     script = "\n".join(["set -e", *commands, f"env -0 > '{report}'"])
     try:

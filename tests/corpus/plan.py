@@ -14,6 +14,7 @@ except ModuleNotFoundError:  # Python 3.10; pytest brings tomli there
     import tomli as tomllib
 
 FOLDER = Path(__file__).parent / "environments"
+NOTES = Path(__file__).with_name("notes.toml")
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,15 @@ def read_all(folder: Path = FOLDER) -> list[Environment]:
     return [read(path) for path in sorted(folder.glob("*.toml"))]
 
 
-def read_notes(path: Path = FOLDER.with_name("notes.toml")) -> dict[str, dict[str, str]]:
+def read_notes() -> dict[str, dict[str, str]]:
     """Why something stays wrong ([cause], by environment or environment@fault), and what cannot be
     had ([unavailable]).
     """
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return tomllib.loads(NOTES.read_text(encoding="utf-8"))
 
 
 def select(environments: list[Environment], names: list[str]) -> list[Environment]:
-    """Those named; a name that ends in * is a prefix. Raises DeclarationError for an unknown one."""
+    """Those named; one that ends in * is a prefix. Raises DeclarationError for unknown ones."""
     if not names:
         return environments
     chosen = []

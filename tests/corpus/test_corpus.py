@@ -1,4 +1,4 @@
-"""The corpus's own parts, without network: declarations, planting, asking, comparing, the document."""
+"""The corpus's own parts, without network."""
 
 import os
 import sys
@@ -305,6 +305,6 @@ def test_the_document_lists_what_stays_wrong_with_its_cause():
     text = document.write(environments, done, notes)
     assert "- **none-numpy**: A reason.\n  - false alarm: CU305 libx.so is nowhere\n" in text
     assert "| cpu-jax | 3.12 | jax==0.12.0.1 | not run |" in text
-    assert "| precision | 0.00 (0 errors right, 1 false) |" in text
+    assert "| precision | 0.00 (0 right, 1 false) |" in text
     assert "- dgl: no wheel" in text
     assert "/a/b" not in text

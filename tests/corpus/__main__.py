@@ -67,7 +67,7 @@ def main() -> int:
                 file.write(json.dumps(result) + "\n")
             done[wanted.name] = result
             print(f"[{number}/{len(chosen)}] {document.one_line(result)}", flush=True)
-            shutil.rmtree(shop.folder / "environments", ignore_errors=True)
+            shop.remove(shop.prefix(wanted))
             shop.prune()
     if given.ci and all(done[e.name]["state"] == "not installed" for e in chosen):
         print(f"skipped: nothing can be installed: {done[chosen[0].name]['reason']}")

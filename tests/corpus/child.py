@@ -51,7 +51,11 @@ NO_GPU = (
 
 # What is only written to standard error: the package goes on without the GPU, or without that part.
 LOGGED = {
-    "jax": ["configuration error: Exception when calling jax_plugins", "Unable to load cu"],
+    "jax": [
+        "configuration error: Exception when calling jax_plugins",
+        "Unable to load cu",
+        "not compatible with the installed jaxlib",
+    ],
     "tensorflow": ["Cannot dlopen some GPU libraries", "Could not load dynamic library"],
     "onnxruntime": ["Failed to load library", "cannot open shared object file"],
     "bitsandbytes": ["cannot open shared object file", "Library not found"],

@@ -34,18 +34,9 @@ def clean_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def used(folder: Path) -> int:
     """Bytes below a folder; a file with two names counts once."""
-    seen: set[tuple[int, int]] = set()
-    total = 0
-    for base, _, names in os.walk(folder):
-        for name in names:
-            try:
-                status = os.lstat(os.path.join(base, name))
-            except OSError:
-                continue
-            if (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                total += status.st_blocks * 512
-    return total
+    words = ["du", "--summarize", "--block-size=1", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # files may vanish
+    return int(done.stdout.split()[0])
 
 
 class Workshop:
@@ -95,11 +86,15 @@ class Workshop:
             raise InstallError(" ".join(lines[-8:])[-600:])
         return done.stdout
 
+    def prefix(self, wanted: Environment) -> Path:
+        """Where an environment is made."""
+        return self.folder / "environments" / wanted.name
+
     def make(self, wanted: Environment) -> Path:
         """Installs an environment anew and returns its prefix."""
-        prefix = self.folder / "environments" / wanted.name
-        shutil.rmtree(prefix, ignore_errors=True)
-        prefix.parent.mkdir(exist_ok=True)
+        prefix = self.prefix(wanted)
+        self.remove(prefix)
+        prefix.parent.mkdir(parents=True, exist_ok=True)
         base = interpreter(wanted.python)
         if wanted.installer == "pip":
             self.run(base, "-m", "venv", prefix)

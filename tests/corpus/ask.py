@@ -39,7 +39,8 @@ def truth(
             failed.append({"name": "exit", "error": "died"})
         for step in failed:
             text = f"died: {end}" if step["error"] == "died" else step["error"]
-            result.failures.append({"module": group, "step": step["name"], "text": text})
+            module = step.get("module", names[0].partition(".")[0])
+            result.failures.append({"module": module, "step": step["name"], "text": text})
         result.values.update(answer["values"])
         if any(step["name"].startswith("import ") for step in failed) or end:
             continue  # half an import maps half of the libraries

@@ -162,7 +162,6 @@ class StandardError:
 
 def main(out, modules, code):
     answer = {"steps": [], "mapped": [], "versions": {}, "values": {}}
-
     top = ""
 
     def save():
@@ -171,7 +170,7 @@ def main(out, modules, code):
         os.replace(out + ".new", out)
 
     def step(name, run):
-        answer["steps"].append({"name": name, "error": "died"})
+        answer["steps"].append({"name": name, "module": top, "error": "died"})
         save()
         logged = StandardError()
         text = value = None
@@ -185,7 +184,7 @@ def main(out, modules, code):
             text = failure and "logged: " + failure
         if text is not None:
             no_gpu = any(word in text for word in NO_GPU) and not name.startswith("import ")
-            answer["steps"][-1] = {"name": name, "error": None if no_gpu else text}
+            answer["steps"][-1]["error"] = None if no_gpu else text
             if no_gpu:
                 answer["steps"][-1]["no_gpu"] = text
             save()
@@ -197,7 +196,9 @@ def main(out, modules, code):
     for name in modules:
         top = name.partition(".")[0]
         if step("import " + name, lambda name=name: importlib.import_module(name)) is None:
-            break
+            if name == modules[0]:
+                break  # the others build on it
+            continue
         scope = dict(globals(), **{top: sys.modules[top]})
         for use in USES.get(name, []):
             value = step(use, lambda use=use, scope=scope: eval(use, scope))

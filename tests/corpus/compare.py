@@ -117,8 +117,7 @@ def stands_for(finding: dict[str, Any], failure: dict[str, str]) -> bool:
     subject = finding.get("subject") or ""
     about = " ".join([finding["title"], subject, *(e["value"] for e in finding["evidence"])])
     words = set(re.findall(r"[\w.-]+", about.lower()))
-    module = failure["module"].partition("+")[0].partition(".")[0]
-    return module.lower() in words or bool(names(about) & names(failure["text"]))
+    return failure["module"].lower() in words or bool(names(about) & names(failure["text"]))
 
 
 def names(text: str) -> set[str]:

@@ -46,7 +46,7 @@ class Fault:
 @dataclass(frozen=True)
 class Environment:
     """One environment. An item of `modules` is imported by a process of its own; "torch+jax" is
-    two imports in one process.
+    two imports in one process, where the second is tried only if the first works.
     """
 
     name: str

@@ -223,19 +223,19 @@ def test_a_rule_that_is_expected_must_fire():
 
 def test_libraries_are_compared_by_file_and_version():
     truth = Truth(
-        mapped={"/a/libcudnn.so.9": "9.1.0", "/a/libcudart.so.12": "12.4", "/a/libc.so.6": ""}
+        mapped={"/a/libnccl.so.2": "2.21.5", "/a/libcudart.so.12": "12.4", "/a/libc.so.6": ""}
     )
     rows = [
-        {"soname": "libcudnn.so.9", "path": "/a/libcudnn.so.9", "version": "9.2.0"},
+        {"soname": "libnccl.so.2", "path": "/a/libnccl.so.2", "version": "2.22.3"},
         {"soname": "libcudart.so.12", "path": "/b/libcudart.so.12", "version": "12.4.127"},
     ]
     outcome = compare(truth, said(libraries=rows))
     assert (outcome.libraries, outcome.libraries_right) == (2, 0)
     assert outcome.differences == [
         "libcudart.so.12: predicted /b/libcudart.so.12, mapped /a/libcudart.so.12",
-        "libcudnn.so.9: predicted version 9.2.0, it says 9.1.0",
+        "libnccl.so.2: predicted version 2.22.3, it says 2.21.5",
     ]
-    rows[0]["version"], rows[1]["path"] = "9.1.0.70", "/a/libcudart.so.12"
+    rows[0]["version"], rows[1]["path"] = "2.21.5", "/a/libcudart.so.12"
     assert compare(truth, said(libraries=rows)).libraries_right == 2
     assert compare(truth, said()).differences[0].endswith("not predicted: /a/libcudart.so.12")
 

@@ -1,4 +1,4 @@
-"""Runs the corpus: python -m corpus [NAME ...]; a NAME may end in *."""
+"""Runs the corpus: installs, imports, checks, compares; writes docs/accuracy.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ CACHE = Path(os.environ.get("CUDRIVER_TEST_CACHE", "~/.cache/cudriver-tests")).e
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make corpus", description=__doc__)
     add = parser.add_argument
-    add("name", nargs="*", help="these environments, again; without any: what is not done yet")
+    add("name", nargs="*", help="these environments; a name may end in * (default: all)")
+    add("--again", action="store_true", help="also what is done and has not changed since")
+    add("--wrong", action="store_true", help="only what is not done, or was not right")
     add("--ci", action="store_true", help="only those marked for CI; the document stays as it is")
     add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
     add("--limit", type=float, default=30.0, help="gigabytes of disk, the cache included (30)")
@@ -55,9 +57,7 @@ def main() -> int:
             return 77
         driver = simulated_driver(given.check, shop.folder)
         for number, wanted in enumerate(chosen, 1):
-            old = done.get(wanted.name, {})
-            fresh = old.get("key") == wanted.key() and old.get("check") == version
-            if fresh and not given.name and old.get("state") == "done":
+            if not given.again and is_done(done.get(wanted.name), wanted, version, given.wrong):
                 continue
             if given.no_faults:
                 wanted = Environment(**{**wanted.__dict__, "faults": ()})
@@ -80,6 +80,15 @@ def main() -> int:
     for name in unknown:
         print(f"wrong, and notes.toml names no cause: {name}")
     return 1 if unknown else 0
+
+
+def is_done(old: dict | None, wanted: Environment, version: str, only_wrong: bool) -> bool:
+    """Whether an earlier result still holds; `only_wrong`: or is good enough to be kept."""
+    if old is None or old["state"] != "done" or old["key"] != wanted.key():
+        return False
+    if only_wrong:
+        return not document.unexplained([old], {})
+    return bool(old["check"] == version)
 
 
 def read_results(path: Path) -> dict[str, dict]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from corpus.plan import Environment, Fault
 
+BATCH = 20  # packages that are cleared from the cache before it is measured again
 INSTALL_LIMIT = 1500  # seconds
 AS_OF = "2026-11-20"  # what packages require is resolved as on this day
 LFS_POINTER = (
@@ -46,8 +49,7 @@ class Workshop:
         self.folder = folder
         self.limit = limit
         self.cache = folder / "uv"
-        self.recent: dict[str, int] = {}  # distribution: number of the environment that had it last
-        self.turn = 0
+        self.recent = folder / "recent.json"  # distribution: when an environment had it last
         folder.mkdir(parents=True, exist_ok=True)
         uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
         if uv is None:
@@ -114,9 +116,9 @@ class Workshop:
             self.run(*words, *wanted.packages)
             if wanted.no_deps:
                 self.install(prefix, wanted.no_deps)
-        self.turn += 1
-        for name in distributions(prefix):
-            self.recent[name] = self.turn
+        known = self._recent()
+        known.update(dict.fromkeys(distributions(prefix), time.time()))
+        self.recent.write_text(json.dumps(known))
         return prefix
 
     def install(self, prefix: Path, packages: Iterable[str]) -> None:
@@ -159,21 +161,29 @@ class Workshop:
         shutil.rmtree(prefix.with_name(prefix.name + ".side"), ignore_errors=True)
 
     def prune(self) -> None:
-        """Clears what was used longest ago from the cache until it is within the limit."""
-        size = used(self.folder)
-        if size <= self.limit:
+        """Clears what was used longest ago from the cache until it is well within the limit."""
+        if used(self.folder) <= self.limit:
             return
-        self.run(self.uv, "cache", "prune", "--quiet")
-        for name in sorted(self.recent, key=lambda name: self.recent[name]):
-            if self.recent[name] == self.turn:
-                break
-            self.run(self.uv, "cache", "clean", "--quiet", name)
-            del self.recent[name]
-            if (size := used(self.folder)) <= self.limit * 0.8:
+        known = self._recent()
+        oldest = sorted(known, key=lambda name: known[name])
+        for start in range(0, len(oldest) // 2, BATCH):  # the newest half is in use, or will be
+            names = oldest[start : start + BATCH]
+            self.run(self.uv, "cache", "clean", "--quiet", *names)
+            for name in names:
+                del known[name]
+            self.recent.write_text(json.dumps(known))
+            if used(self.folder) <= self.limit * 0.8:
                 return
-        if size > self.limit:
+        if used(self.folder) > self.limit:
             self.run(self.uv, "cache", "clean", "--quiet")
-            self.recent.clear()
+            self.recent.write_text("{}")
+
+    def _recent(self) -> dict[str, float]:
+        try:
+            known: dict[str, float] = json.loads(self.recent.read_text())
+        except (OSError, ValueError):
+            known = {}
+        return known
 
 
 def interpreter(version: str) -> str:

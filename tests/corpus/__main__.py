@@ -30,7 +30,8 @@ def arguments() -> argparse.Namespace:
     add("--wrong", action="store_true", help="only what is not done, or was not right")
     add("--ci", action="store_true", help="only those marked for CI; the document stays as it is")
     add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
-    add("--limit", type=float, default=30.0, help="gigabytes of disk, the cache included (30)")
+    add("--limit", type=float, default=24.0, help="gigabytes kept in the cache (24)")
+    add("--uv-cache", type=Path, help="uv's cache, where several runs go on side by side")
     add("--no-faults", action="store_true", help="the environments as they are")
     add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
     add("--document", type=Path, default=ROOT / "docs" / "accuracy.md")
@@ -51,7 +52,7 @@ def main() -> int:
     done = read_results(given.results)
     if not given.only_document:
         try:
-            shop = Workshop(CACHE / "corpus", int(given.limit * 1e9))
+            shop = Workshop(CACHE / "corpus", int(given.limit * 1e9), given.uv_cache)
         except InstallError as error:
             print(f"skipped: {error}", file=sys.stderr)
             return 77

@@ -43,13 +43,15 @@ def used(folder: Path) -> int:
 
 
 class Workshop:
-    """Folders and tools. `limit` is in bytes, for the cache of wheels and the environments."""
+    """Folders and tools. `limit` is in bytes, for the cache of wheels; environments are hard links
+    into it, and one is there at a time.
+    """
 
-    def __init__(self, folder: Path, limit: int) -> None:
+    def __init__(self, folder: Path, limit: int, cache: Path | None = None) -> None:
         self.folder = folder
         self.limit = limit
-        self.cache = folder / "uv"
-        self.recent = folder / "recent.json"  # distribution: when an environment had it last
+        self.cache = cache or folder / "uv"
+        self.recent = self.cache.with_suffix(".json")  # when an environment had a package last
         folder.mkdir(parents=True, exist_ok=True)
         uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
         if uv is None:
@@ -162,7 +164,7 @@ class Workshop:
 
     def prune(self) -> None:
         """Clears what was used longest ago from the cache until it is well within the limit."""
-        if used(self.folder) <= self.limit:
+        if used(self.cache) <= self.limit:
             return
         known = self._recent()
         oldest = sorted(known, key=lambda name: known[name])
@@ -172,9 +174,9 @@ class Workshop:
             for name in names:
                 del known[name]
             self.recent.write_text(json.dumps(known))
-            if used(self.folder) <= self.limit * 0.8:
+            if used(self.cache) <= self.limit * 0.8:
                 return
-        if used(self.folder) > self.limit:
+        if used(self.cache) > self.limit:
             self.run(self.uv, "cache", "clean", "--quiet")
             self.recent.write_text("{}")
 

@@ -1,5 +1,6 @@
 """The corpus's own parts, without network."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -133,6 +134,28 @@ def test_a_file_with_two_names_counts_once(linked):
     both = workshop.used(linked.parent)
     (linked.parent / "cached").unlink()
     assert workshop.used(linked.parent) == both
+
+
+def test_what_was_used_longest_ago_leaves_the_cache_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(workshop.shutil, "which", lambda *_, **__: "/usr/bin/uv")
+    shop = workshop.Workshop(tmp_path, limit=100)
+    names = {f"package-{number:03}": float(number) for number in range(100)}
+    shop.recent.write_text(json.dumps(names))
+    sizes = iter([150, 120, 70])
+    monkeypatch.setattr(workshop, "used", lambda folder: next(sizes))
+    cleaned = []
+    monkeypatch.setattr(shop, "run", lambda *words: cleaned.extend(words[4:]))
+    shop.prune()
+    assert cleaned == sorted(names)[: 2 * workshop.BATCH]
+    assert set(json.loads(shop.recent.read_text())) == set(names) - set(cleaned)
+
+
+def test_a_cache_within_its_limit_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(workshop.shutil, "which", lambda *_, **__: "/usr/bin/uv")
+    shop = workshop.Workshop(tmp_path, limit=10**9)
+    monkeypatch.setattr(shop, "run", lambda *words: pytest.fail(f"runs {words}"))
+    shop.cache.mkdir()
+    shop.prune()
 
 
 # --- asking ------------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    version = fingerprint(given.check)
     done = read_results(given.results)
     if not given.only_document:
         try:
@@ -58,6 +57,7 @@ def main() -> int:
             return 77
         driver = simulated_driver(given.check, shop.folder)
         for number, wanted in enumerate(chosen, 1):
+            version = fingerprint(given.check)  # it may be installed anew meanwhile
             if not given.again and is_done(done.get(wanted.name), wanted, version, given.wrong):
                 continue
             if given.no_faults:

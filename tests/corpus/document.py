@@ -183,8 +183,9 @@ def _faults(wanted: Environment, row: dict) -> Iterable[str]:
 
 
 def _cell(text: str, width: int = 160) -> str:
-    """A text for a table or a list: one line, without the folders of paths, not too long."""
-    text = re.sub(r"/\S*/(?=[^/\s]+)", "", text)
+    """A text for a table or a list: one line, not too long, without the environment's folder."""
+    text = re.sub(r"[^\s'\"=:]*/site-packages/", "", text)
+    text = re.sub(r"[^\s'\"=:]*/corpus/environments/[^/\s]+/", "", text)
     text = " ".join(text.split()).replace("|", "\\|")
     return text if len(text) <= width else text[: width - 3] + "..."
 

@@ -323,7 +323,8 @@ def test_totals_are_sums_over_environments_and_faults():
 
 def test_the_document_lists_what_stays_wrong_with_its_cause():
     environments = [e for e in EVERY if e.name in ("none-numpy", "cpu-jax")]
-    done = {"none-numpy": row(false_alarms=["CU305 /a/b/lib/python3.12/site-packages/x/libx.so is nowhere"])}
+    alarm = "CU305 /a/b/lib/python3.12/site-packages/x/libx.so is nowhere"
+    done = {"none-numpy": row(false_alarms=[alarm])}
     notes = {"cause": {"none-numpy": "A reason."}, "unavailable": {"dgl": "no wheel"}}
     text = document.write(environments, done, notes)
     assert "- **none-numpy**: A reason.\n  - false alarm: CU305 x/libx.so is nowhere\n" in text

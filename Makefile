@@ -103,6 +103,12 @@ test-gpu: install ## the suite on the real driver
 test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests
 	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network $(ARGS)
 
+# Each environment is downloaded (up to 6 GB), broken, mended and removed again; with the cache of wheels
+# that is 30 GB at most. Without ARGS: those that are not done since the check or they were changed.
+.PHONY: corpus
+corpus: install $(VENV)/.dev ## how right the check is on real environments: docs/accuracy.md
+	PYTHONPATH=tests $(PY) -m corpus $(ARGS)
+
 .PHONY: check-newest
 check-newest: install ## our declarations against the newest cuda.h of NVIDIA's wheels
 	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/test_abi.py $(ARGS)

@@ -1,0 +1,145 @@
+"""Asks both sides: children of the environment for the truth, cudriver for its prediction."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from corpus.compare import Said, Truth
+from corpus.workshop import clean_environ
+
+IMPORT_LIMIT = 300  # seconds, for each child
+CHECK_LIMIT = 60
+CHILD = Path(__file__).with_name("child.py")
+
+
+class CheckError(Exception):
+    """cudriver itself failed."""
+
+
+def truth(
+    prefix: Path,
+    modules: tuple[str, ...],
+    environ: Mapping[str, str],
+    cwd: Path,
+    code: tuple[str, ...] = (),
+) -> Truth:
+    """One child for each item of `modules`; all that failed, and what the sound ones mapped."""
+    result = Truth()
+    for group in modules:
+        names = group.split("+")
+        answer, end = _child(prefix, names, environ, cwd, code)
+        failed = [s for s in answer["steps"] if s["error"] is not None]
+        if end and (not failed or failed[-1]["error"] != "died"):
+            failed.append({"name": "exit", "error": "died"})
+        for step in failed:
+            text = f"died: {end}" if step["error"] == "died" else step["error"]
+            module = step.get("module", names[0].partition(".")[0])
+            result.failures.append({"module": module, "step": step["name"], "text": text})
+        result.values.update(answer["values"])
+        if any(step["name"].startswith("import ") for step in failed) or end:
+            continue  # half an import maps half of the libraries
+        for path in answer["mapped"]:
+            real = os.path.realpath(path)
+            result.mapped[real] = answer["versions"].get(path) or result.mapped.get(real, "")
+    return result
+
+
+def _child(
+    prefix: Path,
+    names: list[str],
+    environ: Mapping[str, str],
+    cwd: Path,
+    code: tuple[str, ...],
+) -> tuple[dict, str]:
+    """The child's answer, and how it ended where that was not by itself."""
+    empty = {"steps": [], "mapped": [], "versions": {}, "values": {}}
+    with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
+        out = Path(folder) / "answer.json"
+        words = [str(prefix / "bin" / "python"), str(CHILD), str(out), *names]
+        words += ["--", *code] if code else []
+        end = ""
+        with open(Path(folder) / "output", "w+", errors="replace") as output:
+            try:
+                child = subprocess.Popen(
+                    words,
+                    env=dict(environ),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                failure = {"name": f"import {names[0]}", "error": f"python: {error.strerror}"}
+                return {**empty, "steps": [failure]}, ""
+            try:
+                status = child.wait(IMPORT_LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                status, end = child.wait(), f"no answer within {IMPORT_LIMIT} s"
+            output.seek(0)
+            lines = output.read().strip().splitlines()
+        if status < 0 and not end:
+            end = signal.Signals(-status).name
+        elif status > 0:
+            end = f"status {status}: {lines[-1] if lines else ''}"
+        try:
+            return json.loads(out.read_text()), end
+        except (OSError, ValueError):
+            failure = {"name": f"import {names[0]}", "error": "died"}
+            return {**empty, "steps": [failure]}, end or (lines[-1] if lines else "no answer")
+
+
+def said(
+    check: str, prefix: Path, environ: Mapping[str, str], cwd: Path, words: tuple[str, ...] = ()
+) -> Said:
+    """`cudriver check --json` and `cudriver which --json`. Raises CheckError."""
+    report, status = _json([check, "check", "--json", *words, str(prefix)], environ, cwd)
+    which, _ = _json([check, "which", "--json", "--prefix", str(prefix)], environ, cwd)
+    libraries = [
+        {**row, "path": os.path.realpath(row["path"])}
+        for row in which.get("libraries", [])
+        if row.get("path")
+    ]
+    findings = [{**finding, "predicts": finding.get("predicts")} for finding in report["findings"]]
+    missing = [row["soname"] for row in which.get("missing", [])]
+    return Said(
+        status, report["verdict"], findings, libraries, report.get("frameworks", []), missing
+    )
+
+
+def _json(words: list[str], environ: Mapping[str, str], cwd: Path) -> tuple[dict, int]:
+    try:
+        done = subprocess.run(
+            words,
+            env=dict(environ),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHECK_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CheckError(f"{' '.join(words[1:])}: no answer within {CHECK_LIMIT} s") from error
+    try:
+        return json.loads(done.stdout), done.returncode
+    except ValueError as error:
+        end = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise CheckError(f"{' '.join(words[1:])}: status {done.returncode}, {end}") from error
+
+
+def variables(extra: Mapping[str, str], driver: Path | None) -> dict[str, str]:
+    """What the children and the check get alike; `driver`: a folder with a simulated libcuda."""
+    environ = clean_environ(extra)
+    if driver is not None:
+        paths = [str(driver), environ.get("LD_LIBRARY_PATH", "")]
+        environ["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
+    return environ

@@ -1,0 +1,175 @@
+"""One environment from its declaration to its result: a plain dictionary, a line of the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from corpus import ask
+from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library
+from corpus.plan import Environment, Fault, truth_key
+from corpus.workshop import InstallError, Workshop, distributions
+
+MEND_LIMIT = 1200  # seconds
+FOREIGN_INDEX = re.compile(r"--(?:extra-)?index-url\s+\S+")
+
+
+def examine(wanted: Environment, shop: Workshop, check: str, driver: Path | None) -> dict:
+    """Installs, asks, compares, then does the same with each fault. Nothing of it is raised."""
+    started = time.monotonic()
+    result: dict = {"name": wanted.name, "key": wanted.key(), "python": wanted.python}
+    try:
+        prefix = shop.make(wanted)
+    except InstallError as error:
+        return {**result, "state": "not installed", "reason": str(error)}
+    result["installed"] = distributions(prefix)
+    result["install_s"] = round(time.monotonic() - started, 1)
+    driver = driver if wanted.driver == "simulated" else None
+    try:
+        environ = ask.variables(wanted.environ, driver)
+        kept = shop.kept_truth(truth_key(wanted, None))
+        result.update(_look(wanted, None, prefix, environ, prefix, check, kept)[0])
+        result["state"] = "done"
+    except (ask.CheckError, InstallError, OSError) as error:
+        return {**result, "state": "failed", "reason": f"{type(error).__name__}: {error}"}
+    result["faults"] = []
+    known = {(f["rule"], f["title"]) for f in result["findings"]}
+    for fault in wanted.faults:
+        row: dict = {"name": fault.name}
+        try:
+            row.update(_fault(wanted, fault, prefix, shop, check, driver, known))
+        except (ask.CheckError, InstallError, OSError, ValueError) as error:
+            row.update(state="failed", reason=f"{type(error).__name__}: {error}")
+        result["faults"].append(row)
+    result["seconds"] = round(time.monotonic() - started, 1)
+    return result
+
+
+def _look(
+    wanted: Environment,
+    fault: Fault | None,
+    prefix: Path,
+    environ: Mapping[str, str],
+    cwd: Path,
+    check: str,
+    kept: Path | None = None,
+) -> tuple[dict, Truth, Said, Comparison]:
+    """Asks both sides once. kept: the file that holds the truth, or will."""
+    code = fault.use if fault else ()
+    words = fault.check if fault else ()
+    if kept is not None and kept.exists():
+        happened = Truth(**json.loads(kept.read_text()))
+    else:
+        happened = ask.truth(prefix, wanted.modules, environ, cwd, code)
+        if kept is not None:
+            kept.write_text(json.dumps(asdict(happened)))
+    said = ask.said(check, prefix, environ, cwd, words)
+    expect = fault.expect if fault else ()
+    outcome = compare(happened, said, unrelated=wanted.unrelated, expect=expect)
+    row = {
+        "failures": happened.failures,
+        "values": happened.values,
+        "mapped": [path for path in sorted(happened.mapped) if is_cuda_library(path)],
+        "status": said.status,
+        "verdict": said.verdict,
+        "findings": [
+            {k: f.get(k) for k in ("rule", "severity", "title", "predicts", "fix")}
+            for f in said.findings
+        ],
+        **asdict(outcome),
+    }
+    return row, happened, said, outcome
+
+
+def _fault(
+    wanted: Environment,
+    fault: Fault,
+    prefix: Path,
+    shop: Workshop,
+    check: str,
+    driver: Path | None,
+    known: set[tuple[str, str]],
+) -> dict:
+    broken, extra, cwd = shop.break_copy(prefix, fault)
+    try:
+        environ = ask.variables({**wanted.environ, **extra}, driver)
+        kept = shop.kept_truth(truth_key(wanted, fault))
+        row, happened, said, _ = _look(wanted, fault, broken, environ, cwd, check, kept)
+        row["state"] = "done"
+        commands = mends(said, known)
+        row["mend"] = {"commands": commands, "state": "none"}
+        if fault.mend == "run" and commands and (happened.failures or fault.expect):
+            row["mend"].update(_mend(wanted, fault, broken, environ, cwd, check, shop, commands))
+    finally:
+        shop.remove(broken)
+    return row
+
+
+def mends(said: Said, known: set[tuple[str, str]]) -> list[str]:
+    """The commands that a reader would run: those of the errors; without one, of new warnings."""
+    errors = [f for f in said.findings if f["severity"] == "error"]
+    chosen = errors or [
+        f
+        for f in said.findings
+        if f["severity"] == "warning" and (f["rule"], f["title"]) not in known
+    ]
+    commands: list[str] = []
+    for finding in chosen:
+        commands += [command for command in finding["fix"] if command not in commands]
+    return commands
+
+
+def _mend(
+    wanted: Environment,
+    fault: Fault,
+    prefix: Path,
+    environ: Mapping[str, str],
+    cwd: Path,
+    check: str,
+    shop: Workshop,
+    commands: list[str],
+) -> dict:
+    """Runs the commands as they are printed, in one shell, then asks again with its variables."""
+    foreign = [c for c in commands if FOREIGN_INDEX.search(c)]
+    if foreign and not os.environ.get("CORPUS_PYTORCH_INDEX"):
+        return {"state": "not tried", "reason": f"needs another index: {foreign[0]}"}
+    installers = ("UV_", "PIP_", "PATH")
+    tools = {name: v for name, v in shop.environ().items() if name.startswith(installers)}
+    report = prefix.with_name(prefix.name + ".environ")
+    script = "\n".join(["set -e", *commands, f"env -0 > '{report}'"])
+    try:
+        done = subprocess.run(
+            ["bash", "-c", script],
+            env={**environ, **tools, "PIP_NO_INPUT": "1"},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=MEND_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"state": "failed", "reason": f"still running after {MEND_LIMIT} s"}
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        return {"state": "failed", "reason": f"status {done.returncode}: {' '.join(lines[-3:])}"}
+    pairs = (entry.partition("=") for entry in report.read_text().split("\0") if entry)
+    after = {name: value for name, _, value in pairs if name not in tools or name in environ}
+    report.unlink()
+    calm = Fault(name=fault.name, use=fault.use, check=fault.check)
+    row, happened, said, _ = _look(wanted, calm, prefix, after, cwd, check)
+    failures = [
+        f["text"] for f in happened.failures if not any(t in f["text"] for t in wanted.unrelated)
+    ]
+    errors = [f"{f['rule']} {f['title']}" for f in row["findings"] if f["severity"] == "error"]
+    still = [rule for rule in fault.expect if rule in {f["rule"] for f in said.findings}]
+    if failures or errors or still:
+        return {"state": "failed", "reason": "left: " + "; ".join([*failures, *errors, *still])}
+    return {"state": "works"}

@@ -150,6 +150,22 @@ def test_a_library_mapped_from_elsewhere_differs(facts, tmp_path):
     assert observation.differs
 
 
+@pytest.mark.parametrize(
+    ("name", "differs"), [("libnvidia-ml.so.1", False), ("libcublas.so.12", True)]
+)
+def test_a_mapped_library_that_was_not_predicted(facts, tmp_path, name, differs):
+    """The driver's own parts come with the driver: whoever loads one shows no difference."""
+    (tmp_path / name).write_bytes(b"\0" * 8192)
+    source = (
+        f"import mmap\n_file = open({str(tmp_path / name)!r}, 'rb')\n"
+        "_map = mmap.mmap(_file.fileno(), 0, prot=mmap.PROT_READ)\n"
+        "version = types.SimpleNamespace(cuda='12.8')\n"
+    )
+    observation = observe(facts, environ=torch(facts, source))
+    assert observation.error is None
+    assert observation.differs is differs
+
+
 def test_this_process_loads_nothing(facts):
     """Nothing of the inspected environment comes into the one that asks."""
     environ = torch(facts, "version = types.SimpleNamespace(cuda='12.8')\n")

@@ -300,6 +300,8 @@ def _compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
         name = path.rpartition("/")[2]
         if name.startswith("libcuda.so") and driver is not None:
             yield Row("libcuda.so.1", driver, path)
+        elif name.startswith("libnvidia-"):
+            pass  # the driver's own parts come with the driver
         elif is_cuda_library(name) and name not in names:
             yield Row(name, "(not predicted)", path)
 

@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
     add("--check", default=str(Path(sys.executable).with_name("cudriver")), help="cudriver itself")
     add("--limit", type=float, default=24.0, help="gigabytes kept in the cache (24)")
     add("--uv-cache", type=Path, help="uv's cache, where several runs go on side by side")
+    add("--keep-truth", action="store_true", help="take the imports' outcome of an earlier run")
     add("--no-faults", action="store_true", help="the environments as they are")
     add("--results", type=Path, default=RESULTS, help="the JSON lines to read and to add to")
     add("--document", type=Path, default=ROOT / "docs" / "accuracy.md")
@@ -55,6 +56,7 @@ def main() -> int:
         except InstallError as error:
             print(f"skipped: {error}", file=sys.stderr)
             return 77
+        shop.keeps_truth = given.keep_truth
         driver = simulated_driver(given.check, shop.folder)
         for number, wanted in enumerate(chosen, 1):
             version = fingerprint(given.check)  # it may be installed anew meanwhile

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from corpus.plan import Environment
+
+ROOT = Path(__file__).parents[2]
 
 
 class Totals:
@@ -186,6 +189,7 @@ def _cell(text: str, width: int = 160) -> str:
     """A text for a table or a list: one line, not too long, without the environment's folder."""
     text = re.sub(r"[^\s'\"=:]*/site-packages/", "", text)
     text = re.sub(r"[^\s'\"=:]*/corpus/environments/[^/\s]+/", "", text)
+    text = text.replace(f"{ROOT}/", "")
     text = " ".join(text.split()).replace("|", "\\|")
     return text if len(text) <= width else text[: width - 3] + "..."
 

@@ -332,3 +332,6 @@ def test_the_document_lists_what_stays_wrong_with_its_cause():
     assert "| precision | 0.00 (0 right, 1 false) |" in text
     assert "- dgl: no wheel" in text
     assert "/a/b" not in text
+    assert str(document.ROOT) not in document.write(
+        environments, {"none-numpy": row(misses=[f"import x: in {document.ROOT}/tests"])}, notes
+    )

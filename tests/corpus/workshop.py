@@ -51,6 +51,7 @@ class Workshop:
         self.folder = folder
         self.limit = limit
         self.cache = cache or folder / "uv"
+        self.keeps_truth = False
         self.recent = self.cache.with_suffix(".json")  # when an environment had a package last
         folder.mkdir(parents=True, exist_ok=True)
         uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
@@ -150,8 +151,10 @@ class Workshop:
         environ = {name: value.format(**values) for name, value in fault.environ.items()}
         return target, environ, Path(fault.cwd.format(**values) or target)
 
-    def kept_truth(self, key: str) -> Path:
-        """The file for an environment's truth. It holds for the child and the day that asked."""
+    def kept_truth(self, key: str) -> Path | None:
+        """The file for an environment's truth, where that is kept. It holds for the same child."""
+        if not self.keeps_truth:
+            return None
         child = Path(__file__).with_name("child.py").read_bytes()
         folder = self.folder / "truth"
         folder.mkdir(exist_ok=True)

@@ -12,6 +12,9 @@
 #define PyDataType_METADATA(descr) ((descr)->metadata)
 #define PyDataType_FIELDS(descr) ((descr)->fields)
 #define _PyArray_LegacyDescr PyArray_Descr
+#define PyArray_DescrProto PyArray_Descr
+#define PyArray_RUNTIME_VERSION 0
+#define NPY_2_0_API_VERSION 0x12
 #endif
 
 /* Set once NumPy's C API is imported; a constant of the process, as NumPy's own table is. */
@@ -171,13 +174,18 @@ PyObject *cudriver_numpy_plain_dtype(PyObject *dtype)
     }
     plain = same ? Py_NewRef(dtype) : (PyObject *)PyArray_DescrNew(descr);
     if (plain != NULL && !same) {
-        _PyArray_LegacyDescr *own = (_PyArray_LegacyDescr *)plain; /* nobody else has seen it */
-        Py_CLEAR(own->metadata);
+        /* Nobody else has seen it. It lies in memory as the NumPy that runs has it. */
+        bool new = PyArray_RUNTIME_VERSION >= NPY_2_0_API_VERSION;
+        Py_CLEAR(*(new ? &((_PyArray_LegacyDescr *)plain)->metadata
+                       : &((PyArray_DescrProto *)plain)->metadata));
         if (fields != NULL) {
-            Py_XSETREF(own->fields, Py_NewRef(fields));
+            Py_XSETREF(*(new ? &((_PyArray_LegacyDescr *)plain)->fields
+                             : &((PyArray_DescrProto *)plain)->fields),
+                       Py_NewRef(fields));
         }
         if (base != NULL) {
-            Py_XSETREF(own->subarray->base, (PyArray_Descr *)Py_NewRef(base));
+            Py_XSETREF(PyDataType_SUBARRAY((PyArray_Descr *)plain)->base,
+                       (PyArray_Descr *)Py_NewRef(base));
         }
     }
     Py_XDECREF(fields);

@@ -156,8 +156,9 @@ def parser(
 
     class Parser(ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            self.print_usage(sys.stderr)
-            self.exit(2, fit(clean(f"{self.prog}: error: {message}"), sys.stderr, 4) + "\n")
+            _say(self.format_usage().rstrip("\n"))
+            _say(fit(clean(f"{self.prog}: error: {message}"), sys.stderr, 4))
+            raise SystemExit(2)
 
     shape: Any = formatter(raw)
     result = Parser(prog=prog, description=description, epilog=epilog, formatter_class=shape)

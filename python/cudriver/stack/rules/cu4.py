@@ -496,7 +496,11 @@ def cu408(facts: Facts) -> Iterator[Finding]:
             away.append(wheel)
     if not away:
         return
-    missing = [f for f in facts.load_faults if f.kind == "not found" and f.framework == "torch"]
+    missing = [
+        f
+        for f in facts.load_faults
+        if f.kind == "not found" and f.framework == "torch" and f.means == IMPORT
+    ]
     yield Finding(
         "CU408",
         ERROR if missing else WARNING,

@@ -23,7 +23,7 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 #include "driver/platform.h"
-#include "engine/staging.h"
+#include "engine/engine.h"
 
 #define CALL(call)                                                                    \
     do {                                                                              \

@@ -11,7 +11,7 @@
 #include "ladder/ladder.h"
 #include "python/live.h"
 #include "types/pinned_numpy.h"
-#include "engine/staging.h"
+#include "engine/engine.h"
 #include "state.h"
 #include "types/stream.h"
 #include "types/thread.h"

@@ -131,7 +131,7 @@ struct elf_exports {
     uint64_t bytes;
 };
 
-/* elf.c */
+/* headers.c */
 
 /*
  * Reads the headers, the dynamic section and the versions of `path`.
@@ -141,7 +141,7 @@ struct elf_exports {
 struct elf_file *elf_open(const char *path);
 void elf_free(struct elf_file *file);
 
-/* elf_bytes.c */
+/* bytes.c */
 
 /* Closes the descriptor; it comes back on demand. */
 void elf_close(struct elf_file *file);
@@ -149,7 +149,7 @@ void elf_close(struct elf_file *file);
 /* Closes the descriptor and drops the blocks that were read. Both come back on demand. */
 void elf_rest(struct elf_file *file);
 
-/* elf_references.c */
+/* references.c */
 
 /* The undefined symbols in the order in which the loader binds them, each once. */
 int elf_list_references(struct elf_file *file, struct elf_references *out);
@@ -162,7 +162,7 @@ void elf_references_free(struct elf_references *list);
 int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scope_count,
                      struct elf_references *out, struct elf_file **culprit);
 
-/* elf_lookup.c */
+/* lookup.c */
 
 /* Every definition that the hash table offers; those of one name where `name` is not NULL. */
 int elf_list_exports(struct elf_file *file, const char *name, struct elf_exports *out);

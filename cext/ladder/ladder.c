@@ -7,7 +7,7 @@
 #include "types/copy.h"
 #include "driver/driver.h"
 #include "python/error.h"
-#include "ladder_kernels.h"
+#include "kernels.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* How many threads the copy engine may use, for Python. See copy_settings.h. */
 #include "copy_settings.h"
 
-#include "engine/staging.h"
+#include "engine/engine.h"
 
 static PyObject *module_copy_threads(PyObject *module, PyObject *unused)
 {

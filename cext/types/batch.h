@@ -11,7 +11,7 @@
 #define CUDRIVER_BATCH_H
 
 #include "context.h"
-#include "engine/staging.h"
+#include "engine/engine.h"
 #include "stream.h"
 
 /* Work of so many bytes has a batch of its own: nobody waits for it, or for what follows it, who

@@ -10,7 +10,7 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "hostmem/hostmem.h"
-#include "engine/staging.h"
+#include "engine/engine.h"
 #include "thread.h"
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)

@@ -5,7 +5,7 @@
 #define CUDRIVER_COPY_PATH_H
 
 #include "copy.h"
-#include "engine/staging.h"
+#include "engine/engine.h"
 
 enum cudriver_copy_kind {
     CUDRIVER_COPY_EMPTY,

@@ -15,7 +15,7 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
-#include "engine/staging.h"
+#include "engine/engine.h"
 
 /* More driver calls than this cost more than the kernel, which has to be loaded when first used. */
 #define MOST_CALLS 64

@@ -19,7 +19,7 @@
 
 #include "driver_under_test.h"
 #include "hostmem/hostmem.h"
-#include "hostmem/hostmem_private.h"
+#include "hostmem/private.h"
 
 #define POPULATE 23 /* MADV_POPULATE_WRITE */
 #define KIB ((size_t)1 << 10)

@@ -20,7 +20,7 @@
 
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
-#include "engine/staging.h"
+#include "engine/engine.h"
 
 #define CHECK(condition)                                                    \
     do {                                                                    \

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "types/batch.h"
-
 static PyStructSequence_Field allocation_fields[] = {
     {"kind", "what it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ..."},
     {"nbytes", "its size in bytes; 0 where that means nothing"},
@@ -96,13 +94,11 @@ static PyObject *allocation_new(CoreState *state, const struct cudriver_live *en
     return row;
 }
 
-static PyObject *live_allocations(PyObject *module, PyObject *Py_UNUSED(ignored))
+PyObject *cudriver_live_list(CoreState *state)
 {
-    CoreState *state = cudriver_state_of_module(module);
     PyObject *list;
     Py_ssize_t count = 0, i = 0;
 
-    cudriver_batches_reap(state, true);
     for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
         count++;
     }
@@ -154,8 +150,6 @@ void cudriver_live_report(CoreState *state)
     const struct cudriver_live *oldest = NULL;
     size_t count = 0, bytes = 0;
 
-    PyGC_Collect(); /* what only a cycle keeps has been let go by the user */
-    cudriver_batches_reap(state, true);
     for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
         count += !entry->kept;
         bytes += entry->bytes;
@@ -186,13 +180,6 @@ static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *k
 }
 
 static PyMethodDef methods[] = {
-    {"live_allocations", live_allocations, METH_NOARGS,
-     "live_allocations()\n--\n\n"
-     "What of cudriver is alive in this process, oldest first: a list of named tuples\n"
-     "(kind, nbytes, address, device, where). Asynchronous copies hold both of their ends\n"
-     "until they are over; those that are over are let go first. Free memory of the pools\n"
-     "is not listed: see host_memory_stats(). `where` is the line that made it, where\n"
-     "trace_allocations() was on then."},
     {"trace_allocations", (PyCFunction)(void (*)(void))trace_allocations,
      METH_VARARGS | METH_KEYWORDS,
      "trace_allocations(enabled=True)\n--\n\n"

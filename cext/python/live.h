@@ -15,11 +15,14 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
 /* Takes `entry` out; harmless where it is not listed. */
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 
+/* New reference: what is listed, as live_allocations() answers it. */
+PyObject *cudriver_live_list(CoreState *state);
+
 /* Writes what is alive to sys.stderr, a line each and a sum; nothing where nothing is. Leaves out
  * the contexts that cudriver keeps unasked. For the interpreter's exit. Never raises. */
 void cudriver_live_report(CoreState *state);
 
-/* Module functions live_allocations and trace_allocations. 0 or -1. */
+/* The type Allocation, and the module function trace_allocations. 0 or -1. */
 int cudriver_live_setup(PyObject *module);
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef CUDRIVER_NUMPY_BRIDGE_H
 #define CUDRIVER_NUMPY_BRIDGE_H
 
-#include "types/copy.h"
+#include "endpoint.h"
 #include "state.h"
 
 /* Imports NumPy's C API once. 0 or -1. */

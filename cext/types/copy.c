@@ -20,17 +20,6 @@
 /* From here on it pays to ask whether somebody else has page-locked the memory. */
 #define LOOKED_FROM ((size_t)32 << 10)
 
-void cudriver_endpoint_done(struct cudriver_endpoint *end)
-{
-    if (end->busy != NULL) {
-        --*end->busy;
-        end->busy = NULL;
-    }
-    Py_CLEAR(end->owner);
-    Py_CLEAR(end->dtype);
-    Py_CLEAR(end->context);
-}
-
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           struct cudriver_endpoint *end)
 {

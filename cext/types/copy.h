@@ -3,26 +3,7 @@
 #define CUDRIVER_COPY_H
 
 #include "context.h"
-#include "engine/layout.h"
-
-/* One end of a copy. */
-struct cudriver_endpoint {
-    PyObject *owner;        /* owned: keeps the memory alive; release with cudriver_endpoint_done */
-    PyObject *dtype;        /* owned */
-    ContextObject *context; /* owned: a device end's context; NULL for a host end */
-    char *host;             /* a host end's first item */
-    CUdeviceptr device;     /* a device end's first item */
-    Py_ssize_t *busy;       /* a device end's count of running calls, this one in it; or NULL */
-    size_t itemsize;
-    int ndim;
-    int64_t shape[CUDRIVER_MAX_DIMS];
-    int64_t strides[CUDRIVER_MAX_DIMS]; /* bytes */
-};
-
-static inline bool cudriver_endpoint_is_device(const struct cudriver_endpoint *end)
-{
-    return end->context != NULL;
-}
+#include "python/endpoint.h"
 
 /* Reads one side of a copy: a DeviceArray, an ndarray, or another library's array by its
  * __cuda_array_interface__. `name` is the argument's for messages. 0 or -1. */
@@ -32,8 +13,6 @@ int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, cons
 /* The same; 1 read, 0 it is none of these (no exception), -1 an exception. */
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           struct cudriver_endpoint *end);
-
-void cudriver_endpoint_done(struct cudriver_endpoint *end);
 
 /* Copies and waits. With a stream argument other than the default: in its order. 0 or -1. */
 int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src);

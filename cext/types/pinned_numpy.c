@@ -2,6 +2,7 @@
  * pinned_numpy.h. */
 #include "pinned_numpy.h"
 
+#include "context.h"
 #include "python/numpy_api.h"
 
 #include <string.h>

@@ -19,7 +19,7 @@ PYTEST := $(PY) -m pytest
 # --no-build-isolation: the build's needs are in the environment, so that a rebuild asks no registry.
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
 
-SOURCES := $(wildcard cext/*.[ch] cext/sim/*.[ch]) setup.py pyproject.toml $(wildcard README.md)
+SOURCES := $(wildcard cext/*.[ch] cext/*/*.[ch]) setup.py pyproject.toml $(wildcard README.md)
 SOURCES += $(shell find python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*.egg-info*')
 C_FILES = $(shell find cext tests -name '*.[ch]')
 # A list of pyproject.toml, as words for pip.

@@ -20,7 +20,7 @@ SIM = "cudriver.libcudriver_sim"
 
 
 def flags() -> tuple[list[str], list[str]]:
-    # -iquote: cext/elf.h must not stand in for the system's <elf.h>.
+    # -iquote: our headers are found by quotes alone, so that none can stand in for a system's.
     compile_args = ["-std=c11", "-iquote", str(CEXT), "-fvisibility=hidden", "-pthread"]
     compile_args += ["-Wall", "-Wextra"]
     link_args = ["-pthread"]
@@ -45,9 +45,8 @@ def kind() -> str:
     return "debug" if os.environ.get("CUDRIVER_DEBUG") else "release"
 
 
-def sources(pattern: str, leave_out: str = "") -> list[str]:
-    paths = set(CEXT.glob(pattern)) - set(CEXT.glob(leave_out) if leave_out else ())
-    return sorted(str(path) for path in paths)
+def sources(*folders: str, suffix: str = ".c") -> list[str]:
+    return sorted(str(path) for folder in folders for path in CEXT.glob(f"{folder}/*{suffix}"))
 
 
 class Build(build_ext):
@@ -90,14 +89,14 @@ if not sys.platform.startswith("linux"):
     sys.exit(f"cudriver builds on Linux (x86-64, aarch64, WSL); this is {sys.platform}.")
 
 COMPILE, LINK = flags()
-HEADERS = sources("*.h")
+CORE = (".", "types", "python", "engine", "hostmem", "driver", "ladder")
 
 
 def extension(name: str, files: list[str], **kwargs) -> Extension:
     return Extension(
         name,
         files,
-        depends=["setup.py", *HEADERS, *sources("sim/*.h")],
+        depends=["setup.py", *sources("**", suffix=".h")],
         extra_compile_args=COMPILE,
         extra_link_args=LINK + kwargs.pop("link", []),
         **kwargs,
@@ -108,8 +107,8 @@ setup(
     cmdclass={"build_ext": Build},
     options={"build": {"build_base": f"build/{kind()}"}},
     ext_modules=[
-        extension("cudriver._core", sources("*.c", leave_out="elf*.c"), libraries=["dl"]),
-        extension("cudriver._elf", sources("elf*.c")),
-        extension(SIM, sources("sim/*.c"), libraries=["rt"]),
+        extension("cudriver._core", sources(*CORE), libraries=["dl"]),
+        extension("cudriver._elf", sources("elf")),
+        extension(SIM, sources("sim"), libraries=["rt"]),
     ],
 )

@@ -3,8 +3,8 @@
  * the pool, beside the driver's own cuMemHostAlloc. On a machine with a GPU, from the repository's
  * root:
  *
- *   gcc -std=c11 -O3 -iquote cext -o native_hostmem benchmarks/native_hostmem.c cext/hostmem*.c \
- *       cext/driver.c cext/platform.c -ldl -pthread && ./native_hostmem
+ *   gcc -std=c11 -O3 -iquote cext -o native_hostmem benchmarks/native_hostmem.c cext/hostmem/*.c \
+ *       cext/driver/{driver,platform}.c -ldl -pthread && ./native_hostmem
  *
  * CUDRIVER_LIBRARY names another driver library. Figures are the best of several rounds. Threads
  * are limited by the affinity that the pool itself looks at.
@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
-#include "hostmem.h"
-#include "platform.h"
+#include "driver/driver.h"
+#include "hostmem/hostmem.h"
+#include "driver/platform.h"
 
 #define GIB ((size_t)1 << 30)
 

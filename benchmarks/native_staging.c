@@ -5,7 +5,7 @@
  * checked once.
  *
  *   gcc -O3 -std=c11 -D_GNU_SOURCE -pthread -iquote cext benchmarks/native_staging.c \
- *       cext/{driver,platform,hostmem*,layout,staging*}.c -ldl -o native_staging
+ *       cext/{driver/{driver,platform},hostmem/*,engine/*}.c -ldl -o native_staging
  *   ./native_staging [sizes] [strided] [async] [gates] [threads] [tune]      (default: all but
  * tune)
  *
@@ -20,10 +20,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "driver.h"
-#include "hostmem.h"
-#include "platform.h"
-#include "staging.h"
+#include "driver/driver.h"
+#include "hostmem/hostmem.h"
+#include "driver/platform.h"
+#include "engine/engine.h"
 
 #define CALL(call)                                                                    \
     do {                                                                              \

@@ -1,21 +1,21 @@
 /* cudriver._core: the module, its state, and the functions about the driver itself. */
-#include "context.h"
-#include "copy.h"
-#include "copy_settings.h"
-#include "device.h"
-#include "device_array.h"
-#include "driver.h"
-#include "error.h"
-#include "event.h"
-#include "host_memory.h"
-#include "ladder.h"
-#include "live.h"
-#include "pinned_numpy.h"
-#include "staging.h"
+#include "types/context.h"
+#include "types/copy.h"
+#include "python/copy_settings.h"
+#include "types/device.h"
+#include "types/device_array.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "types/event.h"
+#include "types/host_memory.h"
+#include "ladder/ladder.h"
+#include "python/live.h"
+#include "types/pinned_numpy.h"
+#include "engine/engine.h"
 #include "state.h"
-#include "stream.h"
-#include "thread.h"
-#include "transfer.h"
+#include "types/stream.h"
+#include "types/thread.h"
+#include "types/transfer.h"
 
 #include <string.h>
 
@@ -117,6 +117,14 @@ static PyObject *module_use_driver(PyObject *module, PyObject *choice)
     Py_RETURN_NONE;
 }
 
+static PyObject *module_live_allocations(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    cudriver_batches_reap(state, true);
+    return cudriver_live_list(state);
+}
+
 /* At the interpreter's exit, by atexit: work in flight ends before the memory under it goes. */
 static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
@@ -125,6 +133,8 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
         cudriver_batches_drain(state);
         if (state->reporting) {
+            PyGC_Collect(); /* what only a cycle keeps has been let go by the user */
+            cudriver_batches_reap(state, true);
             cudriver_live_report(state);
         }
         Py_BEGIN_ALLOW_THREADS
@@ -155,6 +165,13 @@ static PyMethodDef methods[] = {
      "use_driver(choice, /)\n--\n\nChooses the driver library before the first call: 'sim' for the "
      "simulated one, or a path. CudaError where one is in use already. The environment variable "
      "CUDRIVER_LIBRARY does the same."},
+    {"live_allocations", module_live_allocations, METH_NOARGS,
+     "live_allocations()\n--\n\n"
+     "What of cudriver is alive in this process, oldest first: a list of named tuples\n"
+     "(kind, nbytes, address, device, where). Asynchronous copies hold both of their ends\n"
+     "until they are over; those that are over are let go first. Free memory of the pools\n"
+     "is not listed: see host_memory_stats(). `where` is the line that made it, where\n"
+     "trace_allocations() was on then."},
     {"_shutdown", module_shutdown, METH_NOARGS, NULL},
     {NULL},
 };

@@ -59,12 +59,12 @@ def environment(**knobs: object) -> dict[str, str]:
 
 
 def function_names() -> list[str]:
-    text = (CEXT / "cuda_abi.h").read_text()
+    text = (CEXT / "driver" / "cuda_abi.h").read_text()
     return re.findall(r"^    X\((cu\w+), \(", text, re.MULTILINE)
 
 
 def parameter_count(function: str) -> int:
-    text = (CEXT / "cuda_abi.h").read_text()
+    text = (CEXT / "driver" / "cuda_abi.h").read_text()
     found = re.search(rf"X\({function}, \(([^)]*)\)", text)
     assert found is not None
     return 0 if found[1] == "void" else found[1].count(",") + 1

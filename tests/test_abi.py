@@ -11,12 +11,12 @@ import pytest
 from abi import compare, headers
 from abi.declarations import read
 
-CEXT = Path(__file__).resolve().parent.parent / "cext"
+HEADERS = Path(__file__).resolve().parent.parent / "cext" / "driver"
 
 pytestmark = [
     pytest.mark.static,
     pytest.mark.skipif(compare.compiler() is None, reason="no C compiler on this machine"),
-    pytest.mark.skipif(not CEXT.is_dir(), reason="no C sources beside the tests"),
+    pytest.mark.skipif(not HEADERS.is_dir(), reason="no C sources beside the tests"),
 ]
 
 
@@ -43,17 +43,17 @@ def test_agrees_with_the_headers_at_hand(
     found, missing = collected
     if not found:
         pytest.skip("; ".join(missing))
-    ours = read(CEXT)
-    assert [d for official in found for d in compare.differences(CEXT, ours, official)] == []
+    ours = read(HEADERS)
+    assert [d for official in found for d in compare.differences(HEADERS, ours, official)] == []
 
 
 def test_agrees_with_every_official_header(officials: list[compare.Official]) -> None:
-    assert compare.check(CEXT, officials) == []
+    assert compare.check(HEADERS, officials) == []
 
 
 def test_since_covers_the_oldest_driver(officials: list[compare.Official]) -> None:
     """A function that the oldest driver must have is in the oldest header."""
-    needed = [f.name for f in read(CEXT).functions if f.since <= 11000]
+    needed = [f.name for f in read(HEADERS).functions if f.since <= 11000]
     assert [name for name in needed if name not in officials[0].functions] == []
 
 
@@ -167,7 +167,7 @@ MUTATIONS = {
 def test_a_mistake_is_found(what: str, officials: list[compare.Official], tmp_path: Path) -> None:
     name, right, wrong, expected = MUTATIONS[what]
     for header in ("cuda_abi.h", "cuda_attributes.h", "cuda_errors.h"):
-        shutil.copy(CEXT / header, tmp_path)
+        shutil.copy(HEADERS / header, tmp_path)
     text = (tmp_path / name).read_text()
     assert text.count(right) == 1, "the line to spoil has changed"
     (tmp_path / name).write_text(text.replace(right, wrong))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,29 +14,50 @@ pytestmark = pytest.mark.static
 ROOT = Path(__file__).resolve().parent.parent
 CEXT, PACKAGE = ROOT / "cext", ROOT / "python" / "cudriver"
 
-# A room of cext/ is the files whose names begin so (the longest name wins); it may include its own
-# headers and those of the rooms on its right. What has no row is a Python type, and stands on all
-# of them but `sim/` and `elf`.
+# A folder of cext/ and those that it may use; "." is module.c. The plain ones know no Python.
 PLAIN = {
-    "cuda_": set(),
-    "platform": set(),
-    "layout": set(),
-    "driver": {"cuda_", "platform"},
-    "keeper": {"cuda_", "platform", "driver"},
-    "hostmem": {"cuda_", "platform", "driver"},
-    "staging": {"cuda_", "platform", "driver", "hostmem", "layout"},
-    "ladder_kernels": {"cuda_", "driver"},
+    "driver": set(),
+    "hostmem": {"driver"},
+    "engine": {"hostmem", "driver"},
+    "sim": {"driver"},
+}
+FOLDERS = PLAIN | {
+    "python": {*PLAIN} - {"sim"},
+    "types": {"python", *PLAIN} - {"sim"},
+    "ladder": {"types", "python", *PLAIN} - {"sim"},
+    ".": {"ladder", "types", "python", *PLAIN} - {"sim"},
     "elf": set(),
-    "sim/": {"cuda_"},
 }
-ABOVE = {
-    "compat": set(),
-    "state": {"compat", "cuda_"},
-    "error": {"compat", "state", "cuda_", "driver"},
-    "elf_module": {"compat", "elf"},
+# Beside module.c, for what knows Python: the module's state, and the differences between versions.
+GROUND = {"state.h": {"types", "python", "ladder"}, "compat.h": {"types", "python", "elf"}}
+# What the other folders may include of a folder. Every header of those that are not named.
+DOORS = {
+    "engine": {"engine/engine.h", "engine/layout.h"},
+    "hostmem": {"hostmem/hostmem.h"},
+    "ladder": {"ladder/ladder.h"},
+    "elf": set(),
+    "sim": set(),
 }
-ROOMS = PLAIN | ABOVE
-TYPES = {*ROOMS} - {"sim/", "elf", "elf_module"}
+MODULES_MOST = 20  # in a folder; a .c and its .h are one
+CROWDED = {"types": 21}  # this list may only shrink
+
+# Files that call each other in a circle. The list may only shrink: an entry that is no longer
+# needed fails the test, too.
+CIRCLES = [
+    {
+        *("engine/blocking.c", "engine/transfer.c", "engine/jobs.c"),
+        *("engine/lane.c", "engine/pack.c", "engine/permute.c"),
+        *("engine/place.c", "engine/plan.c", "engine/commands.c"),
+        *("engine/ring.c", "engine/stream.c"),
+    },
+    {"hostmem/pool.c", "hostmem/pins.c"},
+    {
+        *("types/batch.c", "types/context.c", "types/context_limits.c", "types/context_type.c"),
+        *("types/context_use.c", "types/device.c"),
+    },
+    {"types/copy.c", "types/device_array.c", "types/device_fill.c", "types/device_view.c"},
+    {"types/event.c", "types/stream.c"},
+]
 
 # A part of the package: the parts that it may import, at any place in its code.
 PARTS = {
@@ -49,47 +71,119 @@ PARTS = {
 FILES = {str(p.relative_to(CEXT)): p for p in sorted(CEXT.rglob("*.[ch]"))}
 
 
-def room(name: str) -> str:
-    return max((r for r in ROOMS if name.startswith(r)), key=len, default="types")
+def folder(name: str) -> str:
+    return str(Path(name).parent)
 
 
 def includes(name: str) -> list[str]:
     return re.findall(r'^\s*#\s*include\s*[<"](.+?)[>"]', FILES[name].read_text(), re.M)
 
 
-def own(name: str) -> list[str]:
+def own(name: str) -> set[str]:
     """The headers of cext/ that a file includes, as paths below it."""
-    beside = str(Path(name).parent / "x")[:-1]
-    return [p for h in includes(name) for p in (beside + h, h) if p in FILES]
+    beside = {str(Path(name).parent / header) for header in includes(name)}
+    return (beside | {*includes(name)}) & {*FILES}
+
+
+def allowed(name: str, header: str) -> bool:
+    here, there = folder(name), folder(header)
+    if there == ".":
+        return here == "." or here in GROUND[header]
+    return there == here or (there in FOLDERS[here] and header in DOORS.get(there, {header}))
+
+
+def test_every_folder_of_the_core_has_its_place() -> None:
+    assert {folder(name) for name in FILES} == {*FOLDERS}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_of_the_core_is_small(name: str) -> None:
+    modules = [file for file in FILES if folder(file) == name and file.endswith(".c")]
+    if name in CROWDED:
+        assert len(modules) == CROWDED[name] > MODULES_MOST, modules
+    else:
+        assert len(modules) <= MODULES_MOST, modules
 
 
 def test_c_includes_look_downward() -> None:
+    assert [(name, h) for name in FILES for h in own(name) if not allowed(name, h)] == []
+
+
+def test_c_includes_keep_to_their_doors() -> None:
     wrong = []
     for name in FILES:
-        here = room(name)
-        allowed = {here} | ROOMS.get(here, TYPES)
-        wrong += [f"{name} includes {h}" for h in own(name) if room(h) not in allowed]
         wrong += [f"{name} includes {h}" for h in includes(name) if h.endswith(".c")]
-        if here in PLAIN:
+        if name not in ("compat.h", "elf/module.c"):
             wrong += [f"{name} includes {h}" for h in includes(name) if h == "Python.h"]
-        if name != "numpy_api.h":
+        if name != "python/numpy_api.h":
             wrong += [f"{name} includes {h}" for h in includes(name) if h.startswith("numpy/")]
-        if name not in ("numpy_bridge.c", "pinned_numpy.c"):
-            wrong += [f"{name} includes {h}" for h in includes(name) if h == "numpy_api.h"]
+        if name not in ("python/numpy_bridge.c", "types/pinned_numpy.c"):
+            wrong += [f"{name} includes {h}" for h in includes(name) if h.endswith("numpy_api.h")]
     assert wrong == []
 
 
-def test_c_headers_have_no_cycle() -> None:
-    done: set[str] = set()
+def code(name: str) -> str:
+    """A file without its comments and literals."""
+    literal = r'"(?:\\.|[^"\\\n])*"|' + r"'(?:\\.|[^'\\\n])+'"
+    return re.sub(rf"/\*.*?\*/|//[^\n]*|{literal}", " ", FILES[name].read_text(), flags=re.S)
 
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " -> ".join((*path, name))
-        for header in own(name) if name not in done else []:
-            visit(header, (*path, name))
-        done.add(name)
 
-    for name in FILES:
-        visit(name, ())
+def defines(text: str) -> Iterator[str]:
+    """The functions and variables of a C file that others can name."""
+    hidden = r"static|extern|typedef|_Static_assert|#"
+    for part in re.finditer(rf"^(?!{hidden})\w[^;{{}}=#]*([;{{=])", text, re.M):
+        function = re.search(r"(\w+)\s*\(", part[0])
+        variable = re.search(r"(\w+)\s*(?:\[[^]]*\]\s*)*[;=]$", part[0])
+        if part[1] == "{" and function is not None:
+            yield function[1]
+        elif part[1] != "{" and function is None and variable is not None:
+            yield variable[1]
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Sets of nodes that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = [start]
+        while ahead:
+            new = edges[ahead.pop()] - seen
+            seen |= new
+            ahead += new
+        return seen
+
+    reach = {node: reached(node) for node in edges}
+    found: Iterable[frozenset[str]] = {
+        frozenset(other for other in reach[node] if node in reach[other]) for node in edges
+    }
+    return sorted((set(circle) for circle in found if circle), key=min)
+
+
+def test_c_headers_have_no_circle() -> None:
+    headers = {name: own(name) for name in FILES if name.endswith(".h")}
+    assert circles(headers) == []
+
+
+@pytest.fixture(scope="module")
+def uses() -> dict[str, set[str]]:
+    """For each file of the extensions those that it takes functions and variables from."""
+    texts = {name: code(name) for name in FILES if name.endswith(".c") and folder(name) != "sim"}
+    home = {symbol: name for name, text in texts.items() for symbol in defines(text)}
+    assert home["cudriver_copy_setup"] == "types/copy.c"
+    assert home["cuda"] == "driver/driver.c"
+    return {
+        name: {home[word] for word in re.findall(r"\w+", text) if word in home} - {name}
+        for name, text in texts.items()
+    }
+
+
+def test_c_files_use_what_is_below(uses: dict[str, set[str]]) -> None:
+    for name, others in uses.items():
+        assert {folder(other) for other in others} <= FOLDERS[folder(name)] | {folder(name)}, name
+
+
+def test_c_files_have_no_circle(uses: dict[str, set[str]]) -> None:
+    assert circles(uses) == CIRCLES
 
 
 def imports(path: Path) -> list[str]:

@@ -561,7 +561,7 @@ def test_a_failing_call_is_raised_and_leaves_nothing(sim: Any, function: str) ->
 @pytest.mark.static
 @pytest.mark.parametrize("kernel", ["read", "write", "shared_read", "shared_write"])
 def test_nvidias_assembler_takes_the_kernels(tmp_path: Path, kernel: str) -> None:
-    source = Path(__file__).resolve().parent.parent / "cext" / "ladder_kernels.c"
+    source = Path(__file__).resolve().parent.parent / "cext" / "ladder" / "kernels.c"
     if not source.exists():
         pytest.skip("no C sources beside the tests")
     ptxas = shutil.which("ptxas") or shutil.which("/usr/local/cuda/bin/ptxas")

@@ -18,7 +18,7 @@ import pytest
 import program
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "cext" / "cuda_abi.h"
+HEADER = ROOT / "cext" / "driver" / "cuda_abi.h"
 BYTES = 1 << 20
 
 

@@ -55,7 +55,7 @@ def test_properties_agree_with_attributes(device) -> None:
 
 
 def names_in_header(repository: Path) -> list[tuple[str, int]]:
-    header = repository / "cext" / "cuda_attributes.h"
+    header = repository / "cext" / "driver" / "cuda_attributes.h"
     if not header.exists():
         pytest.skip("no C sources beside the tests")
     found = re.findall(r"X\((\w+), (\d+)\)", header.read_text())

@@ -23,7 +23,7 @@ CLASSES = {
 
 
 def codes_in_header(repository: Path) -> dict[int, str]:
-    header = repository / "cext" / "cuda_errors.h"
+    header = repository / "cext" / "driver" / "cuda_errors.h"
     if not header.exists():
         pytest.skip("no C sources beside the tests")
     return {int(c): n for c, n in re.findall(r"X\((\d+), (\w+),", header.read_text())}

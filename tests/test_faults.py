@@ -55,7 +55,7 @@ APART = {("pins", "cuMemHostUnregister")}
 
 @pytest.fixture(scope="module")
 def functions(repository: Path) -> list[str]:
-    header = repository / "cext" / "cuda_abi.h"
+    header = repository / "cext" / "driver" / "cuda_abi.h"
     if not header.exists():
         pytest.skip("no C sources beside the tests")
     found = set(re.findall(r"X\((cu\w+), \(", header.read_text()))

@@ -1,4 +1,4 @@
-"""The host memory pool and pins (cext/hostmem*.c), natively: tests/native/hostmem_test.c.
+"""The host memory pool and pins (cext/hostmem/), natively: tests/native/hostmem_test.c.
 
 Built here against a driver that can be told to fail, plainly and with sanitizers, and against a
 driver library: the simulated one, or the system's with CUDRIVER_TEST_DRIVER=real.
@@ -25,19 +25,19 @@ pytestmark = [
 ]
 
 WRAPPED = ("mmap", "munmap", "madvise", "calloc", "realloc", "pthread_create")
-COMMON = ["hostmem_test.c", *sorted(p.name for p in CEXT.glob("hostmem*.c")), "platform.c"]
+COMMON = [NATIVE / "hostmem_test.c", *sorted(CEXT.glob("hostmem/*.c")), CEXT / "driver/platform.c"]
 
 # build: (sources, compiler's arguments, the scenarios: None for all)
 SMALL_PIECES = "-DHOSTMEM_PIECE=((size_t)8<<20)"
 SANITIZE = ["-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
-BUILDS: dict[str, tuple[list[str], list[str]]] = {
-    "plain": (["fake_driver.c"], ["-O2"]),
+BUILDS: dict[str, tuple[list[Path], list[str]]] = {
+    "plain": ([NATIVE / "fake_driver.c"], ["-O2"]),
     "asan": (
-        ["fake_driver.c"],
+        [NATIVE / "fake_driver.c"],
         [*SANITIZE, "-fsanitize=address,undefined", SMALL_PIECES],
     ),
-    "tsan": (["fake_driver.c"], [*SANITIZE, "-fsanitize=thread"]),
-    "loaded": (["loaded_driver.c", "driver.c"], ["-O2"]),
+    "tsan": ([NATIVE / "fake_driver.c"], [*SANITIZE, "-fsanitize=thread"]),
+    "loaded": ([NATIVE / "loaded_driver.c", CEXT / "driver" / "driver.c"], ["-O2"]),
 }
 
 # As `hostmem_test` prints them (a test holds the two together): on any driver, on the fake one.
@@ -71,8 +71,7 @@ def build(folder: Path, name: str) -> Path:
     program = folder / name
     command = [*compiler(), "-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     command += ["-iquote", str(CEXT), *arguments]
-    files = [*COMMON, *sources]
-    command += [str(CEXT / f if (CEXT / f).exists() else NATIVE / f) for f in files]
+    command += map(str, [*COMMON, *sources])
     command += ["-Wl," + ",".join(f"--wrap={symbol}" for symbol in WRAPPED), "-ldl"]
     done = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ SANITIZE = {
 
 
 class Layout(ctypes.Structure):
-    """`struct cudriver_layout` of cext/layout.h."""
+    """`struct cudriver_layout` of cext/engine/layout.h."""
 
     _fields_ = [
         ("ndim", ctypes.c_int),
@@ -59,14 +59,14 @@ def layout_between(dst: np.ndarray, src: np.ndarray) -> Layout:
 def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     compiler = os.environ.get("CC", "cc").split()
     if shutil.which(compiler[0]) is None:
-        pytest.skip(f"no C compiler ({compiler[0]}) to build cext/layout.c with")
+        pytest.skip(f"no C compiler ({compiler[0]}) to build cext/engine/layout.c with")
     library = tmp_path_factory.mktemp("layout") / "liblayout.so"
     warnings = ["-Wall", "-Wextra", "-Werror"]
     subprocess.run(
         [
             *compiler,
             *("-std=c11", request.param, *warnings, *SANITIZE, "-shared", "-fPIC"),
-            *("-o", str(library), str(CEXT / "layout.c")),
+            *("-o", str(library), str(CEXT / "engine" / "layout.c")),
         ],
         check=True,
     )

@@ -1,4 +1,4 @@
-"""The copy engine (cext/staging*.c), natively: tests/native/staging_test.c.
+"""The copy engine (cext/engine/), natively: tests/native/staging_test.c.
 
 Built here plainly and with sanitizers, with the simulated driver built the same way; and plainly
 for the system's driver with CUDRIVER_TEST_DRIVER=real. Each copy is compared with one made item by
@@ -32,7 +32,7 @@ BUILDS = {
     "asan": [*SANITIZE, "-fsanitize=address,undefined"],
     "tsan": [*SANITIZE, "-fsanitize=thread"],
 }
-SOURCES = ["driver.c", "platform.c", "layout.c"]
+SOURCES = ["driver/driver.c", "driver/platform.c"]
 
 # scenario: rounds plainly, under a sanitizer. As `staging_test` prints them: a test holds the two
 # together.
@@ -110,7 +110,7 @@ class Programs:
             command = [*compiler(), "-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
             command += ["-iquote", str(CEXT), *arguments]
             files = [NATIVE / "staging_test.c", *(CEXT / name for name in SOURCES)]
-            files += [*sorted(CEXT.glob("hostmem*.c")), *sorted(CEXT.glob("staging*.c"))]
+            files += [*sorted(CEXT.glob("hostmem/*.c")), *sorted(CEXT.glob("engine/*.c"))]
             program, library = self.folder / build, self.folder / f"libsim_{build}.so"
             self.run([*command, *map(str, files), "-ldl", "-o", str(program)])
             if not REAL:

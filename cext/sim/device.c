@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_errors.h"
+#include "driver/cuda_errors.h"
 
 static const struct error_text {
     int code;

@@ -30,7 +30,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 #include "cudriver_sim.h"
 
 #define SIM_EXPORT __attribute__((visibility("default")))

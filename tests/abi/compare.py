@@ -154,8 +154,8 @@ def source(ours: Declarations, official: Official) -> str:
     return "\n".join(lines) + "\n"
 
 
-def differences(cext: Path, ours: Declarations, official: Official) -> list[str]:
-    include = ["-iquote", str(cext), "-I", str(official.header.directory)]
+def differences(folder: Path, ours: Declarations, official: Official) -> list[str]:
+    include = ["-iquote", str(folder), "-I", str(official.header.directory)]
     done = run(["-fsyntax-only", "-fmax-errors=0", *include], source(ours, official))
     found = []
     for line in done.stderr.splitlines():
@@ -204,8 +204,8 @@ def absent(ours: Declarations, officials: list[Official]) -> list[str]:
     return found
 
 
-def check(cext: Path, officials: list[Official]) -> list[str]:
-    """Every difference between the headers under `cext` and the official ones; none when right."""
-    ours = read(cext)
-    found = [d for official in officials for d in differences(cext, ours, official)]
+def check(folder: Path, officials: list[Official]) -> list[str]:
+    """Every difference between our headers in `folder` and the official ones; none when right."""
+    ours = read(folder)
+    found = [d for official in officials for d in differences(folder, ours, official)]
     return found + since_problems(ours, officials) + absent(ours, officials)

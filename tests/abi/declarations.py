@@ -1,4 +1,4 @@
-"""Reads cext/cuda_abi.h, cuda_attributes.h and cuda_errors.h as lists of declarations.
+"""Reads cext/driver/cuda_abi.h, cuda_attributes.h and cuda_errors.h as lists of declarations.
 
 The reader knows just the forms that those files use and refuses every other one, so that nothing
 which is declared there goes uncompared.
@@ -55,8 +55,8 @@ def without_comments(text: str) -> str:
     return re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
 
 
-def read(cext: Path) -> Declarations:
-    text = without_comments((cext / "cuda_abi.h").read_text())
+def read(folder: Path) -> Declarations:
+    text = without_comments((folder / "cuda_abi.h").read_text())
     text = text.replace("\\\n", " ")
     found = Declarations()
     code = []
@@ -69,8 +69,8 @@ def read(cext: Path) -> Declarations:
             code.append(line)
     for declaration in statements("\n".join(code)):
         add(found, declaration)
-    attributes = entries(cext / "cuda_attributes.h", r"X\((\w+), (\d+)\)")
-    errors = entries(cext / "cuda_errors.h", r'X\((\d+), (\w+), "[^"]*"\)')
+    attributes = entries(folder / "cuda_attributes.h", r"X\((\w+), (\d+)\)")
+    errors = entries(folder / "cuda_errors.h", r'X\((\d+), (\w+), "[^"]*"\)')
     found.attributes = {name: int(value) for name, value in attributes}
     found.errors = {name: int(code) for code, name in errors}
     return found

@@ -5,7 +5,7 @@
  * pread, close. Beyond the sanitizers it checks what must hold for any input.
  */
 #define _GNU_SOURCE
-#include "elf.h"
+#include "elf/elf.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,13 +3,13 @@
 # Corpus and findings stay in build/fuzz. Exit code 0: nothing found.
 set -eu
 cd "$(dirname "$0")/../.."
+sources=$(find cext/elf -name "*.c" ! -name module.c)
 executions=${1:-1000000}
 out=build/fuzz
 mkdir -p "$out/corpus" "$out/findings"
 python3 tests/fuzz/make_seeds.py "$out/seeds" >"$out/seeds.txt"
 ${CLANG:-clang} -std=c11 -g -O2 -Wall -Wextra -Werror \
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
-    -iquote cext cext/elf.c cext/elf_bytes.c cext/elf_lookup.c cext/elf_references.c \
-    cext/elf_versions.c tests/fuzz/fuzz_elf.c -o "$out/fuzz_elf"
+    -iquote cext $sources tests/fuzz/fuzz_elf.c -o "$out/fuzz_elf"
 exec nice "$out/fuzz_elf" -runs="$executions" -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
     -print_final_stats=1 -verbosity=1 -artifact_prefix="$out/findings/" "$out/corpus" "$out/seeds"

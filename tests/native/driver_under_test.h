@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* Fills `cuda` and initialises it, or ends the program. */
 void driver_start(void);

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "driver_under_test.h"
-#include "hostmem.h"
-#include "hostmem_private.h"
+#include "hostmem/hostmem.h"
+#include "hostmem/private.h"
 
 #define POPULATE 23 /* MADV_POPULATE_WRITE */
 #define KIB ((size_t)1 << 10)

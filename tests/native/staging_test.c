@@ -1,5 +1,5 @@
 /*
- * The copy engine (cext/staging*.c) on a driver library: the simulated one, or a real one.
+ * The copy engine (cext/engine/) on a driver library: the simulated one, or a real one.
  *
  *   staging_test SCENARIO [SEED [ROUNDS]]
  *
@@ -18,9 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver.h"
-#include "hostmem.h"
-#include "staging.h"
+#include "driver/driver.h"
+#include "hostmem/hostmem.h"
+#include "engine/engine.h"
 
 #define CHECK(condition)                                                    \
     do {                                                                    \

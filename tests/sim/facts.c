@@ -11,7 +11,7 @@
  * be needed.
  */
 #define _GNU_SOURCE
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

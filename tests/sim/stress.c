@@ -5,7 +5,7 @@
  *   stress ROUNDS
  */
 #define _GNU_SOURCE
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 #include "sim/cudriver_sim.h"
 
 #include <pthread.h>

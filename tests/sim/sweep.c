@@ -4,7 +4,7 @@
  * Linked with the simulator's sources, for the sanitizers.
  */
 #define _GNU_SOURCE
-#include "cuda_abi.h"
+#include "driver/cuda_abi.h"
 #include "sim/cudriver_sim.h"
 
 #include <stdio.h>

@@ -1,0 +1,342 @@
+/* Faults, and the bytes of a file. See elf.h. */
+#define _GNU_SOURCE
+#include "private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BLOCK_BITS = 14, BLOCK = 1 << BLOCK_BITS }; /* bytes read at once */
+static const uint64_t MAX_HELD = 512u << 20;       /* bytes of blocks a file may hold */
+
+/* ---- faults ---- */
+
+static void note_fault(struct elf_file *file, int error, const char *loader_text,
+                       const char *format, va_list args)
+{
+    if (file->fault.text[0] != '\0') {
+        return;
+    }
+    vsnprintf(file->fault.text, sizeof(file->fault.text), format, args);
+    file->fault.error = error;
+    file->fault.loader_text = loader_text;
+}
+
+int elf_damaged(struct elf_file *file, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    note_fault(file, EBADMSG, NULL, format, args);
+    va_end(args);
+    return -EBADMSG;
+}
+
+int elf_refused(struct elf_file *file, const char *loader_text)
+{
+    elf_damaged(file, "%s", loader_text);
+    file->fault.loader_text = loader_text;
+    return -EBADMSG;
+}
+
+int elf_failed(struct elf_file *file, int error, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    note_fault(file, error, NULL, format, args);
+    va_end(args);
+    return -error;
+}
+
+int elf_no_memory(struct elf_file *file)
+{
+    return elf_failed(file, ENOMEM, "out of memory");
+}
+
+/* ---- bytes ---- */
+
+static bool same_file(const struct elf_file *file, const struct stat *now)
+{
+    return file->device == (uint64_t)now->st_dev && file->inode == (uint64_t)now->st_ino &&
+           file->size == (uint64_t)now->st_size && file->modified_s == now->st_mtim.tv_sec &&
+           file->modified_ns == now->st_mtim.tv_nsec;
+}
+
+int elf_open_descriptor(struct elf_file *file, bool first)
+{
+    struct stat status;
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        int error = errno;
+        return elf_failed(file, error, "%s", strerror(error));
+    }
+    if (fstat(fd, &status) != 0) {
+        int error = errno;
+        close(fd);
+        return elf_failed(file, error, "%s", strerror(error));
+    }
+    if (!S_ISREG(status.st_mode)) {
+        close(fd);
+        if (S_ISDIR(status.st_mode)) {
+            return elf_refused(file, "cannot read file data: Is a directory");
+        }
+        return elf_damaged(file, "not a regular file");
+    }
+    if (first) {
+        file->device = (uint64_t)status.st_dev;
+        file->inode = (uint64_t)status.st_ino;
+        file->size = (uint64_t)status.st_size;
+        file->modified_s = status.st_mtim.tv_sec;
+        file->modified_ns = status.st_mtim.tv_nsec;
+    } else if (!same_file(file, &status)) {
+        close(fd);
+        return elf_damaged(file, "the file changed while it was read");
+    }
+    file->fd = fd;
+    return 0;
+}
+
+int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length)
+{
+    char *at = to;
+    if (offset > file->size || length > file->size - offset) {
+        return elf_damaged(file, "bytes %llu to %llu are past the end (%llu bytes)",
+                           (unsigned long long)offset, (unsigned long long)(offset + length),
+                           (unsigned long long)file->size);
+    }
+    if (file->fd < 0) {
+        int status = elf_open_descriptor(file, false);
+        if (status < 0) {
+            return status;
+        }
+    }
+    while (length > 0) {
+        ssize_t got = pread(file->fd, at, length, (off_t)offset);
+        if (got < 0) {
+            int error = errno;
+            if (error == EINTR) {
+                continue;
+            }
+            return elf_failed(file, error, "%s", strerror(error));
+        }
+        if (got == 0) {
+            return elf_damaged(file, "the file shrank while it was read");
+        }
+        at += got;
+        offset += (uint64_t)got;
+        length -= (size_t)got;
+    }
+    return 0;
+}
+
+/* Reads block `number` into the cache. The caller has checked that it begins inside the file. */
+static int load_block(struct elf_file *file, size_t number)
+{
+    uint64_t start = (uint64_t)number << BLOCK_BITS;
+    size_t length = file->size - start < BLOCK ? (size_t)(file->size - start) : BLOCK;
+    uint8_t *block;
+    int status;
+    if (file->held + length > MAX_HELD) {
+        return elf_damaged(file, "its tables are spread over more than %llu MiB",
+                           (unsigned long long)(MAX_HELD >> 20));
+    }
+    block = malloc(length);
+    if (block == NULL) {
+        return elf_no_memory(file);
+    }
+    status = elf_stream(file, start, block, length);
+    if (status < 0) {
+        free(block);
+        return status;
+    }
+    file->held += length;
+    file->blocks[number] = block;
+    return 0;
+}
+
+/* Makes sure that there is a place for the blocks. */
+static int make_blocks(struct elf_file *file)
+{
+    if (file->blocks != NULL) {
+        return 0;
+    }
+    uint64_t count = (file->size >> BLOCK_BITS) + 1;
+    if (count > SIZE_MAX / sizeof(*file->blocks) || count > (1u << 28)) {
+        return elf_damaged(file, "the file is too large (%llu bytes)",
+                           (unsigned long long)file->size);
+    }
+    file->blocks = calloc((size_t)count, sizeof(*file->blocks));
+    if (file->blocks == NULL) {
+        return elf_no_memory(file);
+    }
+    file->block_count = (size_t)count;
+    return 0;
+}
+
+/*
+ * Points *at to the byte at `offset` and says how many follow it in the same block, at most
+ * `end - offset`. The pointer is good until elf_rest.
+ */
+static int peek(struct elf_file *file, uint64_t offset, uint64_t end, const uint8_t **at,
+                size_t *available)
+{
+    size_t number = (size_t)(offset >> BLOCK_BITS);
+    size_t within = (size_t)(offset & (BLOCK - 1));
+    uint64_t left;
+    int status;
+    *at = NULL;
+    *available = 0;
+    if (offset >= end || end > file->size) {
+        return elf_damaged(file, "byte %llu is past the end (%llu bytes)",
+                           (unsigned long long)offset,
+                           (unsigned long long)(end < file->size ? end : file->size));
+    }
+    status = make_blocks(file);
+    if (status < 0) {
+        return status;
+    }
+    if (file->blocks[number] == NULL) {
+        status = load_block(file, number);
+        if (status < 0) {
+            return status;
+        }
+    }
+    left = end - offset;
+    *at = file->blocks[number] + within;
+    *available = left < BLOCK - within ? (size_t)left : BLOCK - within;
+    return 0;
+}
+
+int elf_read(struct elf_file *file, uint64_t offset, void *to, size_t length)
+{
+    char *target = to;
+    size_t number = (size_t)(offset >> BLOCK_BITS);
+    size_t within = (size_t)(offset & (BLOCK - 1));
+    if (offset > file->size || length > file->size - offset) {
+        return elf_damaged(file, "bytes %llu to %llu are past the end (%llu bytes)",
+                           (unsigned long long)offset, (unsigned long long)(offset + length),
+                           (unsigned long long)file->size);
+    }
+    if (within + length <= BLOCK && file->blocks != NULL && file->blocks[number] != NULL) {
+        memcpy(to, file->blocks[number] + within, length);
+        return 0;
+    }
+    while (length > 0) {
+        const uint8_t *at;
+        size_t piece;
+        int status = peek(file, offset, offset + length, &at, &piece);
+        if (status < 0) {
+            return status;
+        }
+        memcpy(target, at, piece);
+        target += piece;
+        offset += piece;
+        length -= piece;
+    }
+    return 0;
+}
+
+int elf_string(struct elf_file *file, uint64_t index, size_t limit, char **out, size_t *length)
+{
+    uint64_t offset, end;
+    char *copy = NULL;
+    size_t size = 0;
+    if (!file->strings.present || index >= file->strings.end - file->strings.offset) {
+        return elf_damaged(file, "a name lies outside the string table");
+    }
+    offset = file->strings.offset + index;
+    end = file->strings.end;
+    for (;;) {
+        const uint8_t *at, *nul;
+        size_t available, piece;
+        char *grown;
+        int status = peek(file, offset, end, &at, &available);
+        if (status < 0) {
+            free(copy);
+            return status;
+        }
+        nul = memchr(at, '\0', available);
+        piece = nul != NULL ? (size_t)(nul - at) : available;
+        if (piece > limit - size) {
+            free(copy);
+            return elf_damaged(file, "a name is longer than %zu bytes", limit);
+        }
+        grown = realloc(copy, size + piece + 1);
+        if (grown == NULL) {
+            free(copy);
+            return elf_no_memory(file);
+        }
+        copy = grown;
+        memcpy(copy + size, at, piece);
+        size += piece;
+        copy[size] = '\0';
+        if (nul != NULL) {
+            *out = copy;
+            *length = size;
+            return 0;
+        }
+        offset += piece;
+        if (offset >= end) {
+            free(copy);
+            return elf_damaged(file, "the string table does not end in a NUL");
+        }
+    }
+}
+
+int elf_string_equals(struct elf_file *file, uint64_t index, const char *text, size_t length)
+{
+    uint64_t offset;
+    size_t left = length;
+    if (!file->strings.present || index >= file->strings.end - file->strings.offset) {
+        return elf_damaged(file, "a name lies outside the string table");
+    }
+    if (length >= file->strings.end - file->strings.offset - index) {
+        return 0;
+    }
+    offset = file->strings.offset + index;
+    while (left > 0) {
+        const uint8_t *at;
+        size_t available;
+        int status = peek(file, offset, offset + left, &at, &available);
+        if (status < 0) {
+            return status;
+        }
+        if (memcmp(at, text, available) != 0) {
+            return 0;
+        }
+        text += available;
+        offset += available;
+        left -= available;
+    }
+    {
+        uint8_t last;
+        int status = elf_read(file, offset, &last, 1);
+        return status < 0 ? status : last == '\0';
+    }
+}
+
+void elf_close(struct elf_file *file)
+{
+    if (file->fd >= 0) {
+        close(file->fd);
+        file->fd = -1;
+    }
+}
+
+void elf_rest(struct elf_file *file)
+{
+    elf_close(file);
+    if (file->held > 0) {
+        for (size_t i = 0; i < file->block_count; i++) {
+            free(file->blocks[i]);
+        }
+    }
+    free(file->blocks);
+    file->blocks = NULL;
+    file->block_count = 0;
+    file->held = 0;
+}

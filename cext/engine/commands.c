@@ -1,0 +1,365 @@
+/* What a stream does for a copy through a ring. See private.h. */
+#include "private.h"
+
+#include <stdlib.h>
+
+#include "driver/driver.h"
+
+#define KIB ((size_t)1 << 10)
+#define CHUNKS 16             /* of a copy that is not large */
+#define CHUNK_UP (1024 * KIB) /* less costs more calls than it saves */
+#define CHUNK_DOWN (512 * KIB)
+#define CHUNK_LEAST (128 * KIB) /* of the first, up */
+#define SLOT_LEAST (256 * KIB)
+#define SLOT_SHARED (1024 * KIB)
+#define FEW_LAPS 8 /* through four slots of the largest size */
+
+#define VALUES 4 /* between two copies */
+
+/* What the commands of one copy share. */
+struct queue {
+    struct cudriver_staging_transfer *transfer;
+    const struct cudriver_staging_job *job;
+    const struct staging_plan *plan;
+    const struct cudriver_layout *rows;
+    const struct staging_boxes *boxes;
+    const struct staging_kernels *kernels; /* NULL: not permuted */
+    /* Waits and writes of values that are yet to be queued: one call for all. */
+    CUstreamBatchMemOpParams values[VALUES];
+    unsigned count;
+};
+
+/* Errors of the counters' calls that mean: not with this driver or device. */
+static CUresult counters_note(const struct queue *queue, CUresult result)
+{
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        staging_lock();
+        queue->transfer->place->no_counters = true;
+        staging_unlock();
+    }
+    return result;
+}
+
+static CUresult value_queue(const struct queue *queue, const CUstreamBatchMemOpParams *value)
+{
+    CUstream stream = queue->transfer->stream;
+
+    return value->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+               ? cuda.cuStreamWaitValue32_v2(stream, value->waitValue.address,
+                                             value->waitValue.value, value->waitValue.flags)
+               : cuda.cuStreamWriteValue32_v2(stream, value->writeValue.address,
+                                              value->writeValue.value, value->writeValue.flags);
+}
+
+static CUresult values_queue(struct queue *queue)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (queue->count > 1 && cuda.cuStreamBatchMemOp_v2 != NULL) {
+        result =
+            cuda.cuStreamBatchMemOp_v2(queue->transfer->stream, queue->count, queue->values, 0);
+    } else {
+        for (unsigned i = 0; i < queue->count && result == CUDA_SUCCESS; i++) {
+            result = value_queue(queue, &queue->values[i]);
+        }
+    }
+    queue->count = 0;
+    return counters_note(queue, result);
+}
+
+/* The stream waits until so many chunks are packed or unpacked, unless they are. */
+static void counter_wait(struct queue *queue, size_t chunks)
+{
+    const struct cudriver_staging_transfer *transfer = queue->transfer;
+    uint32_t value = transfer->base + (uint32_t)chunks;
+
+    if ((int32_t)(atomic_load_explicit(transfer->ring->ready, memory_order_acquire) - value) < 0) {
+        queue->values[queue->count++].waitValue =
+            (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                     .address = transfer->ring->ready_address,
+                                                     .value = value,
+                                                     .flags = CU_STREAM_WAIT_VALUE_GEQ};
+    }
+}
+
+/* The stream says that so many steps are done. */
+static void counter_write(struct queue *queue, size_t steps)
+{
+    const struct cudriver_staging_transfer *transfer = queue->transfer;
+
+    queue->values[queue->count++].writeValue =
+        (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                                  .address = transfer->ring->passed_address,
+                                                  .value = transfer->base + (uint32_t)steps};
+}
+
+static CUresult kernel_queue(const struct queue *queue, const struct cudriver_layout *spread)
+{
+    CUdeviceptr scratch = queue->transfer->ring->scratch, device = queue->job->device;
+    bool up = queue->plan->up;
+    CUresult result = staging_kernels_launch(queue->kernels, spread, up ? device : scratch,
+                                             up ? scratch : device, queue->transfer->stream);
+
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        staging_lock();
+        queue->transfer->place->no_kernels = true;
+        staging_unlock();
+    }
+    return result;
+}
+
+static CUresult chunk_queue(const struct queue *queue, size_t chunk, char *slot)
+{
+    struct cudriver_staging_transfer *transfer = queue->transfer;
+    size_t begin = transfer->starts[chunk], end = transfer->starts[chunk + 1];
+    struct cudriver_layout spread;
+    CUresult result;
+
+    if (queue->kernels == NULL) {
+        return staging_device_copy(queue->rows, transfer->up, queue->job->device, slot, begin, end,
+                                   transfer->stream);
+    }
+    staging_box_find(queue->plan, queue->boxes, chunk, &begin, &end, &spread);
+    if (transfer->up) {
+        result =
+            cuda.cuMemcpyHtoDAsync_v2(transfer->ring->scratch, slot, end - begin, transfer->stream);
+        return result == CUDA_SUCCESS ? kernel_queue(queue, &spread) : result;
+    }
+    result = kernel_queue(queue, &spread);
+    return result == CUDA_SUCCESS ? cuda.cuMemcpyDtoHAsync_v2(slot, transfer->ring->scratch,
+                                                              end - begin, transfer->stream)
+                                  : result;
+}
+
+/*
+ * Up, for each chunk: wait until it is packed, copy, say so.
+ * Down: wait until what lay in its place is unpacked, copy, say so; in the end wait for all.
+ */
+static CUresult commands_queue(struct queue *queue)
+{
+    struct cudriver_staging_transfer *transfer = queue->transfer;
+    size_t waited = 0;
+    CUresult result = CUDA_SUCCESS;
+
+    for (size_t k = 0; k < transfer->chunks && result == CUDA_SUCCESS; k++) {
+        char *slot = staging_ring_memory(transfer, k);
+        if (transfer->up) {
+            counter_wait(queue, k + 1);
+        } else if (transfer->cuts[k].needs > waited) {
+            waited = transfer->cuts[k].needs;
+            counter_wait(queue, waited);
+        }
+        result = values_queue(queue);
+        if (result == CUDA_SUCCESS) {
+            result = chunk_queue(queue, k, slot);
+        }
+        counter_write(queue, k + 1);
+    }
+    if (!transfer->up && !transfer->own) {
+        counter_wait(queue, transfer->chunks);
+        /* The ring may go only when the stream is past that wait. */
+        counter_write(queue, transfer->steps);
+    }
+    return result == CUDA_SUCCESS ? values_queue(queue) : result;
+}
+
+size_t staging_ring_slot(size_t bytes, size_t most)
+{
+    /* The slots hold all of a copy that is not large: neither its stream nor a thread waits for one
+     * to come free. */
+    size_t room = bytes / STAGING_RING_SLOTS;
+
+    while (most > SLOT_LEAST && most / 2 >= room) {
+        most /= 2;
+    }
+    return most;
+}
+
+static int transfers_under_way(void)
+{
+    int users;
+
+    staging_lock();
+    users = staging.ring_users;
+    staging_unlock();
+    return users;
+}
+
+/*
+ * Cuts a walk into chunks of whole rows, small enough that little is left to do after the last one
+ * was packed or has arrived; larger ones where nobody waits for that and the calls count. Up,
+ * smaller ones first, so that the first copy begins soon; together they fill the place of one.
+ * Returns how many; fills `starts` unless it is NULL.
+ */
+static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t row, size_t *starts)
+{
+    bool unwatched = up && !own;
+    size_t most = bytes / (unwatched ? CHUNKS / 2 : CHUNKS), size, count = 0;
+    size_t limit = unwatched ? 2 * slot : up ? slot : slot / 2;
+    size_t usual = up ? CHUNK_UP : CHUNK_DOWN;
+
+    if (most < usual) {
+        most = usual;
+    }
+    if (most > limit) {
+        most = limit;
+    }
+    size = unwatched ? most / 4 : up ? most / 8 : most;
+    if (size < CHUNK_LEAST) {
+        size = CHUNK_LEAST;
+    }
+    for (size_t at = 0; at < bytes; count++) {
+        size_t length = size < limit ? size : limit;
+        length -= row < length ? length % row : 0;
+        at = bytes - at > length ? at + length : bytes;
+        if (starts != NULL) {
+            starts[count + 1] = at;
+        }
+        if (unwatched) {
+            size = count == 0 && size < most ? most - size : most;
+        } else if (up && count > 0) {
+            size = 2 * size < most ? 2 * size : most;
+        }
+    }
+    return count;
+}
+
+/*
+ * Gives each chunk its place in the slots' memory, one after the other and from the beginning
+ * again, and finds how many chunks before it must be done with for that: those up to the last one
+ * that lay there.
+ */
+static void chunks_place(struct cudriver_staging_transfer *transfer, size_t room)
+{
+    size_t at = 0, done = 0;
+
+    for (size_t k = 0; k < transfer->chunks; k++) {
+        struct staging_chunk *chunk = &transfer->cuts[k];
+        chunk->left = transfer->starts[k + 1] - transfer->starts[k];
+        if (chunk->left > room - at) {
+            at = 0;
+        }
+        chunk->place = at;
+        at += chunk->left;
+        /* Chunk `done` is the oldest that may still lie where this one goes. */
+        for (size_t j = done; j < k; j++) {
+            size_t begin = transfer->cuts[j].place;
+            size_t end = begin + transfer->starts[j + 1] - transfer->starts[j];
+            if (begin < at && chunk->place < end) {
+                done = j + 1;
+            }
+        }
+        chunk->needs = done;
+    }
+}
+
+/* Cuts the walk: where it is permuted into boxes, else into chunks. Returns the bytes of a slot, or
+ * 0 without memory. */
+static size_t chunks_make(struct cudriver_staging_transfer *transfer,
+                          const struct staging_plan *plan, const struct cudriver_layout *rows,
+                          size_t most, struct staging_boxes *boxes)
+{
+    bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
+    size_t bytes = cudriver_layout_bytes(&plan->walk), slot;
+
+    for (int users = transfers_under_way(); users > 1 && most > SLOT_SHARED; users /= 2) {
+        most /= 2; /* many copies at once: less memory for each */
+    }
+    slot = staging_ring_slot(bytes, most);
+    if (permuted) {
+        size_t box = bytes / 8 > SLOT_LEAST ? bytes / 8 : SLOT_LEAST;
+        *boxes = staging_boxes_make(plan, box < slot ? box : slot);
+        transfer->chunks = boxes->count;
+    } else {
+        transfer->chunks = chunks_cut(plan->up, transfer->own, bytes, slot, rows->itemsize, NULL);
+    }
+    if (transfer->chunks > INT32_MAX / 2) {
+        return 0;
+    }
+    transfer->bytes = bytes;
+    transfer->starts = calloc(transfer->chunks + 1, sizeof transfer->starts[0]);
+    transfer->cuts = calloc(transfer->chunks, sizeof transfer->cuts[0]);
+    if (transfer->starts == NULL || transfer->cuts == NULL) {
+        return 0;
+    }
+    if (permuted) {
+        for (size_t k = 0; k < transfer->chunks; k++) {
+            struct cudriver_layout spread;
+            staging_box_find(plan, boxes, k, &transfer->starts[k], &transfer->starts[k + 1],
+                             &spread);
+        }
+        slot = boxes->largest > slot ? boxes->largest : slot;
+    } else {
+        chunks_cut(plan->up, transfer->own, bytes, slot, rows->itemsize, transfer->starts);
+    }
+    chunks_place(transfer, STAGING_RING_SLOTS * slot);
+    return slot;
+}
+
+/* On the stream, where the copy has its place. */
+static void transfer_arrive(void *data)
+{
+    staging_lock();
+    staging_ring_list(data);
+    staging_unlock();
+}
+
+CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
+                            const struct cudriver_staging_job *job, const struct staging_plan *plan)
+{
+    struct staging_kernels *kernels = NULL;
+    struct cudriver_staging_settings settings;
+    struct cudriver_layout rows;
+    struct staging_boxes boxes;
+    CUresult result = staging_ring_ensure();
+    size_t slot_bytes;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (plan->path == CUDRIVER_STAGING_PERMUTED) {
+        result = staging_place_kernels(transfer->place, plan, job->device, &kernels);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    cudriver_staging_get_settings(&settings);
+    staging_rows_make(&plan->walk, plan->up, &rows);
+    transfer->up = plan->up;
+    transfer->host = job->host;
+    transfer->walk = plan->walk;
+    transfer->host_dense = plan->host_dense;
+    /* So much memory as what nobody waits for takes turns in is seldom in a cache at first. */
+    transfer->streaming =
+        plan->streaming || (!transfer->own && settings.streaming > 0 &&
+                            plan->bytes <= FEW_LAPS * STAGING_RING_SLOTS * settings.slot);
+    slot_bytes = chunks_make(transfer, plan, &rows,
+                             staging_slot_most(plan, transfer->own, &settings), &boxes);
+    if (slot_bytes == 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = staging_ring_get(transfer, slot_bytes, kernels != NULL);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+
+    staging_transfer_hold(transfer); /* for the list */
+    result = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
+    if (result == CUDA_SUCCESS) {
+        staging_lock();
+        staging_ring_list(transfer);
+        staging_unlock();
+    } else if (result == CUDA_ERROR_NOT_READY) {
+        result = cuda.cuLaunchHostFunc(job->stream, transfer_arrive, transfer);
+    }
+    struct queue queue = {transfer, job, plan, &rows, &boxes, kernels, {{0}}, 0};
+    if (result == CUDA_SUCCESS) {
+        return commands_queue(&queue);
+    }
+    /* Not begun on the stream at all: for the threads it has come, and is stopped. */
+    staging_lock();
+    transfer->stopped = true;
+    staging_ring_list(transfer);
+    staging_unlock();
+    return result;
+}

@@ -1,0 +1,523 @@
+/* The threads that pack and unpack what goes through rings. See private.h. */
+#define _GNU_SOURCE
+#include "private.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "driver/platform.h"
+
+#define KIB ((size_t)1 << 10)
+#define PIECE_LEAST (64 * KIB)
+#define PIECE_MOST (2048 * KIB)
+#define NAP_LEAST 20000l /* ns between looks at the counters */
+#define NAP_MOST 500000l
+#define SPIN_NS 200000ull /* a waiting caller looks at them without nap for so long */
+#define LOOK 20           /* processor's pauses between two looks: half a microsecond */
+#define LOOKS 40          /* of a caller, between two looks at all else */
+#define CALLED 8          /* threads that one wakes, each of which wakes as many */
+
+/* What a thread moves at once. */
+struct piece {
+    struct cudriver_staging_transfer *transfer;
+    size_t chunk, begin, end;
+};
+
+/* Chunks that the stream has passed; negative while a copy before is on its way through the ring.
+ */
+static int32_t chunks_passed(const struct cudriver_staging_transfer *transfer)
+{
+    return (int32_t)(atomic_load_explicit(transfer->ring->passed, memory_order_acquire) -
+                     transfer->base);
+}
+
+static void publish(struct cudriver_staging_transfer *transfer, size_t chunks)
+{
+    transfer->published = chunks;
+    transfer->packed = chunks == transfer->chunks;
+    atomic_store(transfer->ring->ready, transfer->base + (uint32_t)chunks);
+}
+
+/* Locked. Lets the stream past a copy that was stopped. True when there is nothing left to do. */
+static bool transfer_progress(struct cudriver_staging_transfer *transfer)
+{
+    int32_t passed = chunks_passed(transfer);
+
+    if (transfer->stopped && transfer->in_flight == 0 && !transfer->packed && passed >= 0) {
+        publish(transfer, transfer->chunks);
+    }
+    return transfer->packed && (transfer->lost || passed >= (int32_t)transfer->steps);
+}
+
+void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
+{
+    struct cudriver_staging_transfer **link = &staging.packing;
+
+    if (!transfer->listed) {
+        return;
+    }
+    while (*link != transfer) {
+        link = &(*link)->packing;
+    }
+    *link = transfer->packing;
+    transfer->listed = false;
+    staging.ring_wanted -= transfer->threads;
+    staging.ring_unwatched -= !transfer->watched;
+    staging.ring_users--;
+    staging.copies++;
+    staging.bytes += transfer->result == CUDA_SUCCESS ? transfer->bytes : 0;
+    if (!transfer->lost) { /* else nobody knows whether the device still uses the slots */
+        staging_ring_leave(transfer->ring);
+    }
+    staging_transfer_device_over(transfer);
+    pthread_cond_broadcast(&staging.quiet);
+    if (staging.stopping) {
+        staging_ring_rouse();
+    }
+}
+
+/* What a thread takes at once of a chunk of so many bytes. */
+static size_t piece_bytes(size_t chunk)
+{
+    size_t share = (chunk / 8 + 4095) / 4096 * 4096;
+
+    return share < PIECE_LEAST ? PIECE_LEAST : share > PIECE_MOST ? PIECE_MOST : share;
+}
+
+/* Locked. Takes the next piece of a transfer whose slot can take it. */
+static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
+{
+    int32_t passed = chunks_passed(transfer);
+    size_t chunk = transfer->chunk;
+
+    if (transfer->stopped || chunk == transfer->chunks || passed < 0 ||
+        (size_t)passed < (transfer->up ? transfer->cuts[chunk].needs : chunk + 1)) {
+        return false;
+    }
+    piece->transfer = transfer;
+    piece->chunk = chunk;
+    piece->begin = transfer->taken;
+    piece->end = transfer->starts[chunk + 1];
+    size_t share = piece_bytes(piece->end - transfer->starts[chunk]);
+    if (piece->end - piece->begin > share) {
+        piece->end = piece->begin + share;
+    }
+    transfer->taken = piece->end;
+    if (piece->end == transfer->starts[chunk + 1]) {
+        transfer->chunk++;
+    }
+    transfer->in_flight++;
+    transfer->begun = true;
+    atomic_fetch_add_explicit(&staging.news, 1, memory_order_release); /* there may be another */
+    return true;
+}
+
+static void piece_move(const struct piece *piece)
+{
+    const struct cudriver_staging_transfer *transfer = piece->transfer;
+    size_t bytes = piece->end - piece->begin;
+    char *slot = staging_ring_memory(transfer, piece->chunk) +
+                 (piece->begin - transfer->starts[piece->chunk]);
+
+    if (!transfer->host_dense) {
+        if (transfer->up) {
+            cudriver_layout_copy_part(&transfer->walk, slot, true, transfer->host, false,
+                                      piece->begin, piece->end);
+        } else {
+            cudriver_layout_copy_part(&transfer->walk, transfer->host, false, slot, true,
+                                      piece->begin, piece->end);
+        }
+        return;
+    }
+    char *host = transfer->host + piece->begin +
+                 (transfer->up ? transfer->walk.src_offset : transfer->walk.dst_offset);
+    char *to = transfer->up ? slot : host;
+    const char *from = transfer->up ? host : slot;
+    if (transfer->streaming) {
+        staging_memory_stream(to, from, bytes);
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+/* Locked. True where staging_transfer_tell must follow. */
+static bool piece_end(const struct piece *piece)
+{
+    struct cudriver_staging_transfer *transfer = piece->transfer;
+    size_t published = transfer->published;
+
+    transfer->in_flight--;
+    transfer->cuts[piece->chunk].left -= piece->end - piece->begin;
+    while (published < transfer->chunks && transfer->cuts[published].left == 0) {
+        published++;
+    }
+    if (published != transfer->published) {
+        publish(transfer, published);
+    }
+    if (transfer->host_pending > 0 && transfer->in_flight == 0 &&
+        (transfer->packed || transfer->stopped)) {
+        staging_transfer_hold(transfer);
+        staging_transfer_host_over(transfer, transfer->result);
+        return true;
+    }
+    return false;
+}
+
+/* Locked. The next piece, of each transfer in turn; or in *ended one that is through, unlisted,
+ * whose reference is the caller's to drop. */
+static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **ended)
+{
+    struct cudriver_staging_transfer **link = &staging.packing;
+
+    *ended = NULL;
+    while (*link != NULL) {
+        struct cudriver_staging_transfer *transfer = *link;
+        if (transfer_progress(transfer)) {
+            staging_ring_unlist(transfer);
+            *ended = transfer;
+            return false;
+        }
+        if (piece_take(transfer, piece)) {
+            struct cudriver_staging_transfer **end = link;
+            while (*end != NULL) {
+                end = &(*end)->packing;
+            }
+            if (end != &transfer->packing) {
+                *link = transfer->packing;
+                *end = transfer;
+                transfer->packing = NULL;
+            }
+            return true;
+        }
+        link = &transfer->packing;
+    }
+    return false;
+}
+
+/* Half a microsecond's wait. */
+static void look_away(void)
+{
+    for (int i = 0; i < LOOK; i++) {
+        platform_relax();
+    }
+}
+
+static void nap(long nanoseconds)
+{
+    struct timespec time = {.tv_sec = 0, .tv_nsec = nanoseconds};
+
+    nanosleep(&time, NULL);
+}
+
+/* Locked. How many threads are to be awake, given what the transfers want together. */
+static int threads_allowed(void)
+{
+    int most = staging.settings.threads;
+
+    return staging.ring_wanted < 1 ? 1 : staging.ring_wanted > most ? most : staging.ring_wanted;
+}
+
+/* Locked. Wakes some of the threads that sleep. */
+static void threads_call(int count)
+{
+    count = count < staging.ring_idle ? count : staging.ring_idle;
+    if (count > 0) {
+        staging.ring_idle -= count;
+        staging.ring_calls += count;
+    }
+}
+
+void staging_ring_rouse(void)
+{
+    threads_call(staging.ring_idle);
+}
+
+/* Locked. Wakes threads, if there are not `wanted` awake: some, and those wake others. */
+static void threads_wake(int wanted)
+{
+    int lacking = wanted - (staging.ring_threads - staging.ring_idle);
+
+    threads_call(lacking < CALLED ? lacking : CALLED);
+}
+
+/* Without the lock, which the threads that pack need: until the stream has passed another chunk, or
+ * somebody has news, but for a moment at most. */
+static void ring_look(const struct staging_ring *ring, unsigned news)
+{
+    uint32_t passed = atomic_load_explicit(ring->passed, memory_order_acquire);
+
+    for (int i = 0; i < LOOKS; i++) {
+        look_away();
+        if (atomic_load_explicit(ring->passed, memory_order_acquire) != passed ||
+            atomic_load_explicit(&staging.news, memory_order_acquire) != news) {
+            break;
+        }
+    }
+}
+
+/* Locked. Whether the caller of a listed transfer sees to its counters, or the threads have to: all
+ * of them may be asleep. */
+static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watched)
+{
+    if (!transfer->listed || transfer->watched == watched) {
+        return;
+    }
+    transfer->watched = watched;
+    staging.ring_unwatched += watched ? -1 : 1;
+    if (!watched) {
+        threads_wake(1 + staging.watched);
+    }
+}
+
+/* Works on a transfer until it is over; false: interrupted. */
+bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
+                       void *data)
+{
+    unsigned long long asked = platform_nanoseconds(), idle = asked;
+    bool go_on = true;
+
+    staging_lock();
+    /* Looked at when the copy may be over; one that is over already has none. */
+    struct staging_ring *ring = transfer->listed ? transfer->ring : NULL;
+    if (ring != NULL) {
+        ring->users++;
+    }
+    transfer_watch(transfer, true);
+    while (!transfer->over && !transfer->lost && go_on) {
+        struct piece piece;
+        bool done = transfer->listed && transfer_progress(transfer);
+        bool alone = staging.ring_users <= 2;
+        unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
+        if (done) {
+            staging_ring_unlist(transfer);
+            staging_unlock();
+            staging_transfer_drop(transfer);
+        } else if (transfer->listed && piece_take(transfer, &piece)) {
+            threads_wake(threads_allowed());
+            staging_unlock();
+            piece_move(&piece);
+            staging_lock();
+            bool tell = piece_end(&piece);
+            staging_unlock();
+            if (tell) {
+                staging_transfer_tell(transfer);
+            }
+            idle = platform_nanoseconds();
+        } else {
+            staging_unlock();
+            if (ring == NULL) {
+                look_away();
+            } else if (alone && platform_nanoseconds() - idle < SPIN_NS) {
+                ring_look(ring, news);
+            } else {
+                nap(NAP_LEAST);
+            }
+        }
+        if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
+            /* The answer may take long, and wait for this very copy. */
+            staging_lock();
+            transfer_watch(transfer, false);
+            staging_unlock();
+            staging_transfer_check(transfer);
+            go_on = interrupted == NULL || !interrupted(data);
+            asked = platform_nanoseconds();
+            staging_lock();
+            transfer_watch(transfer, go_on);
+            staging_unlock();
+        }
+        staging_lock();
+    }
+    transfer_watch(transfer, false);
+    if (ring != NULL) {
+        staging_ring_leave(ring);
+    }
+    staging_unlock();
+    return go_on;
+}
+
+/* Locked. Until the thread is called. */
+static void thread_sleep(void)
+{
+    staging.ring_idle++;
+    staging_unlock();
+    while (sem_wait(&staging.ring_sleep) != 0) { /* interrupted */
+    }
+    staging_lock();
+}
+
+/* Until somebody has news, but for a moment at most. */
+static void thread_linger(unsigned news, unsigned long long until)
+{
+    do {
+        look_away();
+    } while (atomic_load_explicit(&staging.news, memory_order_acquire) == news &&
+             platform_nanoseconds() < until);
+}
+
+/*
+ * Never calls the driver: what the streams wait for depends on these threads. One that finds
+ * nothing to do lingers for a moment, where there are processors to spare; then it sleeps, or if
+ * copies are under way and no other does, looks at the counters now and then.
+ */
+static void *ring_main(void *unused)
+{
+    long pause = NAP_LEAST;
+    unsigned long long busy = platform_nanoseconds();
+
+    (void)unused;
+    platform_thread_name("cudriver-ring");
+    platform_nap_precisely();
+    staging_lock();
+    for (;;) {
+        struct cudriver_staging_transfer *ended;
+        struct piece piece;
+        unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
+        if (piece_find(&piece, &ended)) {
+            pause = NAP_LEAST;
+            threads_wake(threads_allowed()); /* perhaps there is another piece */
+            staging_unlock();
+            piece_move(&piece);
+            staging_lock();
+            if (piece_end(&piece)) {
+                staging_unlock();
+                staging_transfer_tell(piece.transfer);
+                staging_lock();
+            }
+            busy = platform_nanoseconds();
+        } else if (ended != NULL) {
+            staging_unlock();
+            staging_transfer_drop(ended);
+            staging_lock();
+        } else if (staging.stopping && staging.ring_users == 0) {
+            break;
+        } else {
+            bool watch = staging.ring_unwatched > 0 && !staging.watched;
+            unsigned long long until = busy + (unsigned long long)staging.settings.linger;
+            bool linger = platform_nanoseconds() < until;
+            if (!watch && !linger) {
+                thread_sleep();
+                busy = platform_nanoseconds();
+                continue;
+            }
+            staging.watched |= watch;
+            staging_unlock();
+            if (!linger) {
+                nap(pause);
+                pause = pause * 3 / 2 < NAP_MOST ? pause * 3 / 2 : NAP_MOST;
+            } else if (watch) {
+                look_away(); /* the counters are its to look at */
+            } else {
+                thread_linger(news, until);
+            }
+            staging_lock();
+            if (watch) {
+                staging.watched = false;
+            }
+        }
+    }
+    staging.ring_threads--;
+    staging_ring_rouse();
+    pthread_cond_broadcast(&staging.quiet);
+    staging_unlock();
+    return NULL;
+}
+
+/* Locked. Sees that as many threads live as the transfers want. */
+static void threads_provide(void)
+{
+    int allowed = threads_allowed();
+
+    while (staging.ring_threads < allowed && platform_thread_start(ring_main, NULL)) {
+        staging.ring_threads++;
+    }
+}
+
+void staging_ring_expect(int threads)
+{
+    staging_lock();
+    if (staging.settings.linger > 0) {
+        threads_wake(threads < staging.settings.threads ? threads : staging.settings.threads);
+    }
+    staging_unlock();
+}
+
+/*
+ * Locked. Takes over a reference. At least one thread packs, even where the caller would do: while
+ * a call of the driver keeps the caller waiting, perhaps for the very stream that waits for these
+ * bytes, the threads go on.
+ */
+void staging_ring_list(struct cudriver_staging_transfer *transfer)
+{
+    struct cudriver_staging_transfer **link = &staging.packing;
+
+    transfer->started = true;
+    transfer->listed = true;
+    transfer->packing = NULL;
+    while (*link != NULL) {
+        link = &(*link)->packing;
+    }
+    *link = transfer;
+    transfer->threads =
+        staging_threads_wanted(transfer->bytes,
+                               staging_runs_are_long(&transfer->walk, transfer->host_dense),
+                               &staging.settings) -
+        transfer->own;
+    transfer->threads += transfer->threads == 0;
+    staging.ring_wanted += transfer->threads;
+    staging.ring_unwatched++;
+    atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
+    threads_provide();
+    /* Waking takes a while, which a caller that does not wait leaves to the first that is awake
+     * (the one that watches may be in a nap). */
+    threads_wake(transfer->own ? threads_allowed() : 1 + staging.watched);
+}
+
+void staging_ring_open(struct cudriver_staging_transfer *transfer)
+{
+    staging_lock();
+    if (transfer->listed) {
+        transfer_progress(transfer);
+    }
+    staging_unlock();
+}
+
+void staging_ring_close(struct cudriver_staging_transfer *transfer)
+{
+    bool listed;
+
+    staging_lock();
+    if (transfer->listed) { /* else the ring may be another's by now, or gone */
+        atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->steps);
+    }
+    listed = transfer->listed && transfer_progress(transfer);
+    if (listed) {
+        staging_ring_unlist(transfer);
+    }
+    staging_unlock();
+    if (listed) {
+        staging_transfer_drop(transfer);
+    }
+}
+
+bool staging_ring_stop(struct cudriver_staging_transfer *transfer)
+{
+    bool tell = transfer->ring != NULL && transfer->in_flight == 0 && transfer->host_pending > 0;
+
+    if (tell) {
+        staging_transfer_hold(transfer);
+        staging_transfer_host_over(transfer, transfer->result);
+    }
+    return tell;
+}
+
+CUresult staging_ring_ensure(void)
+{
+    CUresult result;
+
+    staging_lock();
+    threads_provide();
+    threads_wake(1);
+    result = staging.ring_threads > 0 ? CUDA_SUCCESS : STAGING_NO_THREADS;
+    staging_unlock();
+    return result;
+}

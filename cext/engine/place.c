@@ -1,0 +1,384 @@
+/* What the engine holds in a context, from first use to last. See private.h. */
+#include "private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/driver.h"
+#include "driver/platform.h"
+
+/* How long a context that is to be destroyed is waited for, where a copy that was given up is still
+ * in one of its streams; after that the slots are left to it. */
+#define RINGS_NS 2000000000ull
+
+static bool place_is_quiet(const struct staging_place *place)
+{
+    return place->jobs == 0 && place->users == 0 && place->transfers == NULL &&
+           place->routes[0].active == 0 && place->routes[1].active == 0;
+}
+
+/* Whether no stream may come to the slots of a ring any more. */
+static bool rings_are_quiet(const struct staging_place *place)
+{
+    const struct staging_ring *ring = place->rings;
+
+    while (ring != NULL && ring->users == 0) {
+        ring = ring->next;
+    }
+    return ring == NULL;
+}
+
+static void place_unlink(struct staging_place *place)
+{
+    struct staging_place **link = &staging.places;
+
+    while (*link != place) {
+        link = &(*link)->next;
+    }
+    *link = place->next;
+}
+
+/* Frees a place, but nothing that the driver has. */
+static void place_drop(struct staging_place *place)
+{
+    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        free(place->kernels[i]);
+    }
+    staging_rings_free(place->rings, false, false);
+    free(place);
+}
+
+/* Locked. Lets go of places whose context was reset or destroyed behind our back: their streams and
+ * events are gone, and the driver may crash when asked about them. */
+static void places_bury(CUcontext context, unsigned long long id)
+{
+    struct staging_place *place = staging.places, *next;
+
+    for (; place != NULL; place = next) {
+        next = place->next;
+        if (place->context == context && place->id != id && !place->closing &&
+            place_is_quiet(place)) {
+            place_unlink(place);
+            for (int i = 0; i < 2; i++) {
+                staging_lanes_bury(place->routes[i].idle);
+            }
+            place_drop(place);
+        }
+    }
+}
+
+/* The number of the current context, where the driver has them; else 0. A context that was
+ * destroyed is told by a call that looks at its state: asking for its number may crash. */
+static CUresult context_number(CUcontext context, unsigned long long *id)
+{
+    unsigned flags;
+    CUresult result = cuda.cuMemHostGetFlags(&flags, &flags);
+
+    *id = 0;
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE) {
+        return result;
+    }
+    return cuda.cuCtxGetId == NULL ? CUDA_SUCCESS : cuda.cuCtxGetId(context, id);
+}
+
+CUresult staging_place_enter(CUcontext context, struct staging_place **found)
+{
+    struct staging_place *place;
+    unsigned long long id = 0;
+    CUresult result;
+
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    result = cuda.cuCtxPushCurrent_v2(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = context_number(context, &id); /* an address may come back as another context */
+    staging_lock();
+    for (place = staging.places; place != NULL; place = place->next) {
+        if (place->context == context && place->id == id) {
+            break;
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        place = NULL;
+    } else if (staging.stopping) {
+        result = CUDA_ERROR_DEINITIALIZED;
+    } else if (place == NULL) {
+        place = calloc(1, sizeof *place);
+        if (place == NULL) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        } else {
+            place->context = context;
+            place->id = id;
+            place->routes[0] = (struct staging_route){.place = place, .up = true};
+            place->routes[1] = (struct staging_route){.place = place, .up = false};
+            places_bury(context, id);
+            place->next = staging.places;
+            staging.places = place;
+        }
+    } else if (place->closing) {
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (result == CUDA_SUCCESS) {
+        place->users++;
+    }
+    staging_unlock();
+    if (result != CUDA_SUCCESS) {
+        CUcontext popped;
+        cuda.cuCtxPopCurrent_v2(&popped);
+        return result;
+    }
+    *found = place;
+    return CUDA_SUCCESS;
+}
+
+void staging_place_leave(struct staging_place *place)
+{
+    CUcontext popped;
+
+    cuda.cuCtxPopCurrent_v2(&popped);
+    staging_lock();
+    place->users--;
+    pthread_cond_broadcast(&staging.quiet);
+    staging_unlock();
+}
+
+/* What a place can do without: taken out under the lock, freed without it. */
+struct spare {
+    struct staging_lane *lanes[2];
+    struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
+    struct staging_ring *rings;
+    bool all;
+    CUstream probe;
+    CUstream sides[STAGING_SIDES];
+};
+
+/* Locked. `quiet`: no call is at work in the place; `all`: also what can be freed only by waiting
+ * for the device. Rings that a stream may yet come to stay, as those of a copy that was lost do for
+ * good. */
+static struct spare spare_take(struct staging_place *place, bool quiet, bool all)
+{
+    struct spare spare = {.probe = NULL};
+    struct staging_ring **link = &place->rings;
+
+    place->tight = false;
+    for (int i = 0; i < 2; i++) {
+        spare.lanes[i] = place->routes[i].idle;
+        place->routes[i].idle = NULL;
+    }
+    if (all) {
+        for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+            spare.kernels[i] = place->kernels[i];
+            place->kernels[i] = NULL;
+        }
+    }
+    if (quiet) {
+        spare.probe = place->probe;
+        place->probe = NULL;
+        memcpy(spare.sides, place->sides, sizeof spare.sides);
+        memset(place->sides, 0, sizeof place->sides);
+    }
+    while (*link != NULL) {
+        struct staging_ring *ring = *link;
+        if (ring->users > 0 || (ring->scratch != 0 && !all)) {
+            link = &ring->next;
+        } else {
+            *link = ring->next;
+            ring->next = spare.rings;
+            spare.rings = ring;
+        }
+    }
+    spare.all = all;
+    return spare;
+}
+
+/* The context is current. Results do not matter: there is nobody left to tell. */
+static void spare_free(struct spare *spare)
+{
+    bool waited = false;
+
+    for (int i = 0; i < 2; i++) {
+        staging_lanes_close(spare->lanes[i]);
+    }
+    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        if (spare->kernels[i] != NULL && !waited) {
+            cuda.cuCtxSynchronize(); /* copies between device memory may yet run them */
+            waited = true;
+        }
+        staging_kernels_unload(spare->kernels[i]);
+    }
+    staging_rings_free(spare->rings, true, spare->all);
+    if (spare->probe != NULL) {
+        cuda.cuStreamDestroy_v2(spare->probe);
+    }
+    for (int i = 0; i < STAGING_SIDES; i++) {
+        if (spare->sides[i] != NULL) {
+            cuda.cuStreamDestroy_v2(spare->sides[i]);
+        }
+    }
+}
+
+/* The same where the context is gone, and all that was in it: nothing that the driver has. */
+static void spare_bury(struct spare *spare)
+{
+    staging_lock();
+    for (int i = 0; i < 2; i++) {
+        staging_lanes_bury(spare->lanes[i]);
+    }
+    staging_unlock();
+    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        free(spare->kernels[i]);
+    }
+    staging_rings_free(spare->rings, false, false);
+}
+
+/* Pushes a place's context. False where it was destroyed: the driver takes that for current all the
+ * same, but may crash when it is given what was in it. */
+static bool place_open(const struct staging_place *place)
+{
+    CUcontext popped;
+    unsigned version;
+
+    if (cuda.cuCtxPushCurrent_v2(place->context) != CUDA_SUCCESS) {
+        return false;
+    }
+    if (cuda.cuCtxGetApiVersion(NULL, &version) != CUDA_SUCCESS) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+        return false;
+    }
+    return true;
+}
+
+/* Unlocked, unlinked and quiet. `all`: device memory and kernels too, which waits for the device.
+ */
+static void place_free(struct staging_place *place, bool all)
+{
+    CUcontext popped;
+    struct spare spare;
+
+    staging_lock();
+    spare = spare_take(place, true, all);
+    staging_unlock();
+    if (place_open(place)) {
+        spare_free(&spare);
+        staging_rings_free(place->rings, true, false); /* those whose scratch memory stays */
+        place->rings = NULL;
+        cuda.cuCtxPopCurrent_v2(&popped);
+    } else {
+        spare_bury(&spare);
+    }
+    place_drop(place);
+}
+
+void cudriver_staging_trim(void)
+{
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return;
+    }
+    staging_lock();
+    for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        if (place->closing) {
+            continue;
+        }
+        bool quiet = place_is_quiet(place) && rings_are_quiet(place);
+        struct spare spare = spare_take(place, quiet, quiet);
+        CUcontext popped;
+        place->users++; /* so that it stays */
+        staging_unlock();
+        if (place_open(place)) {
+            spare_free(&spare);
+            cuda.cuCtxPopCurrent_v2(&popped);
+        } else {
+            spare_bury(&spare);
+        }
+        staging_lock();
+        place->users--;
+        pthread_cond_broadcast(&staging.quiet);
+    }
+    staging_unlock();
+}
+
+void cudriver_staging_forget_context(CUcontext context)
+{
+    struct staging_place *place;
+
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return;
+    }
+    staging_lock();
+    for (;;) {
+        for (place = staging.places; place != NULL; place = place->next) {
+            if (place->context == context && !place->closing) {
+                break;
+            }
+        }
+        if (place == NULL) {
+            break;
+        }
+        place->closing = true;
+        staging_unlock();
+        staging_place_cancel(place, CUDA_ERROR_CONTEXT_IS_DESTROYED, false);
+        staging_lock();
+        unsigned long long until = platform_nanoseconds() + RINGS_NS;
+        while (!place_is_quiet(place) || ((!rings_are_quiet(place) || staging.strays > 0) &&
+                                          platform_nanoseconds() < until)) {
+            staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
+        }
+        place_unlink(place);
+        staging_unlock();
+        place_free(place, true);
+        staging_lock();
+    }
+    staging_unlock();
+}
+
+void cudriver_staging_renew_slots(void)
+{
+    staging_lock();
+    staging.generation++;
+    staging_unlock();
+}
+
+bool cudriver_staging_shutdown(unsigned milliseconds)
+{
+    unsigned long long until = platform_nanoseconds() + 1000000ull * milliseconds, now;
+    struct staging_place *place;
+    bool quiet;
+
+    if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
+        return true;
+    }
+    staging_lock();
+    staging.stopping = true;
+    pthread_cond_broadcast(&staging.work);
+    staging_ring_rouse();
+    for (place = staging.places; place != NULL; place = place->next) {
+        place->users++;
+        staging_unlock();
+        staging_place_cancel(place, CUDA_ERROR_DEINITIALIZED, true);
+        staging_lock();
+        place->users--;
+    }
+    for (;;) {
+        quiet = staging.threads == 0 && staging.ring_threads == 0 && staging.strays == 0;
+        for (place = staging.places; place != NULL && quiet; place = place->next) {
+            quiet = place_is_quiet(place) && rings_are_quiet(place);
+        }
+        now = platform_nanoseconds();
+        if (quiet || now >= until) {
+            break;
+        }
+        staging_condition_wait(&staging.quiet, until - now);
+    }
+    while (quiet && staging.places != NULL) {
+        place = staging.places;
+        place_unlink(place);
+        staging_unlock();
+        place_free(place, false); /* the rest goes with the process */
+        staging_lock();
+    }
+    staging_unlock();
+    return quiet;
+}

@@ -1,0 +1,307 @@
+/* Which way a copy goes. No CUDA: everything follows from the layout and the settings. */
+#include "private.h"
+
+#include <string.h>
+
+#define MIB ((size_t)1 << 20)
+
+/* Runs of the device's memory from which on 2D copies are as fast as dense ones. */
+#define GOOD_ROW 512
+/* Bytes in a row of the host's memory that are worth fetching on their own. */
+#define GOOD_RUN 256
+/* Bytes in a row that are moved like memory in one piece. */
+#define LONG_RUN 4096
+/* Up to here the driver's small copies one by one cost less than the kernel's launch. */
+#define FEW_BYTES 16384
+
+const char *cudriver_staging_path_name(enum cudriver_staging_path path)
+{
+    static const char *const names[] = {
+        [CUDRIVER_STAGING_EMPTY] = "empty",
+        [CUDRIVER_STAGING_DRIVER] = "driver",
+        [CUDRIVER_STAGING_ONE_SLOT] = "one slot",
+        [CUDRIVER_STAGING_DENSE] = "staged",
+        [CUDRIVER_STAGING_PACKED] = "staged, packed",
+        [CUDRIVER_STAGING_ROWS] = "staged, rows",
+        [CUDRIVER_STAGING_PERMUTED] = "staged, permuted",
+    };
+
+    return (size_t)path < sizeof names / sizeof names[0] ? names[path] : "unknown";
+}
+
+static const int64_t *host_strides(const struct cudriver_layout *layout, bool up)
+{
+    return up ? layout->src_strides : layout->dst_strides;
+}
+
+static const int64_t *device_strides(const struct cudriver_layout *layout, bool up)
+{
+    return up ? layout->dst_strides : layout->src_strides;
+}
+
+static int64_t magnitude(int64_t value)
+{
+    return value < 0 ? -value : value;
+}
+
+static bool is_dense(const struct cudriver_layout *layout, const int64_t *strides)
+{
+    int64_t stride = (int64_t)layout->itemsize;
+
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        if (strides[d] != stride) {
+            return false;
+        }
+        stride = (int64_t)((uint64_t)stride * (uint64_t)layout->shape[d]);
+    }
+    return true;
+}
+
+/* Turns dimensions so that the device's side never runs backwards: its copies cannot. */
+static void device_forward(struct cudriver_layout *layout, bool up)
+{
+    for (int d = 0; d < layout->ndim; d++) {
+        if (device_strides(layout, up)[d] < 0) {
+            int64_t last = layout->shape[d] - 1;
+            layout->dst_offset += last * layout->dst_strides[d];
+            layout->src_offset += last * layout->src_strides[d];
+            layout->dst_strides[d] = -layout->dst_strides[d];
+            layout->src_strides[d] = -layout->src_strides[d];
+        }
+    }
+}
+
+/* Bytes in one piece on the device, in the order of the walk. */
+static size_t device_run(const struct cudriver_layout *walk, bool up)
+{
+    size_t run = walk->itemsize;
+
+    for (int d = walk->ndim - 1; d >= 0 && device_strides(walk, up)[d] == (int64_t)run; d--) {
+        run *= (size_t)walk->shape[d];
+    }
+    return run;
+}
+
+/* Whether a walk reads (or writes) the host's memory as it lies, or in pieces large enough. */
+static bool host_in_order(const struct cudriver_layout *walk, bool up)
+{
+    const int64_t *strides = host_strides(walk, up);
+
+    if (walk->itemsize >= GOOD_RUN) {
+        return true;
+    }
+    for (int d = 1; d < walk->ndim; d++) {
+        if (magnitude(strides[d]) > magnitude(strides[d - 1])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool host_repeats(const struct cudriver_layout *walk, bool up)
+{
+    for (int d = 0; d < walk->ndim; d++) {
+        if (host_strides(walk, up)[d] == 0) {
+            return up;
+        }
+    }
+    return false;
+}
+
+/*
+ * Splits a walk in the host's order into what travels (plan->walk: the dimensions that the host has
+ * bytes for, the device's side dense) and what the kernel does with it (plan->spread).
+ */
+static void plan_permute(struct staging_plan *plan, const struct cudriver_layout *by_host)
+{
+    bool up = plan->up;
+    struct cudriver_layout *walk = &plan->walk, *spread = &plan->spread;
+    const int64_t *host = host_strides(by_host, up), *device = device_strides(by_host, up);
+    int kept = 0, repeats = 0;
+
+    memset(walk, 0, sizeof *walk);
+    memset(spread, 0, sizeof *spread);
+    walk->itemsize = spread->itemsize = by_host->itemsize;
+    walk->dst_offset = up ? 0 : by_host->dst_offset;
+    walk->src_offset = up ? by_host->src_offset : 0;
+    spread->dst_offset = up ? by_host->dst_offset : 0;
+    spread->src_offset = up ? 0 : by_host->src_offset;
+    for (int d = 0; d < by_host->ndim; d++) {
+        repeats += up && host[d] == 0;
+    }
+    plan->repeats = repeats;
+    spread->ndim = by_host->ndim;
+    walk->ndim = by_host->ndim - repeats;
+    repeats = 0;
+    for (int d = 0; d < by_host->ndim; d++) {
+        bool repeat = up && host[d] == 0;
+        int to = repeat ? repeats++ : plan->repeats + kept;
+        spread->shape[to] = by_host->shape[d];
+        *(up ? &spread->dst_strides[to] : &spread->src_strides[to]) = device[d];
+        if (!repeat) {
+            walk->shape[kept] = by_host->shape[d];
+            *(up ? &walk->src_strides[kept] : &walk->dst_strides[kept]) = host[d];
+            kept++;
+        }
+    }
+    int64_t stride = (int64_t)walk->itemsize;
+    for (int d = walk->ndim - 1; d >= 0; d--) {
+        *(up ? &walk->dst_strides[d] : &walk->src_strides[d]) = stride;
+        *(up ? &spread->src_strides[plan->repeats + d] : &spread->dst_strides[plan->repeats + d]) =
+            stride;
+        stride *= walk->shape[d];
+    }
+    plan->path = CUDRIVER_STAGING_PERMUTED;
+    plan->host_dense = is_dense(walk, host_strides(walk, up));
+    plan->device_dense = true;
+}
+
+/* As measured (an H200 on PCIe 5, 16 cores): large chunks cost fewer calls, small ones begin
+ * sooner. */
+static size_t chunk_choose(size_t bytes, bool up, const struct cudriver_staging_settings *settings)
+{
+    if (settings->chunk != 0) {
+        return settings->chunk;
+    }
+    if (bytes >= 128 * MIB) {
+        return 4 * MIB;
+    }
+    if (bytes >= 32 * MIB) {
+        return up ? 2 * MIB : 4 * MIB;
+    }
+    if (bytes >= 8 * MIB) {
+        return up ? MIB : 2 * MIB;
+    }
+    return MIB / 2;
+}
+
+/* As measured: up, slots that stay in the processors' caches, unless there is a kernel's launch for
+ * each; down, room for what arrives before the threads are awake. */
+size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
+                         const struct cudriver_staging_settings *settings)
+{
+    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
+        return settings->slot / 2;
+    }
+    return plan->up && blocking ? settings->slot_up : settings->slot;
+}
+
+bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense)
+{
+    return host_dense || walk->itemsize >= LONG_RUN;
+}
+
+int staging_threads_wanted(size_t bytes, bool long_runs,
+                           const struct cudriver_staging_settings *settings)
+{
+    if (!long_runs) {
+        return settings->threads > settings->lanes ? settings->threads : settings->lanes;
+    }
+    /* For so little more threads only get into each other's way. */
+    if (bytes <= 32 * MIB && settings->lanes > settings->medium) {
+        return settings->medium;
+    }
+    if (bytes <= 64 * MIB && settings->lanes > settings->medium * 3 / 2) {
+        return settings->medium * 3 / 2;
+    }
+    return settings->lanes;
+}
+
+void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
+                       const struct cudriver_staging_settings *settings, bool kernels,
+                       struct staging_plan *plan)
+{
+    struct cudriver_layout by_host = *layout, by_device;
+    size_t crossover = up ? settings->crossover_up : settings->crossover_down;
+
+    plan->up = up;
+    plan->repeats = 0;
+    plan->chunk = 0;
+    plan->streaming = false;
+    plan->bytes = cudriver_layout_bytes(layout);
+    plan->host_dense = plan->device_dense = true;
+    if (plan->bytes == 0) {
+        plan->path = CUDRIVER_STAGING_EMPTY;
+        plan->walk.ndim = 0;
+        return;
+    }
+    device_forward(&by_host, up);
+    by_device = by_host;
+    if (up) {
+        cudriver_layout_simplify_by_src(&by_host);
+        cudriver_layout_simplify(&by_device);
+    } else {
+        cudriver_layout_simplify(&by_host);
+        cudriver_layout_simplify_by_src(&by_device);
+    }
+    device_forward(&by_host, up); /* simplifying may have turned what neither side minded */
+    device_forward(&by_device, up);
+
+    bool small = plan->bytes < crossover;
+    bool host_dense = is_dense(&by_device, host_strides(&by_device, up));
+    bool device_dense = is_dense(&by_device, device_strides(&by_device, up));
+    size_t run = device_run(&by_device, up);
+    bool fits = kernels && by_host.itemsize <= settings->slot &&
+                staging_kernels_unit(&by_host, up ? device : 0, up ? 0 : device) >= 0;
+    bool permute;
+
+    if (small) {
+        permute = fits && run < GOOD_ROW / 8 && plan->bytes > FEW_BYTES;
+    } else if (fits && host_repeats(&by_host, up)) {
+        permute = true;
+    } else {
+        permute = fits && (!host_in_order(&by_device, up) || (!device_dense && run < GOOD_ROW));
+    }
+    if (permute) {
+        plan_permute(plan, &by_host);
+    } else {
+        plan->walk = by_device;
+        plan->host_dense = host_dense;
+        plan->device_dense = device_dense;
+        if (small) {
+            plan->path =
+                host_dense && device_dense ? CUDRIVER_STAGING_DRIVER : CUDRIVER_STAGING_ONE_SLOT;
+        } else if (!device_dense) {
+            plan->path = CUDRIVER_STAGING_ROWS;
+        } else {
+            plan->path = host_dense ? CUDRIVER_STAGING_DENSE : CUDRIVER_STAGING_PACKED;
+        }
+    }
+    if (plan->path != CUDRIVER_STAGING_DRIVER && plan->path != CUDRIVER_STAGING_ONE_SLOT) {
+        plan->chunk = chunk_choose(plan->bytes, up, settings);
+        plan->streaming = up ? plan->bytes <= settings->streaming : settings->streaming > 0;
+    }
+}
+
+void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_device, bool blocking,
+                              struct cudriver_staging_plan *plan)
+{
+    struct cudriver_staging_settings settings;
+    struct staging_plan made;
+
+    cudriver_staging_get_settings(&settings);
+    if (!blocking) { /* as cudriver_staging_copy_async does */
+        settings.crossover_up /= 2;
+        settings.crossover_down /= 2;
+    }
+    staging_plan_make(layout, to_device, 0, &settings, true, &made);
+    plan->path = made.path;
+    if (blocking && made.path == CUDRIVER_STAGING_DENSE && settings.lanes == 1) {
+        plan->path = CUDRIVER_STAGING_DRIVER;
+        made.chunk = 0;
+    }
+    if (!blocking && made.path == CUDRIVER_STAGING_DRIVER) {
+        plan->path = CUDRIVER_STAGING_ONE_SLOT;
+    }
+    plan->bytes = made.bytes;
+    plan->chunk = 0;
+    plan->threads = 1;
+    if (made.chunk != 0) {
+        size_t travels =
+            cudriver_layout_bytes(&made.walk); /* less, where the host's side repeats */
+        plan->chunk = staging_ring_slot(travels, staging_slot_most(&made, blocking, &settings));
+        plan->threads = staging_threads_wanted(
+            travels, staging_runs_are_long(&made.walk, made.host_dense), &settings);
+    }
+    plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
+}

@@ -1,0 +1,334 @@
+/* Mappings under page-locked memory: see private.h. Linux. */
+#define _GNU_SOURCE
+#include "private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "driver/driver.h"
+#include "hostmem.h"
+#include "driver/platform.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* since Linux 5.14 */
+#endif
+#define PREFERRED 1 /* MPOL_PREFERRED of linux/mempolicy.h, which need not be installed */
+
+#define MOST_THREADS 16
+#define CHECKED_SIZE ((size_t)256 << 20) /* smaller requests are not held against what is left */
+#define TOUCH_UNIT ((size_t)8 << 20)     /* what a thread takes at a time, and its least share */
+#define LEAD 2 /* the part of a block that is touched when its registration begins */
+#define TOUCH_PATIENCE 100000000ull /* ns for one unit, beyond which huge pages stall */
+
+static atomic_int preferred_node = -1;
+
+static size_t system_page(void)
+{
+    static atomic_size_t known;
+    size_t size = atomic_load_explicit(&known, memory_order_relaxed);
+
+    if (size == 0) {
+        long answer = sysconf(_SC_PAGESIZE);
+        size = answer > 0 ? (size_t)answer : HOSTMEM_PAGE;
+        atomic_store_explicit(&known, size, memory_order_relaxed);
+    }
+    return size;
+}
+
+size_t hostmem_round(size_t bytes)
+{
+    size_t page = system_page() > HOSTMEM_PAGE ? system_page() : HOSTMEM_PAGE;
+
+    return (bytes + page - 1) / page * page;
+}
+
+/* MADV_HUGEPAGE, MADV_NOHUGEPAGE, or 0 for leaving the system's way alone. */
+static int huge_page_advice(void)
+{
+    const char *wish = getenv("CUDRIVER_HUGEPAGES");
+    char modes[64] = "";
+
+    if (wish != NULL && strcmp(wish, "0") == 0) {
+        return MADV_NOHUGEPAGE;
+    }
+    if (wish != NULL && strcmp(wish, "1") == 0) {
+        return MADV_HUGEPAGE;
+    }
+    int file = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return 0;
+    }
+    ssize_t length = read(file, modes, sizeof modes - 1);
+    close(file);
+    modes[length < 0 ? 0 : length] = '\0';
+    return strstr(modes, "[madvise]") != NULL ? MADV_HUGEPAGE : 0;
+}
+
+/* The number after `name` in a small file of the system's, or `otherwise`. */
+static unsigned long long file_number(const char *path, const char *name,
+                                      unsigned long long otherwise)
+{
+    char text[4096];
+    unsigned long long number;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (file < 0) {
+        return otherwise;
+    }
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    text[length < 0 ? 0 : length] = '\0';
+    const char *at = strstr(text, name);
+    return at != NULL && sscanf(at + strlen(name), " %llu", &number) == 1 ? number : otherwise;
+}
+
+/*
+ * Whether the machine, and the container, have that much memory left. Where the system grants more
+ * than there is (overcommit), it would end the process at the first touch instead of refusing.
+ */
+static bool is_available(size_t bytes)
+{
+    unsigned long long most, used, cached;
+
+    if (bytes < CHECKED_SIZE) {
+        return true;
+    }
+    if (bytes / 1024 > file_number("/proc/meminfo", "MemAvailable:", ULLONG_MAX)) {
+        return false;
+    }
+    most = file_number("/sys/fs/cgroup/memory.max", "", ULLONG_MAX); /* or "max", for no limit */
+    used = file_number("/sys/fs/cgroup/memory.current", "", 0);
+    cached = file_number("/sys/fs/cgroup/memory.stat", "\nfile ", 0);
+    used -= cached < used ? cached : used;
+    return used <= most && bytes <= most - used;
+}
+
+char *hostmem_map(size_t bytes)
+{
+    const size_t slack = HOSTMEM_ALIGNMENT;
+
+    if (!is_available(bytes)) {
+        return NULL;
+    }
+    char *raw =
+        mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (raw == MAP_FAILED) {
+        return NULL;
+    }
+    size_t skip = (HOSTMEM_ALIGNMENT - (uintptr_t)raw % HOSTMEM_ALIGNMENT) % HOSTMEM_ALIGNMENT;
+    if (skip > 0) {
+        munmap(raw, skip);
+    }
+    if (slack > skip) {
+        munmap(raw + skip + bytes, slack - skip);
+    }
+    return raw + skip;
+}
+
+void hostmem_unmap(char *base, size_t bytes)
+{
+    munmap(base, bytes);
+}
+
+void cudriver_hostmem_set_node(int node)
+{
+    atomic_store(&preferred_node, node);
+}
+
+static void prefer_node(char *base, size_t bytes)
+{
+    unsigned long mask[16] = {0}; /* 1024 nodes */
+    int node = atomic_load(&preferred_node);
+    const int width = 8 * (int)sizeof mask[0];
+
+    if (node < 0 || node >= 16 * width) {
+        return;
+    }
+    mask[node / width] |= 1ul << (node % width);
+    /* Refused in containers without the right, and of no use on one node: never mind. */
+    (void)syscall(SYS_mbind, base, bytes, PREFERRED, mask, 16ul * (unsigned long)width + 1, 0);
+}
+
+struct touch {
+    char *base;
+    size_t bytes;
+    bool huge;
+    pthread_mutex_t gate; /* held until all threads are there */
+    atomic_size_t next;   /* the next unit that nobody has */
+    size_t alone;         /* bytes that are touched before the registration begins */
+    atomic_bool stalled;
+    atomic_bool failed;
+};
+
+/* True; false where there is no memory. `beside`: the driver takes pages of the block meanwhile,
+ * which calls of madvise() would wait for; stores do not. */
+static bool touch_range(char *base, size_t bytes, bool beside)
+{
+    int failed;
+
+    do {
+        failed = beside ? 0 : madvise(base, bytes, MADV_POPULATE_WRITE);
+    } while (failed != 0 && (errno == EINTR || errno == EAGAIN));
+    if (failed == 0 && !beside) {
+        return true;
+    }
+    if (failed != 0 && errno != EINVAL && errno != ENOSYS) {
+        return false;
+    }
+    for (size_t i = 0; i < bytes; i += system_page()) { /* also on an older kernel */
+        *(volatile char *)(base + i) = 0;
+    }
+    return true;
+}
+
+/* Where the system has to compact memory to find huge pages, small ones for the rest are faster. */
+static void touch_without_huge_pages(struct touch *touch)
+{
+    size_t done = atomic_load(&touch->next) * TOUCH_UNIT;
+
+    if (done < touch->bytes) {
+        madvise(touch->base + done, touch->bytes - done, MADV_NOHUGEPAGE);
+    }
+}
+
+/* Takes units until those below `limit` are taken. */
+static void touch_until(struct touch *touch, size_t limit)
+{
+    while (atomic_load(&touch->next) * TOUCH_UNIT < limit) {
+        size_t begin = atomic_fetch_add(&touch->next, 1) * TOUCH_UNIT;
+        unsigned long long start = platform_nanoseconds();
+
+        if (begin >= touch->bytes) {
+            break;
+        }
+        size_t left = touch->bytes - begin;
+        if (!touch_range(touch->base + begin, left < TOUCH_UNIT ? left : TOUCH_UNIT,
+                         begin >= touch->alone)) {
+            atomic_store(&touch->failed, true);
+            break;
+        }
+        if (touch->huge && platform_nanoseconds() - start > TOUCH_PATIENCE &&
+            !atomic_exchange(&touch->stalled, true)) {
+            touch_without_huge_pages(touch);
+        }
+    }
+}
+
+static void *touch_work(void *argument)
+{
+    struct touch *touch = argument;
+
+    pthread_mutex_lock(&touch->gate);
+    pthread_mutex_unlock(&touch->gate);
+    touch_until(touch, touch->bytes);
+    return NULL;
+}
+
+static bool touch_goes_well(struct touch *touch)
+{
+    return !atomic_load(&touch->stalled) && !atomic_load(&touch->failed);
+}
+
+CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
+{
+    struct touch touch = {
+        .base = base, .bytes = bytes, .alone = bytes, .gate = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t threads[MOST_THREADS];
+    sigset_t all, before;
+    size_t count = 1, started = 0;
+    bool registered = false;
+    CUresult result = CUDA_SUCCESS;
+
+    int advice = bytes >= HOSTMEM_ALIGNMENT ? huge_page_advice() : 0;
+    if (advice != 0) {
+        touch.huge = madvise(base, bytes, advice) == 0 && advice == MADV_HUGEPAGE;
+    }
+    prefer_node(base, bytes);
+
+    if (bytes >= 2 * TOUCH_UNIT) {
+        count = (size_t)platform_processor_count();
+        count -= count > 4 ? 2 : 0; /* one that has to wait for a processor keeps all waiting */
+        count = count < MOST_THREADS ? count : MOST_THREADS;
+        count = count < bytes / TOUCH_UNIT ? count : bytes / TOUCH_UNIT;
+    }
+    if (count > 1) {
+        /* The process's signal handlers are none of these threads' business. Nobody begins before
+         * all are there: a new thread's stack changes the address space, for which the system would
+         * let it wait until the others have touched what they have in hand. */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        pthread_mutex_lock(&touch.gate);
+        while (started < count - 1 &&
+               pthread_create(&threads[started], NULL, touch_work, &touch) == 0) {
+            started++;
+        }
+        touch.alone = started > 0 ? bytes / LEAD : bytes;
+        pthread_mutex_unlock(&touch.gate);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    /* This thread works too: alone, if there are no others. They are as fast as the driver, which
+     * takes the pages in the same order and may follow them. */
+    touch_until(&touch, touch.alone);
+    if (started > 0 && touch_goes_well(&touch)) {
+        result = hostmem_register(base, bytes, flags);
+        registered = true;
+    } else {
+        touch_until(&touch, bytes);
+    }
+    for (size_t i = 0; i < started; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_mutex_destroy(&touch.gate);
+    if (atomic_load(&touch.failed)) {
+        if (registered && result == CUDA_SUCCESS) {
+            (void)hostmem_unregister(base, bytes);
+        }
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return registered ? result : hostmem_register(base, bytes, flags);
+}
+
+CUresult hostmem_register(char *base, size_t bytes, unsigned flags)
+{
+    for (size_t done = 0; done < bytes; done += HOSTMEM_PIECE) {
+        size_t piece = bytes - done < HOSTMEM_PIECE ? bytes - done : HOSTMEM_PIECE;
+        CUresult result = cuda.cuMemHostRegister_v2(base + done, piece, flags);
+
+        if (result != CUDA_SUCCESS) {
+            if (done > 0) {
+                (void)hostmem_unregister(base, done);
+            }
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult hostmem_unregister(char *base, size_t bytes)
+{
+    CUresult first = CUDA_SUCCESS;
+
+    if (cudriver_driver_is_forked()) {
+        return CUDA_SUCCESS;
+    }
+    for (size_t done = 0; done < bytes; done += HOSTMEM_PIECE) {
+        CUresult result = cuda.cuMemHostUnregister(base + done);
+
+        if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED &&
+            first == CUDA_SUCCESS) {
+            first = result;
+        }
+    }
+    return first;
+}

@@ -1,0 +1,526 @@
+/*
+ * Pins: page-locking memory that somebody else owns, in place. See hostmem.h.
+ *
+ * The driver takes ranges by byte, refuses any overlap (712) and releases only what was registered
+ * as one. So the bytes that pins cover are kept as a sorted list of pieces that do not overlap,
+ * each one registration with a count of the pins that touch it. A new pin shares the pieces that
+ * are there and registers the gaps; a piece goes, as a whole, when the last pin that touches it has
+ * gone.
+ *
+ * Whoever pins keeps the memory alive until its pin is destroyed. Memory that its owner unmaps
+ * while it is registered would stay registered by address, with its old pages: the driver would
+ * refuse to register what is mapped there next (712), or copy from pages that nobody sees any more.
+ * Overlapping pins are on one owner's memory, so a piece is alive for as long as any pin touches
+ * it.
+ *
+ * The lock is never held while the driver is called: a piece is PENDING while it is being
+ * registered and LEAVING while it is being released, and whoever needs its bytes meanwhile waits. A
+ * thread that has such pieces never waits for others', so nobody waits in a circle.
+ */
+#include "hostmem.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/driver.h"
+#include "private.h"
+
+#define FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
+
+enum piece_state {
+    PIECE_PENDING,
+    PIECE_REGISTERED,
+    PIECE_LOST, /* its home was reset; the next pin to touch it registers it anew */
+    PIECE_LEAVING,
+};
+
+struct piece {
+    uintptr_t begin, end;
+    enum piece_state state;
+    bool renewed;  /* while PENDING: it was LOST before */
+    bool ours;     /* while PENDING: registered by now */
+    CUdevice home; /* of the registration, retained until that ends; none while LOST */
+    size_t pins;   /* how many touch it */
+};
+
+struct cudriver_pin {
+    size_t count;
+    size_t pending; /* while it is made: how many of them, at the front, it has to register */
+    struct piece *pieces[]; /* borrowed from the list, each holds one of its `pins` */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a piece is no longer PENDING or LEAVING */
+    struct piece **pieces;  /* by address; owned */
+    size_t count, room;
+    size_t pins;
+    size_t bytes; /* registered */
+} pins = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* --- the list, under the lock --- */
+
+/* The first piece that ends beyond `address`. */
+static size_t pieces_find(uintptr_t address)
+{
+    size_t low = 0, high = pins.count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (pins.pieces[middle]->end > address) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+static bool pieces_reserve(size_t more)
+{
+    if (pins.room - pins.count >= more) {
+        return true;
+    }
+    size_t room = 2 * (pins.count + more);
+    struct piece **grown = realloc(pins.pieces, room * sizeof(struct piece *));
+    if (grown == NULL) {
+        return false;
+    }
+    pins.pieces = grown;
+    pins.room = room;
+    return true;
+}
+
+static void pieces_insert(size_t at, struct piece *piece)
+{
+    memmove(&pins.pieces[at + 1], &pins.pieces[at], (pins.count - at) * sizeof(struct piece *));
+    pins.pieces[at] = piece;
+    pins.count++;
+}
+
+static void pieces_remove(struct piece *piece)
+{
+    size_t at = pieces_find(piece->begin);
+
+    pins.count--;
+    memmove(&pins.pieces[at], &pins.pieces[at + 1], (pins.count - at) * sizeof(struct piece *));
+    free(piece);
+}
+
+static bool is_in_motion(const struct piece *piece)
+{
+    return piece->state == PIECE_PENDING || piece->state == PIECE_LEAVING;
+}
+
+/* Waits until nothing in the range is in motion; the index of the first piece that touches it. */
+static size_t pieces_settle(uintptr_t begin, uintptr_t end)
+{
+    for (;;) {
+        size_t first = pieces_find(begin), i = first;
+        while (i < pins.count && pins.pieces[i]->begin < end && !is_in_motion(pins.pieces[i])) {
+            i++;
+        }
+        if (i == pins.count || pins.pieces[i]->begin >= end) {
+            return first;
+        }
+        pthread_cond_wait(&pins.changed, &pins.lock);
+    }
+}
+
+/* --- the driver, without the lock --- */
+
+/*
+ * Whether the driver says that every byte of the range is page-locked already. Such a range is left
+ * as it is and not entered: whoever locked it may unlock it, and the next pin shall find that out.
+ */
+static bool is_locked_by_others(uintptr_t begin, uintptr_t end)
+{
+    while (begin < end) {
+        CUdeviceptr start = 0;
+        size_t size = 0;
+        unsigned kind = 0;
+        if (cuda.cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, begin) !=
+                CUDA_SUCCESS ||
+            kind != CU_MEMORYTYPE_HOST ||
+            cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, begin) !=
+                CUDA_SUCCESS ||
+            cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, begin) !=
+                CUDA_SUCCESS ||
+            begin < start || begin - start >= size) {
+            return false;
+        }
+        begin = (uintptr_t)start + size;
+    }
+    return true;
+}
+
+static bool supports_read_only(void)
+{
+    CUdevice device;
+    int supported = 0;
+
+    return cuda.cuCtxGetDevice(&device) == CUDA_SUCCESS &&
+           cuda.cuDeviceGetAttribute(&supported,
+                                     CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+                                     device) == CUDA_SUCCESS &&
+           supported != 0;
+}
+
+/* Registers a piece, or finds it locked by others; piece->ours says which. Its home is current. */
+static CUresult piece_register(struct piece *piece, bool read_only)
+{
+    void *address = (void *)piece->begin;
+    size_t bytes = piece->end - piece->begin;
+    CUresult result = cuda.cuMemHostRegister_v2(address, bytes, FLAGS);
+
+    piece->ours = result == CUDA_SUCCESS;
+    /* Overlap gives 712 with what was registered, INVALID_VALUE with what the driver allocated. */
+    if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && result != CUDA_ERROR_INVALID_VALUE) {
+        return result;
+    }
+    if (is_locked_by_others(piece->begin, piece->end)) {
+        return CUDA_SUCCESS;
+    }
+    /* INVALID_VALUE is also the answer for a mapping without write permission. The flag comes
+     * second, because memory that is merely meant to be read only is better registered without. */
+    if (result == CUDA_ERROR_INVALID_VALUE && read_only && supports_read_only()) {
+        result = cuda.cuMemHostRegister_v2(address, bytes, FLAGS | CU_MEMHOSTREGISTER_READ_ONLY);
+        piece->ours = result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+static CUresult piece_unregister(const struct piece *piece)
+{
+    CUresult result = hostmem_unregister((char *)piece->begin, piece->end - piece->begin);
+
+    hostmem_home_release(piece->home, 1);
+    return result;
+}
+
+/* Registers what a fresh pin has to; all or nothing. */
+static CUresult pin_register(const struct cudriver_pin *pin, bool read_only)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (size_t i = 0; i < pin->pending && result == CUDA_SUCCESS; i++) {
+        struct piece *piece = pin->pieces[i];
+        result = hostmem_home_retain(piece->home);
+        if (result != CUDA_SUCCESS) {
+            break;
+        }
+        result = piece_register(piece, read_only);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory is locked as well */
+            size_t released;
+            (void)cudriver_hostmem_trim(0, &released);
+            result = piece_register(piece, read_only);
+        }
+        hostmem_home_release(piece->home, !piece->ours);
+    }
+    for (size_t i = 0; i < pin->pending && result != CUDA_SUCCESS; i++) {
+        if (pin->pieces[i]->ours) {
+            (void)piece_unregister(pin->pieces[i]);
+        }
+    }
+    return result;
+}
+
+/* --- pins --- */
+
+/* How many pieces a pin on the range would touch, at most. */
+static size_t range_count(size_t first, uintptr_t begin, uintptr_t end, size_t *gaps)
+{
+    size_t count = 0;
+
+    *gaps = 0;
+    for (size_t i = first; begin < end;) {
+        bool piece = i < pins.count && pins.pieces[i]->begin < end;
+        uintptr_t gap_end = piece ? pins.pieces[i]->begin : end;
+        if (begin < gap_end) {
+            *gaps += (gap_end - begin + HOSTMEM_PIECE - 1) / HOSTMEM_PIECE;
+        }
+        if (!piece) {
+            break;
+        }
+        begin = pins.pieces[i++]->end;
+        count++;
+    }
+    return count + *gaps;
+}
+
+/* Takes hold of the pieces in the range, PENDING ones made for the gaps. All or nothing. */
+static struct cudriver_pin *range_hold(CUdevice home, uintptr_t begin, uintptr_t end)
+{
+    size_t first = pieces_settle(begin, end), gaps;
+    size_t count = range_count(first, begin, end, &gaps);
+    struct cudriver_pin *pin = calloc(1, sizeof *pin + count * sizeof pin->pieces[0]);
+    struct piece **fresh = calloc(gaps + 1, sizeof *fresh);
+    size_t made = 0;
+
+    while (fresh != NULL && made < gaps && (fresh[made] = calloc(1, sizeof **fresh)) != NULL) {
+        made++;
+    }
+    if (pin == NULL || fresh == NULL || made < gaps || !pieces_reserve(gaps)) {
+        while (made > 0) {
+            free(fresh[--made]);
+        }
+        free(fresh);
+        free(pin);
+        return NULL;
+    }
+    pin->count = count;
+    for (size_t i = first, shared = count; begin < end; i++) {
+        struct piece *piece = i < pins.count ? pins.pieces[i] : NULL;
+        if (piece == NULL || piece->begin > begin) {
+            uintptr_t gap_end = piece != NULL && piece->begin < end ? piece->begin : end;
+            piece = fresh[--made];
+            piece->begin = begin;
+            piece->end = gap_end - begin < HOSTMEM_PIECE ? gap_end : begin + HOSTMEM_PIECE;
+            pieces_insert(i, piece);
+        } else if (piece->state == PIECE_LOST) {
+            piece->renewed = true;
+        } else {
+            piece->pins++;
+            pin->pieces[--shared] = piece;
+            begin = piece->end;
+            continue;
+        }
+        piece->state = PIECE_PENDING;
+        piece->home = home;
+        piece->pins++;
+        pin->pieces[pin->pending++] = piece;
+        begin = piece->end;
+    }
+    free(fresh);
+    return pin;
+}
+
+/* After the driver's answers: PENDING pieces become what they are, or what they were. */
+static void range_resolve(struct cudriver_pin *pin, bool succeeded)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < pin->count; i++) {
+        struct piece *piece = pin->pieces[i];
+        if (i < pin->pending) {
+            if (succeeded && piece->ours) {
+                piece->state = PIECE_REGISTERED;
+                pins.bytes += piece->end - piece->begin;
+            } else if (piece->renewed) {
+                piece->state = PIECE_LOST;
+            } else {
+                pieces_remove(piece); /* nobody else's yet: locked by others, or given up */
+                continue;
+            }
+            piece->renewed = piece->ours = false;
+        }
+        pin->pieces[kept++] = piece;
+    }
+    pin->count = kept;
+    pthread_cond_broadcast(&pins.changed);
+}
+
+/* Lets go of a pin's pieces and unregisters those that nobody holds. Lock held before and after. */
+static CUresult pieces_release(struct cudriver_pin *pin)
+{
+    CUresult first = CUDA_SUCCESS;
+    size_t leaving = 0;
+
+    for (size_t i = 0; i < pin->count; i++) {
+        struct piece *piece = pin->pieces[i];
+        if (--piece->pins > 0) {
+            continue;
+        }
+        if (piece->state == PIECE_LOST) {
+            pieces_remove(piece);
+            continue;
+        }
+        piece->state = PIECE_LEAVING;
+        pin->pieces[leaving++] = piece;
+    }
+    pin->count = leaving;
+    if (leaving == 0) {
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&pins.lock);
+    for (size_t i = 0; i < leaving; i++) {
+        struct piece *piece = pin->pieces[i];
+        CUresult result = piece_unregister(piece);
+        if (first == CUDA_SUCCESS) {
+            first = result;
+        }
+    }
+    pthread_mutex_lock(&pins.lock);
+    for (size_t i = 0; i < leaving; i++) {
+        struct piece *piece = pin->pieces[i];
+        pins.bytes -= piece->end - piece->begin;
+        pieces_remove(piece);
+    }
+    pthread_cond_broadcast(&pins.changed);
+    return first;
+}
+
+/* Makes the pin of [begin, end), with `home` current. */
+static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool read_only,
+                         struct cudriver_pin **out)
+{
+    struct cudriver_pin *pin;
+    CUresult result;
+
+    pthread_mutex_lock(&pins.lock);
+    pin = range_hold(home, begin, end);
+    if (pin == NULL) {
+        pthread_mutex_unlock(&pins.lock);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pins.pins++;
+    pthread_mutex_unlock(&pins.lock);
+
+    result = pin_register(pin, read_only);
+
+    pthread_mutex_lock(&pins.lock);
+    range_resolve(pin, result == CUDA_SUCCESS);
+    if (result != CUDA_SUCCESS) {
+        pins.pins--;
+        (void)pieces_release(pin);
+        free(pin);
+        pin = NULL;
+    }
+    pthread_mutex_unlock(&pins.lock);
+    *out = pin;
+    return result;
+}
+
+CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, bool mapped,
+                             struct cudriver_pin **out)
+{
+    uintptr_t begin = (uintptr_t)address;
+    CUdevice home;
+    CUresult result;
+
+    (void)mapped; /* everything is */
+    *out = NULL;
+    if (cudriver_driver_is_forked()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if ((address == NULL && bytes > 0) || bytes > UINTPTR_MAX - begin) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    hostmem_watch_forks();
+    /* The pool registers its regions as wholes, and the pin's array keeps its block from going. */
+    bool pooled = bytes > 0 && hostmem_pool_holds(address, bytes, &result);
+    if (pooled && result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = hostmem_home_enter(&home);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = pin_make(home, begin, pooled ? begin : begin + bytes, read_only, out);
+    hostmem_home_leave();
+    hostmem_home_release(home, 1);
+    return result;
+}
+
+CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
+{
+    CUresult result;
+
+    if (pin == NULL) {
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&pins.lock);
+    pins.pins--;
+    result = pieces_release(pin);
+    pthread_mutex_unlock(&pins.lock);
+    free(pin);
+    return result;
+}
+
+/* --- for pool.c --- */
+
+bool hostmem_pins_have_home(CUdevice home)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&pins.lock);
+    for (size_t i = 0; i < pins.count; i++) {
+        found |= pins.pieces[i]->home == home && pins.pieces[i]->state != PIECE_LOST;
+    }
+    pthread_mutex_unlock(&pins.lock);
+    return found;
+}
+
+size_t hostmem_pins_forget_home(CUdevice home)
+{
+    size_t count = 0;
+
+    pthread_mutex_lock(&pins.lock);
+    for (size_t i = 0; i < pins.count; i++) {
+        struct piece *piece = pins.pieces[i];
+        if (piece->home == home && piece->state == PIECE_REGISTERED) {
+            piece->state = PIECE_LOST;
+            pins.bytes -= piece->end - piece->begin;
+            count++;
+        }
+    }
+    pthread_mutex_unlock(&pins.lock);
+    return count;
+}
+
+void hostmem_pins_count(size_t *count, size_t *bytes)
+{
+    pthread_mutex_lock(&pins.lock);
+    *count = pins.pins;
+    *bytes = pins.bytes;
+    pthread_mutex_unlock(&pins.lock);
+}
+
+size_t hostmem_pins_run(const void *address, size_t bytes)
+{
+    uintptr_t begin = (uintptr_t)address;
+    size_t run = 0;
+
+    pthread_mutex_lock(&pins.lock);
+    size_t at = pieces_find(begin);
+    if (at < pins.count && pins.pieces[at]->begin <= begin) {
+        run = pins.pieces[at]->end - begin;
+        run = run < bytes ? run : bytes;
+    }
+    pthread_mutex_unlock(&pins.lock);
+    return run;
+}
+
+bool hostmem_pins_are_registered(const void *address, size_t bytes)
+{
+    uintptr_t begin = (uintptr_t)address;
+    bool registered = false;
+
+    pthread_mutex_lock(&pins.lock);
+    size_t at = pieces_find(begin);
+    if (at < pins.count) {
+        const struct piece *piece = pins.pieces[at];
+        registered = piece->state == PIECE_REGISTERED && piece->begin <= begin &&
+                     bytes <= piece->end - begin;
+    }
+    pthread_mutex_unlock(&pins.lock);
+    return registered;
+}
+
+void hostmem_pins_lock(void)
+{
+    pthread_mutex_lock(&pins.lock);
+}
+
+void hostmem_pins_unlock(void)
+{
+    pthread_mutex_unlock(&pins.lock);
+}
+
+void hostmem_pins_unlock_in_child(void)
+{
+    pthread_cond_init(&pins.changed, NULL); /* whoever waited is not here */
+    pthread_mutex_unlock(&pins.lock);
+}

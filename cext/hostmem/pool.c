@@ -1,0 +1,715 @@
+/* The pool of page-locked host memory, its public half: see hostmem.h and private.h. */
+#include "hostmem.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "driver/driver.h"
+#include "private.h"
+
+/*
+ * Arenas grow with what there is, so that at most about a quarter of it waits to be used; one
+ * registration costs about 40 us and 16 us for each further MiB.
+ */
+#define ARENA_LEAST ((size_t)2 << 20)
+#define ARENA_GROWTH ((size_t)32 << 20)
+
+/* Everything is registered for all contexts and mapped: with unified addressing, which all 64-bit
+ * Linux drivers have, the driver maps it anyway and takes no longer for being asked. */
+#define FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a BUSY region is so no longer */
+    struct hostmem_region *regions;
+    size_t registered;  /* bytes */
+    size_t reserved;    /* bytes about to be registered */
+    size_t arena_bytes; /* of arenas in any state */
+    unsigned releasing; /* regions about to be released */
+    size_t peak, limit;
+    size_t used_bytes, used_blocks;
+    unsigned long long hits, misses;
+} pool = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .changed = PTHREAD_COND_INITIALIZER,
+    .limit = SIZE_MAX,
+};
+
+/* --- fork: no lock may stay held in the child, where blocks are ordinary memory --- */
+
+static void before_fork(void)
+{
+    hostmem_pins_lock();
+    pthread_mutex_lock(&pool.lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&pool.lock);
+    hostmem_pins_unlock();
+}
+
+static void after_fork_in_child(void)
+{
+    pthread_cond_init(&pool.changed, NULL); /* whoever waited is not here */
+    pthread_mutex_unlock(&pool.lock);
+    hostmem_pins_unlock_in_child();
+}
+
+static void watch_forks_once(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+void hostmem_watch_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch_forks_once);
+}
+
+/* --- regions, under the lock --- */
+
+/* The region whose bytes `address` is among, or NULL. */
+static struct hostmem_region *region_with(const void *address)
+{
+    struct hostmem_region *region = hostmem_region_of(address);
+
+    if (region == NULL || (size_t)((const char *)address - region->base) >= region->bytes) {
+        return NULL;
+    }
+    return region;
+}
+
+static void region_link(struct hostmem_region *region)
+{
+    region->previous = NULL;
+    region->next = pool.regions;
+    if (region->next != NULL) {
+        region->next->previous = region;
+    }
+    pool.regions = region;
+    pool.arena_bytes += region->arena ? region->bytes : 0;
+}
+
+static void region_unlink(struct hostmem_region *region)
+{
+    if (region->next != NULL) {
+        region->next->previous = region->previous;
+    }
+    if (region->previous != NULL) {
+        region->previous->next = region->next;
+    } else {
+        pool.regions = region->next;
+    }
+    pool.arena_bytes -= region->arena ? region->bytes : 0;
+}
+
+/* A BUSY region is registered. Lock held before and after; not in between where it was lost. */
+static void region_join(struct hostmem_region *region)
+{
+    if (region->lost) {
+        pthread_mutex_unlock(&pool.lock);
+        hostmem_home_release(region->home, 1);
+        pthread_mutex_lock(&pool.lock);
+        region->lost = false;
+        region->state = HOSTMEM_LOST;
+    } else {
+        region->state = HOSTMEM_REGISTERED;
+        region->refused = false;
+        hostmem_region_list(region);
+        pool.registered += region->bytes;
+        if (pool.registered > pool.peak) {
+            pool.peak = pool.registered;
+        }
+    }
+    pthread_cond_broadcast(&pool.changed);
+}
+
+static bool limit_allows(size_t bytes)
+{
+    size_t held = pool.registered + pool.reserved;
+
+    return held <= pool.limit && bytes <= pool.limit - held;
+}
+
+/* Registers the memory of a region that has lost its registration. No lock. */
+static CUresult region_register(struct hostmem_region *region)
+{
+    CUresult result = hostmem_home_enter(&region->home);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = hostmem_register(region->base, region->bytes, FLAGS);
+    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+        /* It was not lost after all; or somebody has registered a block of ours meanwhile. */
+        result = hostmem_unregister(region->base, region->bytes);
+        if (result == CUDA_SUCCESS) {
+            result = hostmem_register(region->base, region->bytes, FLAGS);
+        }
+    }
+    hostmem_home_leave();
+    if (result != CUDA_SUCCESS) {
+        hostmem_home_release(region->home, 1);
+    }
+    return result;
+}
+
+/* The same. Lock held before and after, not in between. */
+static CUresult region_revive(struct hostmem_region *region)
+{
+    CUresult result;
+
+    region->state = HOSTMEM_BUSY;
+    pool.reserved += region->bytes;
+    pthread_mutex_unlock(&pool.lock);
+
+    result = region_register(region);
+
+    pthread_mutex_lock(&pool.lock);
+    pool.reserved -= region->bytes;
+    if (result == CUDA_SUCCESS) {
+        region_join(region);
+    } else {
+        region->lost = false;
+        region->refused = result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+        region->state = HOSTMEM_LOST;
+        pthread_cond_broadcast(&pool.changed);
+    }
+    return result;
+}
+
+/* A mapping that is touched and registered, with no lock held. */
+static CUresult map_registered(size_t bytes, char **base)
+{
+    char *stale[3];
+    int count = 0;
+    CUresult result;
+
+    do {
+        *base = hostmem_map(bytes);
+        if (*base == NULL) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            break;
+        }
+        result = hostmem_touch_and_register(*base, bytes, FLAGS);
+        if (result == CUDA_SUCCESS) {
+            break;
+        }
+        if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED || count == 3) {
+            hostmem_unmap(*base, bytes);
+            break;
+        }
+        /* Somebody unmapped registered memory here, and the driver has not been told. Another
+         * address will do; this one is held meanwhile, so that the system gives another. */
+        stale[count++] = *base;
+    } while (true);
+
+    while (count > 0) {
+        hostmem_unmap(stale[--count], bytes);
+    }
+    return result;
+}
+
+/* The size of a new region for a request: what is wanted, or the least when memory is short. */
+static size_t region_size(size_t bytes, bool lean)
+{
+    size_t least = hostmem_round(hostmem_bytes_needed(bytes)), size;
+
+    if (!hostmem_is_for_arena(bytes) || lean) {
+        return least;
+    }
+    size = pool.arena_bytes / 4 / ARENA_LEAST * ARENA_LEAST;
+    size = size < ARENA_LEAST ? ARENA_LEAST : size > ARENA_GROWTH ? ARENA_GROWTH : size;
+    if (size < least) {
+        size = least;
+    }
+    return limit_allows(size) ? size : least;
+}
+
+/* Gives a region its memory and its records. All or nothing. */
+static CUresult region_make(struct hostmem_region *region)
+{
+    CUresult result = hostmem_home_enter(&region->home);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = map_registered(region->bytes, &region->base);
+    hostmem_home_leave();
+    if (result == CUDA_SUCCESS && hostmem_region_open(region)) {
+        if (hostmem_region_enter(region, region)) {
+            return CUDA_SUCCESS;
+        }
+        hostmem_region_close(region);
+    }
+    if (result == CUDA_SUCCESS) {
+        (void)hostmem_unregister(region->base, region->bytes);
+        hostmem_unmap(region->base, region->bytes);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    hostmem_home_release(region->home, 1);
+    return result;
+}
+
+/* Adds a region for a request and takes the block from it. Lock held before and after only. */
+static CUresult region_add(size_t bytes, bool lean, void **block, bool *zeroed)
+{
+    struct hostmem_region *region;
+    size_t size = region_size(bytes, lean);
+    CUresult result;
+
+    if (!limit_allows(size)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    region = calloc(1, sizeof *region);
+    if (region == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    region->bytes = size;
+    region->arena = hostmem_is_for_arena(bytes);
+    region->state = HOSTMEM_BUSY;
+    region_link(region);
+    pool.reserved += size;
+    pthread_mutex_unlock(&pool.lock);
+
+    result = region_make(region);
+
+    pthread_mutex_lock(&pool.lock);
+    pool.reserved -= size;
+    if (result != CUDA_SUCCESS) {
+        region_unlink(region);
+        free(region);
+        pthread_cond_broadcast(&pool.changed);
+        return result;
+    }
+    region_join(region);
+    *block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
+    return CUDA_SUCCESS;
+}
+
+/* Gives a wholly free region back. Lock held before and after, not in between. */
+static CUresult region_release(struct hostmem_region *region)
+{
+    const bool registered = region->state == HOSTMEM_REGISTERED;
+    CUresult result;
+
+    if (registered) {
+        hostmem_region_unlist(region);
+    }
+    region->state = HOSTMEM_BUSY;
+    pool.releasing++;
+    pthread_mutex_unlock(&pool.lock);
+
+    /* A lost one too: had it not been lost, its address would be spoilt for good. */
+    result = hostmem_unregister(region->base, region->bytes);
+    if (!registered || result == CUDA_ERROR_DEINITIALIZED) {
+        result = CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS) {
+        (void)hostmem_region_enter(region, NULL);
+        hostmem_unmap(region->base, region->bytes);
+        hostmem_home_release(region->home, registered);
+    }
+
+    pthread_mutex_lock(&pool.lock);
+    pool.releasing--;
+    if (registered) {
+        pool.registered -= region->bytes;
+    }
+    if (result != CUDA_SUCCESS) {
+        region_join(region);
+        return result;
+    }
+    region_unlink(region);
+    hostmem_region_close(region);
+    free(region);
+    pthread_cond_broadcast(&pool.changed);
+    return CUDA_SUCCESS;
+}
+
+static size_t free_bytes(enum hostmem_region_state state)
+{
+    size_t bytes = 0;
+
+    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+        if (region->state == state) {
+            bytes += region->bytes - region->taken;
+        }
+    }
+    return bytes;
+}
+
+/* The free region to give back next: a lost one, else the smallest that does, else the largest. */
+static struct hostmem_region *region_to_release(size_t excess)
+{
+    struct hostmem_region *best = NULL;
+
+    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+        if (region->state == HOSTMEM_BUSY || region->taken > 0) {
+            continue;
+        }
+        if (region->state == HOSTMEM_LOST) {
+            return region;
+        }
+        if (best == NULL ||
+            (region->bytes >= excess ? best->bytes < excess || region->bytes < best->bytes
+                                     : region->bytes > best->bytes)) {
+            best = region;
+        }
+    }
+    return best;
+}
+
+/* Lock held before and after, not in between. */
+static CUresult trim(size_t keep, size_t *released)
+{
+    *released = 0;
+    for (;;) {
+        hostmem_slabs_sweep();
+        size_t left = free_bytes(HOSTMEM_REGISTERED) + free_bytes(HOSTMEM_LOST);
+        struct hostmem_region *region = left > keep ? region_to_release(left - keep) : NULL;
+        if (region == NULL) {
+            return CUDA_SUCCESS;
+        }
+        size_t bytes = region->bytes;
+        CUresult result = region_release(region);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        *released += bytes;
+    }
+}
+
+/* --- blocks --- */
+
+static struct hostmem_region *lost_region_for(size_t bytes, enum hostmem_fit fit)
+{
+    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+        if (region->state == HOSTMEM_LOST && !region->refused && limit_allows(region->bytes) &&
+            hostmem_region_can_serve(region, bytes, fit)) {
+            return region;
+        }
+    }
+    return NULL;
+}
+
+/*
+ * The way of a request that the lists cannot serve: revive a lost region or add one; when memory is
+ * short cut up whatever is free, then give everything free back and try once more with the least.
+ */
+static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
+{
+    bool trimmed = false;
+
+    for (;;) {
+        enum hostmem_fit fit = trimmed ? HOSTMEM_ANY : HOSTMEM_STRICT;
+        struct hostmem_region *lost = lost_region_for(bytes, fit);
+        CUresult result =
+            lost != NULL ? region_revive(lost) : region_add(bytes, trimmed, block, zeroed);
+
+        if (result == CUDA_SUCCESS) {
+            /* What was made may be gone again: another thread's, or its home reset. */
+            if (*block == NULL) {
+                *block = hostmem_block_take(bytes, fit, zeroed);
+            }
+            if (*block != NULL) {
+                pool.misses++;
+                return CUDA_SUCCESS;
+            }
+            continue;
+        }
+        if (lost != NULL && result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+            continue; /* without that region */
+        }
+        if (result != CUDA_ERROR_OUT_OF_MEMORY) {
+            return result;
+        }
+        hostmem_slabs_sweep();
+        *block = hostmem_block_take(bytes, HOSTMEM_ANY, zeroed);
+        if (*block != NULL) {
+            pool.hits++;
+            return CUDA_SUCCESS;
+        }
+        if (pool.releasing > 0) {
+            pthread_cond_wait(&pool.changed, &pool.lock); /* memory is on its way back */
+            continue;
+        }
+        if (trimmed) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        size_t released;
+        (void)trim(0, &released);
+        trimmed = true;
+    }
+}
+
+static void count_use(const void *block, size_t bytes)
+{
+    if (block != NULL) {
+        pool.used_bytes += bytes;
+        pool.used_blocks++;
+    }
+}
+
+CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool *zeroed)
+{
+    CUresult result = CUDA_SUCCESS;
+    void *block;
+
+    (void)mapped; /* everything is */
+    *address = NULL;
+    *zeroed = false;
+    if (cudriver_driver_is_forked()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (bytes > HOSTMEM_MOST) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    bytes = bytes > 0 ? bytes : 1;
+    hostmem_watch_forks();
+
+    pthread_mutex_lock(&pool.lock);
+    block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
+    if (block == NULL && hostmem_slabs_sweep()) {
+        block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
+    }
+    if (block != NULL) {
+        pool.hits++;
+    } else {
+        result = alloc_slowly(bytes, &block, zeroed);
+    }
+    count_use(block, bytes);
+    pthread_mutex_unlock(&pool.lock);
+    *address = block;
+    return result;
+}
+
+void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped)
+{
+    bool zeroed;
+    void *block;
+
+    (void)mapped;
+    if (cudriver_driver_is_forked() || bytes > HOSTMEM_MOST) {
+        return NULL;
+    }
+    bytes = bytes > 0 ? bytes : 1;
+    pthread_mutex_lock(&pool.lock);
+    block = hostmem_block_take(bytes, HOSTMEM_STRICT, &zeroed);
+    pool.hits += block != NULL;
+    count_use(block, bytes);
+    pthread_mutex_unlock(&pool.lock);
+    return block;
+}
+
+size_t cudriver_hostmem_free_if_owned(void *address)
+{
+    struct hostmem_region *region;
+    size_t bytes;
+
+    if (hostmem_region_of(address) == NULL) {
+        return 0; /* the answer for nearly all that is not ours, without the lock */
+    }
+    pthread_mutex_lock(&pool.lock);
+    region = region_with(address);
+    bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
+    if (bytes > 0) {
+        pool.used_bytes -= bytes;
+        pool.used_blocks--;
+        hostmem_block_give(region, address);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return bytes;
+}
+
+void cudriver_hostmem_free(void *address)
+{
+    size_t bytes = cudriver_hostmem_free_if_owned(address);
+
+    assert(bytes > 0);
+    (void)bytes;
+}
+
+bool cudriver_hostmem_owns(const void *address, size_t *bytes)
+{
+    struct hostmem_region *region;
+
+    if (hostmem_region_of(address) == NULL) {
+        *bytes = 0;
+        return false;
+    }
+    pthread_mutex_lock(&pool.lock);
+    region = region_with(address);
+    *bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
+    pthread_mutex_unlock(&pool.lock);
+    return *bytes > 0;
+}
+
+/* --- the whole --- */
+
+CUresult cudriver_hostmem_trim(size_t keep, size_t *released)
+{
+    CUresult result;
+
+    pthread_mutex_lock(&pool.lock);
+    result = trim(keep, released);
+    pthread_mutex_unlock(&pool.lock);
+    return result;
+}
+
+void cudriver_hostmem_set_limit(size_t bytes)
+{
+    pthread_mutex_lock(&pool.lock);
+    pool.limit = bytes;
+    pthread_mutex_unlock(&pool.lock);
+}
+
+void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
+{
+    pthread_mutex_lock(&pool.lock);
+    *stats = (struct cudriver_hostmem_stats){
+        .used_bytes = pool.used_bytes,
+        .used_blocks = pool.used_blocks,
+        .pooled_bytes = free_bytes(HOSTMEM_REGISTERED),
+        .registered_bytes = pool.registered,
+        .peak_bytes = pool.peak,
+        .limit_bytes = pool.limit,
+        .hits = pool.hits,
+        .misses = pool.misses,
+    };
+    pthread_mutex_unlock(&pool.lock);
+    hostmem_pins_count(&stats->pins, &stats->pinned_bytes);
+}
+
+bool cudriver_hostmem_is_home(CUdevice device)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&pool.lock);
+    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+        found |= region->state == HOSTMEM_BUSY ||
+                 (region->state == HOSTMEM_REGISTERED && region->home == device);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return found || hostmem_pins_have_home(device);
+}
+
+void cudriver_hostmem_forget_home(CUdevice device)
+{
+    size_t count = 0;
+
+    pthread_mutex_lock(&pool.lock);
+    hostmem_slabs_sweep(); /* an empty slab is kept on a list only */
+    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+        if (region->state == HOSTMEM_BUSY) {
+            region->lost = true; /* perhaps in vain */
+        } else if (region->state == HOSTMEM_REGISTERED && region->home == device) {
+            hostmem_region_unlist(region);
+            region->state = HOSTMEM_LOST;
+            pool.registered -= region->bytes;
+            count++;
+        }
+    }
+    pthread_mutex_unlock(&pool.lock);
+    hostmem_home_release(device, count + hostmem_pins_forget_home(device));
+}
+
+/* --- for pins and copies --- */
+
+bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
+{
+    struct hostmem_region *region;
+    bool inside = false;
+
+    *result = CUDA_SUCCESS;
+    pthread_mutex_lock(&pool.lock);
+    /* Looked up again after each wait, though the caller's live block keeps the region. */
+    while ((region = region_with(address)) != NULL &&
+           bytes <= region->bytes - (size_t)((const char *)address - region->base)) {
+        inside = true;
+        if (region->state == HOSTMEM_REGISTERED) {
+            break;
+        }
+        if (region->state == HOSTMEM_BUSY) {
+            pthread_cond_wait(&pool.changed, &pool.lock);
+            continue;
+        }
+        if (!limit_allows(region->bytes)) {
+            *result = CUDA_ERROR_OUT_OF_MEMORY;
+            break;
+        }
+        *result = region_revive(region);
+        if (*result != CUDA_SUCCESS) {
+            break;
+        }
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return inside;
+}
+
+/* How many of the `bytes` from an address in `region` on lie in one registration. */
+static size_t region_run(const struct hostmem_region *region, const void *address, size_t bytes)
+{
+    size_t offset = (size_t)((const char *)address - region->base);
+    size_t run = HOSTMEM_PIECE - offset % HOSTMEM_PIECE;
+
+    run = run < region->bytes - offset ? run : region->bytes - offset;
+    return run < bytes ? run : bytes;
+}
+
+size_t hostmem_pool_run(const void *address, size_t bytes)
+{
+    struct hostmem_region *region;
+    size_t run = 0;
+
+    if (hostmem_region_of(address) == NULL) {
+        return 0;
+    }
+    pthread_mutex_lock(&pool.lock);
+    region = region_with(address);
+    if (region != NULL) {
+        run = region_run(region, address, bytes);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    return run;
+}
+
+bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
+{
+    struct hostmem_region *region;
+    bool registered;
+
+    if (hostmem_region_of(address) == NULL) {
+        return hostmem_pins_are_registered(address, bytes);
+    }
+    pthread_mutex_lock(&pool.lock);
+    region = region_with(address);
+    registered = region != NULL && region->state == HOSTMEM_REGISTERED &&
+                 region_run(region, address, bytes) == bytes;
+    pthread_mutex_unlock(&pool.lock);
+    return registered;
+}
+
+size_t cudriver_hostmem_run(const void *address, size_t bytes)
+{
+    size_t run = hostmem_pool_run(address, bytes), size = 0;
+    CUdeviceptr start = 0, here = (CUdeviceptr)(uintptr_t)address;
+
+    if (run == 0) {
+        run = hostmem_pins_run(address, bytes);
+    }
+    if (run > 0) {
+        return run;
+    }
+    if (cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, here) !=
+            CUDA_SUCCESS ||
+        cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, here) != CUDA_SUCCESS ||
+        here < start || here - start >= size) {
+        return bytes;
+    }
+    size -= (size_t)(here - start);
+    return size < bytes ? size : bytes;
+}

@@ -1,0 +1,338 @@
+/* CUresult -> exception. See error.h. */
+#include "error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/cuda_errors.h"
+#include "driver/driver.h"
+
+static const struct error {
+    int code;
+    const char *name;
+    const char *meaning;
+} errors[] = {
+#define X(code, name, meaning) {code, #name, meaning},
+    CUDRIVER_ERRORS(X)
+#undef X
+};
+
+#define ERROR_COUNT (sizeof errors / sizeof errors[0])
+
+/* Which class a caller would want to catch; everything else is CudaError itself. */
+static const struct {
+    CUresult code;
+    const char *class_name;
+} classes[] = {
+    {CUDA_ERROR_OUT_OF_MEMORY, "OutOfMemoryError"},
+    {CUDA_ERROR_NOT_INITIALIZED, "NotInitializedError"},
+    {CUDA_ERROR_DEINITIALIZED, "NotInitializedError"},
+    {CUDA_ERROR_INVALID_CONTEXT, "InvalidContextError"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "InvalidContextError"},
+    {CUDA_ERROR_STUB_LIBRARY, "UnsupportedDriverError"},
+};
+
+/* What a user would do next, where that is known. */
+static const struct {
+    CUresult code;
+    const char *hint;
+} hints[] = {
+    {CUDA_ERROR_STUB_LIBRARY, "take the toolkit's stubs folder off LD_LIBRARY_PATH; the driver's "
+                              "libcuda.so.1 comes with the "
+                              "NVIDIA driver"},
+    {CUDA_ERROR_NO_DEVICE, "see `cudriver check` and CUDA_VISIBLE_DEVICES"},
+    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+     "this range overlaps one that is page-locked already, perhaps by another library"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+     "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`"},
+    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+     "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED,
+     "somebody else destroyed or reset the context; pop it where it is on this thread's stack "
+     "(context_stack()), and where it was a device's primary one, Device.reset_primary_context() "
+     "begins anew"},
+    {CUDA_ERROR_UNKNOWN, "after a suspend the nvidia_uvm module often needs to be loaded anew"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS,
+     "an earlier asynchronous operation failed; the context can only be destroyed now"},
+};
+
+static const struct error *error_find(CUresult code)
+{
+    for (size_t i = 0; i < ERROR_COUNT; i++) {
+        if (errors[i].code == (int)code) {
+            return &errors[i];
+        }
+    }
+    return NULL;
+}
+
+const char *cudriver_error_name(CUresult code)
+{
+    const struct error *error = error_find(code);
+    const char *text = NULL;
+
+    if (error != NULL) {
+        return error->name;
+    }
+    if (cuda.cuGetErrorName != NULL && cuda.cuGetErrorName(code, &text) == CUDA_SUCCESS && text) {
+        return text;
+    }
+    return "CUDA_ERROR_UNKNOWN_CODE";
+}
+
+/* The driver's own sentence where it has one. */
+static const char *error_meaning(CUresult code)
+{
+    const struct error *error = error_find(code);
+    const char *text = NULL;
+
+    if (code != CUDA_ERROR_STUB_LIBRARY && cuda.cuGetErrorString != NULL &&
+        cuda.cuGetErrorString(code, &text) == CUDA_SUCCESS && text != NULL && text[0]) {
+        return text;
+    }
+    return error != NULL ? error->meaning : "a code that this version of cudriver does not know";
+}
+
+static const char *error_class(CUresult code)
+{
+    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
+        return "ForkedProcessError";
+    }
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+        if (classes[i].code == code) {
+            return classes[i].class_name;
+        }
+    }
+    return "CudaError";
+}
+
+static const char *error_hint(CUresult code)
+{
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
+        if (hints[i].code == code) {
+            return hints[i].hint;
+        }
+    }
+    return NULL;
+}
+
+/* New reference: the class cudriver.errors.<name>. */
+static PyObject *class_get(CoreState *state, const char *name)
+{
+    if (state->errors == NULL) {
+        state->errors = PyImport_ImportModule("cudriver.errors");
+        if (state->errors == NULL) {
+            return NULL;
+        }
+    }
+    return PyObject_GetAttrString(state->errors, name);
+}
+
+/* Sets an instance of the class, built from (message, code, name, description, function). */
+static void raise_instance(CoreState *state, const char *class_name, const char *message, int code,
+                           const char *name, const char *description, const char *function)
+{
+    PyObject *class = class_get(state, class_name);
+    PyObject *exception;
+
+    if (class == NULL) {
+        return;
+    }
+    exception = PyObject_CallFunction(class, "sisss", message, code, name, description, function);
+    if (exception != NULL) {
+        PyErr_SetObject(class, exception);
+        Py_DECREF(exception);
+    }
+    Py_DECREF(class);
+}
+
+PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
+                         ...)
+{
+    const char *hint = error_hint(code);
+    char arguments[768] = "";
+    char message[2048];
+    va_list args;
+
+    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
+        hint = "this process was forked from one in which CUDA was initialised; start it with the "
+               "'spawn' method instead";
+    }
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    snprintf(message, sizeof message, "%s(%s): %s (%d): %s%s%s", function, arguments,
+             cudriver_error_name(code), (int)code, error_meaning(code), hint ? ". Hint: " : "",
+             hint ? hint : "");
+    raise_instance(state, error_class(code), message, (int)code, cudriver_error_name(code),
+                   error_meaning(code), function);
+    return NULL;
+}
+
+PyObject *cudriver_raise_plain(CoreState *state, const char *class_name, const char *format, ...)
+{
+    PyObject *class = class_get(state, class_name);
+    va_list args;
+
+    if (class != NULL) {
+        va_start(args, format);
+        PyErr_FormatV(class, format, args);
+        va_end(args);
+        Py_DECREF(class);
+    }
+    return NULL;
+}
+
+void cudriver_report(CoreState *state, CUresult code, const char *function, PyObject *owner)
+{
+    PyObject *type, *value, *traceback;
+
+    if (code == CUDA_SUCCESS || state->exiting || code == CUDA_ERROR_DEINITIALIZED ||
+        cudriver_driver_is_forked() || Py_IsFinalizing()) {
+        return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);
+    cudriver_raise(state, code, function, "in a destructor");
+    PyErr_WriteUnraisable(owner);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* Whether a choice names the simulated driver. */
+static bool is_sim(PyObject *choice)
+{
+    return PyUnicode_Check(choice) && PyUnicode_CompareWithASCIIString(choice, "sim") == 0;
+}
+
+/* New reference: a file system path (bytes) for the choice, or None for the system's own. */
+static PyObject *choice_resolve(CoreState *state)
+{
+    PyObject *choice = state->choice, *path = NULL, *encoded = NULL;
+    const char *environment = getenv("CUDRIVER_LIBRARY");
+
+    if (choice == NULL && (environment == NULL || environment[0] == '\0')) {
+        return Py_NewRef(Py_None);
+    }
+    choice = choice != NULL ? Py_NewRef(choice) : PyUnicode_DecodeFSDefault(environment);
+    if (choice == NULL) {
+        return NULL;
+    }
+    if (is_sim(choice)) {
+        PyObject *errors = class_get(state, "simulated_driver_path");
+        path = errors != NULL ? PyObject_CallNoArgs(errors) : NULL;
+        Py_XDECREF(errors);
+    } else {
+        path = Py_NewRef(choice);
+    }
+    Py_DECREF(choice);
+    if (path != NULL && !PyUnicode_FSConverter(path, &encoded)) {
+        encoded = NULL;
+    }
+    Py_XDECREF(path);
+    return encoded;
+}
+
+int cudriver_require_loaded(CoreState *state)
+{
+    enum cudriver_load result;
+    PyObject *path;
+    bool chosen;
+
+    if (cudriver_driver.loaded) {
+        return 0;
+    }
+    path = choice_resolve(state);
+    if (path == NULL) {
+        return -1;
+    }
+    chosen = path != Py_None;
+    result = cudriver_driver_load(chosen ? PyBytes_AS_STRING(path) : NULL);
+    Py_DECREF(path);
+    if (result == CUDRIVER_LOADED) {
+        return 0;
+    }
+    if (result == CUDRIVER_NOT_FOUND) {
+        cudriver_raise_plain(
+            state, "DriverNotFoundError", "no CUDA driver library: %s. %s", cudriver_driver.message,
+            chosen ? "Correct the path, or set CUDRIVER_LIBRARY=sim for the simulated driver"
+                   : "Install the NVIDIA driver, or set CUDRIVER_LIBRARY=sim for "
+                     "the simulated one");
+    } else {
+        cudriver_raise_plain(state, "UnsupportedDriverError", "%s", cudriver_driver.message);
+    }
+    return -1;
+}
+
+int cudriver_require(CoreState *state)
+{
+    CUresult result;
+
+    if (cudriver_driver_is_forked()) {
+        cudriver_raise_plain(
+            state, "ForkedProcessError",
+            "CUDA was initialised before this process was forked (pid %ld): the "
+            "driver cannot be used here. Start the process with the 'spawn' method, "
+            "or fork before the first CUDA call",
+            (long)getpid());
+        return -1;
+    }
+    if (cudriver_driver_is_initialised()) {
+        return 0;
+    }
+    if (cudriver_require_loaded(state) < 0) {
+        return -1;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_driver_init();
+    Py_END_ALLOW_THREADS
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuInit", "0");
+        return -1;
+    }
+    return 0;
+}
+
+int cudriver_require_function(CoreState *state, const void *entry, const char *function)
+{
+    int since = cudriver_function_since(function);
+
+    if (entry != NULL) {
+        return 0;
+    }
+    cudriver_raise_plain(state, "UnsupportedDriverError",
+                         "%s needs a driver for CUDA %d.%d; this driver offers %d.%d (%s)",
+                         function, since / 1000, since % 1000 / 10, cudriver_driver.version / 1000,
+                         cudriver_driver.version % 1000 / 10, cudriver_driver.path);
+    return -1;
+}
+
+static PyObject *error_names(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *names = PyDict_New();
+
+    (void)module;
+    for (size_t i = 0; names != NULL && i < ERROR_COUNT; i++) {
+        PyObject *code = PyLong_FromLong(errors[i].code);
+        PyObject *name = PyUnicode_FromString(errors[i].name);
+        if (code == NULL || name == NULL || PyDict_SetItem(names, code, name) < 0) {
+            Py_CLEAR(names);
+        }
+        Py_XDECREF(code);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyMethodDef methods[] = {
+    {"error_names", error_names, METH_NOARGS,
+     "error_names()\n--\n\nA new dict of every driver error code to its name, as in cuda.h; known "
+     "here "
+     "even where the driver is too old to name it."},
+    {NULL},
+};
+
+int cudriver_error_setup(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,201 @@
+/* The list of what is alive. See live.h. */
+#include "live.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static PyStructSequence_Field allocation_fields[] = {
+    {"kind", "what it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ..."},
+    {"nbytes", "its size in bytes; 0 where that means nothing"},
+    {"address", "where it lies, or the driver's handle"},
+    {"device", "the ordinal of its device, or None"},
+    {"where", "'file:line' that made it, when trace_allocations() was on; else None"},
+    {NULL, NULL},
+};
+
+static PyStructSequence_Desc allocation_desc = {
+    .name = "cudriver.Allocation",
+    .doc = "One thing that is alive, as live_allocations() lists it.",
+    .fields = allocation_fields,
+    .n_in_sequence = 5,
+};
+
+/* New reference: "file:line" of the running Python code, or NULL without an exception. */
+static PyObject *line_running(void)
+{
+    PyFrameObject *frame = PyEval_GetFrame(); /* borrowed */
+    PyCodeObject *code;
+    PyObject *where;
+
+    if (frame == NULL) {
+        return NULL;
+    }
+    code = PyFrame_GetCode(frame);
+    where = PyUnicode_FromFormat("%U:%d", code->co_filename, PyFrame_GetLineNumber(frame));
+    Py_DECREF(code);
+    if (where == NULL) {
+        PyErr_Clear();
+    }
+    return where;
+}
+
+void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char *kind,
+                       size_t bytes, unsigned long long address, int device)
+{
+    entry->kind = kind;
+    entry->bytes = bytes;
+    entry->address = address;
+    entry->device = device;
+    entry->where = state->tracing ? line_running() : NULL;
+    entry->prev = NULL;
+    entry->next = state->live;
+    if (state->live != NULL) {
+        state->live->prev = entry;
+    }
+    state->live = entry;
+}
+
+void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
+{
+    if (entry->kind == NULL) {
+        return;
+    }
+    if (entry->prev != NULL) {
+        entry->prev->next = entry->next;
+    } else {
+        state->live = entry->next;
+    }
+    if (entry->next != NULL) {
+        entry->next->prev = entry->prev;
+    }
+    entry->kind = NULL;
+    Py_CLEAR(entry->where);
+}
+
+static PyObject *allocation_new(CoreState *state, const struct cudriver_live *entry)
+{
+    PyObject *row = PyStructSequence_New(state->allocation_type);
+
+    if (row == NULL) {
+        return NULL;
+    }
+    PyStructSequence_SetItem(row, 0, PyUnicode_FromString(entry->kind));
+    PyStructSequence_SetItem(row, 1, PyLong_FromSize_t(entry->bytes));
+    PyStructSequence_SetItem(row, 2, PyLong_FromUnsignedLongLong(entry->address));
+    PyStructSequence_SetItem(
+        row, 3, entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device));
+    PyStructSequence_SetItem(row, 4, Py_NewRef(entry->where != NULL ? entry->where : Py_None));
+    for (int i = 0; i < 5; i++) {
+        if (PyStructSequence_GetItem(row, i) == NULL) {
+            Py_DECREF(row);
+            return NULL;
+        }
+    }
+    return row;
+}
+
+PyObject *cudriver_live_list(CoreState *state)
+{
+    PyObject *list;
+    Py_ssize_t count = 0, i = 0;
+
+    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+        count++;
+    }
+    /* Sized first: building the rows may run the collector, and that may end objects of the list.
+     */
+    list = PyList_New(0);
+    if (list == NULL) {
+        return NULL;
+    }
+    struct cudriver_live *rows = PyMem_Calloc((size_t)count + 1, sizeof *rows);
+    if (rows == NULL) {
+        Py_DECREF(list);
+        return PyErr_NoMemory();
+    }
+    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+        rows[i] = *entry;
+        Py_XINCREF(rows[i].where);
+        i++;
+    }
+    while (i-- > 0) {
+        PyObject *row = list != NULL ? allocation_new(state, &rows[i]) : NULL;
+        Py_XDECREF(rows[i].where);
+        if (list != NULL && (row == NULL || PyList_Append(list, row) < 0)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(row);
+    }
+    PyMem_Free(rows);
+    return list;
+}
+
+static void report_line(const struct cudriver_live *entry)
+{
+    char device[32] = "";
+
+    if (entry->device >= 0) {
+        snprintf(device, sizeof device, ", device %d", entry->device);
+    }
+    if (entry->where != NULL) {
+        PySys_FormatStderr("  %s, %zu bytes%s, made at %U\n", entry->kind, entry->bytes, device,
+                           entry->where);
+    } else {
+        PySys_FormatStderr("  %s, %zu bytes%s\n", entry->kind, entry->bytes, device);
+    }
+}
+
+void cudriver_live_report(CoreState *state)
+{
+    const struct cudriver_live *oldest = NULL;
+    size_t count = 0, bytes = 0;
+
+    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+        count += !entry->kept;
+        bytes += entry->bytes;
+        oldest = entry;
+    }
+    if (count == 0) {
+        return;
+    }
+    PySys_FormatStderr("cudriver: alive at exit: %zu, %zu bytes in all\n", count, bytes);
+    for (const struct cudriver_live *entry = oldest; entry != NULL; entry = entry->prev) {
+        if (!entry->kept) {
+            report_line(entry);
+        }
+    }
+}
+
+static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"enabled", NULL};
+    CoreState *state = cudriver_state_of_module(module);
+    int enabled = 1;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p:trace_allocations", names, &enabled)) {
+        return NULL;
+    }
+    state->tracing = enabled != 0;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"trace_allocations", (PyCFunction)(void (*)(void))trace_allocations,
+     METH_VARARGS | METH_KEYWORDS,
+     "trace_allocations(enabled=True)\n--\n\n"
+     "From now on, note for everything that is made which line of Python made it. The\n"
+     "environment variable CUDRIVER_TRACE=1 does it from the start."},
+    {NULL},
+};
+
+int cudriver_live_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->allocation_type = PyStructSequence_NewType(&allocation_desc);
+    if (state->allocation_type == NULL ||
+        PyModule_AddObjectRef(module, "Allocation", (PyObject *)state->allocation_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,629 @@
+/* Batches of asynchronous work. See batch.h. */
+#include "batch.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "driver/driver.h"
+#include "python/error.h"
+#include "driver/platform.h"
+
+enum batch_state {
+    BATCH_OPEN,   /* more work may join; no event yet */
+    BATCH_CLOSED, /* its event is recorded */
+    BATCH_DONE,   /* over: `result` says how; owners let go */
+};
+
+/* How many owners an open batch takes before its event is recorded without being asked. */
+#define BATCH_OWNERS 32
+
+struct cudriver_batch {
+    struct cudriver_batch *next; /* state->batches */
+    Py_ssize_t refs;             /* the list's one, and one a Transfer */
+    enum batch_state state;
+    CUresult result;
+    ContextObject *context; /* owned */
+    StreamObject *object;   /* borrowed while open: whose open batch this is; NULL for others */
+    CUstream stream;
+    CUevent event;      /* owned while closed */
+    Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
+    Py_ssize_t staged_count, staged_room;
+    struct cudriver_staging_transfer **staged; /* owned: the engine's copies among them */
+    Py_ssize_t count;
+    PyObject *owners[BATCH_OWNERS]; /* owned references */
+};
+
+/* How many batches are kept for the next ones; more than the driver takes copies ahead for. */
+#define SPARE_BATCHES 64
+
+/* Nothing joins the batch any more. */
+static void batch_let_go(struct cudriver_batch *batch)
+{
+    Py_ssize_t count = batch->count;
+
+    batch->count = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_DECREF(batch->owners[i]); /* may run anything */
+    }
+}
+
+static void batch_free(struct cudriver_batch *batch)
+{
+    PyMem_Free(batch->staged);
+    PyMem_Free(batch);
+}
+
+static void batch_destroy_event(struct cudriver_batch *batch)
+{
+    bool pushed;
+
+    if (batch->event != NULL && cudriver_context_begin_free(batch->context, &pushed)) {
+        cuda.cuEventDestroy_v2(batch->event);
+        cudriver_context_end(batch->context, pushed);
+    }
+    batch->event = NULL;
+}
+
+/* After a failure the engine's threads may still be at the host's memory: waits until they are not.
+ * Lets other threads run. */
+static void batch_quiet(struct cudriver_batch *batch)
+{
+    for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
+        struct cudriver_staging_transfer *staged = batch->staged[i];
+        Py_BEGIN_ALLOW_THREADS
+        cudriver_staging_wait(staged, NULL, NULL);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+/* From here on it is over with `result`; owners are let go. The caller holds a reference. */
+static void batch_finish(struct cudriver_batch *batch, CUresult result)
+{
+    if (result != CUDA_SUCCESS && batch->staged_count > 0) {
+        batch_quiet(batch);
+    }
+    if (batch->state == BATCH_DONE) { /* another thread was quicker */
+        return;
+    }
+    if (batch->waiters == 0) {
+        batch_destroy_event(batch);
+    }
+    batch->state = BATCH_DONE;
+    batch->result = result;
+    batch_let_go(batch);
+}
+
+/*
+ * Records the event behind the batch's work. Where that cannot be, waits for the stream instead.
+ * With `look` it is over at once where the stream is: an event recorded now would be done later.
+ */
+static void batch_record(struct cudriver_batch *batch, bool look)
+{
+    CUcontext current = NULL;
+    CUresult result;
+    bool pushed;
+
+    if (batch->object != NULL) {
+        batch->object->open = NULL;
+        batch->object = NULL;
+    }
+    if (!cudriver_context_begin_free(batch->context, &pushed)) {
+        if (!cudriver_driver_is_forked()) {
+            batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
+        return;
+    }
+    result = cuda.cuCtxGetCurrent(&current);
+    if (result != CUDA_SUCCESS || current != batch->context->handle) {
+        /* It could not be made current. A default stream is then another context's: later. */
+        result = CUDA_ERROR_INVALID_CONTEXT;
+        if (batch->stream == NULL) {
+            cudriver_context_end(batch->context, pushed);
+            return;
+        }
+    } else if (look && cuda.cuStreamQuery(batch->stream) == CUDA_SUCCESS) {
+        cudriver_context_end(batch->context, pushed);
+        batch_finish(batch, CUDA_SUCCESS);
+        return;
+    } else {
+        result = cuda.cuEventCreate(&batch->event, CU_EVENT_DISABLE_TIMING);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventRecord(batch->event, batch->stream);
+    } else {
+        batch->event = NULL;
+    }
+    if (result == CUDA_SUCCESS) {
+        batch->state = BATCH_CLOSED;
+        cudriver_context_end(batch->context, pushed);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuStreamSynchronize(batch->stream);
+    Py_END_ALLOW_THREADS
+    cudriver_context_end(batch->context, pushed);
+    if (batch->state == BATCH_OPEN) {
+        batch_finish(batch, result);
+    }
+}
+
+/* As batch_record, which may let other threads run, and they may drop the batch. */
+static void batch_close(CoreState *state, struct cudriver_batch *batch)
+{
+    batch->refs++;
+    batch_record(batch, false);
+    cudriver_batch_release(state, batch);
+}
+
+/* Looks whether it is over; NOT_READY, or how it ended. The caller holds a reference. */
+static CUresult batch_poll(struct cudriver_batch *batch)
+{
+    CUresult result;
+    bool pushed;
+
+    if (batch->state == BATCH_OPEN) {
+        batch_record(batch, true);
+    }
+    if (batch->state == BATCH_OPEN) {
+        return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_READY;
+    }
+    if (batch->state == BATCH_DONE) {
+        return batch->result;
+    }
+    if (batch->context->state != CUDRIVER_CONTEXT_OPEN) {
+        batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        return batch->result;
+    }
+    if (!cudriver_context_begin_free(batch->context, &pushed)) {
+        if (cudriver_driver_is_forked()) {
+            return CUDA_ERROR_NOT_INITIALIZED; /* never over here */
+        }
+        batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED); /* by its owner, another library */
+        return batch->result;
+    }
+    result = cuda.cuEventQuery(batch->event);
+    cudriver_context_end(batch->context, pushed);
+    if (result != CUDA_ERROR_NOT_READY) {
+        batch_finish(batch, result);
+    }
+    return result;
+}
+
+void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
+{
+    if (--batch->refs > 0) {
+        return;
+    }
+    batch_let_go(batch);
+    for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
+        cudriver_staging_release(batch->staged[i]);
+    }
+    Py_DECREF(batch->context);
+    if (state->spare_batch_count == SPARE_BATCHES) {
+        batch_free(batch);
+        return;
+    }
+    batch->next = state->spare_batches;
+    state->spare_batches = batch;
+    state->spare_batch_count++;
+}
+
+/* An empty batch, or NULL. */
+static struct cudriver_batch *batch_alloc(CoreState *state)
+{
+    struct cudriver_staging_transfer **staged = NULL;
+    struct cudriver_batch *batch = state->spare_batches;
+    Py_ssize_t room = 0;
+
+    if (batch != NULL) {
+        state->spare_batches = batch->next;
+        state->spare_batch_count--;
+        staged = batch->staged;
+        room = batch->staged_room;
+    } else {
+        batch = PyMem_Malloc(sizeof *batch);
+    }
+    if (batch != NULL) {
+        memset(batch, 0, offsetof(struct cudriver_batch, owners));
+        batch->staged = staged;
+        batch->staged_room = room;
+    }
+    return batch;
+}
+
+static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
+{
+    struct cudriver_batch *batch = batch_alloc(state);
+
+    if (batch == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    batch->context = (ContextObject *)Py_NewRef((PyObject *)stream->context);
+    batch->stream = stream->handle;
+    batch->refs = 1; /* the list's */
+    *(state->batches != NULL ? state->batches_end : &state->batches) = batch;
+    state->batches_end = &batch->next;
+    if (stream->object != NULL) {
+        batch->object = stream->object;
+        stream->object->open = batch;
+    }
+    return batch;
+}
+
+static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
+{
+    if (owner != NULL) {
+        batch->owners[batch->count++] = Py_NewRef(owner);
+    }
+}
+
+/* Streams that one look at the list remembers as busy. */
+#define BUSY_STREAMS 8
+
+void cudriver_batches_reap(CoreState *state, bool all)
+{
+    struct cudriver_batch **link = &state->batches;
+    struct {
+        const ContextObject *context;
+        CUstream stream;
+    } busy[BUSY_STREAMS]; /* where batches were issued that are not over */
+    int count = 0;
+
+    while (*link != NULL) {
+        struct cudriver_batch *batch = *link;
+        bool behind = false;
+        if (batch->state == BATCH_DONE) {
+            *link = batch->next;
+            state->batches_end = *link == NULL ? link : state->batches_end;
+            cudriver_batch_release(state, batch);
+            link = &state->batches; /* that may have run anything, and changed the list */
+            continue;
+        }
+        for (int i = 0; i < count && i < BUSY_STREAMS && !behind; i++) {
+            behind = batch->context == busy[i].context && batch->stream == busy[i].stream;
+        }
+        /* Behind one that is not over, of the same stream, nothing is. */
+        if ((batch->state == BATCH_OPEN && !all) || behind) {
+            link = &batch->next;
+            continue;
+        }
+        batch->refs++; /* an end may run anything */
+        batch_poll(batch);
+        if (batch->state != BATCH_DONE) {
+            busy[count % BUSY_STREAMS].context = batch->context;
+            busy[count % BUSY_STREAMS].stream = batch->stream;
+            count++;
+            link = &batch->next;
+        } else {
+            link = &state->batches;
+        }
+        cudriver_batch_release(state, batch);
+    }
+    state->added = state->left = 0;
+    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+        state->left++;
+    }
+}
+
+/* Lets go of what is over, once as many batches were closed as were left by the last look: so that
+ * a closed batch costs the same however many are in flight. */
+static void reap_in_turn(CoreState *state)
+{
+    if (++state->added > state->left) {
+        cudriver_batches_reap(state, false);
+    }
+}
+
+/* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
+static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_staging_transfer *staged)
+{
+    if (batch->staged_count == batch->staged_room) {
+        Py_ssize_t room = batch->staged_room == 0 ? 1 : batch->staged_room * 2;
+        struct cudriver_staging_transfer **grown =
+            PyMem_Realloc(batch->staged, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        batch->staged = grown;
+        batch->staged_room = room;
+    }
+    batch->staged[batch->staged_count++] = staged;
+    return 0;
+}
+
+/* Nobody will hold the work that was just issued: it is over on return. Keeps the exception. */
+static void wait_unheld(CUstream stream, struct cudriver_staging_transfer *staged)
+{
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    Py_BEGIN_ALLOW_THREADS
+    cuda.cuStreamSynchronize(stream);
+    if (staged != NULL) {
+        cudriver_staging_wait(staged, NULL, NULL);
+    }
+    Py_END_ALLOW_THREADS
+    cudriver_staging_release(staged);
+    PyErr_Restore(type, value, traceback);
+}
+
+struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
+                                          size_t bytes, PyObject *first, PyObject *second,
+                                          struct cudriver_staging_transfer *staged)
+{
+    struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
+
+    if (batch == NULL) {
+        batch = batch_new(state, stream);
+    }
+    if (batch == NULL || (staged != NULL && batch_hold_staged(batch, staged) < 0)) {
+        wait_unheld(stream->handle, staged);
+        return NULL;
+    }
+    batch_hold(batch, first);
+    batch_hold(batch, second);
+    batch->refs++;
+    /* Of a stream that is not ours nobody will tell when it goes: the event is recorded while it is
+     * there. */
+    if (stream->object == NULL || bytes >= CUDRIVER_BATCH_ALONE ||
+        batch->count + 2 > BATCH_OWNERS) {
+        batch_close(state, batch);
+        reap_in_turn(state);
+    }
+    return batch;
+}
+
+bool cudriver_batches_hold(CoreState *state, PyObject *object)
+{
+    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+        for (Py_ssize_t i = 0; i < batch->count; i++) {
+            if (batch->owners[i] == object) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void cudriver_batch_close_open(StreamObject *stream)
+{
+    if (stream->open != NULL) {
+        batch_close(cudriver_state_of((PyObject *)stream), stream->open);
+    }
+}
+
+void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream)
+{
+    struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : state->batches;
+
+    if (stream->object == NULL) { /* it may be one of ours all the same, by its handle */
+        while (batch != NULL && (batch->state != BATCH_OPEN || batch->context != stream->context ||
+                                 batch->stream != stream->handle)) {
+            batch = batch->next;
+        }
+    }
+    if (batch != NULL) {
+        batch_close(state, batch);
+        reap_in_turn(state); /* or a program that records events lets nothing go */
+    }
+}
+
+/* Records the events of all open batches of a context. */
+static void batches_close(CoreState *state, const ContextObject *context)
+{
+    struct cudriver_batch *batch = state->batches;
+
+    while (batch != NULL) {
+        bool closed = false;
+        if (batch->state == BATCH_OPEN && batch->context == context) {
+            batch->refs++;
+            batch_record(batch, false);
+            closed = batch->state != BATCH_OPEN;
+            cudriver_batch_release(state, batch);
+        }
+        batch = closed ? state->batches : batch->next; /* the list may have changed */
+    }
+}
+
+bool cudriver_batches_use(CoreState *state, const ContextObject *context)
+{
+    const struct cudriver_batch *batch = state->batches;
+
+    while (batch != NULL && (batch->context != context || batch->state == BATCH_DONE)) {
+        batch = batch->next;
+    }
+    return batch != NULL;
+}
+
+int cudriver_batches_wait(CoreState *state, const ContextObject *context)
+{
+    Py_ssize_t count = 0;
+    int failed = 0;
+
+    batches_close(state, context);
+    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+        count += batch->context == context && batch->state == BATCH_CLOSED;
+    }
+    for (; count > 0 && failed == 0; count--) { /* what comes later is hung behind them */
+        struct cudriver_batch *batch = state->batches;
+        while (batch != NULL && (batch->context != context || batch->state != BATCH_CLOSED)) {
+            batch = batch->next;
+        }
+        if (batch == NULL) {
+            break;
+        }
+        batch->refs++;
+        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
+            failed = cudriver_batch_wait(state, batch);
+        }
+        cudriver_batch_release(state, batch);
+    }
+    return failed;
+}
+
+void cudriver_batch_end_open(CoreState *state, StreamObject *stream)
+{
+    struct cudriver_batch *batch = stream->open;
+
+    if (batch != NULL) {
+        stream->open = NULL;
+        batch->object = NULL;
+        batch->refs++;
+        batch_finish(batch, CUDA_SUCCESS);
+        cudriver_batch_release(state, batch);
+    }
+}
+
+int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream)
+{
+    struct cudriver_batch *batch = cudriver_batch_add(state, stream, 0, NULL, NULL, NULL);
+    CUresult result;
+    int failed = 0;
+
+    if (batch == NULL) {
+        return -1;
+    }
+    if (batch->state == BATCH_OPEN) {
+        batch_close(state, batch);
+    }
+    while (failed == 0 && (result = cudriver_batch_poll(state, batch)) == CUDA_ERROR_NOT_READY) {
+        failed = cudriver_batch_wait(state, batch);
+    }
+    cudriver_batch_release(state, batch);
+    if (failed == 0 && result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuEventQuery", "behind the work of stream %p",
+                       stream->handle);
+        failed = -1;
+    }
+    return failed;
+}
+
+void cudriver_batches_drain(CoreState *state)
+{
+    for (int round = 0; round < 5000 && state->batches != NULL; round++) {
+        cudriver_batches_reap(state, true);
+        if (state->batches != NULL) {
+            struct timespec pause = {0, 1000000};
+            Py_BEGIN_ALLOW_THREADS
+            nanosleep(&pause, NULL);
+            Py_END_ALLOW_THREADS
+        }
+        if (cudriver_driver_is_forked()) {
+            return;
+        }
+    }
+}
+
+CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch)
+{
+    CUresult result;
+
+    batch->refs++;
+    result = batch_poll(batch);
+    cudriver_batch_release(state, batch);
+    return result;
+}
+
+void cudriver_batch_free_spares(CoreState *state)
+{
+    while (state->spare_batches != NULL) {
+        struct cudriver_batch *batch = state->spare_batches;
+        state->spare_batches = batch->next;
+        batch_free(batch);
+    }
+    state->spare_batch_count = 0;
+}
+
+int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
+                  const char *function)
+{
+    unsigned long long begin = platform_nanoseconds();
+    CUresult result;
+
+    for (;;) {
+        Py_BEGIN_ALLOW_THREADS
+        unsigned long long entered = platform_nanoseconds(), now = entered;
+        while ((result = query(handle)) == CUDA_ERROR_NOT_READY && now - entered < 20000000ull) {
+            now = platform_nanoseconds();
+            if (now - begin > 50000) { /* spin for 50 us, then sleep an eighth of the time so far */
+                unsigned long long pause = (now - begin) / 8;
+                struct timespec sleep = {0, (long)(pause > 1000000 ? 1000000 : pause)};
+                nanosleep(&sleep, NULL);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        if (result == CUDA_SUCCESS) {
+            return 0;
+        }
+        if (result != CUDA_ERROR_NOT_READY) {
+            cudriver_raise(state, result, function, "%s", "");
+            return -1;
+        }
+        if (PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+}
+
+static CUresult event_query(void *handle)
+{
+    return cuda.cuEventQuery(*(CUevent *)handle);
+}
+
+int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
+{
+    bool pushed;
+    int failed;
+
+    if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
+        return -1;
+    }
+    if (batch->event == NULL) { /* it could not be closed; now its context can be current */
+        cudriver_context_end(batch->context, pushed);
+        return 0;
+    }
+    batch->refs++;
+    batch->waiters++;
+    failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
+    batch->waiters--;
+    cudriver_context_end(batch->context, pushed);
+    if (batch->state == BATCH_DONE && batch->waiters == 0) {
+        batch_destroy_event(batch);
+    }
+    cudriver_batch_release(state, batch);
+    return failed;
+}
+
+int cudriver_batches_await(CoreState *state,
+                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
+                           const void *memory)
+{
+    struct cudriver_batch *batch = state->batches;
+
+    if (batch != NULL && cudriver_require(state) < 0) { /* in a forked child nothing ends */
+        return -1;
+    }
+    while (batch != NULL) {
+        bool used = false;
+        int failed = 0;
+        for (Py_ssize_t i = 0; i < batch->count && !used; i++) {
+            used = uses(state, batch->owners[i], memory);
+        }
+        if (!used) {
+            batch = batch->next;
+            continue;
+        }
+        batch->refs++;
+        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
+            failed = cudriver_batch_wait(state, batch);
+        }
+        cudriver_batch_release(state, batch);
+        if (failed < 0) {
+            return -1;
+        }
+        batch = state->batches; /* the list may have changed; what is over holds no owners */
+    }
+    return 0;
+}

@@ -1,0 +1,759 @@
+/* Context as Python sees it: push, pop, `with`, properties; and the module functions about
+ * contexts. */
+#include "context_private.h"
+
+#include <string.h>
+
+#include "batch.h"
+#include "device.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "driver/keeper.h"
+#include "thread.h"
+
+static const char *const cache_names[] = {"none", "shared", "l1", "equal"};
+
+static ContextObject *context_of(PyObject *object)
+{
+    return (ContextObject *)object;
+}
+
+static PyObject *context_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"device", "flags", NULL};
+    CoreState *state = (CoreState *)PyType_GetModuleState(type);
+    PyObject *device = Py_None, *flags = NULL;
+    unsigned long value = CU_CTX_SCHED_AUTO;
+    int ordinal;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Context", names, &device, &flags) ||
+        (flags != NULL && cudriver_context_parse_flags(flags, &value) < 0)) {
+        return NULL;
+    }
+    ordinal = cudriver_device_parse(state, device);
+    return ordinal < 0 ? NULL : (PyObject *)cudriver_context_create(state, ordinal, value);
+}
+
+static PyObject *context_repr(PyObject *object)
+{
+    static const char *const kinds[] = {"Context", "primary Context", "foreign Context"};
+    static const char *const states[] = {"", ", closed", ", reset"};
+    ContextObject *self = context_of(object);
+
+    return PyUnicode_FromFormat("<%s #%llu on device %d%s>", kinds[self->kind], self->number,
+                                self->ordinal, states[self->state]);
+}
+
+/* This thread's current context for a message. New reference (None where there is none). */
+static PyObject *current_or_none(CoreState *state)
+{
+    ContextObject *current = NULL;
+
+    cudriver_context_find_current(state, &current);
+    if (current == NULL) {
+        PyErr_Clear();
+        return Py_NewRef(Py_None);
+    }
+    return (PyObject *)current;
+}
+
+static int context_push(CoreState *state, ContextObject *self)
+{
+    CUresult result;
+
+    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0 ||
+        cudriver_thread_push(state, self) < 0) {
+        return -1;
+    }
+    result = cuda.cuCtxPushCurrent_v2(self->handle);
+    if (result != CUDA_SUCCESS) {
+        cudriver_thread_pop(state, self->handle);
+        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
+                       self->number, self->ordinal);
+        return -1;
+    }
+    return 0;
+}
+
+/* Says what is current here instead of `self`. -1. */
+static int refuse_pop(CoreState *state, ContextObject *self)
+{
+    CUcontext current = NULL;
+    ContextObject *pushed;
+    PyObject *other;
+
+    cuda.cuCtxGetCurrent(&current);
+    pushed = current != NULL ? cudriver_thread_pushed(state, current) : NULL;
+    other = current_or_none(state);
+    if (other == Py_None && pushed != NULL) { /* reset: it is current, and may be popped */
+        Py_SETREF(other, Py_NewRef((PyObject *)pushed));
+    }
+    if (current == NULL) {
+        cudriver_context_walk_stack(state, NULL); /* what was pushed has gone: note that */
+        PyErr_Clear();
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot pop %R: nothing is current in this thread, so there is "
+                             "nothing left to pop",
+                             self);
+    } else if (other == Py_None) {
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot pop %R: it was not pushed here, and current in this thread is "
+                             "a context that another library has destroyed",
+                             self);
+    } else {
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot pop %R: current in this thread is %R%s", self, other,
+                             cudriver_thread_pushed(state, self->handle) != NULL
+                                 ? "; pop that first"
+                                 : ", and the first was not pushed here");
+    }
+    Py_DECREF(other);
+    return -1;
+}
+
+/* Takes off what another library has destroyed while it was current, above what was pushed here:
+ * nobody could pop it. */
+static CUresult pop_destroyed(CoreState *state, CUcontext *current)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    while (result == CUDA_SUCCESS && *current != NULL &&
+           cudriver_thread_pushed(state, *current) == NULL) {
+        ContextObject *alive = NULL;
+        CUresult found = cudriver_context_find_current(state, &alive);
+        Py_XDECREF(alive);
+        PyErr_Clear();
+        if (found != CUDA_ERROR_CONTEXT_IS_DESTROYED && found != CUDA_ERROR_INVALID_CONTEXT) {
+            break;
+        }
+        result = cuda.cuCtxPopCurrent_v2(current);
+        if (result == CUDA_SUCCESS) {
+            result = cuda.cuCtxGetCurrent(current);
+        }
+    }
+    return result;
+}
+
+static int context_pop(CoreState *state, ContextObject *self)
+{
+    const char *function = "cuCtxGetCurrent";
+    CUcontext current = NULL;
+    ContextObject *pushed;
+    CUresult result;
+    bool replaced;
+
+    if (cudriver_require(state) < 0) {
+        return -1;
+    }
+    result = cuda.cuCtxGetCurrent(&current);
+    if (result == CUDA_SUCCESS && current != self->handle &&
+        cudriver_thread_pushed(state, self->handle) != NULL) {
+        result = pop_destroyed(state, &current);
+    }
+    /* The driver may have given the handle of one that was reset to another. */
+    pushed = cudriver_thread_pushed(state, self->handle);
+    replaced = self->state != CUDRIVER_CONTEXT_OPEN && pushed != NULL &&
+               pushed->state == CUDRIVER_CONTEXT_OPEN;
+    if (result == CUDA_SUCCESS && (current != self->handle || replaced)) {
+        return refuse_pop(state, self);
+    }
+    if (result == CUDA_SUCCESS) {
+        function = "cuCtxPopCurrent_v2";
+        result = cuda.cuCtxPopCurrent_v2(&current);
+    }
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
+                       self->ordinal);
+        return -1;
+    }
+    cudriver_thread_pop(state, self->handle);
+    return 0;
+}
+
+static PyObject *method_push(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (context_push(cudriver_state_of(object), context_of(object)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (context_pop(cudriver_state_of(object), context_of(object)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    return context_push(cudriver_state_of(object), context_of(object)) < 0 ? NULL
+                                                                           : Py_NewRef(object);
+}
+
+static PyObject *method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
+                             Py_ssize_t Py_UNUSED(count))
+{
+    if (context_pop(cudriver_state_of(object), context_of(object)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (cudriver_context_close(cudriver_state_of(object), context_of(object)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* cuCtxSynchronize() is deaf to signals. What can be waited for otherwise is, first: our own work,
+ * and that of the default stream and of those that wait for it. 0, or -1 with an exception set. */
+static int wait_for_known(CoreState *state, ContextObject *self)
+{
+    const struct cudriver_stream stream = {NULL, NULL, self};
+
+    if (cudriver_batches_wait(state, self) < 0) {
+        return -1;
+    }
+    return cuda.cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY
+               ? cudriver_batch_wait_all(state, &stream)
+               : 0;
+}
+
+static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of(object);
+    ContextObject *self = context_of(object);
+    CUresult result;
+    bool pushed;
+
+    if (cudriver_context_begin(state, self, &pushed) < 0) {
+        return NULL;
+    }
+    if (wait_for_known(state, self) < 0) {
+        cudriver_context_end(self, pushed);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuCtxSynchronize();
+    Py_END_ALLOW_THREADS
+    cudriver_context_end(self, pushed);
+    cudriver_batches_reap(state, false);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuCtxSynchronize", "context %llu", self->number);
+    }
+    Py_RETURN_NONE;
+}
+
+/* New reference: MemoryInfo(free, total) of a context. */
+static PyObject *context_memory_info(CoreState *state, ContextObject *self)
+{
+    size_t available = 0, total = 0;
+    CUresult result;
+    PyObject *info;
+    bool pushed;
+
+    if (cudriver_context_begin(state, self, &pushed) < 0) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuMemGetInfo_v2(&available, &total);
+    Py_END_ALLOW_THREADS
+    cudriver_context_end(self, pushed);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuMemGetInfo_v2", "device %d", self->ordinal);
+    }
+    info = PyStructSequence_New(state->memory_info_type);
+    if (info != NULL) {
+        PyStructSequence_SetItem(info, 0, PyLong_FromSize_t(available));
+        PyStructSequence_SetItem(info, 1, PyLong_FromSize_t(total));
+    }
+    if (info != NULL && PyErr_Occurred()) {
+        Py_CLEAR(info);
+    }
+    return info;
+}
+
+static PyObject *method_memory_info(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    return context_memory_info(cudriver_state_of(object), context_of(object));
+}
+
+static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+
+    return cudriver_require(state) < 0 ? NULL
+                                       : cudriver_device_new(state, context_of(object)->ordinal);
+}
+
+static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(context_of(object)->state != CUDRIVER_CONTEXT_OPEN);
+}
+
+static PyObject *get_is_primary(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(context_of(object)->kind == CUDRIVER_CONTEXT_PRIMARY);
+}
+
+static PyObject *get_handle(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(context_of(object)->handle);
+}
+
+/* For a primary context this may be asked of a closed object too: it is the device's state. */
+static int primary_state(CoreState *state, ContextObject *self, unsigned int *flags, int *active)
+{
+    CUdevice device;
+    CUresult result;
+
+    if (cudriver_require(state) < 0 || cudriver_device_handle(state, self->ordinal, &device) < 0) {
+        return -1;
+    }
+    result = cuda.cuDevicePrimaryCtxGetState(device, flags, active);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuDevicePrimaryCtxGetState", "device %d", self->ordinal);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *get_active(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+    ContextObject *self = context_of(object);
+    unsigned int flags;
+    int active = 0;
+
+    if (self->kind != CUDRIVER_CONTEXT_PRIMARY) {
+        return PyBool_FromLong(self->state == CUDRIVER_CONTEXT_OPEN);
+    }
+    return primary_state(state, self, &flags, &active) < 0 ? NULL : PyBool_FromLong(active);
+}
+
+static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+    ContextObject *self = context_of(object);
+    unsigned int flags = 0;
+    CUresult result;
+    int active;
+    bool pushed;
+
+    if (self->kind == CUDRIVER_CONTEXT_PRIMARY) {
+        return primary_state(state, self, &flags, &active) < 0 ? NULL
+                                                               : PyLong_FromUnsignedLong(flags);
+    }
+    if (cudriver_context_begin(state, self, &pushed) < 0) {
+        return NULL;
+    }
+    result = cuda.cuCtxGetFlags(&flags);
+    cudriver_context_end(self, pushed);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuCtxGetFlags", "context %llu", self->number);
+    }
+    return PyLong_FromUnsignedLong(flags);
+}
+
+static PyObject *get_limits(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_limits_new(cudriver_state_of(object), context_of(object));
+}
+
+static PyObject *get_cache_config(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+    ContextObject *self = context_of(object);
+    CUfunc_cache config = CU_FUNC_CACHE_PREFER_NONE;
+    CUresult result;
+    bool pushed;
+
+    if (cudriver_context_begin(state, self, &pushed) < 0) {
+        return NULL;
+    }
+    result = cuda.cuCtxGetCacheConfig(&config);
+    cudriver_context_end(self, pushed);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuCtxGetCacheConfig", "context %llu", self->number);
+    }
+    return (unsigned int)config < 4 ? PyUnicode_FromString(cache_names[config])
+                                    : PyLong_FromLong((long)config);
+}
+
+static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+    ContextObject *self = context_of(object);
+    CUresult result;
+    bool pushed;
+    int config = -1;
+
+    for (int i = 0; value != NULL && PyUnicode_Check(value) && i < 4; i++) {
+        if (PyUnicode_CompareWithASCIIString(value, cache_names[i]) == 0) {
+            config = i;
+        }
+    }
+    if (config < 0) {
+        PyErr_Format(PyExc_ValueError, "cache_config is 'none', 'shared', 'l1' or 'equal', not %R",
+                     value != NULL ? value : Py_None);
+        return -1;
+    }
+    if (cudriver_context_begin(state, self, &pushed) < 0) {
+        return -1;
+    }
+    result = cuda.cuCtxSetCacheConfig((CUfunc_cache)config);
+    cudriver_context_end(self, pushed);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuCtxSetCacheConfig", "%s", cache_names[config]);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *get_priority_range(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+    ContextObject *self = context_of(object);
+    int least = 0, greatest = 0;
+    PyObject *range;
+    CUresult result;
+    bool pushed;
+
+    if (cudriver_context_begin(state, self, &pushed) < 0) {
+        return NULL;
+    }
+    result = cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
+    cudriver_context_end(self, pushed);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuCtxGetStreamPriorityRange", "context %llu",
+                              self->number);
+    }
+    range = PyStructSequence_New(state->priority_range_type);
+    if (range != NULL) {
+        PyStructSequence_SetItem(range, 0, PyLong_FromLong(least));
+        PyStructSequence_SetItem(range, 1, PyLong_FromLong(greatest));
+    }
+    return range;
+}
+
+static PyObject *get_api_version(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+    ContextObject *self = context_of(object);
+    unsigned int version = 0;
+    CUresult result;
+    bool pushed;
+
+    if (cudriver_context_begin(state, self, &pushed) < 0) {
+        return NULL;
+    }
+    result = cuda.cuCtxGetApiVersion(self->handle, &version);
+    cudriver_context_end(self, pushed);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuCtxGetApiVersion", "context %llu", self->number);
+    }
+    return PyLong_FromUnsignedLong(version);
+}
+
+static PyGetSetDef context_getset[] = {
+    {"device", get_device, NULL, "Its Device.", NULL},
+    {"closed", get_closed, NULL, "Whether it is closed, or was reset.", NULL},
+    {"is_primary", get_is_primary, NULL, "Whether it is the device's primary context.", NULL},
+    {"handle", get_handle, NULL, "The driver's CUcontext as an int, for other libraries.", NULL},
+    {"active", get_active, NULL,
+     "Whether it exists on the device; of a primary context, whether anybody in this process holds "
+     "it "
+     "(cuDevicePrimaryCtxGetState).",
+     NULL},
+    {"flags", get_flags, NULL, "Its flags as an int: see ContextFlags.", NULL},
+    {"limits", get_limits, NULL,
+     "A mapping of its limits in bytes or counts: stack_size, printf_fifo_size, malloc_heap_size, "
+     "dev_runtime_sync_depth, dev_runtime_pending_launch_count, max_l2_fetch_granularity, "
+     "persisting_l2_cache_size. Assignment sets one; the driver may round it (cuCtxSetLimit).",
+     NULL},
+    {"cache_config", get_cache_config, set_cache_config,
+     "'none', 'shared', 'l1' or 'equal': what on-chip memory is preferred for. Devices whose split "
+     "is "
+     "fixed ignore it (cuCtxSetCacheConfig).",
+     NULL},
+    {"stream_priority_range", get_priority_range, NULL,
+     "(least, greatest) priority of its streams; smaller numbers come first, so least >= greatest "
+     "(cuCtxGetStreamPriorityRange).",
+     NULL},
+    {"api_version", get_api_version, NULL,
+     "The API version it was made with, as in 3020 (cuCtxGetApiVersion).", NULL},
+    {NULL},
+};
+
+static PyMethodDef context_methods[] = {
+    {"push", method_push, METH_NOARGS,
+     "push($self, /)\n--\n\nPuts it on this thread's stack and makes it current "
+     "(cuCtxPushCurrent)."},
+    {"pop", method_pop, METH_NOARGS,
+     "pop($self, /)\n--\n\nTakes it off this thread's stack (cuCtxPopCurrent). InvalidContextError "
+     "where "
+     "another "
+     "one is current here; then nothing has changed."},
+    {"close", method_close, METH_NOARGS,
+     "close($self, /)\n--\n\nDestroys a manual context, or gives a primary one back. "
+     "InvalidContextError "
+     "while it "
+     "is on a thread's stack or while arrays, streams or events live in it. Closing twice is fine. "
+     "Page-locked arrays outlive it; only their registration goes."},
+    {"synchronize", method_synchronize, METH_NOARGS,
+     "synchronize($self, /)\n--\n\nWaits for all work in it (cuCtxSynchronize); other threads run "
+     "meanwhile."},
+    {"memory_info", method_memory_info, METH_NOARGS,
+     "memory_info($self, /)\n--\n\n(free, total) bytes of its device (cuMemGetInfo)."},
+    {"__enter__", method_enter, METH_NOARGS, "__enter__($self, /)\n--\n\npush()."},
+    {"__exit__", (PyCFunction)(void (*)(void))method_exit, METH_FASTCALL,
+     "__exit__($self, *exception)\n--\n\npop(), which verifies that it is this one that is "
+     "current."},
+    {NULL},
+};
+
+static PyMemberDef context_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ContextObject, weak), READONLY, NULL},
+    {NULL},
+};
+
+static PyType_Slot context_slots[] = {
+    {Py_tp_doc,
+     "Context(device=0, *, flags=0)\n--\n\n"
+     "A manual context (cuCtxCreate). It begins on no thread's stack: push() it, or use `with`.\n"
+     "`flags` is an int or ContextFlags. Destroyed with its last owner, or by close()."},
+    {Py_tp_new, context_create},
+    {Py_tp_dealloc, cudriver_context_dealloc},
+    {Py_tp_repr, context_repr},
+    {Py_tp_methods, context_methods},
+    {Py_tp_getset, context_getset},
+    {Py_tp_members, context_members},
+    {0, NULL},
+};
+
+static PyType_Spec context_spec = {
+    .name = "cudriver.Context",
+    .basicsize = sizeof(ContextObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = context_slots,
+};
+
+/* What a walk has taken off a stack. `keepers`: of those that have no ContextObject to keep them.
+ */
+struct walk {
+    CUcontext *stack; /* the topmost first */
+    struct cudriver_keeper **keepers;
+    Py_ssize_t count, room;
+};
+
+/* Room for one more. 0 or -1. */
+static int walk_grow(struct walk *walk)
+{
+    size_t room = walk->room == 0 ? 16 : (size_t)walk->room * 2;
+    struct cudriver_keeper **keepers;
+    CUcontext *stack;
+
+    if (walk->count < walk->room) {
+        return 0;
+    }
+    stack = PyMem_Realloc(walk->stack, room * sizeof *stack);
+    walk->stack = stack != NULL ? stack : walk->stack;
+    keepers = PyMem_Realloc(walk->keepers, room * sizeof(struct cudriver_keeper *));
+    walk->keepers = keepers != NULL ? keepers : walk->keepers;
+    if (stack == NULL || keepers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    walk->room = (Py_ssize_t)room;
+    return 0;
+}
+
+/* Takes the topmost off, and sees that it can be pushed again whatever its owner does meanwhile.
+ * Its Context, if it has one, goes into `list`. 1, 0 at the bottom, or -1. */
+static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
+{
+    struct cudriver_keeper *keeper = NULL;
+    ContextObject *context = NULL;
+    CUcontext current = NULL, popped;
+    CUresult result = cudriver_context_find_current(state, &context);
+
+    if (context == NULL && !PyErr_Occurred() && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS) {
+        if (current == NULL && result == CUDA_SUCCESS) {
+            return 0;
+        }
+        if (current != NULL) {
+            Py_BEGIN_ALLOW_THREADS
+            keeper = cudriver_keeper_start(current);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    if (context == NULL && current != NULL && !PyErr_Occurred()) { /* reset, and to be popped */
+        context = cudriver_thread_pushed(state, current);
+        Py_XINCREF(context);
+    }
+    if (context != NULL) {
+        PyList_Insert(list, 0, (PyObject *)context);
+        Py_DECREF(context);
+    }
+    if (!PyErr_Occurred() && walk_grow(walk) == 0) {
+        result = cuda.cuCtxPopCurrent_v2(&popped);
+        if (result == CUDA_SUCCESS) {
+            walk->keepers[walk->count] = keeper;
+            walk->stack[walk->count++] = popped;
+            return 1;
+        }
+        cudriver_raise(state, result, "cuCtxPopCurrent_v2", "looking at this thread's stack");
+    }
+    cudriver_keeper_end(keeper);
+    return -1;
+}
+
+int cudriver_context_walk_stack(CoreState *state, PyObject *list)
+{
+    PyObject *seen = list != NULL ? Py_NewRef(list) : PyList_New(0); /* keeps what it holds */
+    struct walk walk = {.stack = NULL};
+    int step = seen != NULL ? 1 : -1;
+
+    while (step > 0) {
+        step = walk_step(state, &walk, seen);
+    }
+    for (Py_ssize_t i = walk.count - 1; i >= 0; i--) {
+        cuda.cuCtxPushCurrent_v2(walk.stack[i]);
+        cudriver_keeper_end(walk.keepers[i]);
+    }
+    for (Py_ssize_t i = 0; i < walk.count / 2; i++) { /* bottom first */
+        CUcontext swap = walk.stack[i];
+        walk.stack[i] = walk.stack[walk.count - 1 - i];
+        walk.stack[walk.count - 1 - i] = swap;
+    }
+    if (step == 0) {
+        cudriver_thread_reconcile(state, walk.stack, walk.count);
+    }
+    PyMem_Free(walk.stack);
+    PyMem_Free(walk.keepers);
+    Py_XDECREF(seen);
+    return step;
+}
+
+/* Whether the driver is in use at all: without it no context can be current. 1, 0 or -1. */
+static int driver_in_use(CoreState *state)
+{
+    CUcontext current;
+    CUresult result;
+
+    if (cudriver_require_loaded(state) < 0) {
+        return -1;
+    }
+    result = cuda.cuCtxGetCurrent(&current);
+    return result == CUDA_ERROR_NOT_INITIALIZED && !cudriver_driver_is_forked() ? 0 : 1;
+}
+
+static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+    ContextObject *current = NULL;
+    int in_use = driver_in_use(state);
+    CUresult result;
+
+    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
+        return NULL;
+    }
+    if (in_use == 0) {
+        Py_RETURN_NONE;
+    }
+    result = cudriver_context_find_current(state, &current);
+    if (current != NULL || PyErr_Occurred()) {
+        return (PyObject *)current;
+    }
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuCtxGetCurrent",
+                              "this thread's current context was destroyed");
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+    int in_use = driver_in_use(state);
+    PyObject *list;
+
+    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
+        return NULL;
+    }
+    list = PyList_New(0);
+    if (list != NULL && in_use > 0 && cudriver_context_walk_stack(state, list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+    ContextObject *context = cudriver_context_for_use(state);
+    PyObject *info;
+
+    if (context == NULL) {
+        return NULL;
+    }
+    info = context_memory_info(state, context);
+    Py_DECREF(context);
+    return info;
+}
+
+static PyMethodDef functions[] = {
+    {"current_context", module_current_context, METH_NOARGS,
+     "current_context()\n--\n\nThe Context that is current in this thread, or None. Creates "
+     "nothing."},
+    {"context_stack", module_context_stack, METH_NOARGS,
+     "context_stack()\n--\n\nThis thread's contexts as the driver has them, bottom first, those of "
+     "other "
+     "libraries included."},
+    {"memory_info", module_memory_info, METH_NOARGS,
+     "memory_info()\n--\n\n(free, total) bytes of the current context's device (cuMemGetInfo)."},
+    {NULL},
+};
+
+static PyStructSequence_Field memory_info_fields[] = {
+    {"free", "bytes"}, {"total", "bytes"}, {NULL, NULL}};
+
+static PyStructSequence_Desc memory_info_desc = {
+    .name = "cudriver.MemoryInfo",
+    .doc = "Free and total bytes of a device's memory.",
+    .fields = memory_info_fields,
+    .n_in_sequence = 2,
+};
+
+static PyStructSequence_Field priority_fields[] = {
+    {"least", "the number of the lowest priority"},
+    {"greatest", "the number of the highest priority, not above least"},
+    {NULL, NULL}};
+
+static PyStructSequence_Desc priority_desc = {
+    .name = "cudriver.StreamPriorityRange",
+    .doc = "The range of stream priorities of a context.",
+    .fields = priority_fields,
+    .n_in_sequence = 2,
+};
+
+int cudriver_context_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->context_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &context_spec, NULL);
+    state->memory_info_type = PyStructSequence_NewType(&memory_info_desc);
+    state->priority_range_type = PyStructSequence_NewType(&priority_desc);
+    if (state->context_type == NULL || state->memory_info_type == NULL ||
+        state->priority_range_type == NULL || PyModule_AddType(module, state->context_type) < 0 ||
+        PyModule_AddObjectRef(module, "MemoryInfo", (PyObject *)state->memory_info_type) < 0 ||
+        PyModule_AddObjectRef(module, "StreamPriorityRange",
+                              (PyObject *)state->priority_range_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}

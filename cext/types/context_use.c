@@ -1,0 +1,395 @@
+/* Context: the one that a call uses. See context.h and context_private.h. */
+#include "context_private.h"
+#include "device.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "driver/keeper.h"
+#include "thread.h"
+
+void cudriver_context_let_go(ContextObject *self)
+{
+    cudriver_keeper_end(self->keeper);
+    self->keeper = NULL;
+}
+
+/* It is the package's too from here on: one that went with its last array would be made or looked
+ * for anew, in up to a tenth of a second, for the next. */
+static ContextObject *context_keep(ContextObject *self)
+{
+    if (!self->live.kept) {
+        self->live.kept = true;
+        Py_INCREF(self);
+    }
+    return self;
+}
+
+void cudriver_context_unkeep(ContextObject *self)
+{
+    if (self->live.kept) {
+        self->live.kept = false;
+        Py_DECREF(self);
+    }
+}
+
+/*
+ * CONTEXT_IS_DESTROYED where this thread's current context is no more: the driver leaves such a one
+ * current. NULL stands for the current one; to ask about a destroyed handle itself is not safe.
+ */
+static CUresult current_check(void)
+{
+    unsigned int version;
+
+    return cuda.cuCtxGetApiVersion(NULL, &version);
+}
+
+/* A foreign handle that no keeper holds may have been destroyed and given out again: the driver's
+ * id tells. */
+static bool is_stale(ContextObject *self)
+{
+    unsigned long long id = 0;
+
+    return self->kind == CUDRIVER_CONTEXT_FOREIGN && cuda.cuCtxGetId != NULL &&
+           cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
+}
+
+/* A context of somebody else may be gone: the driver lets that be current all the same, because its
+ * keeper has it current, but may not be asked about the streams and events that were in it. */
+CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
+{
+    CUcontext current = NULL;
+    CUresult result = cuda.cuCtxGetCurrent(&current);
+
+    *pushed = false;
+    if (result == CUDA_SUCCESS && current != self->handle) {
+        result = cuda.cuCtxPushCurrent_v2(self->handle);
+        *pushed = result == CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+        result = current_check();
+        if (result == CUDA_SUCCESS && is_stale(self)) {
+            result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        }
+        if (result != CUDA_SUCCESS && *pushed) {
+            cuda.cuCtxPopCurrent_v2(&current);
+            *pushed = false;
+        }
+    }
+    return result;
+}
+
+/* Keeps no longer what its owner has destroyed. */
+static void foreign_sweep(CoreState *state)
+{
+    ContextObject *self = state->contexts;
+
+    while (self != NULL) {
+        ContextObject *next = self->next;
+        CUcontext popped;
+        bool pushed = false;
+        if (self->kind == CUDRIVER_CONTEXT_FOREIGN && self->live.kept) {
+            CUresult result = cudriver_context_make_current(self, &pushed);
+            if (pushed) {
+                cuda.cuCtxPopCurrent_v2(&popped);
+            }
+            if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+                Py_INCREF(self);
+                cudriver_context_unkeep(self);
+                Py_DECREF(self);
+                next = state->contexts; /* whatever has gone with it */
+            }
+        }
+        self = next;
+    }
+}
+
+/* Wraps somebody else's handle, which is current here. It is kept until its owner has destroyed it
+ * or ours is closed, so that not each call adopts anew. New reference. */
+static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, int ordinal,
+                                            CUdevice device)
+{
+    struct cudriver_keeper *keeper;
+    ContextObject *self;
+
+    foreign_sweep(state);
+    Py_BEGIN_ALLOW_THREADS
+    keeper = cudriver_keeper_start(handle);
+    Py_END_ALLOW_THREADS
+    self = cudriver_context_registered(state, handle); /* another thread may have been quicker */
+    if (self != NULL) {
+        Py_INCREF(self);
+        cudriver_keeper_end(keeper);
+        return self;
+    }
+    self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_FOREIGN);
+    if (self == NULL) {
+        cudriver_keeper_end(keeper);
+        return NULL;
+    }
+    self->keeper = keeper;
+    if (cuda.cuCtxGetId != NULL) {
+        cuda.cuCtxGetId(handle, &self->id);
+    }
+    return context_keep(self);
+}
+
+/* Wraps a handle that is current here and that nobody of ours knows. New reference. */
+static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
+{
+    unsigned int flags;
+    int active = 0, ordinal = 0, count = 0;
+    CUdevice candidate;
+    CUcontext primary;
+    ContextObject *self;
+
+    cuda.cuDeviceGetCount(&count);
+    while (ordinal < count &&
+           (cuda.cuDeviceGet(&candidate, ordinal) != CUDA_SUCCESS || candidate != device)) {
+        ordinal++;
+    }
+    if (cuda.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active &&
+        cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
+        if (primary == handle) {
+            self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
+            if (self == NULL) {
+                cuda.cuDevicePrimaryCtxRelease_v2(device);
+                return NULL;
+            }
+            return context_keep(self);
+        }
+        cuda.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    return context_adopt_foreign(state, handle, ordinal, device);
+}
+
+CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
+{
+    CUcontext handle = NULL;
+    ContextObject *self;
+    CUdevice device;
+    CUresult result = cuda.cuCtxGetCurrent(&handle);
+
+    *found = NULL;
+    if (result != CUDA_SUCCESS || handle == NULL) {
+        return result;
+    }
+    self = cudriver_context_registered(state, handle);
+    if (self != NULL && self->kind != CUDRIVER_CONTEXT_FOREIGN) {
+        *found = (ContextObject *)Py_NewRef((PyObject *)self);
+        return CUDA_SUCCESS;
+    }
+    result = current_check();
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuCtxGetDevice(&device);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (self != NULL && is_stale(self)) {
+        self->state = CUDRIVER_CONTEXT_CLOSED;
+        cudriver_context_let_go(self);
+        self = NULL;
+    }
+    *found = self != NULL ? (ContextObject *)Py_NewRef((PyObject *)self)
+                          : context_adopt(state, handle, device);
+    return CUDA_SUCCESS;
+}
+
+ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
+{
+    ContextObject *self = cudriver_context_registered(state, handle);
+    CUcontext popped;
+    CUresult result;
+
+    if (self != NULL && (self->keeper != NULL || !is_stale(self))) {
+        return (ContextObject *)Py_NewRef((PyObject *)self);
+    }
+    result = cuda.cuCtxPushCurrent_v2(handle);
+    if (result == CUDA_SUCCESS) {
+        result = cudriver_context_find_current(state, &self);
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result, "cuCtxPushCurrent_v2",
+                                               "another library's context %p", (void *)handle);
+    }
+    return self;
+}
+
+void cudriver_context_unkeep_all(CoreState *state)
+{
+    ContextObject *self = state->contexts;
+
+    while (self != NULL) {
+        if (self->live.kept) {
+            Py_INCREF(self);
+            cudriver_context_unkeep(self);
+            Py_DECREF(self);
+            self = state->contexts; /* whatever has gone with it */
+        } else {
+            self = self->next;
+        }
+    }
+}
+
+/* A device's primary context, kept from here on. New reference. */
+static ContextObject *context_kept(CoreState *state, int ordinal)
+{
+    ContextObject *self = cudriver_context_primary(state, ordinal, NULL);
+
+    return self != NULL ? context_keep(self) : NULL;
+}
+
+/* Device 0's primary context, made current. New reference. */
+static ContextObject *context_implicit(CoreState *state)
+{
+    ContextObject *self;
+    CUresult result;
+
+    if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
+        return NULL;
+    }
+    self = context_kept(state, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    result = cuda.cuCtxSetCurrent(self->handle);
+    if (result != CUDA_SUCCESS) {
+        Py_DECREF(self);
+        return (ContextObject *)cudriver_raise(state, result, "cuCtxSetCurrent",
+                                               "device 0's primary context");
+    }
+    return self;
+}
+
+ContextObject *cudriver_context_for_use(CoreState *state)
+{
+    ContextObject *self = NULL;
+    CUresult result;
+
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    result = cudriver_context_find_current(state, &self);
+    if (self != NULL || PyErr_Occurred()) {
+        return self;
+    }
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
+        ThreadObject *thread = cudriver_thread_find(state);
+        /* A primary context that was current here unasked, and has been reset: begin anew. */
+        if (thread == NULL || thread->context_count == 0) {
+            cuda.cuCtxSetCurrent(NULL);
+            result = CUDA_SUCCESS;
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result, "cuCtxGetCurrent",
+                                               "this thread's current context was destroyed");
+    }
+    return context_implicit(state);
+}
+
+ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
+{
+    ContextObject *current;
+    int ordinal;
+
+    if (device == NULL || device == Py_None) {
+        return cudriver_context_for_use(state);
+    }
+    ordinal = cudriver_device_parse(state, device);
+    if (ordinal < 0) {
+        return NULL;
+    }
+    if (cudriver_context_find_current(state, &current) == CUDA_SUCCESS && current != NULL) {
+        if (current->ordinal == ordinal) {
+            return current;
+        }
+        Py_DECREF(current);
+    }
+    return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
+}
+
+int cudriver_context_check(CoreState *state, ContextObject *self)
+{
+    if (self->state == CUDRIVER_CONTEXT_OPEN) {
+        return 0;
+    }
+    cudriver_raise_plain(state, "InvalidContextError", "%R %s", self,
+                         self->state == CUDRIVER_CONTEXT_RESET
+                             ? "was reset: everything in it is gone (reset_primary_context)"
+                             : "is closed");
+    return -1;
+}
+
+int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
+{
+    CUresult result;
+
+    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0) {
+        return -1;
+    }
+    result = cudriver_context_make_current(self, pushed);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+        cudriver_context_unkeep(self);
+    }
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
+                       self->number, self->ordinal);
+        return -1;
+    }
+    self->in_use++;
+    return 0;
+}
+
+void cudriver_context_end(ContextObject *self, bool pushed)
+{
+    CUcontext ignored;
+
+    if (pushed) {
+        cuda.cuCtxPopCurrent_v2(&ignored);
+    }
+    self->in_use--;
+}
+
+int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
+                                bool *pushed)
+{
+    pushed[0] = false;
+    if (context != where && cudriver_context_begin(state, context, &pushed[0]) < 0) {
+        return -1;
+    }
+    if (cudriver_context_begin(state, where, &pushed[1]) < 0) {
+        if (context != where) {
+            cudriver_context_end(context, pushed[0]);
+        }
+        return -1;
+    }
+    return 0;
+}
+
+void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed)
+{
+    cudriver_context_end(where, pushed[1]);
+    if (context != where) {
+        cudriver_context_end(context, pushed[0]);
+    }
+}
+
+bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
+{
+    *pushed = false;
+    if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
+        (cudriver_context_make_current(self, pushed) == CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+         self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
+        return false;
+    }
+    self->in_use++;
+    return true;
+}
+
+bool cudriver_context_is_any_current(void)
+{
+    CUcontext current = NULL;
+
+    return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL;
+}

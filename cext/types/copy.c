@@ -1,0 +1,721 @@
+/* Copies: reading the ends, blocking and asynchronous, and the module functions. See copy.h. */
+#include "copy.h"
+
+#include <string.h>
+
+#include "copy_path.h"
+#include "device_array.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "foreign_array.h"
+#include "hostmem/hostmem.h"
+#include "python/numpy_bridge.h"
+#include "python/shape.h"
+#include "stream.h"
+#include "transfer.h"
+
+/* Dense copies are issued in pieces of this size, so that Ctrl-C need not wait for the whole. */
+#define PIECE ((size_t)256 << 20)
+
+/* From here on it pays to ask whether somebody else has page-locked the memory. */
+#define LOOKED_FROM ((size_t)32 << 10)
+
+int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
+                          struct cudriver_endpoint *end)
+{
+    end->owner = end->dtype = NULL;
+    end->context = NULL;
+    end->host = NULL;
+    end->device = 0;
+    end->busy = NULL;
+    if (Py_IS_TYPE(object, state->device_array_type)) {
+        return cudriver_device_array_endpoint(state, object, end) < 0 ? -1 : 1;
+    }
+    if (cudriver_numpy_is_array(object)) {
+        return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;
+    }
+    return cudriver_foreign_endpoint(state, object, write, end);
+}
+
+int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
+                            struct cudriver_endpoint *end)
+{
+    int found = cudriver_endpoint_try(state, object, write, end);
+
+    if (found == 0) {
+        PyErr_Format(PyExc_TypeError, "%s must be a numpy.ndarray or a DeviceArray, not %.100s%s",
+                     name, Py_TYPE(object)->tp_name,
+                     write ? "" : " (np.asarray() makes an array of most things)");
+    }
+    return found > 0 ? 0 : -1;
+}
+
+/* New reference: an end's shape, for messages. */
+static PyObject *end_shape(const struct cudriver_endpoint *end)
+{
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+
+    for (int i = 0; i < end->ndim; i++) {
+        shape[i] = (Py_ssize_t)end->shape[i];
+    }
+    return cudriver_shape_tuple(end->ndim, shape);
+}
+
+/* Whether both ends have one shape and dtype; else ValueError or TypeError. 0 or -1. */
+static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
+{
+    if (dst->ndim != src->ndim ||
+        memcmp(dst->shape, src->shape, (size_t)dst->ndim * sizeof dst->shape[0]) != 0) {
+        PyObject *to = end_shape(dst), *from = end_shape(src);
+        if (to != NULL && from != NULL) {
+            PyErr_Format(PyExc_ValueError,
+                         "the shapes differ: %R cannot be copied into %R (nothing was copied)",
+                         from, to);
+        }
+        Py_XDECREF(to);
+        Py_XDECREF(from);
+        return -1;
+    }
+    if (dst->dtype != src->dtype && !cudriver_numpy_same_dtype(dst->dtype, src->dtype)) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "the dtypes differ: %S cannot be copied into %S (nothing was copied); cast the "
+            "source with astype() first",
+            src->dtype, dst->dtype);
+        return -1;
+    }
+    return 0;
+}
+
+/* Both ends of a copy, read and matched. */
+struct ends {
+    struct cudriver_endpoint dst, src;
+};
+
+static void ends_done(struct ends *ends)
+{
+    cudriver_endpoint_done(&ends->dst);
+    cudriver_endpoint_done(&ends->src);
+}
+
+static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct ends *ends)
+{
+    if (cudriver_endpoint_parse(state, dst, true, "dst", &ends->dst) < 0) {
+        return -1;
+    }
+    if (cudriver_endpoint_parse(state, src, false, "src", &ends->src) < 0) {
+        cudriver_endpoint_done(&ends->dst);
+        return -1;
+    }
+    if (ends_match(&ends->dst, &ends->src) < 0) {
+        ends_done(ends);
+        return -1;
+    }
+    return 0;
+}
+
+/* The staging engine's question, asked without the GIL. `data` is the saved thread state. */
+static bool signal_arrived(void *data)
+{
+    PyThreadState **saved = data;
+    bool arrived;
+
+    PyEval_RestoreThread(*saved);
+    arrived = PyErr_CheckSignals() < 0;
+    *saved = PyEval_SaveThread();
+    return arrived;
+}
+
+static void job_describe(struct cudriver_staging_job *job, const struct cudriver_copy_path *path,
+                         const struct ends *ends, const struct cudriver_copy_place *place)
+{
+    memset(job, 0, sizeof *job);
+    job->to_device = path->to_device;
+    job->context = place->context->handle;
+    job->stream = place->stream;
+    job->device = path->to_device ? ends->dst.device : ends->src.device;
+    job->host = path->to_device ? ends->src.host : ends->dst.host;
+    job->layout = &path->layout;
+}
+
+static int raise_copy(CoreState *state, CUresult result, const char *function,
+                      const struct cudriver_copy_path *path)
+{
+    if (!PyErr_Occurred()) {
+        cudriver_raise(state, result, function, "%zu bytes, %s copy", path->bytes,
+                       cudriver_copy_kind_name(path->kind));
+    }
+    return -1;
+}
+
+/* After a copy through the engine: several calls make it, so `function` is ours. Returns -1. */
+static int raise_staged(CoreState *state, CUresult result, const char *function,
+                        const struct cudriver_copy_path *path)
+{
+    if (!PyErr_Occurred()) {
+        cudriver_raise(state, result, function, "%zu bytes through page-locked slots", path->bytes);
+    }
+    return -1;
+}
+
+/* A staged copy, waited for. Within begin and end. 0 or -1. */
+static int staged_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           const struct ends *ends, const struct cudriver_copy_place *place)
+{
+    struct cudriver_staging_job job;
+    PyThreadState *saved;
+    CUresult result;
+
+    job_describe(&job, path, ends, place);
+    job.interrupted = signal_arrived;
+    job.data = &saved;
+    saved = PyEval_SaveThread();
+    result = cudriver_staging_copy(&job);
+    PyEval_RestoreThread(saved);
+    return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy", path);
+}
+
+/* One piece of a dense copy, waited for. No GIL. *function gets the call that failed. */
+static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t bytes,
+                               CUstream stream, bool given, bool locked, const char **function)
+{
+    CUresult result;
+
+    if (given) {
+        *function = up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
+        result = up ? cuda.cuMemcpyHtoDAsync_v2(device, host, bytes, stream)
+                    : cuda.cuMemcpyDtoHAsync_v2(host, device, bytes, stream);
+    } else {
+        *function = up ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
+        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
+                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
+        if (!up || locked) {
+            return result;
+        }
+        stream = NULL; /* from pageable memory the call returns when it has read it */
+    }
+    if (result == CUDA_SUCCESS) {
+        *function = "cuStreamSynchronize";
+        result = up && bytes <= CUDRIVER_SMALL_MOST ? cudriver_staging_ask_soon(stream)
+                                                    : cuda.cuStreamSynchronize(stream);
+    }
+    return result;
+}
+
+/* A small one at once: 0 or -1; 1: it is none. */
+static int small_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                          const struct cudriver_small_copy *copy)
+{
+    const char *function = "";
+    CUresult result = CUDA_SUCCESS;
+    bool done;
+
+    Py_BEGIN_ALLOW_THREADS
+    done = cudriver_staging_copy_small(copy, &result, &function);
+    Py_END_ALLOW_THREADS
+    if (!done) {
+        return 1;
+    }
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
+}
+
+/* A dense copy between host and device in pieces, each waited for. 0 or -1. */
+static int direct_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           const struct ends *ends, const struct cudriver_copy_place *place,
+                           bool given)
+{
+    bool up = path->to_device, cut = !path->one_run && !path->unlooked;
+    CUdeviceptr device = up ? ends->dst.device + (CUdeviceptr)path->layout.dst_offset
+                            : ends->src.device + (CUdeviceptr)path->layout.src_offset;
+    char *host =
+        up ? ends->src.host + path->layout.src_offset : ends->dst.host + path->layout.dst_offset;
+
+    if (path->bytes <= CUDRIVER_SMALL_MOST && (path->one_run || (!up && !path->page_locked))) {
+        const struct cudriver_small_copy copy = {
+            up,   path->one_run, place->context->handle, given ? place->stream : NULL, device,
+            host, path->bytes};
+        int failed = small_blocking(state, path, &copy);
+        if (failed <= 0) {
+            return failed;
+        }
+    }
+    for (size_t at = 0, bytes; at < path->bytes; at += bytes) {
+        const char *function;
+        CUresult result;
+        bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
+        if (cut) {
+            bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
+        }
+        Py_BEGIN_ALLOW_THREADS
+        result = piece_blocking(up, device + at, host + at, bytes, place->stream, given,
+                                path->page_locked, &function);
+        Py_END_ALLOW_THREADS
+        if (result == CUDA_ERROR_INVALID_VALUE && path->unlooked && !cut) {
+            cut = true; /* perhaps somebody's registration ends within */
+            bytes = 0;
+            continue;
+        }
+        if (result != CUDA_SUCCESS) {
+            return raise_copy(state, result, function, path);
+        }
+        if (at + bytes < path->bytes && PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* A copy issued on a stream, then a wait for it. 0 or -1; 1: refused, it may be bounced. */
+static int issued_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           const struct ends *ends, const struct cudriver_copy_place *place)
+{
+    const char *function = "";
+    CUresult result, waited;
+    bool refused;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
+    waited =
+        result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT &&
+                path->bytes <= CUDRIVER_SOON_MOST
+            ? cudriver_staging_wait_soon(place->context->handle, place->stream)
+            : cuda.cuStreamSynchronize(place->stream); /* after a failure a part may be under way */
+    if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
+        result = waited;
+        function = "cuStreamSynchronize";
+    }
+    Py_END_ALLOW_THREADS
+    if (refused) {
+        return 1;
+    }
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
+}
+
+static int ends_copy(CoreState *state, struct ends *ends);
+
+/* Device to device where nothing on the devices fits: through a dense array in host memory. 0 or
+ * -1. */
+static int bounced_blocking(CoreState *state, const struct ends *ends)
+{
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    struct ends down = {.src = ends->src}, up = {.dst = ends->dst};
+    PyObject *between;
+    int failed = -1;
+
+    for (int i = 0; i < ends->src.ndim; i++) {
+        shape[i] = (Py_ssize_t)ends->src.shape[i];
+    }
+    between = cudriver_numpy_empty(ends->src.dtype, ends->src.ndim, shape, false);
+    if (between == NULL) {
+        return -1;
+    }
+    if (cudriver_numpy_endpoint(between, true, &down.dst) == 0) {
+        up.src = down.dst;
+        failed = ends_copy(state, &down) < 0 || ends_copy(state, &up) < 0 ? -1 : 0;
+        cudriver_endpoint_done(&down.dst);
+    }
+    Py_DECREF(between);
+    return failed;
+}
+
+/* Whether the stream is on a device of the copy's. */
+static bool stream_is_near(const struct cudriver_stream *stream, const struct ends *ends)
+{
+    const ContextObject *to = ends->dst.context, *from = ends->src.context;
+
+    return (to != NULL && to->ordinal == stream->context->ordinal) ||
+           (from != NULL && from->ordinal == stream->context->ordinal);
+}
+
+/* Waits for a stream in its own context. 0 or -1. */
+static int stream_wait_apart(CoreState *state, const struct cudriver_stream *stream)
+{
+    bool pushed;
+    int failed;
+
+    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+        return -1;
+    }
+    failed = cudriver_stream_wait(state, stream->handle);
+    cudriver_context_end(stream->context, pushed);
+    return failed;
+}
+
+/* The blocking copy along a path that was decided. 0 or -1. */
+static int follow_blocking(CoreState *state, const struct cudriver_copy_path *path,
+                           struct ends *ends)
+{
+    struct cudriver_copy_place place;
+    struct cudriver_stream stream;
+    bool given, pushed[2];
+    int failed = 0;
+
+    if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME) {
+        return 0;
+    }
+    if (path->kind == CUDRIVER_COPY_HOST) {
+        return cudriver_numpy_copy(ends->dst.owner, ends->src.owner);
+    }
+    if (path->kind == CUDRIVER_COPY_BOUNCED) {
+        return bounced_blocking(state, ends);
+    }
+    if (cudriver_stream_parse(state, NULL, path->context, &stream, &given) < 0) {
+        return -1;
+    }
+    place = (struct cudriver_copy_place){stream.context, stream.handle};
+    if (stream.context->ordinal != path->context->ordinal ||
+        !cudriver_copy_fits(path, &ends->dst, &ends->src, stream.context)) {
+        /* A `with stream:` of another device, or of a context that cannot. */
+        if (given && stream_is_near(&stream, ends) && stream_wait_apart(state, &stream) < 0) {
+            cudriver_stream_done(&stream);
+            return -1;
+        }
+        place = (struct cudriver_copy_place){path->context, NULL};
+        given = false;
+    }
+    if (cudriver_context_begin_both(state, path->context, place.context, pushed) < 0) {
+        cudriver_stream_done(&stream);
+        return -1;
+    }
+    if (path->kind == CUDRIVER_COPY_STAGED) {
+        failed = staged_blocking(state, path, ends, &place);
+    } else if (given && cudriver_stream_wait(state, place.stream) < 0) {
+        failed = -1; /* Ctrl-C before anything was issued, or the stream's work has failed */
+    } else if (path->kind == CUDRIVER_COPY_DIRECT && path->to_device != path->from_device) {
+        failed = direct_blocking(state, path, ends, &place, given);
+    } else {
+        failed = issued_blocking(state, path, ends, &place);
+    }
+    cudriver_context_end_both(path->context, place.context, pushed);
+    cudriver_stream_done(&stream);
+    return failed > 0 ? bounced_blocking(state, ends) : failed;
+}
+
+/* Copies between ends that match, and waits. 0 or -1. */
+static int ends_copy(CoreState *state, struct ends *ends)
+{
+    struct cudriver_copy_path path;
+
+    if (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
+        cudriver_device_array_await(state, ends->src.busy) < 0) {
+        return -1;
+    }
+    cudriver_copy_decide(&ends->dst, &ends->src, &path);
+    if (path.unlooked && !path.to_device && path.bytes > LOOKED_FROM) {
+        cudriver_copy_look(&path, &ends->dst, &ends->src);
+    }
+    return follow_blocking(state, &path, ends);
+}
+
+int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
+{
+    struct ends ends;
+    int failed;
+
+    if (ends_parse(state, dst, src, &ends) < 0) {
+        return -1;
+    }
+    failed = ends_copy(state, &ends);
+    ends_done(&ends);
+    return failed;
+}
+
+/* The copy engine's asynchronous copy; the batch that follows it ends after it. 0 or -1. */
+static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
+                        const struct ends *ends, const struct cudriver_copy_place *place,
+                        struct cudriver_staging_transfer **transfer)
+{
+    struct cudriver_staging_job job;
+    CUresult result;
+
+    job_describe(&job, path, ends, place);
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
+    Py_END_ALLOW_THREADS
+    return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
+}
+
+/* A copy issued on a stream, not waited for. 0 or -1; 1: refused, it may be bounced. */
+static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
+                        const struct ends *ends, const struct cudriver_copy_place *place)
+{
+    const char *function = "";
+    CUresult result;
+    bool refused;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
+    if (result != CUDA_SUCCESS && !refused) {
+        /* A part may be under way, and nobody would hold its ends. */
+        cuda.cuStreamSynchronize(place->stream);
+    }
+    Py_END_ALLOW_THREADS
+    if (refused) {
+        return 1;
+    }
+    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
+}
+
+/* What remains for the copies that no stream can carry out: wait for the stream, then copy. */
+static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_path *path,
+                                 struct ends *ends, const struct cudriver_stream *stream)
+{
+    bool pushed;
+    int failed;
+
+    if (cudriver_context_check(state, stream->context) < 0) {
+        return NULL;
+    }
+    if (path->kind != CUDRIVER_COPY_EMPTY && path->kind != CUDRIVER_COPY_SAME) {
+        if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+            return NULL;
+        }
+        failed = cudriver_stream_wait(state, stream->handle);
+        cudriver_context_end(stream->context, pushed);
+        if (failed < 0 || follow_blocking(state, path, ends) < 0) {
+            return NULL;
+        }
+    }
+    return cudriver_transfer_done(state, path->bytes);
+}
+
+/* The asynchronous copy along a path that was decided, on a stream of its device. */
+static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path *path,
+                              struct ends *ends, const struct cudriver_stream *stream)
+{
+    const struct cudriver_copy_place place = {stream->context, stream->handle};
+    struct cudriver_staging_transfer *staged = NULL;
+    struct cudriver_batch *batch;
+    bool pushed[2];
+    int failed;
+
+    if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME ||
+        path->kind == CUDRIVER_COPY_HOST || path->kind == CUDRIVER_COPY_BOUNCED ||
+        !cudriver_copy_fits(path, &ends->dst, &ends->src, stream->context)) {
+        return follow_in_order(state, path, ends, stream);
+    }
+    if (cudriver_context_begin_both(state, path->context, stream->context, pushed) < 0) {
+        return NULL;
+    }
+    if (path->bytes >= CUDRIVER_BATCH_ALONE) {
+        cudriver_batch_close_before(state, stream);
+    }
+    failed = path->kind == CUDRIVER_COPY_STAGED ? staged_async(state, path, ends, &place, &staged)
+                                                : issued_async(state, path, ends, &place);
+    batch = failed ? NULL
+                   : cudriver_batch_add(state, stream, path->bytes, ends->dst.owner,
+                                        ends->src.owner, staged);
+    cudriver_context_end_both(path->context, stream->context, pushed);
+    if (failed > 0) {
+        struct cudriver_copy_path bounced = *path;
+        bounced.kind = CUDRIVER_COPY_BOUNCED;
+        return follow_in_order(state, &bounced, ends, stream);
+    }
+    if (batch == NULL) {
+        return NULL;
+    }
+    return cudriver_transfer_new(state, batch, staged, path->bytes);
+}
+
+/* Whether the stream's device is one of the copy's; else ValueError. 0 or -1. */
+static int stream_fits(const struct cudriver_stream *stream, const struct ends *ends)
+{
+    const ContextObject *to = ends->dst.context, *from = ends->src.context;
+
+    if ((to == NULL && from == NULL) || stream_is_near(stream, ends)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
+                 stream->context->ordinal, to != NULL ? to->ordinal : from->ordinal);
+    return -1;
+}
+
+/* Issues a copy between ends that match. New reference: a Transfer. */
+static PyObject *ends_copy_async(CoreState *state, struct ends *ends, PyObject *argument)
+{
+    struct cudriver_copy_path path;
+    struct cudriver_stream stream;
+    PyObject *transfer = NULL;
+    bool given;
+
+    cudriver_copy_decide(&ends->dst, &ends->src, &path);
+    cudriver_copy_look(&path, &ends->dst, &ends->src);
+    if (path.kind == CUDRIVER_COPY_DIRECT && path.to_device != path.from_device &&
+        !path.page_locked) {
+        /* The driver would read pageable memory now, not in the stream's order. */
+        path.kind = CUDRIVER_COPY_STAGED;
+    }
+    if (cudriver_stream_parse(state, argument, path.context, &stream, &given) == 0) {
+        if (stream_fits(&stream, ends) == 0) {
+            transfer = follow_async(state, &path, ends, &stream);
+        }
+        cudriver_stream_done(&stream);
+    }
+    return transfer;
+}
+
+PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *argument)
+{
+    PyObject *transfer;
+    struct ends ends;
+
+    if (ends_parse(state, dst, src, &ends) < 0) {
+        return NULL;
+    }
+    transfer = ends_copy_async(state, &ends, argument);
+    ends_done(&ends);
+    return transfer;
+}
+
+int cudriver_copy_from(CoreState *state, PyObject *dst, struct cudriver_endpoint *src,
+                       PyObject *stream)
+{
+    struct ends ends = {.src = *src};
+    PyObject *transfer;
+    int failed;
+
+    if (cudriver_endpoint_parse(state, dst, true, "dst", &ends.dst) < 0) {
+        cudriver_endpoint_done(src);
+        return -1;
+    }
+    if (ends_match(&ends.dst, &ends.src) < 0) {
+        failed = -1;
+    } else if (stream != NULL && stream != Py_None) {
+        transfer = ends_copy_async(state, &ends, stream);
+        failed = transfer == NULL ? -1 : 0;
+        Py_XDECREF(transfer);
+    } else {
+        failed = ends_copy(state, &ends);
+    }
+    ends_done(&ends);
+    return failed;
+}
+
+static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                             PyObject *names)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    if (count != 2 || names != NULL) {
+        PyErr_SetString(PyExc_TypeError, "copy(dst, src) takes two positional arguments");
+        return NULL;
+    }
+    if (cudriver_copy_blocking(state, args[0], args[1]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                   PyObject *names)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+
+    /* Where the stream is named, its value lies behind the two arrays all the same. */
+    if (count + named != 3 || named > 1 ||
+        (named == 1 &&
+         PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") != 0)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "copy_async(dst, src, stream) takes two arrays and a stream");
+        return NULL;
+    }
+    return cudriver_copy_async(state, args[0], args[1], args[2]);
+}
+
+static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_staging_plan plan;
+    struct cudriver_copy_path path;
+    struct ends ends;
+    PyObject *row;
+
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "explain_copy(dst, src) takes two arguments");
+        return NULL;
+    }
+    if (ends_parse(state, args[0], args[1], &ends) < 0) {
+        return NULL;
+    }
+    memset(&plan, 0, sizeof plan);
+    cudriver_copy_decide(&ends.dst, &ends.src, &path);
+    cudriver_copy_look(&path, &ends.dst, &ends.src);
+    if (path.kind == CUDRIVER_COPY_STAGED) {
+        cudriver_staging_explain(&path.layout, path.to_device, true, &plan);
+    }
+    row = PyStructSequence_New(state->copy_plan_type);
+    if (row != NULL) {
+        PyStructSequence_SetItem(row, 0, PyUnicode_FromString(cudriver_copy_kind_name(path.kind)));
+        PyStructSequence_SetItem(row, 1, PyUnicode_FromString(path.why));
+        PyStructSequence_SetItem(row, 2, PyLong_FromSize_t(path.bytes));
+        PyStructSequence_SetItem(row, 3, PyBool_FromLong(path.page_locked));
+        PyStructSequence_SetItem(row, 4,
+                                 path.kind == CUDRIVER_COPY_STAGED
+                                     ? PyUnicode_FromString(cudriver_staging_path_name(plan.path))
+                                     : Py_NewRef(Py_None));
+        PyStructSequence_SetItem(row, 5, PyLong_FromSize_t(plan.chunk));
+        PyStructSequence_SetItem(row, 6, PyLong_FromLong(plan.threads));
+        PyStructSequence_SetItem(row, 7, PyLong_FromSize_t(plan.crossover));
+    }
+    if (PyErr_Occurred()) {
+        Py_CLEAR(row);
+    }
+    ends_done(&ends);
+    return row;
+}
+
+static PyStructSequence_Field plan_fields[] = {
+    {"path",
+     "'direct', '2D', '3D', 'pieces', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', "
+     "'same' or 'empty'"},
+    {"why", "the reason, in a sentence"},
+    {"nbytes", "bytes to be moved"},
+    {"page_locked", "whether the host side is page-locked"},
+    {"staging", "how a staged copy travels: 'dense', 'packed', 'rows', 'permuted', ...; else None"},
+    {"chunk", "bytes of one page-locked slot of a staged copy; else 0"},
+    {"threads", "threads that may work on a staged copy; else 0"},
+    {"crossover", "bytes from which on a dense pageable copy is staged; 0 where not staged"},
+    {NULL, NULL},
+};
+
+static PyStructSequence_Desc plan_desc = {
+    .name = "cudriver.CopyPlan",
+    .doc = "Which path a copy takes, and why; see explain_copy().",
+    .fields = plan_fields,
+    .n_in_sequence = 8,
+};
+
+static PyMethodDef functions[] = {
+    {"copy", (PyCFunction)(void (*)(void))module_copy, METH_FASTCALL | METH_KEYWORDS,
+     "copy(dst, src, /)\n--\n\n"
+     "Copies `src` into `dst` and waits: ndarrays and DeviceArrays (or other libraries' device\n"
+     "arrays) of one shape and dtype, of any strides, on either side; else ValueError or "
+     "TypeError\n"
+     "before anything is copied. It is ordered after the work of the default stream, or of the\n"
+     "enclosing `with stream:`, and after every call of this package that is in flight on a\n"
+     "DeviceArray's memory. Other threads run meanwhile."},
+    {"copy_async", (PyCFunction)(void (*)(void))module_copy_async, METH_FASTCALL | METH_KEYWORDS,
+     "copy_async(dst, src, /, stream)\n--\n\n"
+     "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "
+     "alive\n"
+     "until it is over. Do not change the source, nor read the destination, before that. Host to\n"
+     "host copies, and those whose path is 'bounced', are done when the call returns."},
+    {"explain_copy", (PyCFunction)(void (*)(void))module_explain_copy, METH_FASTCALL,
+     "explain_copy(dst, src, /)\n--\n\n"
+     "Which path copy(dst, src) would take and why: a CopyPlan. Copies nothing. 'kernel' and\n"
+     "'temporary' become 'bounced' where the driver refuses the kernel or has no memory left."},
+    {NULL},
+};
+
+int cudriver_copy_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->copy_plan_type = PyStructSequence_NewType(&plan_desc);
+    if (state->copy_plan_type == NULL ||
+        PyModule_AddObjectRef(module, "CopyPlan", (PyObject *)state->copy_plan_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,600 @@
+/*
+ * Device, and the functions that list devices. This file is the model for a type: a contract in the
+ * header, small static functions, one table of methods, one PyType_Spec, one setup function.
+ */
+#include "device.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "context.h"
+#include "driver/cuda_attributes.h"
+#include "driver/driver.h"
+#include "python/error.h"
+
+static const struct attribute {
+    const char *name; /* as in cuda.h, behind CU_DEVICE_ATTRIBUTE_ */
+    int value;
+} attributes[] = {
+#define X(name, value) {#name, value},
+    CUDRIVER_DEVICE_ATTRIBUTES(X)
+#undef X
+};
+
+#define ATTRIBUTE_COUNT (sizeof attributes / sizeof attributes[0])
+
+int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle)
+{
+    CUresult result = cuda.cuDeviceGet(handle, ordinal);
+
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuDeviceGet", "%d", ordinal);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *cudriver_device_new(CoreState *state, int ordinal)
+{
+    DeviceObject *self;
+    CUdevice handle;
+
+    if (cudriver_device_handle(state, ordinal, &handle) < 0) {
+        return NULL;
+    }
+    self = (DeviceObject *)state->device_type->tp_alloc(state->device_type, 0);
+    if (self != NULL) {
+        self->handle = handle;
+        self->ordinal = ordinal;
+    }
+    return (PyObject *)self;
+}
+
+static int device_count(CoreState *state)
+{
+    CUresult result;
+    int count = 0;
+
+    if (cudriver_require(state) < 0) {
+        return -1;
+    }
+    result = cuda.cuDeviceGetCount(&count);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuDeviceGetCount", "%s", "");
+        return -1;
+    }
+    return count;
+}
+
+/* The uuid as nvidia-smi prints it, without a prefix. `text` has 37 bytes. */
+static CUresult uuid_read(CUdevice device, char *text)
+{
+    CUuuid uuid;
+    CUresult result = cuda.cuDeviceGetUuid_v2 != NULL ? cuda.cuDeviceGetUuid_v2(&uuid, device)
+                                                      : cuda.cuDeviceGetUuid(&uuid, device);
+
+    for (int i = 0; result == CUDA_SUCCESS && i < 16; i++) {
+        bool dash = i == 4 || i == 6 || i == 8 || i == 10;
+        text += sprintf(text, "%s%02x", dash ? "-" : "", (unsigned char)uuid.bytes[i]);
+    }
+    return result;
+}
+
+/* The ordinal of the device whose uuid begins with `wanted`, in either case of letters; -1 with an
+ * exception set. */
+static int find_by_uuid(CoreState *state, const char *wanted)
+{
+    const char *digits = strncasecmp(wanted, "GPU-", 4) == 0 ? wanted + 4 : wanted;
+    int count = device_count(state), found = -1;
+
+    for (int i = 0; i < count; i++) {
+        CUdevice device;
+        char uuid[37];
+        if (cudriver_device_handle(state, i, &device) < 0) {
+            return -1;
+        }
+        if (uuid_read(device, uuid) == CUDA_SUCCESS &&
+            strncasecmp(uuid, digits, strlen(digits)) == 0) {
+            if (found >= 0) {
+                PyErr_Format(PyExc_ValueError, "the uuid %s fits devices %d and %d", wanted, found,
+                             i);
+                return -1;
+            }
+            found = i;
+        }
+    }
+    if (count >= 0 && found < 0) {
+        PyErr_Format(PyExc_ValueError, "no device has the uuid %s; there are %d (see devices())",
+                     wanted, count);
+    }
+    return found;
+}
+
+static int find_by_bus(CoreState *state, const char *bus)
+{
+    CUdevice wanted, device;
+    CUresult result;
+    int count = device_count(state);
+
+    if (count < 0) {
+        return -1;
+    }
+    result = cuda.cuDeviceGetByPCIBusId(&wanted, bus);
+    if (result != CUDA_SUCCESS) {
+        PyErr_Format(PyExc_ValueError,
+                     "no device has the PCI bus id %s (cuDeviceGetByPCIBusId: %s)", bus,
+                     cudriver_error_name(result));
+        return -1;
+    }
+    for (int i = 0; i < count; i++) {
+        if (cudriver_device_handle(state, i, &device) < 0) {
+            return -1;
+        }
+        if (device == wanted) {
+            return i;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "the device at PCI bus id %s is not in this process's list",
+                 bus);
+    return -1;
+}
+
+static int find_by_text(CoreState *state, PyObject *object)
+{
+    const char *text = PyUnicode_AsUTF8(object);
+
+    if (text == NULL) {
+        return -1;
+    }
+    if (strchr(text, ':') != NULL) {
+        return find_by_bus(state, text);
+    }
+    if (strncasecmp(text, "GPU-", 4) == 0 ? strlen(text) >= 8 : strlen(text) == 36) {
+        return find_by_uuid(state, text);
+    }
+    PyErr_Format(
+        PyExc_ValueError,
+        "'%s' names no device: expected an ordinal, a uuid (GPU-xxxxxxxx-...) or a PCI bus id "
+        "(0000:41:00.0)",
+        text);
+    return -1;
+}
+
+int cudriver_device_parse(CoreState *state, PyObject *object)
+{
+    long ordinal = 0;
+    int count;
+
+    if (object != NULL && Py_IS_TYPE(object, state->device_type)) {
+        return cudriver_require(state) < 0 ? -1 : ((DeviceObject *)object)->ordinal;
+    }
+    if (object != NULL && PyUnicode_Check(object)) {
+        return cudriver_require(state) < 0 ? -1 : find_by_text(state, object);
+    }
+    if (object != NULL && object != Py_None) {
+        PyObject *index = PyBool_Check(object) ? NULL : PyNumber_Index(object);
+        if (index == NULL) {
+            PyErr_Format(PyExc_TypeError,
+                         "a device is an ordinal, a Device, a uuid or a PCI bus id, not %.100s",
+                         Py_TYPE(object)->tp_name);
+            return -1;
+        }
+        int overflow;
+        ordinal = PyLong_AsLongAndOverflow(index, &overflow);
+        Py_DECREF(index);
+        if (overflow != 0) {
+            ordinal = -1;
+        }
+    }
+    count = device_count(state);
+    if (count < 0) {
+        return -1;
+    }
+    if (ordinal < 0 || ordinal >= count) {
+        if (count == 0) {
+            cudriver_raise(state, CUDA_ERROR_NO_DEVICE, "cuDeviceGet", "%ld", ordinal);
+        } else {
+            PyErr_Format(PyExc_ValueError, "device %S does not exist: there %s %d, numbered from 0",
+                         object != NULL ? object : Py_None, count == 1 ? "is" : "are", count);
+        }
+        return -1;
+    }
+    return (int)ordinal;
+}
+
+void cudriver_device_describe(int ordinal, char *text, size_t size)
+{
+    CUdevice device;
+
+    if (cuda.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
+        cuda.cuDeviceGetName(text, (int)size, device) != CUDA_SUCCESS) {
+        snprintf(text, size, "device %d", ordinal);
+    }
+}
+
+static PyObject *device_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"device", NULL};
+    CoreState *state = (CoreState *)PyType_GetModuleState(type);
+    PyObject *which = Py_None;
+    int ordinal;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:Device", names, &which)) {
+        return NULL;
+    }
+    ordinal = cudriver_device_parse(state, which);
+    return ordinal < 0 ? NULL : cudriver_device_new(state, ordinal);
+}
+
+static void device_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Every getter may be the first driver call of a forked child. */
+static int device_begin(PyObject *self, CoreState **state, CUdevice *device)
+{
+    *state = cudriver_state_of(self);
+    *device = ((DeviceObject *)self)->handle;
+    return cudriver_require(*state);
+}
+
+static PyObject *device_repr(PyObject *self)
+{
+    DeviceObject *device = (DeviceObject *)self;
+    char name[256];
+
+    if (cudriver_driver_is_forked()) {
+        return PyUnicode_FromFormat("<Device %d>", device->ordinal);
+    }
+    cudriver_device_describe(device->ordinal, name, sizeof name);
+    return PyUnicode_FromFormat("<Device %d: %s>", device->ordinal, name);
+}
+
+static PyObject *device_compare(PyObject *self, PyObject *other, int operation)
+{
+    if (!Py_IS_TYPE(other, Py_TYPE(self)) || (operation != Py_EQ && operation != Py_NE)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    bool same = ((DeviceObject *)self)->ordinal == ((DeviceObject *)other)->ordinal;
+    return PyBool_FromLong(same == (operation == Py_EQ));
+}
+
+static Py_hash_t device_hash(PyObject *self)
+{
+    return ((DeviceObject *)self)->ordinal;
+}
+
+static PyObject *device_get_ordinal(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong(((DeviceObject *)self)->ordinal);
+}
+
+static PyObject *device_get_name(PyObject *self, void *Py_UNUSED(closure))
+{
+    CoreState *state;
+    CUdevice device;
+    CUresult result;
+    char name[256];
+
+    if (device_begin(self, &state, &device) < 0) {
+        return NULL;
+    }
+    result = cuda.cuDeviceGetName(name, sizeof name, device);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuDeviceGetName", "device %d", device);
+    }
+    return PyUnicode_FromString(name);
+}
+
+static PyObject *device_get_uuid(PyObject *self, void *Py_UNUSED(closure))
+{
+    CoreState *state;
+    CUdevice device;
+    CUresult result;
+    char uuid[37];
+
+    if (device_begin(self, &state, &device) < 0) {
+        return NULL;
+    }
+    result = uuid_read(device, uuid);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuDeviceGetUuid", "device %d", device);
+    }
+    return PyUnicode_FromFormat("GPU-%s", uuid);
+}
+
+static PyObject *device_get_bus(PyObject *self, void *Py_UNUSED(closure))
+{
+    CoreState *state;
+    CUdevice device;
+    CUresult result;
+    char bus[32];
+
+    if (device_begin(self, &state, &device) < 0) {
+        return NULL;
+    }
+    result = cuda.cuDeviceGetPCIBusId(bus, sizeof bus, device);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuDeviceGetPCIBusId", "device %d", device);
+    }
+    return PyUnicode_FromString(bus);
+}
+
+static PyObject *device_get_total_memory(PyObject *self, void *Py_UNUSED(closure))
+{
+    CoreState *state;
+    CUdevice device;
+    CUresult result;
+    size_t bytes;
+
+    if (device_begin(self, &state, &device) < 0) {
+        return NULL;
+    }
+    result = cuda.cuDeviceTotalMem_v2(&bytes, device);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuDeviceTotalMem_v2", "device %d", device);
+    }
+    return PyLong_FromSize_t(bytes);
+}
+
+/* One attribute's value. 0, or -1 with an exception set. */
+static int attribute_read(CoreState *state, CUdevice device, int attribute, int *value)
+{
+    CUresult result = cuda.cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device);
+
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuDeviceGetAttribute", "attribute %d, device %d", attribute,
+                       device);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *device_get_multiprocessors(PyObject *self, void *Py_UNUSED(closure))
+{
+    CoreState *state;
+    CUdevice device;
+    int value;
+
+    if (device_begin(self, &state, &device) < 0 ||
+        attribute_read(state, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &value) < 0) {
+        return NULL;
+    }
+    return PyLong_FromLong(value);
+}
+
+static PyObject *device_get_capability(PyObject *self, void *Py_UNUSED(closure))
+{
+    CoreState *state;
+    CUdevice device;
+    int major, minor;
+
+    if (device_begin(self, &state, &device) < 0 ||
+        attribute_read(state, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major) < 0 ||
+        attribute_read(state, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor) < 0) {
+        return NULL;
+    }
+    return Py_BuildValue("(ii)", major, minor);
+}
+
+/* New reference: the attribute's name in lower case. */
+static PyObject *attribute_name(const struct attribute *attribute)
+{
+    char name[128];
+    size_t i;
+
+    for (i = 0; attribute->name[i] && i < sizeof name - 1; i++) {
+        name[i] = (char)Py_TOLOWER(attribute->name[i]);
+    }
+    name[i] = '\0';
+    return PyUnicode_FromString(name);
+}
+
+static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
+{
+    CoreState *state;
+    CUdevice device;
+    PyObject *values, *proxy;
+
+    if (device_begin(self, &state, &device) < 0) {
+        return NULL;
+    }
+    values = PyDict_New();
+    for (size_t i = 0; values != NULL && i < ATTRIBUTE_COUNT; i++) {
+        PyObject *name = attribute_name(&attributes[i]);
+        PyObject *number = NULL;
+        int value;
+        CUresult result =
+            cuda.cuDeviceGetAttribute(&value, (CUdevice_attribute)attributes[i].value, device);
+        if (name == NULL) {
+            Py_CLEAR(values);
+            break;
+        }
+        if (result == CUDA_ERROR_INVALID_VALUE) { /* an older driver does not know it */
+            number = Py_NewRef(Py_None);
+        } else if (result != CUDA_SUCCESS) {
+            cudriver_raise(state, result, "cuDeviceGetAttribute", "%s, device %d",
+                           attributes[i].name, device);
+        } else {
+            number = PyLong_FromLong(value);
+        }
+        if (number == NULL || PyDict_SetItem(values, name, number) < 0) {
+            Py_CLEAR(values);
+        }
+        Py_DECREF(name);
+        Py_XDECREF(number);
+    }
+    if (values == NULL) {
+        return NULL;
+    }
+    proxy = PyDictProxy_New(values);
+    Py_DECREF(values);
+    return proxy;
+}
+
+static PyObject *device_can_access_peer(PyObject *self, PyObject *other)
+{
+    CoreState *state;
+    CUdevice device, peer;
+    CUresult result;
+    int ordinal, can;
+
+    if (device_begin(self, &state, &device) < 0 ||
+        (ordinal = cudriver_device_parse(state, other)) < 0 ||
+        cudriver_device_handle(state, ordinal, &peer) < 0) {
+        return NULL;
+    }
+    if (device == peer) {
+        Py_RETURN_FALSE;
+    }
+    result = cuda.cuDeviceCanAccessPeer(&can, device, peer);
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuDeviceCanAccessPeer", "devices %d, %d", device,
+                              peer);
+    }
+    return PyBool_FromLong(can);
+}
+
+static PyObject *device_primary_context(PyObject *self, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"flags", NULL};
+    PyObject *flags = Py_None;
+    CoreState *state;
+    CUdevice device;
+    unsigned long value = 0;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:primary_context", names, &flags) ||
+        device_begin(self, &state, &device) < 0) {
+        return NULL;
+    }
+    if (flags != Py_None && cudriver_context_parse_flags(flags, &value) < 0) {
+        return NULL;
+    }
+    return (PyObject *)cudriver_context_primary(state, ((DeviceObject *)self)->ordinal,
+                                                flags == Py_None ? NULL : &value);
+}
+
+static PyObject *device_reset_primary(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state;
+    CUdevice device;
+
+    if (device_begin(self, &state, &device) < 0 ||
+        cudriver_context_reset_primary(state, ((DeviceObject *)self)->ordinal) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyGetSetDef device_getset[] = {
+    {"ordinal", device_get_ordinal, NULL, "Its number in this process's list, from 0.", NULL},
+    {"name", device_get_name, NULL, "Its name, as in 'NVIDIA H200' (cuDeviceGetName).", NULL},
+    {"uuid", device_get_uuid, NULL,
+     "Its uuid as nvidia-smi prints it, 'GPU-' and 36 characters (cuDeviceGetUuid).", NULL},
+    {"pci_bus_id", device_get_bus, NULL, "As in '0000:41:00.0' (cuDeviceGetPCIBusId).", NULL},
+    {"total_memory", device_get_total_memory, NULL, "Bytes of memory (cuDeviceTotalMem).", NULL},
+    {"multiprocessor_count", device_get_multiprocessors, NULL,
+     "Number of streaming multiprocessors.", NULL},
+    {"compute_capability", device_get_capability, NULL, "(major, minor), as in (9, 0).", NULL},
+    {"attributes", device_get_attributes, NULL,
+     "Every attribute of cuda.h as a read-only mapping: the name behind CU_DEVICE_ATTRIBUTE_ in "
+     "lower "
+     "case, to its int; None where this driver is too old to know it (cuDeviceGetAttribute).",
+     NULL},
+    {NULL},
+};
+
+static PyMethodDef device_methods[] = {
+    {"can_access_peer", device_can_access_peer, METH_O,
+     "can_access_peer($self, other, /)\n--\n\nWhether memory of the device `other` can be reached "
+     "from this "
+     "one "
+     "without the host (cuDeviceCanAccessPeer). False for itself."},
+    {"primary_context", (PyCFunction)(void (*)(void))device_primary_context,
+     METH_VARARGS | METH_KEYWORDS,
+     "primary_context($self, flags=None)\n--\n\nThe device's primary context: the one that the "
+     "runtime "
+     "API and "
+     "PyTorch use. It is created where nobody holds it yet, kept while this object lives, and "
+     "given "
+     "back with its last owner. One that memory calls use, by default or by their `device`, "
+     "cudriver "
+     "keeps itself, until close(), reset_primary_context() or the exit. `flags` are set first "
+     "(cuDevicePrimaryCtxSetFlags)."},
+    {"reset_primary_context", device_reset_primary, METH_NOARGS,
+     "reset_primary_context($self, /)\n--\n\nDestroys everything in the primary context, for every "
+     "library "
+     "of "
+     "this process (cuDevicePrimaryCtxReset). Objects of cudriver that lived in it answer "
+     "InvalidContextError from then on; page-locked arrays keep their bytes. Refused while "
+     "write-combined arrays live in it, and while calls or copies in other contexts may use "
+     "page-locked memory that is registered in it."},
+    {NULL},
+};
+
+static PyType_Slot device_slots[] = {
+    {Py_tp_doc, "Device(device=0)\n--\n\nOne GPU, by its ordinal, its uuid ('GPU-...', a prefix is "
+                "enough) or its PCI bus id ('0000:41:00.0'). ValueError where there is none such."},
+    {Py_tp_new, device_create},
+    {Py_tp_dealloc, device_dealloc},
+    {Py_tp_repr, device_repr},
+    {Py_tp_hash, device_hash},
+    {Py_tp_richcompare, device_compare},
+    {Py_tp_methods, device_methods},
+    {Py_tp_getset, device_getset},
+    {0, NULL},
+};
+
+static PyType_Spec device_spec = {
+    .name = "cudriver.Device",
+    .basicsize = sizeof(DeviceObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = device_slots,
+};
+
+static PyObject *module_device_count(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    int count = device_count(cudriver_state_of_module(module));
+
+    return count < 0 ? NULL : PyLong_FromLong(count);
+}
+
+static PyObject *module_devices(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of_module(module);
+    int count = device_count(state);
+    PyObject *list = count < 0 ? NULL : PyList_New(count);
+
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *device = cudriver_device_new(state, i);
+        if (device == NULL) {
+            Py_CLEAR(list);
+            break;
+        }
+        PyList_SET_ITEM(list, i, device);
+    }
+    return list;
+}
+
+static PyMethodDef functions[] = {
+    {"device_count", module_device_count, METH_NOARGS,
+     "device_count()\n--\n\nNumber of devices that this process sees (cuDeviceGetCount)."},
+    {"devices", module_devices, METH_NOARGS, "devices()\n--\n\nA list of every Device."},
+    {NULL},
+};
+
+int cudriver_device_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->device_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &device_spec, NULL);
+    if (state->device_type == NULL || PyModule_AddType(module, state->device_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,315 @@
+/*
+ * Filling a DeviceArray with a pattern of any size. The driver sets words of 1, 2 or 4 bytes, dense
+ * or in rows; everything is brought to that: a long pattern is so many words, each a fill of its
+ * own with the item's stride; a dense array of long patterns grows from its first item by doubling
+ * copies. What would take many calls is set by the copy engine's kernel instead, from its first
+ * item.
+ */
+#include "device_array.h"
+
+#include <string.h>
+
+#include "batch.h"
+#include "copy_path.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "python/numpy_bridge.h"
+#include "python/shape.h"
+#include "engine/engine.h"
+
+/* More driver calls than this cost more than the kernel, which has to be loaded when first used. */
+#define MOST_CALLS 64
+
+struct fill {
+    const char *pattern;
+    size_t itemsize;
+    CUstream stream;
+    const char **function;
+    bool counting; /* nothing is called, until there are too many calls */
+    int calls;
+};
+
+/* Counts a call; false where it is not to be made. *result says whether there were too many. */
+static bool call_counts(struct fill *fill, CUresult *result)
+{
+    fill->calls++;
+    *result = fill->counting && fill->calls > MOST_CALLS ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+    return !fill->counting;
+}
+
+/* The longest distance between rows that the driver's fills take. */
+#define MAX_PITCH 0x7fffffff
+
+/* `height` rows of `width` words of `unit` bytes, `pitch` bytes apart. */
+static CUresult fill_rows(struct fill *fill, CUdeviceptr address, size_t pitch, int unit,
+                          const char *word, size_t width, size_t height)
+{
+    unsigned char one = (unsigned char)word[0];
+    unsigned short two = 0;
+    unsigned int four = 0;
+    CUresult result = CUDA_SUCCESS;
+
+    if (height > 1 && pitch > MAX_PITCH) {
+        for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
+            result = fill_rows(fill, address + i * pitch, 0, unit, word, width, 1);
+        }
+        return result;
+    }
+    if (!call_counts(fill, &result)) {
+        return result;
+    }
+    memcpy(&two, word, unit >= 2 ? 2 : 0);
+    memcpy(&four, word, unit >= 4 ? 4 : 0);
+    if (height == 1) {
+        *fill->function = unit == 1   ? "cuMemsetD8Async"
+                          : unit == 2 ? "cuMemsetD16Async"
+                                      : "cuMemsetD32Async";
+        return unit == 1   ? cuda.cuMemsetD8Async(address, one, width, fill->stream)
+               : unit == 2 ? cuda.cuMemsetD16Async(address, two, width, fill->stream)
+                           : cuda.cuMemsetD32Async(address, four, width, fill->stream);
+    }
+    *fill->function = unit == 1   ? "cuMemsetD2D8Async"
+                      : unit == 2 ? "cuMemsetD2D16Async"
+                                  : "cuMemsetD2D32Async";
+    return unit == 1   ? cuda.cuMemsetD2D8Async(address, pitch, one, width, height, fill->stream)
+           : unit == 2 ? cuda.cuMemsetD2D16Async(address, pitch, two, width, height, fill->stream)
+                       : cuda.cuMemsetD2D32Async(address, pitch, four, width, height, fill->stream);
+}
+
+/* The shortest word of 1, 2 or 4 bytes that the pattern is, or repeats; 0 where there is none. */
+static size_t pattern_word(const char *pattern, size_t size)
+{
+    for (size_t word = 1; word <= 4 && word <= size; word *= 2) {
+        if (size % word == 0 && memcmp(pattern, pattern + word, size - word) == 0) {
+            return word;
+        }
+    }
+    return 0;
+}
+
+/* The largest word that the item's size and every address of the fill are multiples of. */
+static int word_size(size_t itemsize, CUdeviceptr address, const struct cudriver_layout *layout)
+{
+    unsigned long long bits = itemsize | address;
+
+    for (int i = 0; i < layout->ndim; i++) {
+        bits |= (unsigned long long)layout->dst_strides[i];
+    }
+    return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
+}
+
+/* One item. */
+static CUresult fill_item(struct fill *fill, CUdeviceptr address)
+{
+    int unit = fill->itemsize % 4 == 0 && address % 4 == 0   ? 4
+               : fill->itemsize % 2 == 0 && address % 2 == 0 ? 2
+                                                             : 1;
+    CUresult result = CUDA_SUCCESS;
+
+    for (size_t at = 0; at < fill->itemsize && result == CUDA_SUCCESS; at += (size_t)unit) {
+        result = fill_rows(fill, address + at, 0, unit, fill->pattern + at, 1, 1);
+    }
+    return result;
+}
+
+/* A dense run of `bytes`, whose pattern is longer than a word. */
+static CUresult fill_doubling(struct fill *fill, CUdeviceptr address, size_t bytes)
+{
+    CUresult result = fill_item(fill, address);
+    size_t done = fill->itemsize;
+
+    while (done < bytes && result == CUDA_SUCCESS) {
+        size_t more = done < bytes - done ? done : bytes - done;
+        if (call_counts(fill, &result)) {
+            *fill->function = "cuMemcpyDtoDAsync_v2";
+            result = cuda.cuMemcpyDtoDAsync_v2(address + done, address, more, fill->stream);
+        }
+        done += more;
+    }
+    return result;
+}
+
+/* Fills the dimensions from `axis` on: loops over the outer ones, leaves the last to the driver. */
+static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layout, int axis,
+                          CUdeviceptr address)
+{
+    size_t run = layout->itemsize; /* dense bytes: one item, or many */
+    size_t height = axis < layout->ndim ? (size_t)layout->shape[axis] : 1;
+    size_t pitch = axis < layout->ndim ? (size_t)layout->dst_strides[axis] : 0;
+    size_t word = pattern_word(fill->pattern, fill->itemsize);
+    CUresult result = CUDA_SUCCESS;
+    int unit;
+
+    if (axis + 1 < layout->ndim || (word == 0 && run > fill->itemsize && axis < layout->ndim)) {
+        for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
+            result = fill_axis(fill, layout, axis + 1, address + i * pitch);
+        }
+        return result;
+    }
+    /* Where the addresses are no multiples of the word, its bytes are set one by one. */
+    if (word != 0 && (address | pitch | run) % word == 0) {
+        return fill_rows(fill, address, pitch, (int)word, fill->pattern, run / word, height);
+    }
+    if (run > fill->itemsize) {
+        for (size_t i = 0; i < height && result == CUDA_SUCCESS; i++) {
+            result = fill_doubling(fill, address + i * pitch, run);
+        }
+        return result;
+    }
+    unit = word_size(fill->itemsize, address, layout);
+    for (size_t at = 0; at < fill->itemsize && result == CUDA_SUCCESS; at += (size_t)unit) {
+        result = fill_rows(fill, address + at, pitch, unit, fill->pattern + at, 1, height);
+    }
+    return result;
+}
+
+/* Sets the first item, and has the kernel copy it into all. *refused: nothing but the first item
+ * was set, and the driver's fills must do. */
+static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self, CUcontext context,
+                               bool *refused)
+{
+    struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = fill->itemsize};
+    struct cudriver_staging_between job = {.context = context, .stream = fill->stream};
+    CUdeviceptr first;
+    CUresult result;
+
+    for (int i = 0; i < self->ndim; i++) {
+        layout.shape[i] = self->shape[i];
+        layout.dst_strides[i] = self->strides[i];
+        layout.src_strides[i] = 0;
+    }
+    cudriver_layout_simplify(&layout);
+    first = self->address + (CUdeviceptr)layout.dst_offset;
+    layout.dst_offset = layout.src_offset = 0;
+    job.dst = job.src = (struct cudriver_staging_end){.context = context, .memory = first};
+    job.layout = &layout;
+    *refused = !cudriver_staging_has_kernel(context, &layout, first, first);
+    if (*refused) {
+        return CUDA_SUCCESS;
+    }
+    result = fill_item(fill, first);
+    return result == CUDA_SUCCESS ? cudriver_staging_copy_between(&job, refused, fill->function)
+                                  : result;
+}
+
+/* Writes `pattern` (itemsize bytes) into every item, on `stream` and within begin and end of its
+ * context. The GIL is held on entry. */
+static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
+                           const struct cudriver_stream *stream, const char **function)
+{
+    struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = (size_t)self->itemsize};
+    struct fill fill = {pattern, (size_t)self->itemsize, stream->handle, function, true, 0};
+    CUdeviceptr address = self->address;
+    bool plain, refused = true; /* plain: the driver's fills, as they are few or nothing else can */
+    CUresult result = CUDA_SUCCESS;
+
+    for (int i = 0; i < self->ndim; i++) {
+        layout.shape[i] = self->shape[i];
+        layout.dst_strides[i] = layout.src_strides[i] = self->strides[i];
+    }
+    if (cudriver_layout_simplify(&layout) == 0) {
+        return CUDA_SUCCESS;
+    }
+    address += (CUdeviceptr)layout.dst_offset;
+    plain =
+        layout.ndim == 0 || /* however many doublings that takes */
+        fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS ||
+        (stream->context != self->context && !cudriver_copy_is_usable(address, stream->context));
+    fill.counting = false;
+    Py_BEGIN_ALLOW_THREADS
+    if (!plain) {
+        result = fill_by_kernel(&fill, self, stream->context->handle, &refused);
+    }
+    if (refused) {
+        result = fill_axis(&fill, &layout, 0, address);
+    }
+    Py_END_ALLOW_THREADS
+    return result;
+}
+
+/* A stream of another device is an error where it was given, and does not count where it is that of
+ * a `with stream:`. 0 or -1. */
+static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
+                             struct cudriver_stream *stream, bool *given)
+{
+    if (stream->context->ordinal == self->context->ordinal) {
+        return 0;
+    }
+    if (argument != NULL && argument != Py_None) {
+        PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
+                     stream->context->ordinal, self->context->ordinal);
+        return -1;
+    }
+    stream->handle = NULL;
+    Py_SETREF(stream->context, (ContextObject *)Py_NewRef((PyObject *)self->context));
+    *given = false;
+    return 0;
+}
+
+int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
+                               PyObject *argument)
+{
+    struct cudriver_stream stream;
+    struct cudriver_batch *batch;
+    DeviceArrayObject *root = cudriver_device_array_root(self);
+    const char *function = "";
+    char *pattern;
+    CUresult result;
+    Py_ssize_t bytes = cudriver_shape_bytes(self->ndim, self->shape, self->itemsize);
+    bool pushed[2], given;
+
+    if (cudriver_device_array_check(state, self) < 0) {
+        return -1;
+    }
+    pattern = PyMem_Calloc(1, (size_t)self->itemsize + 1);
+    if (pattern == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    root->busy++; /* reading the value may run anything, close() of this array too */
+    if ((value != NULL && cudriver_numpy_pattern(value, self->dtype, pattern) < 0) ||
+        cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
+        root->busy--;
+        PyMem_Free(pattern);
+        return -1;
+    }
+    if (fill_stream_check(self, argument, &stream, &given) < 0 ||
+        (!given && cudriver_device_array_await(state, &root->busy) < 0) ||
+        cudriver_context_begin_both(state, self->context, stream.context, pushed) < 0) {
+        root->busy--;
+        cudriver_stream_done(&stream);
+        PyMem_Free(pattern);
+        return -1;
+    }
+    cudriver_device_settle(self->context, &root->block);
+    if (given && (size_t)bytes >= CUDRIVER_BATCH_ALONE) {
+        cudriver_batch_close_before(state, &stream);
+    }
+    result = fill_issue(self, pattern, &stream, &function);
+    if (result == CUDA_SUCCESS && !given) {
+        Py_BEGIN_ALLOW_THREADS
+        function = "cuStreamSynchronize";
+        result = cuda.cuStreamSynchronize(stream.handle);
+        Py_END_ALLOW_THREADS
+    } else if (result != CUDA_SUCCESS) {
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream.handle); /* a part may be under way */
+        Py_END_ALLOW_THREADS
+    }
+    root->busy--;
+    cudriver_context_end_both(self->context, stream.context, pushed);
+    PyMem_Free(pattern);
+    if (result == CUDA_SUCCESS && given && bytes > 0) {
+        batch = cudriver_batch_add(state, &stream, (size_t)bytes, (PyObject *)self, NULL, NULL);
+        if (batch != NULL) {
+            cudriver_batch_release(state, batch);
+        }
+    }
+    cudriver_stream_done(&stream);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, function, "0x%llx, %zd bytes",
+                       (unsigned long long)self->address, bytes);
+        return -1;
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}

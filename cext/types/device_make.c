@@ -1,0 +1,150 @@
+/* device_empty(), device_zeros(), to_device(). */
+#include "python/arguments.h"
+#include "device_array.h"
+#include "python/numpy_bridge.h"
+#include "python/shape.h"
+
+/* What device_empty and device_zeros share. New reference. */
+static PyObject *array_make(CoreState *state, const char *function, PyObject *const *args,
+                            Py_ssize_t count, PyObject *keywords, PyObject **stream_argument)
+{
+    static const char *const names[] = {"shape", "dtype", "device", "stream", NULL};
+    const struct cudriver_signature signature = {function, 2, 1, names};
+    PyObject *values[4], *device, *dtype, *array = NULL;
+    struct cudriver_stream stream;
+    ContextObject *context;
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
+    int ndim;
+    bool given;
+
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
+        cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
+        return NULL;
+    }
+    device = values[2];
+    *stream_argument = values[3];
+    if (cudriver_numpy_unfold(&dtype, &itemsize, &ndim, shape) < 0) {
+        Py_DECREF(dtype);
+        return NULL;
+    }
+    context =
+        device != NULL && device != Py_None ? cudriver_context_for_device(state, device) : NULL;
+    if (context == NULL && PyErr_Occurred()) {
+        Py_DECREF(dtype);
+        return NULL;
+    }
+    if (cudriver_stream_parse(state, *stream_argument, context, &stream, &given) == 0) {
+        bool elsewhere = context != NULL && stream.context->ordinal != context->ordinal;
+        if (elsewhere && *stream_argument != NULL && *stream_argument != Py_None) {
+            PyErr_Format(PyExc_ValueError,
+                         "device %d was asked for, but the stream is on device %d",
+                         context->ordinal, stream.context->ordinal);
+        } else {
+            /* A `with stream:` of another device does not count. */
+            array = cudriver_device_array_new(state, elsewhere ? context : stream.context,
+                                              given && !elsewhere ? stream.object : NULL, dtype,
+                                              itemsize, ndim, shape);
+        }
+        cudriver_stream_done(&stream);
+    }
+    Py_XDECREF(context);
+    Py_DECREF(dtype);
+    return array;
+}
+
+static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *keywords)
+{
+    PyObject *stream;
+
+    return array_make(cudriver_state_of_module(module), "device_empty", args, count, keywords,
+                      &stream);
+}
+
+static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *keywords)
+{
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *stream;
+    PyObject *array = array_make(state, "device_zeros", args, count, keywords, &stream);
+
+    if (array != NULL &&
+        cudriver_device_array_fill(state, (DeviceArrayObject *)array, NULL, stream) < 0) {
+        Py_CLEAR(array);
+    }
+    return array;
+}
+
+/* Reads what to_device() copies: device arrays as they are, anything else as an ndarray. 0 or -1.
+ */
+static int source_read(CoreState *state, PyObject *object, struct cudriver_endpoint *end)
+{
+    int found = cudriver_endpoint_try(state, object, false, end);
+
+    if (found == 0) {
+        PyObject *array = cudriver_numpy_asarray(object);
+        found = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
+        Py_XDECREF(array); /* the endpoint keeps it */
+    }
+    return found < 0 ? -1 : 0;
+}
+
+static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords)
+{
+    static const char *const names[] = {"array", "stream", NULL};
+    static const struct cudriver_signature signature = {"to_device", 2, 1, names};
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *values[2], *argument, *array = NULL;
+    struct cudriver_endpoint end;
+    struct cudriver_stream stream;
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    bool given;
+
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        source_read(state, values[0], &end) < 0) {
+        return NULL;
+    }
+    argument = values[1];
+    for (int i = 0; i < end.ndim; i++) {
+        shape[i] = (Py_ssize_t)end.shape[i];
+    }
+    if (cudriver_stream_parse(state, argument, NULL, &stream, &given) < 0) {
+        cudriver_endpoint_done(&end);
+        return NULL;
+    }
+    array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
+                                      end.dtype, (Py_ssize_t)end.itemsize, end.ndim, shape);
+    if (array == NULL) {
+        cudriver_endpoint_done(&end);
+    } else if (cudriver_copy_from(state, array, &end, argument) < 0) {
+        Py_CLEAR(array);
+    }
+    cudriver_stream_done(&stream);
+    return array;
+}
+
+static PyMethodDef functions[] = {
+    {"device_empty", CUDRIVER_FAST(module_device_empty),
+     "device_empty(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
+     "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
+     "primary one of `device`, which is kept from then on). Without a stream it may be used in\n"
+     "any; with one it is made, and later freed, in that stream's order. OutOfMemoryError says\n"
+     "what the device has left."},
+    {"device_zeros", CUDRIVER_FAST(module_device_zeros),
+     "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
+     "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},
+    {"to_device", CUDRIVER_FAST(module_to_device),
+     "to_device(array, stream=None)\n--\n\n"
+     "A new C-ordered DeviceArray with the shape, dtype and contents of `array` (anything that\n"
+     "np.asarray takes). Without a stream the copy is over when the call returns; with one it "
+     "runs\n"
+     "in that stream's order and keeps its source alive."},
+    {NULL},
+};
+
+int cudriver_device_make_setup(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

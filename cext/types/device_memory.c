@@ -1,0 +1,258 @@
+/* Device memory. See device_memory.h. */
+#include "device_memory.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "batch.h"
+#include "driver/driver.h"
+#include "python/error.h"
+
+/*
+ * One pool a device, made at first use, under the GIL. A pool belongs to the device, not to a
+ * context, and outlives both resets and contexts; the process keeps it, as it keeps the driver
+ * table.
+ */
+#define DEVICES 256
+
+static struct {
+    CUmemoryPool pool;
+    bool tried;
+} pools[DEVICES];
+
+/* Lets every device that can reach this one read and write the pool's memory. Best effort. */
+static void pool_share(CUmemoryPool pool, CUdevice device)
+{
+    int count = 0, can;
+
+    cuda.cuDeviceGetCount(&count);
+    for (int i = 0; i < count; i++) {
+        CUdevice peer;
+        if (cuda.cuDeviceGet(&peer, i) == CUDA_SUCCESS && peer != device &&
+            cuda.cuDeviceCanAccessPeer(&can, peer, device) == CUDA_SUCCESS && can) {
+            CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, peer},
+                                      CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+            cuda.cuMemPoolSetAccess(pool, &access, 1);
+        }
+    }
+}
+
+CUmemoryPool cudriver_device_pool(int ordinal)
+{
+    CUmemPoolProps props;
+    CUdevice device;
+    int supported = 0, no = 0;
+    cuuint64_t keep = UINT64_MAX;
+
+    if (ordinal >= DEVICES) {
+        return NULL;
+    }
+    if (pools[ordinal].tried) {
+        return pools[ordinal].pool;
+    }
+    pools[ordinal].tried = true;
+    if (cuda.cuMemPoolCreate == NULL || cuda.cuMemAllocFromPoolAsync == NULL ||
+        cuda.cuMemFreeAsync == NULL || cuda.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
+        cuda.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) !=
+            CUDA_SUCCESS ||
+        !supported) {
+        return NULL;
+    }
+    memset(&props, 0, sizeof props);
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    props.location.id = device;
+    if (cuda.cuMemPoolCreate(&pools[ordinal].pool, &props) != CUDA_SUCCESS) {
+        pools[ordinal].pool = NULL;
+        return NULL;
+    }
+    /* Keep freed memory; and never hand out memory that another stream has yet to finish with, so
+     * that an allocation is usable everywhere at once. */
+    if (cuda.cuMemPoolSetAttribute(pools[ordinal].pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) !=
+            CUDA_SUCCESS ||
+        cuda.cuMemPoolSetAttribute(pools[ordinal].pool,
+                                   CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                                   &no) != CUDA_SUCCESS) {
+        cuda.cuMemPoolDestroy(pools[ordinal].pool);
+        pools[ordinal].pool = NULL;
+        return NULL;
+    }
+    pool_share(pools[ordinal].pool, device);
+    return pools[ordinal].pool;
+}
+
+void cudriver_device_trim(void)
+{
+    for (int i = 0; i < DEVICES; i++) {
+        if (pools[i].pool != NULL) {
+            cuda.cuMemPoolTrimTo(pools[i].pool, 0);
+        }
+    }
+}
+
+/* One attempt. The GIL is held on entry and on return. */
+static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUdeviceptr *address)
+{
+    CUresult result;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = pool != NULL ? cuda.cuMemAllocFromPoolAsync(address, bytes, pool, stream)
+                          : cuda.cuMemAlloc_v2(address, bytes);
+    Py_END_ALLOW_THREADS
+    return result;
+}
+
+int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
+                          size_t bytes, struct cudriver_device_block *block)
+{
+    CUmemoryPool pool = cudriver_device_pool(context->ordinal);
+    CUstream order = NULL;
+    CUresult result;
+
+    memset(block, 0, sizeof *block);
+    if (bytes == 0) {
+        return 0;
+    }
+    cudriver_batches_reap(state, false);
+    if (pool != NULL) {
+        order = stream != NULL ? stream->handle : cudriver_context_alloc_stream(state, context);
+        if (order == NULL) {
+            return -1;
+        }
+    }
+    result = alloc_once(pool, order, bytes, &block->address);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        cudriver_batches_reap(state, true);
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuCtxSynchronize();
+        cudriver_device_trim();
+        Py_END_ALLOW_THREADS
+        result = alloc_once(pool, order, bytes, &block->address);
+    }
+    if (result != CUDA_SUCCESS) {
+        size_t available = 0, total = 0;
+        char room[80] = "";
+        if (cuda.cuMemGetInfo_v2(&available, &total) == CUDA_SUCCESS) {
+            snprintf(room, sizeof room, " has %zu of %zu free", available, total);
+        }
+        block->address = 0;
+        cudriver_raise(state, result, pool != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAlloc_v2",
+                       "%zu bytes; device %d%s", bytes, context->ordinal, room);
+        return -1;
+    }
+    block->bytes = bytes;
+    block->pooled = pool != NULL;
+    block->home = pool != NULL ? stream : NULL;
+    Py_XINCREF(block->home);
+    if (block->home != NULL) {
+        block->turn = ++stream->allocated;
+    }
+    if (pool != NULL && stream == NULL) {
+        block->number = ++context->allocated;
+    }
+    return 0;
+}
+
+void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block)
+{
+    unsigned long long allocated = context->allocated;
+    bool pushed;
+
+    if (block->number <= context->settled || !cudriver_context_begin_free(context, &pushed)) {
+        return;
+    }
+    if (cuda.cuStreamQuery(context->alloc_stream) == CUDA_ERROR_NOT_READY) {
+        CUstream stream = context->alloc_stream;
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream); /* an error there is told by what uses the memory */
+        Py_END_ALLOW_THREADS
+    }
+    cudriver_context_end(context, pushed);
+    if (allocated > context->settled) {
+        context->settled = allocated;
+    }
+}
+
+int cudriver_device_reach(CoreState *state, ContextObject *context,
+                          struct cudriver_device_block *block)
+{
+    StreamObject *home = block->home;
+    unsigned long long allocated;
+    bool pushed;
+    int failed = 0;
+
+    if (home == NULL || block->turn <= home->settled) {
+        return 0;
+    }
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        return -1;
+    }
+    allocated = home->allocated;
+    if (home->closed) { /* its work goes on */
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuCtxSynchronize(); /* an error there is told by what uses the memory */
+        Py_END_ALLOW_THREADS
+    } else if (cuda.cuStreamQuery(home->handle) == CUDA_ERROR_NOT_READY) {
+        const struct cudriver_stream stream = {home->handle, home, context};
+        home->users++;
+        failed = cudriver_batch_wait_all(state, &stream);
+        home->users--;
+    }
+    cudriver_context_end(context, pushed);
+    if (failed == 0 && allocated > home->settled) {
+        home->settled = allocated;
+    }
+    return failed;
+}
+
+/* The pool's memory outlives its context. Where no other is current either, the device's primary
+ * one is, for the call. */
+static CUresult free_without_context(CUdevice device, CUdeviceptr address)
+{
+    CUcontext primary, popped;
+    CUresult result;
+
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuMemFree_v2(address);
+    if ((result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) &&
+        cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
+        if (cuda.cuCtxPushCurrent_v2(primary) == CUDA_SUCCESS) {
+            result = cuda.cuMemFree_v2(address);
+            cuda.cuCtxPopCurrent_v2(&popped);
+        }
+        cuda.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    Py_END_ALLOW_THREADS
+    return result;
+}
+
+CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
+                              const char **function)
+{
+    CUstream order = block->home == NULL   ? context->alloc_stream
+                     : block->home->closed ? NULL
+                                           : block->home->handle;
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+
+    *function = "cuMemFree_v2";
+    if (block->address != 0 && cudriver_context_begin_free(context, &pushed)) {
+        /* A closed home stream's work is over or runs out: then only cuMemFree waits for it. */
+        if (block->pooled && !block->shared && order != NULL) {
+            *function = "cuMemFreeAsync";
+            result = cuda.cuMemFreeAsync(block->address, order);
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            result = cuda.cuMemFree_v2(block->address);
+            Py_END_ALLOW_THREADS
+        }
+        cudriver_context_end(context, pushed);
+    } else if (block->address != 0 && block->pooled && !cudriver_driver_is_forked() &&
+               cudriver_driver_is_initialised()) {
+        result = free_without_context(context->device, block->address);
+    }
+    block->address = 0;
+    Py_CLEAR(block->home);
+    return result;
+}

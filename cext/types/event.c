@@ -1,0 +1,446 @@
+/* Event. See event.h. */
+#include "event.h"
+
+#include <math.h>
+
+#include "batch.h"
+#include "device.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "stream.h"
+
+typedef struct {
+    PyObject_HEAD
+    struct cudriver_live live;
+    ContextObject *context; /* owned */
+    CUevent handle;         /* owned while not closed */
+    bool timing;
+    bool recorded;
+    bool closed;
+    Py_ssize_t users; /* running calls that use the handle without the GIL */
+    PyObject *weak;
+} EventObject;
+
+static EventObject *event_of(PyObject *object)
+{
+    return (EventObject *)object;
+}
+
+static int event_check(EventObject *self)
+{
+    if (self->closed) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timing)
+{
+    EventObject *self = (EventObject *)state->event_type->tp_alloc(state->event_type, 0);
+    CUresult result;
+    bool pushed;
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->closed = true;
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    result = cuda.cuEventCreate(&self->handle, timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+    cudriver_context_end(context, pushed);
+    if (result != CUDA_SUCCESS) {
+        Py_DECREF(self);
+        return cudriver_raise(state, result, "cuEventCreate", "%s", timing ? "timing" : "");
+    }
+    self->closed = false;
+    self->timing = timing;
+    self->context = (ContextObject *)Py_NewRef((PyObject *)context);
+    context->children++;
+    cudriver_live_add(state, &self->live, "event", 0, (uintptr_t)self->handle, context->ordinal);
+    return (PyObject *)self;
+}
+
+static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"timing", "device", NULL};
+    CoreState *state = (CoreState *)PyType_GetModuleState(type);
+    struct cudriver_stream stream; /* that record() will be on where it is given none */
+    ContextObject *context = NULL;
+    PyObject *device = NULL, *self;
+    int timing = 0;
+    bool given;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|p$O:Event", names, &timing, &device)) {
+        return NULL;
+    }
+    if (device != NULL && device != Py_None) {
+        context = cudriver_context_for_device(state, device);
+    } else if (cudriver_stream_parse(state, NULL, NULL, &stream, &given) == 0) {
+        context = (ContextObject *)Py_NewRef((PyObject *)stream.context);
+        cudriver_stream_done(&stream);
+    }
+    if (context == NULL) {
+        return NULL;
+    }
+    self = cudriver_event_new(state, context, timing != 0);
+    Py_DECREF(context);
+    return self;
+}
+
+/* Shared by close() and dealloc. */
+static CUresult event_release(CoreState *state, EventObject *self)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+
+    if (self->closed) {
+        return CUDA_SUCCESS;
+    }
+    self->closed = true;
+    cudriver_live_remove(state, &self->live);
+    if (cudriver_context_begin_free(self->context, &pushed)) {
+        result = cuda.cuEventDestroy_v2(self->handle);
+        cudriver_context_end(self->context, pushed);
+    }
+    self->handle = NULL;
+    self->context->children--;
+    return result;
+}
+
+static void event_dealloc(PyObject *object)
+{
+    EventObject *self = event_of(object);
+    CoreState *state = cudriver_state_of(object);
+    PyTypeObject *type = Py_TYPE(object);
+
+    if (self->weak != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    cudriver_report(state, event_release(state, self), "cuEventDestroy_v2", NULL);
+    Py_XDECREF(self->context);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of(object);
+    CUresult result;
+
+    if (event_of(object)->users > 0) {
+        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
+        return NULL;
+    }
+    result = event_release(state, event_of(object));
+
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuEventDestroy_v2", "%s", "");
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *event_repr(PyObject *object)
+{
+    EventObject *self = event_of(object);
+
+    if (self->closed) {
+        return PyUnicode_FromString("<Event, closed>");
+    }
+    return PyUnicode_FromFormat("<Event %p on device %d%s%s>", self->handle, self->context->ordinal,
+                                self->timing ? ", timing" : "",
+                                self->recorded ? "" : ", not recorded");
+}
+
+/* Where a stream argument names no other context, the default stream is that of the event's. */
+static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
+                      struct cudriver_stream *stream)
+{
+    bool given;
+
+    if (event_check(self) < 0 ||
+        cudriver_stream_parse(state, argument, self->context, stream, &given) < 0) {
+        return -1;
+    }
+    if (event_check(self) < 0) { /* reading another library's stream runs its code */
+        cudriver_stream_done(stream);
+        return -1;
+    }
+    return 0;
+}
+
+int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
+{
+    EventObject *self = event_of(event);
+    struct cudriver_stream stream;
+    CUresult result;
+    bool pushed;
+
+    if (stream_for(state, self, argument, &stream) < 0) {
+        return -1;
+    }
+    if (stream.context->ordinal != self->context->ordinal || stream.context != self->context) {
+        PyErr_Format(PyExc_ValueError,
+                     "%R belongs to %R, the stream to %R: record an event of the "
+                     "stream's own context",
+                     event, self->context, stream.context);
+        cudriver_stream_done(&stream);
+        return -1;
+    }
+    if (cudriver_context_begin(state, stream.context, &pushed) < 0) {
+        cudriver_stream_done(&stream);
+        return -1;
+    }
+    self->users++;
+    cudriver_batch_close_before(state, &stream); /* else our copies were done after the event */
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuEventRecord(self->handle, stream.handle);
+    Py_END_ALLOW_THREADS
+    self->users--;
+    cudriver_context_end(stream.context, pushed);
+    cudriver_stream_done(&stream);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuEventRecord", "%p", self->handle);
+        return -1;
+    }
+    self->recorded = true;
+    return 0;
+}
+
+int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
+{
+    EventObject *self = event_of(event);
+    struct cudriver_stream stream;
+    CUresult result;
+    bool pushed;
+
+    if (stream_for(state, self, argument, &stream) < 0) {
+        return -1;
+    }
+    if (cudriver_context_check(state, self->context) < 0 ||
+        cudriver_context_begin(state, stream.context, &pushed) < 0) {
+        cudriver_stream_done(&stream);
+        return -1;
+    }
+    self->users++;
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuStreamWaitEvent(stream.handle, self->handle, 0);
+    Py_END_ALLOW_THREADS
+    self->users--;
+    cudriver_context_end(stream.context, pushed);
+    cudriver_stream_done(&stream);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuStreamWaitEvent", "event %p", self->handle);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"stream", NULL};
+    PyObject *stream = NULL;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &stream) ||
+        cudriver_event_record(cudriver_state_of(object), object, stream) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(object);
+}
+
+static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"stream", NULL};
+    PyObject *stream = NULL;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:wait", names, &stream) ||
+        cudriver_event_wait(cudriver_state_of(object), object, stream) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static CUresult event_query(void *handle)
+{
+    return cuda.cuEventQuery(*(CUevent *)handle);
+}
+
+static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    EventObject *self = event_of(object);
+    CoreState *state = cudriver_state_of(object);
+    CUevent handle = self->handle;
+    bool pushed;
+    int failed;
+
+    if (event_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+        return NULL;
+    }
+    self->users++;
+    failed = cudriver_wait(state, event_query, &handle, "cuEventQuery");
+    self->users--;
+    cudriver_context_end(self->context, pushed);
+    if (failed < 0) {
+        return NULL;
+    }
+    cudriver_batches_reap(state, false);
+    Py_RETURN_NONE;
+}
+
+static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
+{
+    EventObject *self = event_of(object);
+    CoreState *state = cudriver_state_of(object);
+    CUresult result;
+    bool pushed;
+
+    if (event_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+        return NULL;
+    }
+    result = cuda.cuEventQuery(self->handle);
+    cudriver_context_end(self->context, pushed);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        return cudriver_raise(state, result, "cuEventQuery", "%p", self->handle);
+    }
+    return PyBool_FromLong(result == CUDA_SUCCESS);
+}
+
+static PyObject *event_elapsed(PyObject *object, PyObject *other)
+{
+    EventObject *start = event_of(object), *end = event_of(other);
+    CoreState *state = cudriver_state_of(object);
+    float milliseconds = NAN;
+    CUresult result;
+    bool pushed;
+
+    if (!Py_IS_TYPE(other, state->event_type)) {
+        PyErr_Format(PyExc_TypeError, "elapsed_time takes the later Event, not %.100s",
+                     Py_TYPE(other)->tp_name);
+        return NULL;
+    }
+    if (event_check(start) < 0 || event_check(end) < 0) {
+        return NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        EventObject *event = i == 0 ? start : end;
+        if (!event->timing || !event->recorded) {
+            PyErr_Format(PyExc_ValueError, "%R %s", event,
+                         event->timing ? "was never recorded"
+                                       : "takes no time: make it with Event(timing=True)");
+            return NULL;
+        }
+    }
+    if (start->context != end->context) {
+        PyErr_Format(PyExc_ValueError,
+                     "%R belongs to %R, %R to %R: time passes between events of one context", start,
+                     start->context, end, end->context);
+        return NULL;
+    }
+    if (cudriver_context_begin(state, start->context, &pushed) < 0) {
+        return NULL;
+    }
+    result = cuda.cuEventElapsedTime(&milliseconds, start->handle, end->handle);
+    cudriver_context_end(start->context, pushed);
+    if (result == CUDA_ERROR_NOT_READY) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "the work before one of the events is not over: synchronize() the later first");
+        return NULL;
+    }
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuEventElapsedTime", "%p, %p", start->handle,
+                              end->handle);
+    }
+    return PyFloat_FromDouble((double)milliseconds);
+}
+
+static PyObject *event_get_handle(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(event_of(object)->handle);
+}
+
+static PyObject *event_get_timing(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(event_of(object)->timing);
+}
+
+static PyObject *event_get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(event_of(object)->closed);
+}
+
+static PyObject *event_get_context(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)event_of(object)->context);
+}
+
+static PyGetSetDef event_getset[] = {
+    {"done", event_get_done, NULL,
+     "Whether the work before its record is over; True before it was ever recorded (cuEventQuery).",
+     NULL},
+    {"timing", event_get_timing, NULL, "Whether it takes the time.", NULL},
+    {"handle", event_get_handle, NULL, "The driver's CUevent as an int, for other libraries.",
+     NULL},
+    {"closed", event_get_closed, NULL, "Whether it is closed.", NULL},
+    {"context", event_get_context, NULL, "Its Context.", NULL},
+    {NULL},
+};
+
+static PyMethodDef event_methods[] = {
+    {"record", (PyCFunction)(void (*)(void))event_record, METH_VARARGS | METH_KEYWORDS,
+     "record($self, stream=None)\n--\n\nMarks the work queued so far on a stream; returns itself "
+     "(cuEventRecord). ValueError for a stream of another context."},
+    {"wait", (PyCFunction)(void (*)(void))event_wait, METH_VARARGS | METH_KEYWORDS,
+     "wait($self, stream=None)\n--\n\nWork queued on the stream from here on waits for the event "
+     "(cuStreamWaitEvent). Does not wait itself; streams of other devices may."},
+    {"synchronize", event_synchronize, METH_NOARGS,
+     "synchronize($self, /)\n--\n\nWaits for the work before its record; other threads run "
+     "meanwhile."},
+    {"elapsed_time", event_elapsed, METH_O,
+     "elapsed_time($self, end, /)\n--\n\nMilliseconds from this event's record to that of `end`, "
+     "to about "
+     "0.5 us "
+     "(cuEventElapsedTime). ValueError where one takes no time, was not recorded, is not "
+     "reached, or is of another context."},
+    {"close", event_close, METH_NOARGS, "close($self, /)\n--\n\nDestroys it (cuEventDestroy)."},
+    {NULL},
+};
+
+static PyMemberDef event_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weak), READONLY, NULL},
+    {NULL},
+};
+
+static PyType_Slot event_slots[] = {
+    {Py_tp_doc,
+     "Event(timing=False, *, device=None)\n--\n\n"
+     "A mark in a stream's work (cuEventCreate): record() it, then wait for it, in the host "
+     "or\nin another stream. With `timing` it takes the time too, which costs a little.\n"
+     "It belongs to one context, whose streams alone record it: that of the enclosing\n"
+     "`with stream:`, else the current one. With a `device`, whatever stream encloses it: the\n"
+     "current context where that is on it, else the device's primary one."},
+    {Py_tp_new, event_create},
+    {Py_tp_dealloc, event_dealloc},
+    {Py_tp_repr, event_repr},
+    {Py_tp_methods, event_methods},
+    {Py_tp_getset, event_getset},
+    {Py_tp_members, event_members},
+    {0, NULL},
+};
+
+static PyType_Spec event_spec = {
+    .name = "cudriver.Event",
+    .basicsize = sizeof(EventObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = event_slots,
+};
+
+int cudriver_event_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->event_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &event_spec, NULL);
+    return state->event_type == NULL ? -1 : PyModule_AddType(module, state->event_type);
+}

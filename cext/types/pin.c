@@ -1,0 +1,309 @@
+/* Pin: a hold on memory that somebody else owns, page-locked in place. */
+#include "host_memory.h"
+
+#include "driver/driver.h"
+#include "python/error.h"
+#include "hostmem/hostmem.h"
+#include "python/numpy_bridge.h"
+#include "driver/platform.h"
+
+typedef struct {
+    PyObject_HEAD
+    struct cudriver_live live;
+    PyObject *array;          /* owned: the ndarray, or whose buffer `view` is */
+    Py_buffer view;           /* held while view.obj is not NULL */
+    struct cudriver_pin *pin; /* owned; NULL where there is nothing to hold */
+    size_t bytes;
+    bool closed;
+    PyObject *weak;
+} PinObject;
+
+static PinObject *pin_of(PyObject *object)
+{
+    return (PinObject *)object;
+}
+
+/* Finds the memory and takes hold of its owner. 0 or -1. */
+static int pin_take(PinObject *self, PyObject *object, char **low, bool *writable)
+{
+    if (cudriver_numpy_is_array(object)) {
+        self->array = Py_NewRef(object);
+        cudriver_numpy_extent(object, low, &self->bytes, writable);
+        return cudriver_numpy_holds_objects(object) ? -1 : 0;
+    }
+    if (!PyObject_CheckBuffer(object)) {
+        PyErr_Format(PyExc_TypeError,
+                     "only a numpy.ndarray or a buffer can be page-locked, not %.100s",
+                     Py_TYPE(object)->tp_name);
+        return -1;
+    }
+    if (PyObject_GetBuffer(object, &self->view, PyBUF_WRITABLE) < 0) {
+        PyErr_Clear();
+        if (PyObject_GetBuffer(object, &self->view, PyBUF_SIMPLE) < 0) {
+            return -1;
+        }
+    }
+    self->array = Py_NewRef(object);
+    *low = self->view.buf;
+    self->bytes = (size_t)self->view.len;
+    *writable = !self->view.readonly;
+    return 0;
+}
+
+/* Whether there is memory everywhere: strides may say more than an array has. 0, or -1 with
+ * ValueError. */
+static int pin_check(PinObject *self, char *low)
+{
+    uintptr_t hole = 0;
+    bool mapped;
+
+    Py_BEGIN_ALLOW_THREADS
+    mapped = platform_is_mapped((uintptr_t)low, self->bytes, &hole);
+    Py_END_ALLOW_THREADS
+    if (!mapped) {
+        PyErr_Format(PyExc_ValueError,
+                     "cannot page-lock %zu bytes from %p on: at %p this process has no memory "
+                     "(strides that go beyond the array's memory?)",
+                     self->bytes, (void *)low, (void *)hole);
+        return -1;
+    }
+    return 0;
+}
+
+/* Page-locks what was taken. 0 or -1. */
+static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable, bool mapped)
+{
+    ContextObject *context = cudriver_context_for_use(state);
+    CUresult result;
+    bool pushed;
+
+    if (context == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_XDECREF(context);
+        return -1;
+    }
+    result = CUDA_SUCCESS;
+    if (self->bytes > 0) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_pin_create(low, self->bytes, !writable, mapped, &self->pin);
+        Py_END_ALLOW_THREADS
+    }
+    cudriver_context_end(context, pushed);
+    Py_DECREF(context);
+    if (result != CUDA_SUCCESS) {
+        char limit[160] = "";
+        if (result != CUDA_ERROR_INVALID_VALUE) {
+            platform_describe_lock_limit(limit, sizeof limit, self->bytes);
+        }
+        self->pin = NULL;
+        cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
+                       self->bytes,
+                       !writable                            ? ", read-only"
+                       : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
+                                                              "page-locks a copy-on-write mapping, "
+                                                              "as np.memmap(mode='c') makes it"
+                                                            : "",
+                       limit);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"array", "mapped", NULL};
+    CoreState *state = (CoreState *)PyType_GetModuleState(type);
+    PyObject *array;
+    PinObject *self;
+    bool writable = true;
+    char *low = NULL;
+    int mapped = 0;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$p:pin", names, &array, &mapped)) {
+        return NULL;
+    }
+    self = (PinObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->closed = true;
+    if (pin_take(self, array, &low, &writable) < 0 || pin_check(self, low) < 0 ||
+        cudriver_require(state) < 0 || pin_lock(state, self, low, writable, mapped != 0) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->closed = false;
+    cudriver_live_add(state, &self->live, "pin", self->bytes, (uintptr_t)low, -1);
+    return (PyObject *)self;
+}
+
+/* Shared by close() and dealloc: the page lock goes before the memory's owner may. */
+static CUresult pin_release(CoreState *state, PinObject *self)
+{
+    struct cudriver_pin *pin = self->pin;
+    PyObject *array = self->array;
+    Py_buffer view = self->view;
+    CUresult result = CUDA_SUCCESS;
+
+    /* All taken out at once, so that another thread's close() finds nothing to let go early. */
+    self->closed = true;
+    self->pin = NULL;
+    self->array = NULL;
+    self->view.obj = NULL;
+    cudriver_live_remove(state, &self->live);
+    if (pin != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_pin_destroy(pin);
+        Py_END_ALLOW_THREADS
+    }
+    if (view.obj != NULL) {
+        PyBuffer_Release(&view);
+    }
+    Py_XDECREF(array);
+    return result;
+}
+
+static void pin_dealloc(PyObject *object)
+{
+    CoreState *state = cudriver_state_of(object);
+    PyTypeObject *type = Py_TYPE(object);
+
+    PyObject_GC_UnTrack(object);
+    if (pin_of(object)->weak != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    cudriver_report(state, pin_release(state, pin_of(object)), "cuMemHostUnregister", NULL);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static int pin_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(pin_of(object)->array);
+    Py_VISIT(pin_of(object)->view.obj);
+    return 0;
+}
+
+/* For the collector: a pin that its own array leads to. */
+static int pin_clear(PyObject *object)
+{
+    CoreState *state = cudriver_state_of(object);
+
+    cudriver_report(state, pin_release(state, pin_of(object)), "cuMemHostUnregister", NULL);
+    return 0;
+}
+
+static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of(object);
+    CUresult result = pin_release(state, pin_of(object));
+
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuMemHostUnregister", "%zu bytes",
+                              pin_of(object)->bytes);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *pin_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (pin_of(object)->closed) {
+        PyErr_SetString(PyExc_ValueError, "this pin is closed");
+        return NULL;
+    }
+    return Py_NewRef(object);
+}
+
+static PyObject *pin_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
+                          Py_ssize_t Py_UNUSED(count))
+{
+    return pin_close(object, NULL);
+}
+
+static PyObject *pin_repr(PyObject *object)
+{
+    PinObject *self = pin_of(object);
+
+    return PyUnicode_FromFormat("<pin of %zu bytes%s>", self->bytes,
+                                self->closed ? ", closed" : "");
+}
+
+static PyObject *pin_get_array(PyObject *object, void *Py_UNUSED(closure))
+{
+    PyObject *array = pin_of(object)->array;
+
+    return Py_NewRef(array != NULL ? array : Py_None);
+}
+
+static PyObject *pin_get_nbytes(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(pin_of(object)->bytes);
+}
+
+static PyObject *pin_get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(pin_of(object)->closed);
+}
+
+static PyGetSetDef pin_getset[] = {
+    {"array", pin_get_array, NULL, "What it holds page-locked; None once closed.", NULL},
+    {"nbytes", pin_get_nbytes, NULL, "Bytes that it holds, from the lowest to the highest.", NULL},
+    {"closed", pin_get_closed, NULL, "Whether it is closed.", NULL},
+    {NULL},
+};
+
+static PyMethodDef pin_methods[] = {
+    {"close", pin_close, METH_NOARGS,
+     "close($self, /)\n--\n\nEnds it; what no other pin holds is unlocked (cuMemHostUnregister). "
+     "Twice is "
+     "fine."},
+    {"__enter__", pin_enter, METH_NOARGS, "__enter__($self, /)\n--\n\nItself."},
+    {"__exit__", (PyCFunction)(void (*)(void))pin_exit, METH_FASTCALL,
+     "__exit__($self, *exception)\n--\n\nclose()."},
+    {NULL},
+};
+
+static PyMemberDef pin_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(PinObject, weak), READONLY, NULL},
+    {NULL},
+};
+
+static PyType_Slot pin_slots[] = {
+    {Py_tp_doc,
+     "pin(array, *, mapped=False)\n--\n\n"
+     "Page-locks the memory of an array (or of a buffer: mmap, shared memory, bytes) where it "
+     "lies,\n"
+     "until the pin is closed, left as a `with` block, or dropped; the array stays alive "
+     "meanwhile.\n"
+     "Pins of overlapping memory share it; memory that is page-locked already is taken as it is.\n"
+     "Read-only memory can be copied from. ValueError where the array reaches beyond the "
+     "process's\n"
+     "memory; CudaError where the driver refuses (cuMemHostRegister).\n"
+     "Do not truncate a mapped file meanwhile: what touches the bytes that are gone, a copy too, "
+     "ends\n"
+     "the process with SIGBUS, as without a pin."},
+    {Py_tp_new, pin_create},
+    {Py_tp_dealloc, pin_dealloc},
+    {Py_tp_traverse, pin_traverse},
+    {Py_tp_clear, pin_clear},
+    {Py_tp_repr, pin_repr},
+    {Py_tp_methods, pin_methods},
+    {Py_tp_getset, pin_getset},
+    {Py_tp_members, pin_members},
+    {0, NULL},
+};
+
+static PyType_Spec pin_spec = {
+    .name = "cudriver.pin",
+    .basicsize = sizeof(PinObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = pin_slots,
+};
+
+int cudriver_pin_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->pin_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &pin_spec, NULL);
+    return state->pin_type == NULL ? -1 : PyModule_AddType(module, state->pin_type);
+}

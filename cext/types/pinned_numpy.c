@@ -1,0 +1,408 @@
+/* NumPy allocates page-locked memory: the allocator handler (NEP 49) of pinned_numpy(). See
+ * pinned_numpy.h. */
+#include "pinned_numpy.h"
+
+#include "context.h"
+#include "python/numpy_api.h"
+
+#include <string.h>
+
+#include "driver/driver.h"
+#include "python/error.h"
+#include "hostmem/hostmem.h"
+#include "python/live.h"
+#include "python/numpy_bridge.h"
+#include "python/shape.h"
+
+/* One pinned_numpy() block's handler. Every array that it made keeps its capsule, and so this,
+ * alive. */
+struct handler {
+    PyDataMem_Handler numpy; /* what NumPy calls; first, so that a pointer to it is one to this */
+    PyDataMem_Handler *ordinary;
+    CoreState *state;
+    PyObject *module; /* owned: the state's */
+    PyObject *outer;  /* owned: the handler that was in force before */
+    size_t min_bytes;
+    bool warned;
+    bool over; /* its block went without being left: what it still gives is ordinary memory */
+    struct cudriver_live live; /* listed while any of its memory is alive: all of it in one entry */
+    size_t blocks;
+};
+
+/* NumPy calls its handlers with the GIL held, so that the counts need no lock. */
+static void handler_count(struct handler *handler, size_t bytes)
+{
+    if (handler->blocks++ == 0) {
+        cudriver_live_add(handler->state, &handler->live, "NumPy arrays of a pinned_numpy()", 0, 0,
+                          -1);
+    }
+    handler->live.bytes += bytes;
+}
+
+static void handler_uncount(struct handler *handler, size_t bytes)
+{
+    handler->live.bytes -= bytes;
+    if (--handler->blocks == 0) {
+        cudriver_live_remove(handler->state, &handler->live);
+    }
+}
+
+/* Once a block: the driver refused, and ordinary memory is given. Leaves no exception behind. */
+static void handler_warn(struct handler *handler, size_t bytes)
+{
+    if (handler->warned) {
+        return;
+    }
+    handler->warned = true;
+    if (PyErr_WarnFormat(
+            PyExc_RuntimeWarning, 1,
+            "pinned_numpy(): %zu bytes could not be page-locked; this array, and perhaps "
+            "later ones, are in ordinary memory",
+            bytes) < 0) {
+        PyErr_WriteUnraisable(NULL); /* warnings are errors here, but np.empty must not fail */
+    }
+}
+
+/* Page-locked memory, or NULL. Any pending exception is kept. */
+static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
+{
+    void *address = NULL;
+    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+    ContextObject *context;
+    PyObject *type, *value, *traceback;
+    PyGILState_STATE held;
+    bool pushed;
+
+    *zeroed = false;
+    if (handler->over || cudriver_driver_is_forked() || Py_IsFinalizing()) {
+        return NULL;
+    }
+    address = cudriver_hostmem_try_alloc(bytes, false);
+    if (address != NULL) {
+        handler_count(handler, bytes);
+        return address;
+    }
+    held = PyGILState_Ensure();
+    PyErr_Fetch(&type, &value, &traceback);
+    context = cudriver_context_for_use(handler->state);
+    if (context != NULL && cudriver_context_begin(handler->state, context, &pushed) == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_hostmem_alloc(bytes, false, &address, zeroed);
+        Py_END_ALLOW_THREADS
+        cudriver_context_end(context, pushed);
+    }
+    Py_XDECREF(context);
+    PyErr_Clear();
+    if (result != CUDA_SUCCESS) {
+        address = NULL;
+        handler_warn(handler, bytes);
+    } else {
+        handler_count(handler, bytes);
+    }
+    PyErr_Restore(type, value, traceback);
+    PyGILState_Release(held);
+    return address;
+}
+
+static void *handler_malloc(void *context, size_t size)
+{
+    struct handler *handler = context;
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    void *address;
+    bool zeroed;
+
+    address = size >= handler->min_bytes ? handler_lock(handler, size, &zeroed) : NULL;
+    return address != NULL ? address : ordinary->malloc(ordinary->ctx, size);
+}
+
+static void *handler_calloc(void *context, size_t count, size_t size)
+{
+    struct handler *handler = context;
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    void *address = NULL;
+    size_t bytes;
+    bool zeroed = true;
+
+    if (!__builtin_mul_overflow(count, size, &bytes) && bytes >= handler->min_bytes) {
+        address = handler_lock(handler, bytes, &zeroed);
+    }
+    if (address == NULL) {
+        return ordinary->calloc(ordinary->ctx, count, size);
+    }
+    return zeroed ? address : memset(address, 0, bytes);
+}
+
+static void handler_free(void *context, void *address, size_t size)
+{
+    struct handler *handler = context;
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    size_t bytes = cudriver_hostmem_free_if_owned(address);
+
+    if (bytes > 0) {
+        handler_uncount(handler, bytes);
+    } else {
+        ordinary->free(ordinary->ctx, address, size);
+    }
+}
+
+/* An ordinary block grows to `size` first, because nobody tells its old size; then it may move. */
+static void *realloc_ordinary(struct handler *handler, void *address, size_t size)
+{
+    PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
+    void *grown = ordinary->realloc(ordinary->ctx, address, size), *locked;
+    bool zeroed;
+
+    if (grown == NULL || size < handler->min_bytes) {
+        return grown;
+    }
+    locked = handler_lock(handler, size, &zeroed);
+    if (locked == NULL) {
+        return grown;
+    }
+    memcpy(locked, grown, size);
+    ordinary->free(ordinary->ctx, grown, size);
+    return locked;
+}
+
+static void *handler_realloc(void *context, void *address, size_t size)
+{
+    struct handler *handler = context;
+    size_t old;
+    void *moved;
+
+    if (address == NULL) {
+        return handler_malloc(context, size);
+    }
+    if (!cudriver_hostmem_owns(address, &old)) {
+        return realloc_ordinary(handler, address, size);
+    }
+    moved = handler_malloc(context, size);
+    if (moved != NULL) {
+        memcpy(moved, address, old < size ? old : size);
+        handler_uncount(handler, old);
+        cudriver_hostmem_free(address);
+    }
+    return moved;
+}
+
+/* The handler behind a capsule where it is one of ours, else NULL. Sets no exception. */
+static struct handler *handler_of(PyObject *capsule)
+{
+    struct handler *handler = NULL;
+
+    if (PyCapsule_IsValid(capsule, "mem_handler")) {
+        handler = PyCapsule_GetPointer(capsule, "mem_handler");
+    }
+    return handler != NULL && handler->numpy.allocator.malloc == handler_malloc ? handler : NULL;
+}
+
+static void handler_end(PyObject *capsule)
+{
+    struct handler *handler = PyCapsule_GetPointer(capsule, "mem_handler"), *next;
+    PyObject *outer;
+
+    if (handler == NULL) {
+        return;
+    }
+    outer = handler->outer;
+    cudriver_live_remove(handler->state, &handler->live);
+    Py_XDECREF(handler->module);
+    PyMem_Free(handler);
+    /* One by one, not each within the last: a thread may have entered very many. */
+    while (outer != NULL && Py_REFCNT(outer) == 1 && (next = handler_of(outer)) != NULL) {
+        PyObject *further = next->outer;
+        next->outer = NULL;
+        Py_DECREF(outer);
+        outer = further;
+    }
+    Py_XDECREF(outer);
+}
+
+/* The first handler from here outwards whose block is not over. Borrowed from `capsule`. */
+static PyObject *handler_in_force(PyObject *capsule)
+{
+    struct handler *handler = handler_of(capsule);
+
+    while (handler != NULL && handler->over && handler->outer != NULL) {
+        capsule = handler->outer;
+        handler = handler_of(capsule);
+    }
+    return capsule;
+}
+
+/* New reference: a capsule with a handler of its own. */
+static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_bytes)
+{
+    struct handler *handler = PyMem_Calloc(1, sizeof *handler);
+    PyObject *capsule;
+
+    if (handler == NULL) {
+        return PyErr_NoMemory();
+    }
+    handler->ordinary = PyCapsule_GetPointer(PyDataMem_DefaultHandler, "mem_handler");
+    if (handler->ordinary == NULL) {
+        PyMem_Free(handler);
+        return NULL;
+    }
+    memcpy(handler->numpy.name, "cudriver_page_locked", sizeof "cudriver_page_locked");
+    handler->numpy.version = 1;
+    handler->numpy.allocator.ctx = handler;
+    handler->numpy.allocator.malloc = handler_malloc;
+    handler->numpy.allocator.calloc = handler_calloc;
+    handler->numpy.allocator.realloc = handler_realloc;
+    handler->numpy.allocator.free = handler_free;
+    handler->state = state;
+    handler->min_bytes = min_bytes;
+    capsule = PyCapsule_New(handler, "mem_handler", handler_end);
+    if (capsule == NULL) {
+        PyMem_Free(handler);
+        return NULL;
+    }
+    handler->module = Py_NewRef(module);
+    return capsule;
+}
+
+/* The `with pinned_numpy():` block. */
+typedef struct {
+    PyObject_HEAD
+    size_t min_bytes;
+    PyObject *outer; /* owned: the handler that was in force before; NULL outside of the block */
+    PyObject *inner; /* owned: the block's own handler; NULL outside of the block */
+} BlockObject;
+
+static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"min_bytes", NULL};
+    PyObject *argument = NULL;
+    size_t min_bytes = 65536;
+    BlockObject *self;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O:pinned_numpy", names, &argument) ||
+        (argument != NULL &&
+         cudriver_size_parse(argument, "min_bytes is a number of bytes", &min_bytes) < 0) ||
+        cudriver_numpy_require() < 0) {
+        return NULL;
+    }
+    self = (BlockObject *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->min_bytes = min_bytes;
+    }
+    return (PyObject *)self;
+}
+
+static void block_dealloc(PyObject *object)
+{
+    BlockObject *self = (BlockObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+
+    if (self->inner != NULL) {
+        /* Never left, or not where it was entered: nobody can any more. */
+        handler_of(self->inner)->over = true;
+    }
+    Py_XDECREF(self->outer);
+    Py_XDECREF(self->inner);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    BlockObject *self = (BlockObject *)object;
+    CoreState *state = cudriver_state_of(object);
+    PyObject *capsule;
+
+    if (self->outer != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this pinned_numpy() is entered already: make another");
+        return NULL;
+    }
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    capsule = handler_new(state, PyType_GetModule(Py_TYPE(object)), self->min_bytes);
+    if (capsule == NULL) {
+        return NULL;
+    }
+    self->outer = PyDataMem_SetHandler(capsule);
+    if (self->outer == NULL) {
+        Py_DECREF(capsule);
+        return NULL;
+    }
+    handler_of(capsule)->outer = Py_NewRef(handler_in_force(self->outer));
+    self->inner = capsule;
+    return Py_NewRef(object);
+}
+
+static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
+                            Py_ssize_t Py_UNUSED(count))
+{
+    BlockObject *self = (BlockObject *)object;
+    PyObject *current, *left;
+    bool innermost;
+
+    if (self->outer == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this pinned_numpy() is not entered");
+        return NULL;
+    }
+    current = PyDataMem_GetHandler();
+    if (current == NULL) {
+        return NULL;
+    }
+    innermost = current == self->inner;
+    Py_DECREF(current);
+    if (!innermost) {
+        /* To put `outer` back here would end another block, or begin one in another context. */
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this pinned_numpy() is not the innermost of this context: blocks are left "
+                        "in the reverse order of their entering, in the thread or task that "
+                        "entered them");
+        return NULL;
+    }
+    left = PyDataMem_SetHandler(handler_in_force(self->outer));
+    if (left == NULL) {
+        return NULL;
+    }
+    Py_DECREF(left);
+    Py_CLEAR(self->outer);
+    Py_CLEAR(self->inner);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef block_methods[] = {
+    {"__enter__", block_enter, METH_NOARGS,
+     "__enter__($self, /)\n--\n\nNumPy allocates page-locked memory."},
+    {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL,
+     "__exit__($self, *exception)\n--\n\nNumPy allocates as it did before the block."},
+    {NULL},
+};
+
+static PyType_Slot block_slots[] = {
+    {Py_tp_doc, "pinned_numpy(*, min_bytes=65536)\n--\n\n"
+                "Inside `with pinned_numpy():` every array that NumPy allocates with at least "
+                "`min_bytes` bytes is\n"
+                "page-locked: np.empty, np.load, arithmetic, resize (NEP 49). Arrays may outlive "
+                "the block and be\n"
+                "freed in any thread. In force for the running context (contextvars), as NumPy "
+                "defines it: other\n"
+                "threads and tasks are not affected. Where the driver refuses, the array is in "
+                "ordinary memory,\n"
+                "and there is one RuntimeWarning a block."},
+    {Py_tp_new, block_create},
+    {Py_tp_dealloc, block_dealloc},
+    {Py_tp_methods, block_methods},
+    {0, NULL},
+};
+
+static PyType_Spec block_spec = {
+    .name = "cudriver.pinned_numpy",
+    .basicsize = sizeof(BlockObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = block_slots,
+};
+
+int cudriver_pinned_numpy_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->numpy_block_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &block_spec, NULL);
+    return state->numpy_block_type == NULL ? -1 : PyModule_AddType(module, state->numpy_block_type);
+}

@@ -1,0 +1,532 @@
+/* Stream. See stream.h. */
+#include "stream.h"
+
+#include "batch.h"
+#include "device.h"
+#include "driver/driver.h"
+#include "python/error.h"
+#include "event.h"
+#include "thread.h"
+
+static StreamObject *stream_of(PyObject *object)
+{
+    return (StreamObject *)object;
+}
+
+static int stream_check(StreamObject *self)
+{
+    if (self->closed) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+        return -1;
+    }
+    return 0;
+}
+
+/* The handle behind another library's stream object. 1 found, 0 no such protocol, -1 error. */
+static int foreign_handle(PyObject *object, CUstream *handle)
+{
+    PyObject *value = PyObject_GetAttrString(object, "cuda_stream");
+
+    if (value == NULL) {
+        PyObject *pair;
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        if (!PyObject_HasAttrString(object, "__cuda_stream__")) {
+            return 0;
+        }
+        pair = PyObject_CallMethod(object, "__cuda_stream__", NULL);
+        if (pair == NULL) {
+            return -1;
+        }
+        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+            PyErr_Format(PyExc_TypeError, "%.100s.__cuda_stream__() must give (version, handle)",
+                         Py_TYPE(object)->tp_name);
+            Py_DECREF(pair);
+            return -1;
+        }
+        value = Py_NewRef(PyTuple_GET_ITEM(pair, 1));
+        Py_DECREF(pair);
+    }
+    *handle = (CUstream)PyLong_AsVoidPtr(value);
+    if (PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError, "%.100s says that its stream is %R, which is no handle",
+                     Py_TYPE(object)->tp_name, value);
+        Py_DECREF(value);
+        return -1;
+    }
+    Py_DECREF(value);
+    return 1;
+}
+
+/* Whether a handle is one of the default streams', which are of whichever context is current. */
+static bool is_default(CUstream handle)
+{
+    return (uintptr_t)handle <= 2; /* NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
+}
+
+/* New reference: the context of another library's stream. That of a green context's is the device's
+ * primary one: to make a green one current takes it from the thread that has it current. */
+static ContextObject *foreign_context(CoreState *state, CUstream handle)
+{
+    bool newer;
+    CUcontext context = NULL;
+    CUgreenCtx green;
+    CUresult result;
+
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    newer = cuda.cuStreamGetCtx_v2 != NULL;
+    result = newer ? cuda.cuStreamGetCtx_v2(handle, &context, &green)
+                   : cuda.cuStreamGetCtx(handle, &context);
+    if (result != CUDA_SUCCESS) {
+        return (ContextObject *)cudriver_raise(state, result,
+                                               newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx",
+                                               "stream %p", (void *)handle);
+    }
+    return cudriver_context_of_handle(state, context);
+}
+
+int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
+                          struct cudriver_stream *stream, bool *given)
+{
+    StreamObject *object = NULL;
+    int foreign;
+
+    stream->object = NULL;
+    stream->handle = NULL;
+    stream->context = NULL;
+    if (argument == NULL || argument == Py_None) {
+        argument = (PyObject *)cudriver_thread_stream(state);
+    }
+    *given = argument != NULL;
+    if (argument != NULL && Py_IS_TYPE(argument, state->stream_type)) {
+        if (stream_check(stream_of(argument)) < 0) {
+            return -1;
+        }
+        object = stream_of(argument);
+        stream->handle = object->handle;
+        fallback = object->context;
+    } else if (argument != NULL) {
+        foreign = foreign_handle(argument, &stream->handle);
+        if (foreign == 0) {
+            PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s",
+                         Py_TYPE(argument)->tp_name);
+        }
+        if (foreign <= 0) {
+            return -1;
+        }
+        if (!is_default(stream->handle)) {
+            stream->context = foreign_context(state, stream->handle);
+            return stream->context == NULL ? -1 : 0;
+        }
+    }
+    stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)
+                                       : cudriver_context_for_use(state);
+    if (stream->context == NULL) {
+        return -1;
+    }
+    if (object != NULL) {
+        stream->object = (StreamObject *)Py_NewRef((PyObject *)object);
+        object->users++;
+    }
+    return 0;
+}
+
+static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"priority", "device", NULL};
+    CoreState *state = (CoreState *)PyType_GetModuleState(type);
+    PyObject *device = NULL, *argument = NULL;
+    Py_ssize_t priority = 0; /* far out of range is as good as at its end */
+    int least = 0, greatest = 0;
+    ContextObject *context;
+    StreamObject *self;
+    CUresult result;
+    bool pushed;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O$O:Stream", names, &argument, &device)) {
+        return NULL;
+    }
+    if (argument != NULL) {
+        priority = PyNumber_AsSsize_t(argument, NULL);
+        if (priority == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    context = cudriver_context_for_device(state, device);
+    if (context == NULL) {
+        return NULL;
+    }
+    self = (StreamObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        Py_DECREF(context);
+        return NULL;
+    }
+    self->closed = true; /* there is nothing to destroy yet */
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        Py_DECREF(self);
+        Py_DECREF(context);
+        return NULL;
+    }
+    self->priority = (int)priority;
+    result = cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
+    if (result == CUDA_SUCCESS && (priority > least || priority < greatest)) {
+        PyErr_Format(PyExc_ValueError,
+                     "priority %S is out of range: from %d (least) to %d (greatest)",
+                     argument != NULL ? argument : Py_None, least, greatest);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        result =
+            cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, (int)priority);
+        Py_END_ALLOW_THREADS
+        if (result != CUDA_SUCCESS) {
+            cudriver_raise(state, result, "cuStreamCreateWithPriority", "priority %d",
+                           (int)priority);
+        }
+    }
+    cudriver_context_end(context, pushed);
+    if (PyErr_Occurred()) {
+        Py_DECREF(self);
+        Py_DECREF(context);
+        return NULL;
+    }
+    self->closed = false;
+    self->context = context; /* takes the reference */
+    context->children++;
+    cudriver_live_add(state, &self->live, "stream", 0, (uintptr_t)self->handle, context->ordinal);
+    return (PyObject *)self;
+}
+
+/* Shared by close() and dealloc. The stream's work goes on and finishes by itself. */
+static CUresult stream_release(CoreState *state, StreamObject *self)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+
+    if (self->closed) {
+        return CUDA_SUCCESS;
+    }
+    self->closed = true; /* first: what follows may let other threads run */
+    cudriver_live_remove(state, &self->live);
+    cudriver_batch_close_open(self);
+    if (cudriver_context_begin_free(self->context, &pushed)) {
+        if (self->allocated > self->settled && cuda.cuStreamQuery(self->handle) == CUDA_SUCCESS) {
+            self->settled = self->allocated;
+        }
+        Py_BEGIN_ALLOW_THREADS
+        result = cuda.cuStreamDestroy_v2(self->handle);
+        Py_END_ALLOW_THREADS
+        cudriver_context_end(self->context, pushed);
+    }
+    self->handle = NULL;
+    self->context->children--;
+    return result;
+}
+
+static void stream_dealloc(PyObject *object)
+{
+    StreamObject *self = stream_of(object);
+    CoreState *state = cudriver_state_of(object);
+    PyTypeObject *type = Py_TYPE(object);
+
+    if (self->weak != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2", NULL);
+    Py_XDECREF(self->context);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of(object);
+    CUresult result;
+
+    if (stream_of(object)->users > 0) {
+        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
+        return NULL;
+    }
+    result = stream_release(state, stream_of(object));
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuStreamDestroy_v2", "%s", "");
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_repr(PyObject *object)
+{
+    StreamObject *self = stream_of(object);
+
+    if (self->closed) {
+        return PyUnicode_FromString("<Stream, closed>");
+    }
+    return PyUnicode_FromFormat("<Stream %p on device %d, priority %d>", self->handle,
+                                self->context->ordinal, self->priority);
+}
+
+static CUresult stream_query(void *handle)
+{
+    return cuda.cuStreamQuery(*(CUstream *)handle);
+}
+
+int cudriver_stream_wait(CoreState *state, CUstream handle)
+{
+    return cudriver_wait(state, stream_query, &handle, "cuStreamQuery");
+}
+
+/* How the stream stands: NOT_READY, or how its work ended. Within begin and end. */
+static CUresult stream_look(CoreState *state, StreamObject *self)
+{
+    CUresult result = cuda.cuStreamQuery(self->handle);
+
+    if (result == CUDA_SUCCESS) {
+        self->settled = self->allocated;
+        cudriver_batch_end_open(state, self);
+    }
+    return result;
+}
+
+static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    StreamObject *self = stream_of(object);
+    CoreState *state = cudriver_state_of(object);
+    const struct cudriver_stream stream = {self->handle, self, self->context};
+    unsigned long long allocated = self->allocated;
+    bool pushed;
+    int failed = 0;
+
+    if (stream_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+        return NULL;
+    }
+    self->users++;
+    if (stream_look(state, self) != CUDA_SUCCESS) {
+        failed = cudriver_batch_wait_all(state, &stream);
+    }
+    if (failed == 0 && allocated > self->settled) {
+        self->settled = allocated;
+    }
+    self->users--;
+    cudriver_context_end(self->context, pushed);
+    if (failed < 0) {
+        return NULL;
+    }
+    cudriver_batches_reap(state, false);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
+{
+    StreamObject *self = stream_of(object);
+    CoreState *state = cudriver_state_of(object);
+    CUresult result;
+    bool pushed;
+
+    if (stream_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+        return NULL;
+    }
+    self->users++;
+    result = stream_look(state, self);
+    self->users--;
+    cudriver_context_end(self->context, pushed);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        return cudriver_raise(state, result, "cuStreamQuery", "%s", "");
+    }
+    if (result == CUDA_SUCCESS) {
+        cudriver_batches_reap(state, false);
+    }
+    return PyBool_FromLong(result == CUDA_SUCCESS);
+}
+
+static PyObject *stream_record(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"event", NULL};
+    CoreState *state = cudriver_state_of(object);
+    PyObject *event = Py_None;
+
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &event) ||
+        stream_check(stream_of(object)) < 0) {
+        return NULL;
+    }
+    event = event == Py_None ? cudriver_event_new(state, stream_of(object)->context, false)
+                             : Py_NewRef(event);
+    if (event == NULL) {
+        return NULL;
+    }
+    if (!Py_IS_TYPE(event, state->event_type)) {
+        PyErr_Format(PyExc_TypeError, "an Event is recorded, not %.100s", Py_TYPE(event)->tp_name);
+        Py_CLEAR(event);
+    } else if (cudriver_event_record(state, event, object) < 0) {
+        Py_CLEAR(event);
+    }
+    return event;
+}
+
+static PyObject *stream_wait(PyObject *object, PyObject *other)
+{
+    CoreState *state = cudriver_state_of(object);
+    PyObject *event;
+    int failed;
+
+    if (stream_check(stream_of(object)) < 0) {
+        return NULL;
+    }
+    if (Py_IS_TYPE(other, state->stream_type)) {
+        if (stream_check(stream_of(other)) < 0) {
+            return NULL;
+        }
+        event = cudriver_event_new(state, stream_of(other)->context, false);
+        if (event == NULL || cudriver_event_record(state, event, other) < 0) {
+            Py_XDECREF(event);
+            return NULL;
+        }
+    } else if (Py_IS_TYPE(other, state->event_type)) {
+        event = Py_NewRef(other);
+    } else {
+        PyErr_Format(PyExc_TypeError, "a stream waits for an Event or a Stream, not %.100s",
+                     Py_TYPE(other)->tp_name);
+        return NULL;
+    }
+    failed = cudriver_event_wait(state, event, object);
+    Py_DECREF(event);
+    if (failed < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (stream_check(stream_of(object)) < 0 ||
+        cudriver_thread_enter_stream(cudriver_state_of(object), stream_of(object)) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(object);
+}
+
+static PyObject *stream_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
+                             Py_ssize_t Py_UNUSED(count))
+{
+    if (cudriver_thread_leave_stream(cudriver_state_of(object), stream_of(object)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_get_handle(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(stream_of(object)->handle);
+}
+
+static PyObject *stream_get_priority(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong(stream_of(object)->priority);
+}
+
+static PyObject *stream_get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(stream_of(object)->closed);
+}
+
+static PyObject *stream_get_context(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)stream_of(object)->context);
+}
+
+static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
+{
+    CoreState *state = cudriver_state_of(object);
+
+    return cudriver_require(state) < 0
+               ? NULL
+               : cudriver_device_new(state, stream_of(object)->context->ordinal);
+}
+
+static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (stream_check(stream_of(object)) < 0) {
+        return NULL;
+    }
+    return Py_BuildValue("(iN)", 0, PyLong_FromVoidPtr(stream_of(object)->handle));
+}
+
+static PyGetSetDef stream_getset[] = {
+    {"done", stream_get_done, NULL, "Whether all its work is over (cuStreamQuery).", NULL},
+    {"handle", stream_get_handle, NULL, "The driver's CUstream as an int, for other libraries.",
+     NULL},
+    {"priority", stream_get_priority, NULL, "Its priority; smaller numbers come first.", NULL},
+    {"closed", stream_get_closed, NULL, "Whether it is closed.", NULL},
+    {"context", stream_get_context, NULL, "Its Context.", NULL},
+    {"device", stream_get_device, NULL, "Its Device.", NULL},
+    {NULL},
+};
+
+static PyMethodDef stream_methods[] = {
+    {"synchronize", stream_synchronize, METH_NOARGS,
+     "synchronize($self, /)\n--\n\nWaits for all work issued on it so far (cuEventRecord and "
+     "cuEventQuery); other threads run meanwhile, and Ctrl-C "
+     "interrupts "
+     "the wait, not the work."},
+    {"record", (PyCFunction)(void (*)(void))stream_record, METH_VARARGS | METH_KEYWORDS,
+     "record($self, event=None)\n--\n\nRecords an Event (a new one where none is given) behind the "
+     "work "
+     "so far "
+     "and returns it (cuEventRecord)."},
+    {"wait", stream_wait, METH_O,
+     "wait($self, other, /)\n--\n\nWork queued from here on waits for an Event, or for all that "
+     "another "
+     "Stream has "
+     "queued so far (cuStreamWaitEvent). Does not wait itself."},
+    {"close", stream_close, METH_NOARGS,
+     "close($self, /)\n--\n\nDestroys it; work in it is finished first, in the background "
+     "(cuStreamDestroy)."},
+    {"__cuda_stream__", stream_protocol, METH_NOARGS,
+     "__cuda_stream__($self, /)\n--\n\n(0, handle): the protocol by which other libraries take "
+     "it."},
+    {"__enter__", stream_enter, METH_NOARGS,
+     "__enter__($self, /)\n--\n\nFrom here on it is this thread's stream where a call is given "
+     "none."},
+    {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL,
+     "__exit__($self, *exception)\n--\n\nEnds that. Does not wait for its work."},
+    {NULL},
+};
+
+static PyMemberDef stream_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(StreamObject, weak), READONLY, NULL},
+    {NULL},
+};
+
+static PyType_Slot stream_slots[] = {
+    {Py_tp_doc,
+     "Stream(priority=0, *, device=None)\n--\n\n"
+     "A queue of work that runs in order, beside that of other streams and of the default stream\n"
+     "(cuStreamCreateWithPriority, non-blocking). Smaller priorities come first; see\n"
+     "Context.stream_priority_range, outside of which is a ValueError. `with stream:` makes it "
+     "this\n"
+     "thread's stream for calls that are given none; it does not wait at the end."},
+    {Py_tp_new, stream_create},
+    {Py_tp_dealloc, stream_dealloc},
+    {Py_tp_repr, stream_repr},
+    {Py_tp_methods, stream_methods},
+    {Py_tp_getset, stream_getset},
+    {Py_tp_members, stream_members},
+    {0, NULL},
+};
+
+static PyType_Spec stream_spec = {
+    .name = "cudriver.Stream",
+    .basicsize = sizeof(StreamObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = stream_slots,
+};
+
+int cudriver_stream_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->stream_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &stream_spec, NULL);
+    return state->stream_type == NULL ? -1 : PyModule_AddType(module, state->stream_type);
+}

@@ -1,0 +1,211 @@
+/* Transfer: an asynchronous copy that was issued. See transfer.h. */
+#include "transfer.h"
+
+#include "driver/driver.h"
+#include "python/error.h"
+
+typedef struct {
+    PyObject_HEAD
+    struct cudriver_batch *batch;             /* owned; NULL: over */
+    struct cudriver_staging_transfer *staged; /* the batch's: how an engine's copy ended; or NULL */
+    size_t bytes;
+    CUresult result;
+} TransferObject;
+
+/* A zeroed Transfer, or NULL with an exception set. */
+static TransferObject *transfer_alloc(CoreState *state)
+{
+    TransferObject *self;
+
+    if (state->spare_transfer_count == 0) {
+        return (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+    }
+    self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
+    self->batch = NULL;
+    self->staged = NULL;
+    self->bytes = 0;
+    self->result = CUDA_SUCCESS;
+    return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
+}
+
+PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
+                                struct cudriver_staging_transfer *staged, size_t bytes)
+{
+    TransferObject *self = transfer_alloc(state);
+
+    if (self == NULL) {
+        if (batch != NULL) {
+            cudriver_batch_release(state, batch);
+        }
+        return NULL;
+    }
+    self->batch = batch;
+    self->staged = staged;
+    self->bytes = bytes;
+    return (PyObject *)self;
+}
+
+PyObject *cudriver_transfer_done(CoreState *state, size_t bytes)
+{
+    return cudriver_transfer_new(state, NULL, NULL, bytes);
+}
+
+static void transfer_dealloc(PyObject *object)
+{
+    TransferObject *self = (TransferObject *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    CoreState *state = cudriver_state_of(object);
+
+    if (self->batch != NULL) {
+        cudriver_batch_release(state, self->batch);
+    }
+    if (state->spare_transfer_count < CUDRIVER_SPARE_TRANSFERS) {
+        state->spare_transfers[state->spare_transfer_count++] = object;
+    } else {
+        type->tp_free(object);
+    }
+    Py_DECREF(type);
+}
+
+void cudriver_transfer_free_spares(CoreState *state)
+{
+    while (state->spare_transfer_count > 0) {
+        PyObject_Free(state->spare_transfers[--state->spare_transfer_count]);
+    }
+}
+
+/* NOT_READY, or how it ended; remembers an ending. */
+static CUresult transfer_poll(TransferObject *self)
+{
+    CoreState *state = cudriver_state_of((PyObject *)self);
+    struct cudriver_batch *batch = self->batch;
+    CUresult result;
+
+    if (batch == NULL) {
+        return self->result;
+    }
+    result = cudriver_batch_poll(state, batch);
+    if (result != CUDA_ERROR_NOT_READY && self->batch == batch &&
+        !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
+        self->batch = NULL;
+        self->result = result;
+        /* The engine lets the stream go on after a fault, and tells of it here. */
+        if (result == CUDA_SUCCESS && self->staged != NULL) {
+            self->result = cudriver_staging_wait(self->staged, NULL, NULL);
+        }
+        cudriver_batch_release(state, batch);
+        return self->result;
+    }
+    return result;
+}
+
+static PyObject *transfer_raise(TransferObject *self, CUresult result)
+{
+    return cudriver_raise(cudriver_state_of((PyObject *)self), result, "cuEventQuery",
+                          "after an asynchronous copy of %zu bytes", self->bytes);
+}
+
+static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    TransferObject *self = (TransferObject *)object;
+    CoreState *state = cudriver_state_of(object);
+    CUresult result = transfer_poll(self);
+
+    while (result == CUDA_ERROR_NOT_READY) {
+        if (cudriver_batch_wait(state, self->batch) < 0) {
+            return NULL;
+        }
+        result = transfer_poll(self);
+    }
+    if (result != CUDA_SUCCESS) {
+        return transfer_raise(self, result);
+    }
+    cudriver_batches_reap(state, false);
+    Py_RETURN_NONE;
+}
+
+static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
+{
+    CUresult result = transfer_poll((TransferObject *)object);
+
+    if (result == CUDA_ERROR_NOT_READY) {
+        Py_RETURN_FALSE;
+    }
+    if (result != CUDA_SUCCESS) {
+        return transfer_raise((TransferObject *)object, result);
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyObject *transfer_get_nbytes(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(((TransferObject *)object)->bytes);
+}
+
+static PyObject *transfer_repr(PyObject *object)
+{
+    CUresult result = transfer_poll((TransferObject *)object);
+
+    return PyUnicode_FromFormat("<Transfer of %zu bytes, %s>", ((TransferObject *)object)->bytes,
+                                result == CUDA_SUCCESS           ? "done"
+                                : result == CUDA_ERROR_NOT_READY ? "in flight"
+                                                                 : cudriver_error_name(result));
+}
+
+/* `await transfer`: the polling is a coroutine's, in Python. */
+static PyObject *transfer_await(PyObject *object)
+{
+    PyObject *module = PyImport_ImportModule("cudriver._waiting");
+    PyObject *iterator;
+
+    if (module == NULL) {
+        return NULL;
+    }
+    iterator = PyObject_CallMethod(module, "wait", "O", object);
+    Py_DECREF(module);
+    return iterator;
+}
+
+static PyGetSetDef transfer_getset[] = {
+    {"done", transfer_get_done, NULL,
+     "Whether the copy is over. Does not wait. Raises where the copy failed.", NULL},
+    {"nbytes", transfer_get_nbytes, NULL, "Bytes that it moves.", NULL},
+    {NULL},
+};
+
+static PyMethodDef transfer_methods[] = {
+    {"wait", transfer_wait, METH_NOARGS,
+     "wait($self, /)\n--\n\nWaits until the copy is over; other threads run meanwhile, and Ctrl-C "
+     "interrupts the "
+     "wait (the copy goes on, and keeps its ends alive)."},
+    {NULL},
+};
+
+static PyType_Slot transfer_slots[] = {
+    {Py_tp_doc,
+     "An asynchronous copy that was issued: `wait()` for it, look at `done`, or `await` it. It "
+     "keeps "
+     "both ends alive until the copy is over, also where the Transfer itself is dropped. Copies of "
+     "less than 64 KiB that follow each other on a stream are over together, sixteen at most."},
+    {Py_tp_dealloc, transfer_dealloc},
+    {Py_tp_repr, transfer_repr},
+    {Py_tp_methods, transfer_methods},
+    {Py_tp_getset, transfer_getset},
+    {Py_am_await, transfer_await},
+    {0, NULL},
+};
+
+static PyType_Spec transfer_spec = {
+    .name = "cudriver.Transfer",
+    .basicsize = sizeof(TransferObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = transfer_slots,
+};
+
+int cudriver_transfer_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->transfer_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &transfer_spec, NULL);
+    return state->transfer_type == NULL ? -1 : PyModule_AddType(module, state->transfer_type);
+}

@@ -83,7 +83,10 @@ class Importer:
         for load in loads:
             if load.error is not None and load.name in loaded:
                 continue  # torch went on with its preloads and then tried again
-            yield Event(load, "preload" if "nvidia" in load.name else "needed", IMPORT)
+            # The first failure is the cause; what its rescue ends in is what is raised.
+            says = loads[-1].error or "" if load.error is not None else ""
+            how = "preload" if "nvidia" in load.name else "needed"
+            yield Event(load, how, IMPORT, says)
 
     # ---- files by path ----
 

@@ -425,8 +425,19 @@ class Resolver:
         # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
         framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
         framework.nccl = _first(used, "libnccl.so")
+        if framework.name == "torch" and framework.nccl is None:
+            framework.nccl = self._built_in_nccl(framework)
         if framework.name == "torch" and framework.cudnn_by_pin:
             self._compiled_cudnn(framework)
+
+    def _built_in_nccl(self, framework: Framework) -> str | None:
+        """The NCCL that is a part of PyTorch's own library: of wheels up to 1.13, of conda's."""
+        for name in ("libtorch_cuda_cpp.so", "libtorch_cuda.so"):
+            path = f"{framework.path}/lib/{name}"
+            version, _ = own_version(self.root, path, "libnccl.so.2", None)
+            if version is not None:
+                return version
+        return None
 
     def _compiled_cudnn(self, framework: Framework) -> None:
         """Where the cuDNN in use is older than the pin: what the code itself wants."""

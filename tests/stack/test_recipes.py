@@ -362,6 +362,28 @@ class TestPathfinder:
         (path,) = facts(venv, **home).framework("net").loads
         assert path.endswith("/nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
 
+    def test_one_that_is_not_loaded_for_lack_of_another_is_no_second_finding(
+        self, venv, monkeypatch
+    ):
+        """cuSOLVER's wheel is there and needs cuBLAS; CuPy's modules find either only if loaded."""
+        names = {"libcublas.so.12": "cublas", "libcusolver.so.11": "cusolver"}
+        steps = []
+        for name, part in names.items():
+            place = f"nvidia/{part}/lib"
+            steps.append({"find": [name], "places": [place], "when": "use", "fails": "nothing"})
+            load = {"load": [f"net/{part}.so"], "when": "use", "fails": "feature"}
+            steps.append(load)
+            library(venv, f"net/{part}.so", outside(venv, name))
+        model(monkeypatch, steps=steps)
+        venv.dist("net", "1.0")
+        blas = library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        flags = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../../cublas/lib")
+        library(venv, "nvidia/cusolver/lib/libcusolver.so.11", blas, flags=flags)
+        assert findings(facts(venv)) == []
+        blas.unlink()
+        (finding,) = findings(facts(venv))
+        assert "libcublas.so.12" in finding.title
+
     def test_the_name_is_that_of_the_frameworks_cuda(self, venv, monkeypatch):
         step = {"find": ["libnvrtc.so.13", "libnvrtc.so.12"], "when": "use", "fails": "use"}
         model(monkeypatch, steps=[step], build={"cuda": [{"tag": r"\+cu(\d+)"}]})

@@ -68,6 +68,7 @@ class Resolver:
         self.recipes: dict[str, Recipe] = {}
         # By id (and kept, so that no other gets it): what was mapped by loads which need not work.
         self._idle: dict[int, LoadedObject] = {}
+        self._lacking: dict[str, str] = {}  # a file that is there: the library it does not find
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
     def run(
@@ -292,6 +293,9 @@ class Resolver:
                 framework.loads.append(path)
         if event.means == NOTHING:
             self._idle.update((id(mapped), mapped) for mapped in load.objects)
+            for fault in load.faults[:1]:
+                if "/" in load.name and fault.kind == "not found":
+                    self._lacking[os.path.basename(load.name)] = fault.name
             return
         if load.faults:
             self._fault(load.faults[0], framework, event)
@@ -301,6 +305,9 @@ class Resolver:
     def _fault(
         self, fault: Fault, framework: Framework, event: Event, rescue: str | None = None
     ) -> None:
+        cause = self._lacking.get(fault.name) if fault.kind == "not found" else None
+        if any((f.name, f.framework) == (cause, framework.name) for f in self.faults):
+            return  # told already: what would have brought it in lacks that library itself
         found = LoadFault(
             kind=fault.kind,
             library=os.path.normpath(fault.library),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from corpus.compare import Said, Truth
-from corpus.workshop import clean_environ
+from corpus.workshop import call, clean_environ
 
 IMPORT_LIMIT = 300  # seconds, for each child
 CHECK_LIMIT = 60
@@ -116,17 +116,7 @@ def said(
 
 def _json(words: list[str], environ: Mapping[str, str], cwd: Path) -> tuple[dict, int]:
     try:
-        done = subprocess.run(
-            words,
-            env=dict(environ),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CHECK_LIMIT,
-            check=False,
-        )
+        done = call(words, environ, cwd, CHECK_LIMIT)
     except subprocess.TimeoutExpired as error:
         raise CheckError(f"{' '.join(words[1:])}: no answer within {CHECK_LIMIT} s") from error
     try:

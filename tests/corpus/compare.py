@@ -166,7 +166,8 @@ def _values(result: Comparison, truth: Truth, said: Said) -> None:
     if number and number.isdigit():
         pairs.append(("torch.backends.cudnn.version()", torch["cudnn"], cudnn(int(number))))
     nccl = values.get("torch.cuda.nccl.version()")
-    if nccl and torch["cuda"]:
+    # It tells what was built in or built against; a mapped NCCL tells its version by itself.
+    if nccl and torch["cuda"] and not any("/libnccl.so" in path for path in truth.mapped):
         pairs.append(("torch.cuda.nccl.version()", torch["nccl"], nccl))
     for name, ours, theirs in pairs:
         if (ours is None) != (theirs is None) or (

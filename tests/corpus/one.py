@@ -14,7 +14,7 @@ from pathlib import Path
 from corpus import ask
 from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library
 from corpus.plan import Environment, Fault, truth_key
-from corpus.workshop import InstallError, Workshop, distributions
+from corpus.workshop import InstallError, Workshop, call, distributions
 
 MEND_LIMIT = 1200  # seconds
 FOREIGN_INDEX = re.compile(r"--(?:extra-)?index-url\s+\S+")
@@ -144,17 +144,8 @@ def _mend(
     report = prefix.with_name(prefix.name + ".environ")
     script = "\n".join(["set -e", *commands, f"env -0 > '{report}'"])
     try:
-        done = subprocess.run(
-            ["bash", "-c", script],
-            env={**environ, **tools, "PIP_NO_INPUT": "1"},
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=MEND_LIMIT,
-            check=False,
-        )
+        given = {**environ, **tools, "PIP_NO_INPUT": "1"}
+        done = call(["bash", "-c", script], given, cwd, MEND_LIMIT)
     except subprocess.TimeoutExpired:
         return {"state": "failed", "reason": f"still running after {MEND_LIMIT} s"}
     if done.returncode != 0:

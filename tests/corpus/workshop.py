@@ -35,6 +35,23 @@ def clean_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return environ
 
 
+def call(
+    words: Iterable[object], environ: Mapping[str, str], cwd: Path, limit: float
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, without input. Raises subprocess.TimeoutExpired."""
+    return subprocess.run(
+        [str(word) for word in words],
+        env=dict(environ),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=limit,
+        check=False,
+    )
+
+
 def used(folder: Path) -> int:
     """Bytes below a folder; a file with two names counts once."""
     words = ["du", "--summarize", "--block-size=1", str(folder)]
@@ -73,17 +90,7 @@ class Workshop:
     def run(self, *words: object, limit: float = INSTALL_LIMIT) -> str:
         """An installer's output. Raises InstallError with the end of it where that fails."""
         try:
-            done = subprocess.run(
-                [str(word) for word in words],
-                env=self.environ(),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=limit,
-                check=False,
-            )
+            done = call(words, self.environ(), self.folder, limit)
         except subprocess.TimeoutExpired as error:
             raise InstallError(f"{words[1]} {words[2]}: still running after {limit:g} s") from error
         if done.returncode != 0:

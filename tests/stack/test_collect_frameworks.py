@@ -1,5 +1,6 @@
 """Frameworks by the files in which they say what they are, and versions by what libraries say."""
 
+import ctypes
 import fnmatch
 import os
 import struct
@@ -52,7 +53,9 @@ def write(prefix, path, text):
         ("libnvrtc-builtins.so.13.0", True, True),
         ("libnppc.so.12.4.1.87", True, True),
         ("libcudnn-x.so.9", False, True),
-        ("libcudart-1a2b3c4d.so.11.0", False, True),
+        ("libcudart-1a2b3c4d.so.11.0", True, True),
+        ("libnvjpeg-1a359ba7.so.13.0.1.86", True, True),
+        ("libcudart-1a2b3c4x.so.11.0", False, True),
         ("libcudart.so.13a", False, False),
         ("libcudart.so.", False, False),
         ("libcuda.sos", False, False),
@@ -301,6 +304,18 @@ class TestVersions:
         found, evidence = self.version(path, soname)
         assert found == version
         assert evidence.file == path
+
+    @pytest.mark.parametrize("name", ["libtorch_cuda.so", "libtorch_cuda_cpp.so"])
+    def test_nccl_inside_pytorchs_own_library(self, tmp_path, name):
+        """The wheels of PyTorch up to 1.13, and conda's. What its function answers counts."""
+        prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+        package = prefix.torch("1.13.1", "11.7", pins={}).parent / "torch"
+        source = "int ncclGetVersion(int *v) { *v = 21403; return 0; }"
+        path = compile_c(package / "lib" / name, source, f"-Wl,-soname,{name}")
+        answer = ctypes.c_int()
+        ctypes.CDLL(str(path)).ncclGetVersion(ctypes.byref(answer))
+        found = collect("/env", root=str(tmp_path), environ={}, probe_driver=False)
+        assert (answer.value, found.framework("torch").nccl) == (21403, "2.14.3")
 
     def test_the_code_wins_over_a_package_that_contradicts(self, tmp_path):
         """Another wheel wrote over the file: its owner says one thing, the file another."""

@@ -10,12 +10,10 @@ import pytest
 import real
 from test_breakage_built import MODULE, SUFFIX, Venv, library, pytestmark, rpath, runpath  # noqa: F401
 
-INIT = """
-import ctypes, os
-here = os.path.dirname(os.path.abspath(__file__))
-ctypes.CDLL(os.path.join(here, "lib", "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
-from torch import _C
-"""
+from test_loader_preload import HEAD, SPLIT
+
+PYTORCH = HEAD + SPLIT.replace("'cublas': 'libcublas", "'cuda_runtime': 'libcudart")
+INIT = PYTORCH + "_load_global_deps()\nfrom torch import _C\n"
 POINTER = b"""version https://git-lfs.github.com/spec/v1
 oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393
 size 2411472
@@ -120,3 +118,13 @@ def test_a_damaged_library_of_a_wheel(venv, damage):
     assert found.fix == [f"{venv.path}/bin/python -m pip {again}"]
     assert any(e.file == str(file) for e in found.evidence)
     assert seen.removeprefix("ImportError: ").removeprefix("OSError: ") == found.predicts
+
+
+def test_what_pytorch_itself_says_of_a_library_that_is_gone(venv):
+    """It looks for the library after the loader did, and raises an error of its own."""
+    (venv.site / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12").unlink()
+    seen = outcome(venv)
+    (found,) = told(venv)
+    assert (found.rule, found.severity) == ("CU404", "error")
+    assert found.predicts == "libcudart.so.*[0-9] not found in the system path"
+    assert seen.startswith(f"ValueError: {found.predicts} [")

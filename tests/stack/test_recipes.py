@@ -6,6 +6,7 @@ needed: what its wheels really load is compared with a real import in tests/corp
 
 import json
 import os
+import shutil
 import sys
 
 import pytest
@@ -200,6 +201,19 @@ class TestSteps:
         library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
         assert [f.severity for f in findings(facts(venv))] == ([severity] if severity else [])
 
+    @pytest.mark.parametrize(
+        ("other", "severity"),
+        [(None, "error"), ("cupy-net>=1", "warning"), ("cupy-net; extra == 'x'", "warning")],
+    )
+    def test_a_package_that_another_may_use_in_part(self, venv, monkeypatch, other, severity):
+        """CuPy cannot compile a kernel without NVRTC; who requires it may never do so."""
+        step = {"find": ["libnvrtc.so.12"], "when": "use", "fails": "use", "alone": True}
+        model(monkeypatch, steps=[step], distributions=["cupy-net"])
+        venv.dist("cupy-net", "1.0")
+        if other:
+            venv.dist("other", "1.0", [other])
+        assert [f.severity for f in findings(facts(venv))] == [severity]
+
     def test_an_import_ends_at_its_first_fault(self, venv, monkeypatch):
         model(monkeypatch, steps=[{"load": ["net/a.so"]}, {"load": ["net/b.so"]}])
         venv.dist("net", "1.0")
@@ -347,6 +361,37 @@ class TestPathfinder:
         library(venv, "nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
         (path,) = facts(venv, **home).framework("net").loads
         assert path.endswith("/nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
+
+    def test_one_that_is_not_loaded_for_lack_of_another_is_no_second_finding(
+        self, venv, monkeypatch
+    ):
+        """cuSOLVER's wheel is there and needs cuBLAS; CuPy's modules find either only if loaded."""
+        names = {"libcublas.so.12": "cublas", "libcusolver.so.11": "cusolver"}
+        steps = []
+        for name, part in names.items():
+            place = f"nvidia/{part}/lib"
+            steps.append({"find": [name], "places": [place], "when": "use", "fails": "nothing"})
+            load = {"load": [f"net/{part}.so"], "when": "use", "fails": "feature"}
+            steps.append(load)
+            library(venv, f"net/{part}.so", outside(venv, name))
+        model(monkeypatch, steps=steps)
+        venv.dist("net", "1.0")
+        blas = library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        flags = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../../cublas/lib")
+        library(venv, "nvidia/cusolver/lib/libcusolver.so.11", blas, flags=flags)
+        assert findings(facts(venv)) == []
+        blas.unlink()
+        (finding,) = findings(facts(venv))
+        assert "libcublas.so.12" in finding.title
+
+    def test_the_name_is_that_of_the_frameworks_cuda(self, venv, monkeypatch):
+        step = {"find": ["libnvrtc.so.13", "libnvrtc.so.12"], "when": "use", "fails": "use"}
+        model(monkeypatch, steps=[step], build={"cuda": [{"tag": r"\+cu(\d+)"}]})
+        for cuda in ("12", "13"):
+            venv.dist("net", f"1.0+cu{cuda}")
+            (finding,) = findings(facts(venv))
+            assert f"libnvrtc.so.{cuda}" in finding.title
+            shutil.rmtree(venv.site / f"net-1.0+cu{cuda}.dist-info")
 
     def test_a_file_that_is_no_library(self, venv, monkeypatch):
         step = {"find": ["libdevice.10.bc"], "places": ["nvidia/cu13/nvvm/libdevice"],

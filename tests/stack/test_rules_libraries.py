@@ -106,7 +106,8 @@ class TestOutside:
 
     def test_the_same_version_is_a_note(self):
         leak = outside("libnvJitLink.so.12", "12.8.93", "nvjitlink", own="12.8.93")
-        one(used(leak, environment=environment(LD_LIBRARY_PATH=OUTSIDE)), "CU302", "note")
+        found = one(used(leak, environment=environment(LD_LIBRARY_PATH=OUTSIDE)), "CU302", "note")
+        assert found.title.endswith(": 12.8.93, the same version as its own copy")
 
     def test_preload(self):
         leak = outside("libnccl.so.2", "2.18.1", "nccl")

@@ -97,7 +97,7 @@ class TestPins:
             ("nvidia-cublas-cu12", "==12.8.4.1", "12.8.3.14", "note"),
             ("nvidia-cudnn-cu12", "==9.10.2.21", "9.10.3.1", "note"),
             ("nvidia-cudnn-cu12", "==9.10.2.21", "9.1.0.70", "warning"),
-            ("nvidia-cudnn-cu12", "==9.10.2.21", "8.9.7.29", "error"),
+            ("nvidia-cudnn-cu12", "==9.10.2.21", "8.9.7.29", "warning"),
             ("nvidia-nvjitlink-cu12", "==12.8.93", "12.9.86", "note"),
             ("nvidia-nvjitlink-cu12", "==12.8.93", "12.1.105", "warning"),
         ],
@@ -198,7 +198,7 @@ class TestPins:
                 wheel("torchvision", "0.20.0", "torch==2.5.0"),
             ]
         )
-        found = one(of, "CU402", "error")
+        found = one(of, "CU402", "warning")  # that it does not load is CU303's to prove
         assert found.fix == [
             f"{PYTHON} -m pip install torch==2.8.0 'torchvision==0.23.*' --index-url "
             "https://download.pytorch.org/whl/cu128"

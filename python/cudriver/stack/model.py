@@ -227,6 +227,7 @@ class Framework(Record):
     module: str = ""  # what a program imports
     after: list[str] = fresh(list)  # frameworks that its import imports first
     extra: str = ""  # the extra of its package that brings its CUDA libraries: "and-cuda"
+    required: bool = False  # by another installed package; looked up where a step is `alone`
     fails: bool = False  # its import does, by a fault in load_faults
     blocked: str | None = None  # the framework that its import needs, and that fails itself
 

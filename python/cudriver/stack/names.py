@@ -32,6 +32,8 @@ def is_cuda_library(name: str) -> bool:
     if number and (number[0] != "." or number == "." or number.strip(".0123456789")):
         return False
     stem = stem[3:]
+    if stem[-9:-8] == "-" and not stem[-8:].strip("0123456789abcdef"):
+        stem = stem[:-9]  # auditwheel's hash: a copy that a package brings along
     return stem in _CUDA or (stem.startswith(_FAMILIES) and stem.replace("_", "").isalnum())
 
 

@@ -42,6 +42,7 @@ class Step(Record):
     pathfinder: bool = False  # cuda.pathfinder loads the CUDA libraries that the files need, before
     when: str = IMPORT  # or at first USE
     fails: str = IMPORT  # what ends where it does not load: IMPORT, USE, a FEATURE, NOTHING
+    alone: bool = False  # a FEATURE where another package requires this one: it may do without
     absent: str = NOTHING  # the same, where `load` finds no file
     says: str = ""  # what the framework says then; default: what the loader says
     versions: str = ""  # of the framework that do this: ">=2.9"

@@ -119,6 +119,7 @@ class Finder:
         made.distribution = dist.name if dist else None
         made.path = package or (dist.path if dist else "")
         made.module, made.after, made.extra = recipe.module, recipe.after, recipe.extra
+        made.required = any(step.alone for step in recipe.steps) and self._required(dists)
         reader = _Reader(self, made, dist, os.path.dirname(package) if package else None)
         version = reader.first(recipe.build.get("version", []))
         if version is None and dist is None and not reader.stated(recipe.build["version"]):
@@ -129,6 +130,12 @@ class Finder:
             reader.complain(recipe.build["version"][0])
         reader.fill(recipe)
         return made
+
+    def _required(self, dists: list[Distribution]) -> bool:
+        """Whether another installed package requires one of these, be it by an extra."""
+        names = {dist.name for dist in dists}
+        others = (dist for name, dist in self.distributions.items() if name not in names)
+        return any(required.name in names for dist in others for required in dist.requires)
 
     def package(self, name: str) -> str | None:
         """The folder (or file) of an importable package: the first on the path."""

@@ -6,8 +6,8 @@ import os
 import re
 from fnmatch import fnmatchcase
 
-from cudriver.stack.model import IMPORT, NOTHING, Environment, Framework
-from cudriver.stack.names import is_cuda_library
+from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework
+from cudriver.stack.names import describe, is_cuda_library, split
 from cudriver.stack.recipes import FIRST, NEAREST, Step
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
@@ -55,6 +55,8 @@ class Importer:
             if step.when != when or not applies(step, framework):
                 continue
             for event in self._step(step, framework, process):
+                if step.alone and framework.required and event.fails:
+                    event.means = FEATURE
                 yield event
                 if event.fails and event.means == IMPORT:
                     return
@@ -83,7 +85,10 @@ class Importer:
         for load in loads:
             if load.error is not None and load.name in loaded:
                 continue  # torch went on with its preloads and then tried again
-            yield Event(load, "preload" if "nvidia" in load.name else "needed", IMPORT)
+            # The first failure is the cause; what its rescue ends in is what is raised.
+            says = loads[-1].error or "" if load.error is not None else ""
+            how = "preload" if "nvidia" in load.name else "needed"
+            yield Event(load, how, IMPORT, says)
 
     # ---- files by path ----
 
@@ -175,12 +180,18 @@ class Importer:
             path = self._below(home, step)
         if path is None:
             names = " or ".join(step.find)
-            gone = _absent(step.find[0], framework.path)
+            gone = _absent(self._wanted(step.find, framework), framework.path)
             yield Event(gone, "dlopen", step.fails, step.says or f'Failure finding "{names}"')
         elif _is_so(path):
             yield Event(process.dlopen(path), "preload", step.fails, step.says)
             if os.path.basename(path).startswith("libnvrtc.so"):
                 yield from self._builtins(path, process)
+
+    def _wanted(self, names: list[str], framework: Framework) -> str:
+        """Of a library's names in several CUDA releases that of the framework's own."""
+        sonames = describe(split(names[0])[0]).get("sonames") or {}
+        own = sonames.get(cut(framework.cuda, 1))
+        return own if own in names else names[0]
 
     def _in_wheels(self, step: Step) -> str | None:
         for place in step.places:

@@ -68,6 +68,7 @@ class Resolver:
         self.recipes: dict[str, Recipe] = {}
         # By id (and kept, so that no other gets it): what was mapped by loads which need not work.
         self._idle: dict[int, LoadedObject] = {}
+        self._lacking: dict[str, str] = {}  # a file that is there: the library it does not find
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
     def run(
@@ -292,6 +293,9 @@ class Resolver:
                 framework.loads.append(path)
         if event.means == NOTHING:
             self._idle.update((id(mapped), mapped) for mapped in load.objects)
+            for fault in load.faults[:1]:
+                if "/" in load.name and fault.kind == "not found":
+                    self._lacking[os.path.basename(load.name)] = fault.name
             return
         if load.faults:
             self._fault(load.faults[0], framework, event)
@@ -301,6 +305,9 @@ class Resolver:
     def _fault(
         self, fault: Fault, framework: Framework, event: Event, rescue: str | None = None
     ) -> None:
+        cause = self._lacking.get(fault.name) if fault.kind == "not found" else None
+        if any((f.name, f.framework) == (cause, framework.name) for f in self.faults):
+            return  # told already: what would have brought it in lacks that library itself
         found = LoadFault(
             kind=fault.kind,
             library=os.path.normpath(fault.library),
@@ -425,8 +432,19 @@ class Resolver:
         # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
         framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
         framework.nccl = _first(used, "libnccl.so")
+        if framework.name == "torch" and framework.nccl is None:
+            framework.nccl = self._built_in_nccl(framework)
         if framework.name == "torch" and framework.cudnn_by_pin:
             self._compiled_cudnn(framework)
+
+    def _built_in_nccl(self, framework: Framework) -> str | None:
+        """The NCCL that is a part of PyTorch's own library: of wheels up to 1.13, of conda's."""
+        for name in ("libtorch_cuda_cpp.so", "libtorch_cuda.so"):
+            path = f"{framework.path}/lib/{name}"
+            version, _ = own_version(self.root, path, "libnccl.so.2", None)
+            if version is not None:
+                return version
+        return None
 
     def _compiled_cudnn(self, framework: Framework) -> None:
         """Where the cuDNN in use is older than the pin: what the code itself wants."""

@@ -109,20 +109,22 @@ def cu302(facts: Facts) -> Iterator[Finding]:
         if library.origin != "system" or own is None:
             continue
         # A file may tell less of its version than another: what it does tell is the same.
-        harmless = own.version is not None and f"{library.version}.".startswith(f"{own.version}.")
+        same = own.version is not None and f"{library.version}.".startswith(f"{own.version}.")
         users = [f for f in facts.frameworks if library.path in f.loads]
         variable = library.found_by.startswith("LD_")
-        if users and not variable and not any(f.modelled for f in users):
-            harmless = True  # they may load their own before
+        # What is not modelled may load its own before.
+        harmless = same or bool(users and not variable and not any(f.modelled for f in users))
         gone = own.rule == GONE
-        instead = f"instead of its own {own.version or 'copy'}" + (
-            ", which is gone" if gone else ""
-        )
+        version = library.version or "an unknown version"
+        if same and not gone:
+            told = f"{version}, the same version as its own copy"
+        else:
+            told = f"{version} instead of its own {own.version or 'copy'}"
+            told += ", which is gone" if gone else ""
         yield Finding(
             "CU302",
             NOTE if harmless and not gone else WARNING,
-            f"{library.soname} comes from outside the environment: "
-            f"{library.version or 'an unknown version'} {instead}",
+            f"{library.soname} comes from outside the environment: {told}",
             [
                 _file(library),
                 Evidence(

@@ -191,18 +191,20 @@ def _compatible(a: str, b: str) -> bool:
 
 
 def _gravity(pin: Pin, installed: Distribution) -> str:
-    """How bad an unmet pin is: patch levels and newer forward-compatible libraries are harmless."""
+    """How bad an unmet pin is: patch levels and newer forward-compatible libraries are harmless.
+
+    That a package requires another release does not prove that its import fails: the loader tells
+    (CU303, CU305). Only of JAX it is known that it compares versions.
+    """
     clauses = pin.requirement.specifier.split(",")
     unmet = next((c for c in clauses if satisfies(installed.version, c) is False), clauses[0])
     match = re.match(r"\s*[=~<>!]*\s*([0-9][0-9.]*)", unmet)
     wanted = match[1].rstrip(".") if match else None
     name = pin.requirement.name
     have, want = minor(installed.version), minor(wanted)
-    if name in ("torch",):
-        return ERROR
-    if have is None or want is None:
+    if have is None or want is None or name == "torch":
         return WARNING
-    if have[0] != want[0] or (have != want and name.startswith("jax-cuda")):
+    if have != want and name.startswith("jax-cuda"):
         return ERROR  # JAX does not take a plugin of another release
     if have == want:
         return NOTE

@@ -49,8 +49,9 @@ def system(root: Path, cgroup: str, mounts: str) -> None:
         for i, (top, point, kind, options) in enumerate(map(str.split, mounts.splitlines()))
     ]
     # Lines of a length that is not foreseen, and such as are no cgroups.
-    long = f"90 1 0:90 / /{'x' * 9000} rw - overlay overlay lowerdir={'/y' * 9000},memory\n"
-    put(root / "proc/self/mountinfo", long + "91 1 0:91 / / rw - ext4 /dev/sda rw\n" + "".join(lines))
+    other = f"90 1 0:90 / /{'x' * 9000} rw - overlay overlay lowerdir={'/y' * 9000},memory\n"
+    other += "91 1 0:91 / / rw - ext4 /dev/sda rw\n"
+    put(root / "proc/self/mountinfo", other + "".join(lines))
 
 
 def group_v1(folder: Path, limit: int, used: int, cached: int = 0) -> None:

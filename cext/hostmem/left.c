@@ -11,7 +11,7 @@
 
 #define RESERVE ((size_t)16 << 20) /* for the rest of the process */
 #define TABLES 512                 /* a page's entry in the page table is 8 of 4096 bytes */
-#define TEXT 4096 /* the longest file is memory.stat, of some 2 KiB */
+#define TEXT 4096                  /* the longest file is memory.stat, of some 2 KiB */
 
 /* Where a version of cgroups has its limits, what is used, and what of that the kernel can drop. */
 struct version {
@@ -48,8 +48,8 @@ static const char *file_text(const char *folder, const char *name, char text[TEX
 {
     size_t length = 0;
 
-    snprintf(text, TEXT, "%s/%s", folder, name);
-    FILE *file = fopen(text, "re");
+    bool fits = snprintf(text, TEXT, "%s/%s", folder, name) < TEXT;
+    FILE *file = fits ? fopen(text, "re") : NULL;
     if (file != NULL) {
         text[length++] = '\n';
         length += fread(text + 1, 1, TEXT - 2, file);
@@ -71,8 +71,8 @@ static size_t number_after(const char *text, const char *name, size_t otherwise)
 static size_t group_left(const char *folder, const struct version *version)
 {
     char text[TEXT];
-    size_t limit = number_after(file_text(folder, version->limit_file, text), version->limit_name,
-                                SIZE_MAX);
+    size_t limit =
+        number_after(file_text(folder, version->limit_file, text), version->limit_name, SIZE_MAX);
 
     if (limit > HOSTMEM_MOST) { /* version 1 has a huge number for no limit */
         return SIZE_MAX;
@@ -136,8 +136,8 @@ static size_t mount_left(const char *root, const struct version *version, const 
     if (group == NULL) {
         return SIZE_MAX;
     }
-    bool shown = strncmp(group, top, above) == 0 && group[above] == '/' &&
-                 strncmp(group, "/..", 3) != 0;
+    bool shown =
+        strncmp(group, top, above) == 0 && group[above] == '/' && strncmp(group, "/..", 3) != 0;
     int length = snprintf(folder, sizeof folder, "%s%s%s", root, point, shown ? group + above : "");
     size_t first = strlen(root) + strlen(point);
     for (size_t end = (size_t)length; length < PATH_MAX && end >= first; end--) {
@@ -175,7 +175,8 @@ size_t hostmem_left(const char *root)
     char text[TEXT], *line = NULL;
     size_t room = 0;
     size_t left =
-        number_after(file_text(root, "proc/meminfo", text), "\nMemAvailable:", SIZE_MAX >> 10) << 10;
+        number_after(file_text(root, "proc/meminfo", text), "\nMemAvailable:", SIZE_MAX >> 10)
+        << 10;
 
     snprintf(text, sizeof text, "%s/proc/self/mountinfo", root);
     FILE *mounts = fopen(text, "re");

@@ -23,7 +23,7 @@
 #define PREFERRED 1 /* MPOL_PREFERRED of linux/mempolicy.h, which need not be installed */
 
 #define MOST_THREADS 16
-#define TOUCH_UNIT ((size_t)8 << 20)     /* what a thread takes at a time, and its least share */
+#define TOUCH_UNIT ((size_t)8 << 20) /* what a thread takes at a time, and its least share */
 #define LEAD 2 /* the part of a block that is touched when its registration begins */
 #define TOUCH_PATIENCE 100000000ull /* ns for one unit, beyond which huge pages stall */
 

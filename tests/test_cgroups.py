@@ -164,12 +164,14 @@ class Group:
             if (self.folder / name).exists():
                 (self.folder / name).write_text(str(limit))
 
-    def run(self, source: str, child: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, source: str, *arguments: str, child: bool = False
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a program in the group, or in one of its children."""
         folder = self.folder / "child" if child else self.folder
         folder.mkdir(exist_ok=True)
         enter = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-        program = [sys.executable, "-c", textwrap.dedent(source)]
+        program = [sys.executable, "-c", textwrap.dedent(source), str(self.folder), *arguments]
         return subprocess.run(
             ["sh", "-c", enter, str(folder), *program],
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
@@ -225,6 +227,49 @@ FILL = """
 @pytest.mark.parametrize("group", [("memory", 256 << 20)], ids=["256 MiB"], indirect=True)
 def test_a_group_without_memory_gets_an_error(group: Group, child: bool) -> None:
     """An exception each time; the system's answer would be to kill the process."""
-    done = group.run(FILL, child)
+    done = group.run(FILL, child=child)
     expected = "104857600 refused\n5242880 refused\n1048576 refused\nthe end\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+COPY = """
+    import os, sys
+    import numpy as np
+
+    import cudriver as cu
+
+    source = np.random.default_rng(0).integers(0, 255, 16 << 20, np.uint8)
+    views = source, source.reshape(4096, 4096).T, source[::3]
+    stream = cu.Stream()
+    if sys.argv[2] == "late":  # when the driver has all the threads that it wants
+        cu.device_zeros(1000)
+        cu.to_device(np.zeros(1000), stream=stream)
+        threads = len(os.listdir("/proc/self/task"))
+    else:
+        threads = 1
+    with open(sys.argv[1] + "/pids.max", "w") as file:
+        file.write(str(threads))
+    try:
+        for view in views:
+            assert (cu.to_device(view).to_numpy() == view).all()
+            there, back = cu.to_device(view, stream=stream), np.zeros_like(view)
+            cu.copy_async(back, there, stream).wait()
+            assert (back == view).all()
+    except cu.CudaError as error:
+        print(error.name)
+    else:
+        assert len(os.listdir("/proc/self/task")) == threads
+        print("right")
+"""
+
+
+@pytest.mark.skipif(bool(SANITIZER), reason="a sanitizer starts threads of its own")
+@pytest.mark.skipif(DRIVER == "real", reason="how many threads a real driver starts is not ours")
+@pytest.mark.parametrize("group", [("pids", 100)], ids=["pids"], indirect=True)
+@pytest.mark.parametrize(
+    ("when", "end"), [("late", "right"), ("early", "CUDA_ERROR_OPERATING_SYSTEM")]
+)
+def test_a_group_without_threads(group: Group, when: str, end: str) -> None:
+    """Copies do without threads for packing; the simulated driver's streams do not."""
+    done = group.run(COPY, when)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{end}\n", "")

@@ -396,8 +396,7 @@ static CUresult async_copy(const struct cudriver_staging_job *job, struct stagin
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
         result = transfer_make(job, place, &plan, false, finished, finished_data, made);
     }
-    /* Without threads, or page-locked memory for slots, the caller waits. */
-    if (result == STAGING_NO_THREADS || result == CUDA_ERROR_OUT_OF_MEMORY) {
+    if (staging_is_short(result)) { /* the caller waits */
         result = staging_copy_now(job, place);
         plan.path = CUDRIVER_STAGING_EMPTY;
         if (result == CUDA_SUCCESS) {

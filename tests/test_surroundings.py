@@ -163,6 +163,18 @@ TWO = """
     assert second.is_pinned(memory)
     other.close()
     assert not second.is_pinned(memory)
+    # Each has threads, slots and an allocator for NumPy of its own.
+    large = np.arange(4 << 20, dtype="u1").reshape(1024, -1).T
+    for one, other in ((first, second), (second, first)):
+        there, back = one.to_device(large), np.zeros_like(large)
+        other.copy_async(back, there, other.Stream()).wait()
+        assert (back == large).all()
+        with one.pinned_numpy():
+            outer = np.zeros(1 << 20)
+            with other.pinned_numpy():
+                inner = np.zeros(1 << 20)
+            again = np.zeros(1 << 20)
+        assert all(one.is_pinned(x) and other.is_pinned(x) for x in (outer, inner, again))
     print("the end")
 """
 

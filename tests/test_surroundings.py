@@ -39,6 +39,19 @@ def test_the_limit_of_locked_memory_is_named(limit: int, named: bool) -> None:
         assert ("this process may lock 65536 bytes (RLIMIT_MEMLOCK, `ulimit -l`)" in line) == named
 
 
+def reaches_the_end(*words: str, **environ: str) -> None:
+    """The interpreter with these words ends well, and quietly."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+
+
 STARTED = """
 import multiprocessing
 import sys
@@ -78,14 +91,7 @@ if __name__ == "__main__":
 def test_processes_are_started_with_copies_in_flight(method: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(STARTED)
-    done = subprocess.run(
-        [sys.executable, str(path), method],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+    reaches_the_end(str(path), method)
 
 
 USE = """
@@ -123,15 +129,7 @@ except ValueError:
     ids=["dev", "malloc"],
 )
 def test_an_interpreter_that_is_strict(options: tuple[str, ...], malloc: str | None) -> None:
-    done = subprocess.run(
-        [sys.executable, *options, "-c", USE],
-        env=os.environ | ({} if malloc is None else {"PYTHONMALLOC": malloc}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+    reaches_the_end(*options, "-c", USE, **({} if malloc is None else {"PYTHONMALLOC": malloc}))
 
 
 TWO = """

@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import textwrap
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from test_surroundings import TWO
 
 pytestmark = pytest.mark.static
 
@@ -21,14 +24,14 @@ PACKAGE = ROOT / "python" / "cudriver"
 LEFT_OUT = {".git", "build", "dist", "__pycache__", ".probe"}
 
 
-def run(*command: object, cwd: Path) -> str:
+def run(*command: object, cwd: Path, **environ: str) -> str:
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        env={k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LD_"))},
+        env={k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LD_"))} | environ,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout.strip()
@@ -218,11 +221,16 @@ def test_one_version() -> None:
 
 
 def test_editable_install(sdist: Path, tmp_path: Path) -> None:
-    """pip install -e: the extensions and the simulated driver lie beside the Python files."""
+    """make editable: the extensions and the simulated driver lie beside the Python files. And this
+    build works beside the installed one, which is optimised, in one process."""
     tree = unpack(sdist, tmp_path)
-    run(sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", cwd=tree)
+    build = "setup.py", "--quiet", "build_ext", "--inplace"
+    run(sys.executable, *build, cwd=tree, CUDRIVER_DEBUG="1")
     built = {p.name.split(".")[0] for p in (tree / "python" / "cudriver").glob("*.so")}
     assert built >= {"_core", "_elf", "libcudriver_sim"}
     code = "import cudriver; print(cudriver.__file__)"
     where = run(sys.executable, "-c", f"import sys; sys.path.insert(0, 'python'); {code}", cwd=tree)
     assert Path(where) == tree / "python" / "cudriver" / "__init__.py"
+    driver = str(Path(where).with_name("libcudriver_sim.so"))
+    two = [sys.executable, "-c", textwrap.dedent(TWO), tree / "python"]
+    assert run(*two, cwd=tmp_path, CUDRIVER_LIBRARY=driver) == "the end"

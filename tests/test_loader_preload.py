@@ -222,6 +222,22 @@ for line in open("/proc/self/maps"):
 """
 
 
+def imported(site: Path) -> tuple[str, list[str], set[str]]:
+    """What the import really says, the errors that are predicted, and the files that both map."""
+    said, *mapped = subprocess.run(
+        [sys.executable, "-c", REPORT, str(site)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment(PYTHONPATH=str(site)),
+    ).stdout.splitlines()
+    process = Process(Loader(environ={}), sys.executable)
+    loads = import_torch(process, str(site / "torch"), [str(site)])
+    predicted = {obj.real_path for obj in process.objects if str(site) in obj.real_path}
+    assert predicted == set(mapped)
+    return said, [load.error for load in loads if load.error is not None], predicted
+
+
 @pytest.mark.parametrize("style", list(STYLES))
 @pytest.mark.parametrize("dependencies", ["easy", "hard", "other"])
 @pytest.mark.parametrize(
@@ -231,22 +247,11 @@ def test_the_import_as_it_really_goes(
     tmp_path: Path, parts: Path, style: str, dependencies: str, leave_out: str
 ) -> None:
     lay_out(tmp_path, parts, style, dependencies, leave_out)
-    real = subprocess.run(
-        [sys.executable, "-c", REPORT, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=clean_environment(PYTHONPATH=str(tmp_path)),
-    ).stdout.splitlines()
-    process = Process(Loader(environ={}), sys.executable)
-    loads = import_torch(process, str(tmp_path / "torch"), [str(tmp_path)])
-    failures = [load.error for load in loads if load.error is not None]
-    if failures and failures[-1].endswith("not found in the system path"):
-        assert real[0].startswith(failures[-1] + " [")
+    said, errors, _ = imported(tmp_path)
+    if errors and errors[-1].endswith("not found in the system path"):
+        assert said.startswith(errors[-1] + " [")
     else:
-        assert real[0] == (failures[-1] if failures else "ok")
-    mapped = {obj.real_path for obj in process.objects if str(tmp_path) in obj.real_path}
-    assert mapped == set(real[1:])
+        assert said == (errors[-1] if errors else "ok")
 
 
 @pytest.mark.parametrize("folders", [("nvjitlink", "cu12"), ("cu12",), ("cu13",), ("cu13", "cu12")])
@@ -260,16 +265,6 @@ def test_the_folder_of_the_cuda_that_torch_was_built_for(
     for folder in folders:
         (tmp_path / "nvidia" / folder / "lib").mkdir(parents=True)
         shutil.copy(parts / "libnvJitLink.so.12", tmp_path / "nvidia" / folder / "lib")
-    real = subprocess.run(
-        [sys.executable, "-c", REPORT, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=clean_environment(PYTHONPATH=str(tmp_path)),
-    ).stdout.splitlines()
-    process = Process(Loader(environ={}), sys.executable)
-    loads = import_torch(process, str(tmp_path / "torch"), [str(tmp_path)])
-    assert real[0] == (loads[-1].error or "ok")
-    mapped = {obj.real_path for obj in process.objects if str(tmp_path) in obj.real_path}
-    assert mapped == set(real[1:])
+    said, errors, mapped = imported(tmp_path)
+    assert said == (errors[-1] if errors else "ok")
     assert any("libnvJitLink" in path for path in mapped) is (folders != ("cu13",))

@@ -39,6 +39,19 @@ def test_the_limit_of_locked_memory_is_named(limit: int, named: bool) -> None:
         assert ("this process may lock 65536 bytes (RLIMIT_MEMLOCK, `ulimit -l`)" in line) == named
 
 
+def reaches_the_end(*words: str, **environ: str) -> None:
+    """The interpreter with these words ends well, and quietly."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+
+
 STARTED = """
 import multiprocessing
 import sys
@@ -78,14 +91,7 @@ if __name__ == "__main__":
 def test_processes_are_started_with_copies_in_flight(method: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(STARTED)
-    done = subprocess.run(
-        [sys.executable, str(path), method],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+    reaches_the_end(str(path), method)
 
 
 USE = """
@@ -123,15 +129,7 @@ except ValueError:
     ids=["dev", "malloc"],
 )
 def test_an_interpreter_that_is_strict(options: tuple[str, ...], malloc: str | None) -> None:
-    done = subprocess.run(
-        [sys.executable, *options, "-c", USE],
-        env=os.environ | ({} if malloc is None else {"PYTHONMALLOC": malloc}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+    reaches_the_end(*options, "-c", USE, **({} if malloc is None else {"PYTHONMALLOC": malloc}))
 
 
 TWO = """
@@ -163,6 +161,18 @@ TWO = """
     assert second.is_pinned(memory)
     other.close()
     assert not second.is_pinned(memory)
+    # Each has threads, slots and an allocator for NumPy of its own.
+    large = np.arange(4 << 20, dtype="u1").reshape(1024, -1).T
+    for one, other in ((first, second), (second, first)):
+        there, back = one.to_device(large), np.zeros_like(large)
+        other.copy_async(back, there, other.Stream()).wait()
+        assert (back == large).all()
+        with one.pinned_numpy():
+            outer = np.zeros(1 << 20)
+            with other.pinned_numpy():
+                inner = np.zeros(1 << 20)
+            again = np.zeros(1 << 20)
+        assert all(one.is_pinned(x) and other.is_pinned(x) for x in (outer, inner, again))
     print("the end")
 """
 

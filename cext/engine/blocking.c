@@ -174,11 +174,10 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
     return result;
 }
 
-/* Whether a permuted copy failed for want of its kernel, its memory or its threads. */
-static bool must_do_without(CUresult result)
+bool staging_is_short(CUresult result)
 {
-    return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY ||
-           result == STAGING_NO_THREADS;
+    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
+           result == CUDA_ERROR_OPERATING_SYSTEM; /* the driver's own threads */
 }
 
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
@@ -211,13 +210,12 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
         }
     }
     result = planned_copy(job, place, &plan);
-    if (plan.path == CUDRIVER_STAGING_PERMUTED && must_do_without(result)) {
+    if (plan.path == CUDRIVER_STAGING_PERMUTED &&
+        (result == CUDA_ERROR_NOT_SUPPORTED || staging_is_short(result))) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
         result = planned_copy(job, place, &plan);
     }
-    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS
-               ? copy_alone(job, &plan)
-               : result;
+    return staging_is_short(result) ? copy_alone(job, &plan) : result;
 }
 
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)

@@ -230,6 +230,10 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 
 /* ---- blocking.c ---- */
 
+/* Whether a copy failed for want of threads, or of memory for its slots or its kernel: it can be
+ * done without. */
+bool staging_is_short(CUresult result);
+
 /* A blocking copy; the context is current. */
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place);
 

@@ -391,17 +391,17 @@ static CUresult async_copy(const struct cudriver_staging_job *job, struct stagin
     result = plan.chunk != 0 && !counters
                  ? STAGING_NO_THREADS
                  : transfer_make(job, place, &plan, false, finished, finished_data, made);
-    if (result == STAGING_NO_THREADS) { /* the caller waits */
-        result = staging_copy_now(job, place);
-        plan.path = CUDRIVER_STAGING_EMPTY;
-        return result == CUDA_SUCCESS
-                   ? transfer_make(job, place, &plan, false, finished, finished_data, made)
-                   : result;
-    }
     if (plan.path == CUDRIVER_STAGING_PERMUTED &&
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
         result = transfer_make(job, place, &plan, false, finished, finished_data, made);
+    }
+    if (staging_is_short(result)) { /* the caller waits */
+        result = staging_copy_now(job, place);
+        plan.path = CUDRIVER_STAGING_EMPTY;
+        if (result == CUDA_SUCCESS) {
+            result = transfer_make(job, place, &plan, false, finished, finished_data, made);
+        }
     }
     return result;
 }

@@ -4,11 +4,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,8 +23,7 @@
 #define PREFERRED 1 /* MPOL_PREFERRED of linux/mempolicy.h, which need not be installed */
 
 #define MOST_THREADS 16
-#define CHECKED_SIZE ((size_t)256 << 20) /* smaller requests are not held against what is left */
-#define TOUCH_UNIT ((size_t)8 << 20)     /* what a thread takes at a time, and its least share */
+#define TOUCH_UNIT ((size_t)8 << 20) /* what a thread takes at a time, and its least share */
 #define LEAD 2 /* the part of a block that is touched when its registration begins */
 #define TOUCH_PATIENCE 100000000ull /* ns for one unit, beyond which huge pages stall */
 
@@ -74,50 +71,13 @@ static int huge_page_advice(void)
     return strstr(modes, "[madvise]") != NULL ? MADV_HUGEPAGE : 0;
 }
 
-/* The number after `name` in a small file of the system's, or `otherwise`. */
-static unsigned long long file_number(const char *path, const char *name,
-                                      unsigned long long otherwise)
-{
-    char text[4096];
-    unsigned long long number;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (file < 0) {
-        return otherwise;
-    }
-    ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
-    text[length < 0 ? 0 : length] = '\0';
-    const char *at = strstr(text, name);
-    return at != NULL && sscanf(at + strlen(name), " %llu", &number) == 1 ? number : otherwise;
-}
-
-/*
- * Whether the machine, and the container, have that much memory left. Where the system grants more
- * than there is (overcommit), it would end the process at the first touch instead of refusing.
- */
-static bool is_available(size_t bytes)
-{
-    unsigned long long most, used, cached;
-
-    if (bytes < CHECKED_SIZE) {
-        return true;
-    }
-    if (bytes / 1024 > file_number("/proc/meminfo", "MemAvailable:", ULLONG_MAX)) {
-        return false;
-    }
-    most = file_number("/sys/fs/cgroup/memory.max", "", ULLONG_MAX); /* or "max", for no limit */
-    used = file_number("/sys/fs/cgroup/memory.current", "", 0);
-    cached = file_number("/sys/fs/cgroup/memory.stat", "\nfile ", 0);
-    used -= cached < used ? cached : used;
-    return used <= most && bytes <= most - used;
-}
-
 char *hostmem_map(size_t bytes)
 {
     const size_t slack = HOSTMEM_ALIGNMENT;
 
-    if (!is_available(bytes)) {
+    /* Where the system grants more than there is (overcommit), it would end the process at the
+     * first touch instead of refusing. */
+    if (bytes > cudriver_hostmem_left()) {
         return NULL;
     }
     char *raw =

@@ -5,6 +5,7 @@
  *   table.c    from addresses to regions
  *   block.c    blocks inside regions: page-wise extents, slabs for small sizes. No CUDA
  *   map.c      mappings: reserve, huge pages, NUMA node, first touch by threads, register
+ *   left.c     how much memory the machine and the process's cgroups have left. No CUDA
  *   pins.c     pins on memory that somebody else owns
  *   home.c     the contexts that registrations are made in
  *
@@ -98,6 +99,13 @@ size_t hostmem_round(size_t bytes);
 CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
 /* Undoes it; what is not registered any more counts as done. Calls nothing in a forked child. */
 CUresult hostmem_unregister(char *base, size_t bytes);
+
+/* --- left.c: no lock needed --- */
+
+/* Bytes that the machine has left and the memory limits of the process's cgroups (either version),
+ * their parents' included, leave; SIZE_MAX where nothing says. `root`: where the system's files are
+ * looked for, "" but in tests. */
+size_t hostmem_left(const char *root);
 
 /* --- home.c: no lock held --- */
 

@@ -81,7 +81,8 @@ void cudriver_sim_reset_counts(void);
 long long cudriver_sim_live(const char *what);
 
 /* Holds every stream still before its next operation. Calls that wait for a stream wait then too,
- * so the release must come from this thread before it waits, or from another. */
+ * so the release must come from this thread before it waits, or from another; not from a Python
+ * thread while cudriver resets a primary context, which keeps the GIL until the reset is over. */
 void cudriver_sim_hold(void);
 
 /* Lets `operations` more run while held, in whatever streams can go on. */

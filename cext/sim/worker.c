@@ -272,7 +272,8 @@ static void *worker_main(void *argument)
 }
 
 /* In the monitor. Starts the stream's thread where it has none. Signals are the program's threads'.
- */
+ * OPERATING_SYSTEM where the system starts no thread, as under a limit of processes. (A real driver
+ * starts its threads in cuInit and with a context; its streams need none.) */
 static CUresult worker_start(struct sim_stream *stream)
 {
     pthread_attr_t attributes;
@@ -293,7 +294,7 @@ static CUresult worker_start(struct sim_stream *stream)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         sim_object_drop(stream);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return CUDA_ERROR_OPERATING_SYSTEM;
     }
     stream->worker = true;
     sim.workers++;

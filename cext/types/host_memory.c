@@ -94,6 +94,29 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
     return result;
 }
 
+/* Says which limit was met, as far as that can be told. Returns NULL. */
+static void *raise_alloc(CoreState *state, CUresult result, size_t bytes, bool combined)
+{
+    const char *function = combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2";
+    struct cudriver_hostmem_stats stats;
+    char limit[160];
+
+    cudriver_hostmem_get_stats(&stats);
+    platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !combined) {
+        size_t left = cudriver_hostmem_left();
+        function = "cudriver.pinned_empty"; /* perhaps the driver was not asked */
+        if (stats.limit_bytes != SIZE_MAX) {
+            snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)", stats.limit_bytes);
+        } else if (left < bytes) {
+            snprintf(limit, sizeof limit,
+                     "; the machine's memory and this process's cgroups leave %zu bytes", left);
+        }
+    }
+    return cudriver_raise(state, result, function, "%zu bytes; %zu page-locked already%s", bytes,
+                          stats.registered_bytes, limit);
+}
+
 /* New reference: a block of `bytes`. */
 static HostMemoryObject *memory_new(CoreState *state, size_t bytes, bool mapped, bool combined,
                                     bool *zeroed)
@@ -112,21 +135,7 @@ static HostMemoryObject *memory_new(CoreState *state, size_t bytes, bool mapped,
                       : registered_alloc(state, self, bytes, mapped, zeroed);
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
-        if (!PyErr_Occurred()) {
-            struct cudriver_hostmem_stats stats;
-            char limit[160] = "";
-            cudriver_hostmem_get_stats(&stats);
-            if (stats.limit_bytes != SIZE_MAX) {
-                snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)",
-                         stats.limit_bytes);
-            } else {
-                platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
-            }
-            cudriver_raise(state, result, combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2",
-                           "%zu bytes; %zu page-locked already%s", bytes, stats.registered_bytes,
-                           limit);
-        }
-        return NULL;
+        return PyErr_Occurred() ? NULL : raise_alloc(state, result, bytes, combined);
     }
     cudriver_live_add(state, &self->live, combined ? "write-combined host memory" : "host memory",
                       self->bytes, (uintptr_t)self->address,

@@ -12,7 +12,11 @@ from samples import hostile
 from synth import Prefix
 from test_cli import SOURCES
 
+from cudriver.cli import terminal, which
+from cudriver.stack.model import Resolution
+from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
+from cudriver.stack.report_text import Style, one_line
 
 # An escape, C1's own (CSI), text that turns round, a zero width space, a line that is forged.
 BAD = "\x1b]0;x\x07\x9b31m\u202e\u2066\u200b\ufeff\rforged"
@@ -99,3 +103,20 @@ def test_the_page_and_the_notebook_hold_no_markup_of_others():
         text.encode()
     assert steering(report.to_text()) == []
     assert steering(repr(report)) == []
+
+
+def test_the_lines_that_no_command_above_shows(capsys):
+    """What stands in few reports: a crowd of prefixes, an observation, what is left or nowhere."""
+    facts, findings = hostile()
+    facts.environment.prefix += BAD
+    facts.unsure = [BAD]
+    (library,) = facts.libraries
+    report = Report(facts, findings)
+    report.observation = Observation({}, [Row(BAD, BAD, None), Row("x", "y", BAD)], BAD)
+    missing = Resolution(BAD, BAD, None, "none", searched=[BAD])
+    which._print_text(facts, [library], [missing], [BAD], {library.soname: library})
+    lines = [one_line(report, Style(width=1000)), report.to_text(verbose=True)]
+    lines += [capsys.readouterr().out, terminal.busy(BAD).label]
+    for text in lines:
+        assert text
+        assert steering(text) == []

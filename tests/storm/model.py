@@ -145,8 +145,6 @@ class Model:
             }
             if ends and on not in ends and step.kind == "work":
                 return ("ValueError",)
-        if step.kind in ("work", "device") and step.stream and self.world.limited:
-            return ("ok", "OutOfMemoryError")  # no slots for plain memory
         return ("ok",)
 
     def rule_close(self, name: str) -> tuple[str, ...]:

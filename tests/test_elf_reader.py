@@ -232,7 +232,7 @@ def test_sysv_hash_gives_what_the_gnu_hash_gives(tmp_path: Path) -> None:
 
 
 def test_a_table_of_long_names_across_blocks(tmp_path: Path) -> None:
-    names = [f"f{'y' * (997 + i)}_{i}" for i in range(60)]  # the string table spans 16 KiB blocks
+    names = [f"f{'y' * (997 + i)}_{i}" for i in range(60)]  # the string table spans blocks of 4 KiB
     provider = compile_c(
         tmp_path / "liblong.so", "".join(f"int {n}(void) {{ return 1; }}\n" for n in names)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import elfkit
+from cudriver import _elf
 from cudriver.stack import glibc
 from cudriver.stack.loader import Loader
 from cudriver.stack.process import Process
@@ -265,6 +267,23 @@ def test_shadowed_files_are_named_with_their_rules(image: Path, tmp_path: Path) 
     assert search.error == "libno.so: cannot open shared object file: No such file or directory"
     assert search.searched[0].rule == "cache"
     assert {place.rule for place in search.searched} == {"cache", "default"}
+
+
+def test_a_file_is_read_once_however_its_path_is_written(tmp_path: Path) -> None:
+    file = compile_c(tmp_path / "libmade.so", "int made;")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "link").symlink_to("beside")
+    loader = Loader()
+    first = loader.open(str(file))
+    for way in ("beside/..", "link/..", "."):
+        assert loader.open(f"{tmp_path}/{way}/libmade.so") is first
+    # The kernel decides what a path leads to, not its text.
+    lost = f"{tmp_path}/gone/../libmade.so"
+    with pytest.raises(FileNotFoundError):
+        os.stat(lost)
+    with pytest.raises(_elf.ElfError) as caught:
+        loader.open(lost)
+    assert caught.value.errno == errno.ENOENT
 
 
 def test_this_machine_s_cache_as_ldconfig_prints_it() -> None:

@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BLOCK_BITS = 14, BLOCK = 1 << BLOCK_BITS }; /* bytes read at once */
+enum { BLOCK_BITS = 12, BLOCK = 1 << BLOCK_BITS }; /* bytes read at once: lookups jump about */
+enum { SHELF_BITS = 9, SHELF = 1 << SHELF_BITS };  /* blocks on one shelf: 2 MiB of the file */
 static const uint64_t MAX_HELD = 512u << 20;       /* bytes of blocks a file may hold */
 
 /* ---- faults ---- */
@@ -133,7 +134,36 @@ int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length)
     return 0;
 }
 
-/* Reads block `number` into the cache. The caller has checked that it begins inside the file. */
+/* Block `number`, or NULL where it has not been read. */
+static const uint8_t *block_held(const struct elf_file *file, size_t number)
+{
+    uint8_t **shelf = file->shelves != NULL ? file->shelves[number >> SHELF_BITS] : NULL;
+    return shelf != NULL ? shelf[number & (SHELF - 1)] : NULL;
+}
+
+/* Makes a place for block `number`: of a library of a gigabyte a few shelves are used. */
+static int make_shelf(struct elf_file *file, size_t number)
+{
+    if (file->shelves == NULL) {
+        uint64_t count = (file->size >> (BLOCK_BITS + SHELF_BITS)) + 1;
+        if (count > SIZE_MAX / sizeof(*file->shelves) || count > (1u << 28 >> SHELF_BITS)) {
+            return elf_damaged(file, "the file is too large (%llu bytes)",
+                               (unsigned long long)file->size);
+        }
+        file->shelves = calloc((size_t)count, sizeof(*file->shelves));
+        if (file->shelves == NULL) {
+            return elf_no_memory(file);
+        }
+        file->shelf_count = (size_t)count;
+    }
+    uint8_t ***shelf = &file->shelves[number >> SHELF_BITS];
+    if (*shelf == NULL) {
+        *shelf = calloc(SHELF, sizeof(**shelf));
+    }
+    return *shelf != NULL ? 0 : elf_no_memory(file);
+}
+
+/* Reads block `number`. The caller has checked that it begins inside the file. */
 static int load_block(struct elf_file *file, size_t number)
 {
     uint64_t start = (uint64_t)number << BLOCK_BITS;
@@ -143,6 +173,10 @@ static int load_block(struct elf_file *file, size_t number)
     if (file->held + length > MAX_HELD) {
         return elf_damaged(file, "its tables are spread over more than %llu MiB",
                            (unsigned long long)(MAX_HELD >> 20));
+    }
+    status = make_shelf(file, number);
+    if (status < 0) {
+        return status;
     }
     block = malloc(length);
     if (block == NULL) {
@@ -154,26 +188,7 @@ static int load_block(struct elf_file *file, size_t number)
         return status;
     }
     file->held += length;
-    file->blocks[number] = block;
-    return 0;
-}
-
-/* Makes sure that there is a place for the blocks. */
-static int make_blocks(struct elf_file *file)
-{
-    if (file->blocks != NULL) {
-        return 0;
-    }
-    uint64_t count = (file->size >> BLOCK_BITS) + 1;
-    if (count > SIZE_MAX / sizeof(*file->blocks) || count > (1u << 28)) {
-        return elf_damaged(file, "the file is too large (%llu bytes)",
-                           (unsigned long long)file->size);
-    }
-    file->blocks = calloc((size_t)count, sizeof(*file->blocks));
-    if (file->blocks == NULL) {
-        return elf_no_memory(file);
-    }
-    file->block_count = (size_t)count;
+    file->shelves[number >> SHELF_BITS][number & (SHELF - 1)] = block;
     return 0;
 }
 
@@ -186,8 +201,8 @@ static int peek(struct elf_file *file, uint64_t offset, uint64_t end, const uint
 {
     size_t number = (size_t)(offset >> BLOCK_BITS);
     size_t within = (size_t)(offset & (BLOCK - 1));
+    const uint8_t *block;
     uint64_t left;
-    int status;
     *at = NULL;
     *available = 0;
     if (offset >= end || end > file->size) {
@@ -195,18 +210,16 @@ static int peek(struct elf_file *file, uint64_t offset, uint64_t end, const uint
                            (unsigned long long)offset,
                            (unsigned long long)(end < file->size ? end : file->size));
     }
-    status = make_blocks(file);
-    if (status < 0) {
-        return status;
-    }
-    if (file->blocks[number] == NULL) {
-        status = load_block(file, number);
+    block = block_held(file, number);
+    if (block == NULL) {
+        int status = load_block(file, number);
         if (status < 0) {
             return status;
         }
+        block = block_held(file, number);
     }
     left = end - offset;
-    *at = file->blocks[number] + within;
+    *at = block + within;
     *available = left < BLOCK - within ? (size_t)left : BLOCK - within;
     return 0;
 }
@@ -221,8 +234,9 @@ int elf_read(struct elf_file *file, uint64_t offset, void *to, size_t length)
                            (unsigned long long)offset, (unsigned long long)(offset + length),
                            (unsigned long long)file->size);
     }
-    if (within + length <= BLOCK && file->blocks != NULL && file->blocks[number] != NULL) {
-        memcpy(to, file->blocks[number] + within, length);
+    const uint8_t *block = within + length <= BLOCK ? block_held(file, number) : NULL;
+    if (block != NULL) {
+        memcpy(to, block + within, length);
         return 0;
     }
     while (length > 0) {
@@ -330,13 +344,14 @@ void elf_close(struct elf_file *file)
 void elf_rest(struct elf_file *file)
 {
     elf_close(file);
-    if (file->held > 0) {
-        for (size_t i = 0; i < file->block_count; i++) {
-            free(file->blocks[i]);
+    for (size_t i = 0; i < file->shelf_count; i++) {
+        for (size_t j = 0; file->shelves[i] != NULL && j < SHELF; j++) {
+            free(file->shelves[i][j]);
         }
+        free(file->shelves[i]);
     }
-    free(file->blocks);
-    file->blocks = NULL;
-    file->block_count = 0;
+    free(file->shelves);
+    file->shelves = NULL;
+    file->shelf_count = 0;
     file->held = 0;
 }

@@ -98,10 +98,10 @@ struct elf_file {
     uint32_t bucket_count, first_hashed, bloom_words, bloom_shift;
     uint64_t bloom, buckets, chains; /* file offsets */
 
-    /* Blocks of the file that have been read. */
-    uint8_t **blocks; /* owned */
-    size_t block_count;
-    uint64_t held; /* bytes */
+    /* Blocks of the file that have been read, on shelves of many; NULL: none. */
+    uint8_t ***shelves; /* owned */
+    size_t shelf_count;
+    uint64_t held; /* bytes of blocks */
 };
 
 /* An undefined symbol that a relocation binds. `name` is owned by the list it is in. */

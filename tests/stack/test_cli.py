@@ -511,9 +511,12 @@ def test_main_takes_arguments_and_returns_a_code(capsys):
     assert capsys.readouterr().out.startswith("cudriver ")
 
 
-def test_no_words_at_all_need_no_argparse():
-    """The usual call's options, written out, are those that the parser makes."""
-    assert vars(check.plain()) == vars(check.parser().parse_args([]))
+@pytest.mark.parametrize("words", [[], ["/envs/train"], ["/envs/train", "relative"]])
+def test_words_without_options_mean_what_the_parser_makes_of_them(words):
+    assert vars(check.plain(words)) == vars(check.parser().parse_args(words))
+
+
+def test_the_usual_call_needs_no_argparse():
     code = (
         "import sys; from cudriver.cli import main; sys.argv = ['cudriver', 'check']; main(); "
         "sys.exit('argparse' in sys.modules)"

@@ -12,8 +12,7 @@ from cudriver.stack.collect import collect, file_version
 from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.records import is_library
 from cudriver.stack.elfbits import ElfBits
-from cudriver.stack.names import is_cuda_library
-from cudriver.stack.preload import _fits
+from cudriver.stack.names import fits, is_cuda_library
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
 
@@ -71,10 +70,14 @@ def test_names_of_libraries(name, cuda, library):
 
 @pytest.mark.parametrize("name", ["libnccl.so.2", "libnccl.so.", "libnccl.so.x", "libnccl.so", "a"])
 @pytest.mark.parametrize(
-    "pattern", ["libnccl.so.*[0-9]", "libnccl.so.2", "lib*.so.?", "libncc[l].so.*[0-9]"]
+    "pattern",
+    [
+        *("libnccl.so.*[0-9]", "libnccl.so.2", "lib*.so.?", "libncc[l].so.*[0-9]", "*", ""),
+        *("*.so.2", "libnccl.so*", "lib*cl.so.2", "libnccl.so.2*2", "lib*.so.*", "lib[m-o]*"),
+    ],
 )
-def test_torchs_patterns_are_globs(name, pattern):
-    assert _fits(name, pattern) is fnmatch.fnmatchcase(name, pattern)
+def test_patterns_are_globs(name, pattern):
+    assert fits(name, pattern) is fnmatch.fnmatchcase(name, pattern)
 
 
 class TestPyTorch:

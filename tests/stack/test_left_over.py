@@ -20,6 +20,7 @@ MODULES = {
     "torch/version.py": VERSION.encode(),
     "torch/nn/__init__.py": b"",
     "torch/nn/functional.py": b"def relu(x): return x\n",
+    "torch/gr\u00f6\u00dfe/__init__.py": b"size = 1\n",  # the only module of its folder
     "torch/nn/tests/test_all.py": b"assert True\n",
     "torch/test/run.py": b"assert True\n",
 }
@@ -73,6 +74,18 @@ class TestModules:
         (told,) = found(venv, "error", "warning")
         assert (told.rule, told.severity) == ("CU404", "warning")
         assert told.title.startswith("functional.py is missing")
+
+    @pytest.mark.parametrize("how", ["missing", "empty"])
+    def test_the_only_module_of_a_folder(self, venv, how):
+        file = venv.site / "torch/gr\u00f6\u00dfe/__init__.py"
+        file.unlink()
+        if how == "empty":
+            file.write_bytes(b"")
+        (told,) = found(venv, "error", "warning")
+        assert told.title.startswith(f"__init__.py is {how}")
+        assert told.severity == "warning"
+        assert told.evidence[0].value.startswith("torch/gr\u00f6\u00dfe/__init__.py,sha256=")
+        assert told.evidence[0].line == list(MODULES).index("torch/gr\u00f6\u00dfe/__init__.py") + 2
 
     def test_the_vital_one_is_named_first(self, venv):
         (venv.site / "torch/nn/functional.py").unlink()

@@ -72,8 +72,8 @@ def _run(words: list[str]) -> int:
 
     try:
         with plain_warnings():
-            if len(words) == 1 and hasattr(command, "plain"):
-                return command.run(command.plain())
+            if hasattr(command, "plain") and not any(word.startswith("-") for word in words[1:]):
+                return command.run(command.plain(words[1:]))
             return command.run(command.parser().parse_args(words[1:]))
     except SystemExit as stop:  # argparse: 0 for --help, 2 for bad usage
         return stop.code if isinstance(stop.code, int) else USAGE_ERROR

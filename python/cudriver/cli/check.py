@@ -70,13 +70,13 @@ def parser() -> ArgumentParser:
     return result
 
 
-def plain() -> Namespace:
-    """What `parser` makes of no words at all. The usual call does without argparse, which takes as
-    long to import and to set up as a tenth of the check.
+def plain(words: list[str]) -> Namespace:
+    """What `parser` makes of words without an option. The usual call does without argparse, which
+    takes as long to import and to set up as a tenth of the check.
     """
     from types import SimpleNamespace
 
-    given = SimpleNamespace(prefix=[], select=[], ignore=[], timeout=120.0, root="/")
+    given = SimpleNamespace(prefix=words, select=[], ignore=[], timeout=120.0, root="/")
     for name in ("all", "json", "verbose", "strict", "observe", "no_probe"):
         setattr(given, name, False)
     for name in ("html", "match", "match_level", "assume_driver", "assume_gpu"):

@@ -212,7 +212,7 @@ class Loader(LoaderFiles):
         other_class: int | None = None
         searched = result.searched
         given_up: tuple[str, str] | None = None
-        for hit, place in self._candidates(name, asking, main):
+        for hit, place in self._candidates(result, asking, main):
             if given_up == (place.rule, place.owner):
                 continue
             if hit is None:
@@ -279,9 +279,12 @@ class Loader(LoaderFiles):
         result.error, result.damage = error, self.damage(path)
 
     def _candidates(
-        self, name: str, asking: LoadedObject | None, main: LoadedObject | None
+        self, result: Search, asking: LoadedObject | None, main: LoadedObject | None
     ) -> Iterator[tuple[Hit | None, Place]]:
-        """Every existing file that a rule gives, and the places that have none."""
+        """Every existing file that a rule gives, and the places that have none, as long as there is
+        no result.
+        """
+        name = result.name
         for rule, owner, folders in self._places(asking, main):
             if rule == CACHE:
                 yield from self._in_cache(name, asking if asking is not None else main)
@@ -303,7 +306,7 @@ class Loader(LoaderFiles):
                         place = Place(rule, prefix, entry, owner)
                         place.whole = prefix == folder_name
                         yield Hit(path, real, rule, entry, owner), place
-                if not found:
+                if not found and result.path is None:
                     yield None, Place(rule, folder_name, entry, owner)
 
     def _in_cache(

@@ -47,6 +47,7 @@ class LoaderFiles:
         self._program: tuple[str | None, int] | None = None
         self._folders: dict[str, Folder | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
+        self._files: dict[str, ElfFile] = {}  # the same by their real paths
         self._real: dict[str, str] = {}
         self._unreachable: dict[str, int] = {}  # errno, where links run in a circle
 
@@ -122,14 +123,25 @@ class LoaderFiles:
         path = self.absolute(path)
         known = self._elves.get(path)
         if known is None:
-            host = self.host_path(path)
-            try:
-                known = _elf.ElfFile(host if host is not None else "", shown=path)
-            except _elf.ElfError as error:
-                known = error
-            self._elves[path] = known
+            known = self._elves[path] = self._read(path)
         if isinstance(known, _elf.ElfError):
             raise known
+        return known
+
+    def _read(self, path: str) -> ElfFile | ElfError:
+        """The file, read once however its path is written: "$ORIGIN/../../cublas/lib" stands for
+        one folder in the RPATHs of many.
+        """
+        host = self.host_path(path) or ""
+        real = self.real_path(path)
+        known = self._files.get(real)
+        # Resolving text passes over a folder that is not there; opening does not.
+        if known is not None and self.identity(known) == _identity(host):
+            return known
+        try:
+            known = self._files[real] = _elf.ElfFile(host, shown=path)
+        except _elf.ElfError as error:
+            return error
         return known
 
     def folder(self, name: str) -> Folder | None:
@@ -252,6 +264,15 @@ class LoaderFiles:
             return host is not None and stat.S_ISREG(os.stat(host).st_mode)
         except (OSError, ValueError):
             return False
+
+
+def _identity(host: str) -> tuple[int, int] | None:
+    """Device and inode; None where nothing is there."""
+    try:
+        about = os.stat(host)
+    except (OSError, ValueError):
+        return None
+    return about.st_dev, about.st_ino
 
 
 def machine_of(root: Root) -> int:

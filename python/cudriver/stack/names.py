@@ -47,3 +47,21 @@ def describe(stem: str) -> dict[str, Any]:
     """The row of a CUDA library in libraries.json; {} for any other library."""
     row: dict[str, Any] = table("libraries")["libraries"].get(stem, {})
     return row
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether glob takes the name. Nearly all patterns have one "*", or end in "*[0-9]": no
+    expression is compiled for these.
+    """
+    head, star, tail = pattern.partition("*")
+    digit = tail == "[0-9]"
+    if any(sign in head + ("" if digit else tail) for sign in "*?["):
+        from fnmatch import fnmatchcase
+
+        return fnmatchcase(name, pattern)
+    if not star:
+        return name == pattern
+    if digit:
+        return name.startswith(head) and name[len(head) :][-1:] in tuple("0123456789")
+    fixed = len(head) + len(tail)
+    return len(name) >= fixed and name.startswith(head) and name.endswith(tail)

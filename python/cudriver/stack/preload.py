@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from cudriver.stack.loader import Search
+from cudriver.stack.names import fits
 from cudriver.stack.process import NOT_FOUND, Fault, Load
 from cudriver.stack.record import Record, fresh
 
@@ -202,19 +203,9 @@ def _candidate(
         places.append(f"{folder}/{preload.folder}/lib")
         for place in places:
             for name in root.names(place):
-                if _fits(name, preload.pattern):
+                if fits(name, preload.pattern):
                     return f"{place}/{name}"
     return None
-
-
-def _fits(name: str, pattern: str) -> bool:
-    """Whether glob takes the name. torch's patterns are nearly all "libcublas.so.*[0-9]"."""
-    stem = pattern.removesuffix("*[0-9]")
-    if stem != pattern and not any(sign in stem for sign in "*?["):
-        return name.startswith(stem) and name[len(stem) :][-1:] in tuple("0123456789")
-    from fnmatch import fnmatchcase
-
-    return fnmatchcase(name, pattern)
 
 
 def _extension(root: Root, package: str) -> str | None:

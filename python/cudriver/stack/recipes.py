@@ -112,6 +112,6 @@ def recipes() -> list[Recipe]:
     found = []
     for name in sorted(os.listdir(folder), key=lambda name: (name != "torch.json", name)):
         if name.endswith(".json"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                found.append(parse(json.load(file)))
+            with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                found.append(parse(json.loads(file.read())))
     return found

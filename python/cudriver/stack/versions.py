@@ -51,6 +51,7 @@ def at_least(version: str | None, floor: str) -> bool | None:
         return None
 
 
+@lru_cache(maxsize=4096)  # the rules about pins ask the same of every package
 def satisfies(version: str, specifier: str) -> bool | None:
     """Whether a version meets a specifier (pre-releases allowed); None: one is unreadable."""
     if not specifier.strip():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from fnmatch import fnmatchcase
 
 from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework
-from cudriver.stack.names import describe, is_cuda_library, split
+from cudriver.stack.names import describe, fits, is_cuda_library, split
 from cudriver.stack.recipes import FIRST, NEAREST, Step
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
@@ -156,7 +155,7 @@ class Importer:
             if rest:
                 return self._match(path, rest)
             return [path] if part in self.root.names(folder) and self.root.is_file(path) else []
-        names = [name for name in self.root.names(folder) if fnmatchcase(name, part)]
+        names = [name for name in self.root.names(folder) if fits(name, part)]
         if rest:
             return [path for name in names for path in self._match(f"{folder}/{name}", rest)]
         return [p for name in names if self.root.is_file(p := f"{folder}/{name}")]
@@ -279,7 +278,7 @@ def mapped(process: Process, name: str) -> LoadedObject | None:
     if known is not None:
         return known
     for obj in process.objects:
-        if fnmatchcase(os.path.basename(obj.path), name):
+        if fits(os.path.basename(obj.path), name):
             return obj
     return None
 

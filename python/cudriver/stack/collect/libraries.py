@@ -69,6 +69,7 @@ class Resolver:
         # By id (and kept, so that no other gets it): what was mapped by loads which need not work.
         self._idle: dict[int, LoadedObject] = {}
         self._lacking: dict[str, str] = {}  # a file that is there: the library it does not find
+        self._started: Process | None = None
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
     def run(
@@ -195,9 +196,14 @@ class Resolver:
             return None
 
     def _process(self) -> Process:
-        """A process of the environment's Python. Where that cannot be read (a venv whose base is
-        gone), of another program: only what Python itself links would differ.
+        """A process of the environment's Python that has just started. Where that cannot be read (a
+        venv whose base is gone), of another program: only what Python itself links would differ.
         """
+        if self._started is None:
+            self._started = self._start()
+        return self._started.copy()
+
+    def _start(self) -> Process:
         from cudriver._elf import ElfError
         from cudriver.stack.process import Process
 

@@ -19,8 +19,9 @@ HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 MODULES = 50_000  # Python files of one RECORD; the largest framework has 12,000
 LOST = 100  # of them that are told
-VITAL = ("__init__.py", "version.py")
-_TESTS = re.compile(rb"/tests?(?:/|\Z)")
+VITAL = ("__init__", "version")
+_MODULE = ".py,sha256="  # what ends a module's name in a RECORD
+_TESTS = re.compile(r"/tests?(?:/|\Z)")
 
 
 class Entry:
@@ -80,6 +81,9 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
     found: list[Entry] = []
     at, counted, line = raw.find(b".so"), 0, 1
     while at >= 0:
+        if raw[at + 3 : at + 4] not in (b",", b".", b'"'):  # ".sort.py"
+            at = raw.find(b".so", at + 3)
+            continue
         start, end = raw.rfind(b"\n", 0, at) + 1, raw.find(b"\n", at)
         end = len(raw) if end < 0 else end
         text = raw[start:end].decode("utf-8", "replace").strip() if end - start < 8192 else ""
@@ -110,34 +114,46 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
     if dist.kind != "wheel" or dist.installer == "conda":
         return []
     try:
-        raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
+        text = os.fsdecode(root.read(f"{dist.path}/RECORD", RECORD_LIMIT)) + "\n"
     except (OSError, ValueError):
         return []  # told by `libraries`
-    folders: dict[bytes, list[bytes]] = {}  # the lines of each
-    every = [line for line in raw.split(b"\n") if b".py,sha256=" in line]
-    for line in every[:MODULES]:
-        if not line.startswith((b"/", b"..", b'"')):
-            folders.setdefault(line[: line.find(b",")].rpartition(b"/")[0], []).append(line)
+    # Of each folder the names, ".py" left out, and whether to ask for the size: of thousands only
+    # those are asked that every import reads.
+    folders: dict[str, dict[str, bool]] = {}
+    modules = folders.setdefault("", {})
+    last = ""
+    at, left = text.find(_MODULE), MODULES
+    while at >= 0 and left:
+        folder, _, name = text[text.rfind("\n", 0, at) + 1 : at].rpartition("/")
+        if folder != last:  # most lines of a folder stand together
+            modules = folders.setdefault(folder, {})
+            last = folder
+        modules[name] = name in VITAL and not text[at : text.find("\n", at)].rstrip().endswith(",0")
+        at, left = text.find(_MODULE, at + 1), left - 1
     found: list[FileFault] = []
-    for folder, lines in folders.items():
-        if not folder or _TESTS.search(folder):
+    for folder, modules in folders.items():
+        if not folder or folder.startswith(("/", "..", '"')) or _TESTS.search(folder):
             continue
-        place = f"{dist.location}/{os.fsdecode(folder)}"
-        names = set(root.names(place))
-        for line in lines:
-            name = os.fsdecode(line[len(folder) + 1 : line.find(b",")])
-            what = "" if name in names else "missing"
-            # Of thousands only those are asked for their size that every import reads.
-            if not what and name in VITAL and not line.rstrip().endswith(b",0"):
-                size = _size(root, f"{place}/{name}")
-                what = {None: "missing", 0: "size"}.get(size, "")
+        place = f"{dist.location}/{folder}"
+        # A file that has a size is there: many a folder need not be listed.
+        names = set() if all(modules.values()) else set(root.names(place))
+        for name, sized in modules.items():
+            if sized:
+                what = {None: "missing", 0: "size"}.get(_size(root, f"{place}/{name}.py"), "")
+            else:
+                what = "" if f"{name}.py" in names else "missing"
             if what and len(found) < LOST:
-                number = raw.count(b"\n", 0, raw.find(line)) + 1
-                said = line.decode("utf-8", "replace").strip()[:200]
-                evidence = Evidence(f"{dist.path}/RECORD", number, said)
+                evidence = _line(f"{dist.path}/RECORD", text, f"{folder}/{name}{_MODULE}")
                 owners = [f"{dist.name} {dist.version}"]
-                found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
+                found.append(FileFault(dist.name, f"{place}/{name}.py", what, evidence, owners))
     return found
+
+
+def _line(file: str, text: str, start: str) -> Evidence:
+    """The line of a RECORD that starts so."""
+    at = max(f"\n{text}".find(f"\n{start}"), 0)
+    said = os.fsencode(text[at:].split("\n", 1)[0]).decode("utf-8", "replace")
+    return Evidence(file, text.count("\n", 0, at) + 1, said.strip()[:200])
 
 
 class Owners:

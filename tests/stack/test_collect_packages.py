@@ -342,6 +342,18 @@ class TestRecords:
         faults = collect(str(prefix.path), probe_driver=False).file_faults
         assert [(f.distribution, f.what) for f in faults] == [("torch", "missing")] * listed
 
+    def test_of_two_claims_the_one_whose_size_fits(self, venv):
+        name = "nvidia/x/libx.so"
+        venv.dist("nvidia-a-cu12", "1.0", files={name: b"first"})
+        venv.dist("nvidia-b-cu12", "2.0", files={name: b"the second"})
+        owners, _ = self.owners(venv)
+        file = venv.site / name
+        assert owners.owner(str(file)).name == "nvidia-b-cu12"
+        file.write_bytes(b"fifth")
+        assert owners.owner(str(file)).name == "nvidia-a-cu12"
+        file.write_bytes(b"of neither size")
+        assert owners.owner(str(file)).name == "nvidia-a-cu12", "the first that claims it"
+
 
 class TestDamage:
     """What is broken is named, and the rest is still read."""

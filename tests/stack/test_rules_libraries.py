@@ -9,6 +9,7 @@ from cudriver.stack.model import (
     SPARE,
     UNMODELLED,
     USE,
+    Evidence,
     Facts,
     Framework,
     Resolution,
@@ -128,6 +129,33 @@ class TestOutside:
         )
         assert fired(used(alone), "CU302") == []
 
+    @pytest.mark.parametrize(
+        ("theirs", "own", "severity"),
+        [
+            ("12.85", "12.8", "warning"),
+            ("12.8.93", "12.8", "note"),
+            ("12.8", "12.8", "note"),
+            ("12.8", "12.8.93", "warning"),
+            (None, "12.8", "warning"),
+            ("12.8", None, "warning"),
+        ],
+    )
+    def test_the_same_version_as_far_as_it_is_told(self, theirs, own, severity):
+        leaked = library(
+            "libnvJitLink.so.12",
+            theirs,
+            "nvjitlink",
+            path="/usr/local/cuda/lib64/libnvJitLink.so.12",
+            origin="system",
+            found_by="LD_LIBRARY_PATH",
+            version_evidence=Evidence("/usr/local/cuda/lib64/libnvJitLink.so.12"),
+            own_copy=Shadowed(
+                f"{SITE}/nvidia/nvjitlink/lib/libnvJitLink.so.12", "environment", own
+            ),
+        )
+        variables = environment(LD_LIBRARY_PATH="/usr/local/cuda/lib64")
+        assert one(facts(libraries=[leaked], environment=variables), "CU302").severity == severity
+
 
 class TestSymbols:
     TEXT = (
@@ -238,6 +266,15 @@ class TestSymbols:
         text = "libnvJitLink.so.12: version `libnvJitLink.so.12' not found (required by x)"
         problem = fault("version", "libnvJitLink.so.12", "/a/libcusparse.so.12", text)
         assert one(used(load_faults=[problem]), "CU303").predicts == text
+
+    @pytest.mark.parametrize(
+        ("more", "severity"),
+        [({}, "error"), ({"means": "feature"}, "warning"), ({"lazy": True}, "warning")],
+    )
+    def test_a_symbol_of_an_optional_part(self, more, severity):
+        part = f"{SITE}/torch/lib/libtorch_cuda.so"
+        problem = fault("symbol", "ncclCommRegister", part, "undefined symbol", **more)
+        assert one(facts(load_faults=[problem]), "CU303").severity == severity
 
 
 class TestParts:

@@ -1,4 +1,4 @@
-"""CU401 to CU408, and what becomes of a rule that fails."""
+"""CU401 to CU408 but CU404, and what becomes of a rule that fails."""
 
 import pytest
 from facts import (
@@ -291,103 +291,6 @@ class TestMajors:
         assert [f for f in judge(of) if f.severity != "note"] == []
 
 
-class TestFiles:
-    NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
-    RECORD = Evidence(
-        f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD",
-        7,
-        "nvidia/nccl/lib/libnccl.so.2,sha256=x,9",
-    )
-
-    def of(self, what, *owners, needed=True, faults=()):
-        requires = ["nvidia-nccl-cu12==2.27.3"] if needed else []
-        return facts(
-            distributions=[
-                wheel("torch", "2.8.0", *requires),
-                wheel("nvidia-nccl-cu12", "2.27.3"),
-                wheel("nvidia-nccl-cu13", "2.28.9"),
-            ],
-            file_faults=[FileFault("nvidia-nccl-cu12", self.NCCL, what, self.RECORD, list(owners))],
-            load_faults=list(faults),
-        )
-
-    MEND = f"{PYTHON} -m pip install --force-reinstall --no-deps nvidia-nccl-cu12==2.27.3"
-
-    def test_missing(self):
-        text = "libnccl.so.2: cannot open shared object file: No such file or directory"
-        found = one(
-            self.of("missing", faults=[fault("not found", "libnccl.so.2", "/a", text)]),
-            "CU404",
-            "error",
-        )
-        assert found.evidence[0] == self.RECORD
-        assert found.evidence[1].value == "import torch ends here"
-        assert found.fix == [self.MEND]
-        assert found.predicts == text
-
-    def test_overwritten_by_a_sibling(self):
-        found = one(
-            self.of("owners", "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"),
-            "CU404",
-            "warning",
-        )
-        assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
-        assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
-
-    def test_overwritten_and_nobody_needs_it(self):
-        one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
-
-    def test_both_are_required(self):
-        """XGBoost's cu12 and PyTorch's cu13: two mends that undo each other are none."""
-        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
-        of = self.of("owners", *owners)
-        of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
-        assert one(of, "CU404", "note").fix == []  # the newer one is there
-        of.file_faults[0].distribution = "nvidia-nccl-cu13"
-        (mend,) = one(of, "CU404", "warning").fix
-        assert mend.endswith("nvidia-nccl-cu13==2.28.9")
-
-    def test_two_that_agree(self):
-        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
-        found = one(self.of("shared", *owners), "CU404", "note")
-        assert "uninstalling one breaks the other" in found.title
-
-    def test_missing_and_nobody_is_the_worse_for_it(self):
-        """An error needs a proof."""
-        one(self.of("missing"), "CU404", "warning")
-
-    def test_changed(self):
-        one(self.of("size"), "CU404", "warning")
-
-    def test_the_loader_refuses_it(self):
-        problem = fault(
-            "rejected",
-            self.NCCL,
-            f"{SITE}/torch/lib/libtorch_cuda.so",
-            f"{self.NCCL}: file too short",
-            owner="nvidia-nccl-cu12",
-        )
-        of = facts(
-            load_faults=[problem],
-            libraries=[
-                library(
-                    "libnccl.so.2",
-                    "2.27.3",
-                    "nccl",
-                    path=self.NCCL,
-                    provided_by="nvidia-nccl-cu12 2.27.3",
-                )
-            ],
-            distributions=[wheel("nvidia-nccl-cu12", "2.27.3")],
-        )
-        found = one(of, "CU404", "error")
-        assert found.predicts.endswith("file too short")
-        assert found.fix == [self.MEND]
-
-    def test_whole(self):
-        assert fired(facts(), "CU404") == []
-
-
 class TestCompanions:
     def kin(self, name, version, cuda, variant="cuda"):
         evidence = Evidence(f"{SITE}/{name}/version.py", 1, f"__version__ = '{version}'")
@@ -581,6 +484,34 @@ class TestTogether:
             "torch for CUDA 12.8, jax for CUDA 13"
             in one(facts(frameworks=[torch(), jax]), "CU407", "warning").title
         )
+
+    def test_two_pins_of_one_framework_contest_nothing(self):
+        """torch and what it pulls in speak with one voice: what is not met of it is told."""
+        made = facts(
+            distributions=[
+                wheel("torch", "2.11.0", "cuda-toolkit{cudart}==13.0.2", "nvidia-cudnn-cu13==9.1"),
+                wheel("cuda-toolkit", "13.0.2", "[cudart]nvidia-cudnn-cu13==9.10"),
+                wheel("nvidia-cudnn-cu13", "9.10"),
+            ]
+        )
+        found = one(made, "CU402")
+        assert found.title.startswith("torch requires nvidia-cudnn-cu13==9.1 ")
+        assert fired(made, "CU407") == []
+
+    @pytest.mark.parametrize("pins", [(">=2", "==1.0"), ("==1.0", ">=2")])
+    def test_an_exact_version_against_a_range_from_either_side(self, pins):
+        def of(first, second):
+            return facts(
+                distributions=[
+                    wheel("torch", "2.8.0", f"nvidia-nccl-cu12{first}"),
+                    wheel("jax-cuda12-plugin", "0.7.0", f"nvidia-nccl-cu12{second}"),
+                ]
+            )
+
+        title = one(of(*pins), "CU407", "warning").title
+        wanted = f"torch wants nvidia-nccl-cu12{pins[0]}, jax-cuda12-plugin {pins[1]}"
+        assert title == wanted
+        assert fired(of(">=2", "==2.1"), "CU407") == fired(of("==2.1", ">=2"), "CU407") == []
 
 
 class TestSplit:

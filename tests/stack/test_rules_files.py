@@ -3,7 +3,7 @@
 import pytest
 from facts import PYTHON, SITE, facts, fault, fired, library, one, wheel
 
-from cudriver.stack.model import Evidence, FileFault
+from cudriver.stack.model import Evidence, FileFault, Framework
 
 
 class TestFiles:
@@ -118,6 +118,28 @@ class TestFiles:
         mend = one(made, "CU404", "note" if required else "warning").fix
         remove = f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13"
         assert (remove in mend) is not required
+
+
+class TestModules:
+    def of(self, dist, *gone):
+        record = Evidence(f"{dist.path}/RECORD", 3)
+        faults = [FileFault(dist.name, f"{SITE}/{file}", what, record) for file, what in gone]
+        ort = Framework("onnxruntime", "1.22.0", "12.8", distribution="onnxruntime-gpu")
+        ort.path = f"{SITE}/onnxruntime"
+        zoo = Framework("zoo", "1", distribution="zoo", path=f"{SITE}/torch/nn")
+        return facts(frameworks=[ort, zoo], distributions=[dist], file_faults=faults)
+
+    def test_a_folder_with_another_name_than_its_package(self):
+        of = self.of(wheel("onnxruntime-gpu", "1.22.0"), ("onnxruntime/__init__.py", "size"))
+        found = one(of, "CU404", "error")
+        assert found.title == "__init__.py is empty: onnxruntime-gpu 1.22.0 brought it"
+        assert found.predicts == "module 'onnxruntime' has no attribute"
+        assert found.subject == "onnxruntime"
+
+    def test_nothing_is_known_of_what_other_files_are_for(self):
+        for name in ("torch/nn/__init__.py", "torch/other.py"):
+            found = one(self.of(wheel("torch", "2.8.0"), (name, "missing")), "CU404", "warning")
+            assert (found.predicts, found.subject) == (None, "torch")
 
 
 class TestDamaged:

@@ -6,11 +6,13 @@ from facts import PYTHON, SITE, environment, facts, fault, fired, library, one, 
 from cudriver.stack.model import (
     FEATURE,
     GONE,
+    IMPORT,
     SPARE,
     UNMODELLED,
     USE,
     Evidence,
     Facts,
+    FileFault,
     Framework,
     Resolution,
     Shadowed,
@@ -70,7 +72,7 @@ class TestCudnn:
             "cuDNN version incompatibility: PyTorch was compiled  against (9, 10, 2) "
             "but found runtime version (9, 1, 0)."
         )
-        assert found.evidence[0].file == old.path
+        assert found.evidence[0] == Evidence(old.path, None, "9.1.0, by rpath")
         assert found.evidence[1].line == 47
         assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
 
@@ -251,8 +253,13 @@ class TestSymbols:
         of = used(load_faults=[problem])
         of.distributions = [*WHEELS, wheel("flash-attn", "2.7.0")]
         found = one(of, "CU303", "error")
-        assert "flash-attn" in found.fix[0]
-        assert "--no-build-isolation" in found.fix[0]
+        assert found.fix == [
+            f"{pip('flash-attn')} --no-cache-dir --no-build-isolation --no-binary flash-attn"
+        ]
+        of.distributions = [*WHEELS, wheel("flash-attn", "2.7.0", installer="uv")]
+        assert one(of, "CU303", "error").fix == [
+            f"uv pip install --python {PYTHON} --reinstall-package flash-attn --no-deps flash-attn"
+        ]
 
     def test_a_lazy_one_is_met_later(self):
         problem = fault(
@@ -377,7 +384,10 @@ class TestNowhere:
         found = one(of, "CU305", "error")
         assert found.predicts == self.TEXT
         assert found.fix == [pip("nvidia-cusparselt-cu12==0.7.1")]
-        assert found.evidence[1].file == f"{SITE}/nvidia/cusparselt/lib"
+        assert [(e.file, e.value) for e in found.evidence[1:3]] == [
+            (f"{SITE}/nvidia/cusparselt/lib", "does not have it"),
+            ("/lib", "does not have it"),
+        ]
 
     CTK = "[ctk]cuda-toolkit{cublas,cusparse}==13.*"
 
@@ -404,6 +414,45 @@ class TestNowhere:
         )
         (told,) = one(of, "CU305", "warning").fix
         assert mend in told
+
+    @pytest.mark.parametrize(
+        ("soname", "path", "searched", "finds"),
+        [
+            ("libcublas.so.13", None, f"{SITE}/nvidia/cu13/lib", True),
+            ("libcublas.so.13", None, "/usr/lib", False),
+            ("libcublas.so.13", "/usr/lib/libcublas.so.13", f"{SITE}/nvidia/cu13/lib", False),
+            ("libcublas.so.12", None, f"{SITE}/nvidia/cublas/lib", False),
+            ("libcufft.so.12", None, f"{SITE}/nvidia/cu13/lib", False),
+        ],
+    )
+    def test_who_looked_into_the_wheels(self, soname, path, searched, finds):
+        """Its own search tells, not that of another framework or for another library."""
+        of = self.cupy(finds=False)
+        of.frameworks.insert(0, Framework("a", "1", finds_wheels=True))
+        of.load_faults = of.load_faults[:1]
+        of.resolutions = [Resolution(soname, "/x.so", path, "none", searched=[searched])]
+        (told,) = one(of, "CU305", "warning").fix
+        install = f"{PYTHON} -m pip install nvidia-cublas"
+        assert (told == install) is finds
+        assert ("leaves libcublas.so.13 to the system" in told) is not finds
+
+    def test_the_extra_of_its_own_package(self):
+        of = self.cupy()
+        of.frameworks[0].extra = "ctk"
+        of.load_faults = of.load_faults[:1]
+        of.distributions.append(wheel("jax", "0.7.2"))
+        mend = [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
+        assert one(of, "CU305", "warning").fix == mend
+
+    def test_one_that_its_record_tells_hides_no_other(self):
+        """Of the first CU404 speaks."""
+        of = self.cupy()
+        of.load_faults = of.load_faults[:2]
+        of.file_faults = [
+            FileFault("nvidia-cublas", f"{SITE}/nvidia/cu13/lib/libcublas.so.13", "missing",
+                      Evidence("RECORD"))
+        ]  # fmt: skip
+        assert one(of, "CU305").title.startswith("libcufft.so.12")
 
     PARTS = ("cublas.so.13", "cufft.so.12", "curand.so.10", "cusolver.so.12", "cusparse.so.12")
 
@@ -500,27 +549,31 @@ class TestNowhere:
         problem = fault("not found", "libcudnn.so.9", "/a", "x", means=USE, says=text)
         assert one(used(load_faults=[problem]), "CU305", "error").predicts == text
 
-    def test_whose_import_ends_with_it(self):
+    @pytest.mark.parametrize(("means", "ends"), [(IMPORT, True), (USE, False), (FEATURE, False)])
+    def test_whose_import_ends_with_it(self, means, ends):
         """One cause, one error: what is built on PyTorch is evidence."""
-        problem = fault("not found", "libcusparseLt.so.0", "/a", self.TEXT)
+        problem = fault("not found", "libcusparseLt.so.0", "/a", self.TEXT, means=means)
         of = used(load_faults=[problem])
         kin = Framework("torchvision", "0.23.0", path=f"{SITE}/torchvision", module="torchvision")
         kin.blocked = "torch"
         of.frameworks.append(kin)
-        found = one(of, "CU305", "error")
-        assert (kin.path, "import torchvision ends with it") in [
-            (e.file, e.value) for e in found.evidence
-        ]
+        found = one(of, "CU305")
+        told = [(e.file, e.value) for e in found.evidence]
+        assert ((kin.path, "import torchvision ends with it") in told) is ends
 
 
 class TestBuiltins:
-    def test_missing(self):
-        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")
+    @pytest.mark.parametrize("stated", [Evidence("METADATA", 3, "12.8.93"), None])
+    def test_missing(self, stated):
+        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc", version_evidence=stated)
         gone = Resolution("libnvrtc-builtins.so.12.8", nvrtc.path, None, "none", how="dlopen")
         found = one(used(nvrtc, resolutions=[gone]), "CU306", "error")
         assert found.predicts == "nvrtc: error: failed to open libnvrtc-builtins.so.12.8."
         assert found.fix == [pip("nvidia-cuda-nvrtc-cu12==12.8.93")]
-        assert found.evidence[0].file == nvrtc.path
+        assert found.evidence == [
+            Evidence(nvrtc.path, None, "opens libnvrtc-builtins.so.12.8"),
+            stated or Evidence(nvrtc.path, None, "12.8.93"),
+        ]
 
     def test_there(self):
         nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")

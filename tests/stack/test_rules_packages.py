@@ -341,21 +341,30 @@ class TestCompanions:
             "error",
         )
 
-    def test_equal_or_unknown(self):
-        assert (
-            fired(
-                facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cu128", "12.8")]),
-                "CU405",
-            )
-            == []
-        )
-        assert (
-            fired(
-                facts(frameworks=[torch(), self.kin("torchvision", "0.23.0", None, "unknown")]),
-                "CU405",
-            )
-            == []
-        )
+    @pytest.mark.parametrize(
+        ("cuda", "variant"), [("12.8", "cuda"), ("12.8.1", "cuda"), (None, "unknown")]
+    )
+    def test_equal_or_unknown(self, cuda, variant):
+        kin = self.kin("torchvision", "0.23.0", cuda, variant)
+        assert fired(facts(frameworks=[torch(), kin]), "CU405") == []
+        kin = self.kin("torchaudio", "2.8.0", cuda, variant)
+        assert fired(facts(frameworks=[torch(), kin]), "CU405") == []
+
+    @pytest.mark.parametrize(
+        ("version", "cuda", "index"),
+        [
+            ("2.8.0", "12.8", None),  # PyPI's own
+            ("2.8.0", "12.6", "cu126"),
+            ("2.8.0", "12.9", "cu129"),
+            ("2.8.0+cu128", "12.8", "cu128"),
+            ("2.4.1", "12.1", None),
+            ("2.4.1", "12.4", "cu124"),
+            ("2.8.0", None, "cpu"),
+        ],
+    )
+    def test_the_index_that_pytorch_came_from(self, version, cuda, index):
+        of = facts(frameworks=[torch(version, cuda)], distributions=[wheel("torch", version)])
+        assert fix.index_of(of) == (index and f"https://download.pytorch.org/whl/{index}")
 
 
 class TestNames:
@@ -441,7 +450,9 @@ class TestTensorRT:
         ]
 
     def test_newer_than_the_driver(self):
-        one(self.of("13", driver=driver("535.104.05", "12.2")), "CU406", "error")
+        made = driver("535.104.05", "12.2")
+        found = one(self.of("13", driver=made), "CU406", "error")
+        assert found.evidence[-1] == Evidence(made.path, None, "535.104.05")
 
     def test_fits(self):
         assert fired(self.of("12"), "CU406") == []
@@ -480,10 +491,13 @@ class TestTogether:
             cuda_evidence=Evidence(f"{SITE}/jax"),
             distribution="jax-cuda13-plugin",
         )
-        assert (
-            "torch for CUDA 12.8, jax for CUDA 13"
-            in one(facts(frameworks=[torch(), jax]), "CU407", "warning").title
-        )
+        found = one(facts(frameworks=[torch(), jax]), "CU407", "warning")
+        assert "torch for CUDA 12.8, jax for CUDA 13" in found.title
+        assert found.subject == "jax"
+        assert found.fix[0].startswith("python3 -m venv jax-cuda13-plugin-env ")
+        jax.distribution = None
+        found = one(facts(frameworks=[torch(), jax]), "CU407", "warning")
+        assert found.fix[0].startswith("python3 -m venv jax-env ")
 
     def test_two_pins_of_one_framework_contest_nothing(self):
         """torch and what it pulls in speak with one voice: what is not met of it is told."""
@@ -540,18 +554,15 @@ class TestSplit:
         )
 
     def test_together(self):
-        assert (
-            fired(
-                facts(
-                    distributions=[
-                        wheel("torch", "2.8.0", "nvidia-nccl-cu12"),
-                        wheel("nvidia-nccl-cu12", "2"),
-                    ]
-                ),
-                "CU408",
-            )
-            == []
-        )
+        pair = [wheel("torch", "2.8.0", "nvidia-nccl-cu12"), wheel("nvidia-nccl-cu12", "2")]
+        assert fired(facts(distributions=pair), "CU408") == []
+
+    def test_what_another_requires_may_lie_elsewhere(self):
+        """Only PyTorch's own wheels are looked for beside it."""
+        of = self.of()
+        of.distributions[0].requires = []
+        of.distributions.append(wheel("vllm", "0.10", "nvidia-nccl-cu12==2.27.3"))
+        assert fired(of, "CU408") == []
 
 
 class TestJudge:

@@ -23,7 +23,10 @@ class TestMatch:
             facts(toolkits=[toolkit("12.6.1", "PATH"), OWN], match="system"), "CU201", "error"
         )
         assert "--index-url https://download.pytorch.org/whl/cu126" in found.fix[0]
-        assert "cuda-toolkit-12-8" in found.fix[-1]
+        assert found.fix[-1].startswith("sudo apt-get install cuda-toolkit-12-8 ")
+        own = Toolkit("environment", "conda", "12.8.1", PREFIX, OWN.evidence)
+        of = facts(toolkits=[toolkit("12.6.1", "PATH"), own], match="system")
+        assert one(of, "CU201").fix[-1] == found.fix[-1]
 
     def test_conda_pins_cuda_version(self):
         of = facts(

@@ -312,6 +312,7 @@ class TestPtx:
             "warning",
         )
         assert found.predicts == "the provided PTX was compiled with an unsupported toolchain."
+        assert found.evidence[0] == self.NVRTC.version_evidence
         assert "nvidia-driver-570" in found.fix[0]
 
     def test_pytorch_compiles_for_the_gpu(self):

@@ -173,6 +173,8 @@ class TestArchitectures:
     def test_ptx_that_a_build_has_beside_its_list(self, version, cuda, ptx):
         made = torch(version, cuda, archs=["sm_90"])
         assert cu5._with_ptx(made, "x86_64") == ["sm_90", *ptx]
+        for made.name in ("cupy", "vllm"):
+            assert cu5._with_ptx(made, "x86_64") == ["sm_90"]
 
     def test_the_newest_of_the_variants_that_fit_a_gpu(self):
         """PyTorch 2.8 has code for compute capability 12.0 in cu128 and cu129, not in cu126."""

@@ -272,7 +272,9 @@ class TestSymbols:
     def test_a_version_of_symbols(self):
         text = "libnvJitLink.so.12: version `libnvJitLink.so.12' not found (required by x)"
         problem = fault("version", "libnvJitLink.so.12", "/a/libcusparse.so.12", text)
-        assert one(used(load_faults=[problem]), "CU303").predicts == text
+        found = one(used(load_faults=[problem]), "CU303")
+        assert found.predicts == text
+        assert found.title.startswith("libcusparse.so.12 needs version libnvJitLink.so.12, which")
 
     @pytest.mark.parametrize(
         ("more", "severity"),
@@ -510,6 +512,22 @@ class TestNowhere:
         several, other = sorted(fired(of, "CU305"), key=lambda f: f.severity, reverse=True)
         assert (several.severity, several.title[:11]) == ("warning", "4 libraries")
         assert (other.severity, other.title[:14]) == ("error", "libcufft.so.12")
+
+    def test_three_folders_are_named(self):
+        of = self.cupy()
+        of.load_faults, of.resolutions = of.load_faults[:1], of.resolutions[:1]
+        of.resolutions[0].searched = ["/a", "", "/b", "/a", "/c", "/d"]
+        shown = [e.file for e in one(of, "CU305").evidence if e.value == "does not have it"]
+        assert shown == ["/a", "/b", "/c"]
+
+    def test_one_library_that_two_files_need_is_one_finding(self):
+        needs = [fault("not found", "libcufft.so.11", f"/{name}.so", self.TEXT) for name in "ab"]
+        found = one(used(load_faults=needs), "CU305", "error")
+        assert found.title == "libcufft.so.11, which a.so needs, is nowhere"
+
+    @pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libnvrtc-builtins.so.12.8"])
+    def test_what_is_opened_by_soname_is_another_rules(self, name):
+        assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []
 
     @pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
     def test_the_driver_is_cu101s(self, name):

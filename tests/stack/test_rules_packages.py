@@ -123,6 +123,34 @@ class TestPins:
             f"{PYTHON} -m pip install nvidia-cublas-cu12==12.8.4.1 nvidia-nccl-cu12==2.27.3"
         ]
 
+    def test_three_are_shown(self):
+        names = [f"nvidia-{name}-cu12==1.0" for name in ("a", "b", "c", "d", "e")]
+        title = one(facts(distributions=[wheel("torch", "2.8.0", *names)]), "CU402").title
+        assert "nvidia-c-cu12==1.0 (installed: none) and 2 more" in title
+        title = one(facts(distributions=[wheel("torch", "2.8.0", *names[:3])]), "CU402").title
+        assert title.endswith("nvidia-c-cu12==1.0 (installed: none)")
+
+    @pytest.mark.parametrize("kind", ["conda", "wheel"])
+    def test_a_library_under_condas_name(self, kind):
+        """conda's nccl serves a wheel of PyTorch; what pip knows as nccl is another thing."""
+        other = wheel("nccl", "2.27.3.1")
+        other.kind = kind
+        of = facts(
+            environment=environment("conda", "conda"),
+            distributions=[wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3"), other],
+        )
+        assert bool(fired(of, "CU402")) is (kind == "wheel")
+
+    def test_an_extra_with_a_specifier_that_is_none(self):
+        """What cannot be compared is nobody's fault."""
+        of = facts(
+            distributions=[
+                wheel("tensorflow", "2.21.0", "[and-cuda]nvidia-cudnn-cu12>=x"),
+                wheel("nvidia-cudnn-cu12", "9.1"),
+            ]
+        )
+        assert fired(of, "CU402") == []
+
     def test_through_the_extras_of_cuda_toolkit(self):
         of = facts(
             distributions=[
@@ -227,23 +255,27 @@ class TestPins:
 
 
 class TestMajors:
-    def test_an_extension_for_another_major(self):
+    @pytest.mark.parametrize(
+        ("theirs", "ours"), [("12", "13.0"), ("13", "12.8"), ("12", "12.8"), ("13", "13.0")]
+    )
+    def test_an_extension_for_another_major(self, theirs, ours):
         problem = fault(
             "not found",
-            "libcudart.so.12",
+            f"libcudart.so.{theirs}",
             f"{SITE}/vllm/_C.abi3.so",
-            "libcudart.so.12: cannot open shared object file: No such file or directory",
+            f"libcudart.so.{theirs}: cannot open shared object file: No such file or directory",
             framework="vllm",
         )
         of = facts(
-            frameworks=[torch("2.9.0+cu130", "13.0"), Framework("vllm", "0.12.0", after=["torch"])],
+            frameworks=[torch("2.9.0", ours), Framework("vllm", "0.12.0", after=["torch"])],
             load_faults=[problem],
             distributions=[wheel("torch", "2.9.0"), wheel("vllm", "0.12.0")],
         )
-        found = one(of, "CU403", "error")
+        found = one(of, "CU305" if ours.startswith(theirs) else "CU403", "error")
         assert found.predicts == problem.message
-        assert "/whl/cu12" in found.fix[0]
-        assert fired(of, "CU305") == []
+        if found.rule == "CU403":
+            assert f"/whl/cu{theirs}" in found.fix[0]
+            assert fired(of, "CU305") == []
 
     def test_two_runtimes_in_one_process(self):
         a, b = (
@@ -333,6 +365,16 @@ class TestCompanions:
             "CU405",
             "error",
         )
+
+    @pytest.mark.parametrize(
+        ("means", "told"), [("import", False), ("use", True), ("feature", True)]
+    )
+    def test_versions_are_compared_where_the_import_gets_so_far(self, means, told):
+        of = facts(frameworks=[torch(), self.kin("torchaudio", "2.8.0+cu126", "12.6")])
+        of.load_faults = [fault("symbol", "f", "/a.so", "x", framework="torchaudio", means=means)]
+        assert bool(fired(of, "CU405")) is told
+        of.load_faults[0].framework = "torchvision"
+        assert fired(of, "CU405")
 
     def test_a_cpu_build_beside_a_cuda_one(self):
         one(
@@ -470,6 +512,9 @@ class TestTogether:
         found = one(of, "CU407", "warning")
         assert "torch wants nvidia-cudnn-cu12==9.10.2.21, tensorflow ==9.3.0.75" in found.title
         assert found.fix[0].startswith("python3 -m venv tensorflow-env")
+        of.environment = environment("conda", "mamba")
+        mend = "mamba create -n tensorflow python=3.11 tensorflow"
+        assert one(of, "CU407", "warning").fix[0] == mend
         assert fired(of, "CU402") == []  # one finding for one clash
 
     def test_ranges_that_agree(self):
@@ -498,6 +543,9 @@ class TestTogether:
         jax.distribution = None
         found = one(facts(frameworks=[torch(), jax]), "CU407", "warning")
         assert found.fix[0].startswith("python3 -m venv jax-env ")
+        third = Framework("cupy", "13.6.0", "11.8", cuda_evidence=jax.cuda_evidence)
+        found = one(facts(frameworks=[torch(), jax, third]), "CU407", "warning")
+        assert found.title.endswith("torch for CUDA 12.8, jax for CUDA 13, cupy for CUDA 11.8")
 
     def test_two_pins_of_one_framework_contest_nothing(self):
         """torch and what it pulls in speak with one voice: what is not met of it is told."""
@@ -557,11 +605,12 @@ class TestSplit:
         pair = [wheel("torch", "2.8.0", "nvidia-nccl-cu12"), wheel("nvidia-nccl-cu12", "2")]
         assert fired(facts(distributions=pair), "CU408") == []
 
-    def test_what_another_requires_may_lie_elsewhere(self):
+    @pytest.mark.parametrize("name", ["jax-cuda12-plugin", "vllm"])
+    def test_what_another_requires_may_lie_elsewhere(self, name):
         """Only PyTorch's own wheels are looked for beside it."""
         of = self.of()
         of.distributions[0].requires = []
-        of.distributions.append(wheel("vllm", "0.10", "nvidia-nccl-cu12==2.27.3"))
+        of.distributions.append(wheel(name, "0.10", "nvidia-nccl-cu12==2.27.3"))
         assert fired(of, "CU408") == []
 
 

@@ -177,6 +177,8 @@ class TestHome:
         assert mend[2] == "export CUDA_HOME=/usr/local/cuda-12.8"
         of.toolkits.append(toolkit("12.4.1"))
         assert one(of, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.4"]
+        of.toolkits.append(toolkit("12.8.1"))
+        assert one(of, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
 
     def test_conda_has_nvcc_of_cuda_11_on_another_channel(self):
         kit = toolkit("13.0.2", "PATH")
@@ -314,6 +316,11 @@ class TestHostCompiler:
     def test_no_nvcc_no_question(self):
         of = self.of("14")
         of.nvcc = NvccChoice()
+        assert fired(of, "CU207") == []
+
+    def test_no_compiler_no_question(self):
+        of = self.of("14")
+        of.compiler = None
         assert fired(of, "CU207") == []
 
 

@@ -1,7 +1,7 @@
 """CU301 to CU307."""
 
 import pytest
-from facts import PYTHON, SITE, environment, facts, fault, fired, library, one, torch, wheel
+from facts import PREFIX, PYTHON, SITE, environment, facts, fault, fired, library, one, torch, wheel
 
 from cudriver.stack.model import (
     FEATURE,
@@ -228,6 +228,34 @@ class TestSymbols:
         assert one(of, "CU303").fix == [
             f"{PYTHON} -m pip install --no-deps 'nvidia-nvjitlink-cu12>=12.9'"
         ]
+
+    def test_a_newer_one_of_what_nothing_pins(self):
+        """Only some families are numbered as CUDA is."""
+        old = library("libfoo.so.2", "2.18.1", "nccl", provided_by="nvidia-nccl-cu12 2.18.1")
+        asking = library("libbar.so.12", "12.5.10.65", "cusparse", cuda="12.9.1")
+        problem = fault("symbol", "f", asking.path, "x", provider=old.path)
+        of = used(old, asking, load_faults=[problem])
+        of.distributions = [wheel("nvidia-nccl-cu12", "2.18.1")]
+        mend = f"{PYTHON} -m pip install --no-deps --upgrade nvidia-nccl-cu12"
+        assert one(of, "CU303").fix == [mend]
+        of.environment = environment("conda", "conda")
+        of.distributions[0].kind = of.distributions[0].installer = "conda"
+        mend = f"conda install -p {PREFIX} --force-reinstall nvidia-nccl-cu12=2.18.1"
+        assert one(of, "CU303").fix == [mend]
+
+    @pytest.mark.parametrize("owner", ["nvidia-cusparse-cu12", "fastnet"])
+    def test_whose_file_it_is(self, owner):
+        """By the list of libraries, or by the folder of a framework."""
+        nccl = library("libnccl.so.2", "2.27.3", "nccl", provided_by="nvidia-nccl-cu12 2.27.3")
+        sparse = library("libcusparse.so.12", "12.5", "cusparse")
+        sparse.provided_by = "nvidia-cusparse-cu12 12.5"
+        file = sparse.path if owner != "fastnet" else f"{SITE}/fastnet/_C.so"
+        of = used(nccl, sparse, load_faults=[fault("symbol", "f", file, "x", framework=None)])
+        of.frameworks.append(
+            Framework("net", "12.5", path=f"{SITE}/fastnet", distribution="fastnet")
+        )
+        of.distributions = [wheel("torch", "2.8.0"), wheel(owner, "12.5"), WHEELS[-1]]
+        assert one(of, "CU303").fix == [pip(f"{owner}==12.5")]
 
     def test_a_driver_that_lacks_what_is_called_later(self):
         problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)

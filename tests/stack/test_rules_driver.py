@@ -163,7 +163,9 @@ class TestHalves:
         assert "reboot" in found.fix[0]
 
     def test_nvml_says_it(self):
-        one(facts(driver=driver(nvml_error="Driver/library version mismatch")), "CU104", "error")
+        said = "Driver/library version mismatch"
+        found = one(facts(driver=driver(nvml_error=said)), "CU104", "error")
+        assert Evidence("libnvidia-ml.so.1", None, said) in found.evidence
 
     def test_compat_is_compared_by_the_drivers_own_library(self):
         own = driver(

@@ -17,6 +17,7 @@ from cudriver.stack.model import (
     Resolution,
     Shadowed,
 )
+from cudriver.stack.rules import registry
 
 OUTSIDE = "/usr/local/cuda-12.1/lib64"
 PINS = wheel(
@@ -256,6 +257,22 @@ class TestSymbols:
         )
         of.distributions = [wheel("torch", "2.8.0"), wheel(owner, "12.5"), WHEELS[-1]]
         assert one(of, "CU303").fix == [pip(f"{owner}==12.5")]
+
+    @pytest.mark.parametrize(
+        ("what", "told"),
+        [("size", False), ("missing", True), ("owners", False), ("shared", True)],
+    )
+    def test_a_file_that_is_not_as_it_was_brought_is_the_cause(self, what, told):
+        """Then CU404 speaks of it, and of the next symbol this rule."""
+        old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        problems = [
+            fault("symbol", "f", "/a.so", "x", provider=old.path),
+            fault("symbol", "g", "/b.so", "x", provider="/c.so"),
+        ]
+        of = used(old, load_faults=problems)
+        of.file_faults = [FileFault("nvidia-nvjitlink-cu12", old.path, what, Evidence("RECORD"))]
+        titles = [found.title for found in registry()["CU303"](of)]
+        assert [title[:15] for title in titles] == ["a.so needs f, w"] * told + ["b.so needs g, w"]
 
     def test_a_driver_that_lacks_what_is_called_later(self):
         problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
@@ -613,7 +630,10 @@ class TestBuiltins:
     def test_missing(self, stated):
         nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc", version_evidence=stated)
         gone = Resolution("libnvrtc-builtins.so.12.8", nvrtc.path, None, "none", how="dlopen")
-        found = one(used(nvrtc, resolutions=[gone]), "CU306", "error")
+        driver = Resolution("libcuda.so.1", nvrtc.path, None, "none", how="dlopen")
+        name = "libnvrtc-builtins.so.12.4"
+        there = Resolution(name, "/x/libnvrtc.so.12", f"/x/{name}", "runpath", how="dlopen")
+        found = one(used(nvrtc, resolutions=[driver, there, gone]), "CU306", "error")
         assert found.predicts == "nvrtc: error: failed to open libnvrtc-builtins.so.12.8."
         assert found.fix == [pip("nvidia-cuda-nvrtc-cu12==12.8.93")]
         assert found.evidence == [

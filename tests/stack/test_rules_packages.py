@@ -282,8 +282,13 @@ class TestMajors:
             library("libcudart.so.12", "12.8.90", "cudart", needed_by=["/x/_C.so"]),
             library("libcudart.so.13", "13.0.96", "cudart", needed_by=["/x/libtorch_cuda.so"]),
         )
-        of = facts(libraries=[a, b], frameworks=[torch(loads=[a.path, b.path])])
-        assert "libcudart.so.12 and libcudart.so.13" in one(of, "CU403", "warning").title
+        both = Framework("vllm", "0.12.0", loads=[a.path, b.path])
+        of = facts(libraries=[a, b], frameworks=[both, torch()])
+        of.distributions.append(wheel("vllm", "0.12.0"))
+        found = one(of, "CU403", "warning")
+        assert found.title.startswith("vllm loads libcudart.so.12 and libcudart.so.13 into one")
+        mend = f"{PYTHON} -m pip install --force-reinstall vllm  # a build for CUDA 12"
+        assert found.fix == [mend]
         a.needed_by = []  # of a wheel that lies there: PyTorch preloads it, and nobody asks for it
         assert fired(of, "CU403") == []
 

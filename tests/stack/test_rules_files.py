@@ -61,6 +61,9 @@ class TestFiles:
         of.file_faults[0].distribution = "nvidia-nccl-cu13"
         (mend,) = one(of, "CU404", "warning").fix
         assert mend.endswith("nvidia-nccl-cu13==2.28.9")
+        of.distributions[1].version = "2.28.9"
+        of.file_faults[0].owners = ["nvidia-nccl-cu12 2.28.9", "nvidia-nccl-cu13 2.28.9"]
+        assert one(of, "CU404", "note").fix == []  # neither is newer
 
     def test_two_that_agree(self):
         owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")

@@ -1,5 +1,7 @@
 """CU401 to CU408 but CU404, and what becomes of a rule that fails."""
 
+import itertools
+
 import pytest
 from facts import (
     PREFIX,
@@ -18,7 +20,7 @@ from facts import (
 )
 
 from cudriver.stack.model import Driver, Evidence, FileFault, Framework
-from cudriver.stack.rules import fix, judge, registry, verdict
+from cudriver.stack.rules import cu4_pins, fix, judge, registry, verdict
 
 LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
 
@@ -501,6 +503,14 @@ class TestTensorRT:
         found = one(self.of("13", driver=made), "CU406", "error")
         assert found.evidence[-1] == Evidence(made.path, None, "535.104.05")
 
+    def test_older_than_the_second_framework_s(self):
+        """What that ends in, nobody has seen."""
+        of = self.of("12")
+        of.frameworks.append(Framework("onnxruntime", "1.31.1", "13.0", variant="cuda"))
+        found = one(of, "CU406", "error")
+        assert found.title == "TensorRT 10.13.3.9 is for CUDA 12, onnxruntime for CUDA 13"
+        assert found.predicts is None
+
     def test_fits(self):
         assert fired(self.of("12"), "CU406") == []
 
@@ -521,6 +531,13 @@ class TestTogether:
         mend = "mamba create -n tensorflow python=3.11 tensorflow"
         assert one(of, "CU407", "warning").fix[0] == mend
         assert fired(of, "CU402") == []  # one finding for one clash
+
+    def test_every_pair_with_an_exact_version_is_compared(self):
+        stated = [object() for _ in range(5)]
+        for chosen in itertools.product([False, True], repeat=5):
+            exact = [pin for pin, one in zip(stated, chosen, strict=True) if one]
+            wanted = [p for p in itertools.combinations(stated, 2) if {*p} & {*exact}]
+            assert list(cu4_pins._pairs(stated, exact)) == wanted
 
     def test_ranges_that_agree(self):
         of = facts(

@@ -320,6 +320,11 @@ class TestSymbols:
         found = one(used(load_faults=[problem]), "CU303")
         assert found.predicts == text
         assert found.title.startswith("libcusparse.so.12 needs version libnvJitLink.so.12, which")
+        assert found.fix == [pip("nvidia-nvjitlink-cu12==12.8.93")]
+        problem.provider = "/x/libcublas.so.12"
+        assert one(used(load_faults=[problem]), "CU303").fix == [
+            pip("nvidia-cublas-cu12==12.8.4.1")
+        ]
 
     @pytest.mark.parametrize(
         ("more", "severity"),
@@ -475,7 +480,7 @@ class TestNowhere:
     def test_who_looked_into_the_wheels(self, soname, path, searched, finds):
         """Its own search tells, not that of another framework or for another library."""
         of = self.cupy(finds=False)
-        of.frameworks.insert(0, Framework("a", "1", finds_wheels=True))
+        of.frameworks[:0] = [Framework(name, "1", finds_wheels=True) for name in ("a", "z")]
         of.load_faults = of.load_faults[:1]
         of.resolutions = [Resolution(soname, "/x.so", path, "none", searched=[searched])]
         (told,) = one(of, "CU305", "warning").fix
@@ -490,6 +495,12 @@ class TestNowhere:
         of.distributions.append(wheel("jax", "0.7.2"))
         mend = [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
         assert one(of, "CU305", "warning").fix == mend
+
+    def test_the_owner_of_the_file_brings_it_anew(self):
+        nccl = library("libnccl.so.2", "2.18.1", "nccl", provided_by="nvidia-nccl-cu12 2.18.1")
+        of = used(nccl, load_faults=[fault("not found", "libfoo.so.1", nccl.path, "x")])
+        mend = f"{PYTHON} -m pip install --force-reinstall nvidia-nccl-cu12==2.18.1"
+        assert one(of, "CU305", "error").fix == [mend]
 
     def test_one_that_its_record_tells_hides_no_other(self):
         """Of the first CU404 speaks."""

@@ -238,6 +238,13 @@ class TestPins:
     def test_other_installers(self, installer):
         of = self.of("9.1.0.70")
         of.environment = environment("uv", installer)
+        assert (
+            fix.uninstall(of.environment, wheel("x", "1"))
+            == {
+                "uv": f"uv pip uninstall --python {PYTHON} x",
+                "pipx": "pipx runpip train uninstall -y x",
+            }[installer]
+        )
         command = one(of, "CU402").fix[0]
         assert command.startswith(
             {"uv": "uv pip install --python", "pipx": "pipx runpip train install"}[installer]
@@ -465,6 +472,13 @@ class TestNames:
         assert fix.install(env, "torch") == f"{start}torch"
         assert " --break-system-packages torch" in fix.uninstall(env, wheel("torch", "2.8.0"))
 
+    @pytest.mark.parametrize(
+        ("cuda", "branch"), [("11.8", 470), ("12.4", 535), ("13.0", 580), (None, 580)]
+    )
+    def test_the_first_driver_of_a_major(self, cuda, branch):
+        start = f"sudo apt-get install nvidia-driver-{branch}  # "
+        assert fix.driver_package(cuda).startswith(start)
+
     def test_titles_are_sentences(self):
         one_file = self.of("conda")
         assert one(one_file, "CU404").title == "libtorch.so is missing: torch 2.7.1 brought it"
@@ -568,6 +582,7 @@ class TestTogether:
         third = Framework("cupy", "13.6.0", "11.8", cuda_evidence=jax.cuda_evidence)
         found = one(facts(frameworks=[torch(), jax, third]), "CU407", "warning")
         assert found.title.endswith("torch for CUDA 12.8, jax for CUDA 13, cupy for CUDA 11.8")
+        assert found.subject == "cupy"
 
     def test_two_pins_of_one_framework_contest_nothing(self):
         """torch and what it pulls in speak with one voice: what is not met of it is told."""

@@ -266,6 +266,7 @@ class TestSymbols:
         """Then CU404 speaks of it, and of the next symbol this rule."""
         old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
         problems = [
+            fault("not found", "libz.so.9", "/a.so", "x"),  # CU305's
             fault("symbol", "f", "/a.so", "x", provider=old.path),
             fault("symbol", "g", "/b.so", "x", provider="/c.so"),
         ]

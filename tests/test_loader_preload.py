@@ -158,6 +158,12 @@ def test_an_entry_for_later_cuda_only() -> None:
     assert Preload("cufile", "libcufile.so.*[0-9]") not in read_torch(text, 11).rescue
 
 
+def test_a_function_at_the_very_start() -> None:
+    _, _, start = SPLIT.partition("\n\n\n")
+    assert start.startswith("def _load_global_deps(")
+    assert read_torch("\n" + start, 12) == read_torch(HEAD + SPLIT + TAIL, 12)
+
+
 @pytest.mark.parametrize("text", ["", "import x\n", "def _load_global_deps(", "\0" * 50])
 def test_other_sources_have_no_preloads(text: str) -> None:
     plan = read_torch(text, 12)
@@ -222,9 +228,9 @@ for line in open("/proc/self/maps"):
 """
 
 
-def imported(site: Path) -> tuple[str, list[str], set[str]]:
-    """What the import really says, the errors that are predicted, and the files that both map."""
-    said, *mapped = subprocess.run(
+def imported_as_predicted(site: Path) -> set[str]:
+    """What `import torch` says and maps is what the model says."""
+    real = subprocess.run(
         [sys.executable, "-c", REPORT, str(site)],
         capture_output=True,
         text=True,
@@ -233,9 +239,14 @@ def imported(site: Path) -> tuple[str, list[str], set[str]]:
     ).stdout.splitlines()
     process = Process(Loader(environ={}), sys.executable)
     loads = import_torch(process, str(site / "torch"), [str(site)])
-    predicted = {obj.real_path for obj in process.objects if str(site) in obj.real_path}
-    assert predicted == set(mapped)
-    return said, [load.error for load in loads if load.error is not None], predicted
+    failures = [load.error for load in loads if load.error is not None]
+    if failures and failures[-1].endswith("not found in the system path"):
+        assert real[0].startswith(failures[-1] + " [")
+    else:
+        assert real[0] == (failures[-1] if failures else "ok")
+    mapped = {obj.real_path for obj in process.objects if str(site) in obj.real_path}
+    assert mapped == set(real[1:])
+    return mapped
 
 
 @pytest.mark.parametrize("style", list(STYLES))
@@ -247,11 +258,19 @@ def test_the_import_as_it_really_goes(
     tmp_path: Path, parts: Path, style: str, dependencies: str, leave_out: str
 ) -> None:
     lay_out(tmp_path, parts, style, dependencies, leave_out)
-    said, errors, _ = imported(tmp_path)
-    if errors and errors[-1].endswith("not found in the system path"):
-        assert said.startswith(errors[-1] + " [")
-    else:
-        assert said == (errors[-1] if errors else "ok")
+    imported_as_predicted(tmp_path)
+
+
+@pytest.mark.parametrize("style", list(STYLES))
+@pytest.mark.parametrize("dependencies", ["easy", "hard"])
+@pytest.mark.parametrize("damaged", ["cublas/lib/libcublas.so.12", "*/lib/libnvJitLink.so.12"])
+def test_the_first_preload_that_fails_is_the_last(
+    tmp_path: Path, parts: Path, style: str, dependencies: str, damaged: str
+) -> None:
+    lay_out(tmp_path, parts, style, dependencies, "")
+    (file,) = (tmp_path / "nvidia").glob(damaged)
+    file.write_bytes(b"no library")
+    imported_as_predicted(tmp_path)
 
 
 @pytest.mark.parametrize("folders", [("nvjitlink", "cu12"), ("cu12",), ("cu13",), ("cu13", "cu12")])
@@ -265,6 +284,5 @@ def test_the_folder_of_the_cuda_that_torch_was_built_for(
     for folder in folders:
         (tmp_path / "nvidia" / folder / "lib").mkdir(parents=True)
         shutil.copy(parts / "libnvJitLink.so.12", tmp_path / "nvidia" / folder / "lib")
-    said, errors, mapped = imported(tmp_path)
-    assert said == (errors[-1] if errors else "ok")
+    mapped = imported_as_predicted(tmp_path)
     assert any("libnvJitLink" in path for path in mapped) is (folders != ("cu13",))

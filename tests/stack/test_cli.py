@@ -524,3 +524,21 @@ def test_the_usual_call_needs_no_argparse():
     environ = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONNOUSERSITE": "1"}
     command = [sys.executable, "-S", "-c", code]
     assert subprocess.run(command, env=environ, capture_output=True, check=False).returncode == 0
+
+
+def test_what_if_in_another_root_takes_nothing_of_this_machine(monkeypatch):
+    """`which --root DIR --ld-library-path X`: LD_PRELOAD here says nothing there."""
+    from types import SimpleNamespace
+
+    from cudriver.cli import which
+
+    seen = []
+    monkeypatch.setattr(which.target, "machine", lambda *given: seen.append(given[-1]))
+    monkeypatch.setattr(which.target, "facts", lambda prefix, machine: None)
+    monkeypatch.setenv("LD_PRELOAD", "/here/libx.so")
+    for root in ("/image", "/"):
+        which._what_if("/env", SimpleNamespace(root=root, ld_library_path="/x"))
+    there, here = seen
+    assert there == {"LD_LIBRARY_PATH": "/x"}
+    assert here["LD_PRELOAD"] == "/here/libx.so"
+    assert here["LD_LIBRARY_PATH"] == "/x"

@@ -171,6 +171,21 @@ class TestAssumed:
         assert machine.probe is None
         assert machine.driver().release == "535"
 
+    @pytest.mark.parametrize(
+        ("text", "capability"),
+        [("9.0", "9.0"), ("90", "9.0"), ("sm_90a", "9.0"), ("sm_100f", "10.0"), (" 12.1 ", "12.1")],
+    )
+    def test_a_stated_capability(self, text, capability):
+        assert driver.capability(text) == capability
+
+    @pytest.mark.parametrize("text", ["999", "9.1", "0.0", "20.0", "H200", "", "sm_", "9", "9.0x"])
+    def test_a_capability_that_no_gpu_has(self, text):
+        with pytest.raises(ValueError, match="capability") as caught:
+            driver.capability(text)
+        if text in ("999", "9.1"):
+            assert "known are 2.0, 2.1, 3.0" in str(caught.value)
+            assert f"compute capability {'99.9' if text == '999' else text};" in str(caught.value)
+
 
 NVML = """
 #include <stdlib.h>

@@ -349,11 +349,14 @@ class TestVersions:
     @pytest.mark.parametrize(
         ("number", "code", "version"),
         [
-            (8907, "cudnn", "8.9.7"), (91002, "cudnn", "9.10.2"), (0x090A02, "cudnn", "9.10.2"),
-            (2804, "nccl", "2.8.4"), (20906, "nccl", "2.9.6"), (23007, "nccl", "2.30.7"),
-            (120804, "ten_thousand", "12.8.4"), (12603, "thousand", "12.6.3"),
-            (800, "thousand", "0.8.0"),
-            (5, "nccl", None), (1 << 31, "thousand", None), (12080, "other", None),
+            (8907, "cudnn", "8.9.7"), (90000, "cudnn", "9.0.0"), (91002, "cudnn", "9.10.2"),
+            (0x090A02, "cudnn", "9.10.2"),
+            (2708, "nccl", "2.7.8"), (2804, "nccl", "2.8.4"), (20000, "nccl", "2.0.0"),
+            (20906, "nccl", "2.9.6"), (23007, "nccl", "2.30.7"),
+            (120804, "ten_thousand", "12.8.4"), (999_999, "ten_thousand", "99.99.99"),
+            (100, "thousand", "0.1.0"), (800, "thousand", "0.8.0"), (12603, "thousand", "12.6.3"),
+            (99, "nccl", None), (1_000_000, "ten_thousand", None), (1 << 31, "thousand", None),
+            (12080, "other", None),
         ],
     )  # fmt: skip
     def test_decode(self, number, code, version):

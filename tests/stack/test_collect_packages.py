@@ -322,6 +322,23 @@ class TestRecords:
         venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: b"first"})
         assert self.owners(venv)[0].faults() == []
 
+    @pytest.mark.parametrize("digest", ["", "sha512=abc", "md5=abc"])
+    def test_two_owners_of_which_one_states_no_hash_that_we_know(self, venv, digest):
+        path = "nvidia/nccl/lib/libnccl.so.2"
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
+        info = venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: b"first"})
+        (info / "RECORD").write_text(f"{path},{digest},5\n")
+        assert self.owners(venv)[0].faults() == []
+
+    def test_a_record_past_the_limit_is_said_to_be_cut(self, venv, monkeypatch):
+        info = venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/x/libx.so": b"x"})
+        size = (info / "RECORD").stat().st_size
+        for limit, problems in ((size, []), (size - 1, [f"is larger than {size - 1} bytes"])):
+            monkeypatch.setattr(records, "RECORD_LIMIT", limit)
+            owners, told = self.owners(venv)
+            assert [p.text.partition(";")[0] for p in told] == problems
+            assert list(owners.by_path) == [f"{venv.site}/nvidia/x/libx.so"]
+
     def test_condas_own_wheels_are_not_measured(self, tmp_path):
         prefix = Prefix(tmp_path / "env").conda()
         prefix.dist(
@@ -341,6 +358,18 @@ class TestRecords:
         prefix.conda_package("pytorch", "2.7.1", "cuda128", files=[where])
         faults = collect(str(prefix.path), probe_driver=False).file_faults
         assert [(f.distribution, f.what) for f in faults] == [("torch", "missing")] * listed
+
+    def test_of_two_claims_the_one_whose_size_fits(self, venv):
+        name = "nvidia/x/libx.so"
+        venv.dist("nvidia-a-cu12", "1.0", files={name: b"first"})
+        venv.dist("nvidia-b-cu12", "2.0", files={name: b"the second"})
+        owners, _ = self.owners(venv)
+        file = venv.site / name
+        assert owners.owner(str(file)).name == "nvidia-b-cu12"
+        file.write_bytes(b"fifth")
+        assert owners.owner(str(file)).name == "nvidia-a-cu12"
+        file.write_bytes(b"of neither size")
+        assert owners.owner(str(file)).name == "nvidia-a-cu12", "the first that claims it"
 
 
 class TestDamage:

@@ -239,6 +239,16 @@ class TestChoice:
         chosen = self.choose(tree, prefix, PATH="/usr/bin")
         assert (chosen.home, chosen.version) == ("/env", "12.9.77")
 
+    def test_an_nvcc_that_cannot_be_run_is_passed_over(self, tmp_path):
+        for name, mode in (("one", 0o644), ("two", 0o755), ("three", 0o755)):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "nvcc").write_text("")
+            (tmp_path / name / "nvcc").chmod(mode)
+        (tmp_path / "folder/nvcc").mkdir(parents=True)
+        folders = ["/absent", "/folder", "/one", "/two", "/three"]
+        assert toolkits.which(Root(str(tmp_path)), "nvcc", folders) == "/two/nvcc"
+        assert toolkits.which(Root(str(tmp_path)), "nvcc", folders[:3]) is None
+
 
 class TestCompiler:
     def of(self, tree, **variables):
@@ -284,3 +294,21 @@ class TestCompiler:
 
     def test_none(self, tree):
         assert self.of(tree) is None
+
+    @pytest.mark.parametrize(
+        ("line", "limit"),
+        [
+            (
+                "#if defined(__clang__) && ((__clang_major__ >= 20) || (__clang_major__ < 3) || 0)",
+                19,
+            ),
+            ("#if defined(__clang__) && (__clang_major__ > 16)", 16),
+            ("#if defined(__clang__)", None),
+        ],
+    )
+    def test_the_newest_clang_that_a_header_takes(self, tmp_path, line, limit):
+        folder = toolkit(tmp_path / "usr/local/cuda-12.8", "12.8", nvcc=False)
+        header = folder / "include/crt/host_config.h"
+        header.write_text(header.read_text() + line + "\n#error no\n#endif\n")
+        (found,) = toolkits.system(Root(str(tmp_path)), {}, [])
+        assert (found.clang_limit, found.host_compiler_limit) == (limit, 14)

@@ -7,13 +7,14 @@ needed: what its wheels really load is compared with a real import in tests/corp
 import json
 import os
 import shutil
+import subprocess
 import sys
 
 import pytest
 from synth import Prefix
 
 from cudriver.stack import recipes
-from cudriver.stack.collect import collect, frameworks
+from cudriver.stack.collect import collect, frameworks, imports
 from cudriver.stack.collect.imports import applies
 from cudriver.stack.recipes import parse
 from cudriver.stack.rules import judge, verdict
@@ -87,6 +88,11 @@ class TestFiles:
         folder = os.path.join(recipes.FOLDER, "loading")
         names = {name.removesuffix(".json") for name in os.listdir(folder)}
         assert names == set(ALL)
+
+    def test_pytorchs_comes_first(self):
+        """Others are imported after it."""
+        first, *rest = ALL
+        assert (first, rest) == ("torch", sorted(rest, key="{}.json".format))
 
     def test_no_distribution_has_two(self):
         every = [name for recipe in ALL.values() for name in recipe.distributions]
@@ -191,6 +197,17 @@ class TestSteps:
         assert "libcudart.so.12" in finding.title
         assert (finding.rule, finding.severity, finding.subject) == ("CU305", "error", "net")
 
+    @pytest.mark.parametrize("name", ["_C.cpython-39-x86_64-linux-gnu.so", "_C.txt", "_C.pyd"])
+    def test_an_extension_of_another_python_is_none(self, venv, monkeypatch, name):
+        model(monkeypatch, steps=[{"load": ["net/_C{so}"], "absent": "import"}])
+        venv.dist("net", "1.0")
+        file = library(venv, f"net/{name}")
+        code = f"import sys; sys.path = [{str(file.parent)!r}]; import _C"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "No module named '_C'" in said.stderr
+        (finding,) = findings(facts(venv), "error")
+        assert finding.title.startswith("_C")
+
     @pytest.mark.parametrize(
         ("fails", "severity"),
         [("import", "error"), ("use", "error"), ("feature", "warning"), ("nothing", None)],
@@ -241,6 +258,14 @@ class TestSteps:
             library(venv, f"bitsandbytes/libbitsandbytes_cuda{cuda}.so", outside(venv, name))
         (finding,) = findings(facts(venv))
         assert "libbitsandbytes_cuda126.so" in finding.evidence[0].file
+
+    @pytest.mark.parametrize("torch", ["12.8", "12.0"])
+    def test_no_build_for_that_major(self, torch):
+        files = [f"/net/libnet_cuda{digits}.so" for digits in ("118", "130", "")]
+        assert imports._nearest(files, torch) == []
+        assert imports._nearest([*files, "/net/libnet_cuda126.so"], torch) == [
+            "/net/libnet_cuda126.so"
+        ]
 
     def test_opened_by_a_library_whose_path_counts(self, venv, monkeypatch):
         step = {"open": ["libcublas.so.12"], "by": "libnet.so", "when": "use", "fails": "use"}
@@ -344,6 +369,8 @@ class TestPathfinder:
         venv.dist("net", "1.0")
         (finding,) = findings(facts(venv))
         assert (finding.rule, finding.severity) == ("CU305", "error")
+        assert finding.title.startswith("libnvvm.so.4, ")
+        assert finding.predicts == 'Failure finding "libnvvm.so.4 or libnvvm.so"'
 
         kit = venv.root / "opt/cuda/nvvm/lib64"
         kit.mkdir(parents=True)

@@ -9,13 +9,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 import samples
+from facts import SITE, facts, library
 
 import cudriver.stack
-from cudriver.stack.model import Environment, Facts, Finding, Framework
+from cudriver.stack.model import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
-from cudriver.stack.report_text import Style, one_line
-from cudriver.stack.text import clean, columns, elide
+from cudriver.stack.report_text import Style, libraries_line, one_line, short_path
+from cudriver.stack.text import clean, columns, elide, wrap_command
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
 VOID = {"meta", "br"}
@@ -333,3 +334,40 @@ def test_advice_is_wrapped_and_a_command_is_not():
     finding = Finding("CU101", "error", "no driver", fix=["Install the NVIDIA driver. " * 8])
     text = Report(samples.healthy(), [finding]).to_text()
     assert "\\\n" not in text
+
+
+def test_another_environment_s_folder_is_outside():
+    """/envs/train2 is not below /envs/train."""
+    for path, named in (
+        ("/envs/train2/lib/libnccl.so.2", True),
+        ("/envs/train/lib/libnccl.so.2", False),
+        ("/usr/lib/libnccl.so.2", True),
+    ):
+        nccl = library("libnccl.so.2", "2.27.3", "nccl", shadowed=[Shadowed(path, "cache", "2")])
+        line = libraries_line(facts(libraries=[nccl]))
+        assert ("unused on the system: libnccl.so.2 2" in line) is named, line
+
+
+def test_a_path_is_shortened_by_the_innermost_site_packages():
+    made = facts()
+    made.environment.site_packages = [SITE, f"{SITE}/deep"]
+    assert short_path(made, f"{SITE}/deep/torch/x.so") == "site-packages/torch/x.so"
+    assert short_path(made, f"{SITE}/torch/x.so") == "site-packages/torch/x.so"
+    assert short_path(made, f"{SITE}2/torch/x.so") == "lib/python3.11/site-packages2/torch/x.so"
+    assert short_path(made, "/envs/train2/x.so") == "/envs/train2/x.so"
+
+
+def test_a_remark_keeps_its_apostrophes():
+    command = "sudo apt-get install driver-580  # or your distribution's, if it's newer"
+    for width in (40, 60, 100):
+        lines = wrap_command(command, width)
+        remark = " ".join(line[2:] for line in lines if line.startswith("# "))
+        assert remark == "or your distribution's, if it's newer"
+        typed = " ".join(line.removesuffix(" \\").strip() for line in lines if line[0] != "#")
+        assert typed == "sudo apt-get install driver-580"
+
+
+def test_a_quoted_word_is_kept_whole():
+    command = "echo 'one two' \"three  four\" five # six"
+    words = wrap_command(command, 20)
+    assert words == ["# six", "echo 'one two' \\", '  "three  four" \\', "  five"]

@@ -1,12 +1,9 @@
-"""CU101 to CU110, CU501 and CU502: each fires where it should, and only there."""
+"""CU101 to CU110: each fires where it should, and only there."""
 
 import pytest
-from facts import PREFIX, SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
+from facts import SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
 
 from cudriver.stack.model import DeviceNode, Driver, Evidence, Framework
-from cudriver.stack.rules import cu5
-from cudriver.stack.tables import driver_cuda
-from cudriver.stack.visible import select
 
 LIB = "/usr/lib/x86_64-linux-gnu"
 
@@ -52,6 +49,11 @@ class TestNoDriver:
             )
             == []
         )
+
+    def test_the_gpu_is_evidence_with_its_line(self):
+        found = one(facts(driver=Driver(pci_devices=["0000:01:00.0"])), "CU101", "error")
+        card = Evidence("/sys/bus/pci/devices/0000:01:00.0/vendor", 1, "0x10de")
+        assert found.evidence == [Evidence("libcuda.so.1", None, "not found by the loader"), card]
 
 
 class TestStub:
@@ -130,6 +132,28 @@ class TestTooOld:
         found = one(facts(driver=driver("535.104.05", "12.2"), frameworks=[jax]), "CU103")
         assert found.predicts == "CUDA driver version is insufficient for CUDA runtime version"
 
+    @pytest.mark.parametrize(
+        ("more", "told"),
+        [
+            ({}, True),
+            ({"wsl": True}, False),  # its number is Windows'
+            ({"kind": "compat"}, False),
+            ({"kind": "tegra"}, False),
+        ],
+    )
+    def test_a_release_counts_where_it_is_a_linux_driver_s(self, more, told):
+        made = facts(driver=driver("450.80.02", "12.8", **more))
+        assert bool(fired(made, "CU103")) is told
+
+    @pytest.mark.parametrize("name", ["jax", "vllm", "torch"])
+    def test_what_a_framework_says_of_an_old_driver(self, name):
+        made = torch(distribution=name)
+        made.name = name
+        said = one(facts(driver=driver("450.80.02", "11.0"), frameworks=[made]), "CU103")
+        own = "The NVIDIA driver on your system is too old (found version 11000)."
+        others = "CUDA driver version is insufficient for CUDA runtime version"
+        assert said.predicts == (own if name == "torch" else others)
+
 
 class TestHalves:
     def test_kernel_and_libraries(self):
@@ -139,7 +163,9 @@ class TestHalves:
         assert "reboot" in found.fix[0]
 
     def test_nvml_says_it(self):
-        one(facts(driver=driver(nvml_error="Driver/library version mismatch")), "CU104", "error")
+        said = "Driver/library version mismatch"
+        found = one(facts(driver=driver(nvml_error=said)), "CU104", "error")
+        assert Evidence("libnvidia-ml.so.1", None, said) in found.evidence
 
     def test_compat_is_compared_by_the_drivers_own_library(self):
         own = driver(
@@ -208,6 +234,13 @@ class TestCompat:
         beside = driver("580.159.04", compat=[Evidence(self.PATH, None, "580.95.05")])
         assert fired(facts(driver=beside), "CU105") == fired(facts(driver=beside), "CU106") == []
 
+    @pytest.mark.parametrize(("code", "told"), [(None, False), (0, False), (803, True)])
+    def test_cuinit_is_evidence_where_it_said_so(self, code, told):
+        """An old cuda-compat is seen from the releases, and by error 803."""
+        old = driver("535.104.05", kind="compat", init_code=code, kernel_release="580.95.05")
+        found = one(facts(driver=old), "CU105", "error")
+        assert any(e.file == "cuInit" and e.value == "803" for e in found.evidence) is told
+
 
 class TestNodes:
     @pytest.mark.parametrize("errno", [1, 13])
@@ -229,6 +262,18 @@ class TestNodes:
         assert fired(facts(driver=driver()), "CU107") == []
         assert fired(facts(driver=driver(container="docker", devices=[gpu()])), "CU107") == []
 
+    def test_an_open_device_hides_no_closed_node(self):
+        nodes = [DeviceNode("/dev/nvidiactl"), DeviceNode("/dev/nvidia1", 1)]
+        found = one(facts(driver=driver(devices=[gpu()], nodes=nodes)), "CU107", "error")
+        assert [e.file for e in found.evidence] == ["/dev/nvidia1"]
+
+    @pytest.mark.parametrize(
+        ("errno", "words"), [(1, "operation not permitted"), (13, "permission denied")]
+    )
+    def test_why_a_node_is_closed(self, errno, words):
+        made = facts(driver=driver(nodes=[DeviceNode("/dev/nvidiactl", errno)]))
+        assert one(made, "CU107").evidence == [Evidence("/dev/nvidiactl", None, words)]
+
 
 class TestWsl:
     LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
@@ -247,6 +292,12 @@ class TestWsl:
             == []
         )
 
+    @pytest.mark.parametrize(
+        "made", [Driver(wsl=True), driver(wsl_library="/usr/lib/wsl/lib/libcuda.so.1")]
+    )
+    def test_half_of_wsl_is_none(self, made):
+        assert fired(facts(driver=made), "CU108") == []
+
 
 class TestPtx:
     NVRTC = library("libnvrtc.so.12", "12.8.93", "nvrtc")
@@ -263,6 +314,7 @@ class TestPtx:
             "warning",
         )
         assert found.predicts == "the provided PTX was compiled with an unsupported toolchain."
+        assert found.evidence[0] == self.NVRTC.version_evidence
         assert "nvidia-driver-570" in found.fix[0]
 
     def test_pytorch_compiles_for_the_gpu(self):
@@ -272,20 +324,34 @@ class TestPtx:
         assert fired(facts(libraries=[self.NVRTC]), "CU109") == []
         assert fired(facts(driver=driver("570.1", "12.8"), libraries=[self.NVRTC]), "CU109") == []
 
+    @pytest.mark.parametrize(
+        ("version", "told"),
+        [("12.8.93", False), ("12.9.41", True), ("13.0.48", False), ("11.9.1", False)],
+    )
+    def test_ptx_is_newer_within_a_major_only(self, version, told):
+        """Of another major CU103 and CU403 speak."""
+        nvrtc = library("libnvrtc.so.12", version, "nvrtc")
+        found = fired(facts(driver=driver("570.26", "12.8"), libraries=[nvrtc]), "CU109")
+        assert bool(found) is told
+
 
 class TestInitialise:
     @pytest.mark.parametrize(
         ("code", "name", "mend"),
         [
-            (999, "CUDA_ERROR_UNKNOWN", "nvidia_uvm"),
-            (802, "CUDA_ERROR_SYSTEM_NOT_READY", "fabricmanager"),
+            (3, "CUDA_ERROR_NOT_INITIALIZED", "modprobe nvidia_uvm"),
             (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi"),
+            (100, "CUDA_ERROR_NO_DEVICE", "nvidia-smi -L"),
+            (101, "CUDA_ERROR_INVALID_DEVICE", "nvidia-smi -L"),
+            (304, "CUDA_ERROR_OPERATING_SYSTEM", "/dev/nvidia-uvm"),
+            (802, "CUDA_ERROR_SYSTEM_NOT_READY", "fabricmanager"),
+            (999, "CUDA_ERROR_UNKNOWN", "rmmod nvidia_uvm"),
             (777, "CUDA error 777", "nvidia-smi"),
         ],
     )
     def test_codes(self, code, name, mend):
         found = one(facts(driver=driver(init_code=code)), "CU110", "error")
-        assert name in found.predicts
+        assert found.predicts == f"{name} ({code})"
         assert mend in found.fix[0]
         assert found.evidence[0].file == "cuInit"
 
@@ -324,241 +390,12 @@ class TestInitialise:
         made = driver(None, None, kernel_release=None, nvml_error="Driver Not Loaded")
         assert fired(facts(driver=made), "CU110") == []
 
-
-class TestArchitectures:
-    @pytest.mark.parametrize(
-        ("capability", "archs", "how"),
-        [
-            ("8.6", ["sm_80"], "cubin"),
-            ("8.0", ["sm_86"], None),
-            ("9.0", ["sm_80", "sm_86"], None),
-            ("9.0", ["sm_80", "compute_80"], "ptx"),
-            ("9.0", ["sm_90a"], "cubin"),
-            ("9.1", ["sm_90a"], None),
-            ("10.3", ["sm_100f"], "cubin"),
-            ("12.0", ["sm_100f"], None),
-            ("12.0", ["sm_120"], "cubin"),
-            ("12.1", ["compute_120"], "ptx"),
-            ("7.0", ["compute_75"], None),
-            ("9.0", ["nonsense", ""], None),
-            ("?", ["sm_90"], None),
-        ],
-    )
-    def test_fits(self, capability, archs, how):
-        assert cu5.fits(capability, archs) == how
-
-    def test_too_new(self):
-        older = torch("2.6.0+cu124", "12.4", archs=["sm_50", "sm_80", "sm_90"])
-        found = one(
-            facts(
-                driver=driver(devices=[gpu(capability="12.0", name="NVIDIA GeForce RTX 5090")]),
-                frameworks=[older],
-            ),
-            "CU501",
-            "error",
-        )
-        assert found.predicts == "no kernel image is available for execution on the device"
-        assert found.evidence[0].file == "GPU 0"
-        assert found.evidence[1].file.endswith("libtorch_python.so")
-        assert "/whl/cu1" in found.fix[0]
-
-    def test_dropped_by_this_build_and_kept_by_another(self):
-        found = one(
-            facts(driver=driver(devices=[gpu(capability="6.1", assumed=True, name=None)])),
-            "CU501",
-            "error",
-        )
-        assert "/whl/cu126" in found.fix[0]
-        assert "torch==2.8.0" in found.fix[0]
-
-    @pytest.mark.parametrize(
-        ("capability", "cuda", "wanted", "index"),
-        [
-            ("12.0", "13.0", "torch==2.14.*", "cu130"),
-            ("12.0", "12.8", "torch==2.11.*", "cu128"),
-            ("12.0", "11.4", "torch==2.14.*", "cu130"),  # no driver of 11 runs one: CU103 speaks
-            ("5.2", "12.2", "torch==2.14.*", "cu126"),
-            ("3.7", "12.2", "torch==2.0.*", "cu117"),
-            ("3.5", "12.2", None, None),
-        ],
-    )
-    def test_another_release(self, capability, cuda, wanted, index):
-        """A build that has code for the GPU and suits the driver; no command where none has."""
-        older = torch("2.6.0+cu124", "12.4", archs=["sm_80", "sm_90"])
-        made = driver(cuda=cuda, devices=[gpu(capability=capability)])
-        (mend,) = one(facts(driver=made, frameworks=[older]), "CU501", "error").fix
-        if wanted is None:
-            assert "from source" in mend
-            assert f"TORCH_CUDA_ARCH_LIST={capability}." in mend
-        else:
-            assert f"'{wanted}' --index-url https://download.pytorch.org/whl/{index}" in mend
-
-    def test_the_environments_machine_counts(self):
-        """The builds for Arm have other architectures than those for x86-64."""
-        older = torch("2.12.0+cu126", "12.6", archs=["sm_80", "sm_90"])
-        made = driver(cuda="13.2", devices=[gpu(capability="7.5")])
-        of = facts(driver=made, frameworks=[older])
-        assert "torch==2.12.0" in one(of, "CU501").fix[0]
-        of.environment.platform = "aarch64"
-        assert "torch==2.10.*" in one(of, "CU501").fix[0]
-
-    def test_conda_has_builds_of_its_own(self):
-        of = facts(
-            environment=environment("conda", "conda"),
-            driver=driver(devices=[gpu(capability="6.1")]),
-            distributions=[wheel("torch", "2.8.0", installer="conda")],
-        )
-        assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda126*'"]
-
-    def test_ptx_is_a_note(self):
-        one(
-            facts(
-                driver=driver(devices=[gpu(capability="12.1")]),
-                frameworks=[torch(archs=["compute_120"])],
-            ),
-            "CU501",
-            "note",
-        )
-
-    def test_the_table_knows_ptx_that_the_list_leaves_out(self):
-        newer = torch(
-            "2.10.0+cu130", "13.0", archs=["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
-        )
-        one(
-            facts(driver=driver(devices=[gpu(capability="13.0")]), frameworks=[newer]),
-            "CU501",
-            "note",
-        )
-
-    def test_the_driver_dropped_it(self):
-        made = driver(
-            "590.48.01", "13.1", assumed=True, devices=[gpu(capability="7.0", assumed=True)]
-        )
-        found = one(facts(driver=made, frameworks=[]), "CU501", "error")
-        assert "nvidia-driver-580" in found.fix[0]
-
-    @pytest.mark.parametrize(
-        ("release", "capability", "told"),
-        [
-            ("535.104.05", "10.0", "R570 is the first"),
-            ("535.104.05", "12.0", "R570 is the first"),
-            ("569.1", "10.0", "R570 is the first"),
-            ("570.26", "10.0", None),
-            ("570.26", "12.1", "R575 is the first"),
-            ("580.95.05", "10.3", None),
-            ("470.82.01", "9.0", "R520 is the first"),
-            ("535.104.05", "9.0", None),
-            ("418.40.04", "7.5", None),
-            ("580.95.05", "7.0", None),
-            ("590.48.01", "7.0", "R580 was the last"),
-            ("470.82.01", "3.5", None),
-            ("470.82.01", "2.0", "R390 was the last"),
-            ("535.104.05", "8.7", None),  # Tegra's drivers are numbered apart
-        ],
-    )
-    def test_the_driver_does_not_know_it(self, release, capability, told):
-        devices = [gpu(capability=capability, assumed=True)]
-        made = driver(release, driver_cuda(release), assumed=True, devices=devices)
-        found = fired(facts(driver=made, frameworks=[]), "CU501")
-        assert [f.severity for f in found] == (["error"] if told else [])
-        if told:
-            assert told in found[0].title
-            assert f"compute capability {capability} (" in found[0].title
-            assert f"nvidia-driver-{told[1:4]}" in found[0].fix[0]
-            assert found[0].evidence[-1] == made.release_evidence
-
-    def test_what_a_driver_lists_it_knows(self):
-        made = driver("535.104.05", "12.2", devices=[gpu(capability="10.0")])
-        assert fired(facts(driver=made, frameworks=[]), "CU501") == []
-
-    def test_silent(self):
-        assert fired(facts(), "CU501") == []
-        assert fired(facts(driver=driver(devices=[])), "CU501") == []
-        hidden = gpu(capability="3.5", visible=False)
-        assert fired(facts(driver=driver(devices=[hidden])), "CU501") == []
-
-
-class TestVisible:
-    DEVICES = [gpu(0), gpu(1), gpu(2, mig=True, instances=["MIG-11-22", "MIG-33-44"])]  # noqa: RUF012
-
-    @pytest.mark.parametrize(
-        ("value", "ordinals", "stopped"),
-        [
-            ("0", [0], None),
-            ("1,0", [1, 0], None),
-            (" 1 , 0 ", [1, 0], None),
-            ("", [], None),
-            ("-1", [], "-1"),
-            ("0,-1,1", [0], "-1"),
-            ("0,8,1", [0], "8"),
-            ("none", [], "none"),
-            ("NoDevFiles", [], "NoDevFiles"),
-            ("GPU-1aaa", [1], None),
-            ("GPU-1", [1], None),
-            ("GPU-", [], "GPU-"),
-            ("GPU-zz", [], "GPU-zz"),
-            ("MIG-11", [2], None),
-            ("MIG-55", [], "MIG-55"),
-            ("0,0", [], "0"),
-            ("1, 0, 1, 2", [], "1"),
-            ("MIG-11,MIG-11", [], "MIG-11"),
-            ("MIG-11,MIG-33", [2], None),
-            ("-0,1", [0, 1], None),
-            ("1gpu,0", [1, 0], None),
-            ("GPU-1,0", [1], "0"),
-            ("1,GPU-0", [1], "GPU-0"),
-            ("0,,1", [0], ""),
-            ("99999999999999999999", [], "99999999999999999999"),
-        ],
-    )
-    def test_select(self, value, ordinals, stopped):
-        chosen = select(value, self.DEVICES)
-        assert (chosen.ordinals, chosen.stopped_at) == (ordinals, stopped)
-
-    def finding(self, value):
-        made = facts(
-            environment=environment(CUDA_VISIBLE_DEVICES=value), driver=driver(devices=self.DEVICES)
-        )
-        return one(made, "CU502")
-
-    def test_an_invalid_entry_hides_what_follows(self):
-        found = self.finding("0,8,1")
-        assert found.severity == "warning"
-        assert "1 after it not read" in found.title
-        assert found.fix == ["export CUDA_VISIBLE_DEVICES=0"]
-        assert found.evidence[0].value == "0,8,1"
-
-    def test_none_left(self):
-        assert self.finding("8").severity == "error"
-        assert self.finding("").severity == "warning"
-        assert self.finding("-1").severity == "warning"
-        assert self.finding("-1").fix == ["unset CUDA_VISIBLE_DEVICES"]
-
-    def test_one_gpu_is_one(self):
-        made = facts(
-            environment=environment(CUDA_VISIBLE_DEVICES="8"),
-            driver=driver(devices=self.DEVICES[:1]),
-        )
-        assert one(made, "CU502").title.endswith("0 of 1 GPU visible")
-
-    def test_a_repetition_hides_all(self):
-        found = self.finding("1,0,1")
-        assert found.severity == "error"
-        assert "0 of 3 GPUs visible" in found.title
-        assert found.fix == ["export CUDA_VISIBLE_DEVICES=1,0"]
-
-    def test_a_choice_is_a_note(self):
-        assert self.finding("1").severity == "note"
-
-    def test_silent(self):
-        assert fired(facts(), "CU502") == []
-        all_of_them = facts(
-            environment=environment(CUDA_VISIBLE_DEVICES="0,1,2"),
-            driver=driver(devices=self.DEVICES),
-        )
-        assert fired(all_of_them, "CU502") == []
-        without = facts(environment=environment(CUDA_VISIBLE_DEVICES="-1"), driver=Driver())
-        assert fired(without, "CU502") == []
+    @pytest.mark.parametrize("value", ["", "-1", "7"])
+    def test_no_device_where_the_variable_hides_them(self, value):
+        broken = driver(init_code=100)
+        made = facts(driver=broken, environment=environment(CUDA_VISIBLE_DEVICES=value))
+        assert fired(made, "CU110") == []
+        assert one(facts(driver=broken), "CU110", "error").predicts == "CUDA_ERROR_NO_DEVICE (100)"
 
 
 def test_wheel_helper_reads_as_intended():

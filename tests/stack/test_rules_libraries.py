@@ -1,19 +1,23 @@
 """CU301 to CU307."""
 
 import pytest
-from facts import PYTHON, SITE, environment, facts, fault, fired, library, one, torch, wheel
+from facts import PREFIX, PYTHON, SITE, environment, facts, fault, fired, library, one, torch, wheel
 
 from cudriver.stack.model import (
     FEATURE,
     GONE,
+    IMPORT,
     SPARE,
     UNMODELLED,
     USE,
+    Evidence,
     Facts,
+    FileFault,
     Framework,
     Resolution,
     Shadowed,
 )
+from cudriver.stack.rules import registry
 
 OUTSIDE = "/usr/local/cuda-12.1/lib64"
 PINS = wheel(
@@ -69,7 +73,7 @@ class TestCudnn:
             "cuDNN version incompatibility: PyTorch was compiled  against (9, 10, 2) "
             "but found runtime version (9, 1, 0)."
         )
-        assert found.evidence[0].file == old.path
+        assert found.evidence[0] == Evidence(old.path, None, "9.1.0, by rpath")
         assert found.evidence[1].line == 47
         assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
 
@@ -127,6 +131,33 @@ class TestOutside:
             "libcudnn.so.9", "9.14.0", "cudnn", path="/usr/lib/x/libcudnn.so.9", origin="system"
         )
         assert fired(used(alone), "CU302") == []
+
+    @pytest.mark.parametrize(
+        ("theirs", "own", "severity"),
+        [
+            ("12.85", "12.8", "warning"),
+            ("12.8.93", "12.8", "note"),
+            ("12.8", "12.8", "note"),
+            ("12.8", "12.8.93", "warning"),
+            (None, "12.8", "warning"),
+            ("12.8", None, "warning"),
+        ],
+    )
+    def test_the_same_version_as_far_as_it_is_told(self, theirs, own, severity):
+        leaked = library(
+            "libnvJitLink.so.12",
+            theirs,
+            "nvjitlink",
+            path="/usr/local/cuda/lib64/libnvJitLink.so.12",
+            origin="system",
+            found_by="LD_LIBRARY_PATH",
+            version_evidence=Evidence("/usr/local/cuda/lib64/libnvJitLink.so.12"),
+            own_copy=Shadowed(
+                f"{SITE}/nvidia/nvjitlink/lib/libnvJitLink.so.12", "environment", own
+            ),
+        )
+        variables = environment(LD_LIBRARY_PATH="/usr/local/cuda/lib64")
+        assert one(facts(libraries=[leaked], environment=variables), "CU302").severity == severity
 
 
 class TestSymbols:
@@ -199,6 +230,51 @@ class TestSymbols:
             f"{PYTHON} -m pip install --no-deps 'nvidia-nvjitlink-cu12>=12.9'"
         ]
 
+    def test_a_newer_one_of_what_nothing_pins(self):
+        """Only some families are numbered as CUDA is."""
+        old = library("libfoo.so.2", "2.18.1", "nccl", provided_by="nvidia-nccl-cu12 2.18.1")
+        asking = library("libbar.so.12", "12.5.10.65", "cusparse", cuda="12.9.1")
+        problem = fault("symbol", "f", asking.path, "x", provider=old.path)
+        of = used(old, asking, load_faults=[problem])
+        of.distributions = [wheel("nvidia-nccl-cu12", "2.18.1")]
+        mend = f"{PYTHON} -m pip install --no-deps --upgrade nvidia-nccl-cu12"
+        assert one(of, "CU303").fix == [mend]
+        of.environment = environment("conda", "conda")
+        of.distributions[0].kind = of.distributions[0].installer = "conda"
+        mend = f"conda install -p {PREFIX} --force-reinstall nvidia-nccl-cu12=2.18.1"
+        assert one(of, "CU303").fix == [mend]
+
+    @pytest.mark.parametrize("owner", ["nvidia-cusparse-cu12", "fastnet"])
+    def test_whose_file_it_is(self, owner):
+        """By the list of libraries, or by the folder of a framework."""
+        nccl = library("libnccl.so.2", "2.27.3", "nccl", provided_by="nvidia-nccl-cu12 2.27.3")
+        sparse = library("libcusparse.so.12", "12.5", "cusparse")
+        sparse.provided_by = "nvidia-cusparse-cu12 12.5"
+        file = sparse.path if owner != "fastnet" else f"{SITE}/fastnet/_C.so"
+        of = used(nccl, sparse, load_faults=[fault("symbol", "f", file, "x", framework=None)])
+        of.frameworks.append(
+            Framework("net", "12.5", path=f"{SITE}/fastnet", distribution="fastnet")
+        )
+        of.distributions = [wheel("torch", "2.8.0"), wheel(owner, "12.5"), WHEELS[-1]]
+        assert one(of, "CU303").fix == [pip(f"{owner}==12.5")]
+
+    @pytest.mark.parametrize(
+        ("what", "told"),
+        [("size", False), ("missing", True), ("owners", False), ("shared", True)],
+    )
+    def test_a_file_that_is_not_as_it_was_brought_is_the_cause(self, what, told):
+        """Then CU404 speaks of it, and of the next symbol this rule."""
+        old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        problems = [
+            fault("not found", "libz.so.9", "/a.so", "x"),  # CU305's
+            fault("symbol", "f", "/a.so", "x", provider=old.path),
+            fault("symbol", "g", "/b.so", "x", provider="/c.so"),
+        ]
+        of = used(old, load_faults=problems)
+        of.file_faults = [FileFault("nvidia-nvjitlink-cu12", old.path, what, Evidence("RECORD"))]
+        titles = [found.title for found in registry()["CU303"](of)]
+        assert [title[:15] for title in titles] == ["a.so needs f, w"] * told + ["b.so needs g, w"]
+
     def test_a_driver_that_lacks_what_is_called_later(self):
         problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
         assert fired(used(load_faults=[problem]), "CU303") == []
@@ -223,8 +299,13 @@ class TestSymbols:
         of = used(load_faults=[problem])
         of.distributions = [*WHEELS, wheel("flash-attn", "2.7.0")]
         found = one(of, "CU303", "error")
-        assert "flash-attn" in found.fix[0]
-        assert "--no-build-isolation" in found.fix[0]
+        assert found.fix == [
+            f"{pip('flash-attn')} --no-cache-dir --no-build-isolation --no-binary flash-attn"
+        ]
+        of.distributions = [*WHEELS, wheel("flash-attn", "2.7.0", installer="uv")]
+        assert one(of, "CU303", "error").fix == [
+            f"uv pip install --python {PYTHON} --reinstall-package flash-attn --no-deps flash-attn"
+        ]
 
     def test_a_lazy_one_is_met_later(self):
         problem = fault(
@@ -237,7 +318,23 @@ class TestSymbols:
     def test_a_version_of_symbols(self):
         text = "libnvJitLink.so.12: version `libnvJitLink.so.12' not found (required by x)"
         problem = fault("version", "libnvJitLink.so.12", "/a/libcusparse.so.12", text)
-        assert one(used(load_faults=[problem]), "CU303").predicts == text
+        found = one(used(load_faults=[problem]), "CU303")
+        assert found.predicts == text
+        assert found.title.startswith("libcusparse.so.12 needs version libnvJitLink.so.12, which")
+        assert found.fix == [pip("nvidia-nvjitlink-cu12==12.8.93")]
+        problem.provider = "/x/libcublas.so.12"
+        assert one(used(load_faults=[problem]), "CU303").fix == [
+            pip("nvidia-cublas-cu12==12.8.4.1")
+        ]
+
+    @pytest.mark.parametrize(
+        ("more", "severity"),
+        [({}, "error"), ({"means": "feature"}, "warning"), ({"lazy": True}, "warning")],
+    )
+    def test_a_symbol_of_an_optional_part(self, more, severity):
+        part = f"{SITE}/torch/lib/libtorch_cuda.so"
+        problem = fault("symbol", "ncclCommRegister", part, "undefined symbol", **more)
+        assert one(facts(load_faults=[problem]), "CU303").severity == severity
 
 
 class TestParts:
@@ -340,7 +437,10 @@ class TestNowhere:
         found = one(of, "CU305", "error")
         assert found.predicts == self.TEXT
         assert found.fix == [pip("nvidia-cusparselt-cu12==0.7.1")]
-        assert found.evidence[1].file == f"{SITE}/nvidia/cusparselt/lib"
+        assert [(e.file, e.value) for e in found.evidence[1:3]] == [
+            (f"{SITE}/nvidia/cusparselt/lib", "does not have it"),
+            ("/lib", "does not have it"),
+        ]
 
     CTK = "[ctk]cuda-toolkit{cublas,cusparse}==13.*"
 
@@ -367,6 +467,51 @@ class TestNowhere:
         )
         (told,) = one(of, "CU305", "warning").fix
         assert mend in told
+
+    @pytest.mark.parametrize(
+        ("soname", "path", "searched", "finds"),
+        [
+            ("libcublas.so.13", None, f"{SITE}/nvidia/cu13/lib", True),
+            ("libcublas.so.13", None, "/usr/lib", False),
+            ("libcublas.so.13", "/usr/lib/libcublas.so.13", f"{SITE}/nvidia/cu13/lib", False),
+            ("libcublas.so.12", None, f"{SITE}/nvidia/cublas/lib", False),
+            ("libcufft.so.12", None, f"{SITE}/nvidia/cu13/lib", False),
+        ],
+    )
+    def test_who_looked_into_the_wheels(self, soname, path, searched, finds):
+        """Its own search tells, not that of another framework or for another library."""
+        of = self.cupy(finds=False)
+        of.frameworks[:0] = [Framework(name, "1", finds_wheels=True) for name in ("a", "z")]
+        of.load_faults = of.load_faults[:1]
+        of.resolutions = [Resolution(soname, "/x.so", path, "none", searched=[searched])]
+        (told,) = one(of, "CU305", "warning").fix
+        install = f"{PYTHON} -m pip install nvidia-cublas"
+        assert (told == install) is finds
+        assert ("leaves libcublas.so.13 to the system" in told) is not finds
+
+    def test_the_extra_of_its_own_package(self):
+        of = self.cupy()
+        of.frameworks[0].extra = "ctk"
+        of.load_faults = of.load_faults[:1]
+        of.distributions.append(wheel("jax", "0.7.2"))
+        mend = [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
+        assert one(of, "CU305", "warning").fix == mend
+
+    def test_the_owner_of_the_file_brings_it_anew(self):
+        nccl = library("libnccl.so.2", "2.18.1", "nccl", provided_by="nvidia-nccl-cu12 2.18.1")
+        of = used(nccl, load_faults=[fault("not found", "libfoo.so.1", nccl.path, "x")])
+        mend = f"{PYTHON} -m pip install --force-reinstall nvidia-nccl-cu12==2.18.1"
+        assert one(of, "CU305", "error").fix == [mend]
+
+    def test_one_that_its_record_tells_hides_no_other(self):
+        """Of the first CU404 speaks."""
+        of = self.cupy()
+        of.load_faults = of.load_faults[:2]
+        of.file_faults = [
+            FileFault("nvidia-cublas", f"{SITE}/nvidia/cu13/lib/libcublas.so.13", "missing",
+                      Evidence("RECORD"))
+        ]  # fmt: skip
+        assert one(of, "CU305").title.startswith("libcufft.so.12")
 
     PARTS = ("cublas.so.13", "cufft.so.12", "curand.so.10", "cusolver.so.12", "cusparse.so.12")
 
@@ -425,6 +570,22 @@ class TestNowhere:
         assert (several.severity, several.title[:11]) == ("warning", "4 libraries")
         assert (other.severity, other.title[:14]) == ("error", "libcufft.so.12")
 
+    def test_three_folders_are_named(self):
+        of = self.cupy()
+        of.load_faults, of.resolutions = of.load_faults[:1], of.resolutions[:1]
+        of.resolutions[0].searched = ["/a", "", "/b", "/a", "/c", "/d"]
+        shown = [e.file for e in one(of, "CU305").evidence if e.value == "does not have it"]
+        assert shown == ["/a", "/b", "/c"]
+
+    def test_one_library_that_two_files_need_is_one_finding(self):
+        needs = [fault("not found", "libcufft.so.11", f"/{name}.so", self.TEXT) for name in "ab"]
+        found = one(used(load_faults=needs), "CU305", "error")
+        assert found.title == "libcufft.so.11, which a.so needs, is nowhere"
+
+    @pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libnvrtc-builtins.so.12.8"])
+    def test_what_is_opened_by_soname_is_another_rules(self, name):
+        assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []
+
     @pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
     def test_the_driver_is_cu101s(self, name):
         assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []
@@ -463,27 +624,34 @@ class TestNowhere:
         problem = fault("not found", "libcudnn.so.9", "/a", "x", means=USE, says=text)
         assert one(used(load_faults=[problem]), "CU305", "error").predicts == text
 
-    def test_whose_import_ends_with_it(self):
+    @pytest.mark.parametrize(("means", "ends"), [(IMPORT, True), (USE, False), (FEATURE, False)])
+    def test_whose_import_ends_with_it(self, means, ends):
         """One cause, one error: what is built on PyTorch is evidence."""
-        problem = fault("not found", "libcusparseLt.so.0", "/a", self.TEXT)
+        problem = fault("not found", "libcusparseLt.so.0", "/a", self.TEXT, means=means)
         of = used(load_faults=[problem])
         kin = Framework("torchvision", "0.23.0", path=f"{SITE}/torchvision", module="torchvision")
         kin.blocked = "torch"
         of.frameworks.append(kin)
-        found = one(of, "CU305", "error")
-        assert (kin.path, "import torchvision ends with it") in [
-            (e.file, e.value) for e in found.evidence
-        ]
+        found = one(of, "CU305")
+        told = [(e.file, e.value) for e in found.evidence]
+        assert ((kin.path, "import torchvision ends with it") in told) is ends
 
 
 class TestBuiltins:
-    def test_missing(self):
-        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")
+    @pytest.mark.parametrize("stated", [Evidence("METADATA", 3, "12.8.93"), None])
+    def test_missing(self, stated):
+        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc", version_evidence=stated)
         gone = Resolution("libnvrtc-builtins.so.12.8", nvrtc.path, None, "none", how="dlopen")
-        found = one(used(nvrtc, resolutions=[gone]), "CU306", "error")
+        driver = Resolution("libcuda.so.1", nvrtc.path, None, "none", how="dlopen")
+        name = "libnvrtc-builtins.so.12.4"
+        there = Resolution(name, "/x/libnvrtc.so.12", f"/x/{name}", "runpath", how="dlopen")
+        found = one(used(nvrtc, resolutions=[driver, there, gone]), "CU306", "error")
         assert found.predicts == "nvrtc: error: failed to open libnvrtc-builtins.so.12.8."
         assert found.fix == [pip("nvidia-cuda-nvrtc-cu12==12.8.93")]
-        assert found.evidence[0].file == nvrtc.path
+        assert found.evidence == [
+            Evidence(nvrtc.path, None, "opens libnvrtc-builtins.so.12.8"),
+            stated or Evidence(nvrtc.path, None, "12.8.93"),
+        ]
 
     def test_there(self):
         nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")

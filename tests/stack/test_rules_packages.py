@@ -1,4 +1,6 @@
-"""CU401 to CU408, and what becomes of a rule that fails."""
+"""CU401 to CU408 but CU404, and what becomes of a rule that fails."""
+
+import itertools
 
 import pytest
 from facts import (
@@ -18,7 +20,7 @@ from facts import (
 )
 
 from cudriver.stack.model import Driver, Evidence, FileFault, Framework
-from cudriver.stack.rules import fix, judge, registry, verdict
+from cudriver.stack.rules import cu4_pins, fix, judge, registry, verdict
 
 LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
 
@@ -123,6 +125,34 @@ class TestPins:
             f"{PYTHON} -m pip install nvidia-cublas-cu12==12.8.4.1 nvidia-nccl-cu12==2.27.3"
         ]
 
+    def test_three_are_shown(self):
+        names = [f"nvidia-{name}-cu12==1.0" for name in ("a", "b", "c", "d", "e")]
+        title = one(facts(distributions=[wheel("torch", "2.8.0", *names)]), "CU402").title
+        assert "nvidia-c-cu12==1.0 (installed: none) and 2 more" in title
+        title = one(facts(distributions=[wheel("torch", "2.8.0", *names[:3])]), "CU402").title
+        assert title.endswith("nvidia-c-cu12==1.0 (installed: none)")
+
+    @pytest.mark.parametrize("kind", ["conda", "wheel"])
+    def test_a_library_under_condas_name(self, kind):
+        """conda's nccl serves a wheel of PyTorch; what pip knows as nccl is another thing."""
+        other = wheel("nccl", "2.27.3.1")
+        other.kind = kind
+        of = facts(
+            environment=environment("conda", "conda"),
+            distributions=[wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3"), other],
+        )
+        assert bool(fired(of, "CU402")) is (kind == "wheel")
+
+    def test_an_extra_with_a_specifier_that_is_none(self):
+        """What cannot be compared is nobody's fault."""
+        of = facts(
+            distributions=[
+                wheel("tensorflow", "2.21.0", "[and-cuda]nvidia-cudnn-cu12>=x"),
+                wheel("nvidia-cudnn-cu12", "9.1"),
+            ]
+        )
+        assert fired(of, "CU402") == []
+
     def test_through_the_extras_of_cuda_toolkit(self):
         of = facts(
             distributions=[
@@ -208,6 +238,13 @@ class TestPins:
     def test_other_installers(self, installer):
         of = self.of("9.1.0.70")
         of.environment = environment("uv", installer)
+        assert (
+            fix.uninstall(of.environment, wheel("x", "1"))
+            == {
+                "uv": f"uv pip uninstall --python {PYTHON} x",
+                "pipx": "pipx runpip train uninstall -y x",
+            }[installer]
+        )
         command = one(of, "CU402").fix[0]
         assert command.startswith(
             {"uv": "uv pip install --python", "pipx": "pipx runpip train install"}[installer]
@@ -227,31 +264,40 @@ class TestPins:
 
 
 class TestMajors:
-    def test_an_extension_for_another_major(self):
+    @pytest.mark.parametrize(
+        ("theirs", "ours"), [("12", "13.0"), ("13", "12.8"), ("12", "12.8"), ("13", "13.0")]
+    )
+    def test_an_extension_for_another_major(self, theirs, ours):
         problem = fault(
             "not found",
-            "libcudart.so.12",
+            f"libcudart.so.{theirs}",
             f"{SITE}/vllm/_C.abi3.so",
-            "libcudart.so.12: cannot open shared object file: No such file or directory",
+            f"libcudart.so.{theirs}: cannot open shared object file: No such file or directory",
             framework="vllm",
         )
         of = facts(
-            frameworks=[torch("2.9.0+cu130", "13.0"), Framework("vllm", "0.12.0", after=["torch"])],
+            frameworks=[torch("2.9.0", ours), Framework("vllm", "0.12.0", after=["torch"])],
             load_faults=[problem],
             distributions=[wheel("torch", "2.9.0"), wheel("vllm", "0.12.0")],
         )
-        found = one(of, "CU403", "error")
+        found = one(of, "CU305" if ours.startswith(theirs) else "CU403", "error")
         assert found.predicts == problem.message
-        assert "/whl/cu12" in found.fix[0]
-        assert fired(of, "CU305") == []
+        if found.rule == "CU403":
+            assert f"/whl/cu{theirs}" in found.fix[0]
+            assert fired(of, "CU305") == []
 
     def test_two_runtimes_in_one_process(self):
         a, b = (
             library("libcudart.so.12", "12.8.90", "cudart", needed_by=["/x/_C.so"]),
             library("libcudart.so.13", "13.0.96", "cudart", needed_by=["/x/libtorch_cuda.so"]),
         )
-        of = facts(libraries=[a, b], frameworks=[torch(loads=[a.path, b.path])])
-        assert "libcudart.so.12 and libcudart.so.13" in one(of, "CU403", "warning").title
+        both = Framework("vllm", "0.12.0", loads=[a.path, b.path])
+        of = facts(libraries=[a, b], frameworks=[both, torch()])
+        of.distributions.append(wheel("vllm", "0.12.0"))
+        found = one(of, "CU403", "warning")
+        assert found.title.startswith("vllm loads libcudart.so.12 and libcudart.so.13 into one")
+        mend = f"{PYTHON} -m pip install --force-reinstall vllm  # a build for CUDA 12"
+        assert found.fix == [mend]
         a.needed_by = []  # of a wheel that lies there: PyTorch preloads it, and nobody asks for it
         assert fired(of, "CU403") == []
 
@@ -289,103 +335,6 @@ class TestMajors:
             ]
         )
         assert [f for f in judge(of) if f.severity != "note"] == []
-
-
-class TestFiles:
-    NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
-    RECORD = Evidence(
-        f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD",
-        7,
-        "nvidia/nccl/lib/libnccl.so.2,sha256=x,9",
-    )
-
-    def of(self, what, *owners, needed=True, faults=()):
-        requires = ["nvidia-nccl-cu12==2.27.3"] if needed else []
-        return facts(
-            distributions=[
-                wheel("torch", "2.8.0", *requires),
-                wheel("nvidia-nccl-cu12", "2.27.3"),
-                wheel("nvidia-nccl-cu13", "2.28.9"),
-            ],
-            file_faults=[FileFault("nvidia-nccl-cu12", self.NCCL, what, self.RECORD, list(owners))],
-            load_faults=list(faults),
-        )
-
-    MEND = f"{PYTHON} -m pip install --force-reinstall --no-deps nvidia-nccl-cu12==2.27.3"
-
-    def test_missing(self):
-        text = "libnccl.so.2: cannot open shared object file: No such file or directory"
-        found = one(
-            self.of("missing", faults=[fault("not found", "libnccl.so.2", "/a", text)]),
-            "CU404",
-            "error",
-        )
-        assert found.evidence[0] == self.RECORD
-        assert found.evidence[1].value == "import torch ends here"
-        assert found.fix == [self.MEND]
-        assert found.predicts == text
-
-    def test_overwritten_by_a_sibling(self):
-        found = one(
-            self.of("owners", "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"),
-            "CU404",
-            "warning",
-        )
-        assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
-        assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
-
-    def test_overwritten_and_nobody_needs_it(self):
-        one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
-
-    def test_both_are_required(self):
-        """XGBoost's cu12 and PyTorch's cu13: two mends that undo each other are none."""
-        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
-        of = self.of("owners", *owners)
-        of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
-        assert one(of, "CU404", "note").fix == []  # the newer one is there
-        of.file_faults[0].distribution = "nvidia-nccl-cu13"
-        (mend,) = one(of, "CU404", "warning").fix
-        assert mend.endswith("nvidia-nccl-cu13==2.28.9")
-
-    def test_two_that_agree(self):
-        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
-        found = one(self.of("shared", *owners), "CU404", "note")
-        assert "uninstalling one breaks the other" in found.title
-
-    def test_missing_and_nobody_is_the_worse_for_it(self):
-        """An error needs a proof."""
-        one(self.of("missing"), "CU404", "warning")
-
-    def test_changed(self):
-        one(self.of("size"), "CU404", "warning")
-
-    def test_the_loader_refuses_it(self):
-        problem = fault(
-            "rejected",
-            self.NCCL,
-            f"{SITE}/torch/lib/libtorch_cuda.so",
-            f"{self.NCCL}: file too short",
-            owner="nvidia-nccl-cu12",
-        )
-        of = facts(
-            load_faults=[problem],
-            libraries=[
-                library(
-                    "libnccl.so.2",
-                    "2.27.3",
-                    "nccl",
-                    path=self.NCCL,
-                    provided_by="nvidia-nccl-cu12 2.27.3",
-                )
-            ],
-            distributions=[wheel("nvidia-nccl-cu12", "2.27.3")],
-        )
-        found = one(of, "CU404", "error")
-        assert found.predicts.endswith("file too short")
-        assert found.fix == [self.MEND]
-
-    def test_whole(self):
-        assert fired(facts(), "CU404") == []
 
 
 class TestCompanions:
@@ -431,6 +380,16 @@ class TestCompanions:
             "error",
         )
 
+    @pytest.mark.parametrize(
+        ("means", "told"), [("import", False), ("use", True), ("feature", True)]
+    )
+    def test_versions_are_compared_where_the_import_gets_so_far(self, means, told):
+        of = facts(frameworks=[torch(), self.kin("torchaudio", "2.8.0+cu126", "12.6")])
+        of.load_faults = [fault("symbol", "f", "/a.so", "x", framework="torchaudio", means=means)]
+        assert bool(fired(of, "CU405")) is told
+        of.load_faults[0].framework = "torchvision"
+        assert fired(of, "CU405")
+
     def test_a_cpu_build_beside_a_cuda_one(self):
         one(
             facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cpu", None, "cpu")]),
@@ -438,21 +397,30 @@ class TestCompanions:
             "error",
         )
 
-    def test_equal_or_unknown(self):
-        assert (
-            fired(
-                facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cu128", "12.8")]),
-                "CU405",
-            )
-            == []
-        )
-        assert (
-            fired(
-                facts(frameworks=[torch(), self.kin("torchvision", "0.23.0", None, "unknown")]),
-                "CU405",
-            )
-            == []
-        )
+    @pytest.mark.parametrize(
+        ("cuda", "variant"), [("12.8", "cuda"), ("12.8.1", "cuda"), (None, "unknown")]
+    )
+    def test_equal_or_unknown(self, cuda, variant):
+        kin = self.kin("torchvision", "0.23.0", cuda, variant)
+        assert fired(facts(frameworks=[torch(), kin]), "CU405") == []
+        kin = self.kin("torchaudio", "2.8.0", cuda, variant)
+        assert fired(facts(frameworks=[torch(), kin]), "CU405") == []
+
+    @pytest.mark.parametrize(
+        ("version", "cuda", "index"),
+        [
+            ("2.8.0", "12.8", None),  # PyPI's own
+            ("2.8.0", "12.6", "cu126"),
+            ("2.8.0", "12.9", "cu129"),
+            ("2.8.0+cu128", "12.8", "cu128"),
+            ("2.4.1", "12.1", None),
+            ("2.4.1", "12.4", "cu124"),
+            ("2.8.0", None, "cpu"),
+        ],
+    )
+    def test_the_index_that_pytorch_came_from(self, version, cuda, index):
+        of = facts(frameworks=[torch(version, cuda)], distributions=[wheel("torch", version)])
+        assert fix.index_of(of) == (index and f"https://download.pytorch.org/whl/{index}")
 
 
 class TestNames:
@@ -504,6 +472,13 @@ class TestNames:
         assert fix.install(env, "torch") == f"{start}torch"
         assert " --break-system-packages torch" in fix.uninstall(env, wheel("torch", "2.8.0"))
 
+    @pytest.mark.parametrize(
+        ("cuda", "branch"), [("11.8", 470), ("12.4", 535), ("13.0", 580), (None, 580)]
+    )
+    def test_the_first_driver_of_a_major(self, cuda, branch):
+        start = f"sudo apt-get install nvidia-driver-{branch}  # "
+        assert fix.driver_package(cuda).startswith(start)
+
     def test_titles_are_sentences(self):
         one_file = self.of("conda")
         assert one(one_file, "CU404").title == "libtorch.so is missing: torch 2.7.1 brought it"
@@ -538,7 +513,17 @@ class TestTensorRT:
         ]
 
     def test_newer_than_the_driver(self):
-        one(self.of("13", driver=driver("535.104.05", "12.2")), "CU406", "error")
+        made = driver("535.104.05", "12.2")
+        found = one(self.of("13", driver=made), "CU406", "error")
+        assert found.evidence[-1] == Evidence(made.path, None, "535.104.05")
+
+    def test_older_than_the_second_framework_s(self):
+        """What that ends in, nobody has seen."""
+        of = self.of("12")
+        of.frameworks.append(Framework("onnxruntime", "1.31.1", "13.0", variant="cuda"))
+        found = one(of, "CU406", "error")
+        assert found.title == "TensorRT 10.13.3.9 is for CUDA 12, onnxruntime for CUDA 13"
+        assert found.predicts is None
 
     def test_fits(self):
         assert fired(self.of("12"), "CU406") == []
@@ -556,7 +541,17 @@ class TestTogether:
         found = one(of, "CU407", "warning")
         assert "torch wants nvidia-cudnn-cu12==9.10.2.21, tensorflow ==9.3.0.75" in found.title
         assert found.fix[0].startswith("python3 -m venv tensorflow-env")
+        of.environment = environment("conda", "mamba")
+        mend = "mamba create -n tensorflow python=3.11 tensorflow"
+        assert one(of, "CU407", "warning").fix[0] == mend
         assert fired(of, "CU402") == []  # one finding for one clash
+
+    def test_every_pair_with_an_exact_version_is_compared(self):
+        stated = [object() for _ in range(5)]
+        for chosen in itertools.product([False, True], repeat=5):
+            exact = [pin for pin, one in zip(stated, chosen, strict=True) if one]
+            wanted = [p for p in itertools.combinations(stated, 2) if {*p} & {*exact}]
+            assert list(cu4_pins._pairs(stated, exact)) == wanted
 
     def test_ranges_that_agree(self):
         of = facts(
@@ -577,10 +572,45 @@ class TestTogether:
             cuda_evidence=Evidence(f"{SITE}/jax"),
             distribution="jax-cuda13-plugin",
         )
-        assert (
-            "torch for CUDA 12.8, jax for CUDA 13"
-            in one(facts(frameworks=[torch(), jax]), "CU407", "warning").title
+        found = one(facts(frameworks=[torch(), jax]), "CU407", "warning")
+        assert "torch for CUDA 12.8, jax for CUDA 13" in found.title
+        assert found.subject == "jax"
+        assert found.fix[0].startswith("python3 -m venv jax-cuda13-plugin-env ")
+        jax.distribution = None
+        found = one(facts(frameworks=[torch(), jax]), "CU407", "warning")
+        assert found.fix[0].startswith("python3 -m venv jax-env ")
+        third = Framework("cupy", "13.6.0", "11.8", cuda_evidence=jax.cuda_evidence)
+        found = one(facts(frameworks=[torch(), jax, third]), "CU407", "warning")
+        assert found.title.endswith("torch for CUDA 12.8, jax for CUDA 13, cupy for CUDA 11.8")
+        assert found.subject == "cupy"
+
+    def test_two_pins_of_one_framework_contest_nothing(self):
+        """torch and what it pulls in speak with one voice: what is not met of it is told."""
+        made = facts(
+            distributions=[
+                wheel("torch", "2.11.0", "cuda-toolkit{cudart}==13.0.2", "nvidia-cudnn-cu13==9.1"),
+                wheel("cuda-toolkit", "13.0.2", "[cudart]nvidia-cudnn-cu13==9.10"),
+                wheel("nvidia-cudnn-cu13", "9.10"),
+            ]
         )
+        found = one(made, "CU402")
+        assert found.title.startswith("torch requires nvidia-cudnn-cu13==9.1 ")
+        assert fired(made, "CU407") == []
+
+    @pytest.mark.parametrize("pins", [(">=2", "==1.0"), ("==1.0", ">=2")])
+    def test_an_exact_version_against_a_range_from_either_side(self, pins):
+        def of(first, second):
+            return facts(
+                distributions=[
+                    wheel("torch", "2.8.0", f"nvidia-nccl-cu12{first}"),
+                    wheel("jax-cuda12-plugin", "0.7.0", f"nvidia-nccl-cu12{second}"),
+                ]
+            )
+
+        title = one(of(*pins), "CU407", "warning").title
+        wanted = f"torch wants nvidia-nccl-cu12{pins[0]}, jax-cuda12-plugin {pins[1]}"
+        assert title == wanted
+        assert fired(of(">=2", "==2.1"), "CU407") == fired(of("==2.1", ">=2"), "CU407") == []
 
 
 class TestSplit:
@@ -609,18 +639,16 @@ class TestSplit:
         )
 
     def test_together(self):
-        assert (
-            fired(
-                facts(
-                    distributions=[
-                        wheel("torch", "2.8.0", "nvidia-nccl-cu12"),
-                        wheel("nvidia-nccl-cu12", "2"),
-                    ]
-                ),
-                "CU408",
-            )
-            == []
-        )
+        pair = [wheel("torch", "2.8.0", "nvidia-nccl-cu12"), wheel("nvidia-nccl-cu12", "2")]
+        assert fired(facts(distributions=pair), "CU408") == []
+
+    @pytest.mark.parametrize("name", ["jax-cuda12-plugin", "vllm"])
+    def test_what_another_requires_may_lie_elsewhere(self, name):
+        """Only PyTorch's own wheels are looked for beside it."""
+        of = self.of()
+        of.distributions[0].requires = []
+        of.distributions.append(wheel(name, "0.10", "nvidia-nccl-cu12==2.27.3"))
+        assert fired(of, "CU408") == []
 
 
 class TestJudge:

@@ -1,10 +1,10 @@
 """CU201 to CU207."""
 
 import pytest
-from facts import PREFIX, driver, environment, facts, fired, nvcc, one, toolkit, torch, wheel
+from facts import PREFIX, SITE, driver, environment, facts, fired, nvcc, one, toolkit, torch, wheel
 
 from cudriver.stack.model import Evidence, HostCompiler, NvccChoice, Toolkit
-from cudriver.stack.rules import judge, verdict
+from cudriver.stack.rules import cu2, judge, verdict
 
 OWN = Toolkit(
     "environment", "wheels", "12.8", f"{PREFIX}/nvidia", Evidence(f"{PREFIX}/METADATA", 3, "12.8")
@@ -23,7 +23,10 @@ class TestMatch:
             facts(toolkits=[toolkit("12.6.1", "PATH"), OWN], match="system"), "CU201", "error"
         )
         assert "--index-url https://download.pytorch.org/whl/cu126" in found.fix[0]
-        assert "cuda-toolkit-12-8" in found.fix[-1]
+        assert found.fix[-1].startswith("sudo apt-get install cuda-toolkit-12-8 ")
+        own = Toolkit("environment", "conda", "12.8.1", PREFIX, OWN.evidence)
+        of = facts(toolkits=[toolkit("12.6.1", "PATH"), own], match="system")
+        assert one(of, "CU201").fix[-1] == found.fix[-1]
 
     def test_conda_pins_cuda_version(self):
         of = facts(
@@ -34,18 +37,30 @@ class TestMatch:
         assert one(of, "CU201").fix[0] == f"mamba install -p {PREFIX} cuda-version=12.4"
 
     @pytest.mark.parametrize(
-        ("level", "system", "fires"),
+        ("level", "own", "system", "severity", "settled"),
         [
-            ("major", "12.4.1", False),
-            ("minor", "12.4.1", True),
-            ("minor", "12.8.1", False),
-            ("exact", "12.9.1", True),
-            ("major", "13.0.1", True),
+            ("major", "12.8", "12.4.1", None, True),
+            ("major", "12.8", "13.0.1", "error", True),
+            ("major", "12.8.1", "12", None, True),
+            ("minor", "12.8", "12.4.1", "error", True),
+            ("minor", "12.8.1", "12.8.1", None, True),
+            ("minor", "12.8.1", "12.8", None, True),
+            ("minor", "12.8.1", "12", "note", False),
+            ("exact", "12.8", "12.9.1", "error", False),
+            ("exact", "12.8.1", "12.8", "note", False),
+            ("exact", "12.8.1", "12.8.1", None, True),
         ],
     )
-    def test_levels(self, level, system, fires):
-        of = facts(toolkits=[toolkit(system, "PATH"), OWN], match="system", match_level=level)
-        assert bool(fired(of, "CU201")) is fires
+    def test_levels(self, level, own, system, severity, settled):
+        """What is told of both versions may be too little for the level."""
+        kits = [
+            toolkit("12.8.1", "PATH"),
+            Toolkit("environment", "wheels", own, "/e", OWN.evidence),
+        ]
+        kits[0].version = system
+        of = facts(toolkits=kits, match="system", match_level=level)
+        assert [f.severity for f in fired(of, "CU201")] == [severity] * (severity is not None)
+        assert cu2.settled(of) is settled
 
     def test_exact_is_not_settled_by_two_numbers(self):
         of = facts(toolkits=[toolkit("12.8.1", "PATH"), OWN], match="system", match_level="exact")
@@ -75,6 +90,15 @@ class TestMatch:
 
     def test_equal_is_silent(self):
         assert fired(facts(toolkits=[toolkit("12.8.1", "PATH"), OWN]), "CU201") == []
+
+    def test_where_both_sides_of_a_match_stand(self):
+        inside = toolkit("12.8.1", path=f"{SITE}/nvidia", origin="environment")
+        system = toolkit("12.4.1", "PATH")
+        made = facts(toolkits=[inside, system], match="system")
+        assert one(made, "CU201", "error").evidence == [inside.evidence, system.evidence]
+        system.evidence = None
+        told = one(made, "CU201", "error").evidence[1]
+        assert (told.file, told.value) == (system.path, "12.4.1")
 
 
 class TestNvcc:
@@ -153,6 +177,8 @@ class TestHome:
         assert mend[2] == "export CUDA_HOME=/usr/local/cuda-12.8"
         of.toolkits.append(toolkit("12.4.1"))
         assert one(of, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.4"]
+        of.toolkits.append(toolkit("12.8.1"))
+        assert one(of, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
 
     def test_conda_has_nvcc_of_cuda_11_on_another_channel(self):
         kit = toolkit("13.0.2", "PATH")
@@ -190,6 +216,32 @@ class TestHome:
             environment=environment(CUDA_HOME=kit.path), nvcc=nvcc(kit, "CUDA_HOME"), toolkits=[kit]
         )
         assert fired(of, "CU205") == []
+
+    def test_two_toolkits_of_one_version_are_no_matter(self):
+        """CUDA_HOME and the nvcc on PATH, as far as major and minor go."""
+        home = toolkit("12.8.1", "CUDA_HOME", path="/opt/cuda")
+        for version, told in (("12.8.0", []), ("12.4.1", ["note"]), ("11.8.0", ["warning"])):
+            path = toolkit(version, "PATH", path="/usr/local/cuda")
+            chosen = environment(CUDA_HOME="/opt/cuda")
+            made = facts(toolkits=[home, path], nvcc=nvcc(home, "CUDA_HOME"), environment=chosen)
+            assert [f.severity for f in fired(made, "CU205")] == told, version
+
+    def test_a_path_with_a_blank_is_quoted(self):
+        kit = toolkit("12.8.1", path="/opt/my cuda")
+        made = facts(toolkits=[kit], environment=environment(CUDA_HOME="relative/cuda"))
+        assert one(made, "CU205", "warning").fix == ["export CUDA_HOME='/opt/my cuda'"]
+        made.nvcc = nvcc(toolkit("11.8.0"))
+        assert one(made, "CU202").fix == ["export CUDA_HOME='/opt/my cuda'"]
+
+    def test_without_pytorch_any_whole_toolkit_is_good(self):
+        wrong = environment(CUDA_HOME="relative/cuda")
+        made = facts(toolkits=[toolkit("12.8.1")], environment=wrong, frameworks=[])
+        assert one(made, "CU205").fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
+        bare = facts(toolkits=[toolkit("12.8.1", nvcc=None)], environment=wrong)
+        assert one(bare, "CU205").fix == ["unset CUDA_HOME"]
+        other = facts(toolkits=[toolkit("11.8.0")], environment=wrong)
+        assert one(other, "CU205").fix[0] == "unset CUDA_HOME"
+        assert len(one(other, "CU205").fix) > 1
 
 
 class TestDisagree:
@@ -264,6 +316,11 @@ class TestHostCompiler:
     def test_no_nvcc_no_question(self):
         of = self.of("14")
         of.nvcc = NvccChoice()
+        assert fired(of, "CU207") == []
+
+    def test_no_compiler_no_question(self):
+        of = self.of("14")
+        of.compiler = None
         assert fired(of, "CU207") == []
 
 

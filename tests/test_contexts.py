@@ -307,6 +307,40 @@ def test_closing_what_things_live_in(cu) -> None:
     context.close()
 
 
+def test_closing_while_another_thread_calls_in_it(cu, sim, driver: Driver, context) -> None:
+    """Another library's work, so that nothing of ours lives there: the call alone keeps it."""
+    memory, failures = ctypes.c_uint64(), []
+    driver.push(context.handle)
+    assert driver.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(100)) == 0
+    sim.hold()
+    assert driver.call("cuMemsetD8Async", memory, 1, ctypes.c_size_t(100), None) == 0
+    assert driver.pop() == context.handle
+
+    def wait() -> None:
+        try:
+            context.synchronize()
+        except BaseException as error:
+            failures.append(error)
+
+    calls = sim.call_count("*")
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while thread.is_alive() and sim.call_count("*") < calls + 5:
+        pass
+    late = threading.Timer(30, sim.release)  # a close that waits for the work is let go on
+    late.start()
+    with pytest.raises(cu.InvalidContextError, match=r"cannot close .*, and a call is running"):
+        context.close()
+    late.cancel()
+    assert not context.closed
+    sim.release()
+    thread.join()
+    assert failures == []
+    driver.push(context.handle)
+    assert driver.call("cuMemFree_v2", memory) == 0
+    driver.pop()
+
+
 def test_everything_about_a_closed_context(cu, context) -> None:
     context.close()
     context.close()
@@ -854,6 +888,22 @@ def test_foreign_context_is_shown_and_left_alone(cu, driver: Driver) -> None:
     gc.collect()
     assert driver.current() == handle, "it is not ours to destroy"
     driver.destroy(handle)
+
+
+def test_a_foreign_context_leaves_the_primary_one_as_it_is(cu, sim, driver: Driver) -> None:
+    """To tell the two apart the primary one is asked for, and given back."""
+    primary = cu.Device(0).primary_context()
+    for _ in range(3):
+        before = sim.live("primary_retains")
+        assert before > 0
+        handle = driver.create()
+        foreign = cu.current_context()
+        assert (foreign.handle, foreign.is_primary) == (handle, False)
+        assert foreign is not primary
+        assert sim.live("primary_retains") == before
+        foreign.close()
+        driver.destroy(handle)
+    assert sim.live("primary_retains") == before
 
 
 def test_foreign_context_destroyed_by_its_owner(cu, driver: Driver) -> None:

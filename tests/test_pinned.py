@@ -363,3 +363,31 @@ def test_what_resembles_an_array_has_numpys_strides(data: Any) -> None:
 def steps(array: np.ndarray) -> list[int]:
     """The strides that lead anywhere."""
     return [step for step, size in zip(array.strides, array.shape, strict=True) if size > 1]
+
+
+@pytest.mark.parametrize("times", range(1, 6))
+def test_addresses_at_which_the_driver_knows_other_memory(sim: Any, times: int) -> None:
+    """Somebody has unmapped what was registered there. Another address will do, but one cannot look
+    for it for ever."""
+    cu.trim_host_memory()
+    size, before = 9 << 20, cu.host_memory_stats()
+    registered = sim.live("registrations")
+    for nth in range(1, times + 1):
+        sim.fail(f"cuMemHostRegister_v2:{nth}:712")
+    array = None
+    try:
+        array = cu.pinned_full(size, 7, np.uint8)
+    except cu.CudaError as error:
+        assert error.code == 712
+        assert times > 3
+        assert sim.live("registrations") == registered
+    assert (array is None) == (times > 3)
+    sim.clear_faults()
+    del array
+    array = cu.pinned_full(size, 8, np.uint8)
+    assert (array == 8).all()
+    del array
+    cu.trim_host_memory()
+    after = cu.host_memory_stats()
+    assert after.used_bytes == before.used_bytes
+    assert after.registered_bytes == before.registered_bytes

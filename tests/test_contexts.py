@@ -649,6 +649,19 @@ def test_reset_while_it_is_used(cu, two_devices) -> None:
     again.close()
 
 
+def test_an_event_of_what_was_reset_is_no_streams_to_wait_for(cu, two_devices) -> None:
+    """Not even one of another context: its handle may be another event's by now."""
+    stream, event = cu.Stream(device=two_devices[0]), cu.Event(device=two_devices[1])
+    event.record()
+    two_devices[1].reset_primary_context()
+    for call in (lambda: event.wait(stream), lambda: stream.wait(event), event.record):
+        with pytest.raises(cu.InvalidContextError, match="was reset"):
+            call()
+    stream.synchronize()
+    stream.close()
+    event.close()
+
+
 def test_popping_what_was_reset_leaves_its_successor(cu, two_devices) -> None:
     """The driver may give the successor the same handle."""
     device = two_devices[1]
@@ -1034,6 +1047,51 @@ def test_a_foreign_context_that_no_thread_can_hold(cu, sim, driver: Driver) -> N
     assert cu.to_device(np.arange(3)).to_numpy().tolist() == [0, 1, 2]
     foreign.close()
     driver.destroy(handle)
+
+
+def test_a_foreign_context_that_is_gone_is_not_left_on_the_stack(cu, driver: Driver) -> None:
+    handle = driver.create()
+    foreign, array = cu.current_context(), cu.device_zeros(100)
+    assert driver.pop() == handle
+    driver.destroy(handle)
+    before = driver.current()
+    calls: list[Callable[[], Any]] = [
+        foreign.synchronize,
+        array.to_numpy,
+        lambda: array.fill(1),
+        lambda: cu.copy(array, np.zeros(100)),
+    ]
+    for call in calls:
+        with pytest.raises(cu.InvalidContextError):
+            call()
+        assert driver.current() == before
+    array.close()
+    assert driver.current() == before
+
+
+def test_a_stream_of_a_context_that_is_gone_leaves_the_arrays_own_alone(
+    cu, driver: Driver, context
+) -> None:
+    with context:
+        array = cu.device_zeros(100)
+    handle = driver.create()
+    stream = cu.Stream()
+    assert driver.pop() == handle
+    driver.destroy(handle)
+    before = driver.current()
+    for call in (
+        lambda: cu.copy_async(array, np.ones(100), stream),
+        lambda: cu.copy_async(array[::2], cu.pinned_zeros(50), stream),
+        lambda: array.fill(1, stream),
+    ):
+        with pytest.raises(cu.InvalidContextError):
+            call()
+        assert driver.current() == before
+    assert not array.to_numpy().any()
+    array.close()
+    stream.close()
+    context.close()
+    assert context.closed, "no call counts as running in it"
 
 
 @pytest.mark.usefixtures("no_keepers")

@@ -730,12 +730,18 @@ def test_threads_that_let_go_of_contexts_while_others_copy() -> None:
     cu.current_context().synchronize()
 
 
-def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any) -> None:
+@pytest.mark.parametrize("later", [False, True])
+def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any, later: bool) -> None:
+    """It was there when the stream was synchronized, whatever the stream got to do after that."""
     source, there = ends()
     stream, busy = cu.Stream(), cu.Stream()
     array = cu.device_empty(source.shape, np.uint8, stream=stream)
     stream.synchronize()
+    if later:
+        sim.hold()
+        cu.copy_async(there, source, stream)
     stream.close()
+    sim.release()
     sim.reset_counts()
     array.fill(1)
     assert sim.call_count("cuCtxSynchronize") == 0

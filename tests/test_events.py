@@ -242,6 +242,21 @@ def test_synchronize_lets_other_threads_run(cu, sim, stream) -> None:
     event.close()
 
 
+@pytest.mark.parametrize("how", ["record", "wait"])
+def test_closed_by_the_stream_that_it_is_given(cu, stream, how: str) -> None:
+    """To read another library's stream runs that library's code."""
+    event = cu.Event()
+
+    class Theirs:
+        @property
+        def cuda_stream(self) -> int:
+            event.close()
+            return int(stream.handle)
+
+    with pytest.raises(ValueError, match="<Event, closed> is closed"):
+        getattr(event, how)(Theirs())
+
+
 def test_closing_while_another_thread_waits_for_it(cu, sim, stream) -> None:
     array, event = cu.device_empty(10, "u1"), cu.Event()
     failures: list[BaseException] = []

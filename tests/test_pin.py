@@ -320,3 +320,20 @@ def test_a_pin_of_which_a_part_is_refused_locks_nothing(sim: Any, nth: int) -> N
             other.close()
         assert cu.is_pinned(array)
     assert not cu.is_pinned(array)
+
+
+@pytest.mark.parametrize("size", [5000, 1 << 20, 9 << 20])
+def test_a_pin_gives_the_pools_memory_its_lock_back_after_a_reset(
+    two_devices: Any, size: int
+) -> None:
+    """However much of what was registered at once the array fills."""
+    cu.trim_host_memory()
+    with two_devices[1].primary_context():
+        array = cu.pinned_full(size, 7, np.uint8)
+    two_devices[1].reset_primary_context()
+    assert not cu.is_pinned(array)
+    with cu.pin(array):
+        assert cu.is_pinned(array)
+        assert cu.host_memory_stats().pinned_bytes == 0, "it is the pool's, not the pin's"
+    assert cu.is_pinned(array)
+    assert (array == 7).all()

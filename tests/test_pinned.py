@@ -391,3 +391,39 @@ def test_addresses_at_which_the_driver_knows_other_memory(sim: Any, times: int) 
     after = cu.host_memory_stats()
     assert after.used_bytes == before.used_bytes
     assert after.registered_bytes == before.registered_bytes
+
+
+def test_the_peak_stays_when_memory_goes() -> None:
+    large = cu.pinned_empty(64 << 20, np.uint8)
+    peak = cu.host_memory_stats().peak_bytes
+    assert peak >= cu.host_memory_stats().registered_bytes >= 64 << 20
+    del large
+    cu.trim_host_memory()
+    small = cu.pinned_empty(9 << 20, np.uint8)
+    assert cu.host_memory_stats().registered_bytes < peak
+    assert cu.host_memory_stats().peak_bytes == peak
+    del small
+
+
+def test_memory_that_a_reset_took_counts_once_when_it_is_registered_again(two_devices: Any) -> None:
+    size = 9 << 20
+    cu.trim_host_memory()
+    with two_devices[1].primary_context():
+        lost = cu.pinned_empty(size, np.uint8)
+    before = cu.host_memory_stats().registered_bytes
+    address = lost.ctypes.data
+    del lost
+    two_devices[1].reset_primary_context()
+    assert cu.host_memory_stats().registered_bytes == before - size
+    cu.set_host_memory_limit(before + size)
+    try:
+        arrays = [cu.pinned_full(size, 7, np.uint8) for _ in range(2)]
+        assert arrays[0].ctypes.data == address
+        assert cu.host_memory_stats().registered_bytes == before + size
+        with pytest.raises(MemoryError):
+            cu.pinned_empty(size, np.uint8)
+        assert all((array == 7).all() for array in arrays)
+    finally:
+        cu.set_host_memory_limit(None)
+    del arrays
+    cu.trim_host_memory()

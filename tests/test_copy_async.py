@@ -627,6 +627,20 @@ def test_sources_of_copies_that_are_over_are_let_go() -> None:
     assert sum(ref() is not None for ref in copied) <= 1
 
 
+@pytest.mark.parametrize(("size", "most"), [(1 << 17, 3), (100, 40)])
+def test_sources_of_copies_that_nobody_waits_for_are_let_go(sim: Any, size: int, most: int) -> None:
+    """By the copies that come after them; large ones at once, small ones a few together."""
+    there, stream = cu.device_zeros(size, np.uint8), cu.Stream()
+    copied = []
+    for _ in range(100):
+        plain = np.zeros(size, np.uint8)
+        copied.append(weakref.ref(plain))
+        cu.copy_async(there, plain, stream)
+        del plain
+        wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+    assert sum(ref() is not None for ref in copied) <= most
+
+
 @pytest.mark.parametrize("what", ["fill", "to_numpy", "copy"])
 @pytest.mark.parametrize("closed", [False, True])
 def test_memory_made_in_a_streams_order_is_there_for_calls_without_one(
@@ -730,14 +744,20 @@ def test_threads_that_let_go_of_contexts_while_others_copy() -> None:
     cu.current_context().synchronize()
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any, later: bool) -> None:
-    """It was there when the stream was synchronized, whatever the stream got to do after that."""
+@pytest.mark.parametrize("seen", ["by synchronize", "by a wait", "by close"])
+def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any, seen: str) -> None:
+    """It was there when that was seen, whatever the stream got to do later."""
     source, there = ends()
     stream, busy = cu.Stream(), cu.Stream()
+    if seen == "by a wait":
+        sim.set_latency(50_000)
     array = cu.device_empty(source.shape, np.uint8, stream=stream)
-    stream.synchronize()
-    if later:
+    array.fill(3, stream)
+    if seen == "by close":
+        wait_for(lambda: sim.live("pending") == 0, "the fill never ends")
+    else:
+        stream.synchronize()
+        sim.set_latency(0)
         sim.hold()
         cu.copy_async(there, source, stream)
     stream.close()

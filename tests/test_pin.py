@@ -337,3 +337,42 @@ def test_a_pin_gives_the_pools_memory_its_lock_back_after_a_reset(
         assert cu.host_memory_stats().pinned_bytes == 0, "it is the pool's, not the pin's"
     assert cu.is_pinned(array)
     assert (array == 7).all()
+
+
+def test_a_pin_that_a_reset_took_and_that_is_refused_again(sim: Any, two_devices: Any) -> None:
+    """It is what it was, and the next one that shares its memory locks both."""
+    array = np.zeros(50000, np.uint8)
+    with two_devices[1].primary_context():
+        first = cu.pin(array)
+    two_devices[1].reset_primary_context()
+    sim.fail_next("cuMemHostRegister_v2", 999)
+    with pytest.raises(cu.CudaError):
+        cu.pin(array)
+    stats = cu.host_memory_stats()
+    assert (stats.pins, stats.pinned_bytes) == (1, 0)
+    with cu.pin(array[100:200]):
+        assert cu.is_pinned(array)
+    assert cu.is_pinned(array), "the first holds it still"
+    first.close()
+    assert not cu.is_pinned(array)
+
+
+def test_a_pin_that_a_reset_took_stands_in_no_other_resets_way(sim: Any, two_devices: Any) -> None:
+    array, there, stream = np.zeros(50000, np.uint8), cu.device_zeros(100, np.uint8), cu.Stream()
+    cu.trim_host_memory()
+    source = cu.pinned_zeros(100, np.uint8)
+    with two_devices[1].primary_context():
+        pin = cu.pin(array)
+    sim.hold()
+    transfer = cu.copy_async(there, source, stream)
+    with pytest.raises(cu.InvalidContextError, match="a copy is under way"):
+        two_devices[1].reset_primary_context()
+    sim.release()
+    transfer.wait()
+    two_devices[1].reset_primary_context()
+    sim.hold()
+    transfer = cu.copy_async(there, source, stream)
+    two_devices[1].reset_primary_context()
+    sim.release()
+    transfer.wait()
+    pin.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -278,6 +279,23 @@ def test_page_locked_rows_are_the_drivers_up_to_64_calls(
         assert np.array_equal(host, model)
     calls = sim.call_count("cuMemcpy2DAsync_v2") + sim.call_count("cuMemcpy3DAsync_v2")
     assert calls == planes if few else calls < 64
+
+
+def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> None:
+    """Nothing is under way to memory that nobody holds."""
+    base = cu.pinned_zeros(1 << 16, np.uint8)
+    host = as_strided(base, (5, 4, 64), (416, 96, 1))
+    there, stream = cu.device_zeros(host.shape, np.uint8), cu.Stream()
+    assert cu.explain_copy(host, there).path == "2D"
+    sim.hold()
+    sim.fail("cuMemcpy2DAsync_v2:3:999")
+    soon = threading.Timer(0.2, sim.release)
+    soon.start()
+    with pytest.raises(cu.CudaError) as caught:
+        cu.copy_async(host, there, stream)
+    assert caught.value.code == 999
+    assert sim.live("pending") == 0
+    soon.join()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 40])

@@ -105,6 +105,17 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.001)
 
 
+def test_what_is_over_is_done_when_first_asked_about(sim: Any) -> None:
+    """An event that were recorded only now would be done later."""
+    source, there = ends()
+    stream = cu.Stream()
+    transfer = cu.copy_async(there[:100], source[:100], stream)
+    wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+    sim.hold()
+    assert transfer.done
+    sim.release()
+
+
 def test_polling_alone_finishes_it() -> None:
     source, there = ends()
     transfer = cu.copy_async(there, source, cu.Stream())
@@ -1138,6 +1149,17 @@ def test_an_upload_that_a_reset_has_ended_reads_nothing_more() -> None:
         print(memory[:3] == b"\\7" * 3)
     """
     assert output(program) == "True\n"
+
+
+def test_little_page_locked_memory_makes_a_copy_slower_and_does_not_end_it() -> None:
+    there, plain = cu.to_device(np.full(LARGE, 6, np.uint8)), np.zeros(LARGE, np.uint8)
+    cu.trim_host_memory()
+    cu.set_host_memory_limit(cu.host_memory_stats().registered_bytes + (10 << 20))
+    try:
+        cu.copy_async(plain, there, cu.Stream()).wait()
+    finally:
+        cu.set_host_memory_limit(None)
+    assert (plain == 6).all()
 
 
 def test_a_driver_that_hiccups_once_does_not_end_a_copy(sim: Any) -> None:

@@ -376,16 +376,3 @@ def test_a_pin_that_a_reset_took_stands_in_no_other_resets_way(sim: Any, two_dev
     sim.release()
     transfer.wait()
     pin.close()
-
-
-def test_an_array_that_has_its_own_pin_is_collected() -> None:
-    class Pinned(np.ndarray[Any, Any]):
-        pin: Any
-
-    array = np.zeros(50000, np.uint8).view(Pinned)
-    array.pin = cu.pin(array)
-    gone = weakref.ref(array)
-    del array
-    gc.collect()
-    assert gone() is None
-    assert cu.host_memory_stats().pins == 0

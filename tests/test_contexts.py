@@ -307,6 +307,40 @@ def test_closing_what_things_live_in(cu) -> None:
     context.close()
 
 
+def test_closing_while_another_thread_calls_in_it(cu, sim, driver: Driver, context) -> None:
+    """Another library's work, so that nothing of ours lives there: the call alone keeps it."""
+    memory, failures = ctypes.c_uint64(), []
+    driver.push(context.handle)
+    assert driver.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(100)) == 0
+    sim.hold()
+    assert driver.call("cuMemsetD8Async", memory, 1, ctypes.c_size_t(100), None) == 0
+    assert driver.pop() == context.handle
+
+    def wait() -> None:
+        try:
+            context.synchronize()
+        except BaseException as error:
+            failures.append(error)
+
+    calls = sim.call_count("*")
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while thread.is_alive() and sim.call_count("*") < calls + 5:
+        pass
+    late = threading.Timer(30, sim.release)  # a close that waits for the work is let go on
+    late.start()
+    with pytest.raises(cu.InvalidContextError, match=r"cannot close .*, and a call is running"):
+        context.close()
+    late.cancel()
+    assert not context.closed
+    sim.release()
+    thread.join()
+    assert failures == []
+    driver.push(context.handle)
+    assert driver.call("cuMemFree_v2", memory) == 0
+    driver.pop()
+
+
 def test_everything_about_a_closed_context(cu, context) -> None:
     context.close()
     context.close()
@@ -615,6 +649,19 @@ def test_reset_while_it_is_used(cu, two_devices) -> None:
     again.close()
 
 
+def test_an_event_of_what_was_reset_is_no_streams_to_wait_for(cu, two_devices) -> None:
+    """Not even one of another context: its handle may be another event's by now."""
+    stream, event = cu.Stream(device=two_devices[0]), cu.Event(device=two_devices[1])
+    event.record()
+    two_devices[1].reset_primary_context()
+    for call in (lambda: event.wait(stream), lambda: stream.wait(event), event.record):
+        with pytest.raises(cu.InvalidContextError, match="was reset"):
+            call()
+    stream.synchronize()
+    stream.close()
+    event.close()
+
+
 def test_popping_what_was_reset_leaves_its_successor(cu, two_devices) -> None:
     """The driver may give the successor the same handle."""
     device = two_devices[1]
@@ -856,6 +903,22 @@ def test_foreign_context_is_shown_and_left_alone(cu, driver: Driver) -> None:
     driver.destroy(handle)
 
 
+def test_a_foreign_context_leaves_the_primary_one_as_it_is(cu, sim, driver: Driver) -> None:
+    """To tell the two apart the primary one is asked for, and given back."""
+    primary = cu.Device(0).primary_context()
+    for _ in range(3):
+        before = sim.live("primary_retains")
+        assert before > 0
+        handle = driver.create()
+        foreign = cu.current_context()
+        assert (foreign.handle, foreign.is_primary) == (handle, False)
+        assert foreign is not primary
+        assert sim.live("primary_retains") == before
+        foreign.close()
+        driver.destroy(handle)
+    assert sim.live("primary_retains") == before
+
+
 def test_foreign_context_destroyed_by_its_owner(cu, driver: Driver) -> None:
     handle = driver.create()
     foreign = cu.current_context()
@@ -984,6 +1047,51 @@ def test_a_foreign_context_that_no_thread_can_hold(cu, sim, driver: Driver) -> N
     assert cu.to_device(np.arange(3)).to_numpy().tolist() == [0, 1, 2]
     foreign.close()
     driver.destroy(handle)
+
+
+def test_a_foreign_context_that_is_gone_is_not_left_on_the_stack(cu, driver: Driver) -> None:
+    handle = driver.create()
+    foreign, array = cu.current_context(), cu.device_zeros(100)
+    assert driver.pop() == handle
+    driver.destroy(handle)
+    before = driver.current()
+    calls: list[Callable[[], Any]] = [
+        foreign.synchronize,
+        array.to_numpy,
+        lambda: array.fill(1),
+        lambda: cu.copy(array, np.zeros(100)),
+    ]
+    for call in calls:
+        with pytest.raises(cu.InvalidContextError):
+            call()
+        assert driver.current() == before
+    array.close()
+    assert driver.current() == before
+
+
+def test_a_stream_of_a_context_that_is_gone_leaves_the_arrays_own_alone(
+    cu, driver: Driver, context
+) -> None:
+    with context:
+        array = cu.device_zeros(100)
+    handle = driver.create()
+    stream = cu.Stream()
+    assert driver.pop() == handle
+    driver.destroy(handle)
+    before = driver.current()
+    for call in (
+        lambda: cu.copy_async(array, np.ones(100), stream),
+        lambda: cu.copy_async(array[::2], cu.pinned_zeros(50), stream),
+        lambda: array.fill(1, stream),
+    ):
+        with pytest.raises(cu.InvalidContextError):
+            call()
+        assert driver.current() == before
+    assert not array.to_numpy().any()
+    array.close()
+    stream.close()
+    context.close()
+    assert context.closed, "no call counts as running in it"
 
 
 @pytest.mark.usefixtures("no_keepers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import cudriver as cu
@@ -223,6 +225,77 @@ def test_the_paths_that_are_explained() -> None:
     assert cu.explain_copy(plain, plain).path == "host"
     assert cu.explain_copy(there[:0], plain[:0]).path == "empty"
     assert all(len(plan) == 8 for plan in [cu.explain_copy(there, plain)])
+
+
+@pytest.mark.parametrize("to_device", [True, False])
+def test_a_copy_is_staged_from_the_crossover_on(to_device: bool) -> None:
+    def plan(nbytes: int, strided: bool) -> cu.CopyPlan:
+        there = cu.device_empty(nbytes, np.uint8)
+        host = np.zeros((nbytes, 2), np.uint8)[:, 0] if strided else np.zeros(nbytes, np.uint8)
+        return cu.explain_copy(there, host) if to_device else cu.explain_copy(host, there)
+
+    cu.set_copy_threads(4)  # one thread alone stages nothing
+    try:
+        bound = plan(64 << 20, False).crossover
+        assert 1 < bound <= 64 << 20
+        assert [plan(bound + more, False).path for more in (-1, 0, 1)] == [
+            "direct",
+            "staged",
+            "staged",
+        ]
+        strided = [plan(bound + more, True) for more in (-1, 0, 1)]
+        assert {plan.path for plan in strided} == {"staged"}
+        assert [plan.staging for plan in strided] == [
+            "one slot",
+            "staged, packed",
+            "staged, packed",
+        ]
+        assert [plan.chunk > 0 for plan in strided] == [False, True, True]
+    finally:
+        cu.set_copy_threads(None)
+
+
+@pytest.mark.parametrize("outer", [(64,), (65,), (8, 8), (13, 5)])
+@pytest.mark.parametrize("to_device", [True, False])
+def test_page_locked_rows_are_the_drivers_up_to_64_calls(
+    sim: Any, to_device: bool, outer: tuple[int, ...]
+) -> None:
+    """Planes of rows at distances that no driver call takes: each plane is a call."""
+    planes = int(np.prod(outer))
+    few, strides = planes <= 64, [416 * planes // outer[0] + 10, 416][-len(outer) :]
+    base = cu.pinned_zeros(1 << 16, np.uint8)
+    host = as_strided(base, (*outer, 4, 64), (*strides, 96, 1))
+    there = cu.to_device(np.arange(host.size, dtype=np.uint8).reshape(host.shape))
+    model = there.to_numpy()
+    plan = cu.explain_copy(*((there, host) if to_device else (host, there)))
+    assert (plan.path in ("2D", "3D")) == few
+    sim.reset_counts()
+    if to_device:
+        host[...] = model + 1
+        cu.copy(there, host)
+        assert np.array_equal(there.to_numpy(), model + 1)
+    else:
+        cu.copy(host, there)
+        assert np.array_equal(host, model)
+    calls = sim.call_count("cuMemcpy2DAsync_v2") + sim.call_count("cuMemcpy3DAsync_v2")
+    assert calls == planes if few else calls < 64
+
+
+def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> None:
+    """Nothing is under way to memory that nobody holds."""
+    base = cu.pinned_zeros(1 << 16, np.uint8)
+    host = as_strided(base, (5, 4, 64), (416, 96, 1))
+    there, stream = cu.device_zeros(host.shape, np.uint8), cu.Stream()
+    assert cu.explain_copy(host, there).path == "2D"
+    sim.hold()
+    sim.fail("cuMemcpy2DAsync_v2:3:999")
+    soon = threading.Timer(0.2, sim.release)
+    soon.start()
+    with pytest.raises(cu.CudaError) as caught:
+        cu.copy_async(host, there, stream)
+    assert caught.value.code == 999
+    assert sim.live("pending") == 0
+    soon.join()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 40])

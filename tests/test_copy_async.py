@@ -12,13 +12,14 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cudriver as cu
+from program import output
 
 pytestmark = pytest.mark.threads
 
@@ -94,6 +95,25 @@ def one_step(held: Any) -> None:
     held.step(1)
     while held.live("pending") == pending:
         time.sleep(0.001)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Until it holds; what never comes fails the test, and does not hang it."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.001)
+
+
+def test_what_is_over_is_done_when_first_asked_about(sim: Any) -> None:
+    """An event that were recorded only now would be done later."""
+    source, there = ends()
+    stream = cu.Stream()
+    transfer = cu.copy_async(there[:100], source[:100], stream)
+    wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+    sim.hold()
+    assert transfer.done
+    sim.release()
 
 
 def test_polling_alone_finishes_it() -> None:
@@ -389,10 +409,13 @@ def test_more_copies_than_a_batch_holds(held: Any) -> None:
     assert (rows == source).all()
 
 
-def test_events_around_copies() -> None:
+def test_events_around_copies(simulator: Any) -> None:
     source, there = ends(LARGE)
     stream, other = cu.Stream(), cu.Stream()
     begin, end = cu.Event(timing=True), cu.Event(timing=True)
+    stream.synchronize()
+    if simulator is not None:
+        simulator.set_bandwidth(1 << 30)
     stream.record(begin)
     cu.copy_async(there, source, stream)
     stream.record(end)
@@ -401,7 +424,11 @@ def test_events_around_copies() -> None:
     transfer = cu.copy_async(out, there, other)
     end.synchronize()
     assert end.done
-    assert begin.elapsed_time(end) >= 0
+    if simulator is not None:
+        simulator.set_bandwidth(0)
+        assert begin.elapsed_time(end) >= 1000 * LARGE / (1 << 30), "the copy lies between them"
+    else:
+        assert begin.elapsed_time(end) >= 1000 * LARGE / 1e12, "no bus does 1 TB/s"
     transfer.wait()
     assert np.array_equal(out, source)
 
@@ -518,18 +545,25 @@ class NamedBy:
         self.cuda_stream = stream.handle
 
 
-def test_an_event_is_behind_a_copy_by_whatever_name_the_stream_has(held: Any) -> None:
-    source, there = ends_before(held)
-    stream = cu.Stream()
+@pytest.mark.parametrize("others", [False, True])
+def test_an_event_is_behind_a_copy_by_whatever_name_the_stream_has(held: Any, others: bool) -> None:
+    """Whatever else is under way, on this stream or on others, begun earlier or later."""
+    source, there = ends_before(held, 100)
+    stream, early, late = cu.Stream(), cu.Stream(), cu.Stream()
+    busy = [cu.copy_async(there, source, on) for on in (stream, early) if others]
+    assert [other.done for other in busy[:1]] == [False] * others
     transfer = cu.copy_async(there, source, stream)
+    busy += [cu.copy_async(there, source, late)] * others
     event = cu.Event().record(NamedBy(stream))
     later = cu.copy_async(there, source, stream)
     assert not transfer.done
     while not event.done:
         one_step(held)
     assert transfer.done
+    assert not later.done
     held.release()
-    later.wait()
+    for other in [later, *busy]:
+        other.wait()
 
 
 @pytest.mark.parametrize("pageable", [False, True])
@@ -548,6 +582,36 @@ def test_a_copy_is_over_while_the_next_is_under_way(held: Any, pageable: bool) -
     held.release()
     copies[1].wait()
     assert np.array_equal(second[0].to_numpy(), source)
+
+
+@pytest.mark.parametrize("fills", range(3))
+def test_any_mix_of_fills_and_copies_is_held(fills: int) -> None:
+    """A fill keeps one array alive, a copy two: what takes note of them must not run over. Python's
+    own allocator looks behind each block when that is freed, so there are many."""
+    program = """
+        import ctypes, gc, sys, weakref, numpy as np, cudriver as cu
+        sim, fills = ctypes.CDLL(cu.driver_path()), int(sys.argv[1])
+        stream = cu.Stream()
+        pairs = [(cu.device_zeros(100, "u1"), cu.pinned_full(100, i, "u1")) for i in range(16)]
+        sim.cudriver_sim_hold()
+        for _ in range(200):
+            for there, _ in pairs[:fills]:
+                there.fill(200, stream)
+            for there, source in pairs:
+                cu.copy_async(there, source, stream)
+        gone = [weakref.ref(side) for pair in pairs for side in pair]
+        arrays = [there for there, _ in pairs]
+        del pairs, there, source
+        gc.collect()
+        held = sum(ref() is not None for ref in gone)
+        sim.cudriver_sim_release()
+        stream.synchronize()
+        right = all((array.to_numpy() == i).all() for i, array in enumerate(arrays))
+        del arrays
+        gc.collect()
+        print(held, right, sum(ref() is not None for ref in gone) <= 1)
+    """
+    assert output(program, str(fills), PYTHONMALLOC="debug") == "32 True True\n"
 
 
 def test_small_copies_are_over_together_but_not_too_many(held: Any) -> None:
@@ -572,6 +636,20 @@ def test_sources_of_copies_that_are_over_are_let_go() -> None:
         del plain
         stream.context.synchronize()
     assert sum(ref() is not None for ref in copied) <= 1
+
+
+@pytest.mark.parametrize(("size", "most"), [(1 << 17, 3), (100, 40)])
+def test_sources_of_copies_that_nobody_waits_for_are_let_go(sim: Any, size: int, most: int) -> None:
+    """By the copies that come after them; large ones at once, small ones a few together."""
+    there, stream = cu.device_zeros(size, np.uint8), cu.Stream()
+    copied = []
+    for _ in range(100):
+        plain = np.zeros(size, np.uint8)
+        copied.append(weakref.ref(plain))
+        cu.copy_async(there, plain, stream)
+        del plain
+        wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+    assert sum(ref() is not None for ref in copied) <= most
 
 
 @pytest.mark.parametrize("what", ["fill", "to_numpy", "copy"])
@@ -677,12 +755,24 @@ def test_threads_that_let_go_of_contexts_while_others_copy() -> None:
     cu.current_context().synchronize()
 
 
-def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any) -> None:
+@pytest.mark.parametrize("seen", ["by synchronize", "by a wait", "by close"])
+def test_memory_of_a_stream_that_is_gone_waits_for_nothing_else(sim: Any, seen: str) -> None:
+    """It was there when that was seen, whatever the stream got to do later."""
     source, there = ends()
     stream, busy = cu.Stream(), cu.Stream()
+    if seen == "by a wait":
+        sim.set_latency(50_000)
     array = cu.device_empty(source.shape, np.uint8, stream=stream)
-    stream.synchronize()
+    array.fill(3, stream)
+    if seen == "by close":
+        wait_for(lambda: sim.live("pending") == 0, "the fill never ends")
+    else:
+        stream.synchronize()
+        sim.set_latency(0)
+        sim.hold()
+        cu.copy_async(there, source, stream)
     stream.close()
+    sim.release()
     sim.reset_counts()
     array.fill(1)
     assert sim.call_count("cuCtxSynchronize") == 0
@@ -1026,3 +1116,128 @@ def test_a_blocking_copy_of_plain_memory_is_over_for_every_stream(held: Any, nby
     copying.join()
     assert not returned_early
     assert np.array_equal(there.to_numpy(), plain)
+
+
+def test_an_upload_that_a_reset_has_ended_reads_nothing_more() -> None:
+    """Its source is let go while the stream has not come to it, and may be gone when it does."""
+    program = """
+        import ctypes, gc, mmap, threading, time, weakref, numpy as np, cudriver as cu
+        sim, libc = ctypes.CDLL(cu.driver_path()), ctypes.CDLL(None)
+        libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        there, stream, size = cu.device_zeros(1 << 14, "u1"), cu.Stream(), 1 << 14
+        memory = mmap.mmap(-1, size)
+        memory[:] = bytes([7]) * size
+        source = np.frombuffer(memory, "u1")
+        address, gone = source.ctypes.data, weakref.ref(source)
+        sim.cudriver_sim_hold()
+        there.fill(1, stream)
+        transfer = cu.copy_async(there, source, stream)
+        del source
+        resetting = threading.Thread(target=cu.Device(0).reset_primary_context)
+        resetting.start()
+        while True:
+            try:
+                assert not transfer.done
+            except cu.CudaError:
+                break
+            time.sleep(0.001)
+        assert gone() is None
+        assert libc.mprotect(address, size, 0) == 0  # nothing may touch it
+        sim.cudriver_sim_release()
+        resetting.join()
+        assert libc.mprotect(address, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        print(memory[:3] == b"\\7" * 3)
+    """
+    assert output(program) == "True\n"
+
+
+def test_little_page_locked_memory_makes_a_copy_slower_and_does_not_end_it() -> None:
+    there, plain = cu.to_device(np.full(LARGE, 6, np.uint8)), np.zeros(LARGE, np.uint8)
+    cu.trim_host_memory()
+    cu.set_host_memory_limit(cu.host_memory_stats().registered_bytes + (10 << 20))
+    try:
+        cu.copy_async(plain, there, cu.Stream()).wait()
+    finally:
+        cu.set_host_memory_limit(None)
+    assert (plain == 6).all()
+
+
+def test_a_driver_that_hiccups_once_does_not_end_a_copy(sim: Any) -> None:
+    """While a copy gets on slowly the driver is asked whether the context is still whole."""
+    plain, there = np.full(LARGE, 7, np.uint8), cu.device_zeros(LARGE, np.uint8)
+    cu.copy(there, plain)
+    plain[:] = 8
+    stream, failures = cu.Stream(), []
+
+    def copy() -> None:
+        try:
+            with stream:  # an idle one: the copy begins, and its first piece is held
+                cu.copy(there, plain)
+        except BaseException as error:
+            failures.append(error)
+
+    def asked(times: int) -> Callable[[], bool]:
+        target = sim.call_count("cuStreamQuery") + times
+        return lambda: failures != [] or sim.call_count("cuStreamQuery") >= target
+
+    sim.hold()
+    copying = threading.Thread(target=copy)
+    copying.start()
+    wait_for(asked(3), "the driver is never asked")
+    for _ in range(2):
+        sim.fail_next("cuStreamQuery", 999)
+        wait_for(asked(2), "the driver is not asked again")
+    sim.release()
+    copying.join()
+    assert failures == []
+    assert (there.to_numpy() == 8).all()
+
+
+@pytest.mark.parametrize("size", [64, 1 << 14])
+@pytest.mark.parametrize("to_device", [False, True])
+def test_a_small_pageable_copy_does_not_wait(held: Any, to_device: bool, size: int) -> None:
+    """The driver's own call would: to pageable memory it returns when the copy is over, and from
+    there it reads at once."""
+    held.release()
+    there, out = cu.device_zeros(size, np.uint8), cu.pinned_zeros(size, np.uint8)
+    host = np.full(size, 8, np.uint8)
+    stream, issued = cu.Stream(), threading.Event()
+    transfers = []
+    held.hold()
+    there.fill(5, stream)
+
+    def issue() -> None:
+        ends = (there, host) if to_device else (host, there)
+        transfers.append(cu.copy_async(*ends, stream))
+        issued.set()
+
+    issuing = threading.Thread(target=issue)
+    issuing.start()
+    in_time = issued.wait(60)
+    done = in_time and transfers[0].done
+    untouched = (host == 8).all()
+    if to_device:
+        host[:] = 9  # in the stream's order it has not been read
+    held.release()
+    issuing.join()
+    assert (in_time, done) == (True, False)
+    assert untouched
+    cu.copy_async(out, there, stream).wait()
+    transfers[0].wait()
+    assert (out == (9 if to_device else 5)).all()
+    assert (host == (9 if to_device else 5)).all()
+
+
+def test_memory_of_which_a_copy_that_is_over_held_a_view_can_be_closed(sim: Any) -> None:
+    """Nobody has asked whether it is over but close() itself."""
+    source, there = ends(1000)
+    stream = cu.Stream()
+    sim.hold()
+    cu.copy_async(there[:100], source[:100], stream)
+    with pytest.raises(ValueError, match="1 view uses"):
+        there.close()
+    cu.copy_async(there[100:200], source[:100], stream)
+    sim.release()
+    wait_for(lambda: sim.live("pending") == 0, "the copy never ends")
+    there.close()
+    assert there.closed

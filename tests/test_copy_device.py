@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 from typing import Any
@@ -489,3 +490,23 @@ def test_a_stream_of_another_context_of_the_device(
     assert raw(array.to_numpy()) == raw(model)
     stream.close()
     context.close()
+
+
+def test_a_blocking_copy_comes_after_any_work_of_the_sources_stream(
+    sim: Any, two_devices: Any
+) -> None:
+    """Other libraries' work too, of which nothing but the stream tells."""
+    library = ctypes.CDLL(cu.driver_path())
+    to = cu.device_zeros(100, np.uint8, device=two_devices[0])
+    source = cu.device_zeros(100, np.uint8, device=two_devices[1])
+    stream = cu.Stream(device=two_devices[1])
+    address, handle = ctypes.c_uint64(source.pointer), ctypes.c_void_p(stream.handle)
+    cu.copy(to, source)
+    sim.set_latency(50_000)
+    with source.context:
+        for value in range(1, 9):
+            assert library.cuMemsetD8Async(address, value, ctypes.c_size_t(100), handle) == 0
+    with stream:
+        cu.copy(to, source)
+    sim.set_latency(0)
+    assert (to.to_numpy() == 8).all()

@@ -15,7 +15,7 @@ import pytest
 
 from cudriver import _elf
 from cudriver.stack.loader import Loader
-from elfkit import compile_c
+from elfkit import DT_STRTAB, Patch, compile_c
 
 elftools = pytest.importorskip("elftools.elf.elffile")
 
@@ -214,6 +214,57 @@ def test_the_build_id_of_a_note_by_its_alignment(tmp_path: Path, align: int) -> 
     ).stdout
     assert f"Build ID: {value.hex()}" in told
     assert _elf.ElfFile(str(path)).build_id == value.hex()
+
+
+@pytest.mark.parametrize("weak", [False, True])
+def test_a_version_that_is_needed_weakly(tmp_path: Path, weak: bool) -> None:
+    """The loader does without it, so the check says nothing where it is missing."""
+    source = "int puts(const char *); int f(void) { return puts(0); }"
+    path = compile_c(tmp_path / "libweak.so", source)
+    patch = Patch(path.read_bytes())
+    ((_, address),) = patch.find(0x6FFFFFFE)  # DT_VERNEED
+    offset = next(o + address - a for a, o, s in patch.segments if a <= address < a + s)
+    at = offset + struct.unpack_from("<I", patch.data, offset + 8)[0]
+    flags = struct.unpack_from("<H", patch.data, at + 4)[0]
+    struct.pack_into("<H", patch.data, at + 4, flags | 2 if weak else flags & ~2)
+    path.write_bytes(patch.data)
+    told = subprocess.run(
+        ["readelf", "-VW", str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    first = re.search(r"Name: (\S+)\s+Flags: (\S+)", told)
+    assert first is not None
+    assert first[2] == ("WEAK" if weak else "none")
+    need = _elf.ElfFile(str(path)).version_needs[0]
+    assert (need.library, need.version, need.weak) == ("libc.so.6", first[1], weak)
+
+
+def test_an_address_where_one_segment_ends_and_the_next_begins(tmp_path: Path) -> None:
+    """It is in the next, whose bytes may lie anywhere in the file."""
+    source = "int puts(const char *); int f(void) { return puts(0); }"
+    path = compile_c(tmp_path / "libseam.so", source, "-Wl,-soname,libseam.so.1")
+    patch = Patch(path.read_bytes())
+    data = patch.data
+    ((_, seam),) = patch.find(DT_STRTAB)
+    address, offset, size = next(s for s in patch.segments if s[0] <= seam < s[0] + s[2])
+    assert (address, offset) == (0, 0)
+    moved = len(data) + -len(data) % 8
+    data += bytes(moved - len(data)) + data[seam:size]
+    data[seam : seam + 16] = b"\xff" * 16  # nothing must be read where it was
+    start, count = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
+    for at in range(start, start + 56 * count, 56):
+        kind, _, at_offset = struct.unpack_from("<IIQ", data, at)
+        if (kind, at_offset) == (1, 0):
+            struct.pack_into("<QQ", data, at + 32, seam, seam)
+        elif kind == 0x6474E551:  # PT_GNU_STACK, which nobody misses here
+            rest = size - seam
+            struct.pack_into("<IIQQQQQQ", data, at, 1, 4, moved, seam, seam, rest, rest, 8)
+    struct.pack_into("<Q", data, 40, 0)  # without section headers readelf goes by segments, too
+    struct.pack_into("<HHH", data, 58, 0, 0, 0)
+    path.write_bytes(data)
+    told = subprocess.run(["readelf", "-dW", str(path)], capture_output=True, text=True, check=True)
+    assert "soname: [libseam.so.1]" in told.stdout
+    ours = _elf.ElfFile(str(path))
+    assert (ours.soname, ours.needed) == ("libseam.so.1", ("libc.so.6",))
 
 
 def test_sysv_hash_gives_what_the_gnu_hash_gives(tmp_path: Path) -> None:

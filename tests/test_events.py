@@ -242,6 +242,50 @@ def test_synchronize_lets_other_threads_run(cu, sim, stream) -> None:
     event.close()
 
 
+@pytest.mark.parametrize("how", ["record", "wait"])
+def test_closed_by_the_stream_that_it_is_given(cu, stream, how: str) -> None:
+    """To read another library's stream runs that library's code."""
+    event = cu.Event()
+
+    class Theirs:
+        @property
+        def cuda_stream(self) -> int:
+            event.close()
+            return int(stream.handle)
+
+    with pytest.raises(ValueError, match="<Event, closed> is closed"):
+        getattr(event, how)(Theirs())
+
+
+def test_closing_while_another_thread_waits_for_it(cu, sim, stream) -> None:
+    array, event = cu.device_empty(10, "u1"), cu.Event()
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            event.synchronize()
+        except BaseException as error:
+            failures.append(error)
+
+    sim.hold()
+    array.fill(1, stream)
+    event.record(stream)
+    asked = sim.call_count("cuEventQuery")
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while thread.is_alive() and sim.call_count("cuEventQuery") < asked + 2:
+        pass
+    with pytest.raises(ValueError, match=r"cannot close <Event .*: a running call uses it"):
+        event.close()
+    assert not event.closed
+    assert event.done is False
+    sim.release()
+    thread.join()
+    assert failures == []
+    event.close()
+    assert event.closed
+
+
 def test_bad_arguments(cu) -> None:
     event = cu.Event()
     for bad in (3, "x", np.zeros(3)):

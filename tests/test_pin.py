@@ -7,6 +7,7 @@ import gc
 import mmap
 import sys
 import threading
+import weakref
 from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
@@ -275,3 +276,103 @@ def test_arrays_of_which_a_part_is_pinned_are_copied_whole(part: slice, nbytes: 
         plain[:] = 0
         cu.copy(plain, there)
     assert np.array_equal(plain, wanted)
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+@pytest.mark.parametrize("kind", ["array", "buffer"])
+def test_the_lock_goes_before_the_memory(sim: Any, kind: str, how: str) -> None:
+    """What is unmapped while registered stays registered by its address."""
+    array = np.zeros(50000, np.uint8)
+    before, seen = sim.live("registrations"), []
+    watch = weakref.ref(array, lambda _: seen.append(sim.live("registrations")))
+    pin = cu.pin(memoryview(array) if kind == "buffer" else array)
+    assert sim.live("registrations") == before + 1
+    del array
+    assert watch() is not None
+    if how == "close":
+        pin.close()
+    del pin
+    assert seen == [before]
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_pin_of_which_a_part_is_refused_locks_nothing(sim: Any, nth: int) -> None:
+    """It has three gaps between other pins to lock, one after the other."""
+    array = np.zeros(1 << 16, np.uint8)
+    others = [cu.pin(array[10000:20000]), cu.pin(array[40000:50000])]
+    registered = sim.live("registrations"), sim.live("registration_bytes")
+    stats = cu.host_memory_stats()
+    sim.fail(f"cuMemHostRegister_v2:{nth}:999")
+    with pytest.raises(cu.CudaError) as caught:
+        cu.pin(array)
+    assert caught.value.code == 999
+    sim.clear_faults()
+    assert (sim.live("registrations"), sim.live("registration_bytes")) == registered
+    now = cu.host_memory_stats()
+    assert (now.pins, now.pinned_bytes) == (stats.pins, stats.pinned_bytes)
+    for part in (array[:1], array[30000:30001], array[-1:]):
+        assert not cu.is_pinned(part)
+    for part in (array[10000:20000], array[40000:50000]):
+        assert cu.is_pinned(part)
+    with cu.pin(array):
+        assert cu.is_pinned(array)
+        for other in others:
+            other.close()
+        assert cu.is_pinned(array)
+    assert not cu.is_pinned(array)
+
+
+@pytest.mark.parametrize("size", [5000, 1 << 20, 9 << 20])
+def test_a_pin_gives_the_pools_memory_its_lock_back_after_a_reset(
+    two_devices: Any, size: int
+) -> None:
+    """However much of what was registered at once the array fills."""
+    cu.trim_host_memory()
+    with two_devices[1].primary_context():
+        array = cu.pinned_full(size, 7, np.uint8)
+    two_devices[1].reset_primary_context()
+    assert not cu.is_pinned(array)
+    with cu.pin(array):
+        assert cu.is_pinned(array)
+        assert cu.host_memory_stats().pinned_bytes == 0, "it is the pool's, not the pin's"
+    assert cu.is_pinned(array)
+    assert (array == 7).all()
+
+
+def test_a_pin_that_a_reset_took_and_that_is_refused_again(sim: Any, two_devices: Any) -> None:
+    """It is what it was, and the next one that shares its memory locks both."""
+    array = np.zeros(50000, np.uint8)
+    with two_devices[1].primary_context():
+        first = cu.pin(array)
+    two_devices[1].reset_primary_context()
+    sim.fail_next("cuMemHostRegister_v2", 999)
+    with pytest.raises(cu.CudaError):
+        cu.pin(array)
+    stats = cu.host_memory_stats()
+    assert (stats.pins, stats.pinned_bytes) == (1, 0)
+    with cu.pin(array[100:200]):
+        assert cu.is_pinned(array)
+    assert cu.is_pinned(array), "the first holds it still"
+    first.close()
+    assert not cu.is_pinned(array)
+
+
+def test_a_pin_that_a_reset_took_stands_in_no_other_resets_way(sim: Any, two_devices: Any) -> None:
+    array, there, stream = np.zeros(50000, np.uint8), cu.device_zeros(100, np.uint8), cu.Stream()
+    cu.trim_host_memory()
+    source = cu.pinned_zeros(100, np.uint8)
+    with two_devices[1].primary_context():
+        pin = cu.pin(array)
+    sim.hold()
+    transfer = cu.copy_async(there, source, stream)
+    with pytest.raises(cu.InvalidContextError, match="a copy is under way"):
+        two_devices[1].reset_primary_context()
+    sim.release()
+    transfer.wait()
+    two_devices[1].reset_primary_context()
+    sim.hold()
+    transfer = cu.copy_async(there, source, stream)
+    two_devices[1].reset_primary_context()
+    sim.release()
+    transfer.wait()
+    pin.close()

@@ -363,3 +363,67 @@ def test_what_resembles_an_array_has_numpys_strides(data: Any) -> None:
 def steps(array: np.ndarray) -> list[int]:
     """The strides that lead anywhere."""
     return [step for step, size in zip(array.strides, array.shape, strict=True) if size > 1]
+
+
+@pytest.mark.parametrize("times", range(1, 6))
+def test_addresses_at_which_the_driver_knows_other_memory(sim: Any, times: int) -> None:
+    """Somebody has unmapped what was registered there. Another address will do, but one cannot look
+    for it for ever."""
+    cu.trim_host_memory()
+    size, before = 9 << 20, cu.host_memory_stats()
+    registered = sim.live("registrations")
+    for nth in range(1, times + 1):
+        sim.fail(f"cuMemHostRegister_v2:{nth}:712")
+    array = None
+    try:
+        array = cu.pinned_full(size, 7, np.uint8)
+    except cu.CudaError as error:
+        assert error.code == 712
+        assert times > 3
+        assert sim.live("registrations") == registered
+    assert (array is None) == (times > 3)
+    sim.clear_faults()
+    del array
+    array = cu.pinned_full(size, 8, np.uint8)
+    assert (array == 8).all()
+    del array
+    cu.trim_host_memory()
+    after = cu.host_memory_stats()
+    assert after.used_bytes == before.used_bytes
+    assert after.registered_bytes == before.registered_bytes
+
+
+def test_the_peak_stays_when_memory_goes() -> None:
+    large = cu.pinned_empty(64 << 20, np.uint8)
+    peak = cu.host_memory_stats().peak_bytes
+    assert peak >= cu.host_memory_stats().registered_bytes >= 64 << 20
+    del large
+    cu.trim_host_memory()
+    small = cu.pinned_empty(9 << 20, np.uint8)
+    assert cu.host_memory_stats().registered_bytes < peak
+    assert cu.host_memory_stats().peak_bytes == peak
+    del small
+
+
+def test_memory_that_a_reset_took_counts_once_when_it_is_registered_again(two_devices: Any) -> None:
+    size = 9 << 20
+    cu.trim_host_memory()
+    with two_devices[1].primary_context():
+        lost = cu.pinned_empty(size, np.uint8)
+    before = cu.host_memory_stats().registered_bytes
+    address = lost.ctypes.data
+    del lost
+    two_devices[1].reset_primary_context()
+    assert cu.host_memory_stats().registered_bytes == before - size
+    cu.set_host_memory_limit(before + size)
+    try:
+        arrays = [cu.pinned_full(size, 7, np.uint8) for _ in range(2)]
+        assert arrays[0].ctypes.data == address
+        assert cu.host_memory_stats().registered_bytes == before + size
+        with pytest.raises(MemoryError):
+            cu.pinned_empty(size, np.uint8)
+        assert all((array == 7).all() for array in arrays)
+    finally:
+        cu.set_host_memory_limit(None)
+    del arrays
+    cu.trim_host_memory()

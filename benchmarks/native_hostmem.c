@@ -3,8 +3,9 @@
  * the pool, beside the driver's own cuMemHostAlloc. On a machine with a GPU, from the repository's
  * root:
  *
- *   gcc -std=c11 -O3 -iquote cext -o native_hostmem benchmarks/native_hostmem.c cext/hostmem/*.c \
- *       cext/driver/{driver,platform}.c -ldl -pthread && ./native_hostmem
+ *   gcc -std=c11 -O3 -iquote cext -o native_hostmem benchmarks/native_hostmem.c \
+ *       $(find cext/hostmem -name "*.c") cext/driver/{driver,platform}.c -ldl -pthread &&
+ * ./native_hostmem
  *
  * CUDRIVER_LIBRARY names another driver library. Figures are the best of several rounds. Threads
  * are limited by the affinity that the pool itself looks at.

@@ -5,7 +5,8 @@
  * checked once.
  *
  *   gcc -O3 -std=c11 -D_GNU_SOURCE -pthread -iquote cext benchmarks/native_staging.c \
- *       cext/driver/{driver,platform}.c $(find cext/hostmem cext/engine -name "*.c") -ldl -o native_staging
+ *       cext/driver/{driver,platform}.c $(find cext/hostmem cext/engine -name "*.c") \
+ *       -ldl -o native_staging
  *   ./native_staging [sizes] [strided] [async] [gates] [threads] [tune]      (default: all but
  * tune)
  *

@@ -3,8 +3,9 @@
  * the pool, beside the driver's own cuMemHostAlloc. On a machine with a GPU, from the repository's
  * root:
  *
- *   gcc -std=c11 -O3 -iquote cext -o native_hostmem benchmarks/native_hostmem.c cext/hostmem/*.c \
- *       cext/driver/{driver,platform}.c -ldl -pthread && ./native_hostmem
+ *   gcc -std=c11 -O3 -iquote cext -o native_hostmem benchmarks/native_hostmem.c \
+ *       $(find cext/hostmem -name "*.c") cext/driver/{driver,platform}.c -ldl -pthread
+ *   ./native_hostmem
  *
  * CUDRIVER_LIBRARY names another driver library. Figures are the best of several rounds. Threads
  * are limited by the affinity that the pool itself looks at.
@@ -42,7 +43,7 @@ static void *take(size_t bytes)
     void *block;
     bool zeroed;
 
-    must(cudriver_hostmem_alloc(context, bytes, false, &block, &zeroed), "cudriver_hostmem_alloc");
+    must(cudriver_hostmem_alloc(bytes, false, &block, &zeroed), "cudriver_hostmem_alloc");
     return block;
 }
 
@@ -50,7 +51,7 @@ static void trim(void)
 {
     size_t released;
 
-    must(cudriver_hostmem_trim(context, 0, &released), "cudriver_hostmem_trim");
+    must(cudriver_hostmem_trim(0, &released), "cudriver_hostmem_trim");
 }
 
 /* Seconds for a first allocation, and for giving it back. */
@@ -249,12 +250,12 @@ static void show_pins(void)
         for (int k = 0; k < 10; k++) {
             struct cudriver_pin *pin, *again;
             double start = now();
-            must(cudriver_pin_create(context, buffer, sizes[i], false, false, &pin), "pin");
+            must(cudriver_pin_create(buffer, sizes[i], false, false, &pin), "pin");
             double middle = now();
-            must(cudriver_pin_create(context, buffer, sizes[i], false, false, &again), "pin");
-            must(cudriver_pin_destroy(context, again), "unpin");
+            must(cudriver_pin_create(buffer, sizes[i], false, false, &again), "pin");
+            must(cudriver_pin_destroy(again), "unpin");
             double end = now();
-            must(cudriver_pin_destroy(context, pin), "unpin");
+            must(cudriver_pin_destroy(pin), "unpin");
             best = middle - start < best ? middle - start : best;
             shared = end - middle < shared ? end - middle : shared;
         }

@@ -5,7 +5,8 @@
  * checked once.
  *
  *   gcc -O3 -std=c11 -D_GNU_SOURCE -pthread -iquote cext benchmarks/native_staging.c \
- *       cext/{driver/{driver,platform},hostmem/*,engine/*}.c -ldl -o native_staging
+ *       cext/driver/{driver,platform}.c $(find cext/hostmem cext/engine -name "*.c") \
+ *       -ldl -o native_staging
  *   ./native_staging [sizes] [strided] [async] [gates] [threads] [tune]      (default: all but
  * tune)
  *
@@ -206,7 +207,7 @@ static void strided(void)
         }
         struct cudriver_staging_job job = {shape->up,    context, NULL, memory.device,
                                            memory.plain, &layout, NULL, NULL};
-        cudriver_staging_explain(&layout, shape->up, true, &plan);
+        cudriver_staging_explain(context, &layout, shape->up, true, &plan);
         double begin = seconds();
         CALL(cudriver_staging_copy(&job));
         double first = seconds() - begin;
@@ -260,7 +261,7 @@ static void async(void)
     CALL(cuda.cuStreamDestroy_v2(stream));
 }
 
-/* Many streams, each with copies before and behind a gate: gates must not stand in the lanes' way.
+/* Many streams, each with copies before and behind a gate: gates must not stand in the copies' way.
  */
 static void gates(void)
 {
@@ -510,7 +511,7 @@ int main(int count, char **arguments)
     for (size_t i = 0; i < room / 8; i++) {
         ((uint64_t *)(void *)memory.plain)[i] = i * 0x9e3779b97f4a7c15ull;
     }
-    CALL(cudriver_hostmem_alloc(context, room, false, &pinned, &zeroed));
+    CALL(cudriver_hostmem_alloc(room, false, &pinned, &zeroed));
     memory.pinned = pinned;
     CALL(cuda.cuMemAlloc_v2(&memory.device, room));
     printf("%d processors\n", platform_processor_count());

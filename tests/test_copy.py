@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import cudriver as cu
-from program import run
+from program import output, run
 
 pytestmark = pytest.mark.threads  # those of the copy engine
 
@@ -312,6 +312,48 @@ def test_copies_with_another_number_of_threads(threads: int) -> None:
     finally:
         cu.set_copy_threads(None)
     assert cu.copy_threads() == usual
+
+
+@pytest.mark.parametrize("how", ["an old driver", "a refusal"])
+def test_without_stream_memory_operations_the_caller_copies(how: str) -> None:
+    """Drivers before CUDA 11.7 have none, and some of WSL refuse them."""
+    if not cu.driver_is_simulated():
+        pytest.skip("needs the simulated driver")
+    program = """
+        import numpy as np, cudriver as cu
+        with cu.Context():
+            stream = cu.Stream()
+            model = np.random.default_rng(1).integers(0, 256, (3, 1500, 2000), dtype="u1")
+            there = cu.to_device(model)
+            turned = np.zeros((2000, 1500, 3), "u1").transpose(2, 1, 0)
+            ends = [
+                (model, there), (np.zeros_like(model), there), (model[:, ::2], there[:, ::2]),
+                (turned, there), (np.zeros_like(model)[:, :, ::-1], there),
+            ]
+            for host, there in ends:
+                wanted = there.to_numpy()
+                cu.copy(host, there)
+                assert np.array_equal(host, wanted)
+                host[...] = 0
+                cu.copy_async(host, there, stream).wait()
+                assert np.array_equal(host, wanted)
+                host[...] += 1
+                cu.copy(there, host)
+                assert np.array_equal(there.to_numpy(), host)
+                host[...] += 1
+                done = cu.copy_async(there, host, stream)
+                wanted = host.copy()
+                done.wait()
+                assert np.array_equal(there.to_numpy(), wanted)
+                plan = cu.explain_copy(there, host)
+                assert "no stream memory operations" in plan.why
+                print(plan.path, plan.staging, plan.chunk, plan.threads)
+    """
+    old = {"CUDRIVER_SIM_DRIVER_VERSION": "11000"}
+    refusing = {"CUDRIVER_SIM_FAIL": "cuStreamWaitValue32_v2:*:801,cuStreamBatchMemOp_v2:*:801"}
+    said = output(program, **(old if how == "an old driver" else refusing)).splitlines()
+    one_slot = f"staged one slot {1 << 20} 1"
+    assert said == ["staged driver 0 1"] * 2 + [one_slot] * 3
 
 
 @pytest.mark.parametrize(

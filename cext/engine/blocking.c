@@ -1,4 +1,4 @@
-/* Blocking copies, settings and figures of the copy engine. See engine.h. */
+/* Blocking copies. See engine.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -9,6 +9,12 @@
 #define ALONE_CHUNK ((size_t)1 << 20)
 
 /* ---- by the calling thread alone ---- */
+
+/* Bytes of the slot through which it copies so many. */
+static size_t alone_chunk(size_t bytes)
+{
+    return bytes < ALONE_CHUNK ? bytes : ALONE_CHUNK;
+}
 
 /* The driver's own copy of memory in one piece. Up, it returns when it has read the host's memory;
  * a stream that is not in order with this one must not see the device's before it is written. */
@@ -66,29 +72,13 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
     return result;
 }
 
+/* Through one slot, page-locked where that can be had. */
 static CUresult one_slot_copy(const struct cudriver_staging_job *job,
-                              const struct staging_plan *plan)
+                              const struct staging_plan *plan, size_t chunk)
 {
-    void *slot;
-    CUresult result = staging_slot_get(plan->bytes, &slot);
-
-    if (result == CUDA_SUCCESS) {
-        result = slot_copy(job, plan, slot, plan->bytes);
-        cudriver_hostmem_free(slot);
-    }
-    return result;
-}
-
-/* Where no thread, or not enough page-locked memory, can be had: slower, but done. */
-static CUresult copy_alone(const struct cudriver_staging_job *job, const struct staging_plan *plan)
-{
-    size_t chunk = plan->bytes < ALONE_CHUNK ? plan->bytes : ALONE_CHUNK;
     CUresult result;
     void *locked, *slot;
 
-    if (plan->host_dense && plan->device_dense) {
-        return plain_copy(job, plan);
-    }
     slot = staging_slot_get(chunk, &locked) == CUDA_SUCCESS ? locked : malloc(chunk);
     if (slot == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -102,102 +92,54 @@ static CUresult copy_alone(const struct cudriver_staging_job *job, const struct 
     return result;
 }
 
-/* ---- with the lanes ---- */
-
-/* Works on a submitted job and waits until it is over. */
-static CUresult job_finish(struct staging_job *job, bool (*interrupted)(void *), void *data)
+/* Where no thread, not enough page-locked memory or no stream memory operations can be had: slower,
+ * but done. */
+static CUresult copy_alone(const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
-    bool go_on = true;
-    CUresult result;
-
-    for (;;) {
-        if (go_on) {
-            go_on = staging_job_help(job, interrupted, data);
-        }
-        staging_lock();
-        if (!go_on) {
-            staging_job_stop(job, CUDRIVER_STAGING_INTERRUPTED);
-        }
-        if (!job->over) {
-            staging_condition_wait(&job->done, STAGING_POLL_NS);
-        }
-        if (job->over) {
-            break;
-        }
-        staging_unlock();
-        if (go_on && interrupted != NULL) {
-            go_on = !interrupted(data);
-        }
-    }
-    result = job->result;
-    staging_unlock();
-    return result;
-}
-
-static CUresult staged_copy(const struct cudriver_staging_job *job, struct staging_place *place,
-                            const struct staging_plan *plan)
-{
-    struct staging_job *made = staging_job_new(&place->routes[plan->up ? 0 : 1], plan, job->device,
-                                               job->host, 0, plan->bytes);
-    CUresult result;
-
-    if (made == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    staging_lock();
-    staging_job_submit(made);
-    staging_unlock();
-    result = job_finish(made, job->interrupted, job->data);
-    staging_job_drop(made);
-    return result;
+    return plan->host_dense && plan->device_dense
+               ? plain_copy(job, plan)
+               : one_slot_copy(job, plan, alone_chunk(plan->bytes));
 }
 
 static CUresult planned_copy(const struct cudriver_staging_job *job, struct staging_place *place,
                              const struct staging_plan *plan)
 {
-    CUresult result;
-
     switch (plan->path) {
     case CUDRIVER_STAGING_EMPTY:
         return CUDA_SUCCESS;
     case CUDRIVER_STAGING_DRIVER:
         return plain_copy(job, plan);
     case CUDRIVER_STAGING_ONE_SLOT:
-        return one_slot_copy(job, plan);
+        return one_slot_copy(job, plan, plan->bytes);
     default:
         break;
     }
-    result = staging_copy_ring(job, place, plan);
-    if (result == CUDA_ERROR_NOT_SUPPORTED && plan->path != CUDRIVER_STAGING_PERMUTED) {
-        result = staged_copy(job, place, plan); /* an old driver */
-    }
-    return result;
+    return staging_copy_ring(job, place, plan);
 }
 
-bool staging_is_short(CUresult result)
+bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
-           result == CUDA_ERROR_OPERATING_SYSTEM; /* the driver's own threads */
+           result == CUDA_ERROR_OPERATING_SYSTEM /* the driver's own threads */ ||
+           (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
 }
 
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
 {
     struct cudriver_staging_settings settings;
     struct staging_plan plan;
+    bool kernels, counters = staging_place_counts(place, &kernels);
     CUresult result;
 
-    staging_lock();
-    settings = staging.settings;
-    bool kernels = !place->no_kernels && !place->no_counters;
-    staging_unlock();
+    cudriver_staging_get_settings(&settings);
     staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
     if (plan.path == CUDRIVER_STAGING_EMPTY) {
         return CUDA_SUCCESS;
     }
-    if (plan.path == CUDRIVER_STAGING_DENSE && settings.lanes == 1) {
+    if (plan.path == CUDRIVER_STAGING_DENSE && (settings.packers == 1 || !counters)) {
         plan.path = CUDRIVER_STAGING_DRIVER; /* nobody to share the packing with */
     }
-    if (plan.chunk != 0 && plan.path != CUDRIVER_STAGING_DRIVER) {
+    if (staging_is_staged(plan.path) && counters) {
         staging_ring_expect(
             staging_threads_wanted(plan.bytes, staging_runs_are_long(&plan.walk, plan.host_dense),
                                    &settings) -
@@ -210,12 +152,13 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
         }
     }
     result = planned_copy(job, place, &plan);
-    if (plan.path == CUDRIVER_STAGING_PERMUTED &&
-        (result == CUDA_ERROR_NOT_SUPPORTED || staging_is_short(result))) {
+    if (plan.path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(plan.path, result)) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
         result = planned_copy(job, place, &plan);
     }
-    return staging_is_short(result) ? copy_alone(job, &plan) : result;
+    return staging_is_staged(plan.path) && staging_must_do_without(plan.path, result)
+               ? copy_alone(job, &plan)
+               : result;
 }
 
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)
@@ -235,84 +178,45 @@ bool cudriver_staging_is_small(bool to_device, size_t bytes)
     bool small;
 
     staging_lock();
-    small = staging.settings.lanes == 1 ||
+    small = staging.settings.packers == 1 ||
             bytes < (to_device ? staging.settings.crossover_up : staging.settings.crossover_down);
     staging_unlock();
     return small;
 }
 
-/* ---- settings and figures ---- */
-
-void cudriver_staging_get_settings(struct cudriver_staging_settings *settings)
-{
-    staging_lock();
-    *settings = staging.settings;
-    staging_unlock();
-}
-
-int cudriver_staging_get_threads(void)
+void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *layout,
+                              bool to_device, bool blocking, struct cudriver_staging_plan *plan)
 {
     struct cudriver_staging_settings settings;
+    struct staging_plan made;
+    bool counters = staging_context_counts(context);
 
     cudriver_staging_get_settings(&settings);
-    return settings.threads;
-}
-
-void cudriver_staging_set_threads(int threads)
-{
-    staging_lock();
-    if (threads > 0) {
-        staging_settings_threads(&staging.settings, threads);
-    } else {
-        struct cudriver_staging_settings usual;
-        staging_settings_default(&usual);
-        staging.settings.threads = usual.threads;
-        staging.settings.lanes = usual.lanes;
+    if (!blocking) { /* as cudriver_staging_copy_async does */
+        settings.crossover_up /= 2;
+        settings.crossover_down /= 2;
     }
-    staging_unlock();
-}
-
-static int between(int value, int least, int most)
-{
-    return value < least ? least : value > most ? most : value;
-}
-
-void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings)
-{
-    struct cudriver_staging_settings set = *settings;
-    const size_t least = 4096, most = (size_t)64 << 20;
-
-    set.lanes = between(set.lanes, 1, 256);
-    set.medium = between(set.medium, 1, 256);
-    set.threads = between(set.threads, 1, 1024);
-    set.linger = between(set.linger, 0, 10000000);
-    set.slots = between(set.slots, 1, STAGING_SLOTS);
-    if (set.chunk != 0) {
-        set.chunk = set.chunk < least ? least : set.chunk > most ? most : set.chunk;
-    }
-    set.slot = set.slot < least ? least : set.slot > most ? most : set.slot;
-    set.slot_up = set.slot_up < least ? least : set.slot_up > most ? most : set.slot_up;
-    staging_lock();
-    staging.settings = set;
-    staging_unlock();
-}
-
-void cudriver_staging_get_stats(struct cudriver_staging_stats *stats)
-{
-    staging_lock();
-    *stats = (struct cudriver_staging_stats){
-        .threads = staging.threads + staging.ring_threads,
-        .lanes = staging.lanes,
-        .slot_bytes = staging.slot_bytes,
-        .jobs = staging.jobs + (size_t)staging.ring_users,
-        .copies = staging.copies,
-        .bytes = staging.bytes,
+    staging_plan_make(layout, to_device, 0, &settings, counters, &made);
+    *plan = (struct cudriver_staging_plan){
+        .path = made.path,
+        .bytes = made.bytes,
+        .threads = 1,
+        .crossover = to_device ? settings.crossover_up : settings.crossover_down,
     };
-    for (const struct staging_place *place = staging.places; place != NULL; place = place->next) {
-        for (const struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
-            stats->rings++;
-            stats->slot_bytes += STAGING_RING_SLOTS * ring->slot_bytes;
-        }
+    if (blocking && made.path == CUDRIVER_STAGING_DENSE && settings.packers == 1) {
+        plan->path = CUDRIVER_STAGING_DRIVER;
+    } else if (!blocking && made.path == CUDRIVER_STAGING_DRIVER) {
+        plan->path = CUDRIVER_STAGING_ONE_SLOT;
+    } else if (staging_is_staged(made.path) && !counters) {
+        plan->alone = true;
+        plan->path = made.path == CUDRIVER_STAGING_DENSE ? CUDRIVER_STAGING_DRIVER
+                                                         : CUDRIVER_STAGING_ONE_SLOT;
+        plan->chunk = made.path == CUDRIVER_STAGING_DENSE ? 0 : alone_chunk(made.bytes);
+    } else if (staging_is_staged(made.path)) {
+        size_t travels =
+            cudriver_layout_bytes(&made.walk); /* less, where the host's side repeats */
+        plan->chunk = staging_ring_slot(travels, staging_slot_most(&made, blocking, &settings));
+        plan->threads = staging_threads_wanted(
+            travels, staging_runs_are_long(&made.walk, made.host_dense), &settings);
     }
-    staging_unlock();
 }

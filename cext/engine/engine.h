@@ -4,7 +4,9 @@
  * A few threads that sleep when idle pack the host's bytes into page-locked slots (or unpack them)
  * and keep the bus busy with asynchronous copies of their own streams. Where host and device
  * disagree about the order of dimensions the bytes travel in the host's order, and a small kernel
- * puts them in place.
+ * puts them in place. That needs the driver's stream memory operations (cuStreamWaitValue32: not
+ * before CUDA 11.7, and not on some WSL); where they are missing the calling thread copies alone,
+ * what is dense by the driver's own copy of pageable memory and the rest through one slot.
  *
  * Every function is thread-safe. None needs the GIL, and those marked "may block" must be called
  * without it. Unless said otherwise a function takes and leaves the calling thread's context as it
@@ -66,8 +68,8 @@ struct cudriver_staging_transfer;
  * included, possibly before this function returns; not at all where this function fails. It must
  * not call the driver nor take a lock that anybody holds while calling the driver (so not the GIL).
  *
- * job->interrupted is not used here. Without cuStreamWaitValue32 (drivers before CUDA 11.7) a copy
- * that is not small blocks until it is over.
+ * job->interrupted is not used here. Without stream memory operations a copy that is not small
+ * blocks until it is over.
  */
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
                                      void (*finished)(void *data, CUresult result),
@@ -165,14 +167,15 @@ enum cudriver_staging_path {
 struct cudriver_staging_plan {
     enum cudriver_staging_path path;
     size_t bytes;     /* in all */
-    size_t chunk;     /* bytes of one slot; 0 where nothing is staged */
+    size_t chunk;     /* bytes of one slot; 0 where there is none, or that of a small copy */
     int threads;      /* that may work on it, the caller's included */
     size_t crossover; /* below it the driver's own path is taken */
+    bool alone;       /* staged, if the driver had stream memory operations */
 };
 
-/* Says which way a copy of this layout would go. No driver function is called. */
-void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_device, bool blocking,
-                              struct cudriver_staging_plan *plan);
+/* Says which way a copy of this layout would go in a context. No driver function is called. */
+void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *layout,
+                              bool to_device, bool blocking, struct cudriver_staging_plan *plan);
 
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
@@ -211,7 +214,7 @@ CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 
 struct cudriver_staging_settings {
-    int lanes;           /* threads that pack for one copy */
+    int packers;         /* threads that pack for one copy */
     int medium;          /* the same for a dense copy of at most 32 MiB; to 64, half as many more */
     int threads;         /* for all copies together, and for a strided one */
     int linger;          /* ns that a thread without work looks for more before it sleeps */
@@ -220,8 +223,6 @@ struct cudriver_staging_settings {
     size_t slot;      /* bytes of one of the four slots of a copy, at most; half, permuted up */
     size_t slot_up;   /* the same of a blocking copy to the device that is not permuted */
     size_t streaming; /* largest blocking copy up with streaming stores; 0: no copy at all */
-    size_t chunk;     /* drivers before CUDA 11.7: bytes of a slot; 0: by the copy's size */
-    int slots;        /* the same: of each lane, 1 to 8 */
 };
 
 void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);
@@ -244,7 +245,6 @@ int cudriver_staging_wish(void);
 struct cudriver_staging_stats {
     int threads;               /* that live */
     int rings;                 /* sets of slots, idle or not */
-    int lanes;                 /* drivers before CUDA 11.7: streams with slots */
     size_t slot_bytes;         /* page-locked memory that they hold */
     size_t jobs;               /* copies under way */
     unsigned long long copies; /* staged since the start, finished or failed */

@@ -13,8 +13,7 @@
 
 static bool place_is_quiet(const struct staging_place *place)
 {
-    return place->jobs == 0 && place->users == 0 && place->transfers == NULL &&
-           place->routes[0].active == 0 && place->routes[1].active == 0;
+    return place->users == 0 && place->transfers == NULL;
 }
 
 /* Whether no stream may come to the slots of a ring any more. */
@@ -59,9 +58,6 @@ static void places_bury(CUcontext context, unsigned long long id)
         if (place->context == context && place->id != id && !place->closing &&
             place_is_quiet(place)) {
             place_unlink(place);
-            for (int i = 0; i < 2; i++) {
-                staging_lanes_bury(place->routes[i].idle);
-            }
             place_drop(place);
         }
     }
@@ -112,8 +108,6 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
         } else {
             place->context = context;
             place->id = id;
-            place->routes[0] = (struct staging_route){.place = place, .up = true};
-            place->routes[1] = (struct staging_route){.place = place, .up = false};
             places_bury(context, id);
             place->next = staging.places;
             staging.places = place;
@@ -145,9 +139,36 @@ void staging_place_leave(struct staging_place *place)
     staging_unlock();
 }
 
+static bool driver_counts(void)
+{
+    return cuda.cuStreamWaitValue32_v2 != NULL && cuda.cuStreamWriteValue32_v2 != NULL;
+}
+
+bool staging_place_counts(struct staging_place *place, bool *kernels)
+{
+    bool counts;
+
+    staging_lock();
+    counts = driver_counts() && !place->no_counters;
+    *kernels = counts && !place->no_kernels;
+    staging_unlock();
+    return counts;
+}
+
+bool staging_context_counts(CUcontext context)
+{
+    bool counts = driver_counts();
+
+    staging_lock();
+    for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        counts &= place->context != context || !place->no_counters;
+    }
+    staging_unlock();
+    return counts;
+}
+
 /* What a place can do without: taken out under the lock, freed without it. */
 struct spare {
-    struct staging_lane *lanes[2];
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
     struct staging_ring *rings;
     bool all;
@@ -164,10 +185,6 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
     struct staging_ring **link = &place->rings;
 
     place->tight = false;
-    for (int i = 0; i < 2; i++) {
-        spare.lanes[i] = place->routes[i].idle;
-        place->routes[i].idle = NULL;
-    }
     if (all) {
         for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
             spare.kernels[i] = place->kernels[i];
@@ -199,9 +216,6 @@ static void spare_free(struct spare *spare)
 {
     bool waited = false;
 
-    for (int i = 0; i < 2; i++) {
-        staging_lanes_close(spare->lanes[i]);
-    }
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
         if (spare->kernels[i] != NULL && !waited) {
             cuda.cuCtxSynchronize(); /* copies between device memory may yet run them */
@@ -223,11 +237,6 @@ static void spare_free(struct spare *spare)
 /* The same where the context is gone, and all that was in it: nothing that the driver has. */
 static void spare_bury(struct spare *spare)
 {
-    staging_lock();
-    for (int i = 0; i < 2; i++) {
-        staging_lanes_bury(spare->lanes[i]);
-    }
-    staging_unlock();
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
         free(spare->kernels[i]);
     }
@@ -352,7 +361,6 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
     }
     staging_lock();
     staging.stopping = true;
-    pthread_cond_broadcast(&staging.work);
     staging_ring_rouse();
     for (place = staging.places; place != NULL; place = place->next) {
         place->users++;
@@ -362,7 +370,7 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
         place->users--;
     }
     for (;;) {
-        quiet = staging.threads == 0 && staging.ring_threads == 0 && staging.strays == 0;
+        quiet = staging.ring_threads == 0 && staging.strays == 0;
         for (place = staging.places; place != NULL && quiet; place = place->next) {
             quiet = place_is_quiet(place) && rings_are_quiet(place);
         }

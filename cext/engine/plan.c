@@ -156,25 +156,6 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
     plan->device_dense = true;
 }
 
-/* As measured (an H200 on PCIe 5, 16 cores): large chunks cost fewer calls, small ones begin
- * sooner. */
-static size_t chunk_choose(size_t bytes, bool up, const struct cudriver_staging_settings *settings)
-{
-    if (settings->chunk != 0) {
-        return settings->chunk;
-    }
-    if (bytes >= 128 * MIB) {
-        return 4 * MIB;
-    }
-    if (bytes >= 32 * MIB) {
-        return up ? 2 * MIB : 4 * MIB;
-    }
-    if (bytes >= 8 * MIB) {
-        return up ? MIB : 2 * MIB;
-    }
-    return MIB / 2;
-}
-
 /* As measured: up, slots that stay in the processors' caches, unless there is a kernel's launch for
  * each; down, room for what arrives before the threads are awake. */
 size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
@@ -195,16 +176,16 @@ int staging_threads_wanted(size_t bytes, bool long_runs,
                            const struct cudriver_staging_settings *settings)
 {
     if (!long_runs) {
-        return settings->threads > settings->lanes ? settings->threads : settings->lanes;
+        return settings->threads > settings->packers ? settings->threads : settings->packers;
     }
     /* For so little more threads only get into each other's way. */
-    if (bytes <= 32 * MIB && settings->lanes > settings->medium) {
+    if (bytes <= 32 * MIB && settings->packers > settings->medium) {
         return settings->medium;
     }
-    if (bytes <= 64 * MIB && settings->lanes > settings->medium * 3 / 2) {
+    if (bytes <= 64 * MIB && settings->packers > settings->medium * 3 / 2) {
         return settings->medium * 3 / 2;
     }
-    return settings->lanes;
+    return settings->packers;
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
@@ -216,7 +197,6 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
 
     plan->up = up;
     plan->repeats = 0;
-    plan->chunk = 0;
     plan->streaming = false;
     plan->bytes = cudriver_layout_bytes(layout);
     plan->host_dense = plan->device_dense = true;
@@ -267,41 +247,7 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
             plan->path = host_dense ? CUDRIVER_STAGING_DENSE : CUDRIVER_STAGING_PACKED;
         }
     }
-    if (plan->path != CUDRIVER_STAGING_DRIVER && plan->path != CUDRIVER_STAGING_ONE_SLOT) {
-        plan->chunk = chunk_choose(plan->bytes, up, settings);
+    if (staging_is_staged(plan->path)) {
         plan->streaming = up ? plan->bytes <= settings->streaming : settings->streaming > 0;
     }
-}
-
-void cudriver_staging_explain(const struct cudriver_layout *layout, bool to_device, bool blocking,
-                              struct cudriver_staging_plan *plan)
-{
-    struct cudriver_staging_settings settings;
-    struct staging_plan made;
-
-    cudriver_staging_get_settings(&settings);
-    if (!blocking) { /* as cudriver_staging_copy_async does */
-        settings.crossover_up /= 2;
-        settings.crossover_down /= 2;
-    }
-    staging_plan_make(layout, to_device, 0, &settings, true, &made);
-    plan->path = made.path;
-    if (blocking && made.path == CUDRIVER_STAGING_DENSE && settings.lanes == 1) {
-        plan->path = CUDRIVER_STAGING_DRIVER;
-        made.chunk = 0;
-    }
-    if (!blocking && made.path == CUDRIVER_STAGING_DRIVER) {
-        plan->path = CUDRIVER_STAGING_ONE_SLOT;
-    }
-    plan->bytes = made.bytes;
-    plan->chunk = 0;
-    plan->threads = 1;
-    if (made.chunk != 0) {
-        size_t travels =
-            cudriver_layout_bytes(&made.walk); /* less, where the host's side repeats */
-        plan->chunk = staging_ring_slot(travels, staging_slot_most(&made, blocking, &settings));
-        plan->threads = staging_threads_wanted(
-            travels, staging_runs_are_long(&made.walk, made.host_dense), &settings);
-    }
-    plan->crossover = to_device ? settings.crossover_up : settings.crossover_down;
 }

@@ -1,7 +1,8 @@
 /*
  * The insides of the copy engine.
  *
- *   blocking.c    blocking copies, settings, figures
+ *   state.c       the lock, the settings, the figures
+ *   blocking.c    blocking copies, and what explain_copy says of them
  *   transfer.c    transfers: one copy through a ring or one slot, in stream order or blocking
  *   ring.c        slots that a stream copies from or to itself, and which copy gets which
  *   pack.c        the threads that pack and unpack them         no CUDA
@@ -15,8 +16,6 @@
  *   rows.c        a slot's bytes to and from the device's rows
  *   kernels.c     the kernel that permutes
  *   memory.c      memcpy with streaming stores                   no CUDA
- *   jobs.c        drivers without counters: jobs, routes, worker threads
- *   lane.c        the same: lanes, each a stream with slots for one thread
  *
  * One lock, `staging.lock`: a leaf but for the page-locked pool's, held for moments, never while
  * calling the driver, moving bytes, asking `interrupted` or telling `finished`. A host function on
@@ -40,7 +39,6 @@
 
 #include "engine.h"
 
-#define STAGING_SLOTS 8
 #define STAGING_RING_SLOTS 4
 #define STAGING_RING_COUNTERS 4096 /* bytes before the first slot */
 #define STAGING_KERNEL_DIMS 6
@@ -61,7 +59,6 @@ struct staging_plan {
     bool host_dense;             /* in the order of the walk, in one piece */
     bool device_dense;           /* the same; true of what a permuted copy sends */
     size_t bytes;
-    size_t chunk;
     bool streaming;
     /* PERMUTED: the walk's device side is scratch memory. What the kernel does is `spread`: its
      * first `repeats` dimensions have no counterpart in the walk (the host's stride is 0), the
@@ -87,38 +84,13 @@ bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense);
 int staging_threads_wanted(size_t bytes, bool long_runs,
                            const struct cudriver_staging_settings *settings);
 
-/* ---- places, routes, lanes ---- */
+/* Whether copies on this path go through a ring, with threads that pack. */
+static inline bool staging_is_staged(enum cudriver_staging_path path)
+{
+    return path >= CUDRIVER_STAGING_DENSE;
+}
 
-struct staging_job;
-struct staging_place;
-
-struct staging_slot {
-    char *memory;            /* borrowed from the lane's block */
-    CUevent event;           /* owned */
-    struct staging_job *job; /* holds a reference; NULL: free */
-    size_t begin, end;
-};
-
-struct staging_lane {
-    struct staging_lane *next; /* among the idle ones */
-    CUstream stream;           /* owned */
-    struct staging_slot slots[STAGING_SLOTS];
-    char *block; /* owned, from the page-locked pool */
-    size_t slot_bytes;
-    int depth;
-    int turn;
-    unsigned generation;
-    bool broken;
-};
-
-struct staging_route {
-    struct staging_place *place;
-    bool up;
-    struct staging_job *last; /* of the ring of jobs with chunks left; NULL: none */
-    int active;               /* threads at work */
-    int limit;                /* of them; lowered where no more slots can be had */
-    struct staging_lane *idle;
-};
+/* ---- places ---- */
 
 struct staging_kernels; /* kernels.c */
 
@@ -144,9 +116,7 @@ struct staging_place {
     struct staging_place *next;
     CUcontext context;
     unsigned long long id; /* of the context, where the driver has them */
-    struct staging_route routes[2];
-    int jobs;  /* not over */
-    int users; /* calls at work in it */
+    int users;             /* calls at work in it */
     bool closing;
     struct cudriver_staging_transfer *transfers; /* not over */
     struct staging_ring *rings;                  /* owned */
@@ -159,39 +129,13 @@ struct staging_place {
     bool no_counters; /* the driver cannot wait for values */
 };
 
-struct staging_job {
-    struct staging_job *next; /* in the route's ring */
-    atomic_int references;
-    struct staging_route *route;
-    /* what is moved; constant */
-    bool up;
-    bool host_dense, device_dense, streaming;
-    struct cudriver_layout walk;
-    struct cudriver_layout rows; /* where the device is not dense: slot to device, or back */
-    CUdeviceptr device;
-    char *host;
-    size_t begin,
-        end; /* bytes of the walk; `device` is where `begin` goes if the device is dense */
-    size_t chunk;
-    /* under the lock */
-    size_t taken; /* up to here chunks were given out */
-    int in_flight;
-    bool queued; /* in the ring */
-    bool begun;
-    bool over;
-    CUresult result;
-    pthread_cond_t done;
-};
-
 struct staging_engine {
     pthread_mutex_t lock;
-    pthread_cond_t work;  /* for idle workers */
     pthread_cond_t quiet; /* something ended: for those who close */
     struct staging_place *places;
     struct cudriver_staging_settings settings;
     bool ready; /* conditions and settings are made */
     bool stopping;
-    int threads, idle;
     struct cudriver_staging_transfer *packing; /* started, not over: the ring threads' work */
     sem_t ring_sleep;                          /* for idle threads of the rings */
     int ring_threads, ring_idle;
@@ -202,10 +146,7 @@ struct staging_engine {
     int ring_unwatched;    /* of those, whose counters no caller looks at */
     int strays;            /* small copies that were given up and are still in their streams */
     bool watched;          /* one of them looks at the counters now and then */
-    int lanes;
-    size_t slot_bytes;
-    size_t jobs;
-    unsigned generation; /* slots of an older one are given back */
+    unsigned generation;   /* slots of an older one are given back */
     unsigned long long copies, bytes;
 };
 
@@ -230,12 +171,12 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 
 /* ---- blocking.c ---- */
 
-/* Whether a copy failed for want of threads, or of memory for its slots or its kernel: it can be
- * done without. */
-bool staging_is_short(CUresult result);
-
 /* A blocking copy; the context is current. */
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place);
+
+/* Whether a copy failed for want of a kernel, stream memory operations, page-locked memory or
+ * threads: it can be done without. */
+bool staging_must_do_without(enum cudriver_staging_path path, CUresult result);
 
 /* ---- place.c ---- */
 
@@ -244,45 +185,11 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
-/* ---- jobs.c ---- */
-
-/* A job over bytes [begin, end) of a plan's walk, not yet submitted; one reference, the caller's.
- * NULL without memory. `device` and `host` are the pointers that the walk's offsets count from. */
-struct staging_job *staging_job_new(struct staging_route *route, const struct staging_plan *plan,
-                                    CUdeviceptr device, char *host, size_t begin, size_t end);
-void staging_job_drop(struct staging_job *job);
-
-/* Locked. Lets the lanes have it; the caller will work on it too. */
-void staging_job_submit(struct staging_job *job);
-
-/* Locked. Gives no more chunks of it out; it is over when those in flight are. `result`: why. */
-void staging_job_stop(struct staging_job *job, CUresult result);
-
-/* The calling thread, in whose context the job's is current, works on it (and on its neighbours)
- * until no chunk of it is left, if there is room for one more. False: interrupted. */
-bool staging_job_help(struct staging_job *job, bool (*interrupted)(void *), void *data);
-
-/* A chunk that was taken is done with. Drops the reference that came with it. */
-void staging_job_credit(struct staging_job *job, CUresult result);
-
-/* ---- lane.c: the context is current ---- */
-
-/* A lane with slots of at least `bytes`, for one thread. */
-CUresult staging_lane_open(size_t bytes, struct staging_lane **lane);
-void staging_lane_close(struct staging_lane *lane);
-void staging_lanes_close(struct staging_lane *lanes);
-
-/* Locked. The same where the context is gone, without a call of the driver. */
-void staging_lanes_bury(struct staging_lane *lanes);
-
-/* Gives a drained lane slots of at least `bytes`, as many as the settings say. */
-CUresult staging_lane_fit(struct staging_lane *lane, size_t bytes);
-
-/* Starts the chunk that a slot was given, ends the one that it holds, ends all. A failure breaks
- * the lane and goes to the chunk's job. */
-void staging_slot_begin(struct staging_lane *lane, struct staging_slot *slot);
-void staging_slot_retire(struct staging_lane *lane, struct staging_slot *slot);
-void staging_lane_drain(struct staging_lane *lane);
+/* Whether streams can wait for values and write them, as rings need it: by what the driver has, and
+ * by what it has refused in this context. *kernels: whether the permuting kernel, which has to be
+ * fed by a ring, may be used. */
+bool staging_place_counts(struct staging_place *place, bool *kernels);
+bool staging_context_counts(CUcontext context);
 
 /* ---- stream.c ---- */
 

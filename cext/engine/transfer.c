@@ -177,14 +177,6 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
             staging_transfer_drop(transfer);
         }
     } while (transfer != NULL);
-
-    for (int i = 0; i < 2 && all; i++) {
-        staging_lock();
-        while (place->routes[i].last != NULL) { /* blocking copies: their callers wait */
-            staging_job_stop(place->routes[i].last, result);
-        }
-        staging_unlock();
-    }
 }
 
 /* ---- small: one slot, the stream itself, host functions ---- */
@@ -361,42 +353,29 @@ static CUresult transfer_make(const struct cudriver_staging_job *job, struct sta
     return CUDA_SUCCESS;
 }
 
-static bool has_counters(struct staging_place *place)
-{
-    bool has;
-
-    staging_lock();
-    has = !place->no_counters && cuda.cuStreamWaitValue32_v2 != NULL &&
-          cuda.cuStreamWriteValue32_v2 != NULL;
-    place->no_counters = !has;
-    staging_unlock();
-    return has;
-}
-
 static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
                            void (*finished)(void *data, CUresult result), void *finished_data,
                            struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_settings settings;
     struct staging_plan plan;
-    bool counters = has_counters(place);
+    bool kernels, counters = staging_place_counts(place, &kernels);
     CUresult result;
 
     cudriver_staging_get_settings(&settings);
     settings.crossover_up /= 2; /* a host function packs in one thread */
     settings.crossover_down /= 2;
-    staging_plan_make(job->layout, job->to_device, job->device, &settings,
-                      counters && !place->no_kernels, &plan);
+    staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
     /* What the stream waits for cannot be told to it, or nobody would do it. */
-    result = plan.chunk != 0 && !counters
-                 ? STAGING_NO_THREADS
+    result = staging_is_staged(plan.path) && !counters
+                 ? CUDA_ERROR_NOT_SUPPORTED
                  : transfer_make(job, place, &plan, false, finished, finished_data, made);
     if (plan.path == CUDRIVER_STAGING_PERMUTED &&
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
         result = transfer_make(job, place, &plan, false, finished, finished_data, made);
     }
-    if (staging_is_short(result)) { /* the caller waits */
+    if (staging_must_do_without(plan.path, result)) { /* the caller waits */
         result = staging_copy_now(job, place);
         plan.path = CUDRIVER_STAGING_EMPTY;
         if (result == CUDA_SUCCESS) {
@@ -415,9 +394,6 @@ CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
 
     if (result == CUDA_SUCCESS) {
         result = async_copy(job, place, finished, finished_data, made);
-        if (result == CUDA_ERROR_NOT_SUPPORTED && !has_counters(place)) {
-            result = async_copy(job, place, finished, finished_data, made);
-        }
         staging_place_leave(place);
     }
     return result;
@@ -534,9 +510,10 @@ CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct stagin
                            const struct staging_plan *plan)
 {
     struct cudriver_staging_transfer *transfer;
+    bool kernels;
     CUresult result;
 
-    if (!has_counters(place)) {
+    if (!staging_place_counts(place, &kernels)) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     result = transfer_make(job, place, plan, true, NULL, NULL, &transfer);

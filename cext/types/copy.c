@@ -642,7 +642,14 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
     cudriver_copy_decide(&ends.dst, &ends.src, &path);
     cudriver_copy_look(&path, &ends.dst, &ends.src);
     if (path.kind == CUDRIVER_COPY_STAGED) {
-        cudriver_staging_explain(&path.layout, path.to_device, true, &plan);
+        cudriver_staging_explain(path.context->handle, &path.layout, path.to_device, true, &plan);
+        if (plan.alone) {
+            path.why = plan.path == CUDRIVER_STAGING_DRIVER
+                           ? "dense but pageable: the driver's own copy, as this driver has no "
+                             "stream memory operations (CUDA 11.7), which staging needs"
+                           : "strided: packed by the calling thread through one slot, as this "
+                             "driver has no stream memory operations (CUDA 11.7)";
+        }
     }
     row = PyStructSequence_New(state->copy_plan_type);
     if (row != NULL) {

@@ -445,7 +445,7 @@ bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudr
     if (path->kind == CUDRIVER_COPY_STAGED) {
         struct cudriver_staging_plan plan;
         /* Not blocking copies use the kernel from fewer bytes on. */
-        cudriver_staging_explain(&path->layout, path->to_device, false, &plan);
+        cudriver_staging_explain(context->handle, &path->layout, path->to_device, false, &plan);
         return plan.path != CUDRIVER_STAGING_PERMUTED ||
                cudriver_copy_is_usable(path->to_device ? dst->device : src->device, context);
     }

@@ -258,7 +258,7 @@ static void describe(const struct copy *copy, const char *what, size_t at)
     const struct cudriver_layout *layout = &copy->layout;
     struct cudriver_staging_plan plan;
 
-    cudriver_staging_explain(layout, copy->up, true, &plan);
+    cudriver_staging_explain(context, layout, copy->up, true, &plan);
     fprintf(stderr, "%s differs at byte %zu: %s, itemsize %zu, offsets %lld %lld, %s\n", what, at,
             copy->up ? "up" : "down", layout->itemsize, (long long)layout->dst_offset,
             (long long)layout->src_offset, cudriver_staging_path_name(plan.path));
@@ -308,12 +308,10 @@ static void small_settings(struct random *random)
     struct cudriver_staging_settings settings;
 
     cudriver_staging_get_settings(&settings);
-    settings.lanes = 1 + below(random, 4);
+    settings.packers = 1 + below(random, 4);
     settings.threads = 1 + below(random, 5);
     settings.medium = 1 + below(random, 4);
     settings.linger = below(random, 2) ? 0 : 100000;
-    settings.slots = 1 + below(random, 4);
-    settings.chunk = (size_t)4096 << below(random, 3);
     settings.crossover_up = (size_t)1 << (10 + below(random, 6));
     settings.crossover_down = (size_t)1 << (10 + below(random, 6));
     settings.slot = (size_t)4096 << below(random, 5);
@@ -345,7 +343,7 @@ static void count_path(const struct copy *copy)
 {
     struct cudriver_staging_plan plan;
 
-    cudriver_staging_explain(&copy->layout, copy->up, true, &plan);
+    cudriver_staging_explain(context, &copy->layout, copy->up, true, &plan);
     paths[plan.path]++;
 }
 
@@ -1006,7 +1004,7 @@ static void forked(struct random *random, int rounds)
                          cudriver_staging_copy_async(&next_job, NULL, NULL, &none) ==
                              CUDA_ERROR_NOT_INITIALIZED &&
                          cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_NOT_INITIALIZED;
-            cudriver_staging_explain(&copy.layout, true, true, &plan);
+            cudriver_staging_explain(context, &copy.layout, true, true, &plan);
             cudriver_staging_release(transfer);
             cudriver_staging_trim();
             cudriver_staging_forget_context(context);
@@ -1064,11 +1062,10 @@ static void shutdown(struct random *random, int rounds)
     }
     stream_free(stream);
     cudriver_staging_get_stats(&stats);
-    CHECK(stats.threads == 0 && stats.lanes == 0 && stats.rings == 0 && stats.jobs == 0 &&
-          stats.slot_bytes == 0);
+    CHECK(stats.threads == 0 && stats.rings == 0 && stats.jobs == 0 && stats.slot_bytes == 0);
 }
 
-/* A driver too old to wait for a value: copies in stream order block. */
+/* A driver without stream memory operations: the calling thread copies, and waits. */
 static void old(struct random *random, int rounds)
 {
     cuda.cuStreamWaitValue32_v2 = NULL;
@@ -1140,7 +1137,7 @@ int main(int count, char **arguments)
             cudriver_staging_trim();
             CHECK(cudriver_staging_shutdown(10000));
             cudriver_staging_get_stats(&stats);
-            CHECK(stats.threads == 0 && stats.lanes == 0 && stats.rings == 0 && stats.jobs == 0);
+            CHECK(stats.threads == 0 && stats.rings == 0 && stats.jobs == 0);
             CHECK(stats.slot_bytes == 0);
             CALL(cuda.cuCtxSynchronize());
             struct cudriver_hostmem_stats memory;

@@ -1,0 +1,218 @@
+/* The engine's one lock, its settings and its figures. See private.h. */
+#define _GNU_SOURCE
+#include "private.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "driver/driver.h"
+#include "driver/platform.h"
+
+#define PACKERS_MOST 8 /* more threads for one dense copy do not move it faster */
+#define LINGER_NS 200000
+
+/* Held for moments: worth a short wait before a thread sleeps for it. */
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#define STAGING_MUTEX PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#else
+#define STAGING_MUTEX PTHREAD_MUTEX_INITIALIZER
+#endif
+
+struct staging_engine staging = {
+    .lock = STAGING_MUTEX,
+};
+
+/* ---- the lock and its conditions ---- */
+
+void staging_condition_init(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+/* Locked. */
+static int calls_take(void)
+{
+    int calls = staging.ring_calls;
+
+    staging.ring_calls = 0;
+    return calls;
+}
+
+static void calls_send(int calls)
+{
+    for (; calls > 0; calls--) {
+        sem_post(&staging.ring_sleep);
+    }
+}
+
+void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds)
+{
+    unsigned long long until = platform_nanoseconds() + nanoseconds;
+    struct timespec time = {.tv_sec = (time_t)(until / 1000000000ull),
+                            .tv_nsec = (long)(until % 1000000000ull)};
+
+    calls_send(calls_take());
+    pthread_cond_timedwait(condition, &staging.lock, &time);
+}
+
+/* Threads that pack for one copy: all processors up to four, and a third of the others. */
+static int packers_default(int processors)
+{
+    return processors <= 4 ? processors : 4 + (processors - 4) / 3;
+}
+
+static pthread_once_t wish_once = PTHREAD_ONCE_INIT;
+static int wish;
+
+static void wish_read(void)
+{
+    const char *text = getenv(CUDRIVER_STAGING_VARIABLE);
+    char *end;
+    long count;
+
+    if (text == NULL || text[0] == '\0') {
+        return;
+    }
+    count = strtol(text, &end, 10); /* LONG_MAX past its range */
+    wish = *end == '\0' && count >= 1 && count <= CUDRIVER_STAGING_THREADS_MOST ? (int)count : -1;
+}
+
+int cudriver_staging_wish(void)
+{
+    pthread_once(&wish_once, wish_read);
+    return wish;
+}
+
+void staging_settings_default(struct cudriver_staging_settings *settings)
+{
+    int given = cudriver_staging_wish();
+    int processors = platform_processor_count();
+    int threads = processors <= 4 ? processors : processors > 66 ? 64 : processors - 2;
+    int packers = packers_default(processors);
+
+    *settings = (struct cudriver_staging_settings){
+        .crossover_up = (size_t)3 << 19,
+        .crossover_down = (size_t)3 << 19,
+        .streaming = (size_t)64 << 20,
+        .slot = (size_t)16 << 20,
+        .slot_up = (size_t)5 << 20,
+        .medium = 4,
+        .linger = processors > 4 ? LINGER_NS : 0,
+    };
+    settings->threads = threads;
+    settings->packers = packers > PACKERS_MOST ? PACKERS_MOST : packers;
+    if (given > 0) {
+        staging_settings_threads(settings, given);
+    }
+}
+
+void staging_settings_threads(struct cudriver_staging_settings *settings, int threads)
+{
+    settings->threads =
+        threads > CUDRIVER_STAGING_THREADS_MOST ? CUDRIVER_STAGING_THREADS_MOST : threads;
+    settings->packers = settings->threads < PACKERS_MOST ? settings->threads : PACKERS_MOST;
+}
+
+/* In a forked child no thread holds the lock any more, whoever held it. */
+static void lock_renew(void)
+{
+    const pthread_mutex_t fresh = STAGING_MUTEX;
+
+    staging.lock = fresh;
+}
+
+void staging_lock(void)
+{
+    pthread_mutex_lock(&staging.lock);
+    if (!staging.ready) {
+        pthread_atfork(NULL, NULL, lock_renew);
+        sem_init(&staging.ring_sleep, 0, 0);
+        staging_condition_init(&staging.quiet);
+        staging_settings_default(&staging.settings);
+        staging.ready = true;
+    }
+}
+
+/* Waking a thread takes microseconds: not while others wait for the lock. */
+void staging_unlock(void)
+{
+    int calls = calls_take();
+
+    pthread_mutex_unlock(&staging.lock);
+    calls_send(calls);
+}
+
+/* ---- settings and figures ---- */
+
+void cudriver_staging_get_settings(struct cudriver_staging_settings *settings)
+{
+    staging_lock();
+    *settings = staging.settings;
+    staging_unlock();
+}
+
+int cudriver_staging_get_threads(void)
+{
+    struct cudriver_staging_settings settings;
+
+    cudriver_staging_get_settings(&settings);
+    return settings.threads;
+}
+
+void cudriver_staging_set_threads(int threads)
+{
+    staging_lock();
+    if (threads > 0) {
+        staging_settings_threads(&staging.settings, threads);
+    } else {
+        struct cudriver_staging_settings usual;
+        staging_settings_default(&usual);
+        staging.settings.threads = usual.threads;
+        staging.settings.packers = usual.packers;
+    }
+    staging_unlock();
+}
+
+static int between(int value, int least, int most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings)
+{
+    struct cudriver_staging_settings set = *settings;
+    const size_t least = 4096, most = (size_t)64 << 20;
+
+    set.packers = between(set.packers, 1, 256);
+    set.medium = between(set.medium, 1, 256);
+    set.threads = between(set.threads, 1, 1024);
+    set.linger = between(set.linger, 0, 10000000);
+    set.slot = set.slot < least ? least : set.slot > most ? most : set.slot;
+    set.slot_up = set.slot_up < least ? least : set.slot_up > most ? most : set.slot_up;
+    staging_lock();
+    staging.settings = set;
+    staging_unlock();
+}
+
+void cudriver_staging_get_stats(struct cudriver_staging_stats *stats)
+{
+    staging_lock();
+    *stats = (struct cudriver_staging_stats){
+        .threads = staging.ring_threads,
+        .jobs = (size_t)staging.ring_users,
+        .copies = staging.copies,
+        .bytes = staging.bytes,
+    };
+    for (const struct staging_place *place = staging.places; place != NULL; place = place->next) {
+        for (const struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
+            stats->rings++;
+            stats->slot_bytes += STAGING_RING_SLOTS * ring->slot_bytes;
+        }
+    }
+    staging_unlock();
+}

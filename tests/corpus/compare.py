@@ -167,7 +167,8 @@ def _values(result: Comparison, truth: Truth, said: Said) -> None:
         pairs.append(("torch.backends.cudnn.version()", torch["cudnn"], cudnn(int(number))))
     nccl = values.get("torch.cuda.nccl.version()")
     # It tells what was built in or built against; a mapped NCCL tells its version by itself.
-    if nccl and torch["cuda"] and not any("/libnccl.so" in path for path in truth.mapped):
+    shared = any(row["soname"].startswith("libnccl.so") for row in said.libraries)
+    if nccl and torch["cuda"] and not shared:
         pairs.append(("torch.cuda.nccl.version()", torch["nccl"], nccl))
     for name, ours, theirs in pairs:
         if (ours is None) != (theirs is None) or (

@@ -275,6 +275,17 @@ def test_what_torch_says_of_itself_is_compared():
     ]
 
 
+def test_nccl_as_torch_states_it_counts_where_it_is_built_in():
+    """Elsewhere that is what it was built against; the mapped library answers for itself."""
+    truth = Truth(values={"torch.version.cuda": "11.7", "torch.cuda.nccl.version()": "2.14.3"})
+    torch = {"name": "torch", "cuda": "11.7", "cudnn": None, "nccl": "2.14.2"}
+    assert compare(truth, said(frameworks=[torch])).differences == [
+        "torch.cuda.nccl.version(): predicted 2.14.2, it says 2.14.3"
+    ]
+    rows = [{"soname": "libnccl.so.2", "path": "/a/libnccl.so.2", "version": "2.14.2"}]
+    assert compare(truth, said(frameworks=[torch], libraries=rows)).differences == []
+
+
 def test_small_judgements():
     assert is_cuda_library("/x/libcudart-9335f6a2.so.12.2.140")
     assert not is_cuda_library("/x/libcuda.so.1")

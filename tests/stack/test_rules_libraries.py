@@ -288,6 +288,21 @@ class TestSymbols:
         )
         assert one(used(load_faults=[problem]), "CU303").fix == [pip("nvidia-nccl-cu12==2.27.3")]
 
+    def test_the_name_tells_of_a_library_that_leaks_in(self):
+        """The symbol has no version that would name its library; the preloaded one lacks it."""
+        leaked = outside("libnccl.so.2", "2.18.1", "nccl")
+        problem = fault("symbol", "ncclMemFree", f"{SITE}/torch/lib/libtorch_cuda.so", "x")
+        of = used(leaked, load_faults=[problem], environment=environment(LD_PRELOAD=leaked.path))
+        assert one(of, "CU303").fix == ["unset LD_PRELOAD"]
+
+    def test_a_python_that_is_gone_lacks_no_symbols(self):
+        problem = fault("symbol", "_PyThreadState_GetCurrent", f"{SITE}/torch/lib/x.so", "x")
+        of = used(load_faults=[problem])
+        of.distributions = [wheel("torch", "2.8.0")]
+        one(of, "CU303", "error")
+        of.environment.gone = Evidence(PYTHON, None, "a link to nowhere")
+        assert fired(of, "CU303") == []
+
     def test_an_extension_for_another_pytorch(self):
         problem = fault(
             "symbol",

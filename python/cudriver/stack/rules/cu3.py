@@ -149,6 +149,8 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             continue
         if fault.lazy and re.match(r"cu[A-Z]", fault.name):
             continue  # the driver's: older ones lack what newer libraries call where it is there
+        if facts.environment.gone is not None and re.match(r"_?Py[A-Z_]", fault.name):
+            continue  # Python's own, and there is none: CU503
         seen.add((fault.library, fault.name))
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name

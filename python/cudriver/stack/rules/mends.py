@@ -132,7 +132,8 @@ def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> lis
             return mend
     guess = _family_of_symbol(fault.name)
     if guess:
-        mend = back_to_pin(facts, guess)
+        leaks = (leak(facts, x) for x in facts.libraries if x.soname.startswith(guess))
+        mend = next(filter(None, leaks), []) or back_to_pin(facts, guess)
         if mend:
             return mend
     return [fix.reinstall(facts, owner)] if owner else []

@@ -342,6 +342,24 @@ class TestVersions:
         assert version == "12.8.4.1"
         assert evidence.file.endswith("METADATA")
 
+    def test_pytorchs_own_number_is_not_that_of_nccl(self, tmp_path):
+        """Debian's libtorch: a link to a file with PyTorch's number, and no NCCL in it."""
+        prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+        library = prefix.torch("2.6.0", "12.4", pins={}).parent / "torch/lib/libtorch_cuda.so"
+        compile_c(library.with_name("libtorch_cuda.so.2.6"), "int x;")
+        library.symlink_to("libtorch_cuda.so.2.6")
+        found = collect("/env", root=str(tmp_path), environ={}, probe_driver=False)
+        assert found.framework("torch").nccl is None
+
+    @pytest.mark.parametrize(
+        ("file", "version"),
+        [("libcudart-d0da41ae.so.11.0", None), ("libnvjpeg-1a359ba7.so.13.0.1.86", "13.0.1.86")],
+    )
+    def test_a_sonames_number_is_no_version(self, tmp_path, file, version):
+        """auditwheel puts its hash before the SONAME's number: CUDA 11.8 has libcudart.so.11.0."""
+        path = self.library(tmp_path, file, "int x;")
+        assert self.version(path, file)[0] == version
+
     def test_nobody_says_it(self, tmp_path):
         path = self.library(tmp_path, "libcublas.so.12", "int x;")
         assert self.version(path, "libcublas.so.12")[0] is None

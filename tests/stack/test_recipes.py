@@ -145,6 +145,7 @@ class TestEach:
         for step in recipe.steps:
             for pattern in step.load:
                 name = pattern.replace("{so}", ABI).replace("{major}", "12").replace("*", "128")
+                name = name.replace("[0-9]", "8")
                 file = venv.site / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 if not file.exists():
@@ -247,6 +248,26 @@ class TestSteps:
         model(monkeypatch, steps=[{**step, "absent": "import"}])
         (finding,) = findings(facts(venv))
         assert finding.severity == "error"
+
+    @pytest.mark.parametrize(
+        ("sound", "taken", "blamed"),
+        [("46", "6", None), ("45", "5", None), ("4", "4", None), ("", None, "libcublas.so.16")],
+    )
+    def test_the_first_that_loads_from_the_last_name_back(
+        self, venv, monkeypatch, sound, taken, blamed
+    ):
+        """TorchCodec has a library for each FFmpeg; where none loads, one finding says so."""
+        model(monkeypatch, steps=[{"load": ["net/core[0-9].so"], "choose": "loads"}])
+        venv.dist("net", "1.0")
+        for number in "456":
+            ours = library(venv, f"nvidia/lib/libcublas.so.1{number}") if number in sound else None
+            needs = ours or outside(venv, f"libcublas.so.1{number}")
+            library(venv, f"net/core{number}.so", needs, flags=["-Wl,-rpath,$ORIGIN/../nvidia/lib"])
+        found = facts(venv)
+        assert loads(found) == ([f"libcublas.so.1{taken}"] if taken else [])
+        assert [f.title.partition(",")[0] for f in findings(found, "error")] == (
+            [blamed] if blamed else []
+        )
 
     def test_the_build_for_the_nearest_cuda(self, venv, monkeypatch):
         recipe = ALL["bitsandbytes"]
@@ -410,6 +431,22 @@ class TestPathfinder:
         blas.unlink()
         (finding,) = findings(facts(venv))
         assert "libcublas.so.12" in finding.title
+
+    def test_what_ends_an_import_is_not_folded_into_what_ends_a_feature(self, venv, monkeypatch):
+        place = "nvidia/cusolver/lib"
+        lacking = library(venv, f"{place}/libcusolver.so.11", outside(venv, "libcublas.so.12"))
+        library(venv, "net/part.so", outside(venv, "libcublas.so.12"))
+        library(venv, "net/core.so", lacking)
+        steps = [
+            {"load": ["net/part.so"], "fails": "feature"},
+            {"find": [lacking.name], "places": [place], "fails": "nothing"},
+            {"load": ["net/core.so"]},
+        ]
+        model(monkeypatch, steps=steps)
+        venv.dist("net", "1.0")
+        told = {f.severity: f.title for f in findings(facts(venv))}
+        assert "libcublas.so.12" in told["warning"]
+        assert "libcusolver.so.11" in told["error"]
 
     def test_the_name_is_that_of_the_frameworks_cuda(self, venv, monkeypatch):
         step = {"find": ["libnvrtc.so.13", "libnvrtc.so.12"], "when": "use", "fails": "use"}

@@ -194,8 +194,16 @@ class TestPins:
         plugin = wheel("jax-cuda12-plugin", "0.7.2", "jax-cuda12-pjrt==0.7.2")
         pjrt = wheel("jax-cuda12-pjrt", "0.10.2")
         of = facts(distributions=[wheel("jax", "0.10.2", *self.JAX), plugin, pjrt])
-        found = one(of, "CU402", "error")
+        found = one(of, "CU402", "warning")
         assert found.fix == [f"{PYTHON} -m pip install jax-cuda12-plugin==0.10.2"]
+
+    def test_a_plugin_of_another_patch_level_is_passed_over_too(self):
+        plugin = wheel("jax-cuda12-plugin", "0.10.1", "jax-cuda12-pjrt==0.10.1")
+        pjrt = wheel("jax-cuda12-pjrt", "0.10.1")
+        of = facts(distributions=[wheel("jax", "0.10.2", *self.JAX), plugin, pjrt])
+        assert one(of, "CU402", "warning").title.startswith(
+            "jax requires jax-cuda12-plugin==0.10.2"
+        )
 
     def test_an_extra_tells_nothing_of_pytorch(self):
         """flashinfer-python[b12x] wants a newer one; its packages are there for other reasons."""

@@ -104,12 +104,9 @@ class Process:
 
     def _forget(self, new: Sequence[LoadedObject]) -> None:
         gone = {id(obj) for obj in new}
-        kept = [obj for obj in self.objects if id(obj) not in gone]
-        self.objects = []
-        self._names.clear()
-        self._inodes.clear()
-        for obj in kept:
-            self._enter(obj)
+        self.objects = [obj for obj in self.objects if id(obj) not in gone]
+        self._names = {n: obj for n, obj in self._names.items() if id(obj) not in gone}
+        self._inodes = {n: obj for n, obj in self._inodes.items() if id(obj) not in gone}
 
     # ---- mapping ----
 

@@ -17,13 +17,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ALL, FIRST, NEAREST = "all", "first", "nearest"
+ALL, FIRST, LOADS, NEAREST = "all", "first", "loads", "nearest"
 VERBS = ("load", "open", "find", "builtin")
 _CHOICES = {
     "when": (IMPORT, USE),
     "fails": (IMPORT, USE, FEATURE, NOTHING),
     "absent": (IMPORT, USE, FEATURE, NOTHING),
-    "choose": (ALL, FIRST, NEAREST),
+    "choose": (ALL, FIRST, LOADS, NEAREST),
 }
 
 
@@ -37,13 +37,14 @@ class Step(Record):
     places: list[str] = fresh(list)  # of `find`: folders of wheels ("nvidia/cu13/lib")
     anchors: list[str] = fresh(list)  # of `find`: folders below a toolkit's or conda's prefix
     by: str = ""  # the mapped library that calls dlopen; default: the interpreter
-    choose: str = ALL  # of several: every one, the first, the nearest to PyTorch's CUDA
+    choose: str = ALL  # of several: every one, the first, the first from the last name back
+    # that loads, the nearest to PyTorch's CUDA
     spread: bool = False  # RTLD_GLOBAL
     pathfinder: bool = False  # cuda.pathfinder loads the CUDA libraries that the files need, before
     when: str = IMPORT  # or at first USE
     fails: str = IMPORT  # what ends where it does not load: IMPORT, USE, a FEATURE, NOTHING
-    alone: bool = False  # a FEATURE where another package requires this one: it may do without
     absent: str = NOTHING  # the same, where `load` finds no file
+    alone: bool = False  # a FEATURE where another package requires this one: it may do without
     says: str = ""  # what the framework says then; default: what the loader says
     versions: str = ""  # of the framework that do this: ">=2.9"
     cuda: str = ""  # releases of CUDA that builds which do this are for: "<13"

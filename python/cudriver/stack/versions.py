@@ -103,7 +103,6 @@ def _holds(number: tuple[int, ...], operator: str, wanted: tuple[int, ...], wild
     return left < right if operator == "<" else left > right
 
 
-@lru_cache(maxsize=256)
 def _by_packaging(version: str, specifier: str) -> bool | None:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 

@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_HASH = re.compile(r"-[0-9a-f]{8}\Z")
 _ITS_OWN = ("lib", "cuda-", "cudnn", "nccl")  # conda's names that start so are a library's own
 CODE_LIMIT = 2048  # bytes of a version function that are looked at
 X86_64, AARCH64 = 62, 183
@@ -41,7 +42,8 @@ def own_version(
             (owned, owner.evidence)
             if owned and owner
             else (
-                number if number.count(".") else None,
+                # auditwheel's hash in a name goes with the SONAME's number, which is no version.
+                number if number.count(".") and not _HASH.search(stem) else None,
                 Evidence(path, None, os.path.basename(real)),
             )
         )

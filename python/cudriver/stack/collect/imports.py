@@ -7,7 +7,7 @@ import re
 
 from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework
 from cudriver.stack.names import describe, fits, is_cuda_library, split
-from cudriver.stack.recipes import FIRST, NEAREST, Step
+from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
 
@@ -95,6 +95,11 @@ class Importer:
         files = self.files(step, framework)
         if not files and step.absent != NOTHING:
             yield Event(_absent(step.load[0], framework.path), "needed", step.absent, step.says)
+        if step.choose == LOADS:
+            tries = (process.dlopen(path, everywhere=step.spread) for path in reversed(files))
+            for load in _until_one_loads(tries):
+                yield Event(load, "needed", step.fails, step.says)
+            return
         for path in files:
             yield from self.load_file(path, step, process)
 

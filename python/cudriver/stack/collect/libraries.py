@@ -68,7 +68,8 @@ class Resolver:
         self.recipes: dict[str, Recipe] = {}
         # By id (and kept, so that no other gets it): what was mapped by loads which need not work.
         self._idle: dict[int, LoadedObject] = {}
-        self._lacking: dict[str, str] = {}  # a file that is there: the library it does not find
+        # By framework, a file that is there: the library that it does not find.
+        self._lacking: dict[tuple[str, str], str] = {}
         self._started: Process | None = None
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
@@ -301,7 +302,7 @@ class Resolver:
             self._idle.update((id(mapped), mapped) for mapped in load.objects)
             for fault in load.faults[:1]:
                 if "/" in load.name and fault.kind == "not found":
-                    self._lacking[os.path.basename(load.name)] = fault.name
+                    self._lacking[framework.name, os.path.basename(load.name)] = fault.name
             return
         if load.faults:
             self._fault(load.faults[0], framework, event)
@@ -311,8 +312,10 @@ class Resolver:
     def _fault(
         self, fault: Fault, framework: Framework, event: Event, rescue: str | None = None
     ) -> None:
-        cause = self._lacking.get(fault.name) if fault.kind == "not found" else None
-        if any((f.name, f.framework) == (cause, framework.name) for f in self.faults):
+        lacking = self._lacking.get((framework.name, fault.name))
+        cause = lacking if fault.kind == "not found" else None
+        same = (cause, framework.name, event.means)
+        if any((f.name, f.framework, f.means) == same for f in self.faults):
             return  # told already: what would have brought it in lacks that library itself
         found = LoadFault(
             kind=fault.kind,
@@ -447,8 +450,8 @@ class Resolver:
         """The NCCL that is a part of PyTorch's own library: of wheels up to 1.13, of conda's."""
         for name in ("libtorch_cuda_cpp.so", "libtorch_cuda.so"):
             path = f"{framework.path}/lib/{name}"
-            version, _ = own_version(self.root, path, "libnccl.so.2", None)
-            if version is not None:
+            version, said = own_version(self.root, path, "libnccl.so.2", None)
+            if version is not None and said and said.value.startswith("ncclGetVersion"):
                 return version
         return None
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from shlex import quote
 
 from cudriver.stack.model import (
-    ERROR,
     NOTE,
     WARNING,
     Distribution,
@@ -140,8 +139,7 @@ def cu402(facts: Facts) -> Iterator[Finding]:
             continue  # CU407
         groups.setdefault(pin.top, []).append((pin, _gravity(pin, installed), installed.version))
     for top, unmet in groups.items():
-        worst = ERROR if any(s == ERROR for _, s, _ in unmet) else WARNING
-        worst = worst if any(s != NOTE for _, s, _ in unmet) else NOTE
+        worst = WARNING if any(s != NOTE for _, s, _ in unmet) else NOTE
         yield _unmet(facts, top, unmet, worst, every.installed)
 
 
@@ -194,7 +192,8 @@ def _gravity(pin: Pin, installed: Distribution) -> str:
     """How bad an unmet pin is: patch levels and newer forward-compatible libraries are harmless.
 
     That a package requires another release does not prove that its import fails: the loader tells
-    (CU303, CU305). Only of JAX it is known that it compares versions.
+    (CU303, CU305). JAX passes over the kernels of a plugin whose release is not its own to the last
+    number, with a warning of its own.
     """
     clauses = pin.requirement.specifier.split(",")
     unmet = next((c for c in clauses if satisfies(installed.version, c) is False), clauses[0])
@@ -202,10 +201,8 @@ def _gravity(pin: Pin, installed: Distribution) -> str:
     wanted = match[1].rstrip(".") if match else None
     name = pin.requirement.name
     have, want = minor(installed.version), minor(wanted)
-    if have is None or want is None or name == "torch":
+    if have is None or want is None or name == "torch" or name.startswith("jax-cuda"):
         return WARNING
-    if have != want and name.startswith("jax-cuda"):
-        return ERROR  # JAX does not take a plugin of another release
     if have == want:
         return NOTE
     if re.fullmatch(FORWARD, name) and have > want:

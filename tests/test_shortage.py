@@ -141,3 +141,34 @@ TORN = """
 @pytest.mark.skipif(DRIVER == "real", reason="needs an old driver, which the simulated one plays")
 def test_the_pieces_of_a_copy_alone_end_where_registrations_do() -> None:
     assert output(TORN, CUDRIVER_SIM_DRIVER_VERSION="11000") == "True\n"
+
+
+WAITING = """
+    import ctypes, faulthandler, os, signal, sys, threading
+    import numpy as np
+    import cudriver as cu
+
+    faulthandler.dump_traceback_later(60, exit=True)
+    sim, size = ctypes.CDLL(cu.driver_path()), int(sys.argv[1])
+    stream, plain, there = cu.Stream(), np.ones(size, "u1"), cu.device_zeros(size, "u1")
+    there.context.synchronize()
+    cu.set_host_memory_limit(4096)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sim.cudriver_sim_hold()
+    there.fill(5, stream)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        cu.copy_async(there, plain, stream)
+    except KeyboardInterrupt:
+        print("interrupted")
+    sim.cudriver_sim_release()
+    stream.synchronize()
+    print((there.to_numpy() == 5).all())
+"""
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="needs the simulated driver, held")
+@pytest.mark.parametrize("size", [1 << 16, 16 << 20])
+def test_a_copy_that_has_to_wait_for_its_stream_can_be_interrupted(size: int) -> None:
+    """An asynchronous one without slots. It would wait for ever for what this thread does later."""
+    assert output(WAITING, str(size)) == "interrupted\nTrue\n"

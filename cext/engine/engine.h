@@ -68,8 +68,8 @@ struct cudriver_staging_transfer;
  * included, possibly before this function returns; not at all where this function fails. It must
  * not call the driver nor take a lock that anybody holds while calling the driver (so not the GIL).
  *
- * job->interrupted is not used here. Without stream memory operations a copy that is not small
- * blocks until it is over.
+ * Where no thread, page-locked memory or, for a copy that is not small, stream memory operations
+ * can be had, it blocks until the copy is over; only then job->interrupted is asked.
  */
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
                                      void (*finished)(void *data, CUresult result),

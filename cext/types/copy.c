@@ -426,12 +426,15 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
                         struct cudriver_staging_transfer **transfer)
 {
     struct cudriver_staging_job job;
+    PyThreadState *saved;
     CUresult result;
 
     job_describe(&job, path, ends, place);
-    Py_BEGIN_ALLOW_THREADS
+    job.interrupted = signal_arrived;
+    job.data = &saved;
+    saved = PyEval_SaveThread();
     result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
-    Py_END_ALLOW_THREADS
+    PyEval_RestoreThread(saved);
     return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
 }
 

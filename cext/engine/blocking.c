@@ -183,7 +183,7 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
         return CUDA_SUCCESS;
     }
     if (plan.path == CUDRIVER_STAGING_DENSE && (settings.packers == 1 || !counters)) {
-        plan.path = CUDRIVER_STAGING_DRIVER; /* nobody to share the packing with */
+        plan.path = CUDRIVER_STAGING_DRIVER; /* no other thread can pack */
     }
     if (staging_is_staged(plan.path) && counters) {
         staging_ring_expect(

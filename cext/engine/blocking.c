@@ -235,14 +235,14 @@ void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *l
 {
     struct cudriver_staging_settings settings;
     struct staging_plan made;
-    bool counters = staging_context_counts(context);
+    bool kernels, counters = staging_context_counts(context, &kernels);
 
     cudriver_staging_get_settings(&settings);
     if (!blocking) { /* as cudriver_staging_copy_async does */
         settings.crossover_up /= 2;
         settings.crossover_down /= 2;
     }
-    staging_plan_make(layout, to_device, 0, &settings, counters, &made);
+    staging_plan_make(layout, to_device, 0, &settings, kernels, &made);
     *plan = (struct cudriver_staging_plan){
         .path = made.path,
         .bytes = made.bytes,

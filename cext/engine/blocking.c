@@ -13,7 +13,7 @@
 
 /* ---- by the calling thread alone ---- */
 
-/* Bytes of the slot through which it copies so many. */
+/* The slot's size for a copy of `bytes`. */
 static size_t alone_chunk(size_t bytes)
 {
     return bytes < ALONE_CHUNK ? bytes : ALONE_CHUNK;
@@ -138,8 +138,7 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
     return result;
 }
 
-/* Where no thread, not enough page-locked memory or no stream memory operations can be had: slower,
- * but done. */
+/* The fallback without threads, page-locked memory or stream memory operations: slower. */
 static CUresult copy_alone(const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     return plan->host_dense && plan->device_dense
@@ -166,7 +165,7 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
 bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
-           result == CUDA_ERROR_OPERATING_SYSTEM /* the driver's own threads */ ||
+           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
            (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
 }
 

@@ -356,6 +356,23 @@ def test_without_stream_memory_operations_the_caller_copies(how: str) -> None:
     assert said == ["staged driver 0 1"] * 2 + [one_slot] * 3
 
 
+def test_explain_copy_says_what_is_done_after_the_kernel_was_refused() -> None:
+    if not cu.driver_is_simulated():
+        pytest.skip("needs the simulated driver")
+    program = """
+        import numpy as np, cudriver as cu
+        model = np.arange(1500 * 2000, dtype="u1").reshape(1500, 2000)
+        there, turned = cu.device_zeros((1500, 2000), "u1"), np.zeros((2000, 1500), "u1").T
+        turned[...] = model
+        print(cu.explain_copy(there, turned).staging)
+        cu.copy(there, turned)
+        assert np.array_equal(there.to_numpy(), model)
+        print(cu.explain_copy(there, turned).staging)
+    """
+    said = output(program, CUDRIVER_SIM_FAIL="cuModuleLoadDataEx:*:801").splitlines()
+    assert said == ["staged, permuted", "staged, packed"]
+
+
 @pytest.mark.parametrize(
     "value", ["abc", "0", "-1", "1025", "99999", "9" * 300, "4.5", "3x", "\udcff"]
 )

@@ -138,6 +138,47 @@ def test_a_limit_is_an_error_and_nothing_is_lost() -> None:
     assert cu.host_memory_stats().limit_bytes is None
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("pinned_empty", (9 << 20, np.uint8)),
+        ("pinned_zeros", (9 << 20, np.uint8)),
+        ("pinned_full", (9 << 20, 1, np.uint8)),
+        ("pinned_empty_like", (np.empty(9 << 20, np.uint8),)),
+        ("pinned_array", (np.empty(9 << 20, np.uint8),)),
+    ],
+)
+def test_an_error_names_its_call_and_no_limit_that_was_not_met(
+    sim: Any, name: str, arguments: tuple[Any, ...]
+) -> None:
+    cu.trim_host_memory()
+    cu.set_host_memory_limit(1 << 40)
+    try:
+        sim.fail("cuMemHostRegister_v2:*:2")
+        with pytest.raises(cu.OutOfMemoryError) as caught:
+            getattr(cu, name)(*arguments)
+    finally:
+        sim.clear_faults()
+        cu.set_host_memory_limit(None)
+    assert caught.value.function == f"cudriver.{name}"
+    assert str(caught.value).startswith(f"cudriver.{name}(9437184 bytes; ")
+    assert "set_host_memory_limit" not in str(caught.value)
+
+
+def test_a_limit_counts_for_what_is_really_page_locked() -> None:
+    """However small the array, its memory comes in larger pieces."""
+    cu.trim_host_memory()
+    held = cu.pinned_zeros(9 << 20, np.uint8)
+    limit = cu.host_memory_stats().registered_bytes + 4096
+    cu.set_host_memory_limit(limit)
+    try:
+        with pytest.raises(cu.OutOfMemoryError, match=rf"\(8 bytes;.*limit\({limit}\)"):
+            list(map(cu.pinned_empty, [1] * (1 << 20)))
+    finally:
+        cu.set_host_memory_limit(None)
+    del held
+
+
 @pytest.mark.parametrize("mebibytes", [6, 12, 40])
 def test_copies_under_a_limit_share_what_they_hold(mebibytes: int) -> None:
     """They would rather have more of it than they need, and manage where they cannot."""

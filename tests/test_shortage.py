@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import DRIVER
 from program import output
 
 COPY = """
@@ -54,3 +55,120 @@ COPY = """
 @pytest.mark.parametrize("kind", ["small", "dense", "just staged", "strided", "permuted", "rows"])
 def test_copies_are_right_without(kind: str, way: str, lack: str) -> None:
     assert output(COPY, kind, way, lack) == "right\n"
+
+
+ALONE = """
+    import atexit, sys, threading, time, signal, os, ctypes
+    import numpy as np
+    finish = []
+    atexit.register(lambda: [act() for act in finish])  # runs after the package's own ending
+    import cudriver as cu
+
+    how, kind = sys.argv[1:]
+    sim, stream, size = ctypes.CDLL(cu.driver_path()), cu.Stream(), 258 << 20
+    sim.cudriver_sim_live.restype = ctypes.c_longlong
+    if kind == "dense":  # the driver's own copy, in pieces
+        plain = np.ones(size, "u1")
+    else:  # through a slot of 1 MiB
+        size = 4 << 20
+        plain = np.ones(2 * size, "u1")[::2]
+    array = cu.device_zeros(size, "u1")
+    array.context.synchronize()
+    sim.cudriver_sim_hold()
+
+    def when_it_waits(act):
+        def wait():
+            while sim.cudriver_sim_live(b"pending") == 0:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            act()
+        threading.Thread(target=wait).start()
+
+    def copy():
+        try:
+            with stream:
+                cu.copy(array, plain)
+        except cu.CudaError as error:
+            print(error.name)
+        except KeyboardInterrupt:
+            print("interrupted")
+        else:
+            print("done")
+
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        sim.cudriver_sim_release()
+
+    if how == "interrupted":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        when_it_waits(interrupt)
+        copy()
+        print(array[:10].to_numpy().sum(), array[-10:].to_numpy().sum())
+    else:
+        copying = threading.Thread(target=copy, daemon=True)
+        copying.start()
+        while sim.cudriver_sim_live(b"pending") == 0:
+            time.sleep(0.01)
+        finish += sim.cudriver_sim_release, copying.join, sys.stdout.flush
+"""
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="needs the simulated driver: an old one, held")
+@pytest.mark.parametrize("kind", ["dense", "strided"])
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [("interrupted", "interrupted\n10 0\n"), ("at exit", "CUDA_ERROR_DEINITIALIZED\n")],
+)
+def test_a_copy_alone_ends_between_its_pieces(how: str, kind: str, end: str) -> None:
+    """Whoever asks it to stop waits for one piece, not for the whole."""
+    assert output(ALONE, how, kind, CUDRIVER_SIM_DRIVER_VERSION="11000") == end
+
+
+TORN = """
+    import numpy as np
+    import cudriver as cu
+
+    plain, back = np.zeros(258 << 20, "u1"), np.zeros(258 << 20, "u1")
+    plain[::4096] = plain[-1] = 7
+    pins = [cu.pin(array[255 << 20 : 257 << 20]) for array in (plain, back)]
+    array = cu.device_zeros(plain.size, "u1")
+    cu.copy(array, plain)
+    cu.copy(back, array)
+    print(np.array_equal(back, plain))
+"""
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="needs an old driver, which the simulated one plays")
+def test_the_pieces_of_a_copy_alone_end_where_registrations_do() -> None:
+    assert output(TORN, CUDRIVER_SIM_DRIVER_VERSION="11000") == "True\n"
+
+
+WAITING = """
+    import ctypes, faulthandler, os, signal, sys, threading
+    import numpy as np
+    import cudriver as cu
+
+    faulthandler.dump_traceback_later(60, exit=True)
+    sim, size = ctypes.CDLL(cu.driver_path()), int(sys.argv[1])
+    stream, plain, there = cu.Stream(), np.ones(size, "u1"), cu.device_zeros(size, "u1")
+    there.context.synchronize()
+    cu.set_host_memory_limit(4096)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sim.cudriver_sim_hold()
+    there.fill(5, stream)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        cu.copy_async(there, plain, stream)
+    except KeyboardInterrupt:
+        print("interrupted")
+    sim.cudriver_sim_release()
+    stream.synchronize()
+    print((there.to_numpy() == 5).all())
+"""
+
+
+@pytest.mark.skipif(DRIVER == "real", reason="needs the simulated driver, held")
+@pytest.mark.parametrize("size", [1 << 16, 16 << 20])
+def test_a_copy_that_has_to_wait_for_its_stream_can_be_interrupted(size: int) -> None:
+    """An asynchronous one without slots. It would wait for ever for what this thread does later."""
+    assert output(WAITING, str(size)) == "interrupted\nTrue\n"

@@ -51,16 +51,6 @@ static void mark_forked(void)
     }
 }
 
-int cudriver_function_since(const char *function)
-{
-    for (size_t i = 0; i < FUNCTION_COUNT; i++) {
-        if (strcmp(functions[i].name, function) == 0) {
-            return functions[i].since;
-        }
-    }
-    return 0;
-}
-
 /* Fills `table` from the library; counts what a driver of the oldest version must have but has not.
  */
 static int table_fill(void *library, struct cudriver_table *table)

@@ -51,7 +51,4 @@ bool cudriver_driver_is_initialised(void);
  */
 bool cudriver_driver_is_forked(void);
 
-/* The API version that first exported `function`, or 0 for a name that is not in the list. */
-int cudriver_function_since(const char *function);
-
 #endif

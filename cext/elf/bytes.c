@@ -13,7 +13,7 @@
 
 enum { BLOCK_BITS = 12, BLOCK = 1 << BLOCK_BITS }; /* bytes read at once: lookups jump about */
 enum { SHELF_BITS = 9, SHELF = 1 << SHELF_BITS };  /* blocks on one shelf: 2 MiB of the file */
-static const uint64_t MAX_HELD = 512u << 20;       /* bytes of blocks a file may hold */
+static const uint64_t MAX_HELD = 512u << 20;       /* bytes of blocks and shelves a file may hold */
 
 /* ---- faults ---- */
 
@@ -157,10 +157,15 @@ static int make_shelf(struct elf_file *file, size_t number)
         file->shelf_count = (size_t)count;
     }
     uint8_t ***shelf = &file->shelves[number >> SHELF_BITS];
-    if (*shelf == NULL) {
-        *shelf = calloc(SHELF, sizeof(**shelf));
+    if (*shelf != NULL) {
+        return 0;
     }
-    return *shelf != NULL ? 0 : elf_no_memory(file);
+    *shelf = calloc(SHELF, sizeof(**shelf));
+    if (*shelf == NULL) {
+        return elf_no_memory(file);
+    }
+    file->held += SHELF * sizeof(**shelf);
+    return 0;
 }
 
 /* Reads block `number`. The caller has checked that it begins inside the file. */

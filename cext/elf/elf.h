@@ -101,7 +101,7 @@ struct elf_file {
     /* Blocks of the file that have been read, on shelves of many; NULL: none. */
     uint8_t ***shelves; /* owned */
     size_t shelf_count;
-    uint64_t held; /* bytes of blocks */
+    uint64_t held; /* bytes of blocks and shelves */
 };
 
 /* An undefined symbol that a relocation binds. `name` is owned by the list it is in. */

@@ -4,16 +4,41 @@
 #include <stdlib.h>
 
 #include "driver/driver.h"
+#include "driver/platform.h"
 #include "hostmem/hostmem.h"
 
 #define ALONE_CHUNK ((size_t)1 << 20)
+/* The driver's own copies are cut, so that Ctrl-C need not wait for the whole. */
+#define ALONE_PIECE ((size_t)256 << 20)
 
 /* ---- by the calling thread alone ---- */
 
-/* Bytes of the slot through which it copies so many. */
+/* The slot's size for a copy of `bytes`. */
 static size_t alone_chunk(size_t bytes)
 {
     return bytes < ALONE_CHUNK ? bytes : ALONE_CHUNK;
+}
+
+/* Asked between two parts of a copy: why it ends here, or SUCCESS. *asked is when its caller was
+ * asked last, or when it began. */
+static CUresult may_go_on(const struct cudriver_staging_job *job, unsigned long long *asked)
+{
+    bool stopping;
+
+    staging_lock();
+    stopping = staging.stopping;
+    staging_unlock();
+    if (stopping) {
+        return CUDA_ERROR_DEINITIALIZED;
+    }
+    if (job->interrupted == NULL || platform_nanoseconds() - *asked < STAGING_POLL_NS) {
+        return CUDA_SUCCESS;
+    }
+    if (job->interrupted(job->data)) {
+        return CUDRIVER_STAGING_INTERRUPTED;
+    }
+    *asked = platform_nanoseconds();
+    return CUDA_SUCCESS;
 }
 
 /* The driver's own copy of memory in one piece. Up, it returns when it has read the host's memory;
@@ -32,20 +57,42 @@ static CUresult driver_copy(bool up, CUdeviceptr device, char *host, size_t byte
     return result == CUDA_SUCCESS ? cuda.cuStreamSynchronize(stream) : result;
 }
 
+/* Of one piece: no lock, no clock. */
 static CUresult plain_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     const struct cudriver_layout *walk = &plan->walk;
-    int64_t device = plan->up ? walk->dst_offset : walk->src_offset;
-    int64_t host = plan->up ? walk->src_offset : walk->dst_offset;
+    CUdeviceptr device =
+        job->device + (CUdeviceptr)(plan->up ? walk->dst_offset : walk->src_offset);
+    char *host = (char *)job->host + (plan->up ? walk->src_offset : walk->dst_offset);
+    unsigned long long asked = plan->bytes > ALONE_PIECE ? platform_nanoseconds() : 0;
+    CUresult result = CUDA_SUCCESS;
+    bool cut = false;
 
-    return driver_copy(plan->up, job->device + (CUdeviceptr)device, (char *)job->host + host,
-                       plan->bytes, job->stream);
+    for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
+        bytes = plan->bytes - at < ALONE_PIECE ? plan->bytes - at : ALONE_PIECE;
+        if (cut) {
+            bytes = cudriver_hostmem_run(host + at, bytes);
+        }
+        if (at > 0) {
+            result = may_go_on(job, &asked);
+        }
+        if (result == CUDA_SUCCESS) {
+            result = driver_copy(plan->up, device + at, host + at, bytes, job->stream);
+        }
+        if (result == CUDA_ERROR_INVALID_VALUE && !cut) {
+            cut = true; /* perhaps it begins in a registration that ends within */
+            bytes = 0;
+            result = CUDA_SUCCESS;
+        }
+    }
+    return result;
 }
 
 /* Packs and sends, or receives and unpacks, chunk by chunk through `slot`, of any memory. */
 static CUresult slot_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan,
                           char *slot, size_t chunk)
 {
+    unsigned long long asked = plan->bytes > chunk ? platform_nanoseconds() : 0;
     struct cudriver_layout rows;
     CUresult result = CUDA_SUCCESS;
 
@@ -64,9 +111,8 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
         if (!plan->up && result == CUDA_SUCCESS) {
             cudriver_layout_copy_part(&plan->walk, job->host, false, slot, true, begin, end);
         }
-        if (result == CUDA_SUCCESS && end < plan->bytes && job->interrupted != NULL &&
-            job->interrupted(job->data)) {
-            result = CUDRIVER_STAGING_INTERRUPTED;
+        if (result == CUDA_SUCCESS && end < plan->bytes) {
+            result = may_go_on(job, &asked);
         }
     }
     return result;
@@ -92,8 +138,7 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
     return result;
 }
 
-/* Where no thread, not enough page-locked memory or no stream memory operations can be had: slower,
- * but done. */
+/* The fallback without threads, page-locked memory or stream memory operations: slower. */
 static CUresult copy_alone(const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     return plan->host_dense && plan->device_dense
@@ -120,7 +165,7 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
 bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
 {
     return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
-           result == CUDA_ERROR_OPERATING_SYSTEM /* the driver's own threads */ ||
+           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
            (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
 }
 
@@ -137,7 +182,7 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
         return CUDA_SUCCESS;
     }
     if (plan.path == CUDRIVER_STAGING_DENSE && (settings.packers == 1 || !counters)) {
-        plan.path = CUDRIVER_STAGING_DRIVER; /* nobody to share the packing with */
+        plan.path = CUDRIVER_STAGING_DRIVER; /* no other thread can pack */
     }
     if (staging_is_staged(plan.path) && counters) {
         staging_ring_expect(
@@ -189,14 +234,14 @@ void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *l
 {
     struct cudriver_staging_settings settings;
     struct staging_plan made;
-    bool counters = staging_context_counts(context);
+    bool kernels, counters = staging_context_counts(context, &kernels);
 
     cudriver_staging_get_settings(&settings);
     if (!blocking) { /* as cudriver_staging_copy_async does */
         settings.crossover_up /= 2;
         settings.crossover_down /= 2;
     }
-    staging_plan_make(layout, to_device, 0, &settings, counters, &made);
+    staging_plan_make(layout, to_device, 0, &settings, kernels, &made);
     *plan = (struct cudriver_staging_plan){
         .path = made.path,
         .bytes = made.bytes,

@@ -329,7 +329,8 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     transfer->host = job->host;
     transfer->walk = plan->walk;
     transfer->host_dense = plan->host_dense;
-    /* So much memory as what nobody waits for takes turns in is seldom in a cache at first. */
+    /* Asynchronous copies cycle through many slots, so a slot is rarely cached; bypass the cache.
+     */
     transfer->streaming =
         plan->streaming || (!transfer->own && settings.streaming > 0 &&
                             plan->bytes <= FEW_LAPS * STAGING_RING_SLOTS * settings.slot);

@@ -1,12 +1,13 @@
 /*
  * The copy engine for host memory that is not page-locked or not in one piece. Plain C: no Python.
  *
- * A few threads that sleep when idle pack the host's bytes into page-locked slots (or unpack them)
- * and keep the bus busy with asynchronous copies of their own streams. Where host and device
- * disagree about the order of dimensions the bytes travel in the host's order, and a small kernel
- * puts them in place. That needs the driver's stream memory operations (cuStreamWaitValue32: not
- * before CUDA 11.7, and not on some WSL); where they are missing the calling thread copies alone,
- * what is dense by the driver's own copy of pageable memory and the rest through one slot.
+ * A few threads that sleep when idle pack the host's bytes into page-locked slots (or unpack them);
+ * they never call the driver. One stream copies the slots: the caller's, or for a blocking copy the
+ * engine's own. Where host and device disagree about the order of dimensions the bytes travel in
+ * the host's order, and a small kernel puts them in place. That needs the driver's stream memory
+ * operations (cuStreamWaitValue32: not before CUDA 11.7, and not on some WSL); where they are
+ * missing the calling thread copies alone, what is dense by the driver's own copy of pageable
+ * memory and the rest through one slot.
  *
  * Every function is thread-safe. None needs the GIL, and those marked "may block" must be called
  * without it. Unless said otherwise a function takes and leaves the calling thread's context as it
@@ -68,8 +69,8 @@ struct cudriver_staging_transfer;
  * included, possibly before this function returns; not at all where this function fails. It must
  * not call the driver nor take a lock that anybody holds while calling the driver (so not the GIL).
  *
- * job->interrupted is not used here. Without stream memory operations a copy that is not small
- * blocks until it is over.
+ * Where no thread, page-locked memory or, for a copy that is not small, stream memory operations
+ * can be had, it blocks until the copy is over; only then job->interrupted is asked.
  */
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
                                      void (*finished)(void *data, CUresult result),
@@ -156,8 +157,10 @@ size_t cudriver_staging_least_piece(void);
 
 enum cudriver_staging_path {
     CUDRIVER_STAGING_EMPTY = 0,
-    CUDRIVER_STAGING_DRIVER, /* the driver's own copy of pageable memory: small and in one piece */
-    CUDRIVER_STAGING_ONE_SLOT, /* small and strided: packed by the calling thread */
+    /* The driver's own copy of pageable memory in one piece: small, or no other thread packs. */
+    CUDRIVER_STAGING_DRIVER,
+    /* Strided, by the calling thread: small, or no other thread packs. */
+    CUDRIVER_STAGING_ONE_SLOT,
     CUDRIVER_STAGING_DENSE,    /* staged; the host's memory in one piece */
     CUDRIVER_STAGING_PACKED,   /* staged; packed or unpacked by the threads */
     CUDRIVER_STAGING_ROWS,     /* staged; the device's side in rows, by 2D copies */
@@ -167,10 +170,10 @@ enum cudriver_staging_path {
 struct cudriver_staging_plan {
     enum cudriver_staging_path path;
     size_t bytes;     /* in all */
-    size_t chunk;     /* bytes of one slot; 0 where there is none, or that of a small copy */
+    size_t chunk;     /* bytes of one slot; 0 without a slot, and for small copies */
     int threads;      /* that may work on it, the caller's included */
     size_t crossover; /* below it the driver's own path is taken */
-    bool alone;       /* staged, if the driver had stream memory operations */
+    bool alone;       /* would be staged, but the driver has no stream memory operations */
 };
 
 /* Says which way a copy of this layout would go in a context. No driver function is called. */

@@ -155,15 +155,18 @@ bool staging_place_counts(struct staging_place *place, bool *kernels)
     return counts;
 }
 
-bool staging_context_counts(CUcontext context)
+bool staging_context_counts(CUcontext context, bool *kernels)
 {
     bool counts = driver_counts();
 
+    *kernels = true;
     staging_lock();
     for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
         counts &= place->context != context || !place->no_counters;
+        *kernels &= place->context != context || !place->no_kernels;
     }
     staging_unlock();
+    *kernels &= counts;
     return counts;
 }
 

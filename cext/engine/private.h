@@ -189,7 +189,7 @@ void staging_place_leave(struct staging_place *place);
  * by what it has refused in this context. *kernels: whether the permuting kernel, which has to be
  * fed by a ring, may be used. */
 bool staging_place_counts(struct staging_place *place, bool *kernels);
-bool staging_context_counts(CUcontext context);
+bool staging_context_counts(CUcontext context, bool *kernels);
 
 /* ---- stream.c ---- */
 

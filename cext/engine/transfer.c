@@ -305,7 +305,9 @@ static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult r
     transfer_stop(transfer, result);
     transfer_quiet(transfer);
     staging_ring_open(transfer);
-    result = cuda.cuStreamSynchronize(transfer->stream);
+    result = transfer->ring != NULL || transfer->slot != NULL
+                 ? cuda.cuStreamSynchronize(transfer->stream)
+                 : CUDA_SUCCESS; /* nothing was queued */
     if (transfer->ring != NULL && result == CUDA_SUCCESS) {
         staging_ring_close(transfer);
     }

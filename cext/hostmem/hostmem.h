@@ -64,8 +64,12 @@ void cudriver_hostmem_set_limit(size_t bytes);
 
 void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
 
+/* Bytes that are mapped and registered at least where no free memory serves a request. */
+size_t cudriver_hostmem_least(size_t bytes);
+
 /* The largest region that may still be mapped: what the machine has left and the memory limits of
- * the process's cgroups leave, less a reserve. It takes 0.3 ms to find out. */
+ * the process's cgroups leave, less a reserve. Memory that could be swapped out does not count as
+ * free. It takes 0.3 ms to find out. */
 size_t cudriver_hostmem_left(void);
 
 /*

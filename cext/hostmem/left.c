@@ -38,7 +38,7 @@ static const struct version versions[] = {
      {"\nactive_file ", "\ninactive_file ", "\nslab_reclaimable "}},
 };
 
-static size_t less(size_t a, size_t b)
+static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -81,9 +81,9 @@ static size_t group_left(const char *folder, const struct version *version)
 
     file_text(folder, "memory.stat", text);
     for (int i = 0; version->droppable[i] != NULL; i++) {
-        used -= less(used, number_after(text, version->droppable[i], 0));
+        used -= smaller(used, number_after(text, version->droppable[i], 0));
     }
-    return limit - less(limit, used);
+    return limit - smaller(limit, used);
 }
 
 /* Whether `word` is one of the words between commas. */
@@ -103,47 +103,53 @@ static bool has_word(const char *words, const char *word)
     }
 }
 
-/* The path of the process's group, from lines such as "4:memory:/a/b" and "0::/a/b"; or NULL. */
-static char *own_group(char *text, const char *controller)
+/* The path of the process's group, from lines such as "4:memory:/a/b" and "0::/a/b"; or NULL. The
+ * caller frees it. */
+static char *own_group(const char *root, const char *controller)
 {
-    char *rest = NULL;
+    char name[PATH_MAX], *line = NULL, *group = NULL;
+    size_t room = 0;
 
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
+    snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(name, "re");
+    while (file != NULL && group == NULL && getline(&line, &room, file) > 0) {
         char *words = strchr(line, ':');
         char *path = words == NULL ? NULL : strchr(words + 1, ':');
         if (path != NULL) {
             *path = '\0';
-            if (has_word(words + 1, controller)) {
-                return path + 1;
-            }
+            path[1 + strcspn(path + 1, "\n")] = '\0';
+            group = has_word(words + 1, controller) ? strdup(path + 1) : NULL;
         }
     }
-    return NULL;
+    if (file != NULL) {
+        fclose(file);
+    }
+    free(line);
+    return group;
 }
 
-/* The least that the process's group and those above it have left, as far as a mount shows them: it
- * shows the group `top` and those below at `point`. */
-static size_t mount_left(const char *root, const struct version *version, const char *top,
-                         const char *point)
+/* The least that the process's group and those above it have left, as far as this mount shows them.
+ * The mount shows group `top` at the path `point`, and its children below. In a namespace of groups
+ * the process's own may be told as "/", and what lies beyond the namespace begins with "/..": then
+ * the mount shows that group at `point`. */
+static size_t mount_left(const char *root, const struct version *version, const char *group,
+                         const char *top, const char *point)
 {
-    char text[TEXT], folder[PATH_MAX];
+    char folder[PATH_MAX];
     size_t left = SIZE_MAX;
     size_t above = strcmp(top, "/") == 0 ? 0 : strlen(top);
+    bool beyond = strncmp(group, "/..", 3) == 0;
+    bool below = strncmp(group, top, above) == 0 && group[above] == '/' && !beyond;
 
-    file_text(root, "proc/self/cgroup", text);
-    const char *group = own_group(text, version->controller);
-    if (group == NULL) {
-        return SIZE_MAX;
+    if (!below && !beyond && strcmp(group, top) != 0 && strcmp(group, "/") != 0) {
+        return SIZE_MAX; /* the mount shows another group */
     }
-    bool shown =
-        strncmp(group, top, above) == 0 && group[above] == '/' && strncmp(group, "/..", 3) != 0;
-    int length = snprintf(folder, sizeof folder, "%s%s%s", root, point, shown ? group + above : "");
+    int length = snprintf(folder, sizeof folder, "%s%s%s", root, point, below ? group + above : "");
     size_t first = strlen(root) + strlen(point);
     for (size_t end = (size_t)length; length < PATH_MAX && end >= first; end--) {
         if (end == first || folder[end] == '/' || folder[end] == '\0') {
             folder[end] = '\0';
-            left = less(left, group_left(folder, version));
+            left = smaller(left, group_left(folder, version));
         }
     }
     return left;
@@ -164,7 +170,10 @@ static size_t line_left(const char *root, const char *line)
         const struct version *version = &versions[i];
         if (strcmp(type, version->type) == 0 &&
             (version->controller[0] == '\0' || has_word(rest + options, version->controller))) {
-            return mount_left(root, version, top, point);
+            char *group = own_group(root, version->controller);
+            size_t left = group == NULL ? SIZE_MAX : mount_left(root, version, group, top, point);
+            free(group);
+            return left;
         }
     }
     return SIZE_MAX;
@@ -181,7 +190,7 @@ size_t hostmem_left(const char *root)
     snprintf(text, sizeof text, "%s/proc/self/mountinfo", root);
     FILE *mounts = fopen(text, "re");
     while (mounts != NULL && getline(&line, &room, mounts) > 0) {
-        left = less(left, line_left(root, line));
+        left = smaller(left, line_left(root, line));
     }
     if (mounts != NULL) {
         fclose(mounts);
@@ -194,5 +203,5 @@ size_t cudriver_hostmem_left(void)
 {
     size_t left = hostmem_left("");
 
-    return left - less(left, RESERVE + left / TABLES);
+    return left - smaller(left, RESERVE + left / TABLES);
 }

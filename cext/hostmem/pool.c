@@ -213,10 +213,15 @@ static CUresult map_registered(size_t bytes, char **base)
     return result;
 }
 
+size_t cudriver_hostmem_least(size_t bytes)
+{
+    return hostmem_round(hostmem_bytes_needed(bytes));
+}
+
 /* The size of a new region for a request: what is wanted, or the least when memory is short. */
 static size_t region_size(size_t bytes, bool lean)
 {
-    size_t least = hostmem_round(hostmem_bytes_needed(bytes)), size;
+    size_t least = cudriver_hostmem_least(bytes), size;
 
     if (!hostmem_is_for_arena(bytes) || lean) {
         return least;

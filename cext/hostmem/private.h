@@ -102,8 +102,8 @@ CUresult hostmem_unregister(char *base, size_t bytes);
 
 /* --- left.c: no lock needed --- */
 
-/* Bytes that the machine has left and the memory limits of the process's cgroups (either version),
- * their parents' included, leave; SIZE_MAX where nothing says. `root`: where the system's files are
+/* The smaller of the machine's available memory and what the process's cgroups (either version,
+ * parents included) have left; SIZE_MAX where nothing says. `root`: where the system's files are
  * looked for, "" but in tests. */
 size_t hostmem_left(const char *root);
 

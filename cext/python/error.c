@@ -293,20 +293,6 @@ int cudriver_require(CoreState *state)
     return 0;
 }
 
-int cudriver_require_function(CoreState *state, const void *entry, const char *function)
-{
-    int since = cudriver_function_since(function);
-
-    if (entry != NULL) {
-        return 0;
-    }
-    cudriver_raise_plain(state, "UnsupportedDriverError",
-                         "%s needs a driver for CUDA %d.%d; this driver offers %d.%d (%s)",
-                         function, since / 1000, since % 1000 / 10, cudriver_driver.version / 1000,
-                         cudriver_driver.version % 1000 / 10, cudriver_driver.path);
-    return -1;
-}
-
 static PyObject *error_names(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     PyObject *names = PyDict_New();

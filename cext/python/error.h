@@ -34,10 +34,6 @@ int cudriver_require_loaded(CoreState *state);
 /* Loads and initialises. 0, or -1 with an exception set (ForkedProcessError in a forked child). */
 int cudriver_require(CoreState *state);
 
-/* Whether `function` (looked up as `entry`) is there; else raises UnsupportedDriverError: "needs
- * CUDA 12.2, this driver offers 11.8". 0 or -1. */
-int cudriver_require_function(CoreState *state, const void *entry, const char *function);
-
 /* A code's name, for every code of the newest driver known. Never NULL. */
 const char *cudriver_error_name(CUresult code);
 

@@ -343,8 +343,8 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, const Con
 /*
  * Resets; the GIL is held all the while, though this may take a while: nobody begins a call, in any
  * context, that uses page-locked memory registered here, before it is known to be lost. The driver
- * waits for what runs in the context, so work that waits for Python code would wait for ever: in
- * the simulated driver what cudriver_sim_hold() holds, which another Python thread was to release.
+ * waits for what runs in the context, so work that waits for Python code deadlocks, e.g. work held
+ * by cudriver_sim_hold() that another Python thread was to release.
  */
 static CUresult primary_reset(CUdevice device)
 {

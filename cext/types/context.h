@@ -93,9 +93,6 @@ CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *context)
 /* Whether the context may still be used; else raises InvalidContextError. 0 or -1. */
 int cudriver_context_check(CoreState *state, ContextObject *context);
 
-/* For is_pinned: makes any context current for a query without creating one. True where one was. */
-bool cudriver_context_is_any_current(void);
-
 int cudriver_context_setup(PyObject *module);
 int cudriver_limits_setup(PyObject *module);
 

@@ -386,10 +386,3 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
     self->in_use++;
     return true;
 }
-
-bool cudriver_context_is_any_current(void)
-{
-    CUcontext current = NULL;
-
-    return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != NULL;
-}

@@ -153,7 +153,7 @@ static int raise_staged(CoreState *state, CUresult result, const char *function,
                         const struct cudriver_copy_path *path)
 {
     if (!PyErr_Occurred()) {
-        cudriver_raise(state, result, function, "%zu bytes through page-locked slots", path->bytes);
+        cudriver_raise(state, result, function, "%zu bytes, staged copy", path->bytes);
     }
     return -1;
 }
@@ -426,12 +426,15 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
                         struct cudriver_staging_transfer **transfer)
 {
     struct cudriver_staging_job job;
+    PyThreadState *saved;
     CUresult result;
 
     job_describe(&job, path, ends, place);
-    Py_BEGIN_ALLOW_THREADS
+    job.interrupted = signal_arrived;
+    job.data = &saved;
+    saved = PyEval_SaveThread();
     result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
-    Py_END_ALLOW_THREADS
+    PyEval_RestoreThread(saved);
     return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
 }
 
@@ -647,8 +650,8 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
             path.why = plan.path == CUDRIVER_STAGING_DRIVER
                            ? "dense but pageable: the driver's own copy, as this driver has no "
                              "stream memory operations (CUDA 11.7), which staging needs"
-                           : "strided: packed by the calling thread through one slot, as this "
-                             "driver has no stream memory operations (CUDA 11.7)";
+                           : "strided: packed or unpacked by the calling thread through one slot, "
+                             "as this driver has no stream memory operations (CUDA 11.7)";
         }
     }
     row = PyStructSequence_New(state->copy_plan_type);
@@ -679,7 +682,9 @@ static PyStructSequence_Field plan_fields[] = {
     {"why", "the reason, in a sentence"},
     {"nbytes", "bytes to be moved"},
     {"page_locked", "whether the host side is page-locked"},
-    {"staging", "how a staged copy travels: 'dense', 'packed', 'rows', 'permuted', ...; else None"},
+    {"staging",
+     "how a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged, permuted', "
+     "'one slot' or 'driver'; else None"},
     {"chunk", "bytes of one page-locked slot of a staged copy; else 0"},
     {"threads", "threads that may work on a staged copy; else 0"},
     {"crossover", "bytes from which on a dense pageable copy is staged; 0 where not staged"},
@@ -707,7 +712,9 @@ static PyMethodDef functions[] = {
      "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "
      "alive\n"
      "until it is over. Do not change the source, nor read the destination, before that. Host to\n"
-     "host copies, and those whose path is 'bounced', are done when the call returns."},
+     "host copies, and those whose path is 'bounced', are done when the call returns; so are\n"
+     "pageable ones for which no thread, page-locked memory or stream memory operations can be "
+     "had."},
     {"explain_copy", (PyCFunction)(void (*)(void))module_explain_copy, METH_FASTCALL,
      "explain_copy(dst, src, /)\n--\n\n"
      "Which path copy(dst, src) would take and why: a CopyPlan. Copies nothing. 'kernel' and\n"

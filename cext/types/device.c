@@ -533,8 +533,9 @@ static PyMethodDef device_methods[] = {
      "this process (cuDevicePrimaryCtxReset). Objects of cudriver that lived in it answer "
      "InvalidContextError from then on; page-locked arrays keep their bytes. Refused while "
      "write-combined arrays live in it, and while calls or copies in other contexts may use "
-     "page-locked memory that is registered in it. To free an array is such a call, also where the "
-     "end of a copy does it in another thread: it is over at once, so try again."},
+     "page-locked memory that is registered in it. Freeing an array, which the end of a copy may "
+     "do "
+     "in another thread, counts as such a call; it takes a moment, so try again."},
     {NULL},
 };
 

@@ -21,7 +21,8 @@
 
 /* How an array of page-locked memory is to be made. */
 struct request {
-    PyObject *dtype; /* owned */
+    const char *function; /* that was called */
+    PyObject *dtype;      /* owned */
     Py_ssize_t itemsize;
     int ndim;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
@@ -95,20 +96,23 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
 }
 
 /* Says which limit was met, as far as that can be told. Returns NULL. */
-static void *raise_alloc(CoreState *state, CUresult result, size_t bytes, bool combined)
+static void *raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes,
+                         bool combined)
 {
     const char *function = combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2";
+    size_t least = cudriver_hostmem_least(bytes);
     struct cudriver_hostmem_stats stats;
-    char limit[160];
+    char limit[160], ours[64];
 
     cudriver_hostmem_get_stats(&stats);
     platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !combined) {
         size_t left = cudriver_hostmem_left();
-        function = "cudriver.pinned_empty"; /* perhaps the driver was not asked */
-        if (stats.limit_bytes != SIZE_MAX) {
+        snprintf(ours, sizeof ours, "cudriver.%s", called); /* perhaps the driver was not asked */
+        function = ours;
+        if (stats.registered_bytes + least > stats.limit_bytes) {
             snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)", stats.limit_bytes);
-        } else if (left < bytes) {
+        } else if (left < least) {
             snprintf(limit, sizeof limit,
                      "; the machine's memory and this process's cgroups leave %zu bytes", left);
         }
@@ -117,10 +121,11 @@ static void *raise_alloc(CoreState *state, CUresult result, size_t bytes, bool c
                           stats.registered_bytes, limit);
 }
 
-/* New reference: a block of `bytes`. */
-static HostMemoryObject *memory_new(CoreState *state, size_t bytes, bool mapped, bool combined,
+/* New reference: a block of `bytes`, for a request. */
+static HostMemoryObject *memory_new(CoreState *state, const struct request *request, size_t bytes,
                                     bool *zeroed)
 {
+    bool mapped = request->mapped, combined = request->write_combined;
     HostMemoryObject *self =
         (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
     CUresult result;
@@ -135,7 +140,8 @@ static HostMemoryObject *memory_new(CoreState *state, size_t bytes, bool mapped,
                       : registered_alloc(state, self, bytes, mapped, zeroed);
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
-        return PyErr_Occurred() ? NULL : raise_alloc(state, result, bytes, combined);
+        return PyErr_Occurred() ? NULL
+                                : raise_alloc(state, result, request->function, bytes, combined);
     }
     cudriver_live_add(state, &self->live, combined ? "write-combined host memory" : "host memory",
                       self->bytes, (uintptr_t)self->address,
@@ -213,8 +219,7 @@ static PyObject *request_make(CoreState *state, struct request *request, bool ze
     bool zeroed;
 
     if (bytes >= 0 && cudriver_require(state) == 0) {
-        memory =
-            memory_new(state, (size_t)bytes, request->mapped, request->write_combined, &zeroed);
+        memory = memory_new(state, request, (size_t)bytes, &zeroed);
     }
     if (memory != NULL) {
         if (zero && !zeroed && (size_t)bytes > LONG_BYTES) {
@@ -242,6 +247,7 @@ static int request_parse(const char *function, PyObject *const *args, Py_ssize_t
     const struct cudriver_signature signature = {function, 3, 1, names};
     PyObject *values[5];
 
+    request->function = function;
     request->strided = false;
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
         cudriver_shape_parse(values[0], &request->ndim, request->shape) < 0 ||
@@ -280,7 +286,7 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
     static char *names[] = {"shape",  "fill_value",     "dtype", "order",
                             "mapped", "write_combined", NULL};
     PyObject *shape, *value, *dtype = NULL, *order = NULL, *of_value = NULL, *array;
-    struct request request = {0};
+    struct request request = {.function = "pinned_full"};
     int mapped = 0, combined = 0, failed;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OO$pp:pinned_full", names, &shape, &value,
@@ -381,7 +387,7 @@ static PyObject *pinned_empty_like(PyObject *module, PyObject *args, PyObject *k
 {
     static char *names[] = {"prototype", "dtype", "order", "mapped", "write_combined", NULL};
     PyObject *prototype, *dtype = NULL, *order = NULL;
-    struct request request = {0};
+    struct request request = {.function = "pinned_empty_like"};
     int mapped = 0, combined = 0, failed;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OO$pp:pinned_empty_like", names, &prototype,
@@ -407,7 +413,7 @@ static PyObject *pinned_array(PyObject *module, PyObject *args, PyObject *keywor
 {
     static char *names[] = {"object", "dtype", "order", "mapped", "write_combined", NULL};
     PyObject *object, *dtype = NULL, *order = NULL, *source, *array = NULL;
-    struct request request = {0};
+    struct request request = {.function = "pinned_array"};
     int mapped = 0, combined = 0;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OO$pp:pinned_array", names, &object, &dtype,

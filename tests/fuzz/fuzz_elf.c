@@ -1,5 +1,5 @@
 /*
- * libFuzzer harness for cext/elf*.c: one input is one file, read in every way the package reads it.
+ * libFuzzer harness for cext/elf/: one input is one file, read in every way the package reads it.
  *
  * The file lies in memory (memfd), so that the harness takes the same road as real files: open,
  * pread, close. Beyond the sanitizers it checks what must hold for any input.

@@ -96,7 +96,8 @@ def write(every: list[Environment], done: dict[str, dict], notes: dict) -> str:
         "imported by its own Python, and what happens is set beside what `cudriver check` and",
         "`cudriver which` say of it from outside. Then faults are planted in copies of it, and the",
         "printed mend is run as it stands. No GPU and no driver: what only a running kernel shows",
-        "is not measured here. `tests/corpus/environments/` has the declarations.",
+        "is not measured here. What imports do does not depend on the check, so it may be kept",
+        "from an earlier run of the same declaration. `tests/corpus/environments/` has those.",
         "",
         f"Run {' to '.join(sorted({dates[0], dates[-1]}))}; check {', '.join(checks)} "
         "(a hash of its files).",

@@ -14,7 +14,7 @@ from pathlib import Path
 from corpus import ask
 from corpus.compare import Comparison, Said, Truth, compare, is_cuda_library
 from corpus.plan import Environment, Fault, truth_key
-from corpus.workshop import InstallError, Workshop, call, distributions
+from corpus.workshop import InstallError, Workshop, call, distributions, interpreter
 
 MEND_LIMIT = 1200  # seconds
 FOREIGN_INDEX = re.compile(r"--(?:extra-)?index-url\s+\S+")
@@ -144,7 +144,10 @@ def _mend(
     report = prefix.with_name(prefix.name + ".environ")
     script = "\n".join(["set -e", *commands, f"env -0 > '{report}'"])
     try:
-        given = {**environ, **tools, "PIP_NO_INPUT": "1"}
+        # The Python that an environment was made with is on its user's PATH.
+        base = Path(interpreter(wanted.python)).parent
+        given = {**environ, **tools, "PATH": f"{Path(shop.uv).parent}:{base}:{tools['PATH']}"}
+        given["PIP_NO_INPUT"] = "1"
         done = call(["bash", "-c", script], given, cwd, MEND_LIMIT)
     except subprocess.TimeoutExpired:
         return {"state": "failed", "reason": f"still running after {MEND_LIMIT} s"}

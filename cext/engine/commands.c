@@ -67,7 +67,7 @@ static CUresult values_queue(struct queue *queue)
     return counters_note(queue, result);
 }
 
-/* The stream waits until so many chunks are packed or unpacked, unless they are. */
+/* Makes the stream wait until this many chunks are packed or unpacked. */
 static void counter_wait(struct queue *queue, size_t chunks)
 {
     const struct cudriver_staging_transfer *transfer = queue->transfer;
@@ -82,7 +82,7 @@ static void counter_wait(struct queue *queue, size_t chunks)
     }
 }
 
-/* The stream says that so many steps are done. */
+/* Makes the stream report how many steps are done. */
 static void counter_write(struct queue *queue, size_t steps)
 {
     const struct cudriver_staging_transfer *transfer = queue->transfer;

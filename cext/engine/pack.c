@@ -76,7 +76,7 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     }
 }
 
-/* What a thread takes at once of a chunk of so many bytes. */
+/* The bytes that a thread takes at once of a chunk of this size. */
 static size_t piece_bytes(size_t chunk)
 {
     size_t share = (chunk / 8 + 4095) / 4096 * 4096;

@@ -22,7 +22,7 @@
 /* A default stream takes no batches (INVALID_VALUE). Two events that hang a stream of the engine's
  * between its work cost about as much as ten pieces. */
 #define BATCH_LEAST_BESIDE 16
-/* More go in batches of so many. */
+/* Longer lists go in batches of this size. */
 #define BATCH_MOST 1024
 
 /* Pieces that were found, and are yet to be queued. */

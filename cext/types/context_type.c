@@ -360,10 +360,7 @@ static PyObject *method_memory_info(PyObject *object, PyObject *Py_UNUSED(ignore
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
-
-    return cudriver_require(state) < 0 ? NULL
-                                       : cudriver_device_new(state, context_of(object)->ordinal);
+    return cudriver_device_new(cudriver_state_of(object), context_of(object)->ordinal);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -387,7 +384,7 @@ static int primary_state(CoreState *state, ContextObject *self, unsigned int *fl
     CUdevice device;
     CUresult result;
 
-    if (cudriver_require(state) < 0 || cudriver_device_handle(state, self->ordinal, &device) < 0) {
+    if (cudriver_device_handle(state, self->ordinal, &device) < 0) {
         return -1;
     }
     result = cuda.cuDevicePrimaryCtxGetState(device, flags, active);

@@ -26,8 +26,12 @@ static const struct attribute {
 
 int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle)
 {
-    CUresult result = cuda.cuDeviceGet(handle, ordinal);
+    CUresult result;
 
+    if (cudriver_require(state) < 0) {
+        return -1;
+    }
+    result = cuda.cuDeviceGet(handle, ordinal);
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuDeviceGet", "%d", ordinal);
         return -1;

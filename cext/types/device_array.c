@@ -356,11 +356,7 @@ static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
-
-    return cudriver_require(state) < 0
-               ? NULL
-               : cudriver_device_new(state, array_of(object)->context->ordinal);
+    return cudriver_device_new(cudriver_state_of(object), array_of(object)->context->ordinal);
 }
 
 static PyObject *get_interface(PyObject *object, void *closure)

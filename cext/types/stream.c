@@ -510,11 +510,7 @@ static PyObject *stream_get_context(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
-
-    return cudriver_require(state) < 0
-               ? NULL
-               : cudriver_device_new(state, stream_of(object)->context->ordinal);
+    return cudriver_device_new(cudriver_state_of(object), stream_of(object)->context->ordinal);
 }
 
 static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))

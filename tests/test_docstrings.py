@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,8 @@ SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "Warns", "Notes", "
 
 def documented() -> Iterator[tuple[str, Any]]:
     """The public functions and classes, and the methods and properties of what can be made."""
-    values = [getattr(module, name) for module in (cu, stack) for name in module.__all__]
+    names = [*cu.__all__, *(f"stack.{name}" for name in (*stack.__all__, "Report"))]
+    values = [operator.attrgetter(name)(cu) for name in names]
     for value in values:
         if inspect.isclass(value) or inspect.isroutine(value):
             yield value.__name__, value

@@ -42,11 +42,9 @@ def is_plain(value: type) -> bool:
     return issubclass(value, (Exception, tuple, cu.ContextFlags))
 
 
-def test_every_name_has_a_docstring_and_a_signature_that_is_true() -> None:
+def test_every_name_has_a_signature_that_is_true() -> None:
     wrong = []
     for name, value in callables():
-        if not value.__doc__:
-            wrong.append(f"{name} has no docstring")
         try:
             parameters = inspect.signature(value).parameters.values()
         except ValueError as error:

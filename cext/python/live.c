@@ -166,6 +166,29 @@ void cudriver_live_report(CoreState *state)
     }
 }
 
+PyDoc_STRVAR(trace_allocations_doc,
+             "trace_allocations(enabled=True)\n"
+             "--\n"
+             "\n"
+             "Note which line of Python makes each object, from now on.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "enabled : bool, optional\n"
+             "    False to stop.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "The environment variable ``CUDRIVER_TRACE=1`` does this from the start.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.trace_allocations()\n"
+             ">>> stream = cu.Stream()\n"
+             ">>> cu.live_allocations()[-1].where is not None\n"
+             "True\n"
+             ">>> cu.trace_allocations(False)");
+
 static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"enabled", NULL};
@@ -181,10 +204,7 @@ static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *k
 
 static PyMethodDef methods[] = {
     {"trace_allocations", (PyCFunction)(void (*)(void))trace_allocations,
-     METH_VARARGS | METH_KEYWORDS,
-     "trace_allocations(enabled=True)\n--\n\n"
-     "From now on, note for everything that is made which line of Python made it. The\n"
-     "environment variable CUDRIVER_TRACE=1 does it from the start."},
+     METH_VARARGS | METH_KEYWORDS, trace_allocations_doc},
     {NULL},
 };
 

@@ -132,7 +132,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     CUdevice device;
     CUresult result;
 
-    if (cudriver_require(state) < 0 || cudriver_device_handle(state, ordinal, &device) < 0) {
+    if (cudriver_device_handle(state, ordinal, &device) < 0) {
         return NULL;
     }
     if (flags != NULL) {

@@ -186,6 +186,17 @@ static PyObject *limits_repr(PyObject *self)
     return text;
 }
 
+PyDoc_STRVAR(limits_keys_doc,
+             "keys($self, /)\n"
+             "--\n"
+             "\n"
+             "Return the names of the limits that this device has.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "list of str\n"
+             "    See `Context.limits`.");
+
 static PyObject *limits_keys(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *dict = limits_dict(self);
@@ -194,6 +205,21 @@ static PyObject *limits_keys(PyObject *self, PyObject *Py_UNUSED(ignored))
     Py_XDECREF(dict);
     return keys;
 }
+
+PyDoc_STRVAR(limits_items_doc,
+             "items($self, /)\n"
+             "--\n"
+             "\n"
+             "Return the limits that this device has, with their values.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "list of tuple\n"
+             "    Pairs of name and value.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuCtxGetLimit``.");
 
 static PyObject *limits_items(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
@@ -205,9 +231,8 @@ static PyObject *limits_items(PyObject *self, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef limits_methods[] = {
-    {"keys", limits_keys, METH_NOARGS,
-     "keys($self, /)\n--\n\nThe names of the limits that this device has."},
-    {"items", limits_items, METH_NOARGS, "items($self, /)\n--\n\nThe (name, value) pairs."},
+    {"keys", limits_keys, METH_NOARGS, limits_keys_doc},
+    {"items", limits_items, METH_NOARGS, limits_items_doc},
     {NULL},
 };
 

@@ -170,6 +170,21 @@ static int context_pop(CoreState *state, ContextObject *self)
     return 0;
 }
 
+PyDoc_STRVAR(push_doc,
+             "push($self, /)\n"
+             "--\n"
+             "\n"
+             "Put the context on this thread's stack, which makes it current.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "InvalidContextError\n"
+             "    It is closed or was reset.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuCtxPushCurrent``.");
+
 static PyObject *method_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     if (context_push(cudriver_state_of(object), context_of(object)) < 0) {
@@ -177,6 +192,21 @@ static PyObject *method_push(PyObject *object, PyObject *Py_UNUSED(ignored))
     }
     Py_RETURN_NONE;
 }
+
+PyDoc_STRVAR(pop_doc,
+             "pop($self, /)\n"
+             "--\n"
+             "\n"
+             "Take the context off this thread's stack.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "InvalidContextError\n"
+             "    Another one is current here; then nothing has changed.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuCtxPopCurrent``.");
 
 static PyObject *method_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -201,6 +231,22 @@ static PyObject *method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(context_close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Destroy a manual context, or release a primary one.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "InvalidContextError\n"
+             "    It is on a thread's stack, or arrays, streams or events live in it.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuCtxDestroy`` or ``cuDevicePrimaryCtxRelease``. A second call does\n"
+             "nothing. Page-locked arrays outlive the context.");
+
 static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_context_close(cudriver_state_of(object), context_of(object)) < 0) {
@@ -222,6 +268,21 @@ static int wait_for_known(CoreState *state, ContextObject *self)
                ? cudriver_batch_wait_all(state, &stream)
                : 0;
 }
+
+PyDoc_STRVAR(context_synchronize_doc,
+             "synchronize($self, /)\n"
+             "--\n"
+             "\n"
+             "Wait for all work in the context.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    Work in the context has failed.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuCtxSynchronize``. Other threads run meanwhile.");
 
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -277,6 +338,21 @@ static PyObject *context_memory_info(CoreState *state, ContextObject *self)
     return info;
 }
 
+PyDoc_STRVAR(context_memory_info_doc,
+             "memory_info($self, /)\n"
+             "--\n"
+             "\n"
+             "Return the free and total memory of the context's device.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "MemoryInfo\n"
+             "    A named tuple ``(free, total)`` in bytes.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemGetInfo``.");
+
 static PyObject *method_memory_info(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     return context_memory_info(cudriver_state_of(object), context_of(object));
@@ -284,10 +360,7 @@ static PyObject *method_memory_info(PyObject *object, PyObject *Py_UNUSED(ignore
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
-
-    return cudriver_require(state) < 0 ? NULL
-                                       : cudriver_device_new(state, context_of(object)->ordinal);
+    return cudriver_device_new(cudriver_state_of(object), context_of(object)->ordinal);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -311,7 +384,7 @@ static int primary_state(CoreState *state, ContextObject *self, unsigned int *fl
     CUdevice device;
     CUresult result;
 
-    if (cudriver_require(state) < 0 || cudriver_device_handle(state, self->ordinal, &device) < 0) {
+    if (cudriver_device_handle(state, self->ordinal, &device) < 0) {
         return -1;
     }
     result = cuda.cuDevicePrimaryCtxGetState(device, flags, active);
@@ -460,59 +533,43 @@ static PyObject *get_api_version(PyObject *object, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef context_getset[] = {
-    {"device", get_device, NULL, "Its Device.", NULL},
-    {"closed", get_closed, NULL, "Whether it is closed, or was reset.", NULL},
-    {"is_primary", get_is_primary, NULL, "Whether it is the device's primary context.", NULL},
-    {"handle", get_handle, NULL, "The driver's CUcontext as an int, for other libraries.", NULL},
+    {"device", get_device, NULL, "Device of the context.", NULL},
+    {"closed", get_closed, NULL, "Whether the context is closed, or was reset.", NULL},
+    {"is_primary", get_is_primary, NULL, "Whether this is the device's primary context.", NULL},
+    {"handle", get_handle, NULL, "Handle (CUcontext) as an int, for other libraries.", NULL},
     {"active", get_active, NULL,
-     "Whether it exists on the device; of a primary context, whether anybody in this process holds "
-     "it "
-     "(cuDevicePrimaryCtxGetState).",
+     "Whether the context exists on the device; of a primary context, whether anybody in this\n"
+     "process holds it (cuDevicePrimaryCtxGetState).",
      NULL},
-    {"flags", get_flags, NULL, "Its flags as an int: see ContextFlags.", NULL},
+    {"flags", get_flags, NULL, "Flags as an int: see ContextFlags (cuCtxGetFlags).", NULL},
     {"limits", get_limits, NULL,
-     "A mapping of its limits in bytes or counts: stack_size, printf_fifo_size, malloc_heap_size, "
-     "dev_runtime_sync_depth, dev_runtime_pending_launch_count, max_l2_fetch_granularity, "
+     "Mapping of the limits, in bytes or counts: stack_size, printf_fifo_size, malloc_heap_size,\n"
+     "dev_runtime_sync_depth, dev_runtime_pending_launch_count, max_l2_fetch_granularity and\n"
      "persisting_l2_cache_size. Assignment sets one; the driver may round it (cuCtxSetLimit).",
      NULL},
     {"cache_config", get_cache_config, set_cache_config,
-     "'none', 'shared', 'l1' or 'equal': what on-chip memory is preferred for. Devices whose split "
-     "is "
-     "fixed ignore it (cuCtxSetCacheConfig).",
+     "What on-chip memory is preferred for: 'none', 'shared', 'l1' or 'equal'. Devices whose split\n"
+     "is fixed ignore it (cuCtxSetCacheConfig).",
      NULL},
     {"stream_priority_range", get_priority_range, NULL,
-     "(least, greatest) priority of its streams; smaller numbers come first, so least >= greatest "
+     "Priorities (least, greatest) of streams. Smaller numbers come first: least >= greatest\n"
      "(cuCtxGetStreamPriorityRange).",
      NULL},
     {"api_version", get_api_version, NULL,
-     "The API version it was made with, as in 3020 (cuCtxGetApiVersion).", NULL},
+     "API version that it was made with, such as 3020 (cuCtxGetApiVersion).", NULL},
     {NULL},
 };
 
 static PyMethodDef context_methods[] = {
-    {"push", method_push, METH_NOARGS,
-     "push($self, /)\n--\n\nPuts it on this thread's stack and makes it current "
-     "(cuCtxPushCurrent)."},
-    {"pop", method_pop, METH_NOARGS,
-     "pop($self, /)\n--\n\nTakes it off this thread's stack (cuCtxPopCurrent). InvalidContextError "
-     "where "
-     "another "
-     "one is current here; then nothing has changed."},
-    {"close", method_close, METH_NOARGS,
-     "close($self, /)\n--\n\nDestroys a manual context, or gives a primary one back. "
-     "InvalidContextError "
-     "while it "
-     "is on a thread's stack or while arrays, streams or events live in it. Closing twice is fine. "
-     "Page-locked arrays outlive it; only their registration goes."},
-    {"synchronize", method_synchronize, METH_NOARGS,
-     "synchronize($self, /)\n--\n\nWaits for all work in it (cuCtxSynchronize); other threads run "
-     "meanwhile."},
-    {"memory_info", method_memory_info, METH_NOARGS,
-     "memory_info($self, /)\n--\n\n(free, total) bytes of its device (cuMemGetInfo)."},
-    {"__enter__", method_enter, METH_NOARGS, "__enter__($self, /)\n--\n\npush()."},
+    {"push", method_push, METH_NOARGS, push_doc},
+    {"pop", method_pop, METH_NOARGS, pop_doc},
+    {"close", method_close, METH_NOARGS, context_close_doc},
+    {"synchronize", method_synchronize, METH_NOARGS, context_synchronize_doc},
+    {"memory_info", method_memory_info, METH_NOARGS, context_memory_info_doc},
+    {"__enter__", method_enter, METH_NOARGS,
+     "__enter__($self, /)\n--\n\nPut the context on this thread's stack, as push() does."},
     {"__exit__", (PyCFunction)(void (*)(void))method_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\npop(), which verifies that it is this one that is "
-     "current."},
+     "__exit__($self, *exception)\n--\n\nTake the context off this thread's stack, as pop() does."},
     {NULL},
 };
 
@@ -522,10 +579,36 @@ static PyMemberDef context_members[] = {
 };
 
 static PyType_Slot context_slots[] = {
-    {Py_tp_doc,
-     "Context(device=0, *, flags=0)\n--\n\n"
-     "A manual context (cuCtxCreate). It begins on no thread's stack: push() it, or use `with`.\n"
-     "`flags` is an int or ContextFlags. Destroyed with its last owner, or by close()."},
+    {Py_tp_doc, "Context(device=0, *, flags=0)\n"
+                "--\n"
+                "\n"
+                "A context of your own, beside the device's primary one.\n"
+                "\n"
+                "Parameters\n"
+                "----------\n"
+                "device : int, str or Device, optional\n"
+                "    Where to create it.\n"
+                "flags : int or ContextFlags, optional\n"
+                "    How it waits for the device.\n"
+                "\n"
+                "Raises\n"
+                "------\n"
+                "ValueError\n"
+                "    There is no such device, or no such flag.\n"
+                "CudaError\n"
+                "    The driver refuses, for example for lack of memory.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "Uses ``cuCtxCreate``. The new context is on no thread's stack: `push` it, or use\n"
+                "``with``. It is destroyed with its last owner, or by `close`.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> with cu.Context(0) as context:\n"
+                "...     array = cu.device_zeros(4)\n"
+                ">>> array.context is context\n"
+                "True"},
     {Py_tp_new, context_create},
     {Py_tp_dealloc, cudriver_context_dealloc},
     {Py_tp_repr, context_repr},
@@ -652,6 +735,32 @@ static int driver_in_use(CoreState *state)
     return result == CUDA_ERROR_NOT_INITIALIZED && !cudriver_driver_is_forked() ? 0 : 1;
 }
 
+PyDoc_STRVAR(current_context_doc,
+             "current_context()\n"
+             "--\n"
+             "\n"
+             "Return the context that is current in this thread.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Context or None\n"
+             "    None if there is none; none is created.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    The current context was destroyed by another library.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuCtxGetCurrent``.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> with cu.Context() as context:\n"
+             "...     cu.current_context() is context\n"
+             "True");
+
 static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -676,6 +785,28 @@ static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ig
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(context_stack_doc,
+             "context_stack()\n"
+             "--\n"
+             "\n"
+             "Return the contexts on this thread's stack.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "list of Context\n"
+             "    The bottom first, those of other libraries included.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Reads the driver's own stack: ``cuCtxPopCurrent`` as far as it goes, then\n"
+             "``cuCtxPushCurrent`` in the reverse order.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> with cu.Context() as context:\n"
+             "...     cu.context_stack()[-1] is context\n"
+             "True");
+
 static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -692,6 +823,28 @@ static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(igno
     return list;
 }
 
+PyDoc_STRVAR(memory_info_doc,
+             "memory_info()\n"
+             "--\n"
+             "\n"
+             "Return the free and total memory of the current context's device.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "MemoryInfo\n"
+             "    A named tuple ``(free, total)`` in bytes.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemGetInfo``. Where no context is current, device 0's primary context\n"
+             "becomes it.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> free, total = cu.memory_info()\n"
+             ">>> 0 < free <= total\n"
+             "True");
+
 static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -707,15 +860,9 @@ static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignore
 }
 
 static PyMethodDef functions[] = {
-    {"current_context", module_current_context, METH_NOARGS,
-     "current_context()\n--\n\nThe Context that is current in this thread, or None. Creates "
-     "nothing."},
-    {"context_stack", module_context_stack, METH_NOARGS,
-     "context_stack()\n--\n\nThis thread's contexts as the driver has them, bottom first, those of "
-     "other "
-     "libraries included."},
-    {"memory_info", module_memory_info, METH_NOARGS,
-     "memory_info()\n--\n\n(free, total) bytes of the current context's device (cuMemGetInfo)."},
+    {"current_context", module_current_context, METH_NOARGS, current_context_doc},
+    {"context_stack", module_context_stack, METH_NOARGS, context_stack_doc},
+    {"memory_info", module_memory_info, METH_NOARGS, memory_info_doc},
     {NULL},
 };
 

@@ -26,8 +26,12 @@ static const struct attribute {
 
 int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle)
 {
-    CUresult result = cuda.cuDeviceGet(handle, ordinal);
+    CUresult result;
 
+    if (cudriver_require(state) < 0) {
+        return -1;
+    }
+    result = cuda.cuDeviceGet(handle, ordinal);
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuDeviceGet", "%d", ordinal);
         return -1;
@@ -437,6 +441,26 @@ static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
     return proxy;
 }
 
+PyDoc_STRVAR(can_access_peer_doc,
+             "can_access_peer($self, other, /)\n"
+             "--\n"
+             "\n"
+             "Return whether this device reaches another one's memory without the host.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "other : int, str or Device\n"
+             "    The device that owns the memory.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "bool\n"
+             "    False for the device itself.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuDeviceCanAccessPeer``.");
+
 static PyObject *device_can_access_peer(PyObject *self, PyObject *other)
 {
     CoreState *state;
@@ -460,6 +484,39 @@ static PyObject *device_can_access_peer(PyObject *self, PyObject *other)
     return PyBool_FromLong(can);
 }
 
+PyDoc_STRVAR(primary_context_doc,
+             "primary_context($self, flags=None)\n"
+             "--\n"
+             "\n"
+             "Return the primary context, which the runtime API and PyTorch use.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "flags : int or ContextFlags, optional\n"
+             "    Flags to set first. By default they stay as they are.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Context\n"
+             "    It stays alive while this object or another owner in the process holds it.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    The driver refuses the flags, or has no memory for the context.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuDevicePrimaryCtxRetain`` and ``cuDevicePrimaryCtxSetFlags``. The\n"
+             "context is created if nobody holds it yet. Once a memory call has used it, by\n"
+             "default or by its `device`, cudriver itself holds it until `Context.close`,\n"
+             "`reset_primary_context` or exit.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.Device(0).primary_context().is_primary\n"
+             "True");
+
 static PyObject *device_primary_context(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"flags", NULL};
@@ -479,6 +536,25 @@ static PyObject *device_primary_context(PyObject *self, PyObject *args, PyObject
                                                 flags == Py_None ? NULL : &value);
 }
 
+PyDoc_STRVAR(reset_primary_context_doc,
+             "reset_primary_context($self, /)\n"
+             "--\n"
+             "\n"
+             "Destroy everything in the primary context, for all libraries of the process.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "InvalidContextError\n"
+             "    Write-combined arrays live in it, or a call or copy in another context may\n"
+             "    be using page-locked memory that is registered in it. Freeing an array\n"
+             "    counts as a call, and the end of a copy may do that in another thread; it\n"
+             "    takes a moment, so try again.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuDevicePrimaryCtxReset``. Objects of cudriver that lived in the context\n"
+             "raise InvalidContextError from then on. Page-locked arrays keep their bytes.");
+
 static PyObject *device_reset_primary(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state;
@@ -492,56 +568,59 @@ static PyObject *device_reset_primary(PyObject *self, PyObject *Py_UNUSED(ignore
 }
 
 static PyGetSetDef device_getset[] = {
-    {"ordinal", device_get_ordinal, NULL, "Its number in this process's list, from 0.", NULL},
-    {"name", device_get_name, NULL, "Its name, as in 'NVIDIA H200' (cuDeviceGetName).", NULL},
+    {"ordinal", device_get_ordinal, NULL, "Number in this process's list, from 0.", NULL},
+    {"name", device_get_name, NULL, "Name, such as 'NVIDIA H200' (cuDeviceGetName).", NULL},
     {"uuid", device_get_uuid, NULL,
-     "Its uuid as nvidia-smi prints it, 'GPU-' and 36 characters (cuDeviceGetUuid).", NULL},
-    {"pci_bus_id", device_get_bus, NULL, "As in '0000:41:00.0' (cuDeviceGetPCIBusId).", NULL},
-    {"total_memory", device_get_total_memory, NULL, "Bytes of memory (cuDeviceTotalMem).", NULL},
+     "Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid).", NULL},
+    {"pci_bus_id", device_get_bus, NULL,
+     "PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId).", NULL},
+    {"total_memory", device_get_total_memory, NULL, "Memory in bytes (cuDeviceTotalMem).", NULL},
     {"multiprocessor_count", device_get_multiprocessors, NULL,
-     "Number of streaming multiprocessors.", NULL},
-    {"compute_capability", device_get_capability, NULL, "(major, minor), as in (9, 0).", NULL},
+     "Number of streaming multiprocessors (cuDeviceGetAttribute).", NULL},
+    {"compute_capability", device_get_capability, NULL,
+     "Compute capability (major, minor), such as (9, 0) (cuDeviceGetAttribute).", NULL},
     {"attributes", device_get_attributes, NULL,
-     "Every attribute of cuda.h as a read-only mapping: the name behind CU_DEVICE_ATTRIBUTE_ in "
-     "lower "
-     "case, to its int; None where this driver is too old to know it (cuDeviceGetAttribute).",
+     "Read-only mapping of every attribute of cuda.h: the name behind CU_DEVICE_ATTRIBUTE_ in\n"
+     "lower case, to an int, or None if this driver is too old to know it (cuDeviceGetAttribute).",
      NULL},
     {NULL},
 };
 
 static PyMethodDef device_methods[] = {
-    {"can_access_peer", device_can_access_peer, METH_O,
-     "can_access_peer($self, other, /)\n--\n\nWhether memory of the device `other` can be reached "
-     "from this "
-     "one "
-     "without the host (cuDeviceCanAccessPeer). False for itself."},
+    {"can_access_peer", device_can_access_peer, METH_O, can_access_peer_doc},
     {"primary_context", (PyCFunction)(void (*)(void))device_primary_context,
-     METH_VARARGS | METH_KEYWORDS,
-     "primary_context($self, flags=None)\n--\n\nThe device's primary context: the one that the "
-     "runtime "
-     "API and "
-     "PyTorch use. It is created where nobody holds it yet, kept while this object lives, and "
-     "given "
-     "back with its last owner. One that memory calls use, by default or by their `device`, "
-     "cudriver "
-     "keeps itself, until close(), reset_primary_context() or the exit. `flags` are set first "
-     "(cuDevicePrimaryCtxSetFlags)."},
-    {"reset_primary_context", device_reset_primary, METH_NOARGS,
-     "reset_primary_context($self, /)\n--\n\nDestroys everything in the primary context, for every "
-     "library "
-     "of "
-     "this process (cuDevicePrimaryCtxReset). Objects of cudriver that lived in it answer "
-     "InvalidContextError from then on; page-locked arrays keep their bytes. Refused while "
-     "write-combined arrays live in it, and while calls or copies in other contexts may use "
-     "page-locked memory that is registered in it. Freeing an array, which the end of a copy may "
-     "do "
-     "in another thread, counts as such a call; it takes a moment, so try again."},
+     METH_VARARGS | METH_KEYWORDS, primary_context_doc},
+    {"reset_primary_context", device_reset_primary, METH_NOARGS, reset_primary_context_doc},
     {NULL},
 };
 
 static PyType_Slot device_slots[] = {
-    {Py_tp_doc, "Device(device=0)\n--\n\nOne GPU, by its ordinal, its uuid ('GPU-...', a prefix is "
-                "enough) or its PCI bus id ('0000:41:00.0'). ValueError where there is none such."},
+    {Py_tp_doc, "Device(device=0)\n"
+                "--\n"
+                "\n"
+                "One GPU that this process sees.\n"
+                "\n"
+                "Parameters\n"
+                "----------\n"
+                "device : int, str or Device, optional\n"
+                "    An ordinal, a uuid (``\"GPU-...\"``; its beginning is enough) or a PCI bus\n"
+                "    id (``\"0000:41:00.0\"``). The default is device 0.\n"
+                "\n"
+                "Raises\n"
+                "------\n"
+                "ValueError\n"
+                "    There is no such device, or the beginning of a uuid fits several.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "Uses ``cuDeviceGet``, ``cuDeviceGetByPCIBusId`` and ``cuDeviceGetUuid``, and\n"
+                "creates no context. Devices with the same ordinal are equal.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> device = cu.Device(0)\n"
+                ">>> device == cu.Device(device.uuid) == cu.Device(device.pci_bus_id)\n"
+                "True"},
     {Py_tp_new, device_create},
     {Py_tp_dealloc, device_dealloc},
     {Py_tp_repr, device_repr},
@@ -559,12 +638,52 @@ static PyType_Spec device_spec = {
     .slots = device_slots,
 };
 
+PyDoc_STRVAR(device_count_doc,
+             "device_count()\n"
+             "--\n"
+             "\n"
+             "Return the number of devices that this process sees.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "int\n"
+             "    May be 0.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuDeviceGetCount``, and creates no context.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.device_count() == len(cu.devices())\n"
+             "True");
+
 static PyObject *module_device_count(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     int count = device_count(cudriver_state_of_module(module));
 
     return count < 0 ? NULL : PyLong_FromLong(count);
 }
+
+PyDoc_STRVAR(devices_doc,
+             "devices()\n"
+             "--\n"
+             "\n"
+             "Return all devices that this process sees.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "list of Device\n"
+             "    In the order of their ordinals.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuDeviceGetCount`` and ``cuDeviceGet``, and creates no context.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> [device.ordinal for device in cu.devices()][0]\n"
+             "0");
 
 static PyObject *module_devices(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
@@ -584,9 +703,8 @@ static PyObject *module_devices(PyObject *module, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef functions[] = {
-    {"device_count", module_device_count, METH_NOARGS,
-     "device_count()\n--\n\nNumber of devices that this process sees (cuDeviceGetCount)."},
-    {"devices", module_devices, METH_NOARGS, "devices()\n--\n\nA list of every Device."},
+    {"device_count", module_device_count, METH_NOARGS, device_count_doc},
+    {"devices", module_devices, METH_NOARGS, devices_doc},
     {NULL},
 };
 

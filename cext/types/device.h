@@ -10,14 +10,15 @@ typedef struct {
     int ordinal;
 } DeviceObject;
 
-/* New reference: the device of that ordinal, which must be known to exist. */
+/* New reference: the device of that ordinal, which must be known to exist. Initialises the driver.
+ */
 PyObject *cudriver_device_new(CoreState *state, int ordinal);
 
 /* Reads a device argument: None (0), an ordinal, a Device, a uuid or a PCI bus id. The ordinal, or
  * -1 with an exception set. Initialises the driver. */
 int cudriver_device_parse(CoreState *state, PyObject *object);
 
-/* The driver's handle for an ordinal. 0, or -1 with an exception set. */
+/* The driver's handle for an ordinal. 0, or -1 with an exception set. Initialises the driver. */
 int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle);
 
 /* The name of the device for messages; `size` bytes at most. Never fails. */

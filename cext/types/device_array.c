@@ -158,6 +158,21 @@ static void array_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+PyDoc_STRVAR(array_close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Free the memory now.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    Views or running copies use it.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemFreeAsync`` or ``cuMemFree``. A second call does nothing.");
+
 static PyObject *array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     DeviceArrayObject *self = array_of(object);
@@ -341,11 +356,7 @@ static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
-
-    return cudriver_require(state) < 0
-               ? NULL
-               : cudriver_device_new(state, array_of(object)->context->ordinal);
+    return cudriver_device_new(cudriver_state_of(object), array_of(object)->context->ordinal);
 }
 
 static PyObject *get_interface(PyObject *object, void *closure)
@@ -377,6 +388,23 @@ static PyObject *get_interface(PyObject *object, void *closure)
     return result;
 }
 
+PyDoc_STRVAR(fill_doc,
+             "fill($self, value, stream=None)\n"
+             "--\n"
+             "\n"
+             "Set every item to a value.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "value : scalar\n"
+             "    Cast to the array's dtype.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order to fill. Without one, the call waits.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemsetD8Async`` and its kin, or a copy for items of other sizes.");
+
 static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
 {
@@ -406,6 +434,28 @@ static PyObject *copy_between(PyObject *object, PyObject *dst, PyObject *src, Py
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(copy_from_doc,
+             "copy_from($self, src, stream=None)\n"
+             "--\n"
+             "\n"
+             "Copy another array into this one.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "src : numpy.ndarray or DeviceArray\n"
+             "    Of the same shape and dtype.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order to copy. Without one, the call waits.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Transfer or None\n"
+             "    A Transfer if a stream is given.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "As `copy_async` with a stream, as `copy` without.");
+
 static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords)
 {
@@ -419,6 +469,28 @@ static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ss
     return copy_between(object, object, values[0], values[1]);
 }
 
+PyDoc_STRVAR(copy_to_doc,
+             "copy_to($self, dst, stream=None)\n"
+             "--\n"
+             "\n"
+             "Copy this array into another one.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "dst : numpy.ndarray or DeviceArray\n"
+             "    Of the same shape and dtype.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order to copy. Without one, the call waits.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Transfer or None\n"
+             "    A Transfer if a stream is given.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "As `copy_async` with a stream, as `copy` without.");
+
 static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                 PyObject *keywords)
 {
@@ -431,6 +503,22 @@ static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssiz
     }
     return copy_between(object, values[0], object, values[1]);
 }
+
+PyDoc_STRVAR(to_numpy_doc,
+             "to_numpy($self, out=None)\n"
+             "--\n"
+             "\n"
+             "Return the items in host memory, and wait for the copy.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "out : numpy.ndarray, optional\n"
+             "    An array of the same shape and dtype to copy into.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "numpy.ndarray\n"
+             "    `out`, or a new array in C order.");
 
 static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                  PyObject *keywords)
@@ -470,54 +558,35 @@ static PyObject *method_refuse(PyObject *object, PyObject *Py_UNUSED(args),
 }
 
 static PyGetSetDef array_getset[] = {
-    {"shape", get_shape, NULL, "The lengths, as a tuple.", NULL},
-    {"strides", get_strides, NULL, "Bytes from one item to the next, as a tuple.", NULL},
-    {"dtype", get_dtype, NULL, "The numpy.dtype of its items.", NULL},
+    {"shape", get_shape, NULL, "Lengths of the dimensions, as a tuple.", NULL},
+    {"strides", get_strides, NULL,
+     "Bytes from one item to the next along each dimension, as a tuple.", NULL},
+    {"dtype", get_dtype, NULL, "Type of an item, a numpy.dtype.", NULL},
     {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
     {"size", get_size, NULL, "Number of items.", NULL},
-    {"itemsize", get_itemsize, NULL, "Bytes of an item.", NULL},
-    {"nbytes", get_nbytes, NULL, "Bytes of all its items.", NULL},
+    {"itemsize", get_itemsize, NULL, "Bytes of one item.", NULL},
+    {"nbytes", get_nbytes, NULL, "Bytes of all items.", NULL},
     {"pointer", get_pointer, NULL,
-     "The device address of its first item (CUdeviceptr) as an int. Once it has been asked for, "
-     "the "
-     "memory is freed only after all work of its context, as cuMemFree does.",
+     "Device address of the first item (CUdeviceptr) as an int. Once it has been read, the memory\n"
+     "is freed only after all work of its context, as cuMemFree does.",
      NULL},
-    {"device", get_device, NULL, "Its Device.", NULL},
-    {"context", get_context, NULL, "Its Context.", NULL},
-    {"closed", get_closed, NULL, "Whether its memory has been given back.", NULL},
+    {"device", get_device, NULL, "Device of the array.", NULL},
+    {"context", get_context, NULL, "Context of the array.", NULL},
+    {"closed", get_closed, NULL, "Whether the memory has been freed.", NULL},
     {"__cuda_array_interface__", get_interface, NULL,
-     "The protocol by which other libraries take it without a copy (version 3).", NULL},
+     "Protocol by which other libraries take the array without a copy (version 3).", NULL},
     {NULL},
 };
 
 static PyMethodDef array_methods[] = {
-    {"fill", CUDRIVER_FAST(method_fill),
-     "fill($self, value, stream=None)\n--\n\nSets every item to `value`, cast to the dtype. "
-     "Without a "
-     "stream it "
-     "is done when the call returns (cuMemsetD8/16/32, or a copy for other item sizes)."},
-    {"copy_from", CUDRIVER_FAST(method_copy_from),
-     "copy_from($self, src, stream=None)\n--\n\nCopies `src` into it: see copy() without a stream, "
-     "copy_async() "
-     "with one (then a Transfer comes back)."},
-    {"copy_to", CUDRIVER_FAST(method_copy_to),
-     "copy_to($self, dst, stream=None)\n--\n\nCopies it into `dst`: see copy() without a stream, "
-     "copy_async() "
-     "with one (then a Transfer comes back)."},
-    {"to_numpy", CUDRIVER_FAST(method_to_numpy),
-     "to_numpy($self, out=None)\n--\n\nIts items as a new C-ordered ndarray, or in `out`, which "
-     "must have "
-     "its "
-     "shape and dtype. Waits."},
-    {"close", array_close, METH_NOARGS,
-     "close($self, /)\n--\n\nGives the memory back now. ValueError while views or running copies "
-     "use it. "
-     "Closing "
-     "twice is fine."},
+    {"fill", CUDRIVER_FAST(method_fill), fill_doc},
+    {"copy_from", CUDRIVER_FAST(method_copy_from), copy_from_doc},
+    {"copy_to", CUDRIVER_FAST(method_copy_to), copy_to_doc},
+    {"to_numpy", CUDRIVER_FAST(method_to_numpy), to_numpy_doc},
+    {"close", array_close, METH_NOARGS, array_close_doc},
     {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
-     "__array__($self, *args, **kwargs)\n--\n\nTypeError: a silent copy from the device is seldom "
-     "meant; see "
-     "to_numpy()."},
+     "__array__($self, *args, **kwargs)\n--\n\n"
+     "Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."},
     {NULL},
 };
 
@@ -527,10 +596,20 @@ static PyMemberDef array_members[] = {
 };
 
 static PyType_Slot array_slots[] = {
-    {Py_tp_doc,
-     "An array in a device's memory: device_empty(), device_zeros() or to_device() make one.\n\n"
-     "Basic indexing gives views, as NumPy's does: a[2:5, ::-1], a[..., 0], a[None]. It keeps its\n"
-     "context alive; its memory goes with the last owner, or by close()."},
+    {Py_tp_doc, "An array in a device's memory.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "`device_empty`, `device_zeros` and `to_device` make one. Basic indexing gives\n"
+                "views, as NumPy's does: ``a[2:5, ::-1]``, ``a[..., 0]``, ``a[None]``. An array\n"
+                "keeps its context alive. Its memory is freed with its last owner, or by `close`.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> array = cu.to_device(np.arange(6).reshape(2, 3))\n"
+                ">>> array[:, ::2].to_numpy()\n"
+                "array([[0, 2],\n"
+                "       [3, 5]])"},
     {Py_tp_dealloc, array_dealloc},
     {Py_tp_repr, array_repr},
     {Py_tp_methods, array_methods},

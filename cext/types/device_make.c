@@ -53,6 +53,45 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
     return array;
 }
 
+PyDoc_STRVAR(device_empty_doc,
+             "device_empty(shape, dtype='float64', *, device=None, stream=None)\n"
+             "--\n"
+             "\n"
+             "Return a new device array with undefined contents.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "shape : int or sequence of int\n"
+             "    Lengths of the dimensions.\n"
+             "dtype : dtype_like, optional\n"
+             "    Type of an item.\n"
+             "device : int, str or Device, optional\n"
+             "    Where to allocate: in the current context if that is on the device, else in\n"
+             "    the device's primary one, which cudriver holds from then on. The default is\n"
+             "    the context of `stream`, else the current one.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order the memory is allocated and later freed. Without\n"
+             "    one, any stream may use the array at once.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "DeviceArray\n"
+             "    In C order.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The device has too little memory; the message says how much is free.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemAllocFromPoolAsync``, or ``cuMemAlloc`` where the device has no pools.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.device_empty((2, 3), np.float32).nbytes\n"
+             "24");
+
 static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
 {
@@ -61,6 +100,42 @@ static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py
     return array_make(cudriver_state_of_module(module), "device_empty", args, count, keywords,
                       &stream);
 }
+
+PyDoc_STRVAR(device_zeros_doc,
+             "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n"
+             "--\n"
+             "\n"
+             "Return a new device array filled with zero bytes.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "shape : int or sequence of int\n"
+             "    Lengths of the dimensions.\n"
+             "dtype : dtype_like, optional\n"
+             "    Type of an item.\n"
+             "device : int, str or Device, optional\n"
+             "    As for `device_empty`.\n"
+             "stream : Stream, optional\n"
+             "    As for `device_empty`. Without one, the call waits until the array is filled.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "DeviceArray\n"
+             "    In C order.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The device has too little memory; the message says how much is free.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemsetD8Async`` and what `device_empty` uses.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.device_zeros(3).to_numpy()\n"
+             "array([0., 0., 0.])");
 
 static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
@@ -89,6 +164,40 @@ static int source_read(CoreState *state, PyObject *object, struct cudriver_endpo
     }
     return found < 0 ? -1 : 0;
 }
+
+PyDoc_STRVAR(to_device_doc,
+             "to_device(array, stream=None)\n"
+             "--\n"
+             "\n"
+             "Return a copy of an array in device memory.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "array : array_like\n"
+             "    What `numpy.asarray` takes, or another library's device array.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order the copy runs; it keeps its source alive. Without\n"
+             "    one, the call waits for the copy.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "DeviceArray\n"
+             "    In C order, with the shape and dtype of `array`.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The device has too little memory; the message says how much is free.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses what `device_empty` and `copy` use; see `explain_copy`.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.to_device([[1, 2], [3, 4]]).to_numpy()\n"
+             "array([[1, 2],\n"
+             "       [3, 4]])");
 
 static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords)
@@ -126,21 +235,9 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
 }
 
 static PyMethodDef functions[] = {
-    {"device_empty", CUDRIVER_FAST(module_device_empty),
-     "device_empty(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
-     "A new C-ordered DeviceArray whose contents are undefined, in the current context (or the\n"
-     "primary one of `device`, which is kept from then on). Without a stream it may be used in\n"
-     "any; with one it is made, and later freed, in that stream's order. OutOfMemoryError says\n"
-     "what the device has left."},
-    {"device_zeros", CUDRIVER_FAST(module_device_zeros),
-     "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n--\n\n"
-     "device_empty() filled with zero bytes. Without a stream it is done when the call returns."},
-    {"to_device", CUDRIVER_FAST(module_to_device),
-     "to_device(array, stream=None)\n--\n\n"
-     "A new C-ordered DeviceArray with the shape, dtype and contents of `array` (anything that\n"
-     "np.asarray takes). Without a stream the copy is over when the call returns; with one it "
-     "runs\n"
-     "in that stream's order and keeps its source alive."},
+    {"device_empty", CUDRIVER_FAST(module_device_empty), device_empty_doc},
+    {"device_zeros", CUDRIVER_FAST(module_device_zeros), device_zeros_doc},
+    {"to_device", CUDRIVER_FAST(module_to_device), to_device_doc},
     {NULL},
 };
 

@@ -125,6 +125,21 @@ static void event_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+PyDoc_STRVAR(event_close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Destroy the event.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    A running call uses it.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuEventDestroy``. A second call does nothing.");
+
 static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -238,6 +253,31 @@ int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
     return 0;
 }
 
+PyDoc_STRVAR(event_record_doc,
+             "record($self, stream=None)\n"
+             "--\n"
+             "\n"
+             "Mark the work queued on a stream so far.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "stream : Stream, optional\n"
+             "    The default is the enclosing ``with stream:``, else the default stream.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Event\n"
+             "    The event itself.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    The stream belongs to another context.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuEventRecord``.");
+
 static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"stream", NULL};
@@ -249,6 +289,22 @@ static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywor
     }
     return Py_NewRef(object);
 }
+
+PyDoc_STRVAR(event_wait_doc,
+             "wait($self, stream=None)\n"
+             "--\n"
+             "\n"
+             "Let work queued on a stream from here on wait for the event.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "stream : Stream, optional\n"
+             "    Of any device. The default is the enclosing ``with stream:``, else the\n"
+             "    default stream.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuStreamWaitEvent``. The device waits; this call does not.");
 
 static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
@@ -266,6 +322,22 @@ static CUresult event_query(void *handle)
 {
     return cuda.cuEventQuery(*(CUevent *)handle);
 }
+
+PyDoc_STRVAR(event_synchronize_doc,
+             "synchronize($self, /)\n"
+             "--\n"
+             "\n"
+             "Wait for the work that the event marks.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    The work has failed.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuEventQuery``. Other threads run meanwhile, and Ctrl-C interrupts the\n"
+             "wait, not the work.");
 
 static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -306,6 +378,32 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
+
+PyDoc_STRVAR(event_elapsed_doc,
+             "elapsed_time($self, end, /)\n"
+             "--\n"
+             "\n"
+             "Return the time from this event's record to a later one's.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "end : Event\n"
+             "    The later event, of the same context.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "float\n"
+             "    Milliseconds, to about 0.0005.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    An event takes no time, was not recorded or not reached yet, or the two are\n"
+             "    of different contexts.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuEventElapsedTime``.");
 
 static PyObject *event_elapsed(PyObject *object, PyObject *other)
 {
@@ -378,33 +476,21 @@ static PyObject *event_get_context(PyObject *object, void *Py_UNUSED(closure))
 
 static PyGetSetDef event_getset[] = {
     {"done", event_get_done, NULL,
-     "Whether the work before its record is over; True before it was ever recorded (cuEventQuery).",
-     NULL},
-    {"timing", event_get_timing, NULL, "Whether it takes the time.", NULL},
-    {"handle", event_get_handle, NULL, "The driver's CUevent as an int, for other libraries.",
-     NULL},
-    {"closed", event_get_closed, NULL, "Whether it is closed.", NULL},
-    {"context", event_get_context, NULL, "Its Context.", NULL},
+     "Whether the marked work is over; True before the first record (cuEventQuery).", NULL},
+    {"timing", event_get_timing, NULL, "Whether the event notes the time.", NULL},
+    {"handle", event_get_handle, NULL, "Handle (CUevent) as an int, for other libraries.", NULL},
+    {"closed", event_get_closed, NULL, "Whether the event is closed.", NULL},
+    {"context", event_get_context, NULL, "Context of the event.", NULL},
     {NULL},
 };
 
 static PyMethodDef event_methods[] = {
     {"record", (PyCFunction)(void (*)(void))event_record, METH_VARARGS | METH_KEYWORDS,
-     "record($self, stream=None)\n--\n\nMarks the work queued so far on a stream; returns itself "
-     "(cuEventRecord). ValueError for a stream of another context."},
-    {"wait", (PyCFunction)(void (*)(void))event_wait, METH_VARARGS | METH_KEYWORDS,
-     "wait($self, stream=None)\n--\n\nWork queued on the stream from here on waits for the event "
-     "(cuStreamWaitEvent). Does not wait itself; streams of other devices may."},
-    {"synchronize", event_synchronize, METH_NOARGS,
-     "synchronize($self, /)\n--\n\nWaits for the work before its record; other threads run "
-     "meanwhile."},
-    {"elapsed_time", event_elapsed, METH_O,
-     "elapsed_time($self, end, /)\n--\n\nMilliseconds from this event's record to that of `end`, "
-     "to about "
-     "0.5 us "
-     "(cuEventElapsedTime). ValueError where one takes no time, was not recorded, is not "
-     "reached, or is of another context."},
-    {"close", event_close, METH_NOARGS, "close($self, /)\n--\n\nDestroys it (cuEventDestroy)."},
+     event_record_doc},
+    {"wait", (PyCFunction)(void (*)(void))event_wait, METH_VARARGS | METH_KEYWORDS, event_wait_doc},
+    {"synchronize", event_synchronize, METH_NOARGS, event_synchronize_doc},
+    {"elapsed_time", event_elapsed, METH_O, event_elapsed_doc},
+    {"close", event_close, METH_NOARGS, event_close_doc},
     {NULL},
 };
 
@@ -414,13 +500,39 @@ static PyMemberDef event_members[] = {
 };
 
 static PyType_Slot event_slots[] = {
-    {Py_tp_doc,
-     "Event(timing=False, *, device=None)\n--\n\n"
-     "A mark in a stream's work (cuEventCreate): record() it, then wait for it, in the host "
-     "or\nin another stream. With `timing` it takes the time too, which costs a little.\n"
-     "It belongs to one context, whose streams alone record it: that of the enclosing\n"
-     "`with stream:`, else the current one. With a `device`, whatever stream encloses it: the\n"
-     "current context where that is on it, else the device's primary one."},
+    {Py_tp_doc, "Event(timing=False, *, device=None)\n"
+                "--\n"
+                "\n"
+                "A mark in a stream's work, which the host or another stream can wait for.\n"
+                "\n"
+                "Parameters\n"
+                "----------\n"
+                "timing : bool, optional\n"
+                "    Whether the event notes the time, which costs a little.\n"
+                "device : int, str or Device, optional\n"
+                "    Where to create it: in the current context if that is on the device, else in\n"
+                "    the device's primary one. The default is the context of the enclosing\n"
+                "    ``with stream:``, else the current one.\n"
+                "\n"
+                "Raises\n"
+                "------\n"
+                "ValueError\n"
+                "    There is no such device.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "Uses ``cuEventCreate``. An event belongs to one context, and only streams of\n"
+                "that context record it.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> start, end = cu.Event(timing=True), cu.Event(timing=True)\n"
+                ">>> with cu.Stream():\n"
+                "...     marked = start.record()\n"
+                "...     array = cu.device_zeros(1000)\n"
+                "...     end.record().synchronize()\n"
+                ">>> start.elapsed_time(end) >= 0\n"
+                "True"},
     {Py_tp_new, event_create},
     {Py_tp_dealloc, event_dealloc},
     {Py_tp_repr, event_repr},

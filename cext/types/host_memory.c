@@ -190,7 +190,7 @@ static PyObject *memory_get_nbytes(PyObject *object, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef memory_getset[] = {
-    {"nbytes", memory_get_nbytes, NULL, "Its size in bytes.", NULL},
+    {"nbytes", memory_get_nbytes, NULL, "Size in bytes.", NULL},
     {NULL},
 };
 
@@ -259,6 +259,49 @@ static int request_parse(const char *function, PyObject *const *args, Py_ssize_t
     return cudriver_numpy_dtype(values[1], &request->dtype, &request->itemsize);
 }
 
+PyDoc_STRVAR(pinned_empty_doc,
+             "pinned_empty(shape, dtype='float64', order='C', *, mapped=False, "
+             "write_combined=False)\n"
+             "--\n"
+             "\n"
+             "Return a new ndarray in page-locked memory, with undefined contents.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "shape : int or sequence of int\n"
+             "    Lengths of the dimensions.\n"
+             "dtype : dtype_like, optional\n"
+             "    Type of an item.\n"
+             "order : {'C', 'F'}, optional\n"
+             "    Order of the items in memory.\n"
+             "mapped : bool, optional\n"
+             "    Whether kernels may address the memory; see `mapped_pointer`.\n"
+             "write_combined : bool, optional\n"
+             "    Memory that the device reads faster and the host reads very slowly. It\n"
+             "    keeps its context alive.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "numpy.ndarray\n"
+             "    Its base owns the memory: arrays and views keep it alive, beyond the context.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The system refuses the memory, or the limit is reached.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostRegister`` on memory of the process's own, which comes from a\n"
+             "pool and is page-locked for every context; ``cuMemHostAlloc`` for write-combined\n"
+             "memory.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> frame = cu.pinned_empty((1080, 1920, 3), np.uint8)\n"
+             ">>> cu.is_pinned(frame)\n"
+             "True");
+
 static PyObject *pinned_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
                               PyObject *keywords)
 {
@@ -270,6 +313,43 @@ static PyObject *pinned_empty(PyObject *module, PyObject *const *args, Py_ssize_
     return request_make(cudriver_state_of_module(module), &request, false);
 }
 
+PyDoc_STRVAR(pinned_zeros_doc,
+             "pinned_zeros(shape, dtype='float64', order='C', *, mapped=False, "
+             "write_combined=False)\n"
+             "--\n"
+             "\n"
+             "Return a new ndarray in page-locked memory, filled with zero bytes.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "shape : int or sequence of int\n"
+             "    Lengths of the dimensions.\n"
+             "dtype : dtype_like, optional\n"
+             "    Type of an item.\n"
+             "order : {'C', 'F'}, optional\n"
+             "    Order of the items in memory.\n"
+             "mapped, write_combined : bool, optional\n"
+             "    As for `pinned_empty`.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "numpy.ndarray\n"
+             "    As from `pinned_empty`.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The system refuses the memory, or the limit is reached.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.pinned_zeros(3)\n"
+             "array([0., 0., 0.])");
+
 static PyObject *pinned_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
                               PyObject *keywords)
 {
@@ -280,6 +360,45 @@ static PyObject *pinned_zeros(PyObject *module, PyObject *const *args, Py_ssize_
     }
     return request_make(cudriver_state_of_module(module), &request, true);
 }
+
+PyDoc_STRVAR(pinned_full_doc,
+             "pinned_full(shape, fill_value, dtype=None, order='C', *, mapped=False, "
+             "write_combined=False)\n"
+             "--\n"
+             "\n"
+             "Return a new ndarray in page-locked memory, filled with a value.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "shape : int or sequence of int\n"
+             "    Lengths of the dimensions.\n"
+             "fill_value : array_like\n"
+             "    Cast and broadcast as `numpy.full` does it.\n"
+             "dtype : dtype_like, optional\n"
+             "    Type of an item. The default is that of `fill_value`.\n"
+             "order : {'C', 'F'}, optional\n"
+             "    Order of the items in memory.\n"
+             "mapped, write_combined : bool, optional\n"
+             "    As for `pinned_empty`.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "numpy.ndarray\n"
+             "    As from `pinned_empty`.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The system refuses the memory, or the limit is reached.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.pinned_full(3, 7)\n"
+             "array([7, 7, 7])");
 
 static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keywords)
 {
@@ -383,6 +502,43 @@ static int order_like(PyObject *order, struct request *request)
     return letter == 'K' || letter == 'A' ? 0 : cudriver_order_parse(order, &request->fortran);
 }
 
+PyDoc_STRVAR(pinned_empty_like_doc,
+             "pinned_empty_like(prototype, dtype=None, order='K', *, mapped=False, "
+             "write_combined=False)\n"
+             "--\n"
+             "\n"
+             "Return a new ndarray in page-locked memory, shaped like another array.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "prototype : array_like\n"
+             "    Gives the shape, and the dtype and order unless they are given.\n"
+             "dtype : dtype_like, optional\n"
+             "    Type of an item.\n"
+             "order : {'C', 'F', 'A', 'K'}, optional\n"
+             "    Order of the items in memory, as for `numpy.empty_like`.\n"
+             "mapped, write_combined : bool, optional\n"
+             "    As for `pinned_empty`.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "numpy.ndarray\n"
+             "    As from `pinned_empty`, with undefined contents.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The system refuses the memory, or the limit is reached.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.pinned_empty_like(np.ones((2, 3), np.int16)).shape\n"
+             "(2, 3)");
+
 static PyObject *pinned_empty_like(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"prototype", "dtype", "order", "mapped", "write_combined", NULL};
@@ -408,6 +564,43 @@ static PyObject *pinned_empty_like(PyObject *module, PyObject *args, PyObject *k
     request.write_combined = combined != 0;
     return request_make(cudriver_state_of_module(module), &request, false);
 }
+
+PyDoc_STRVAR(pinned_array_doc,
+             "pinned_array(object, dtype=None, order='K', *, mapped=False, "
+             "write_combined=False)\n"
+             "--\n"
+             "\n"
+             "Return a page-locked copy of an array.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "object : array_like\n"
+             "    What `numpy.asarray` takes.\n"
+             "dtype : dtype_like, optional\n"
+             "    Type of an item. The default is that of `object`.\n"
+             "order : {'C', 'F', 'A', 'K'}, optional\n"
+             "    Order of the items in memory, as for `numpy.array`.\n"
+             "mapped, write_combined : bool, optional\n"
+             "    As for `pinned_empty`.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "numpy.ndarray\n"
+             "    As from `pinned_empty`, with the items of `object`.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "OutOfMemoryError\n"
+             "    The system refuses the memory, or the limit is reached.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.pinned_array([1, 2, 3])\n"
+             "array([1, 2, 3])");
 
 static PyObject *pinned_array(PyObject *module, PyObject *args, PyObject *keywords)
 {
@@ -461,6 +654,32 @@ static int memory_of(PyObject *object, char **low, size_t *bytes, char **first)
     return 0;
 }
 
+PyDoc_STRVAR(is_pinned_doc,
+             "is_pinned(array, /)\n"
+             "--\n"
+             "\n"
+             "Return whether all of an array's memory is page-locked.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "array : numpy.ndarray or buffer\n"
+             "    The memory to ask about.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "bool\n"
+             "    True if the driver knows the memory as page-locked, by whichever library.\n"
+             "    False where there is no driver, and in a forked child.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuPointerGetAttribute``, and creates no context.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.is_pinned(np.empty(10)), cu.is_pinned(cu.pinned_empty(10))\n"
+             "(False, True)");
+
 static PyObject *module_is_pinned(PyObject *module, PyObject *object)
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -479,6 +698,37 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
     }
     return PyBool_FromLong(cudriver_copy_is_page_locked(low, low + (bytes > 0 ? bytes : 1)));
 }
+
+PyDoc_STRVAR(mapped_pointer_doc,
+             "mapped_pointer(array, /)\n"
+             "--\n"
+             "\n"
+             "Return the device address of an array in mapped page-locked memory.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "array : numpy.ndarray or buffer\n"
+             "    For example of ``pinned_empty(..., mapped=True)``.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "int\n"
+             "    The address of the first item (``CUdeviceptr``), in the current context.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    The memory is not mapped page-locked memory.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostGetDevicePointer``.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> array = cu.pinned_empty(10, mapped=True)\n"
+             ">>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)\n"
+             "8");
 
 static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
 {
@@ -535,6 +785,27 @@ static PyStructSequence_Desc stats_desc = {
     .n_in_sequence = 10,
 };
 
+PyDoc_STRVAR(host_memory_stats_doc,
+             "host_memory_stats()\n"
+             "--\n"
+             "\n"
+             "Return the state of the pool of page-locked memory.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "HostMemoryStats\n"
+             "    A named tuple of counts and sizes in bytes.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Calls no CUDA function.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> array = cu.pinned_empty(1000, np.uint8)\n"
+             ">>> cu.host_memory_stats().used_bytes >= 1000\n"
+             "True");
+
 static PyObject *module_stats(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -564,6 +835,41 @@ static PyObject *module_stats(PyObject *module, PyObject *Py_UNUSED(ignored))
     return row;
 }
 
+PyDoc_STRVAR(trim_host_memory_doc,
+             "trim_host_memory(keep=0)\n"
+             "--\n"
+             "\n"
+             "Return free page-locked memory of the pool to the system.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "keep : int, optional\n"
+             "    Bytes of free memory that may stay in the pool.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "int\n"
+             "    Bytes that were returned to the system.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    The driver cannot unlock the memory.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostUnregister``. Page-locked memory keeps the primary context alive\n"
+             "that it is registered in; without any, that context may go.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> array = cu.pinned_empty(1000, np.uint8)\n"
+             ">>> del array\n"
+             ">>> cu.trim_host_memory() >= 1000\n"
+             "True\n"
+             ">>> cu.host_memory_stats().pooled_bytes\n"
+             "0");
+
 static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"keep", NULL};
@@ -590,6 +896,29 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
     return PyLong_FromSize_t(released);
 }
 
+PyDoc_STRVAR(set_host_memory_limit_doc,
+             "set_host_memory_limit(bytes, /)\n"
+             "--\n"
+             "\n"
+             "Limit how much memory the pool page-locks.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "bytes : int or None\n"
+             "    The most bytes, used and free together; None for no limit.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Calls no CUDA function. Beyond the limit there is an OutOfMemoryError; in\n"
+             "`pinned_numpy`, ordinary memory.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> cu.set_host_memory_limit(1 << 30)\n"
+             ">>> cu.host_memory_stats().limit_bytes\n"
+             "1073741824\n"
+             ">>> cu.set_host_memory_limit(None)");
+
 static PyObject *module_set_limit(PyObject *module, PyObject *argument)
 {
     size_t limit = SIZE_MAX;
@@ -606,55 +935,16 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
 static PyMethodDef functions[] = {
-    {"pinned_empty", CUDRIVER_FAST(pinned_empty),
-     "pinned_empty(shape, dtype='float64', order='C', *, mapped=False, "
-     "write_combined=False)\n--\n\n"
-     "A new ndarray in page-locked memory, contents undefined; as np.empty otherwise. The memory "
-     "is the\n"
-     "process's own, registered with the driver for every context (cuMemHostRegister), and comes "
-     "from\n"
-     "a pool; arrays and their views keep it alive, also beyond the context. `mapped`: kernels "
-     "may\n"
-     "address it, see mapped_pointer(). `write_combined`: faster for the device to read, very slow "
-     "for\n"
-     "the host to read; it is the driver's memory (cuMemHostAlloc) and keeps its context alive.\n"
-     "OutOfMemoryError where the system refuses, or the limit is reached."},
-    {"pinned_zeros", CUDRIVER_FAST(pinned_zeros),
-     "pinned_zeros(shape, dtype='float64', order='C', *, mapped=False, "
-     "write_combined=False)\n--\n\n"
-     "pinned_empty() with every byte zero."},
-    {"pinned_full", WITH_KEYWORDS(pinned_full),
-     "pinned_full(shape, fill_value, dtype=None, order='C', *, mapped=False, "
-     "write_combined=False)\n"
-     "--\n\npinned_empty() filled with `fill_value`, which is cast and broadcast as np.full does "
-     "it, "
-     "and\nwhose own dtype is the default."},
-    {"pinned_empty_like", WITH_KEYWORDS(pinned_empty_like),
-     "pinned_empty_like(prototype, dtype=None, order='K', *, mapped=False, write_combined=False)\n"
-     "--\n\npinned_empty() with the shape, dtype and order of `prototype`."},
-    {"pinned_array", WITH_KEYWORDS(pinned_array),
-     "pinned_array(object, dtype=None, order='K', *, mapped=False, write_combined=False)\n--\n\n"
-     "A page-locked copy of anything that np.asarray takes."},
-    {"is_pinned", module_is_pinned, METH_O,
-     "is_pinned(array, /)\n--\n\n"
-     "Whether all of an array's memory (or of a buffer's) is page-locked for the driver, by "
-     "whichever\n"
-     "library. Creates no context; False where there is no driver, or in a forked child."},
-    {"mapped_pointer", module_mapped_pointer, METH_O,
-     "mapped_pointer(array, /)\n--\n\n"
-     "The device address of the first item of mapped page-locked memory, as an int\n"
-     "(cuMemHostGetDevicePointer). ValueError where it is none."},
-    {"host_memory_stats", module_stats, METH_NOARGS,
-     "host_memory_stats()\n--\n\nThe pool of page-locked memory in numbers: a HostMemoryStats."},
-    {"trim_host_memory", WITH_KEYWORDS(module_trim),
-     "trim_host_memory(keep=0)\n--\n\n"
-     "Gives free page-locked memory back to the system until at most `keep` bytes of it are left;\n"
-     "returns the bytes given back. Page-locked memory is registered in the primary context of a\n"
-     "device and keeps that alive: where none is left, it may go."},
-    {"set_host_memory_limit", module_set_limit, METH_O,
-     "set_host_memory_limit(bytes, /)\n--\n\n"
-     "At most so many bytes are page-locked by the pool; None for no limit. Beyond it there is an\n"
-     "OutOfMemoryError, or inside pinned_numpy() ordinary memory."},
+    {"pinned_empty", CUDRIVER_FAST(pinned_empty), pinned_empty_doc},
+    {"pinned_zeros", CUDRIVER_FAST(pinned_zeros), pinned_zeros_doc},
+    {"pinned_full", WITH_KEYWORDS(pinned_full), pinned_full_doc},
+    {"pinned_empty_like", WITH_KEYWORDS(pinned_empty_like), pinned_empty_like_doc},
+    {"pinned_array", WITH_KEYWORDS(pinned_array), pinned_array_doc},
+    {"is_pinned", module_is_pinned, METH_O, is_pinned_doc},
+    {"mapped_pointer", module_mapped_pointer, METH_O, mapped_pointer_doc},
+    {"host_memory_stats", module_stats, METH_NOARGS, host_memory_stats_doc},
+    {"trim_host_memory", WITH_KEYWORDS(module_trim), trim_host_memory_doc},
+    {"set_host_memory_limit", module_set_limit, METH_O, set_host_memory_limit_doc},
     {NULL},
 };
 

@@ -193,6 +193,21 @@ static int pin_clear(PyObject *object)
     return 0;
 }
 
+PyDoc_STRVAR(pin_close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Unlock the memory that no other pin holds.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    The driver cannot unlock the memory.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemHostUnregister``. A second call does nothing.");
+
 static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -246,20 +261,18 @@ static PyObject *pin_get_closed(PyObject *object, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef pin_getset[] = {
-    {"array", pin_get_array, NULL, "What it holds page-locked; None once closed.", NULL},
-    {"nbytes", pin_get_nbytes, NULL, "Bytes that it holds, from the lowest to the highest.", NULL},
-    {"closed", pin_get_closed, NULL, "Whether it is closed.", NULL},
+    {"array", pin_get_array, NULL, "Array that the pin holds; None once it is closed.", NULL},
+    {"nbytes", pin_get_nbytes, NULL, "Bytes that the pin holds, from the lowest to the highest.",
+     NULL},
+    {"closed", pin_get_closed, NULL, "Whether the pin is closed.", NULL},
     {NULL},
 };
 
 static PyMethodDef pin_methods[] = {
-    {"close", pin_close, METH_NOARGS,
-     "close($self, /)\n--\n\nEnds it; what no other pin holds is unlocked (cuMemHostUnregister). "
-     "Twice is "
-     "fine."},
-    {"__enter__", pin_enter, METH_NOARGS, "__enter__($self, /)\n--\n\nItself."},
+    {"close", pin_close, METH_NOARGS, pin_close_doc},
+    {"__enter__", pin_enter, METH_NOARGS, "__enter__($self, /)\n--\n\nReturn the pin itself."},
     {"__exit__", (PyCFunction)(void (*)(void))pin_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\nclose()."},
+     "__exit__($self, *exception)\n--\n\nClose the pin."},
     {NULL},
 };
 
@@ -269,19 +282,43 @@ static PyMemberDef pin_members[] = {
 };
 
 static PyType_Slot pin_slots[] = {
-    {Py_tp_doc,
-     "pin(array, *, mapped=False)\n--\n\n"
-     "Page-locks the memory of an array (or of a buffer: mmap, shared memory, bytes) where it "
-     "lies,\n"
-     "until the pin is closed, left as a `with` block, or dropped; the array stays alive "
-     "meanwhile.\n"
-     "Pins of overlapping memory share it; memory that is page-locked already is taken as it is.\n"
-     "Read-only memory can be copied from. ValueError where the array reaches beyond the "
-     "process's\n"
-     "memory; CudaError where the driver refuses (cuMemHostRegister).\n"
-     "Do not truncate a mapped file meanwhile: what touches the bytes that are gone, a copy too, "
-     "ends\n"
-     "the process with SIGBUS, as without a pin."},
+    {Py_tp_doc, "pin(array, *, mapped=False)\n"
+                "--\n"
+                "\n"
+                "Page-lock the memory of an existing array where it lies.\n"
+                "\n"
+                "Parameters\n"
+                "----------\n"
+                "array : numpy.ndarray or buffer\n"
+                "    Also an ``mmap``, shared memory, or read-only memory such as ``bytes``,\n"
+                "    which can be copied from. It stays alive as long as the pin is open.\n"
+                "mapped : bool, optional\n"
+                "    Whether kernels may address the memory; see `mapped_pointer`.\n"
+                "\n"
+                "Raises\n"
+                "------\n"
+                "ValueError\n"
+                "    The array reaches beyond the process's memory.\n"
+                "CudaError\n"
+                "    The driver refuses to page-lock the memory.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "Uses ``cuMemHostRegister``. The pin ends with its ``with`` block, with `close`,\n"
+                "or with its last reference. Pins of overlapping memory share it, and memory that\n"
+                "is page-locked already is taken as it is.\n"
+                "\n"
+                "Do not truncate a mapped file meanwhile: touching bytes that are gone ends the\n"
+                "process with SIGBUS, in a copy too, as it does without a pin.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> array = np.arange(1000)\n"
+                ">>> with cu.pin(array):\n"
+                "...     cu.is_pinned(array)\n"
+                "True\n"
+                ">>> cu.is_pinned(array)\n"
+                "False"},
     {Py_tp_new, pin_create},
     {Py_tp_dealloc, pin_dealloc},
     {Py_tp_traverse, pin_traverse},

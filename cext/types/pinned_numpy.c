@@ -369,23 +369,43 @@ static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
 
 static PyMethodDef block_methods[] = {
     {"__enter__", block_enter, METH_NOARGS,
-     "__enter__($self, /)\n--\n\nNumPy allocates page-locked memory."},
+     "__enter__($self, /)\n--\n\nLet NumPy allocate page-locked memory."},
     {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\nNumPy allocates as it did before the block."},
+     "__exit__($self, *exception)\n--\n\nLet NumPy allocate as it did before the block."},
     {NULL},
 };
 
 static PyType_Slot block_slots[] = {
-    {Py_tp_doc, "pinned_numpy(*, min_bytes=65536)\n--\n\n"
-                "Inside `with pinned_numpy():` every array that NumPy allocates with at least "
-                "`min_bytes` bytes is\n"
-                "page-locked: np.empty, np.load, arithmetic, resize (NEP 49). Arrays may outlive "
-                "the block and be\n"
-                "freed in any thread. In force for the running context (contextvars), as NumPy "
-                "defines it: other\n"
-                "threads and tasks are not affected. Where the driver refuses, the array is in "
-                "ordinary memory,\n"
-                "and there is one RuntimeWarning a block."},
+    {Py_tp_doc,
+     "pinned_numpy(*, min_bytes=65536)\n"
+     "--\n"
+     "\n"
+     "Let NumPy allocate page-locked memory inside a ``with`` block.\n"
+     "\n"
+     "Parameters\n"
+     "----------\n"
+     "min_bytes : int, optional\n"
+     "    Smaller arrays are allocated as usual.\n"
+     "\n"
+     "Warns\n"
+     "-----\n"
+     "RuntimeWarning\n"
+     "    The driver refuses, and the array is in ordinary memory. Once a block.\n"
+     "\n"
+     "Notes\n"
+     "-----\n"
+     "Uses ``cuMemHostRegister`` for every array that NumPy allocates, for example in\n"
+     "``np.empty``, ``np.load``, arithmetic and ``resize`` (NEP 49). Arrays may outlive\n"
+     "the block and be freed in any thread. As NumPy defines it, the block is in force\n"
+     "for the running context (``contextvars``): other threads and tasks are not\n"
+     "affected.\n"
+     "\n"
+     "Examples\n"
+     "--------\n"
+     ">>> with cu.pinned_numpy():\n"
+     "...     total = np.ones(100_000) + 1\n"
+     ">>> cu.is_pinned(total)\n"
+     "True"},
     {Py_tp_new, block_create},
     {Py_tp_dealloc, block_dealloc},
     {Py_tp_methods, block_methods},

@@ -241,6 +241,22 @@ static void stream_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+PyDoc_STRVAR(stream_close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Destroy the stream.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    A running call uses it.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuStreamDestroy``. The work in it is finished first, in the background.\n"
+             "A second call does nothing.");
+
 static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -289,6 +305,22 @@ static CUresult stream_look(CoreState *state, StreamObject *self)
     }
     return result;
 }
+
+PyDoc_STRVAR(stream_synchronize_doc,
+             "synchronize($self, /)\n"
+             "--\n"
+             "\n"
+             "Wait for all work that was issued on the stream so far.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    The work has failed.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuEventRecord`` and ``cuEventQuery``. Other threads run meanwhile, and\n"
+             "Ctrl-C interrupts the wait, not the work.");
 
 static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -341,6 +373,31 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 
+PyDoc_STRVAR(stream_record_doc,
+             "record($self, event=None)\n"
+             "--\n"
+             "\n"
+             "Record an event behind the work so far.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "event : Event, optional\n"
+             "    An event of the stream's own context. By default a new one is made.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Event\n"
+             "    The event that was recorded.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    The event belongs to another context.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuEventRecord``.");
+
 static PyObject *stream_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"event", NULL};
@@ -364,6 +421,21 @@ static PyObject *stream_record(PyObject *object, PyObject *args, PyObject *keywo
     }
     return event;
 }
+
+PyDoc_STRVAR(stream_wait_doc,
+             "wait($self, other, /)\n"
+             "--\n"
+             "\n"
+             "Let work queued from here on wait for an event or another stream.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "other : Event or Stream\n"
+             "    An event, or the stream whose work so far is waited for.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuStreamWaitEvent``. The device waits; this call does not.");
 
 static PyObject *stream_wait(PyObject *object, PyObject *other)
 {
@@ -438,11 +510,7 @@ static PyObject *stream_get_context(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
-
-    return cudriver_require(state) < 0
-               ? NULL
-               : cudriver_device_new(state, stream_of(object)->context->ordinal);
+    return cudriver_device_new(cudriver_state_of(object), stream_of(object)->context->ordinal);
 }
 
 static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
@@ -454,43 +522,28 @@ static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
 }
 
 static PyGetSetDef stream_getset[] = {
-    {"done", stream_get_done, NULL, "Whether all its work is over (cuStreamQuery).", NULL},
-    {"handle", stream_get_handle, NULL, "The driver's CUstream as an int, for other libraries.",
+    {"done", stream_get_done, NULL, "Whether all work in the stream is over (cuStreamQuery).",
      NULL},
-    {"priority", stream_get_priority, NULL, "Its priority; smaller numbers come first.", NULL},
-    {"closed", stream_get_closed, NULL, "Whether it is closed.", NULL},
-    {"context", stream_get_context, NULL, "Its Context.", NULL},
-    {"device", stream_get_device, NULL, "Its Device.", NULL},
+    {"handle", stream_get_handle, NULL, "Handle (CUstream) as an int, for other libraries.", NULL},
+    {"priority", stream_get_priority, NULL, "Priority; smaller numbers come first.", NULL},
+    {"closed", stream_get_closed, NULL, "Whether the stream is closed.", NULL},
+    {"context", stream_get_context, NULL, "Context of the stream.", NULL},
+    {"device", stream_get_device, NULL, "Device of the stream.", NULL},
     {NULL},
 };
 
 static PyMethodDef stream_methods[] = {
-    {"synchronize", stream_synchronize, METH_NOARGS,
-     "synchronize($self, /)\n--\n\nWaits for all work issued on it so far (cuEventRecord and "
-     "cuEventQuery); other threads run meanwhile, and Ctrl-C "
-     "interrupts "
-     "the wait, not the work."},
+    {"synchronize", stream_synchronize, METH_NOARGS, stream_synchronize_doc},
     {"record", (PyCFunction)(void (*)(void))stream_record, METH_VARARGS | METH_KEYWORDS,
-     "record($self, event=None)\n--\n\nRecords an Event (a new one where none is given) behind the "
-     "work "
-     "so far "
-     "and returns it (cuEventRecord)."},
-    {"wait", stream_wait, METH_O,
-     "wait($self, other, /)\n--\n\nWork queued from here on waits for an Event, or for all that "
-     "another "
-     "Stream has "
-     "queued so far (cuStreamWaitEvent). Does not wait itself."},
-    {"close", stream_close, METH_NOARGS,
-     "close($self, /)\n--\n\nDestroys it; work in it is finished first, in the background "
-     "(cuStreamDestroy)."},
+     stream_record_doc},
+    {"wait", stream_wait, METH_O, stream_wait_doc},
+    {"close", stream_close, METH_NOARGS, stream_close_doc},
     {"__cuda_stream__", stream_protocol, METH_NOARGS,
-     "__cuda_stream__($self, /)\n--\n\n(0, handle): the protocol by which other libraries take "
-     "it."},
+     "__cuda_stream__($self, /)\n--\n\nReturn (0, handle), the protocol by which other libraries take the stream."},
     {"__enter__", stream_enter, METH_NOARGS,
-     "__enter__($self, /)\n--\n\nFrom here on it is this thread's stream where a call is given "
-     "none."},
+     "__enter__($self, /)\n--\n\nMake the stream this thread's default for calls that are given none."},
     {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\nEnds that. Does not wait for its work."},
+     "__exit__($self, *exception)\n--\n\nEnd what `__enter__` began. Does not wait."},
     {NULL},
 };
 
@@ -500,13 +553,37 @@ static PyMemberDef stream_members[] = {
 };
 
 static PyType_Slot stream_slots[] = {
-    {Py_tp_doc,
-     "Stream(priority=0, *, device=None)\n--\n\n"
-     "A queue of work that runs in order, beside that of other streams and of the default stream\n"
-     "(cuStreamCreateWithPriority, non-blocking). Smaller priorities come first; see\n"
-     "Context.stream_priority_range, outside of which is a ValueError. `with stream:` makes it "
-     "this\n"
-     "thread's stream for calls that are given none; it does not wait at the end."},
+    {Py_tp_doc, "Stream(priority=0, *, device=None)\n"
+                "--\n"
+                "\n"
+                "A queue of work that the device does in order.\n"
+                "\n"
+                "Parameters\n"
+                "----------\n"
+                "priority : int, optional\n"
+                "    Smaller numbers come first; see `Context.stream_priority_range`.\n"
+                "device : int, str or Device, optional\n"
+                "    Where to create it: in the current context if that is on the device, else in\n"
+                "    the device's primary one. The default is the current context.\n"
+                "\n"
+                "Raises\n"
+                "------\n"
+                "ValueError\n"
+                "    The priority is out of range, or there is no such device.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "Uses ``cuStreamCreateWithPriority``, non-blocking: the work of other streams and\n"
+                "of the default stream runs beside it. In ``with stream:`` it is this thread's\n"
+                "stream for calls that are given none; the end of the block does not wait.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> stream = cu.Stream()\n"
+                ">>> array = cu.to_device(np.arange(3), stream)\n"
+                ">>> stream.synchronize()\n"
+                ">>> array.to_numpy()\n"
+                "array([0, 1, 2])"},
     {Py_tp_new, stream_create},
     {Py_tp_dealloc, stream_dealloc},
     {Py_tp_repr, stream_repr},

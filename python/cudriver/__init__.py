@@ -3,6 +3,8 @@
 ``import cudriver as cu``. Importing it loads neither NumPy nor the driver; each name below brings
 what it needs at its first use. ``cudriver.stack`` and the command ``cudriver check`` tell which
 CUDA an environment really uses, and need none of the rest.
+
+Examples in docstrings assume ``import cudriver as cu`` and ``import numpy as np``.
 """
 
 from __future__ import annotations

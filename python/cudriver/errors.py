@@ -24,12 +24,24 @@ __all__ = [
 class CudaError(RuntimeError):
     """A CUDA driver call failed, or cannot be made.
 
-    Attributes:
-        code: the driver's ``CUresult``; 0 where no call was made.
-        name: its name in ``cuda.h``, as in ``"CUDA_ERROR_INVALID_VALUE"``; empty where no call
-            was made.
-        description: the driver's own text for the code.
-        function: the driver function's exported name, as in ``"cuMemAlloc_v2"``.
+    Attributes
+    ----------
+    code : int
+        The driver's ``CUresult``; 0 if no call was made.
+    name : str
+        Its name in ``cuda.h``, such as ``"CUDA_ERROR_INVALID_VALUE"``; empty if no call was made.
+    description : str
+        The driver's own text for the code.
+    function : str
+        The exported name of the driver's function, such as ``"cuMemAlloc_v2"``.
+
+    Examples
+    --------
+    >>> try:
+    ...     cu.device_empty(1 << 60, np.uint8)
+    ... except cu.CudaError as error:
+    ...     print(error.code, error.name)
+    2 CUDA_ERROR_OUT_OF_MEMORY
     """
 
     code: int

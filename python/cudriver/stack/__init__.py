@@ -30,17 +30,49 @@ def inspect(
     match: str | None = None,
     match_level: str = "minor",
 ) -> Report:
-    """Inspect the environment at `prefix` (default: the running interpreter's) from outside.
+    """Inspect an environment from outside: which CUDA it really uses, and whether it fits.
 
-    root: another file system's root; `prefix` is then a path inside it, and nothing of this
-    machine is looked at. environ: stands in for the process's environment variables (for another
-    root the default is none). probe_driver: ask NVML in a child process. assume_driver
-    ("535.104.05") and assume_gpus (["9.0"]) stand in for a machine that is not this one.
-    match="system" asks that the environment's toolkit equal the system's at match_level
-    ("major", "minor" or "exact").
+    Parameters
+    ----------
+    prefix : str, optional
+        The environment's folder. The default is the running interpreter's.
+    root : str, optional
+        Another file system's root. `prefix` is then a path inside it, and nothing of this machine
+        is looked at.
+    environ : mapping of str to str, optional
+        Stands in for the process's environment variables. For another root the default is none.
+    probe_driver : bool, optional
+        Whether to ask NVML, in a child process.
+    assume_driver : str, optional
+        A driver release such as ``"535.104.05"``, for a machine that is not this one.
+    assume_gpus : sequence of str, optional
+        Compute capabilities such as ``["9.0"]``, for a machine that is not this one.
+    match : {"system"}, optional
+        Require that the environment's toolkit equals the system's.
+    match_level : {"minor", "major", "exact"}, optional
+        How much of the two versions must be equal.
 
-    Raises NotADirectoryError where `prefix` or `root` is no folder, ValueError for an assumed
-    driver or capability that is none. Whatever else goes wrong is a part of the report.
+    Returns
+    -------
+    Report
+        Facts, findings and a verdict. Whatever else goes wrong is a part of it.
+
+    Raises
+    ------
+    NotADirectoryError
+        `prefix` or `root` is not a folder.
+    ValueError
+        An assumed driver or compute capability is none.
+
+    Notes
+    -----
+    Nothing of the environment is run, and libcuda is not loaded into this process.
+
+    Examples
+    --------
+    >>> report = stack.inspect(probe_driver=False)
+    >>> report.verdict in ("consistent", "mismatch", "unknown")
+    True
     """
     from cudriver.stack.collect import collect
     from cudriver.stack.report import Report

@@ -90,10 +90,34 @@ def find_environments(
     home: str | None = None,
     cwd: str | None = None,
 ) -> list[Found]:
-    """Every environment in sight, each once, by how it was found: active ones first.
+    """Return every environment in sight, each once, the active ones first.
 
-    root: another file system's root; variables, home and working folder of this process then
-    count for nothing unless given. Another user's home is seen as far as it can be read.
+    Parameters
+    ----------
+    root : str, optional
+        Another file system's root. Variables, home and working folder of this process then count
+        for nothing unless they are given.
+    environ : mapping of str to str, optional
+        Stands in for the process's environment variables.
+    home : str, optional
+        The home folder to search. The default is this user's; for another root, those of all users
+        as far as they can be read.
+    cwd : str, optional
+        The working folder to search. The default is the process's.
+
+    Returns
+    -------
+    list of Found
+        The folder, the kind, and how it was found.
+
+    Notes
+    -----
+    Reads folders and files only.
+
+    Examples
+    --------
+    >>> all(found.prefix.startswith("/") for found in stack.find_environments())
+    True
     """
     files = Root(root)
     if environ is None:

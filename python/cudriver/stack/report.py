@@ -45,10 +45,29 @@ LIBRARY_FIELDS = ("soname", "version", "path", "provided_by", "found_by", "shado
 
 
 class Report:
-    """What `cudriver.stack.inspect` returns. Read only; shows itself in a notebook.
+    """The outcome of a check, as `cudriver.stack.inspect` returns it.
 
-    strict: warnings count as mismatches too, and a framework that is not modelled leaves the
-    verdict open.
+    Parameters
+    ----------
+    facts : Facts
+        What was found in the environment.
+    findings : iterable of Finding
+        What does not fit, by rule.
+    strict : bool, optional
+        Whether warnings count as mismatches too, and a framework that is not modelled leaves the
+        verdict open.
+    observation : Observation, optional
+        What a run of the environment's own Python has shown.
+
+    Notes
+    -----
+    Read only. A notebook shows it as a table.
+
+    Examples
+    --------
+    >>> report = stack.inspect(probe_driver=False)
+    >>> report.to_dict()["verdict"] == report.verdict
+    True
     """
 
     def __init__(
@@ -71,23 +90,27 @@ class Report:
 
     @property
     def driver(self) -> Driver:
+        """The NVIDIA driver, and its devices."""
         return self.facts.driver
 
     @property
     def toolkits(self) -> list[Toolkit]:
+        """CUDA toolkits of the system and of the environment."""
         return self.facts.toolkits
 
     @property
     def frameworks(self) -> list[Framework]:
+        """Installed packages that use CUDA."""
         return self.facts.frameworks
 
     @property
     def libraries(self) -> list[Library]:
+        """The files that CUDA's libraries resolve to."""
         return self.facts.libraries
 
     @property
     def verdict(self) -> str:
-        """ "consistent", "mismatch" or "unknown" (could not tell)."""
+        """Verdict: "consistent", "mismatch" or "unknown" (could not tell)."""
         from cudriver.stack.rules import verdict
 
         if self.strict and any(f.severity in (ERROR, WARNING) for f in self.findings):
@@ -103,12 +126,24 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 consistent, 1 mismatch, 3 could not tell."""
+        """Exit code of ``cudriver check``: 0 consistent, 1 mismatch, 3 could not tell."""
         return EXIT_CODES[self.verdict]
 
     def restricted(self, select: Collection[str], ignore: Collection[str]) -> Report:
-        """The same report with only the rules whose name starts with one of `select` (all where
-        that is empty) and with none of `ignore`: "CU303", or "CU3" for all of its hundred.
+        """Return the same report with the findings of some rules only.
+
+        Parameters
+        ----------
+        select : collection of str
+            Beginnings of the rules to keep: ``"CU303"``, or ``"CU3"`` for all of its hundred. All
+            rules if it is empty.
+        ignore : collection of str
+            Beginnings of the rules to leave out.
+
+        Returns
+        -------
+        Report
+            A new report about the same facts.
         """
         kept = [
             finding
@@ -119,7 +154,13 @@ class Report:
         return Report(self.facts, kept, strict=self.strict, observation=self.observation)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, by `data/report.schema.json`."""
+        """Return the report as plain data.
+
+        Returns
+        -------
+        dict
+            In the form that ``data/report.schema.json`` describes.
+        """
         facts = self.facts
         data: dict[str, Any] = {
             "schema": SCHEMA,
@@ -142,19 +183,51 @@ class Report:
         return data
 
     def to_json(self, indent: int | None = 2) -> str:
-        """JSON, version 1. Text that is not Unicode in a file name is escaped, never lost."""
+        """Return the report as JSON, version 1.
+
+        Parameters
+        ----------
+        indent : int or None, optional
+            Spaces of a level; None for one line.
+
+        Returns
+        -------
+        str
+            Text of a file name that is not Unicode is escaped, never lost.
+        """
         import json
 
         return json.dumps(self.to_dict(), indent=indent)
 
     def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
-        """What the terminal shows."""
+        """Return the report as the terminal shows it.
+
+        Parameters
+        ----------
+        width : int, optional
+            Columns of the terminal.
+        colour : bool, optional
+            Whether to colour the text.
+        verbose : bool, optional
+            Whether to show libraries and notes, too.
+
+        Returns
+        -------
+        str
+            Lines of text.
+        """
         from cudriver.stack.report_text import Style, render
 
         return render(self, Style(width=width, colour=colour), verbose=verbose)
 
     def to_html(self) -> str:
-        """A whole page in one file: no script, nothing loaded from elsewhere."""
+        """Return the report as a web page.
+
+        Returns
+        -------
+        str
+            A whole page: no script, nothing loaded from elsewhere.
+        """
         from cudriver.stack.report_html import page
 
         return page([self])

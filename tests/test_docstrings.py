@@ -1,0 +1,72 @@
+"""Every public name has a docstring in numpydoc form, which is true and whose example runs."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import operator
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+from cudriver import stack
+
+SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "Warns", "Notes", "Examples"]
+
+
+def documented() -> Iterator[tuple[str, Any]]:
+    """The public functions and classes, and the methods and properties of what can be made."""
+    names = [*cu.__all__, *(f"stack.{name}" for name in (*stack.__all__, "Report"))]
+    values = [operator.attrgetter(name)(cu) for name in names]
+    for value in values:
+        if inspect.isclass(value) or inspect.isroutine(value):
+            yield value.__name__, value
+        if inspect.isclass(value) and not is_plain(value):
+            members = [item for item in vars(value).items() if item[0][0] != "_"]
+            yield from ((f"{value.__name__}.{name}", item) for name, item in members)
+
+
+def is_plain(value: Any) -> bool:
+    """Properties, exceptions, named tuples and enumerations: nothing to call, or Python's own."""
+    kinds = (Exception, tuple, cu.ContextFlags)
+    return not callable(value) or (inspect.isclass(value) and issubclass(value, kinds))
+
+
+LATER = {"Transfer", "Transfer.wait", "copy", "copy_async", "explain_copy"}  # may only shrink
+NAMES = {name: value for name, value in documented() if name not in LATER}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_docstring_has_the_form_and_names_every_parameter(name: str) -> None:
+    text = inspect.getdoc(NAMES[name]) or ""
+    lines = text.splitlines() or [""]
+    summary = lines[0] if callable(NAMES[name]) else text
+    assert summary.endswith("."), "no sentence of one line"
+    assert max(map(len, lines)) <= 100
+    underlined = re.findall(r"^(.+)\n(-+)$", text, re.MULTILINE)
+    assert [len(line) for _, line in underlined] == [len(title) for title, _ in underlined]
+    titles = [title for title, _ in underlined]
+    assert titles == [title for title in SECTIONS if title in titles]
+    if is_plain(NAMES[name]):
+        return
+    try:
+        wanted = [p for p in inspect.signature(NAMES[name]).parameters if p != "self"]
+    except ValueError:  # made by functions only: there is nothing to call
+        wanted = []
+    section = re.search(r"^Parameters\n-+\n(.*?)(\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    given = re.findall(r"^(\S.*?) : \S", section[1], re.MULTILINE) if section else []
+    assert [word for line in given for word in line.split(", ")] == wanted
+    assert "Examples" in titles or "." in name
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if ">>>" in (NAMES[n].__doc__ or "")])
+def test_an_example_does_what_it_shows(name: str) -> None:
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    names = {"cu": cu, "np": np, "stack": stack}
+    said: list[str] = []
+    runner.run(parser.get_doctest(NAMES[name].__doc__, names, name, None, 0), out=said.append)
+    assert not said, "".join(said)

@@ -324,3 +324,56 @@ def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch)
     assert [type(peer).__name__ for peer in there] == ["Peer"]
     assert absent == {"Nobody": "no module no_such_peer"}
     assert peers.find("nobody") == ([], absent)
+
+
+# --- two builds in turns ---
+
+
+def test_the_band_holds_what_equal_builds_can_show() -> None:
+    from benchmarks.paired import band
+
+    assert band([1.0] * 12) == (1, 1)
+    ratios = [0.98, 1.01, 1.0, 0.99, 1.02, 1.0, 1.03, 0.97, 1.0, 1.01, 0.99, 1.0]
+    low, high = band(ratios)
+    assert 0.97 <= low < 1 < high <= 1 / 0.97
+    narrow = band([ratio**0.1 for ratio in ratios])
+    assert low < narrow[0] < 1 < narrow[1] < high
+
+
+def test_a_slower_row_is_told_from_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.paired import compare
+
+    noise = [1.0, 1.02, 0.98, 1.01, 0.99, 1.0] * 2
+    old = [{"slow": 1.0, "same": 1.0, "fast": 1.0, "gone": 1.0} for _ in noise]
+    new = [{"slow": 1.2 * n, "same": n, "fast": 0.8 * n} for n in noise]
+    again = [{"slow": n, "same": n, "fast": n, "gone": n} for n in noise]
+    assert compare(old, new, again) == 1
+    _, *lines = capsys.readouterr().out.splitlines()
+    words = {line.split()[-1]: line.split()[-2] for line in lines}
+    assert words == {"slow": "slower", "same": ".", "fast": "faster"}
+
+
+def test_two_folders_are_compared() -> None:
+    import cudriver
+
+    site = str(Path(cudriver.__file__).parent.parent)
+    command = [sys.executable, "-m", "benchmarks.paired", site, site, "--rounds", "1"]
+    command += ["--most", "65536", "--only", "`to_device`", "--only", "NHWC"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 1), done.stderr  # equal builds, but one round
+    _, images, floats = done.stdout.splitlines()
+    assert "NHWC -> NCHW" in images
+    assert "`to_device` of 1000 floats" in floats
+
+
+def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
+    import cudriver
+
+    site = str(Path(cudriver.__file__).parent.parent)
+    command = [sys.executable, "-m", "benchmarks.paired", str(tmp_path), site, "--only", "push"]
+    environ = dict(os.environ, PYTHONPATH=site)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    assert str(tmp_path) in done.stderr

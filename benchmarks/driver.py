@@ -1,4 +1,4 @@
-"""The driver called directly: by ctypes where a call takes long, in loops from C."""
+"""The driver library, called directly: one call by ctypes, timed sequences of calls from C."""
 
 from __future__ import annotations
 
@@ -8,90 +8,66 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).with_name("native_calls.c")
-PRIMARY_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-POOL_RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-HOST_MEMORY, DEVICE_MEMORY = 1, 2  # CU_MEMORYTYPE_*
+SOURCE = Path(__file__).with_name("calls.c")
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+MOST_ARGUMENTS = 6
+
+# A function's name and its arguments: an integer or an address, or a c_uint64 whose value is read
+# when the call is made (what an earlier call of the sequence has written there).
+Call = tuple[Any, ...]
 
 
 class DriverError(Exception):
     """A driver call that failed."""
 
 
-class Copy2D(ctypes.Structure):
-    """CUDA_MEMCPY2D."""
+class NativeCall(ctypes.Structure):
+    """struct call of calls.c."""
 
     _fields_ = [
-        ("src_x", ctypes.c_size_t),
-        ("src_y", ctypes.c_size_t),
-        ("src_type", ctypes.c_int),
-        ("src_host", ctypes.c_void_p),
-        ("src_device", ctypes.c_uint64),
-        ("src_array", ctypes.c_void_p),
-        ("src_pitch", ctypes.c_size_t),
-        ("dst_x", ctypes.c_size_t),
-        ("dst_y", ctypes.c_size_t),
-        ("dst_type", ctypes.c_int),
-        ("dst_host", ctypes.c_void_p),
-        ("dst_device", ctypes.c_uint64),
-        ("dst_array", ctypes.c_void_p),
-        ("dst_pitch", ctypes.c_size_t),
-        ("width", ctypes.c_size_t),
-        ("height", ctypes.c_size_t),
+        ("function", ctypes.c_void_p),
+        ("arguments", ctypes.c_uint64 * MOST_ARGUMENTS),
+        ("loads", ctypes.c_uint64),
     ]
 
 
-def compiled(folder: Path) -> Path | None:
-    """native_calls.c as a library, or None where there is no compiler."""
+def compiled() -> Any:
+    """calls_seconds of calls.c, or None where there is no compiler."""
     command = os.environ.get("CC", "cc").split()
     if shutil.which(command[0]) is None:
         return None
-    library = folder / "native_calls.so"
-    flags = ["-O2", "-std=c11", "-fPIC", "-shared", "-o", str(library), str(SOURCE), "-ldl"]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True)
-    return library if done.returncode == 0 else None
+    with tempfile.TemporaryDirectory() as folder:
+        library = str(Path(folder, "calls.so"))
+        flags = ["-O2", "-std=c11", "-fPIC", "-shared", "-o", library, str(SOURCE)]
+        if subprocess.run([*command, *flags], capture_output=True).returncode != 0:
+            return None
+        function = ctypes.CDLL(library).calls_seconds
+    function.argtypes = [ctypes.POINTER(NativeCall), *[ctypes.c_int] * 3]
+    function.restype = ctypes.c_double
+    return function
 
 
 class Driver:
-    """The driver library by name; a code that is not 0 raises DriverError.
+    """The driver library at `path`. A call whose code is not 0 raises DriverError.
 
-    `loops` says who makes the calls that are timed: "C", or "ctypes" where nothing compiles C.
+    `loops` says who makes the calls of a timed sequence: "C", or "ctypes" where nothing compiles C.
     """
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
-        self.contexts: dict[int, int] = {}
-        self.streams: dict[tuple[int, int], int] = {}
-        self._pools: dict[int, int] = {}
-        self.native: Any = None
-        with tempfile.TemporaryDirectory() as folder:
-            made = compiled(Path(folder))
-            if made is not None:
-                self.native = ctypes.CDLL(str(made))
-                if self.native.calls_open(path.encode()) != 0:
-                    self.native = None
-        self.loops = "C" if self.native is not None else "ctypes"
-        if self.native is not None:
-            word, pointer, count = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int
-            for name, arguments in {
-                "copy": [count, word, pointer, word, count],
-                "copy_async": [count, word, pointer, word, pointer, count, count],
-                "copy_device": [word, word, word, pointer, count],
-                "context": [pointer, count],
-                "alloc": [word, count],
-                "pool": [pointer, word, pointer, count],
-                "host_alloc": [word],
-            }.items():
-                function = getattr(self.native, f"calls_{name}")
-                function.argtypes, function.restype = arguments, ctypes.c_double
+        self.native = compiled()
+        self.loops = "ctypes" if self.native is None else "C"
+        self._contexts: dict[int, int] = {}
+        self._streams: dict[tuple[int, int], int] = {}
 
     def call(self, name: str, *arguments: object) -> None:
-        """Integers go as 64-bit words; anything else as ctypes takes it."""
-        words = [ctypes.c_uint64(a & (1 << 64) - 1) if isinstance(a, int) else a for a in arguments]
+        """Passes integers as 64-bit words, and anything else as ctypes does."""
+        words = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments]
         code = getattr(self.library, name)(*words)
         if code != 0:
             raise DriverError(f"{name}: {code}")
@@ -102,154 +78,80 @@ class Driver:
         self.call(name, ctypes.byref(value), *arguments)
         return value.value
 
-    def enter(self, device: int = 0) -> int:
-        """Makes the device's primary context the calling thread's; returns its handle."""
-        if device not in self.contexts:
+    def context(self, device: int) -> int:
+        """The device's primary context."""
+        if device not in self._contexts:
             self.call("cuInit", 0)
-            self.contexts[device] = self.make("cuDevicePrimaryCtxRetain", device)
-        self.call("cuCtxSetCurrent", self.contexts[device])
-        return self.contexts[device]
+            self._contexts[device] = self.make("cuDevicePrimaryCtxRetain", device)
+        return self._contexts[device]
+
+    def enter(self, device: int = 0) -> None:
+        """Makes the device's primary context the calling thread's."""
+        self.call("cuCtxSetCurrent", self.context(device))
 
     def stream(self, number: int = 0, device: int = 0) -> int:
-        """A stream of the benchmark's own, of the device's primary context."""
-        if (number, device) not in self.streams:
+        """A stream of the benchmark's own, in the device's primary context."""
+        if (number, device) not in self._streams:
             self.enter(device)
-            made = self.make("cuStreamCreateWithPriority", PRIMARY_NON_BLOCKING, 0)
-            self.streams[number, device] = made
+            made = self.make("cuStreamCreateWithPriority", NON_BLOCKING, 0)
+            self._streams[number, device] = made
             self.enter(0)
-        return self.streams[number, device]
+        return self._streams[number, device]
 
-    def pool(self, device: int = 0) -> int:
-        """A memory pool that keeps what it has."""
-        if device not in self._pools:
-            properties = (ctypes.c_uint64 * 11)()
-            properties[0], properties[1] = 1, 1 | device << 32  # pinned device memory, no handles
-            self._pools[device] = self.make("cuMemPoolCreate", properties)
-            keep = ctypes.c_uint64((1 << 64) - 1)
-            self.call(
-                "cuMemPoolSetAttribute",
-                self._pools[device],
-                ctypes.c_int(POOL_RELEASE_THRESHOLD),
-                ctypes.byref(keep),
-            )
-        return self._pools[device]
+    def pool(self) -> int:
+        """A memory pool on device 0 that keeps what it has."""
+        properties = (ctypes.c_uint64 * 11)()
+        properties[0], properties[1] = 1, 1  # pinned memory, no handles; on a device, number 0
+        pool = self.make("cuMemPoolCreate", properties)
+        keep, name = ctypes.c_uint64(2**64 - 1), ctypes.c_int(RELEASE_THRESHOLD)
+        self.call("cuMemPoolSetAttribute", pool, name, ctypes.byref(keep))
+        return pool
 
-    # --- timed ---
+    def timer(
+        self, calls: Sequence[Call], repeats: int = 1, after: Sequence[Call] = ()
+    ) -> Callable[[], float]:
+        """A function that makes the calls in order, `repeats` times, and returns the seconds of
+        one time. The `after` calls are made once at the end and not timed."""
+        sequence = [*calls, *after]
+        if self.native is None:
+            return lambda: self._loop(calls, repeats, after)
+        native = (NativeCall * len(sequence))(*map(self._native, sequence))
 
-    def _timed(self, name: str, *arguments: object) -> float:
-        seconds = float(getattr(self.native, f"calls_{name}")(*arguments))
-        if seconds < 0:
-            raise DriverError(f"{name}: {-seconds:.0f}")
-        return seconds
+        def run() -> float:
+            seconds = float(self.native(native, len(calls), len(after), repeats))
+            if seconds < 0:
+                # `sequence` also keeps the words alive that the calls point to
+                raise DriverError(f"{[call[0] for call in sequence]}: {-seconds:.0f}")
+            return seconds
 
-    def _loop(self, work: Callable[[], None], count: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(count):
-            work()
-        return (time.perf_counter() - begin) / count
+        return run
 
-    def copy(self, up: bool, device: int, host: int, nbytes: int, count: int = 1) -> float:
-        """Seconds of a blocking copy of pageable memory, its bytes in place."""
-        if self.native is not None:
-            return self._timed("copy", up, device, host, nbytes, count)
-
-        def work() -> None:
-            if up:
-                self.call("cuMemcpyHtoD_v2", device, host, nbytes)
-                self.call("cuStreamSynchronize", 0)
+    def _native(self, call: Call) -> NativeCall:
+        name, *arguments = call
+        made = NativeCall(ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value)
+        for number, argument in enumerate(arguments):
+            if isinstance(argument, ctypes.c_uint64):
+                made.arguments[number] = ctypes.addressof(argument)
+                made.loads |= 1 << number
             else:
-                self.call("cuMemcpyDtoH_v2", host, device, nbytes)
+                made.arguments[number] = argument
+        return made
 
-        return self._loop(work, count)
-
-    def copy_async(
-        self, up: bool, device: int, host: int, nbytes: int, wait: bool = True, count: int = 1
-    ) -> float:
-        """Seconds of an asynchronous copy: to its end, or (not `wait`) until the call returns."""
-        stream = self.stream()
-        if self.native is not None:
-            arguments = (up, device, host, nbytes, stream, wait, count)
-            return self._timed("copy_async", *arguments)
-
-        def work() -> None:
-            self.issue(up, device, host, nbytes, stream)
-            if wait:
-                self.call("cuStreamSynchronize", stream)
-
-        seconds = self._loop(work, count)
-        self.call("cuStreamSynchronize", stream)
-        return seconds
-
-    def issue(self, up: bool, device: int, host: int, nbytes: int, stream: int) -> None:
-        if up:
-            self.call("cuMemcpyHtoDAsync_v2", device, host, nbytes, stream)
-        else:
-            self.call("cuMemcpyDtoHAsync_v2", host, device, nbytes, stream)
-
-    def copy_device(self, to: int, origin: int, nbytes: int, count: int = 1) -> float:
-        stream = self.stream()
-        if self.native is not None:
-            return self._timed("copy_device", to, origin, nbytes, stream, count)
-
-        def work() -> None:
-            self.call("cuMemcpyDtoDAsync_v2", to, origin, nbytes, stream)
-            self.call("cuStreamSynchronize", stream)
-
-        return self._loop(work, count)
-
-    def push_pop(self, count: int) -> float:
-        context = self.enter(0)
-        if self.native is not None:
-            return self._timed("context", context, count)
-
-        def work() -> None:
-            self.call("cuCtxPushCurrent_v2", context)
-            self.make("cuCtxPopCurrent_v2")
-
-        return self._loop(work, count)
-
-    def alloc(self, nbytes: int, count: int) -> float:
-        if self.native is not None:
-            return self._timed("alloc", nbytes, count)
-        return self._loop(
-            lambda: self.call("cuMemFree_v2", self.make("cuMemAlloc_v2", nbytes)), count
-        )
-
-    def pool_alloc(self, nbytes: int, count: int) -> float:
-        pool, stream = self.pool(), self.stream()
-        if self.native is not None:
-            return self._timed("pool", pool, nbytes, stream, count)
-
-        def work() -> None:
-            address = self.make("cuMemAllocFromPoolAsync", nbytes, pool, stream)
-            self.call("cuMemFreeAsync", address, stream)
-
-        return self._loop(work, count)
-
-    def host_alloc(self, nbytes: int) -> float:
-        """Seconds of cuMemHostAlloc; the memory is freed after it."""
-        if self.native is not None:
-            return self._timed("host_alloc", nbytes)
+    def _loop(self, calls: Sequence[Call], repeats: int, after: Sequence[Call]) -> float:
         begin = time.perf_counter()
-        memory = self.make("cuMemHostAlloc", nbytes, ctypes.c_uint(0))
-        seconds = time.perf_counter() - begin
-        self.call("cuMemFreeHost", memory)
-        return seconds
-
-    # --- plain ---
+        for _ in range(repeats):
+            for call in calls:
+                self.call(*call)
+        taken = (time.perf_counter() - begin) / repeats
+        for call in after:
+            self.call(*call)
+        return taken
 
     def fill(self, address: int, value: int, nbytes: int) -> None:
+        """Waits until the bytes are there."""
         self.call("cuMemsetD8Async", address, ctypes.c_ubyte(value), nbytes, 0)
         self.call("cuStreamSynchronize", 0)
 
     def read(self, host: int, address: int, nbytes: int) -> None:
+        """Device memory into host memory."""
         self.call("cuMemcpyDtoH_v2", host, address, nbytes)
-
-    def rows_up(self, device: int, host: int, width: int, height: int, pitch: int) -> None:
-        """Rows of the host's memory, `pitch` bytes apart, into one piece; waited for."""
-        copy = Copy2D()
-        copy.src_type, copy.src_host, copy.src_pitch = HOST_MEMORY, host, pitch
-        copy.dst_type, copy.dst_device, copy.dst_pitch = DEVICE_MEMORY, device, width
-        copy.width, copy.height = width, height
-        self.call("cuMemcpy2DUnaligned_v2", ctypes.byref(copy))
-        self.call("cuStreamSynchronize", 0)

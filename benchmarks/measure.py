@@ -1,77 +1,78 @@
 """Works, parts and rows: what is timed, in rounds, and how the figures are judged.
 
-A part is one kind of work on one size; its contestants take turns, round by round, so that a drift
-of the machine meets all alike. The median of the rounds counts. A row is one line of the table of
-targets: one part or several, met where every one of them is.
+A part is one kind of work on one size. Its contestants take turns, round by round, so that a drift
+of the machine meets all of them. The median of the rounds counts. A row is one line of the table of
+targets. It has one part or several, and is met where each of them is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-Timer = Callable[[], float]
+import numpy as np
+
+if TYPE_CHECKING:
+    from benchmarks.bench import Bench
+
+Array = np.ndarray[Any, Any]
 OURS = "cudriver"
 DRIVER = "driver"  # the driver called from C
-PINNED = "pinned"  # the same, from page-locked memory: the bus's own rate
-SAMPLE_S = 0.003  # of many calls in a row
+PINNED = "pinned"  # the same, from page-locked memory: the rate of the bus
+NUMPY = "NumPy"
 
 
 class WrongBytes(Exception):
     """A contestant did not do the work."""
 
 
+class Skip(Exception):
+    """Why a row cannot be measured here."""
+
+
+@dataclass
+class Target:
+    """Bytes that a work writes, on the host (`out`) or on a device (`pointer`)."""
+
+    expected: Array
+    out: Array | None = None
+    pointer: int = 0
+    device: int = 0
+
+
 @dataclass
 class Work:
-    """One way to do a part's work: `run` does it and waits for its end."""
+    """One way to do a part's work. `run` does it and waits for its end."""
 
     run: Callable[[], Any]
-    before: Callable[[], Any] | None = None  # before each run, not timed
-    after: Callable[[], Any] | None = None  # after each run, not timed
-    pointer: Callable[[], int] | None = None  # the device's bytes that `run` has filled
-    out: Any = None  # the host array that `run` fills
-    calls: int = 1  # runs in a row that make one sample; 0: as many as fill a sample
-    timer: Timer | None = None  # measures by itself, in seconds
+    before: Callable[[], Any] | None = None  # before each sample, not timed
+    after: Callable[[], Any] | None = None  # after each sample, not timed
+    targets: tuple[Target, ...] = ()  # what `run` and `after` have written
+    calls: int = 1  # runs in a row that make one sample
+    timer: Callable[[], float] | None = None  # does it instead of `run`; returns its seconds
     how: str = ""  # in words, for the report
     keep: tuple[Any, ...] = ()  # what must stay alive
 
     def seconds(self) -> float:
-        """One sample, in seconds of one run."""
+        """Takes one sample and returns the seconds of one run."""
         if self.before is not None:
             self.before()
         if self.timer is not None:
             taken = self.timer()
-        elif self.calls == 1:
-            begin = time.perf_counter()
-            self.run()
-            taken = time.perf_counter() - begin
         else:
-            if self.calls == 0:
-                self.calls = self._fit()
             run, repeat = self.run, range(self.calls)
-            enabled = gc.isenabled()
-            gc.disable()
             begin = time.perf_counter()
             for _ in repeat:
                 run()
-            taken = (time.perf_counter() - begin) / len(repeat)
-            if enabled:
-                gc.enable()
+            taken = (time.perf_counter() - begin) / self.calls
         if self.after is not None:
             self.after()
         return taken
-
-    def _fit(self) -> int:
-        """How many runs make a sample long enough for the clock."""
-        self.run()
-        begin = time.perf_counter()
-        self.run()
-        taken = max(time.perf_counter() - begin, 1e-7)
-        return max(1, min(2000, int(SAMPLE_S / taken)))
 
 
 @dataclass
@@ -80,9 +81,8 @@ class Effort:
 
     rounds: int = 15  # at most
     budget: float = 0.3  # seconds of one contestant, in all its rounds
-    least: int = 3  # rounds, whatever they take ...
+    least: int = 3  # rounds, however long they take ...
     long: float = 1.5  # ... unless they have taken longer than this
-    again: bool = False  # measure once more, three times as long, what misses its goal
 
 
 Make = Callable[[], "Work | list[Work]"]
@@ -101,7 +101,6 @@ class Part:
     failed: dict[str, str] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
     warm: bool = True  # one run before those that count
-    base: str = ""  # the contestant that the others' figures are told over
     verify: Callable[[Work], None] | None = None  # runs a work once and looks at what it wrote
     effort: dict[str, Any] = field(default_factory=dict)  # what differs from the run's
 
@@ -118,24 +117,16 @@ class Part:
         return statistics.median(samples) if samples else None
 
     def spread(self, who: str = OURS) -> float:
-        """Half the distance of the quartiles over the median."""
+        """Half the distance between the quartiles, over the median."""
         samples = self.samples[who]
         if len(samples) < 2:
             return 0.0
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
         return (high - low) / 2 / statistics.median(samples)
 
-    def net(self, who: str = OURS) -> float | None:
-        """The median, less the base's: at least 0.1 ms, below which processes tell nothing."""
-        seconds = self.median(who)
-        if seconds is None or not self.base or who == self.base:
-            return seconds
-        base = self.median(self.base)
-        return None if base is None else max(seconds - base, 1e-4)
-
     def figure(self, who: str = OURS) -> float | None:
-        """The median, less the base's, in the part's unit."""
-        seconds = self.net(who)
+        """The median in the part's unit."""
+        seconds = self.median(who)
         if seconds is None:
             return None
         if self.unit == "GB/s":
@@ -143,30 +134,21 @@ class Part:
         return seconds * {"us": 1e6, "ms": 1e3}[self.unit]
 
     def ratio(self) -> float | None:
-        """Ours over the target, 1 and more being met; None where it cannot be told."""
+        """Ours over the target: met from 1 on. None where a goal cannot be judged."""
         if self.median() is None:
             return None
-        ratios = [goal(self) for goal in self.goals]
-        known = [ratio for ratio in ratios if ratio is not None]
-        return min(known) if known and len(known) == len(ratios) else None
+        return worst([goal(self) for goal in self.goals])
 
     def run(self, effort: Effort) -> None:
-        """Prepares, checks and times all contestants; an exception is that contestant's alone."""
+        """Prepares, checks and times all contestants. A failure is the contestant's alone."""
         works: dict[str, Work] = {}
         for who, make in self.makers.items():
             with self._guard(who):
                 works[who] = self._prepared(make)
                 self.how[who] = works[who].how
         self._rounds(works, effort)
-        ratio = self.ratio()
-        if effort.again and ratio is not None and ratio < 1:
-            self.samples = {}
-            longer = replace(effort, rounds=effort.rounds * 3, budget=effort.budget * 3)
-            self._rounds(works, longer)
-            self.how[OURS] += f" (measured again: {ratio:.3f} of the goal at first)"
         self.samples = {who: done for who, done in self.samples.items() if done}
         self.makers.clear()  # and the memory that they hold
-        self.verify = None
         works.clear()
         gc.collect()
 
@@ -192,36 +174,29 @@ class Part:
         made = make()
         ways = made if isinstance(made, list) else [made]
         for work in ways:
-            if self.verify is not None:
+            if self.verify is not None and work.targets:
                 self.verify(work)
             elif self.warm:
                 work.seconds()
         return min(ways, key=lambda work: work.seconds()) if len(ways) > 1 else ways[0]
 
-    def _guard(self, who: str) -> _Guard:
-        return _Guard(self, who)
+    @contextlib.contextmanager
+    def _guard(self, who: str) -> Iterator[None]:
+        """Makes an exception the contestant's failure."""
+        try:
+            yield
+        except Exception as error:
+            self.samples.pop(who, None)
+            text = str(error).strip().partition("\n")[0]
+            self.failed[who] = f"{type(error).__name__}: {text}"[:160]
+            if isinstance(error, NotImplementedError):
+                self.failed[who] = ""  # this peer has nothing of the kind
 
 
-class _Guard:
-    """Makes an exception a contestant's failure."""
-
-    def __init__(self, part: Part, who: str) -> None:
-        self.part, self.who = part, who
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if error is None or not isinstance(error, Exception):
-            return False
-        if isinstance(error, NotImplementedError):  # this peer has nothing of the kind
-            self.part.samples.pop(self.who, None)
-            self.part.failed[self.who] = ""
-            return True
-        text = str(error).strip().partition("\n")[0]
-        self.part.samples.pop(self.who, None)
-        self.part.failed[self.who] = f"{type(error).__name__}: {text}"[:160]
-        return True
+def worst(ratios: list[float | None]) -> float | None:
+    """The smallest ratio. None where one is not known, or there is none."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    return min(known) if known and len(known) == len(ratios) else None
 
 
 # --- what a part is held to -----------------------------------------------------------------------
@@ -239,14 +214,14 @@ def at_least_rate(gigabytes: float) -> Callable[[Part], float | None]:
 
 def at_most(seconds: float) -> Callable[[Part], float | None]:
     def goal(part: Part) -> float | None:
-        ours = part.net()
+        ours = part.median()
         return None if ours is None else seconds / ours
 
     return goal
 
 
 def times_as_fast(factor: float, *others: str) -> Callable[[Part], float | None]:
-    """As the fastest of `others` in the same run; of all that were timed where none is named."""
+    """As the fastest of `others` in the same run; of all contestants where none is named."""
 
     def goal(part: Part) -> float | None:
         ours = part.median()
@@ -262,25 +237,37 @@ class Row:
     """One line of the table of targets."""
 
     name: str
-    target: str
+    target: str  # in words
+    build: Callable[[Bench], list[Part]]
     parts: list[Part] = field(default_factory=list)
-    note: str = ""  # instead of figures: why there are none
-    anywhere: bool = False  # its figures mean something on the simulated driver too
+    note: str = ""  # why there are no figures
     seconds: float = 0.0  # that it took
 
+    def run(self, bench: Bench) -> None:
+        """Makes and measures the parts, or notes why that cannot be."""
+        started = time.monotonic()
+        try:
+            self.parts = self.build(bench)
+            for part in self.parts:
+                if bench.alone:
+                    part.makers, part.verify = {OURS: part.makers[OURS]}, None
+                part.run(bench.effort(**part.effort))
+        except Skip as why:
+            self.note = str(why)
+        except Exception as error:
+            self.note = f"FAILED: {type(error).__name__}: {error}".partition("\n")[0][:160]
+        self.seconds = time.monotonic() - started
+
     def ratio(self) -> float | None:
-        """The worst of its parts' ratios to the target; None where one is not known."""
-        judged = [part for part in self.parts if part.goals]
-        ratios = [part.ratio() for part in judged]
-        known = [ratio for ratio in ratios if ratio is not None]
-        return min(known) if known and len(known) == len(ratios) else None
+        """The worst of its parts' ratios to the target. None where one is not known."""
+        return worst([part.ratio() for part in self.parts if part.goals])
 
     def verdict(self, simulated: bool = False) -> str:
         if self.note:
             return self.note
         if any(part.failed.get(OURS) for part in self.parts):
             return "FAILED"
-        if simulated and not self.anywhere:
+        if simulated:
             return "simulated"
         ratio = self.ratio()
         if ratio is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +48,14 @@ WORKS = [
     "context push + pop",
     "import, over a bare interpreter",
     "environment report",
+    "`NHWC -> NCHW` of 256 uint8 images of 512 x 512 x 3 (192 MiB) to the device",
+    "5 of 64 float64 columns of 2^20 rows (40 MiB) to the device",
+    "feeding 8 plain batches of 36.8 MiB while the GPU computes for 77.6 ms",
+    "1 MiB plain, one copy right after another",
+    "`to_device` of 1000 floats",
+    "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",
 ]
+NOT_HERE = {"one GPU", "needs PyTorch", "no --environment given"}
 OURS = "cudriver"
 
 
@@ -82,9 +91,9 @@ def test_a_run_makes_every_row(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     document = json.loads(figures.read_text())
     rows = {row["name"]: row for row in document["rows"]}
-    assert [name for name in rows if rows[name]["target"]] == WORKS
+    assert list(rows) == WORKS
     for name, row in rows.items():
-        if row["verdict"] == "one GPU" or row["verdict"].endswith("processors here"):
+        if row["verdict"] in NOT_HERE:
             continue
         assert row["parts"], name
         for measured in row["parts"]:
@@ -118,25 +127,35 @@ def test_ratios_are_to_the_target() -> None:
 def test_a_row_is_met_where_its_worst_part_is() -> None:
     from benchmarks.measure import Row, at_most
 
+    def row(*parts: Any, note: str = "") -> Any:
+        return Row("", "", lambda bench: [], list(parts), note)
+
     good, bad = part(goals=[at_most(0.04)]), part(goals=[at_most(0.01)])
-    assert Row("", "", [good]).verdict() == "met"
-    assert Row("", "", [good, bad]).ratio() == pytest.approx(0.5)
-    assert Row("", "", [good, bad]).verdict() == "not met"
-    assert Row("", "", [good, part()]).verdict() == "met"  # a part without a goal is not judged
-    assert Row("", "", [good], note="one GPU").verdict() == "one GPU"
-    assert Row("", "", [bad]).verdict(simulated=True) == "simulated"
+    assert row(good).verdict() == "met"
+    assert row(good, bad).ratio() == pytest.approx(0.5)
+    assert row(good, bad).verdict() == "not met"
+    assert row(good, part()).verdict() == "met"  # a part without a goal is not judged
+    assert row(good, note="one GPU").verdict() == "one GPU"
+    assert row(bad).verdict(simulated=True) == "simulated"
 
 
-def test_figures_over_a_base() -> None:
-    from benchmarks.measure import at_most
+def test_what_cannot_be_measured_is_noted() -> None:
+    from benchmarks.measure import Row, Skip
 
-    made = part(unit="ms", base="pinned", goals=[at_most(0.001)])
-    assert made.figure() == pytest.approx(2)
-    assert made.ratio() == pytest.approx(0.5)
+    def fails(error: Exception) -> Any:
+        def build(bench: Any) -> list[Any]:
+            raise error
+
+        row = Row("", "", build)
+        row.run(None)  # type: ignore[arg-type]
+        return row.verdict()
+
+    assert fails(Skip("one GPU")) == "one GPU"
+    assert fails(OSError("no such thing")) == "FAILED: OSError: no such thing"
 
 
 def test_one_contestants_failure_is_its_own() -> None:
-    from benchmarks.measure import Effort, Part, Work, WrongBytes
+    from benchmarks.measure import Effort, Part, Target, Work, WrongBytes
 
     def broken() -> Work:
         raise OSError("no such thing")
@@ -146,15 +165,13 @@ def test_one_contestants_failure_is_its_own() -> None:
         return Work(lambda: next(runs))
 
     def verify(work: Work) -> None:
-        work.run()
-        if work.how == "lies":
-            raise WrongBytes("other bytes")
+        raise WrongBytes("other bytes")
 
     made = Part("", verify=verify)
     made.add(OURS, lambda: Work(lambda: None))
     made.add("broken", broken)
     made.add("late", late)
-    made.add("liar", lambda: Work(lambda: None, how="lies"))
+    made.add("liar", lambda: Work(lambda: None, targets=(Target(np.zeros(1)),)))
     made.run(Effort(rounds=4, budget=1))
     assert len(made.samples[OURS]) == 4
     assert set(made.samples) == {OURS}
@@ -165,19 +182,198 @@ def test_one_contestants_failure_is_its_own() -> None:
     }
 
 
-def test_wrong_bytes_are_seen(cu: Any) -> None:
-    import numpy as np
+@pytest.fixture(params=["C", "ctypes"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cu: Any) -> Any:
+    """Arrays of 64 KiB at most; the driver's calls from C, and without a compiler."""
     from benchmarks.bench import Bench
-    from benchmarks.measure import Work, WrongBytes
 
-    bench = Bench(quick=True, most=1 << 16, limit_s=60)
+    if request.param == "ctypes":
+        monkeypatch.setenv("CC", "no-such-compiler")
+    elif shutil.which(os.environ.get("CC", "cc").split()[0]) is None:
+        pytest.skip("no C compiler here")
+    made = Bench(60, quick=True, most=1 << 16)
+    assert made.driver.loops == request.param
+    return made
+
+
+def test_wrong_bytes_are_seen(cu: Any, bench: Any) -> None:
+    from benchmarks.measure import Target, Work, WrongBytes
+
     host, out = bench.plain(4096), bench.out(4096)
     there = cu.to_device(host)
-    verify = bench.verifier(host)
-    verify(Work(lambda: cu.copy(there, host), pointer=lambda: there.pointer))
-    verify(Work(lambda: cu.copy(out, there), out=out))
+    down, up = (Target(host, out=out),), (Target(host, pointer=there.pointer),)
+    bench.verify(Work(lambda: cu.copy(there, host), targets=up))
+    bench.verify(Work(lambda: cu.copy(out, there), targets=down))
     assert np.array_equal(out, host)
+    for work in (
+        Work(lambda: None, targets=up),
+        Work(lambda: cu.copy(out[1:], there[1:]), targets=down),
+        Work(lambda: cu.copy(there, host), targets=up + down),
+    ):
+        with pytest.raises(WrongBytes):
+            bench.verify(work)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_view_is_compared_item_by_item(cu: Any, bench: Any, transposed: bool) -> None:
+    from benchmarks.measure import WrongBytes
+
+    base = bench.plain(4096).reshape(32, 128)
+    shown = base.T if transposed else base[:, ::2]
+    there = cu.device_empty(shown.shape, np.uint8)
+    bench.verify(bench.copy(there, shown, shown))
     with pytest.raises(WrongBytes):
-        verify(Work(lambda: None, pointer=lambda: there.pointer))
-    with pytest.raises(WrongBytes):
-        verify(Work(lambda: cu.copy(out[1:], there[1:]), out=out))
+        bench.verify(bench.copy(there, np.ascontiguousarray(shown)[::-1], shown))
+
+
+@pytest.mark.parametrize("path", ["plain up", "plain down", "pinned up", "pinned down"])
+def test_the_drivers_own_copies_do_the_work(bench: Any, path: str) -> None:
+    bench.verify(bench.direct(path, 5000, calls=2))
+    bench.verify(bench.direct(path, 5000, thread=1))
+    issued = bench.direct(path, 5000, wait=False)
+    bench.verify(issued)
+    assert issued.after is not None
+
+
+def test_a_sequence_of_calls_passes_what_one_has_written_to_the_next(bench: Any) -> None:
+    import ctypes
+
+    from benchmarks.driver import DriverError
+
+    place, free = ctypes.c_uint64(0), bench.driver.make("cuMemAlloc_v2", 4096)
+    take = ("cuMemAlloc_v2", ctypes.addressof(place), 4096)
+    assert bench.driver.timer([take, ("cuMemFree_v2", place)], 3)() > 0
+    assert bench.driver.timer([take], after=[("cuMemFree_v2", place)])() > 0
+    bench.driver.call("cuMemFree_v2", free)
+    with pytest.raises(DriverError, match=r"cuMemFree_v2.*: 1"):
+        bench.driver.timer([("cuMemFree_v2", free + 1)])()
+
+
+def test_works_at_once_raise_what_one_of_them_raises() -> None:
+    from benchmarks.bench import at_once
+    from benchmarks.measure import Work
+
+    done: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        at_once([Work(lambda: 1 // 0), Work(lambda: done.append(1))], "").run()
+    assert done == [1]
+
+
+def test_a_peers_works_are_built_from_how_it_copies(cu: Any, bench: Any) -> None:
+    """A peer that is cudriver itself, so that every work can be verified."""
+    from benchmarks.peers.base import Peer
+
+    class Own(Peer):
+        own, views = cu.Stream(), True
+
+        def device(self, like: Any, number: int = 0) -> Any:
+            return cu.device_empty(like.shape, like.dtype, device=number)
+
+        def pointer(self, there: Any) -> int:
+            return int(there.pointer)
+
+        def host(self, array: Any) -> Any:
+            return array
+
+        def locked(self, like: Any) -> Any:
+            made = cu.pinned_empty_like(like)
+            return made, made
+
+        def stream(self, number: int = 0) -> Any:
+            return cu.Stream(device=number)
+
+        def issue(self, target: Any, source: Any, stream: Any = None) -> Any:
+            return lambda: cu.copy_async(target, source, stream or self.own)
+
+        def wait(self, stream: Any = None) -> Any:
+            return (stream or self.own).synchronize
+
+        def contiguous(self, shown: Any) -> Any:
+            return np.ascontiguousarray(shown)
+
+        def assign(self, there: Any, view: Any) -> None:
+            self.own.synchronize()
+            cu.copy(there, view)
+
+    peer, host, out = Own(), bench.plain(4096), bench.out(4096)
+    base = host.reshape(32, 128)
+    for pinned in (False, True):
+        bench.verify(peer.up(host, pinned=pinned, calls=2))
+        bench.verify(peer.up(host, pinned=pinned, stream=peer.stream()))
+        bench.verify(peer.down(host, out, pinned=pinned))
+        bench.verify(peer.issued(host, pinned=pinned))
+    sent, packed = peer.strided_up(base, lambda a: a[:, ::2])
+    bench.verify(sent)
+    bench.verify(packed)
+    bench.verify(peer.strided_down(base, lambda a: a[:, ::2], out.reshape(32, 128)[:, ::2]))
+    if cu.device_count() > 1:
+        for number in (0, 1):
+            bench.verify(peer.across(host, number))
+    with pytest.raises(NotImplementedError):
+        Peer().strided_up(base, lambda a: a)
+
+
+def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import peers
+
+    names = [name for name, _, _ in peers.KNOWN]
+    assert names == ["PyTorch", "CuPy", "cuda-core", "cuda-bindings"]
+    known = (("Nobody", "no_such_peer", "X"), ("Base", "benchmarks.peers.base", "Peer"))
+    monkeypatch.setattr(peers, "KNOWN", known)
+    there, absent = peers.find()
+    assert [type(peer).__name__ for peer in there] == ["Peer"]
+    assert absent == {"Nobody": "no module no_such_peer"}
+    assert peers.find("nobody") == ([], absent)
+
+
+# --- two builds in turns ---
+
+
+def test_the_band_holds_what_equal_builds_can_show() -> None:
+    from benchmarks.paired import band
+
+    assert band([1.0] * 12) == (1, 1)
+    ratios = [0.98, 1.01, 1.0, 0.99, 1.02, 1.0, 1.03, 0.97, 1.0, 1.01, 0.99, 1.0]
+    low, high = band(ratios)
+    assert 0.97 <= low < 1 < high <= 1 / 0.97
+    narrow = band([ratio**0.1 for ratio in ratios])
+    assert low < narrow[0] < 1 < narrow[1] < high
+
+
+def test_a_slower_row_is_told_from_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.paired import compare
+
+    noise = [1.0, 1.02, 0.98, 1.01, 0.99, 1.0] * 2
+    old = [{"slow": 1.0, "same": 1.0, "fast": 1.0, "gone": 1.0} for _ in noise]
+    new = [{"slow": 1.2 * n, "same": n, "fast": 0.8 * n} for n in noise]
+    again = [{"slow": n, "same": n, "fast": n, "gone": n} for n in noise]
+    assert compare(old, new, again) == 1
+    _, *lines = capsys.readouterr().out.splitlines()
+    words = {line.split()[-1]: line.split()[-2] for line in lines}
+    assert words == {"slow": "slower", "same": ".", "fast": "faster"}
+
+
+def test_two_folders_are_compared() -> None:
+    import cudriver
+
+    site = str(Path(cudriver.__file__).parent.parent)
+    command = [sys.executable, "-m", "benchmarks.paired", site, site, "--rounds", "1"]
+    command += ["--most", "65536", "--only", "`to_device`", "--only", "NHWC"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 1), done.stderr  # equal builds, but one round
+    _, images, floats = done.stdout.splitlines()
+    assert "NHWC -> NCHW" in images
+    assert "`to_device` of 1000 floats" in floats
+
+
+def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
+    import cudriver
+
+    site = str(Path(cudriver.__file__).parent.parent)
+    command = [sys.executable, "-m", "benchmarks.paired", str(tmp_path), site, "--only", "push"]
+    environ = dict(os.environ, PYTHONPATH=site)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    assert str(tmp_path) in done.stderr

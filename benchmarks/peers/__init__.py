@@ -12,9 +12,6 @@ KNOWN = (
     ("CuPy", "benchmarks.peers.with_cupy", "CuPy"),
     ("cuda-core", "benchmarks.peers.with_cuda_python", "Core"),
     ("cuda-bindings", "benchmarks.peers.with_cuda_python", "Bindings"),
-    ("numba-cuda", "benchmarks.peers.with_numba", "Numba"),
-    ("JAX", "benchmarks.peers.with_jax", "Jax"),
-    ("PyCUDA", "benchmarks.peers.with_pycuda", "PyCuda"),
 )
 
 
@@ -36,6 +33,3 @@ def find(names: str | None = None) -> tuple[list[Peer], dict[str, str]]:
         else:
             there.append(peer)
     return there, absent
-
-
-__all__ = ["KNOWN", "Peer", "find"]

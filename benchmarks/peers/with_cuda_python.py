@@ -1,145 +1,89 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
-from benchmarks.measure import Work
-from benchmarks.peers.base import Array, Peer, View
+from benchmarks.bench import address
+from benchmarks.measure import Array
+from benchmarks.peers.base import Call, Peer
 
 
 def called(answer: tuple[Any, ...]) -> Any:
-    """The result of a call of cuda-bindings; an exception where its code is not 0."""
+    """The result of a call of cuda-bindings. Raises where its code is not 0."""
     if answer[0] != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(str(answer[0]))
     return answer[1] if len(answer) == 2 else answer[1:]
 
 
-def at(array: Array) -> int:
-    return int(array.ctypes.data)
+def array_at(place: int, like: Array) -> Array:
+    memory = (ctypes.c_ubyte * like.nbytes).from_address(place)
+    return np.frombuffer(memory, like.dtype).reshape(like.shape)
+
+
+class Memory:
+    """Memory of the driver's, freed with its owner. The context must be current."""
+
+    def __init__(self, handle: Any, nbytes: int, free: Call | None, on_device: bool) -> None:
+        self.handle, self.nbytes, self._free = handle, nbytes, free
+        self.on_device = on_device
+
+    def __del__(self) -> None:
+        if self._free is not None:
+            self._free(self.handle)
 
 
 class Bindings(Peer):
     name = "cuda-bindings"
+    way = "cuMemcpyHtoDAsync, cuMemcpyDtoHAsync"
 
     def __init__(self) -> None:
         called(driver.cuInit(0))
         self.version = version("cuda-bindings")
-        self.contexts = {0: called(driver.cuDevicePrimaryCtxRetain(0))}
-        called(driver.cuCtxSetCurrent(self.contexts[0]))
-        self.stream = self._stream()
-
-    @staticmethod
-    def _stream() -> Any:
+        self.context = called(driver.cuDevicePrimaryCtxRetain(0))
+        called(driver.cuCtxSetCurrent(self.context))
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        return called(driver.cuStreamCreateWithPriority(flags, 0))
+        self.own = called(driver.cuStreamCreateWithPriority(flags, 0))
 
-    def _there(self, nbytes: int) -> Any:
-        return Owned(called(driver.cuMemAlloc(nbytes)), driver.cuMemFree)
+    def device(self, like: Array, number: int = 0) -> Any:
+        return Memory(called(driver.cuMemAlloc(like.nbytes)), like.nbytes, driver.cuMemFree, True)
 
-    def _locked(self, nbytes: int) -> Any:
-        return Owned(called(driver.cuMemHostAlloc(nbytes, 0)), driver.cuMemFreeHost)
+    def pointer(self, there: Any) -> int:
+        return int(there.handle)
 
-    def up(self, host: Array) -> Work:
-        there, source, nbytes = self._there(host.nbytes), at(host), host.nbytes
+    def host(self, array: Array) -> Any:
+        return Memory(address(array), array.nbytes, None, False)
 
-        def run() -> None:
-            called(driver.cuMemcpyHtoD(there.value, source, nbytes))
-            called(driver.cuStreamSynchronize(0))
+    def locked(self, like: Array) -> tuple[Any, Array]:
+        place = called(driver.cuMemHostAlloc(like.nbytes, 0))
+        made = Memory(place, like.nbytes, driver.cuMemFreeHost, False)
+        return made, array_at(int(place), like)
 
-        return Work(run, pointer=there.address, keep=(host, there), how="cuMemcpyHtoD")
+    def issue(self, target: Any, source: Any, stream: Any = None) -> Call:
+        copy = driver.cuMemcpyHtoDAsync if target.on_device else driver.cuMemcpyDtoHAsync
+        to, origin, nbytes, own = target.handle, source.handle, source.nbytes, self.own
+        return lambda: copy(to, origin, nbytes, own)
 
-    def down(self, host: Array, out: Array) -> Work:
-        there, target, nbytes = self._there(host.nbytes), at(out), host.nbytes
-        called(driver.cuMemcpyHtoD(there.value, at(host), nbytes))
-        return Work(
-            lambda: called(driver.cuMemcpyDtoH(target, there.value, nbytes)),
-            out=out,
-            keep=(there,),
-            how="cuMemcpyDtoH",
-        )
+    def wait(self, stream: Any = None) -> Call:
+        own = self.own
+        return lambda: called(driver.cuStreamSynchronize(own))
 
-    def _wait(self) -> None:
-        called(driver.cuStreamSynchronize(self.stream))
-
-    def pinned_up(self, host: Array) -> Work:
-        there, locked = self._there(host.nbytes), self._locked(host.nbytes)
-        nbytes, stream, source = host.nbytes, self.stream, locked.address()
-        ctypes.memmove(source, at(host), nbytes)
-
-        def run() -> None:
-            called(driver.cuMemcpyHtoDAsync(there.value, source, nbytes, stream))
-            self._wait()
-
-        return Work(run, pointer=there.address, keep=(there, locked), how="cuMemcpyHtoDAsync")
-
-    def pinned_down(self, host: Array) -> Work:
-        there, locked = self._there(host.nbytes), self._locked(host.nbytes)
-        nbytes, stream, target = host.nbytes, self.stream, locked.address()
-        called(driver.cuMemcpyHtoD(there.value, at(host), nbytes))
-        out = np.frombuffer((ctypes.c_ubyte * nbytes).from_address(target), np.uint8)
-
-        def run() -> None:
-            called(driver.cuMemcpyDtoHAsync(target, there.value, nbytes, stream))
-            self._wait()
-
-        return Work(run, out=out, keep=(there, locked), how="cuMemcpyDtoHAsync")
-
-    def strided_up(self, base: Array, view: View) -> Work | list[Work]:
-        shown = view(base)
-        if shown.strides[-1] > 2 * base.itemsize:
-            raise NotImplementedError  # a transpose packed by NumPy takes seconds
-        there, nbytes = self._there(shown.nbytes), shown.nbytes
-
-        def run() -> None:
-            packed = np.ascontiguousarray(shown)
-            called(driver.cuMemcpyHtoD(there.value, at(packed), nbytes))
-            called(driver.cuStreamSynchronize(0))
-
-        return Work(run, pointer=there.address, keep=(there,), how="packed by NumPy, cuMemcpyHtoD")
-
-    def _issue(self, source: int, nbytes: int, keep: Any) -> Work:
-        there, copy, stream = self._there(nbytes), driver.cuMemcpyHtoDAsync, self.stream
-        target = there.value
-        return Work(
-            lambda: copy(target, source, nbytes, stream),
-            after=self._wait,
-            pointer=there.address,
-            keep=(there, keep),
-            how="cuMemcpyHtoDAsync",
-        )
-
-    def issue(self, host: Array) -> Work:
-        return self._issue(at(host), host.nbytes, host)
-
-    def small_issue(self, host: Array) -> Work:
-        locked = self._locked(host.nbytes)
-        ctypes.memmove(locked.address(), at(host), host.nbytes)
-        return self._issue(locked.address(), host.nbytes, locked)
-
-    def page_lock(self, nbytes: int) -> Work:
-        held: list[Any] = []
-        return Work(
-            lambda: held.append(self._locked(nbytes)), after=held.clear, how="cuMemHostAlloc"
-        )
-
-    def device_memory(self, nbytes: int) -> Callable[[], Any]:
+    def device_memory(self, nbytes: int) -> Call:
         pool = called(driver.cuDeviceGetDefaultMemPool(0))
         keep = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         called(driver.cuMemPoolSetAttribute(pool, keep, driver.cuuint64_t(nbytes * 4)))
-        stream, take, give = self.stream, driver.cuMemAllocAsync, driver.cuMemFreeAsync
+        stream, take, give = self.own, driver.cuMemAllocAsync, driver.cuMemFreeAsync
 
         def call() -> None:
             give(take(nbytes, stream)[1], stream)
 
         return call
 
-    def push_pop(self) -> Callable[[], Any]:
-        context, push, pop = self.contexts[0], driver.cuCtxPushCurrent, driver.cuCtxPopCurrent
+    def push_pop(self) -> Call:
+        context, push, pop = self.context, driver.cuCtxPushCurrent, driver.cuCtxPopCurrent
 
         def call() -> None:
             push(context)
@@ -147,149 +91,42 @@ class Bindings(Peer):
 
         return call
 
-    def _across(self, nbytes: int) -> list[Any]:
-        """[(context, memory, stream) of GPU 0, the same of GPU 1]"""
-        if 1 not in self.contexts:
-            self.contexts[1] = called(driver.cuDevicePrimaryCtxRetain(1))
-        ends = []
-        for number in (0, 1):
-            called(driver.cuCtxSetCurrent(self.contexts[number]))
-            ends.append((self.contexts[number], self._there(nbytes), self._stream()))
-        called(driver.cuCtxSetCurrent(self.contexts[0]))
-        return ends
-
-    def across(self, host: Array) -> Work:
-        one, two = self._across(host.nbytes)
-        called(driver.cuMemcpyHtoD(one[1].value, at(host), host.nbytes))
-
-        def run() -> None:
-            called(
-                driver.cuMemcpyPeerAsync(
-                    two[1].value, two[0], one[1].value, one[0], host.nbytes, one[2]
-                )
-            )
-            called(driver.cuStreamSynchronize(one[2]))
-
-        return Work(run, pointer=two[1].address, keep=(one, two), how="cuMemcpyPeerAsync")
-
-
-class Owned:
-    """A handle that is given back with its owner; the context must be current."""
-
-    def __init__(self, value: Any, give_back: Callable[[Any], Any]) -> None:
-        self.value, self._give_back = value, give_back
-
-    def address(self) -> int:
-        return int(self.value)
-
-    def __del__(self) -> None:
-        self._give_back(self.value)
-
 
 class Core(Peer):
     name = "cuda-core"
+    way = "Buffer.copy_from"
 
     def __init__(self) -> None:
         import cuda.core as core
 
         self.version = version("cuda-core")
         self.core = core
-        self.device = core.Device(0)
-        self.device.set_current()
-        self.stream = self.device.create_stream()
+        self.gpu = core.Device(0)
+        self.gpu.set_current()
+        self.own = self.gpu.create_stream()
 
-    def _of(self, array: Array) -> Any:
-        return self.core.Buffer.from_handle(at(array), array.nbytes, owner=array)
-
-    def _there(self, nbytes: int) -> Any:
-        buffer = self.device.allocate(nbytes, stream=self.stream)
-        self.stream.sync()
+    def device(self, like: Array, number: int = 0) -> Any:
+        buffer = self.gpu.allocate(like.nbytes, stream=self.own)
+        self.own.sync()
         return buffer
 
-    def _copy(self, target: Any, source: Any, **more: Any) -> Work:
-        stream = self.stream
+    def pointer(self, there: Any) -> int:
+        return int(there.handle)
 
-        def run() -> None:
-            target.copy_from(source, stream=stream)
-            stream.sync()
+    def host(self, array: Array) -> Any:
+        return self.core.Buffer.from_handle(address(array), array.nbytes, owner=array)
 
-        return Work(run, keep=(target, source), how="Buffer.copy_from", **more)
+    def locked(self, like: Array) -> tuple[Any, Array]:
+        made = self.core.LegacyPinnedMemoryResource().allocate(like.nbytes)
+        return made, array_at(int(made.handle), like)
 
-    def _filled(self, host: Array) -> Any:
-        there = self._there(host.nbytes)
-        there.copy_from(self._of(host), stream=self.stream)
-        self.stream.sync()
-        return there
+    def issue(self, target: Any, source: Any, stream: Any = None) -> Call:
+        own = self.own
+        return lambda: target.copy_from(source, stream=own)
 
-    def _locked(self, nbytes: int) -> Any:
-        return self.core.LegacyPinnedMemoryResource().allocate(nbytes)
+    def wait(self, stream: Any = None) -> Call:
+        return self.own.sync  # type: ignore[no-any-return]
 
-    def up(self, host: Array) -> Work:
-        there = self._there(host.nbytes)
-        return self._copy(there, self._of(host), pointer=lambda: int(there.handle))
-
-    def down(self, host: Array, out: Array) -> Work:
-        return self._copy(self._of(out), self._filled(host), out=out)
-
-    def pinned_up(self, host: Array) -> Work:
-        there, locked = self._there(host.nbytes), self._locked(host.nbytes)
-        ctypes.memmove(int(locked.handle), at(host), host.nbytes)
-        return self._copy(there, locked, pointer=lambda: int(there.handle))
-
-    def pinned_down(self, host: Array) -> Work:
-        locked = self._locked(host.nbytes)
-        memory = (ctypes.c_ubyte * host.nbytes).from_address(int(locked.handle))
-        return self._copy(locked, self._filled(host), out=np.frombuffer(memory, np.uint8))
-
-    def _issue(self, source: Any) -> Work:
-        there, stream = self._there(source.size), self.stream
-        return Work(
-            lambda: there.copy_from(source, stream=stream),
-            after=stream.sync,
-            pointer=lambda: int(there.handle),
-            how="Buffer.copy_from",
-        )
-
-    def issue(self, host: Array) -> Work:
-        return self._issue(self._of(host))
-
-    def small_issue(self, host: Array) -> Work:
-        locked = self._locked(host.nbytes)
-        ctypes.memmove(int(locked.handle), at(host), host.nbytes)
-        return self._issue(locked)
-
-    def page_lock(self, nbytes: int) -> Work:
-        held: list[Any] = []
-
-        def after() -> None:
-            held.pop().close()
-
-        return Work(
-            lambda: held.append(self._locked(nbytes)),
-            after=after,
-            how="LegacyPinnedMemoryResource.allocate",
-        )
-
-    def pinned_array(self, nbytes: int) -> Callable[[], Any]:
-        resource, stream = self.core.PinnedMemoryResource(), self.stream
-        return lambda: resource.allocate(nbytes, stream=stream).close()
-
-    def device_memory(self, nbytes: int) -> Callable[[], Any]:
-        allocate, stream = self.device.memory_resource.allocate, self.stream
+    def device_memory(self, nbytes: int) -> Call:
+        allocate, stream = self.gpu.memory_resource.allocate, self.own
         return lambda: allocate(nbytes, stream=stream).close()
-
-    def across(self, host: Array) -> Work:
-        source = self._filled(host)
-        other = self.core.Device(1)
-        other.set_current()
-        stream = other.create_stream()
-        there = other.allocate(host.nbytes, stream=stream)
-        stream.sync()
-        self.device.set_current()
-        mine = self.stream
-
-        def run() -> None:
-            there.copy_from(source, stream=mine)
-            mine.sync()
-
-        return Work(run, pointer=lambda: int(there.handle), keep=(source,), how="Buffer.copy_from")

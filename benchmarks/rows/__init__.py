@@ -1,47 +1,78 @@
-"""The rows, in the order of the table."""
+"""The table of targets: each row's name, its target in words, and what makes its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from benchmarks.bench import Bench
+from benchmarks.bench import GIB, MIB
 from benchmarks.measure import Row
-from benchmarks.rows import calls, copies, pinned, processes, strided, sweep, together
+from benchmarks.rows import calls, dense, memory, processes, strided, together
 
-Build = Callable[[Bench], Row]
-
-# Name, and what makes it. The first list is the table of targets; the second is measured beside it.
-TABLE: dict[str, Build] = {
-    "plain NumPy array to device, 1-2 GiB": copies.large_up,
-    "device to plain NumPy array, 1-2 GiB": copies.large_down,
-    "the same, 256 MiB": copies.of(256, 0.85),
-    "the same, 64 MiB": copies.of(64, 0.78),
-    "the same, 16 MiB": copies.of(16, 0.65),
-    "the same, 4 MiB": copies.of(4, 0.45),
-    "pinned array to or from device, 1 GiB": copies.pinned,
-    "`a.T` of a plain 512 MiB array into a C-ordered device array": strided.transposed,
-    "`a[:, ::2]` to the device, 256 MiB of data": strided.every_second,
-    "`a[:, :n/2]` to the device, 256 MiB": strided.half_rows,
-    "device to `a[:, ::2]`": strided.back,
-    "plain arrays to two GPUs at once, 32 cores": together.two_devices,
-    "up and down at once on one GPU, plain arrays": together.both_ways,
-    "from one GPU to another, 1 GiB (NVLink)": together.across,
-    "asynchronous copy of a plain 256 MiB array: time until the call returns": calls.asynchronous,
-    "any size, 4 KiB to 4 GiB, any path": sweep.sizes,
-    "page-locked 2 GiB, first time": pinned.first_time,
-    "page-locked array from the pool, 1 MiB and 1 GiB": pinned.from_pool,
-    "np.empty inside `pinned_numpy()`, reuse": pinned.inside_numpy,
-    "4 KiB asynchronous copy, issue cost": calls.small_issue,
-    "device allocate + free, 1 MiB": calls.device_memory,
-    "context push + pop": calls.push_pop,
-    "import, over a bare interpreter": processes.imports,
-    "environment report": processes.report,
-}
-BESIDE: dict[str, Build] = {
-    "one plain copy alone, after a pause of 2 ms": sweep.alone,
-    "four plain copies of 256 MiB, one behind another": copies.four_in_a_row,
-    "import with the core and NumPy": processes.first_use,
-    "plain 256 MiB where the process may use one processor": processes.small_machine(1),
-    "plain 256 MiB where the process may use two processors": processes.small_machine(2),
-    "plain 256 MiB where the process may use four processors": processes.small_machine(4),
-}
+TABLE = [
+    Row(
+        "plain NumPy array to device, 1-2 GiB",
+        ">= 0.93 of the pinned rate",
+        dense.plain(0.93, GIB, 2 * GIB, ways=["up"]),
+    ),
+    Row(
+        "device to plain NumPy array, 1-2 GiB",
+        ">= 0.93 of the pinned rate",
+        dense.plain(0.93, GIB, 2 * GIB, ways=["down"]),
+    ),
+    Row("the same, 256 MiB", ">= 0.85 of the pinned rate", dense.plain(0.85, 256 * MIB)),
+    Row("the same, 64 MiB", ">= 0.78 of the pinned rate", dense.plain(0.78, 64 * MIB)),
+    Row("the same, 16 MiB", ">= 0.65 of the pinned rate", dense.plain(0.65, 16 * MIB)),
+    Row("the same, 4 MiB", ">= 0.45 of the pinned rate", dense.plain(0.45, 4 * MIB)),
+    Row("pinned array to or from device, 1 GiB", ">= 0.99 of the fastest", dense.pinned),
+    Row(
+        "`a.T` of a plain 512 MiB array into a C-ordered device array",
+        ">= 40 GB/s",
+        strided.transposed,
+    ),
+    Row("`a[:, ::2]` to the device, 256 MiB of data", ">= 25 GB/s", strided.every_second),
+    Row("`a[:, :n/2]` to the device, 256 MiB", ">= 45 GB/s", strided.half_rows),
+    Row("device to `a[:, ::2]`", ">= 20 GB/s", strided.back),
+    Row("plain arrays to two GPUs at once, 32 cores", ">= 0.85 of pinned", together.two_devices),
+    Row("up and down at once on one GPU, plain arrays", ">= 0.75 of pinned", together.both_ways),
+    Row(
+        "from one GPU to another, 1 GiB (NVLink)",
+        ">= 1.0 of the fastest peer; both ways >= 1.7 of its one way",
+        together.across,
+    ),
+    Row(
+        "asynchronous copy of a plain 256 MiB array: time until the call returns",
+        "<= 0.1 ms",
+        calls.asynchronous,
+    ),
+    Row(dense.SWEEP, "never below 0.97 of the driver's own", dense.sweep),
+    Row("page-locked 2 GiB, first time", ">= 20 GB/s, >= 10x cuMemHostAlloc", memory.first_time),
+    Row("page-locked array from the pool, 1 MiB and 1 GiB", "<= 1.0 us", memory.from_pool),
+    Row("np.empty inside `pinned_numpy()`, reuse", "<= 1.5x plain np.empty", memory.inside_numpy),
+    Row("4 KiB asynchronous copy, issue cost", "<= 2.60 us, taking arrays", calls.small_issue),
+    Row("device allocate + free, 1 MiB", "<= 1.2 us", calls.device_memory),
+    Row("context push + pop", "<= 0.25 us with `with ctx:`", calls.push_pop),
+    Row("import, over a bare interpreter", "<= 20 ms", processes.imports),
+    Row("environment report", "<= 150 ms, whole process", processes.report),
+    Row(
+        "`NHWC -> NCHW` of 256 uint8 images of 512 x 512 x 3 (192 MiB) to the device",
+        ">= 40 GB/s",
+        strided.images,
+    ),
+    Row(
+        "5 of 64 float64 columns of 2^20 rows (40 MiB) to the device", ">= 12 GB/s", strided.columns
+    ),
+    Row(
+        "feeding 8 plain batches of 36.8 MiB while the GPU computes for 77.6 ms",
+        "<= 1.02 of the computation alone",
+        together.feeding,
+    ),
+    Row(
+        "1 MiB plain, one copy right after another",
+        ">= 0.97 of the driver's own",
+        dense.right_after,
+    ),
+    Row("`to_device` of 1000 floats", "<= 11 us", calls.to_device),
+    Row(
+        "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",
+        "<= 250 ms",
+        processes.large_environment,
+    ),
+]

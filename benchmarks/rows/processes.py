@@ -1,43 +1,36 @@
-"""Whole processes: imports, the environment report, and machines with few processors."""
+"""Whole processes: imports, and the check of an environment."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 
-from benchmarks.bench import MIB, Bench, usable_cpus
-from benchmarks.check import PEERS as REPORTS
-from benchmarks.measure import DRIVER, OURS, PINNED, Part, Row, Work, at_most
+from benchmarks.bench import Bench
+from benchmarks.measure import NUMPY, OURS, Part, Skip, Work, at_most
 
-BARE = "bare Python"
 NVIDIA_SMI = "nvidia-smi"
-# Which statement brings a peer in, and which of its modules says that it is installed.
+SLOW = {"PyTorch"}  # left out of a quick run: seconds
 IMPORTS = {
     "PyTorch": "import torch",
     "CuPy": "import cupy",
     "cuda-core": "import cuda.core",
     "cuda-bindings": "import cuda.bindings.driver",
-    "numba-cuda": "import numba.cuda",
-    "JAX": "import jax",
-    "PyCUDA": "import pycuda.driver",
 }
-REPORT_OF = {
-    "PyTorch": ("torch.utils.collect_env", "torch"),
-    "CuPy": ("cupy.show_config", "cupy"),
-    "numba-cuda": ("numba -s", "numba"),
+REPORTS = {  # module, words
+    "PyTorch": ("torch", "-m", "torch.utils.collect_env"),
+    "CuPy": ("cupy", "-c", "import cupy; cupy.show_config()"),
 }
-HEAVY = {"PyTorch", "JAX", "numba-cuda"}  # left out of a quick run: seconds each
+EFFORT = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
 
 
 def installed(module: str) -> bool:
     """Without importing it; its parents are."""
     try:
-        return importlib.util.find_spec(module) is not None
+        return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
 
@@ -48,94 +41,62 @@ def process(*command: str) -> Work:
     def run() -> None:
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
 
-    return Work(run, how=" ".join(command[1:]) if command[0] == sys.executable else command[0])
+    return Work(run, how=" ".join(command))
 
 
-def _code(statement: str) -> Work:
-    return process(sys.executable, "-c", statement)
+def imported(statement: str) -> Work:
+    """A statement in a process of its own, which tells how long it took."""
+    clock = "time.perf_counter()"
+    code = f"import time; begin = {clock}; {statement}; print({clock} - begin)"
+
+    def timer() -> float:
+        command = [sys.executable, "-c", code]
+        return float(subprocess.check_output(command, stderr=subprocess.PIPE))
+
+    return Work(timer, timer=timer, how=statement)
 
 
-EFFORT = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
-
-
-def imports(bench: Bench) -> Row:
-    row = Row("import, over a bare interpreter", "<= 20 ms", anywhere=True)
-    part = Part("", unit="ms", base=BARE, goals=[at_most(0.020)], effort=EFFORT, warm=False)
-    part.add(OURS, lambda: _code("import cudriver"))
-    part.add(BARE, lambda: _code("pass"))
+def imports(bench: Bench) -> list[Part]:
+    """The package alone, and with its core and NumPy, which a program that copies needs."""
+    part = Part("", unit="ms", goals=[at_most(0.020)], effort=EFFORT, warm=False)
+    part.add(OURS, lambda: imported("import cudriver"))
     for name, statement in IMPORTS.items():
-        if installed(statement.split()[1]) and not (bench.quick and name in HEAVY):
-            part.add(name, lambda statement=statement: _code(statement))
-    row.parts.append(part)
-    return row
+        if installed(statement.split()[1]) and not (bench.quick and name in SLOW):
+            part.add(name, partial(imported, statement))
+    core = Part("with the core and NumPy", unit="ms", effort=EFFORT, warm=False)
+    core.add(OURS, lambda: imported("import cudriver, numpy; cudriver.copy"))
+    core.add(NUMPY, lambda: imported("import numpy"))
+    return [part, core]
 
 
-def first_use(bench: Bench) -> Row:
-    """Ours with its core and NumPy, which a program that copies needs, beside NumPy alone."""
-    row = Row("import with the core and NumPy", "", anywhere=True)
-    part = Part("", unit="ms", base=BARE, effort=EFFORT, warm=False)
-    part.add(OURS, lambda: _code("import cudriver, numpy; cudriver.copy"))
-    part.add("NumPy", lambda: _code("import numpy"))
-    part.add(BARE, lambda: _code("pass"))
-    row.parts.append(part)
-    return row
+def check(prefix: str) -> Work:
+    """Any verdict will do, but a report it must be."""
+    command = [sys.executable, "-m", "cudriver", "check", "--json", prefix]
+
+    def run() -> None:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+        json.loads(done.stdout)
+
+    return Work(run, how="cudriver check --json")
 
 
-def report(bench: Bench) -> Row:
+def report(bench: Bench) -> list[Part]:
     """The environment of the interpreter that runs this, symbol check included."""
-    row = Row("environment report", "<= 150 ms, whole process", anywhere=True)
-    libraries = "" if installed("torch") else "an environment without PyTorch"
-    part = Part(libraries, unit="ms", goals=[at_most(0.150)], effort=EFFORT, warm=False)
-
-    def ours() -> Work:
-        work = process(sys.executable, "-m", "cudriver", "check", "--json", sys.prefix)
-
-        def run() -> None:
-            done = subprocess.run(
-                [sys.executable, *work.how.split()], stdin=subprocess.DEVNULL, capture_output=True
-            )
-            json.loads(done.stdout)  # any verdict will do, but a report it must be
-
-        work.run = run
-        return work
-
-    part.add(OURS, ours)
+    label = "" if installed("torch") else "an environment without PyTorch"
+    part = Part(label, unit="ms", goals=[at_most(0.150)], effort=EFFORT, warm=False)
+    part.add(OURS, lambda: check(sys.prefix))
     if shutil.which("nvidia-smi"):
         part.add(NVIDIA_SMI, lambda: process("nvidia-smi"))
-    for name, (peer, module) in REPORT_OF.items():
-        if installed(module) and not (bench.quick and name in HEAVY):
-            part.add(name, lambda peer=peer: process(sys.executable, *REPORTS[peer]))
-    row.parts.append(part)
-    return row
+    for name, (module, *words) in REPORTS.items():
+        if installed(module) and not (bench.quick and name in SLOW):
+            part.add(name, partial(process, sys.executable, *words))
+    return [part]
 
 
-def small_machine(cpus: int) -> Callable[[Bench], Row]:
-    """A process that may use only so many processors: the copy engine counts what it may use."""
-
-    def build(bench: Bench) -> Row:
-        word = {1: "one processor", 2: "two processors", 4: "four processors"}[cpus]
-        row = Row(f"plain 256 MiB where the process may use {word}", "")
-        if usable_cpus() < cpus:
-            row.note = f"{usable_cpus()} processors here"
-            return row
-        size = bench.size(256 * MIB)
-        for way in ("up", "down"):
-            part = Part(bench.label(way, 256 * MIB), size)
-            part.how[OURS] = f"sched_setaffinity to {cpus}, in a process of its own"
-            row.parts.append(part)
-        rounds = 3 if bench.quick or bench.simulated else 7
-        command = [sys.executable, "-m", "benchmarks.small", str(cpus), str(size), str(rounds)]
-        done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-        if done.returncode != 0:
-            text = (done.stderr.strip().splitlines() or ["no output"])[-1][:160]
-            for part in row.parts:
-                part.failed[OURS] = text
-            return row
-        answer = json.loads(done.stdout)
-        for part, way in zip(row.parts, ("up", "down"), strict=True):
-            for who in (OURS, PINNED, DRIVER):
-                part.samples[who] = answer[way][who]
-            part.how[OURS] += f", {answer['threads']} threads"
-        return row
-
-    return build
+def large_environment(bench: Bench) -> list[Part]:
+    """The environment that --environment names."""
+    if not bench.environment:
+        raise Skip("no --environment given")
+    part = Part("", unit="ms", goals=[at_most(0.250)], effort=EFFORT, warm=False)
+    part.add(OURS, lambda: check(bench.environment))
+    return [part]

@@ -1,132 +1,85 @@
-"""Arrays that are not in one piece: views of a 512 MiB float32 matrix."""
+"""Views of plain arrays: the items of one side do not lie one behind another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import cudriver as cu
-from benchmarks.bench import MIB, Bench, address
-from benchmarks.measure import DRIVER, OURS, Part, Row, Work, at_least_rate
+from benchmarks.bench import MIB, Bench
+from benchmarks.measure import OURS, Array, Part, at_least_rate
+from benchmarks.peers.base import View
 
-View = Callable[[Any], Any]
-BASE = 512 * MIB
-NUMPY = "NumPy"
+SIDE, IMAGES = 512, 256  # uint8 images with three channels: 192 MiB
+COLUMNS, HEIGHT = 64, 1 << 20  # float64 columns and their rows: 512 MiB
 
 
-def _base(bench: Bench) -> np.ndarray[Any, Any]:
-    """A matrix twice as wide as high, of at most 512 MiB, over the run's plain bytes."""
-    nbytes = bench.size(BASE)
+def _matrix(bench: Bench, memory: Array | None = None) -> Array:
+    """A matrix of 32-bit items, twice as wide as high, of at most 512 MiB. Bits, not numbers: NaN
+    equals nothing."""
     height = 1
-    while 4 * 2 * (2 * height) ** 2 <= nbytes:
+    while 8 * (2 * height) ** 2 <= bench.size(512 * MIB):
         height *= 2
-    return bench.plain(height * height * 8).view(np.float32).reshape(height, 2 * height)
+    nbytes = 8 * height * height
+    memory = bench.plain(nbytes) if memory is None else memory[:nbytes]
+    return memory.view(np.uint32).reshape(height, 2 * height)
 
 
-def _up(bench: Bench, row: Row, view: View, goal: float, of: int) -> Row:
-    base = _base(bench).view(np.uint32)  # bits, not numbers: NaN equals nothing
+def _part(bench: Bench, shown: Array, wanted: int, goal: float) -> Part:
+    goals = [at_least_rate(goal)]
+    label = bench.label("", wanted, shown.nbytes)
+    return Part(label, shown.nbytes, goals, verify=bench.verify)
+
+
+def _up(bench: Bench, base: Array, view: View, wanted: int, goal: float) -> list[Part]:
+    """view(base) into a C-ordered device array. `wanted`: its bytes in a run of full size."""
     shown = view(base)
-    part = Part(
-        bench.label("", of) if shown.nbytes != of else "",
-        shown.nbytes,
-        goals=[at_least_rate(goal)],
-        verify=bench.verifier(shown),
-    )
-
-    def ours() -> Work:
-        there = cu.device_empty(shown.shape, shown.dtype)
-        return Work(
-            lambda: cu.copy(there, shown),
-            pointer=lambda: there.pointer,
-            how=f"copy: {cu.explain_copy(there, shown).staging}",
-        )
-
-    def driver() -> Work:
-        if shown.strides[1] != shown.itemsize:
-            raise NotImplementedError  # the driver copies rows, not items
-        there = cu.device_empty(shown.shape, shown.dtype)
-        pointer, host = there.pointer, address(shown)
-        height, width = shown.shape
-        return Work(
-            lambda: bench.driver.rows_up(
-                pointer, host, width * shown.itemsize, height, shown.strides[0]
-            ),
-            pointer=lambda: pointer,
-            how="cuMemcpy2D by ctypes",
-            keep=(there,),
-        )
-
-    def numpy() -> Work:
-        if not bench.simulated and shown.strides[1] > 2 * shown.itemsize:
-            raise NotImplementedError  # seconds, and no copy to a device yet
-        packed = np.empty(shown.shape, shown.dtype)
-
-        def run() -> None:
-            packed[...] = shown
-
-        return Work(run, out=packed, how="packing alone: no copy to a device")
-
-    part.add(OURS, ours)
-    part.add(DRIVER, driver)
-    part.add(NUMPY, numpy)
+    part = _part(bench, shown, wanted, goal)
+    part.add(OURS, lambda: bench.copy(cu.device_empty(shown.shape, shown.dtype), shown, shown))
     bench.offer(part, lambda peer: peer.strided_up(base, view))
-    row.parts.append(part)
-    return row
+    return [part]
 
 
-def transposed(bench: Bench) -> Row:
-    name = "`a.T` of a plain 512 MiB array into a C-ordered device array"
-    return _up(bench, Row(name, ">= 40 GB/s"), lambda a: a.T, 40, BASE)
+def transposed(bench: Bench) -> list[Part]:
+    return _up(bench, _matrix(bench), lambda a: a.T, 512 * MIB, 40)
 
 
-def every_second(bench: Bench) -> Row:
-    name = "`a[:, ::2]` to the device, 256 MiB of data"
-    return _up(bench, Row(name, ">= 25 GB/s"), lambda a: a[:, ::2], 25, BASE // 2)
+def every_second(bench: Bench) -> list[Part]:
+    return _up(bench, _matrix(bench), lambda a: a[:, ::2], 256 * MIB, 25)
 
 
-def half_rows(bench: Bench) -> Row:
-    name = "`a[:, :n/2]` to the device, 256 MiB"
-    row = Row(name, ">= 45 GB/s")
-    return _up(bench, row, lambda a: a[:, : a.shape[1] // 2], 45, BASE // 2)
+def half_rows(bench: Bench) -> list[Part]:
+    return _up(bench, _matrix(bench), lambda a: a[:, : a.shape[1] // 2], 256 * MIB, 45)
 
 
-def back(bench: Bench) -> Row:
-    """A C-ordered device array of 256 MiB into every second column of a plain one."""
-    row = Row("device to `a[:, ::2]`", ">= 20 GB/s")
-    base = _base(bench).view(np.uint32)
-    out = bench.out(base.nbytes).view(np.uint32).reshape(base.shape)[:, ::2]
-    shown = base[:, ::2]
+def back(bench: Bench) -> list[Part]:
+    """A C-ordered device array into every second column of a plain one."""
+    base = _matrix(bench)
+    out, shown = _matrix(bench, bench.out(base.nbytes))[:, ::2], base[:, ::2]
+    part = _part(bench, shown, 256 * MIB, 20)
+    part.add(OURS, lambda: bench.copy(out, cu.to_device(np.ascontiguousarray(shown)), shown))
+    bench.offer(part, lambda peer: peer.strided_down(base, lambda a: a[:, ::2], out))
+    return [part]
 
-    def view(array: Any) -> Any:
-        return array[:, ::2]
 
-    part = Part(
-        bench.label("", BASE // 2) if shown.nbytes != BASE // 2 else "",
-        shown.nbytes,
-        goals=[at_least_rate(20)],
-        verify=bench.verifier(shown),
-    )
+def images(bench: Bench) -> list[Part]:
+    """A batch of images, channels last, into the channels-first array that networks take."""
+    count, side, wanted = IMAGES, SIDE, IMAGES * SIDE * SIDE * 3
+    while count * side * side * 3 > bench.size(wanted):
+        count, side = (count // 2, side) if count > 1 else (1, side // 2)
+    base = bench.plain(count * side * side * 3).reshape(count, side, side, 3)
 
-    def ours() -> Work:
-        there = cu.to_device(np.ascontiguousarray(shown))
-        return Work(
-            lambda: cu.copy(out, there),
-            out=out,
-            how=f"copy: {cu.explain_copy(out, there).staging}",
-        )
+    def channels_first(array: Any) -> Any:
+        """PyTorch has another name for NumPy's transpose."""
+        change = getattr(array, "permute", array.transpose)
+        return change(0, 3, 1, 2)
 
-    def numpy() -> Work:
-        packed = np.ascontiguousarray(shown)
+    return _up(bench, base, channels_first, wanted, 40)
 
-        def run() -> None:
-            out[...] = packed
 
-        return Work(run, out=out, how="the assignment alone: no copy from a device")
-
-    part.add(OURS, ours)
-    part.add(NUMPY, numpy)
-    bench.offer(part, lambda peer: peer.strided_down(base, view, out))
-    row.parts.append(part)
-    return row
+def columns(bench: Bench) -> list[Part]:
+    """Five columns of a table that lie side by side."""
+    height = min(HEIGHT, bench.size(8 * COLUMNS * HEIGHT) // (8 * COLUMNS))
+    base = bench.plain(8 * COLUMNS * height).view(np.uint64).reshape(height, COLUMNS)
+    return _up(bench, base, lambda a: a[:, 8:13], 40 * MIB, 12)

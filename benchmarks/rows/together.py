@@ -1,247 +1,122 @@
-"""Two directions at once, two GPUs at once, and from GPU to GPU."""
+"""Two directions at once, two GPUs at once, from GPU to GPU, and copies while a GPU computes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 import cudriver as cu
-from benchmarks.bench import GIB, Bench, address, together
-from benchmarks.measure import DRIVER, OURS, PINNED, Part, Row, Work, times_as_fast
-from benchmarks.peers import Peer
+from benchmarks.bench import GIB, Bench, at_once, issued_together
+from benchmarks.measure import DRIVER, OURS, PINNED, Part, Skip, Work, times_as_fast
+from benchmarks.peers.base import Peer
 
-ONE_GPU = "one GPU"
+IN_THREADS = "a copy in each of two threads"
+ALONE = "computation alone"
+COMPUTE_S, BATCHES = 0.0776, 8
+BATCH = (64, 3, 224, 224)  # float32: 36.8 MiB
 
 
-def both_ways(bench: Bench) -> Row:
-    """An array up and another down, as large, by two threads."""
-    row = Row("up and down at once on one GPU, plain arrays", ">= 0.75 of pinned")
-    size = bench.size(GIB)
-    part = Part(
-        bench.label("2 x 1 GiB", GIB),
-        2 * size,
-        goals=[times_as_fast(0.75, PINNED)],
-    )
-    direct = bench.driver
-    verify = bench.verifier(bench.plain(size))
-
-    def checked(work: Work, there: cu.DeviceArray) -> Work:
-        """What went down, and what went up."""
-        verify(work)
-        verify(Work(work.run, pointer=lambda: there.pointer))
-        return work
-
-    def ends() -> tuple[cu.DeviceArray, cu.DeviceArray]:
-        there, source = (cu.device_empty(size, np.uint8) for _ in range(2))
-        cu.copy(source, bench.plain(size))
-        return there, source
-
-    def ours() -> Work:
-        there, source = ends()
-        host, out = bench.plain(size), bench.out(size)
-        run = together(lambda: cu.copy(there, host), lambda: cu.copy(out, source))
-        return checked(Work(run, out=out, how="copy in two threads"), there)
-
-    def pinned() -> Work:
-        there, source = ends()
-        up, down = address(bench.pinned(size)), cu.pinned_empty(size, np.uint8)
-        pointers = there.pointer, source.pointer
-        streams = [direct.stream(number) for number in (1, 2)]
-
-        def run() -> None:
-            direct.issue(True, pointers[0], up, size, streams[0])
-            direct.issue(False, pointers[1], address(down), size, streams[1])
-            for stream in streams:
-                direct.call("cuStreamSynchronize", stream)
-
-        work = Work(run, out=down, how="two asynchronous copies", keep=(there, source))
-        return checked(work, there)
-
-    def driver() -> Work:
-        there, source = ends()
-        host, out = bench.plain(size), bench.out(size)
-        pointers = there.pointer, source.pointer
-        streams = [direct.stream(number) for number in (1, 2)]
-
-        def copy(up: bool) -> None:
-            direct.enter(0)
-            stream = streams[0 if up else 1]
-            direct.issue(up, pointers[0 if up else 1], address(host if up else out), size, stream)
-            direct.call("cuStreamSynchronize", stream)
-
-        run = together(lambda: copy(True), lambda: copy(False))
-        work = Work(run, out=out, how="copies in two threads", keep=(there, source))
-        return checked(work, there)
-
-    part.add(OURS, ours)
-    part.add(PINNED, pinned)
-    part.add(DRIVER, driver)
+def both_ways(bench: Bench) -> list[Part]:
+    """An array up and another down, as large, in two threads."""
+    size, ways = bench.size(GIB), ("up", "down")
+    part = _threads_part(bench, 2 * size, 0.75)
 
     def theirs(peer: Peer) -> Work:
-        works = peer.both_ways(bench.plain(size), bench.out(size))
-        for work in works:
-            bench.verifier(bench.plain(size))(work)
-        run = together(*(work.run for work in works))
-        return Work(run, how="copies in two threads", keep=tuple(works))
+        host, out = bench.plain(size), bench.out(size)
+        up = peer.up(host, stream=peer.stream())
+        return at_once([up, peer.down(host, out, stream=peer.stream())], IN_THREADS)
 
+    def direct(kind: str) -> Work:
+        works = [bench.direct(f"{kind} {way}", size, thread=n) for n, way in enumerate(ways, 1)]
+        return at_once(works, IN_THREADS)
+
+    part.add(OURS, lambda: at_once([bench.ours(f"plain {w}", size) for w in ways], IN_THREADS))
+    part.add(PINNED, lambda: direct("pinned"))
+    part.add(DRIVER, lambda: direct("plain"))
     bench.offer(part, theirs)
-    row.parts.append(part)
-    return row
+    return [part]
 
 
-def two_devices(bench: Bench) -> Row:
-    """A plain array to each of two GPUs, by two threads."""
-    row = Row("plain arrays to two GPUs at once, 32 cores", ">= 0.85 of pinned")
-    if bench.device_count < 2:
-        row.note = ONE_GPU
-        return row
+def two_devices(bench: Bench) -> list[Part]:
+    """A plain array to each of two GPUs, in two threads."""
+    if cu.device_count() < 2:
+        raise Skip("one GPU")
     size = bench.size(GIB)
-    part = Part(bench.label("2 x 1 GiB", GIB), 2 * size, goals=[times_as_fast(0.85, PINNED)])
-    direct = bench.driver
+    part = _threads_part(bench, 2 * size, 0.85)
 
-    def hosts(pinned: bool) -> list[np.ndarray]:
-        both = bench.pinned(2 * size) if pinned else bench.plain(2 * size)
-        return [both[:size], both[size:]]
+    def to_both(make: Callable[[int], Work]) -> Work:
+        return at_once([make(0), make(1)], IN_THREADS)
 
-    def checked(work: Work, there: list[cu.DeviceArray]) -> Work:
-        for number, host in enumerate(hosts(False)):
-            array = there[number]
-            bench.verifier(host, number)(Work(work.run, pointer=lambda array=array: array.pointer))
-        return work
+    def theirs(peer: Peer, number: int) -> Work:
+        host = bench.plain(2 * size)[number * size :][:size]
+        return peer.up(host, number=number, stream=peer.stream(number))
 
-    def devices() -> list[cu.DeviceArray]:
-        return [cu.device_empty(size, np.uint8, device=number) for number in (0, 1)]
-
-    def ours() -> Work:
-        there, sources = devices(), hosts(False)
-        run = together(lambda: cu.copy(there[0], sources[0]), lambda: cu.copy(there[1], sources[1]))
-        return checked(Work(run, how="copy in two threads"), there)
-
-    def driver(pinned: bool) -> Work:
-        there, sources = devices(), hosts(pinned)
-        streams = [direct.stream(3, device) for device in (0, 1)]
-
-        def copy(number: int) -> None:
-            direct.enter(number)
-            pointer, host = there[number].pointer, address(sources[number])
-            direct.issue(True, pointer, host, size, streams[number])
-            direct.call("cuStreamSynchronize", streams[number])
-
-        run = together(lambda: copy(0), lambda: copy(1))
-        return checked(Work(run, how="asynchronous copies in two threads"), there)
-
-    part.add(OURS, ours)
-    part.add(PINNED, lambda: driver(True))
-    part.add(DRIVER, lambda: driver(False))
-
-    def theirs(peer: Peer) -> Work:
-        works = peer.to_devices(hosts(False))
-        for number, (work, host) in enumerate(zip(works, hosts(False), strict=True)):
-            bench.verifier(host, number)(work)
-        run = together(*(work.run for work in works))
-        return Work(run, how="copies in two threads", keep=tuple(works))
-
-    bench.offer(part, theirs)
-    row.parts.append(part)
-    return row
+    part.add(OURS, lambda: to_both(lambda n: bench.ours("plain up", size, n)))
+    part.add(PINNED, lambda: to_both(lambda n: bench.direct("pinned up", size, n, thread=1)))
+    part.add(DRIVER, lambda: to_both(lambda n: bench.direct("plain up", size, n, thread=1)))
+    bench.offer(part, lambda peer: to_both(lambda n: theirs(peer, n)))
+    return [part]
 
 
-def across(bench: Bench) -> Row:
-    """From GPU 0 to GPU 1, one way, and both ways at once."""
-    row = Row(
-        "from one GPU to another, 1 GiB (NVLink)",
-        ">= 1.0 of the fastest peer; both ways >= 1.7 of its one way",
-    )
-    if bench.device_count < 2:
-        row.note = ONE_GPU
-        return row
+def _threads_part(bench: Bench, nbytes: int, share: float) -> Part:
+    goals = [times_as_fast(share, PINNED)]
+    return Part(bench.label("2 x 1 GiB", 2 * GIB, nbytes), nbytes, goals, verify=bench.verify)
+
+
+def across(bench: Bench) -> list[Part]:
+    """From GPU 0 to GPU 1; and the same with as many bytes the other way, at once."""
+    if cu.device_count() < 2:
+        raise Skip("one GPU")
     size = bench.size(GIB)
-    direct = bench.driver
-    one = Part(
-        bench.label("one way", GIB),
-        size,
-        goals=[times_as_fast(1.0)],
-        verify=bench.verifier(bench.plain(size), device=1),
-    )
-    both = Part(bench.label("both ways", GIB), 2 * size)
+    host = bench.plain(2 * size)[size:]  # the bytes of GPU 1
+    one = Part(bench.label("one way", GIB), size, [times_as_fast(1.0)], verify=bench.verify)
+    both = Part(bench.label("both ways", GIB), 2 * size, verify=bench.verify)
 
     def rate(part: Part) -> float | None:
-        """Both ways, over the fastest one way that is not ours."""
-        mine = part.median()
-        theirs = [s for who in one.samples if who != OURS and (s := one.median(who)) is not None]
-        if mine is None or not theirs:
-            return None
-        return (part.nbytes / mine) / (one.nbytes / min(theirs)) / 1.7
+        mine, single = part.median(), one.median()
+        return 2 * single / mine / 1.7 if mine and single else None
+
+    def pair(make: Callable[[int], Work]) -> Work:
+        return issued_together([make(1), make(0)], "two asynchronous copies")
 
     both.goals.append(rate)
+    one.add(OURS, lambda: bench.ours("across", size, 1))
+    one.add(DRIVER, lambda: bench.direct("across", size, 1))
+    bench.offer(one, lambda peer: issued_together([peer.across(host)], peer.way))
+    both.add(OURS, lambda: pair(lambda n: bench.issue("across", size, n)))
+    both.add(DRIVER, lambda: pair(lambda n: bench.direct("across", size, n, wait=False)))
+    bench.offer(both, lambda peer: pair(lambda n: peer.across(host, n)))
+    return [one, both]
 
-    def pair(origin: int) -> tuple[cu.DeviceArray, cu.DeviceArray]:
-        """(filled, on `origin`; empty, on the other)"""
-        source = cu.device_empty(size, np.uint8, device=origin)
-        cu.copy(source, bench.plain(size))
-        return source, cu.device_empty(size, np.uint8, device=1 - origin)
+
+def feeding(bench: Bench) -> list[Part]:
+    """Plain batches that are copied while the GPU multiplies matrices for PyTorch."""
+    torch = next((peer for peer in bench.peers if peer.name == "PyTorch"), None)
+    if torch is None:
+        raise Skip("needs PyTorch")
+    part = Part("", goals=[times_as_fast(1 / 1.02, ALONE)], unit="ms", verify=bench.verify)
+    compute, finish = torch.computing(COMPUTE_S), torch.wait()
+    nbytes = bench.size(4 * int(np.prod(BATCH)))
+    hosts = [bench.plain(BATCHES * nbytes)[n * nbytes :][:nbytes] for n in range(BATCHES)]
+
+    def while_computing(copies: list[Work], how: str) -> Work:
+        return issued_together([Work(compute, after=finish), *copies], how)
 
     def ours() -> Work:
-        source, there = pair(0)
-        return Work(lambda: cu.copy(there, source), pointer=lambda: there.pointer)
+        stream = cu.Stream()
+        ends = [(cu.device_empty(nbytes, np.uint8), host) for host in hosts]
+        works = [bench.copy_async(there, host, stream, host) for there, host in ends]
+        return while_computing(works, "copy_async")
 
-    def driver() -> Work:
-        source, there = pair(0)
-        stream = direct.stream(3, 0)
-        contexts = [direct.enter(device) for device in (1, 0)][::-1]
-        ends = (there.pointer, contexts[1], source.pointer, contexts[0], size, stream)
-
-        def run() -> None:
-            direct.call("cuMemcpyPeerAsync", *ends)
-            direct.call("cuStreamSynchronize", stream)
-
-        return Work(run, pointer=lambda: ends[0], keep=(source, there), how="cuMemcpyPeerAsync")
-
-    def checked(work: Work, on_one: cu.DeviceArray, on_zero: cu.DeviceArray) -> Work:
-        for device, array in ((1, on_one), (0, on_zero)):
-            ends = Work(work.run, pointer=lambda array=array: array.pointer)
-            bench.verifier(bench.plain(size), device)(ends)
-        return work
-
-    def ours_both() -> Work:
-        there, back = pair(0), pair(1)
-        streams = [cu.Stream(device=device) for device in (0, 1)]
-
-        def run() -> None:
-            transfers = [
-                cu.copy_async(to, origin, stream)
-                for (origin, to), stream in zip((there, back), streams, strict=True)
-            ]
-            for transfer in transfers:
-                transfer.wait()
-
-        return checked(Work(run, how="copy_async on two streams"), there[1], back[1])
-
-    def driver_both() -> Work:
-        there, back = pair(0), pair(1)
-        streams = [direct.stream(3, device) for device in (0, 1)]
-        contexts = [direct.enter(device) for device in (1, 0)][::-1]
-        copies = [
-            (to.pointer, contexts[1 - n], origin.pointer, contexts[n], size, streams[n])
-            for n, (origin, to) in enumerate((there, back))
+    def theirs() -> list[Work]:
+        stream = torch.stream()
+        return [
+            while_computing([torch.issued(host, stream=stream) for host in hosts], torch.way),
+            while_computing([torch.pinned_each(host, stream) for host in hosts], "pin_memory each"),
         ]
 
-        def run() -> None:
-            for number, copy in enumerate(copies):
-                direct.enter(number)
-                direct.call("cuMemcpyPeerAsync", *copy)
-            for number, stream in enumerate(streams):
-                direct.enter(number)
-                direct.call("cuStreamSynchronize", stream)
-            direct.enter(0)
-
-        work = Work(run, keep=(there, back), how="cuMemcpyPeerAsync on two streams")
-        return checked(work, there[1], back[1])
-
-    one.add(OURS, ours)
-    one.add(DRIVER, driver)
-    bench.offer(one, lambda peer: peer.across(bench.plain(size)))
-    both.add(OURS, ours_both)
-    both.add(DRIVER, driver_both)
-    bench.offer(both, lambda peer: peer.across_both(bench.plain(size)))
-    row.parts += [one, both]
-    return row
+    part.add(OURS, ours)
+    part.add(ALONE, lambda: Work(lambda: (compute(), finish())))
+    part.add(torch.name, theirs)
+    return [part]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 import cudriver as cu
 from cudriver import _core
 from cudriver.ladder.result import Measured, add_ratios, show_size
+from cudriver.ladder.room import SMALLEST, host_room, shrinking
 from cudriver.ladder.rungs import BY_NAME, RUNGS, Rung
 
 SCHEMA = 1
 MEANINGLESS = "simulated driver: no GPU takes part, the figures mean nothing"
 
 KIB, MIB = 1 << 10, 1 << 20
-SMALLEST = 4 * KIB
 #: Small pieces are timed several at once, so that a timing covers about so many bytes.
 HOST_BYTES, DEVICE_BYTES = 16 * MIB, 256 * MIB
 MOST_AT_ONCE = 256
@@ -35,7 +34,6 @@ SHARED_BLOCKS, TURNS = 4, 4096
 RESOLUTION = 0.5e-6
 
 Words = NDArray[np.uint32]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -360,48 +358,3 @@ def is_sequence(words: Words, start: int) -> bool:
         if not np.array_equal(part, piece[: part.size] + first):
             return False
     return True
-
-
-def host_room() -> int | None:
-    """Bytes that this process may still take of the host's memory: what the system has available,
-    and what the control group (a container's limit) leaves. Linux would grant more, and then kill
-    the process that uses it. None where /proc does not say."""
-    rooms = []
-    meminfo = read_numbers("/proc/meminfo")
-    if "MemAvailable:" in meminfo:
-        rooms.append(meminfo["MemAvailable:"] * KIB)
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):  # no such group, or "max"
-        pass
-    else:
-        stat = read_numbers("/sys/fs/cgroup/memory.stat")
-        rooms.append(max(limit - stat.get("anon", 0) - stat.get("shmem", 0), 0))
-    return min(rooms, default=None)
-
-
-def read_numbers(path: str) -> dict[str, int]:
-    """The lines `name number ...` of a file; nothing where it cannot be read."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return {}
-    words = (line.split() for line in lines)
-    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
-
-
-def shrinking(size: int, make: Callable[[int], T]) -> tuple[T, str | None]:
-    """What `make` makes of `size` bytes, or of a half, a quarter ... where memory runs out; and,
-    in that case, what to say about it."""
-    asked, why = size, ""
-    while True:
-        try:
-            made = make(size)
-        except MemoryError as error:  # cu.OutOfMemoryError is one
-            half = size // 2 & -16
-            if half < SMALLEST:
-                raise
-            size, why = half, why or str(error)
-        else:
-            note = f"No memory for {show_size(asked)} ({why}): measured with {show_size(size)}."
-            return made, note if size != asked else None

@@ -488,20 +488,6 @@ static void part_copy(const struct cudriver_layout *layout, char *dst, const cha
     }
 }
 
-void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src)
-{
-    if (is_empty(layout)) {
-        return;
-    }
-    dst += layout->dst_offset;
-    src += layout->src_offset;
-    if (layout->ndim == 0) {
-        memcpy(dst, src, layout->itemsize);
-    } else {
-        block_copy(layout, 0, layout->shape[0], dst, src);
-    }
-}
-
 /* Strides of a dense array in the order of the walk. */
 static void pack_strides(const struct cudriver_layout *layout, int64_t *strides)
 {

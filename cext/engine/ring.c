@@ -45,8 +45,8 @@ static CUresult ring_make(size_t slot_bytes, struct staging_ring **made)
     staging_lock();
     ring->generation = staging.generation;
     staging_unlock();
-    result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, true,
-                                    &block, &zeroed);
+    result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, &block,
+                                    &zeroed);
     if (result != CUDA_SUCCESS) {
         free(ring);
         return result;

@@ -19,8 +19,8 @@ CUresult staging_slot_get(size_t bytes, void **slot)
 {
     bool zeroed;
 
-    *slot = cudriver_hostmem_try_alloc(bytes, true);
-    return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, true, slot, &zeroed);
+    *slot = cudriver_hostmem_try_alloc(bytes);
+    return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, slot, &zeroed);
 }
 
 /* Where the device sees page-locked memory; 0: nowhere. That is where the host does, on all but old

@@ -393,14 +393,12 @@ static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool rea
     return result;
 }
 
-CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, bool mapped,
-                             struct cudriver_pin **out)
+CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, struct cudriver_pin **out)
 {
     uintptr_t begin = (uintptr_t)address;
     CUdevice home;
     CUresult result;
 
-    (void)mapped; /* everything is */
     *out = NULL;
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;

@@ -459,12 +459,11 @@ static void count_use(const void *block, size_t bytes)
     }
 }
 
-CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool *zeroed)
+CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
 {
     CUresult result = CUDA_SUCCESS;
     void *block;
 
-    (void)mapped; /* everything is */
     *address = NULL;
     *zeroed = false;
     if (cudriver_driver_is_forked()) {
@@ -492,12 +491,11 @@ CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool 
     return result;
 }
 
-void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped)
+void *cudriver_hostmem_try_alloc(size_t bytes)
 {
     bool zeroed;
     void *block;
 
-    (void)mapped;
     if (cudriver_driver_is_forked() || bytes > HOSTMEM_MOST) {
         return NULL;
     }

@@ -4,7 +4,7 @@
  *   pool.c     the pool's public half: alloc, free, trim, limit, regions that come and go
  *   table.c    from addresses to regions
  *   block.c    blocks inside regions: page-wise extents, slabs for small sizes. No CUDA
- *   map.c      mappings: reserve, huge pages, NUMA node, first touch by threads, register
+ *   map.c      mappings: reserve, huge pages, first touch by threads, register
  *   left.c     how much memory the machine and the process's cgroups have left. No CUDA
  *   pins.c     pins on memory that somebody else owns
  *   home.c     the contexts that registrations are made in

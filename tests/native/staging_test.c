@@ -767,7 +767,7 @@ static void *pieces_main(void *data)
         const char *function = "";
         void *host;
         bool zeroed;
-        CALL(cudriver_hostmem_alloc(copy.host_bytes, false, &host, &zeroed));
+        CALL(cudriver_hostmem_alloc(copy.host_bytes, &host, &zeroed));
         memcpy(host, copy.host, copy.host_bytes);
         cudriver_layout_simplify(&layout);
         const struct cudriver_staging_pieces job = {

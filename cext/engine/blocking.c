@@ -171,12 +171,12 @@ bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
 
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     struct staging_plan plan;
     bool kernels, counters = staging_place_counts(place, &kernels);
     CUresult result;
 
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
     if (plan.path == CUDRIVER_STAGING_EMPTY) {
         return CUDA_SUCCESS;
@@ -232,11 +232,11 @@ bool cudriver_staging_is_small(bool to_device, size_t bytes)
 void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *layout,
                               bool to_device, bool blocking, struct cudriver_staging_plan *plan)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     struct staging_plan made;
     bool kernels, counters = staging_context_counts(context, &kernels);
 
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     if (!blocking) { /* as cudriver_staging_copy_async does */
         settings.crossover_up /= 2;
         settings.crossover_down /= 2;

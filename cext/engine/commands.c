@@ -308,7 +308,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
                             const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     struct staging_kernels *kernels = NULL;
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     struct cudriver_layout rows;
     struct staging_boxes boxes;
     CUresult result = staging_ring_ensure();
@@ -323,7 +323,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
             return result;
         }
     }
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     staging_rows_make(&plan->walk, plan->up, &rows);
     transfer->up = plan->up;
     transfer->host = job->host;

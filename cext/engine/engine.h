@@ -64,29 +64,16 @@ struct cudriver_staging_transfer;
  * success *transfer is owned by the caller and goes to cudriver_staging_release. A copy that fails
  * later lets the stream go on, and says so through the transfer.
  *
- * `finished` (may be NULL) is called once with `finished_data` and the result, when the host's
- * memory is no longer in use and before the copy counts as over: by any thread, the caller's own
- * included, possibly before this function returns; not at all where this function fails. It must
- * not call the driver nor take a lock that anybody holds while calling the driver (so not the GIL).
- *
  * Where no thread, page-locked memory or, for a copy that is not small, stream memory operations
  * can be had, it blocks until the copy is over; only then job->interrupted is asked.
  */
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
-                                     void (*finished)(void *data, CUresult result),
-                                     void *finished_data,
                                      struct cudriver_staging_transfer **transfer);
 
-/* Whether the copy is over: the host's memory no longer in use, the device's bytes in place. */
-bool cudriver_staging_poll(struct cudriver_staging_transfer *transfer);
-
-/* Waits until the copy is over and returns its result; INTERRUPTED where the wait was, the copy
- * going on. May block. */
+/* Waits until the copy is over (the host's memory no longer in use, the device's bytes in place)
+ * and returns its result; INTERRUPTED where the wait was, the copy going on. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
                                bool (*interrupted)(void *data), void *data);
-
-/* The result of a copy that is over; NOT_READY before. */
-CUresult cudriver_staging_result(struct cudriver_staging_transfer *transfer);
 
 /* Gives the handle up. A copy that is not over goes on, and both memories must outlive it. NULL is
  * fine. Calls no driver function. */
@@ -216,23 +203,6 @@ bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresul
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 
-struct cudriver_staging_settings {
-    int packers;         /* threads that pack for one copy */
-    int medium;          /* the same for a dense copy of at most 32 MiB; to 64, half as many more */
-    int threads;         /* for all copies together, and for a strided one */
-    int linger;          /* ns that a thread without work looks for more before it sleeps */
-    size_t crossover_up; /* bytes from which on a copy to the device is staged */
-    size_t crossover_down; /* the same for copies from it */
-    size_t slot;      /* bytes of one of the four slots of a copy, at most; half, permuted up */
-    size_t slot_up;   /* the same of a blocking copy to the device that is not permuted */
-    size_t streaming; /* largest blocking copy up with streaming stores; 0: no copy at all */
-};
-
-void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);
-
-/* Out-of-range values are brought into range. Copies under way keep what they began with. */
-void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings);
-
 /* The limit of threads for all copies together; CUDRIVER_STAGING_THREADS_MOST at most. Setting it
  * to 0 or less brings the usual one back. */
 #define CUDRIVER_STAGING_THREADS_MOST 1024
@@ -244,17 +214,6 @@ void cudriver_staging_set_threads(int threads);
  * CUDRIVER_STAGING_THREADS_MOST; such a wish counts for nothing. Takes no lock. */
 #define CUDRIVER_STAGING_VARIABLE "CUDRIVER_COPY_THREADS"
 int cudriver_staging_wish(void);
-
-struct cudriver_staging_stats {
-    int threads;               /* that live */
-    int rings;                 /* sets of slots, idle or not */
-    size_t slot_bytes;         /* page-locked memory that they hold */
-    size_t jobs;               /* copies under way */
-    unsigned long long copies; /* staged since the start, finished or failed */
-    unsigned long long bytes;
-};
-
-void cudriver_staging_get_stats(struct cudriver_staging_stats *stats);
 
 /* Gives back the streams, slots and kernels that no copy is using. May block. */
 void cudriver_staging_trim(void);

@@ -49,7 +49,7 @@ static bool transfer_progress(struct cudriver_staging_transfer *transfer)
     return transfer->packed && (transfer->lost || passed >= (int32_t)transfer->steps);
 }
 
-void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
+static void ring_unlist(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
@@ -64,8 +64,6 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     staging.ring_wanted -= transfer->threads;
     staging.ring_unwatched -= !transfer->watched;
     staging.ring_users--;
-    staging.copies++;
-    staging.bytes += transfer->result == CUDA_SUCCESS ? transfer->bytes : 0;
     if (!transfer->lost) { /* else nobody knows whether the device still uses the slots */
         staging_ring_leave(transfer->ring);
     }
@@ -140,8 +138,8 @@ static void piece_move(const struct piece *piece)
     }
 }
 
-/* Locked. True where staging_transfer_tell must follow. */
-static bool piece_end(const struct piece *piece)
+/* Locked. */
+static void piece_end(const struct piece *piece)
 {
     struct cudriver_staging_transfer *transfer = piece->transfer;
     size_t published = transfer->published;
@@ -156,11 +154,8 @@ static bool piece_end(const struct piece *piece)
     }
     if (transfer->host_pending > 0 && transfer->in_flight == 0 &&
         (transfer->packed || transfer->stopped)) {
-        staging_transfer_hold(transfer);
-        staging_transfer_host_over(transfer, transfer->result);
-        return true;
+        staging_transfer_host_over(transfer);
     }
-    return false;
 }
 
 /* Locked. The next piece, of each transfer in turn; or in *ended one that is through, unlisted,
@@ -173,7 +168,7 @@ static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **e
     while (*link != NULL) {
         struct cudriver_staging_transfer *transfer = *link;
         if (transfer_progress(transfer)) {
-            staging_ring_unlist(transfer);
+            ring_unlist(transfer);
             *ended = transfer;
             return false;
         }
@@ -289,7 +284,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
         bool alone = staging.ring_users <= 2;
         unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
         if (done) {
-            staging_ring_unlist(transfer);
+            ring_unlist(transfer);
             staging_unlock();
             staging_transfer_drop(transfer);
         } else if (transfer->listed && piece_take(transfer, &piece)) {
@@ -297,11 +292,8 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             staging_unlock();
             piece_move(&piece);
             staging_lock();
-            bool tell = piece_end(&piece);
+            piece_end(&piece);
             staging_unlock();
-            if (tell) {
-                staging_transfer_tell(transfer);
-            }
             idle = platform_nanoseconds();
         } else {
             staging_unlock();
@@ -378,11 +370,7 @@ static void *ring_main(void *unused)
             staging_unlock();
             piece_move(&piece);
             staging_lock();
-            if (piece_end(&piece)) {
-                staging_unlock();
-                staging_transfer_tell(piece.transfer);
-                staging_lock();
-            }
+            piece_end(&piece);
             busy = platform_nanoseconds();
         } else if (ended != NULL) {
             staging_unlock();
@@ -491,7 +479,7 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer)
     }
     listed = transfer->listed && transfer_progress(transfer);
     if (listed) {
-        staging_ring_unlist(transfer);
+        ring_unlist(transfer);
     }
     staging_unlock();
     if (listed) {
@@ -499,15 +487,11 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer)
     }
 }
 
-bool staging_ring_stop(struct cudriver_staging_transfer *transfer)
+void staging_ring_stop(struct cudriver_staging_transfer *transfer)
 {
-    bool tell = transfer->ring != NULL && transfer->in_flight == 0 && transfer->host_pending > 0;
-
-    if (tell) {
-        staging_transfer_hold(transfer);
-        staging_transfer_host_over(transfer, transfer->result);
+    if (transfer->ring != NULL && transfer->in_flight == 0 && transfer->host_pending > 0) {
+        staging_transfer_host_over(transfer);
     }
-    return tell;
 }
 
 CUresult staging_ring_ensure(void)

@@ -43,10 +43,10 @@ bool cudriver_staging_has_batches(void)
 
 size_t cudriver_staging_least_piece(void)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     size_t least;
 
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     least = PIECE_LEAST_A_THREAD * (size_t)staging_threads_wanted(SIZE_MAX, false, &settings);
     least = least < PIECE_LEAST ? least : PIECE_LEAST;
     return cudriver_staging_has_batches() ? least : 2 * least;

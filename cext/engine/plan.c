@@ -159,7 +159,7 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
 /* As measured: up, slots that stay in the processors' caches, unless there is a kernel's launch for
  * each; down, room for what arrives before the threads are awake. */
 size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct cudriver_staging_settings *settings)
+                         const struct staging_settings *settings)
 {
     if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
         return settings->slot / 2;
@@ -172,8 +172,7 @@ bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense)
     return host_dense || walk->itemsize >= LONG_RUN;
 }
 
-int staging_threads_wanted(size_t bytes, bool long_runs,
-                           const struct cudriver_staging_settings *settings)
+int staging_threads_wanted(size_t bytes, bool long_runs, const struct staging_settings *settings)
 {
     if (!long_runs) {
         return settings->threads > settings->packers ? settings->threads : settings->packers;
@@ -189,7 +188,7 @@ int staging_threads_wanted(size_t bytes, bool long_runs,
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
-                       const struct cudriver_staging_settings *settings, bool kernels,
+                       const struct staging_settings *settings, bool kernels,
                        struct staging_plan *plan)
 {
     struct cudriver_layout by_host = *layout, by_device;

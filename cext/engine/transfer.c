@@ -52,8 +52,7 @@ static void transfer_settle(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link;
 
-    if (transfer->over || !transfer->told || transfer->host_pending > 0 ||
-        transfer->device_pending > 0) {
+    if (transfer->over || transfer->host_pending > 0 || transfer->device_pending > 0) {
         return;
     }
     link = &transfer->place->transfers;
@@ -66,11 +65,8 @@ static void transfer_settle(struct cudriver_staging_transfer *transfer)
     pthread_cond_broadcast(&staging.quiet);
 }
 
-void staging_transfer_host_over(struct cudriver_staging_transfer *transfer, CUresult result)
+void staging_transfer_host_over(struct cudriver_staging_transfer *transfer)
 {
-    if (transfer->result == CUDA_SUCCESS) {
-        transfer->result = result;
-    }
     transfer->host_pending = 0;
     transfer_settle(transfer);
     pthread_cond_broadcast(&staging.quiet);
@@ -84,33 +80,9 @@ void staging_transfer_device_over(struct cudriver_staging_transfer *transfer)
     }
 }
 
-void staging_transfer_tell(struct cudriver_staging_transfer *transfer)
-{
-    bool tell;
-    CUresult result;
-
-    staging_lock();
-    tell = transfer->host_pending == 0 && !transfer->telling && !transfer->making;
-    transfer->telling |= tell;
-    result = transfer->result;
-    staging_unlock();
-    if (tell) {
-        if (transfer->finished != NULL) {
-            transfer->finished(transfer->finished_data, result);
-        }
-        staging_lock();
-        transfer->told = true;
-        transfer_settle(transfer);
-        staging_unlock();
-    }
-    staging_transfer_drop(transfer);
-}
-
 /* With a reference. Nothing more is begun; what has begun ends by itself. */
 static void transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result)
 {
-    bool tell = false;
-
     staging_lock();
     transfer->stopped = true;
     if (transfer->result == CUDA_SUCCESS) {
@@ -118,16 +90,11 @@ static void transfer_stop(struct cudriver_staging_transfer *transfer, CUresult r
     }
     if (transfer->small && !transfer->begun) {
         transfer->begun = true; /* its host functions find nothing to do */
-        transfer->host_pending = 0;
-        staging_transfer_hold(transfer);
-        tell = true;
+        staging_transfer_host_over(transfer);
     } else if (!transfer->small) {
-        tell = staging_ring_stop(transfer);
+        staging_ring_stop(transfer);
     }
     staging_unlock();
-    if (tell) {
-        staging_transfer_tell(transfer);
-    }
 }
 
 /* Waits until no thread of ours touches host memory for it. */
@@ -203,9 +170,9 @@ static void small_pack(void *data)
     }
     slot_pack(transfer);
     staging_lock();
-    staging_transfer_host_over(transfer, CUDA_SUCCESS);
+    staging_transfer_host_over(transfer);
     staging_unlock();
-    staging_transfer_tell(transfer);
+    staging_transfer_drop(transfer);
 }
 
 /* On the stream, after the copy. */
@@ -213,7 +180,6 @@ static void small_done(void *data)
 {
     struct cudriver_staging_transfer *transfer = data;
     bool unpack = false;
-    char *slot;
 
     staging_lock();
     if (!transfer->up) {
@@ -225,11 +191,11 @@ static void small_done(void *data)
         cudriver_layout_copy_part(&transfer->walk, transfer->host, false, transfer->slot, true, 0,
                                   transfer->bytes);
     }
-    staging_lock();
-    slot = transfer->slot;
+    cudriver_hostmem_free(transfer->slot);
     transfer->slot = NULL;
+    staging_lock();
     if (unpack) {
-        staging_transfer_host_over(transfer, CUDA_SUCCESS);
+        staging_transfer_host_over(transfer);
     }
     staging_transfer_device_over(transfer);
     if (transfer->stray) {
@@ -238,8 +204,7 @@ static void small_done(void *data)
         pthread_cond_broadcast(&staging.quiet);
     }
     staging_unlock();
-    cudriver_hostmem_free(slot);
-    staging_transfer_tell(transfer);
+    staging_transfer_drop(transfer);
 }
 
 static CUresult small_start(struct cudriver_staging_transfer *transfer,
@@ -294,11 +259,10 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 
 /* ---- the calls ---- */
 
-/* After a failure: nothing of it is in use any more, `finished` is not called. */
+/* After a failure: nothing of it is in use any more. */
 static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
 {
     staging_lock();
-    transfer->telling = transfer->told = true;
     transfer->stopped = true; /* nobody else's copy follows it through its ring */
     transfer->making = false;
     staging_unlock();
@@ -320,7 +284,6 @@ static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult r
 /* Makes a transfer and queues it; *made is the caller's. */
 static CUresult transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
                               const struct staging_plan *plan, bool own,
-                              void (*finished)(void *data, CUresult result), void *finished_data,
                               struct cudriver_staging_transfer **made)
 {
     struct cudriver_staging_transfer *transfer = transfer_new(place, job->stream);
@@ -329,8 +292,6 @@ static CUresult transfer_make(const struct cudriver_staging_job *job, struct sta
     if (transfer == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    transfer->finished = finished;
-    transfer->finished_data = finished_data;
     transfer->own = own;
     if (plan->path == CUDRIVER_STAGING_DRIVER || plan->path == CUDRIVER_STAGING_ONE_SLOT) {
         result = small_start(transfer, job, plan);
@@ -349,53 +310,49 @@ static CUresult transfer_make(const struct cudriver_staging_job *job, struct sta
         transfer_abandon(transfer);
     }
     staging_unlock();
-    staging_transfer_hold(transfer);
-    staging_transfer_tell(transfer); /* where the host's memory was done with at once */
     *made = transfer;
     return CUDA_SUCCESS;
 }
 
 static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
-                           void (*finished)(void *data, CUresult result), void *finished_data,
                            struct cudriver_staging_transfer **made)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     struct staging_plan plan;
     bool kernels, counters = staging_place_counts(place, &kernels);
     CUresult result;
 
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     settings.crossover_up /= 2; /* a host function packs in one thread */
     settings.crossover_down /= 2;
     staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
     /* What the stream waits for cannot be told to it, or nobody would do it. */
     result = staging_is_staged(plan.path) && !counters
                  ? CUDA_ERROR_NOT_SUPPORTED
-                 : transfer_make(job, place, &plan, false, finished, finished_data, made);
+                 : transfer_make(job, place, &plan, false, made);
     if (plan.path == CUDRIVER_STAGING_PERMUTED &&
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
         staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
-        result = transfer_make(job, place, &plan, false, finished, finished_data, made);
+        result = transfer_make(job, place, &plan, false, made);
     }
     if (staging_must_do_without(plan.path, result)) { /* the caller waits */
         result = staging_copy_now(job, place);
         plan.path = CUDRIVER_STAGING_EMPTY;
         if (result == CUDA_SUCCESS) {
-            result = transfer_make(job, place, &plan, false, finished, finished_data, made);
+            result = transfer_make(job, place, &plan, false, made);
         }
     }
     return result;
 }
 
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
-                                     void (*finished)(void *data, CUresult result),
-                                     void *finished_data, struct cudriver_staging_transfer **made)
+                                     struct cudriver_staging_transfer **made)
 {
     struct staging_place *place;
     CUresult result = staging_place_enter(job->context, &place);
 
     if (result == CUDA_SUCCESS) {
-        result = async_copy(job, place, finished, finished_data, made);
+        result = async_copy(job, place, made);
         staging_place_leave(place);
     }
     return result;
@@ -456,25 +413,6 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     staging_unlock();
 }
 
-bool cudriver_staging_poll(struct cudriver_staging_transfer *transfer)
-{
-    return cudriver_staging_result(transfer) != CUDA_ERROR_NOT_READY;
-}
-
-CUresult cudriver_staging_result(struct cudriver_staging_transfer *transfer)
-{
-    CUresult result;
-
-    if (cudriver_driver_is_forked()) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    staging_transfer_check(transfer);
-    staging_lock();
-    result = transfer->over ? transfer->result : CUDA_ERROR_NOT_READY;
-    staging_unlock();
-    return result;
-}
-
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
                                bool (*interrupted)(void *data), void *data)
 {
@@ -518,7 +456,7 @@ CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct stagin
     if (!staging_place_counts(place, &kernels)) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    result = transfer_make(job, place, plan, true, NULL, NULL, &transfer);
+    result = transfer_make(job, place, plan, true, &transfer);
     if (result == CUDA_SUCCESS) {
         result = staging_ring_help(transfer, job->interrupted, job->data)
                      ? cudriver_staging_wait(transfer, NULL, NULL)

@@ -433,7 +433,7 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
     job.interrupted = signal_arrived;
     job.data = &saved;
     saved = PyEval_SaveThread();
-    result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
+    result = cudriver_staging_copy_async(&job, transfer);
     PyEval_RestoreThread(saved);
     return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
 }

@@ -48,7 +48,6 @@ CIRCLES = [
         *("engine/blocking.c", "engine/commands.c", "engine/pack.c", "engine/place.c"),
         "engine/transfer.c",
     },
-    {"hostmem/pool.c", "hostmem/pins.c"},
     {
         *("types/batch.c", "types/context.c", "types/context_limits.c", "types/context_type.c"),
         *("types/context_use.c", "types/device.c"),

@@ -52,8 +52,6 @@ CIRCLES = [
         *("types/batch.c", "types/context.c", "types/context_limits.c", "types/context_type.c"),
         *("types/context_use.c", "types/device.c"),
     },
-    {"types/copy.c", "types/device_array.c", "types/device_fill.c", "types/device_view.c"},
-    {"types/event.c", "types/stream.c"},
 ]
 
 # A part of the package: the parts that it may import, at any place in its code.

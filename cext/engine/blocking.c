@@ -162,13 +162,6 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
     return staging_copy_ring(job, place, plan);
 }
 
-bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
-{
-    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
-           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
-           (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
-}
-
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
 {
     struct staging_settings settings;

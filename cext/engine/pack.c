@@ -487,13 +487,6 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer)
     }
 }
 
-void staging_ring_stop(struct cudriver_staging_transfer *transfer)
-{
-    if (transfer->ring != NULL && transfer->in_flight == 0 && transfer->host_pending > 0) {
-        staging_transfer_host_over(transfer);
-    }
-}
-
 CUresult staging_ring_ensure(void)
 {
     CUresult result;

@@ -250,3 +250,10 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
         plan->streaming = up ? plan->bytes <= settings->streaming : settings->streaming > 0;
     }
 }
+
+bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
+           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
+           (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
+}

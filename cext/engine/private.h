@@ -3,7 +3,9 @@
  *
  *   state.c       the lock and the settings
  *   blocking.c    blocking copies, and what explain_copy says of them
- *   transfer.c    transfers: one copy through a ring or one slot, in stream order or blocking
+ *   async.c       copies in stream order
+ *   issue.c       puts a transfer on its stream: through a ring, or one slot
+ *   transfer.c    transfers: from making one until it is over
  *   ring.c        slots that a stream copies from or to itself, and which copy gets which
  *   pack.c        the threads that pack and unpack them         no CUDA
  *   commands.c    what the stream does for that: chunks, commands
@@ -99,6 +101,10 @@ bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense);
 /* How many threads are to work on a copy, the caller's included. */
 int staging_threads_wanted(size_t bytes, bool long_runs, const struct staging_settings *settings);
 
+/* Whether a copy failed for want of a kernel, stream memory operations, page-locked memory or
+ * threads: it can be done without. */
+bool staging_must_do_without(enum cudriver_staging_path path, CUresult result);
+
 /* Whether copies on this path go through a ring, with threads that pack. */
 static inline bool staging_is_staged(enum cudriver_staging_path path)
 {
@@ -180,10 +186,6 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 
 /* A blocking copy; the context is current. */
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place);
-
-/* Whether a copy failed for want of a kernel, stream memory operations, page-locked memory or
- * threads: it can be done without. */
-bool staging_must_do_without(enum cudriver_staging_path path, CUresult result);
 
 /* ---- place.c ---- */
 
@@ -279,6 +281,10 @@ struct cudriver_staging_transfer {
     int doubts;                 /* how often in a row that failed */
 };
 
+/* One that is being made, in the place's list; NULL without memory. */
+struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place,
+                                                       CUstream stream);
+
 void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
 
@@ -288,12 +294,28 @@ void staging_transfer_host_over(struct cudriver_staging_transfer *transfer);
 /* Locked: one thing that follows on the stream has happened. */
 void staging_transfer_device_over(struct cudriver_staging_transfer *transfer);
 
+/* Nothing more is begun; what has begun ends by itself. */
+void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result);
+
+/* Waits until no thread of ours touches host memory for it. */
+void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
+
+/* Locked: what follows on the stream is not waited for any more. */
+void staging_transfer_abandon(struct cudriver_staging_transfer *transfer);
+
 /* Gives up the transfers of a place that have not begun. `all`: those that have, too, and blocking
  * copies. */
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all);
 
 /* Asks, now and then, whether the context still works: in a broken one copies would never end. */
 void staging_transfer_check(struct cudriver_staging_transfer *transfer);
+
+/* ---- issue.c ---- */
+
+/* Makes a transfer and queues it; *made is the caller's. */
+CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
+                               const struct staging_plan *plan, bool own,
+                               struct cudriver_staging_transfer **made);
 
 /* A blocking copy through a ring. NOT_SUPPORTED: the driver has no counters, or the kernel cannot
  * be had. */
@@ -324,9 +346,6 @@ CUresult staging_ring_ensure(void);
 
 /* Locked. The threads begin with a transfer; takes over a reference. */
 void staging_ring_list(struct cudriver_staging_transfer *transfer);
-
-/* Locked: the transfer was stopped, or is over. */
-void staging_ring_stop(struct cudriver_staging_transfer *transfer);
 
 /* For a stopped transfer that no thread works on: lets its stream go to the end of it; and, where
  * that was reached, though perhaps not by all of its commands, ends its use of the ring. */

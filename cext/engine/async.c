@@ -1,26 +1,33 @@
 /* Copies in stream order. See engine.h. */
 #include "private.h"
 
-static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
-                           struct cudriver_staging_transfer **made)
+/* One attempt, with the permuting kernel where `kernels`. *plan says what was tried. */
+static CUresult async_attempt(const struct cudriver_staging_job *job, struct staging_place *place,
+                              bool kernels, struct staging_plan *plan,
+                              struct cudriver_staging_transfer **made)
 {
     struct staging_settings settings;
-    struct staging_plan plan;
-    bool kernels, counters = staging_place_counts(place, &kernels);
-    CUresult result;
+    bool usable, counters = staging_place_counts(place, &usable);
 
     staging_settings_get(&settings);
     settings.crossover_up /= 2; /* a host function packs in one thread */
     settings.crossover_down /= 2;
-    staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
+    staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels && usable, plan);
     /* What the stream waits for cannot be told to it, or nobody would do it. */
-    result = staging_is_staged(plan.path) && !counters
-                 ? CUDA_ERROR_NOT_SUPPORTED
-                 : staging_transfer_make(job, place, &plan, false, made);
+    return staging_is_staged(plan->path) && !counters
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : staging_transfer_make(job, place, plan, false, made);
+}
+
+static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
+                           struct cudriver_staging_transfer **made)
+{
+    struct staging_plan plan;
+    CUresult result = async_attempt(job, place, true, &plan, made);
+
     if (plan.path == CUDRIVER_STAGING_PERMUTED &&
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
-        staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
-        result = staging_transfer_make(job, place, &plan, false, made);
+        result = async_attempt(job, place, false, &plan, made);
     }
     if (staging_must_do_without(plan.path, result)) { /* the caller waits */
         result = staging_copy_now(job, place);

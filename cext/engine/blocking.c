@@ -88,14 +88,16 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
     return result;
 }
 
-/* Packs and sends, or receives and unpacks, chunk by chunk through `slot`, of any memory. */
+/* Packs and sends, or receives and unpacks, chunk by chunk through `slot`, of any memory. *idle:
+ * whether the device is known to be done with the slot. */
 static CUresult slot_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan,
-                          char *slot, size_t chunk)
+                          char *slot, size_t chunk, bool *idle)
 {
     unsigned long long asked = plan->bytes > chunk ? platform_nanoseconds() : 0;
     struct cudriver_layout rows;
     CUresult result = CUDA_SUCCESS;
 
+    *idle = true;
     staging_rows_make(&plan->walk, plan->up, &rows);
     for (size_t begin = 0; begin < plan->bytes && result == CUDA_SUCCESS; begin += chunk) {
         size_t end = plan->bytes - begin > chunk ? begin + chunk : plan->bytes;
@@ -104,10 +106,12 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
         }
         result = staging_device_copy(&rows, plan->up, job->device, slot, begin, end, job->stream);
         if (result != CUDA_SUCCESS) {
-            cuda.cuStreamSynchronize(job->stream); /* rows that went before may be under way */
+            /* Rows that went before may be under way. */
+            *idle = cuda.cuStreamSynchronize(job->stream) == CUDA_SUCCESS;
             return result;
         }
         result = cuda.cuStreamSynchronize(job->stream);
+        *idle = result == CUDA_SUCCESS;
         if (!plan->up && result == CUDA_SUCCESS) {
             cudriver_layout_copy_part(&plan->walk, job->host, false, slot, true, begin, end);
         }
@@ -124,12 +128,16 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
 {
     CUresult result;
     void *locked, *slot;
+    bool idle;
 
     slot = staging_slot_get(chunk, &locked) == CUDA_SUCCESS ? locked : malloc(chunk);
     if (slot == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = slot_copy(job, plan, slot, chunk);
+    result = slot_copy(job, plan, slot, chunk, &idle);
+    if (!idle) {
+        return result; /* the slot is left to the device */
+    }
     if (locked != NULL) {
         cudriver_hostmem_free(locked);
     } else {

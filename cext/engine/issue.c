@@ -119,9 +119,15 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 
 /* ---- any ---- */
 
-/* After a failure: nothing of it is in use any more. */
-static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
+/*
+ * Ends a transfer that failed; returns the copy's result. Nothing of it is in use any more, unless
+ * its stream cannot be waited for: then its slots are never handed out again, and the result is one
+ * after which nobody tries another way, which could race with this one.
+ */
+static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
 {
+    CUresult waited = CUDA_SUCCESS;
+
     staging_lock();
     transfer->stopped = true; /* nobody else's copy follows it through its ring */
     transfer->making = false;
@@ -129,16 +135,22 @@ static void transfer_undo(struct cudriver_staging_transfer *transfer, CUresult r
     staging_transfer_stop(transfer, result);
     staging_transfer_quiet(transfer);
     staging_ring_open(transfer);
-    result = transfer->ring != NULL || transfer->slot != NULL
-                 ? cuda.cuStreamSynchronize(transfer->stream)
-                 : CUDA_SUCCESS; /* nothing was queued */
-    if (transfer->ring != NULL && result == CUDA_SUCCESS) {
+    if (transfer->ring != NULL || transfer->slot != NULL) { /* else nothing was queued */
+        waited = cuda.cuStreamSynchronize(transfer->stream);
+    }
+    if (transfer->ring != NULL && waited == CUDA_SUCCESS) {
         staging_ring_close(transfer);
     }
     staging_lock();
-    transfer->lost |= result != CUDA_SUCCESS;
-    staging_transfer_abandon(transfer);
+    if (waited != CUDA_SUCCESS) {
+        staging_transfer_lose(transfer);
+    } else {
+        staging_transfer_abandon(transfer);
+    }
     staging_unlock();
+    return waited != CUDA_SUCCESS && staging_must_do_without(CUDRIVER_STAGING_PERMUTED, result)
+               ? CUDA_ERROR_UNKNOWN
+               : result;
 }
 
 CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
@@ -158,7 +170,7 @@ CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct st
         result = staging_ring_start(transfer, job, plan);
     }
     if (result != CUDA_SUCCESS) {
-        transfer_undo(transfer, result);
+        result = transfer_undo(transfer, result);
         staging_transfer_drop(transfer);
         return result;
     }
@@ -189,7 +201,7 @@ CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct stagin
                      ? cudriver_staging_wait(transfer, NULL, NULL)
                      : CUDRIVER_STAGING_INTERRUPTED;
         if (result != CUDA_SUCCESS) {
-            transfer_undo(transfer, result);
+            result = transfer_undo(transfer, result);
         }
         staging_transfer_drop(transfer);
     }

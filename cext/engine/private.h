@@ -122,6 +122,7 @@ struct staging_ring {
     CUstream own;              /* owned; NULL until a blocking copy needs it */
     int users;                 /* copies under way */
     bool orphan;               /* goes with the last of them */
+    bool lost;                 /* one of them was; no other copy takes it */
     char *block;               /* owned, from the page-locked pool, mapped */
     size_t slot_bytes;
     unsigned generation;      /* of the engine's when it was made: no copy takes an older one */
@@ -273,7 +274,7 @@ struct cudriver_staging_transfer {
     bool begun;                                /* the host's memory was touched */
     bool stopped;
     bool stray; /* small, given up, and still in its stream */
-    bool lost;  /* its context is broken */
+    bool lost;  /* nobody knows whether its stream still uses its slots */
     bool over;
     CUresult result;
     pthread_cond_t done;
@@ -302,6 +303,9 @@ void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
 
 /* Locked: what follows on the stream is not waited for any more. */
 void staging_transfer_abandon(struct cudriver_staging_transfer *transfer);
+
+/* Locked: nobody knows whether its stream still uses its slots, so that they are left to it. */
+void staging_transfer_lose(struct cudriver_staging_transfer *transfer);
 
 /* Gives up the transfers of a place that have not begun. `all`: those that have, too, and blocking
  * copies. */

@@ -142,7 +142,7 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
     for (struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
         bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream &&
                     ring_takes_more(place, ring);
-        if ((same || (ring->users == 0 && found == NULL)) &&
+        if ((same || (ring->users == 0 && found == NULL)) && !ring->lost &&
             ring->generation == staging.generation && ring->slot_bytes >= slot_bytes &&
             (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
             found = ring;

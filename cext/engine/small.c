@@ -63,6 +63,15 @@ static CUresult word_wait(CUcontext context, CUstream stream, void *memory)
     return CUDA_SUCCESS;
 }
 
+/* After a wait. Where that failed nobody knows whether the device still uses the slot: it is left
+ * to it for good. */
+static void slot_give_back(void *slot, CUresult waited)
+{
+    if (waited == CUDA_SUCCESS) {
+        cudriver_hostmem_free(slot);
+    }
+}
+
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream)
 {
     CUresult result;
@@ -72,7 +81,7 @@ CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream)
         return cuda.cuStreamSynchronize(stream);
     }
     result = word_wait(context, stream, word);
-    cudriver_hostmem_free(word);
+    slot_give_back(word, result);
     return result;
 }
 
@@ -114,15 +123,19 @@ bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresul
     }
     *function = copy->up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
     *result = copy_queue(copy, slot != NULL ? slot : copy->host);
-    if (*result == CUDA_SUCCESS) {
-        *function = "cuStreamSynchronize";
-        *result = copy_wait(copy, slot);
+    if (*result != CUDA_SUCCESS) {
+        if (slot != NULL) {
+            cudriver_hostmem_free(slot);
+        }
+        return true;
     }
-    if (slot != NULL && *result == CUDA_SUCCESS) {
-        memcpy(copy->host, slot, copy->bytes);
-    }
+    *function = "cuStreamSynchronize";
+    *result = copy_wait(copy, slot);
     if (slot != NULL) {
-        cudriver_hostmem_free(slot);
+        if (*result == CUDA_SUCCESS) {
+            memcpy(copy->host, slot, copy->bytes);
+        }
+        slot_give_back(slot, *result);
     }
     return true;
 }

@@ -39,7 +39,7 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
     }
     free(transfer->starts);
     free(transfer->cuts);
-    if (transfer->slot != NULL) {
+    if (transfer->slot != NULL && !transfer->lost) {
         cudriver_hostmem_free(transfer->slot);
     }
     pthread_cond_destroy(&transfer->done);
@@ -110,6 +110,15 @@ void staging_transfer_abandon(struct cudriver_staging_transfer *transfer)
         transfer->device_pending = 0;
         transfer_settle(transfer);
     }
+}
+
+void staging_transfer_lose(struct cudriver_staging_transfer *transfer)
+{
+    transfer->lost = true;
+    if (transfer->ring != NULL && (transfer->listed || !transfer->started)) { /* else it was left */
+        transfer->ring->lost = true;
+    }
+    staging_transfer_abandon(transfer);
 }
 
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all)
@@ -187,8 +196,7 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     if (lost) {
         staging_transfer_stop(transfer, result);
         staging_lock();
-        transfer->lost = true;
-        staging_transfer_abandon(transfer);
+        staging_transfer_lose(transfer);
         staging_unlock();
     }
     staging_lock();

@@ -1011,6 +1011,204 @@ static void forked(struct random *random, int rounds)
     }
 }
 
+/* ---- what nobody can know ---- */
+
+enum { BLOCKS = 64 };
+
+/* Takes what the pool would hand out next, releases the stream and looks whether the device writes
+ * there. */
+static void check_slot_is_kept(CUstream stream, size_t bytes)
+{
+    unsigned char *blocks[BLOCKS];
+
+    sim.clear_faults();
+    for (int i = 0; i < BLOCKS; i++) {
+        bool zeroed;
+        CALL(cudriver_hostmem_alloc(bytes, (void **)&blocks[i], &zeroed));
+        memset(blocks[i], 0xa5, bytes);
+    }
+    sim.release();
+    CALL(cuda.cuStreamSynchronize(stream));
+    for (int i = 0; i < BLOCKS; i++) {
+        for (size_t k = 0; k < bytes; k++) {
+            CHECK(blocks[i][k] == 0xa5);
+        }
+        cudriver_hostmem_free(blocks[i]);
+    }
+}
+
+/* Rows of four-byte items on one side, columns on the other. */
+static struct cudriver_layout transposed(int64_t edge)
+{
+    return (struct cudriver_layout){.ndim = 2,
+                                    .itemsize = 4,
+                                    .shape = {edge, edge},
+                                    .dst_strides = {4 * edge, 4},
+                                    .src_strides = {4, 4 * edge}};
+}
+
+static void check_path(const struct cudriver_layout *layout, bool up, bool waits,
+                       enum cudriver_staging_path path)
+{
+    struct cudriver_staging_plan plan;
+
+    cudriver_staging_explain(context, layout, up, waits, &plan);
+    CHECK(plan.path == path);
+}
+
+/* Host and device memory of one copy. */
+struct ends {
+    size_t bytes;
+    unsigned char *host, *back;
+    CUdeviceptr device;
+    CUstream stream;
+};
+
+static struct ends ends_make(struct random *random, size_t bytes)
+{
+    struct ends ends = {.bytes = bytes, .host = malloc(bytes), .back = malloc(bytes)};
+
+    for (size_t i = 0; i < bytes; i++) {
+        ends.host[i] = (unsigned char)next(random);
+    }
+    CALL(cuda.cuMemAlloc_v2(&ends.device, bytes));
+    CALL(cuda.cuMemsetD8Async(ends.device, 0x11, bytes, NULL));
+    CALL(cuda.cuStreamSynchronize(NULL));
+    ends.stream = stream_make(1);
+    return ends;
+}
+
+static void ends_free(struct ends *ends)
+{
+    stream_free(ends->stream);
+    CALL(cuda.cuMemFree_v2(ends->device));
+    free(ends->host);
+    free(ends->back);
+}
+
+/* The wait for a copy fails: its slot may be written at any time. */
+static void wait_fails(struct random *random)
+{
+    const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4096};
+    const struct cudriver_layout turned = transposed(32);
+    struct ends ends = ends_make(random, 4096);
+    struct cudriver_staging_job job = {false,     context, ends.stream, ends.device,
+                                       ends.host, &dense,  NULL,        NULL};
+    struct cudriver_small_copy small = {
+        false, false, context, ends.stream, ends.device, (char *)ends.host, 4096};
+    struct cudriver_staging_transfer *transfer;
+    const char *function;
+    CUresult result;
+
+    /* A small asynchronous copy that is refused when its bytes are on their way already. */
+    check_path(&dense, false, false, CUDRIVER_STAGING_ONE_SLOT);
+    sim.hold();
+    CHECK(sim.fail("cuLaunchHostFunc:1:999,cuStreamSynchronize:1:719") == 0);
+    CHECK(cudriver_staging_copy_async(&job, &transfer) == CUDA_ERROR_UNKNOWN);
+    check_slot_is_kept(ends.stream, 4096);
+    /* Of one slot. */
+    job.layout = &turned;
+    check_path(&turned, false, true, CUDRIVER_STAGING_ONE_SLOT);
+    sim.hold();
+    CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
+    CHECK(cudriver_staging_copy(&job) == CUDA_ERROR_LAUNCH_FAILED);
+    check_slot_is_kept(ends.stream, 4096);
+    /* Without threads. */
+    sim.hold();
+    CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
+    CHECK(cudriver_staging_copy_small(&small, &result, &function));
+    CHECK(result == CUDA_ERROR_LAUNCH_FAILED);
+    check_slot_is_kept(ends.stream, 4096);
+    /* A word that the stream writes. */
+    sim.hold();
+    CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
+    CHECK(cudriver_staging_wait_soon(context, ends.stream) == CUDA_ERROR_LAUNCH_FAILED);
+    check_slot_is_kept(ends.stream, sizeof(uint32_t));
+    ends_free(&ends);
+}
+
+/* A copy through a ring is refused, and the wait for what was queued of it fails: no other attempt
+ * follows, which would race with the first, and no other copy takes its ring. */
+static void undo_fails(struct random *random, bool asynchronous)
+{
+    const struct cudriver_layout layout = transposed(512);
+    struct ends ends = ends_make(random, (size_t)1 << 20);
+    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
+                                       ends.host, &layout, NULL,        NULL};
+    struct cudriver_staging_transfer *transfer;
+
+    check_path(&layout, true, !asynchronous, CUDRIVER_STAGING_PERMUTED);
+    CHECK(sim.fail("cuLaunchKernel:2:2,cuStreamSynchronize:1:2") == 0);
+    CHECK((asynchronous ? cudriver_staging_copy_async(&job, &transfer)
+                        : cudriver_staging_copy(&job)) == CUDA_ERROR_UNKNOWN);
+    sim.clear_faults();
+    CALL(cuda.cuCtxSynchronize()); /* what was queued of it writes the same memory */
+    /* The next one on the same stream. */
+    CALL(cudriver_staging_copy_async(&job, &transfer));
+    for (int wait = 0; ending(transfer) == CUDRIVER_STAGING_INTERRUPTED; wait++) {
+        CHECK(wait < 400);
+    }
+    CALL(ending(transfer));
+    cudriver_staging_release(transfer);
+    CALL(cuda.cuMemcpyDtoH_v2(ends.back, ends.device, ends.bytes));
+    for (int i = 0; i < 512 * 512; i++) {
+        CHECK(memcmp(ends.back + 4 * i, ends.host + 4 * (i % 512 * 512 + i / 512), 4) == 0);
+    }
+    ends_free(&ends);
+}
+
+static void unknown(struct random *random, int rounds)
+{
+    struct staging_settings settings;
+
+    (void)rounds;
+    need_simulator();
+    wait_fails(random);
+    staging_settings_get(&settings);
+    settings.crossover_up = settings.crossover_down = 4096;
+    staging_lock();
+    staging.settings = settings;
+    staging_unlock();
+    undo_fails(random, false);
+    undo_fails(random, true);
+}
+
+/* A driver that refuses stream memory operations is asked for them once. */
+static void refused(struct random *random, int rounds)
+{
+    static const char *const operations[] = {"cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2",
+                                             "cuStreamBatchMemOp_v2"};
+    const struct cudriver_layout layout = transposed(1024);
+    struct ends ends = ends_make(random, (size_t)4 << 20);
+    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
+                                       ends.host, &layout, NULL,        NULL};
+    struct cudriver_staging_transfer *transfer;
+    long long calls = 0;
+
+    (void)rounds;
+    need_simulator();
+    check_path(&layout, true, false, CUDRIVER_STAGING_PERMUTED);
+    for (int i = 0; i < 3; i++) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "%s:*:801", operations[i]);
+        CHECK(sim.fail(spec) == 0);
+    }
+    sim.reset_counts();
+    CALL(cudriver_staging_copy_async(&job, &transfer));
+    CALL(cudriver_staging_wait(transfer, NULL, NULL));
+    cudriver_staging_release(transfer);
+    for (int i = 0; i < 3; i++) {
+        calls += sim.call_count(operations[i]);
+    }
+    CHECK(calls == 1);
+    sim.clear_faults();
+    CALL(cuda.cuMemcpyDtoH_v2(ends.back, ends.device, ends.bytes));
+    for (int i = 0; i < 1024 * 1024; i++) {
+        CHECK(memcmp(ends.back + 4 * i, ends.host + 4 * (i % 1024 * 1024 + i / 1024), 4) == 0);
+    }
+    ends_free(&ends);
+}
+
 /* Everything still under way at exit: streams go on, threads end, nothing is left. */
 static void shutdown(struct random *random, int rounds)
 {
@@ -1107,7 +1305,8 @@ static const struct scenario {
     {"forget", forget, 40},      {"forked", forked, 12},
     {"shutdown", shutdown, 1},   {"old", old, 60},
     {"sizes", sizes, 1},         {"between", between, 60},
-    {"pieces", pieces, 40},
+    {"pieces", pieces, 40},      {"unknown", unknown, 1},
+    {"refused", refused, 1},
 };
 
 int main(int count, char **arguments)
@@ -1122,7 +1321,16 @@ int main(int count, char **arguments)
             cudriver_staging_trim();
             CHECK(cudriver_staging_shutdown(10000));
             check_engine_is_empty();
+            if (strcmp(arguments[1], "unknown") == 0) {
+                return 0; /* the slots are kept for good */
+            }
             CALL(cuda.cuCtxSynchronize());
+            if (strcmp(arguments[1], "faults") == 0) {
+                /* A call that gives back and was told to fail has given nothing back, and where a
+                 * wait failed a slot is kept. */
+                CHECK(sim.live("pending") == 0);
+                return 0;
+            }
             struct cudriver_hostmem_stats memory;
             for (int wait = 0; wait < 5000; wait++) { /* host functions may yet come */
                 cudriver_hostmem_get_stats(&memory);
@@ -1137,12 +1345,10 @@ int main(int count, char **arguments)
             if (cudriver_driver.simulated) {
                 static const char *const kinds[] = {"pending", "streams",     "events",
                                                     "modules", "allocations", "registrations"};
-                /* A call that gives back and was told to fail has given nothing back; kernels and
-                 * scratch memory go with the process. */
+                /* Kernels and scratch memory go with the process. */
                 bool ends =
                     strcmp(arguments[1], "shutdown") == 0 || strcmp(arguments[1], "closing") == 0;
-                size_t counted = strcmp(arguments[1], "faults") == 0 ? 1 : ends ? 3 : 6;
-                for (size_t k = 0; k < counted; k++) {
+                for (size_t k = 0; k < (ends ? 3 : 6); k++) {
                     if (sim.live(kinds[k]) != 0) {
                         fprintf(stderr, "%lld %s alive at the end\n", sim.live(kinds[k]), kinds[k]);
                         return 1;

@@ -7,16 +7,12 @@
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"
 
-#define ALONE_CHUNK ((size_t)1 << 20)
-/* The driver's own copies are cut, so that Ctrl-C need not wait for the whole. */
-#define ALONE_PIECE ((size_t)256 << 20)
-
 /* ---- by the calling thread alone ---- */
 
 /* The slot's size for a copy of `bytes`. */
 static size_t alone_chunk(size_t bytes)
 {
-    return bytes < ALONE_CHUNK ? bytes : ALONE_CHUNK;
+    return bytes < TUNING_ALONE_CHUNK ? bytes : TUNING_ALONE_CHUNK;
 }
 
 /* Asked between two parts of a copy: why it ends here, or SUCCESS. *asked is when its caller was
@@ -64,12 +60,12 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
     CUdeviceptr device =
         job->device + (CUdeviceptr)(plan->up ? walk->dst_offset : walk->src_offset);
     char *host = (char *)job->host + (plan->up ? walk->src_offset : walk->dst_offset);
-    unsigned long long asked = plan->bytes > ALONE_PIECE ? platform_nanoseconds() : 0;
+    unsigned long long asked = plan->bytes > TUNING_CUT ? platform_nanoseconds() : 0;
     CUresult result = CUDA_SUCCESS;
     bool cut = false;
 
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
-        bytes = plan->bytes - at < ALONE_PIECE ? plan->bytes - at : ALONE_PIECE;
+        bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;
         if (cut) {
             bytes = cudriver_hostmem_run(host + at, bytes);
         }

@@ -22,6 +22,7 @@
 
 #include "driver/cuda_abi.h"
 #include "layout.h"
+#include "tuning.h"
 
 /* What a copy returns that its caller interrupted; no code of the driver. */
 #define CUDRIVER_STAGING_INTERRUPTED ((CUresult)0x7fff0001)
@@ -187,19 +188,16 @@ struct cudriver_small_copy {
     size_t bytes;
 };
 
-#define CUDRIVER_SMALL_MOST ((size_t)2 << 20)
-
 /* Carries it out faster than the driver's blocking calls would: *result, and of an error the
- * function in *function. Of CUDRIVER_SMALL_MOST bytes at most, and not up from plain memory: the
+ * function in *function. Of TUNING_SMALL_MOST bytes at most, and not up from plain memory: the
  * driver's own call alone waits for the stream before it reads that. False: no page-locked memory
  * is to be had, nothing was done. */
 bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
                                  const char **function);
 
 /* As cuStreamSynchronize, sooner where it takes only microseconds (on a device, a copy of
- * CUDRIVER_SOON_MOST bytes): by a word that the stream writes; by questions, for copies to the
+ * TUNING_SOON_MOST bytes): by a word that the stream writes; by questions, for copies to the
  * device that are over nearly at once. */
-#define CUDRIVER_SOON_MOST ((size_t)64 << 20)
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 

@@ -7,9 +7,7 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-#define KIB ((size_t)1 << 10)
-#define COUNTER_SPACING 64         /* a cache line each */
-#define TURNED_LEAST (16384 * KIB) /* of a ring for copies down */
+#define COUNTER_SPACING 64 /* a cache line each */
 
 void staging_rings_free(struct staging_ring *rings, bool current, bool all)
 {
@@ -187,8 +185,8 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
 
     staging_lock();
     if (!transfer->up && staging.ring_users == 0 && !place->tight &&
-        wanted < TURNED_LEAST / STAGING_RING_SLOTS) {
-        wanted = TURNED_LEAST / STAGING_RING_SLOTS;
+        wanted < TUNING_TURNED / STAGING_RING_SLOTS) {
+        wanted = TUNING_TURNED / STAGING_RING_SLOTS;
     }
     found = ring_find(transfer, wanted, scratch);
     while (found == NULL) {

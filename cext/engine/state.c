@@ -8,9 +8,6 @@
 #include "driver/driver.h"
 #include "driver/platform.h"
 
-#define PACKERS_MOST 8 /* more threads for one dense copy do not move it faster */
-#define LINGER_NS 200000
-
 /* Held for moments: worth a short wait before a thread sleeps for it. */
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
 #define STAGING_MUTEX PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
@@ -63,7 +60,9 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 /* Threads that pack for one copy: all processors up to four, and a third of the others. */
 static int packers_default(int processors)
 {
-    return processors <= 4 ? processors : 4 + (processors - 4) / 3;
+    const int few = TUNING_FEW_PROCESSORS;
+
+    return processors <= few ? processors : few + (processors - few) / 3;
 }
 
 static pthread_once_t wish_once = PTHREAD_ONCE_INIT;
@@ -93,7 +92,8 @@ static void settings_threads(struct staging_settings *settings, int threads)
 {
     settings->threads =
         threads > CUDRIVER_STAGING_THREADS_MOST ? CUDRIVER_STAGING_THREADS_MOST : threads;
-    settings->packers = settings->threads < PACKERS_MOST ? settings->threads : PACKERS_MOST;
+    settings->packers =
+        settings->threads < TUNING_PACKERS_MOST ? settings->threads : TUNING_PACKERS_MOST;
 }
 
 /* What the process's processors suggest, or cudriver_staging_wish() says. */
@@ -101,20 +101,21 @@ static void settings_default(struct staging_settings *settings)
 {
     int given = cudriver_staging_wish();
     int processors = platform_processor_count();
-    int threads = processors <= 4 ? processors : processors > 66 ? 64 : processors - 2;
+    bool few = processors <= TUNING_FEW_PROCESSORS;
+    int threads = few ? processors : processors - TUNING_PROCESSORS_LEFT;
     int packers = packers_default(processors);
 
     *settings = (struct staging_settings){
-        .crossover_up = (size_t)3 << 19,
-        .crossover_down = (size_t)3 << 19,
-        .streaming = (size_t)64 << 20,
-        .slot = (size_t)16 << 20,
-        .slot_up = (size_t)5 << 20,
-        .medium = 4,
-        .linger = processors > 4 ? LINGER_NS : 0,
+        .crossover_up = TUNING_STAGED_UP,
+        .crossover_down = TUNING_STAGED_DOWN,
+        .streaming = TUNING_STREAMING,
+        .slot = TUNING_SLOT,
+        .slot_up = TUNING_SLOT_UP,
+        .medium = TUNING_MEDIUM_THREADS,
+        .linger = few ? 0 : TUNING_LINGER_NS,
     };
-    settings->threads = threads;
-    settings->packers = packers > PACKERS_MOST ? PACKERS_MOST : packers;
+    settings->threads = threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST;
+    settings->packers = packers > TUNING_PACKERS_MOST ? TUNING_PACKERS_MOST : packers;
     if (given > 0) {
         settings_threads(settings, given);
     }

@@ -49,8 +49,8 @@ struct cudriver_staging_job {
 
 /*
  * Copies and returns when the bytes are in place. May block. After an error or an interruption no
- * part of the host's or the device's memory is in use any more; how much of it was written is
- * undefined.
+ * part of the host's memory is in use any more, nor of the device's unless its stream cannot be
+ * waited for; how much was written is undefined.
  */
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job);
 
@@ -170,8 +170,6 @@ void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *l
 
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
-/* ---- settings and life ---- */
-
 /* ---- copies too small for threads ---- */
 
 /* Whether the engine leaves a blocking copy of plain memory in one piece alone. */
@@ -200,6 +198,8 @@ bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresul
  * device that are over nearly at once. */
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
+
+/* ---- threads, what is kept, the end ---- */
 
 /* The limit of threads for all copies together; CUDRIVER_STAGING_THREADS_MOST at most. Setting it
  * to 0 or less brings the usual one back. */

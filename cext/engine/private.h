@@ -55,11 +55,11 @@
 /* ---- settings ---- */
 
 struct staging_settings {
-    int packers;         /* threads that pack for one copy */
-    int medium;          /* the same for a dense copy of at most 32 MiB; to 64, half as many more */
-    int threads;         /* for all copies together, and for a strided one */
-    int linger;          /* ns that a thread without work looks for more before it sleeps */
-    size_t crossover_up; /* bytes from which on a copy to the device is staged */
+    int packers;           /* threads that pack for one copy */
+    int medium;            /* the same for a middling dense copy: TUNING_MEDIUM_BYTES */
+    int threads;           /* for all copies together, and for a strided one */
+    int linger;            /* ns that a thread without work looks for more before it sleeps */
+    size_t crossover_up;   /* bytes from which on a copy to the device is staged */
     size_t crossover_down; /* the same for copies from it */
     size_t slot;      /* bytes of one of the four slots of a copy, at most; half, permuted up */
     size_t slot_up;   /* the same of a blocking copy to the device that is not permuted */

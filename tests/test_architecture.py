@@ -32,7 +32,7 @@ FOLDERS = PLAIN | {
 GROUND = {"state.h": {"types", "python", "ladder"}, "compat.h": {"types", "python", "elf"}}
 # What the other folders may include of a folder. Every header of those that are not named.
 DOORS = {
-    "engine": {"engine/engine.h", "engine/layout.h"},
+    "engine": {"engine/engine.h", "engine/layout.h", "engine/tuning.h"},
     "hostmem": {"hostmem/hostmem.h"},
     "ladder": {"ladder/ladder.h"},
     "elf": set(),
@@ -44,17 +44,7 @@ CROWDED = {"types": 21}  # this list may only shrink
 # Files that call each other in a circle. The list may only shrink: an entry that is no longer
 # needed fails the test, too.
 CIRCLES = [
-    {
-        *("engine/blocking.c", "engine/commands.c", "engine/pack.c", "engine/place.c"),
-        "engine/transfer.c",
-    },
-    {"hostmem/pool.c", "hostmem/pins.c"},
-    {
-        *("types/batch.c", "types/context.c", "types/context_limits.c", "types/context_type.c"),
-        *("types/context_use.c", "types/device.c"),
-    },
-    {"types/copy.c", "types/device_array.c", "types/device_fill.c", "types/device_view.c"},
-    {"types/event.c", "types/stream.c"},
+    {"types/batch.c", "types/context.c", "types/context_use.c", "types/device.c"},
 ]
 
 # A part of the package: the parts that it may import, at any place in its code.

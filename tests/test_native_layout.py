@@ -75,8 +75,6 @@ def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     for name in ("simplify", "simplify_by_src", "bytes"):
         function = getattr(lib, f"cudriver_layout_{name}")
         function.argtypes, function.restype = [pointer], ctypes.c_size_t
-    lib.cudriver_layout_copy.argtypes = [pointer, ctypes.c_void_p, ctypes.c_void_p]
-    lib.cudriver_layout_copy.restype = None
     lib.cudriver_layout_copy_part.argtypes = [
         *(pointer, ctypes.c_void_p, ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool),
         *(ctypes.c_size_t, ctypes.c_size_t),
@@ -137,6 +135,11 @@ def address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def copy_whole(native: ctypes.CDLL, layout: Layout, dst: int | None, src: int | None) -> None:
+    end = native.cudriver_layout_bytes(layout)
+    native.cudriver_layout_copy_part(layout, dst, False, src, False, 0, end)
+
+
 def raw(array: np.ndarray) -> bytes:
     return array.tobytes()
 
@@ -163,7 +166,7 @@ def test_copy_moves_what_numpy_moves(
         )
         assert simplify(layout) == expected_bytes
         assert native.cudriver_layout_bytes(layout) == expected_bytes
-    native.cudriver_layout_copy(layout, address(dst), address(src))
+    copy_whole(native, layout, address(dst), address(src))
 
     ours = raw(dst_whole)
     dst_whole.reshape(-1).view(np.uint8)[:] = 0 if dst_whole.nbytes else []
@@ -308,12 +311,12 @@ def test_huge_layouts_do_not_overflow(
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_items_without_size(native: ctypes.CDLL, shape: tuple[int, ...]) -> None:
     layout = layout_of(0, shape, (5,) * len(shape), (7,) * len(shape))
-    native.cudriver_layout_copy(layout, None, None)
+    copy_whole(native, layout, None, None)
     native.cudriver_layout_copy_part(layout, None, True, None, False, 0, 0)
     assert native.cudriver_layout_bytes(layout) == 0
     assert extent(native, layout, True) == (0, 0)
     assert native.cudriver_layout_simplify(layout) == 0
-    native.cudriver_layout_copy(layout, None, None)
+    copy_whole(native, layout, None, None)
 
 
 def test_sixty_four_dimensions(native: ctypes.CDLL) -> None:
@@ -332,13 +335,13 @@ def test_sixty_four_dimensions(native: ctypes.CDLL) -> None:
     dst = np.zeros_like(src)
     simple = Layout.from_buffer_copy(layout)
     assert native.cudriver_layout_simplify(simple) == src.nbytes
-    native.cudriver_layout_copy(simple, address(dst), address(src))
+    copy_whole(native, simple, address(dst), address(src))
     expected = np.lib.stride_tricks.as_strided(
         src, [lengths[d] for d in order], [strides[d] for d in order]
     )
     assert np.array_equal(dst.reshape(expected.shape), expected)
     again = np.zeros_like(src)
-    native.cudriver_layout_copy(layout, address(again), address(src))
+    copy_whole(native, layout, address(again), address(src))
     assert np.array_equal(again, dst)
 
 
@@ -364,10 +367,10 @@ def test_permutations_larger_than_a_tile(
     dst = np.zeros(src.shape, dtype=whole.dtype)
     layout = layout_between(dst, src)
     native.cudriver_layout_simplify(layout)
-    native.cudriver_layout_copy(layout, address(dst), address(src))
+    copy_whole(native, layout, address(dst), address(src))
     assert dst.tobytes() == src.tobytes()
     back = np.zeros(shape, dtype=whole.dtype)
     layout = layout_between(back.transpose(axes), dst)
     native.cudriver_layout_simplify_by_src(layout)
-    native.cudriver_layout_copy(layout, address(back), address(dst))
+    copy_whole(native, layout, address(back), address(dst))
     assert back.tobytes() == whole.tobytes()

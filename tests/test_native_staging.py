@@ -52,10 +52,12 @@ SCENARIOS = {
     "sizes": (1, 0),
     "between": (150, 30),
     "pieces": (80, 20),
+    "unknown": (1, 1),
+    "refused": (1, 1),
 }
 # Of these a process has one round: as many processes, each with a seed of its own.
 ONCE = {"closing"}
-ON_THE_SIMULATOR = {"faults", "interrupted"}
+ON_THE_SIMULATOR = {"faults", "interrupted", "unknown", "refused"}
 
 if REAL:
     CASES = [("plain", name) for name in SCENARIOS]
@@ -140,8 +142,9 @@ def test_scenario(programs: Programs, build: str, name: str) -> None:
     }
     if not REAL:
         environment["CUDRIVER_LIBRARY"] = str(library)
-    if name == "faults":
-        # A call that gives something back and is made to fail leaves it to the driver.
+    if name in ("faults", "unknown"):
+        # A call that gives something back and is made to fail leaves it to the driver; what the
+        # device may yet use is kept.
         environment["ASAN_OPTIONS"] = "detect_leaks=0"
     rounds = SCENARIOS[name][0 if build == "plain" else 1]
     prefix = PREFIX if build == "tsan" else []

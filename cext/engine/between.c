@@ -3,10 +3,6 @@
 
 #include "driver/driver.h"
 
-/* Layouts of more dimensions than the kernel has take a launch for each entry of the shortest ones;
- * more launches than this cost more than going through the host. */
-#define LAUNCHES_MOST 64
-
 /* One end's part of the work: between its memory, as it lies, and dense memory. */
 struct leg {
     struct staging_place *place; /* borrowed, entered */
@@ -48,12 +44,13 @@ static bool launches_are_few(const struct cudriver_layout *layout, int unit)
     struct cudriver_layout rest = *layout;
     int64_t launches = 1;
 
-    while (!staging_kernels_fit(&rest, unit) && launches <= LAUNCHES_MOST) {
+    while (!staging_kernels_fit(&rest, unit) && launches <= TUNING_MOST_LAUNCHES) {
         int d = shortest_dimension(&rest);
-        launches = rest.shape[d] > LAUNCHES_MOST ? LAUNCHES_MOST + 1 : launches * rest.shape[d];
+        launches = rest.shape[d] > TUNING_MOST_LAUNCHES ? TUNING_MOST_LAUNCHES + 1
+                                                        : launches * rest.shape[d];
         dimension_drop(&rest, d);
     }
-    return launches <= LAUNCHES_MOST;
+    return launches <= TUNING_MOST_LAUNCHES;
 }
 
 static CUresult launches_queue(const struct staging_kernels *kernels, int unit,

@@ -7,16 +7,12 @@
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"
 
-#define ALONE_CHUNK ((size_t)1 << 20)
-/* The driver's own copies are cut, so that Ctrl-C need not wait for the whole. */
-#define ALONE_PIECE ((size_t)256 << 20)
-
 /* ---- by the calling thread alone ---- */
 
 /* The slot's size for a copy of `bytes`. */
 static size_t alone_chunk(size_t bytes)
 {
-    return bytes < ALONE_CHUNK ? bytes : ALONE_CHUNK;
+    return bytes < TUNING_ALONE_CHUNK ? bytes : TUNING_ALONE_CHUNK;
 }
 
 /* Asked between two parts of a copy: why it ends here, or SUCCESS. *asked is when its caller was
@@ -64,12 +60,12 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
     CUdeviceptr device =
         job->device + (CUdeviceptr)(plan->up ? walk->dst_offset : walk->src_offset);
     char *host = (char *)job->host + (plan->up ? walk->src_offset : walk->dst_offset);
-    unsigned long long asked = plan->bytes > ALONE_PIECE ? platform_nanoseconds() : 0;
+    unsigned long long asked = plan->bytes > TUNING_CUT ? platform_nanoseconds() : 0;
     CUresult result = CUDA_SUCCESS;
     bool cut = false;
 
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
-        bytes = plan->bytes - at < ALONE_PIECE ? plan->bytes - at : ALONE_PIECE;
+        bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;
         if (cut) {
             bytes = cudriver_hostmem_run(host + at, bytes);
         }
@@ -88,14 +84,16 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
     return result;
 }
 
-/* Packs and sends, or receives and unpacks, chunk by chunk through `slot`, of any memory. */
+/* Packs and sends, or receives and unpacks, chunk by chunk through `slot`, of any memory. *idle:
+ * whether the device is known to be done with the slot. */
 static CUresult slot_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan,
-                          char *slot, size_t chunk)
+                          char *slot, size_t chunk, bool *idle)
 {
     unsigned long long asked = plan->bytes > chunk ? platform_nanoseconds() : 0;
     struct cudriver_layout rows;
     CUresult result = CUDA_SUCCESS;
 
+    *idle = true;
     staging_rows_make(&plan->walk, plan->up, &rows);
     for (size_t begin = 0; begin < plan->bytes && result == CUDA_SUCCESS; begin += chunk) {
         size_t end = plan->bytes - begin > chunk ? begin + chunk : plan->bytes;
@@ -104,10 +102,12 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
         }
         result = staging_device_copy(&rows, plan->up, job->device, slot, begin, end, job->stream);
         if (result != CUDA_SUCCESS) {
-            cuda.cuStreamSynchronize(job->stream); /* rows that went before may be under way */
+            /* Rows that went before may be under way. */
+            *idle = cuda.cuStreamSynchronize(job->stream) == CUDA_SUCCESS;
             return result;
         }
         result = cuda.cuStreamSynchronize(job->stream);
+        *idle = result == CUDA_SUCCESS;
         if (!plan->up && result == CUDA_SUCCESS) {
             cudriver_layout_copy_part(&plan->walk, job->host, false, slot, true, begin, end);
         }
@@ -124,12 +124,16 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
 {
     CUresult result;
     void *locked, *slot;
+    bool idle;
 
     slot = staging_slot_get(chunk, &locked) == CUDA_SUCCESS ? locked : malloc(chunk);
     if (slot == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = slot_copy(job, plan, slot, chunk);
+    result = slot_copy(job, plan, slot, chunk, &idle);
+    if (!idle) {
+        return result; /* the slot is left to the device */
+    }
     if (locked != NULL) {
         cudriver_hostmem_free(locked);
     } else {
@@ -162,21 +166,14 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
     return staging_copy_ring(job, place, plan);
 }
 
-bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
-{
-    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
-           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
-           (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
-}
-
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     struct staging_plan plan;
     bool kernels, counters = staging_place_counts(place, &kernels);
     CUresult result;
 
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
     if (plan.path == CUDRIVER_STAGING_EMPTY) {
         return CUDA_SUCCESS;
@@ -232,11 +229,11 @@ bool cudriver_staging_is_small(bool to_device, size_t bytes)
 void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *layout,
                               bool to_device, bool blocking, struct cudriver_staging_plan *plan)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     struct staging_plan made;
     bool kernels, counters = staging_context_counts(context, &kernels);
 
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     if (!blocking) { /* as cudriver_staging_copy_async does */
         settings.crossover_up /= 2;
         settings.crossover_down /= 2;

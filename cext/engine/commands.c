@@ -5,15 +5,6 @@
 
 #include "driver/driver.h"
 
-#define KIB ((size_t)1 << 10)
-#define CHUNKS 16             /* of a copy that is not large */
-#define CHUNK_UP (1024 * KIB) /* less costs more calls than it saves */
-#define CHUNK_DOWN (512 * KIB)
-#define CHUNK_LEAST (128 * KIB) /* of the first, up */
-#define SLOT_LEAST (256 * KIB)
-#define SLOT_SHARED (1024 * KIB)
-#define FEW_LAPS 8 /* through four slots of the largest size */
-
 #define VALUES 4 /* between two copies */
 
 /* What the commands of one copy share. */
@@ -169,7 +160,7 @@ size_t staging_ring_slot(size_t bytes, size_t most)
      * to come free. */
     size_t room = bytes / STAGING_RING_SLOTS;
 
-    while (most > SLOT_LEAST && most / 2 >= room) {
+    while (most > TUNING_SLOT_LEAST && most / 2 >= room) {
         most /= 2;
     }
     return most;
@@ -194,9 +185,9 @@ static int transfers_under_way(void)
 static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t row, size_t *starts)
 {
     bool unwatched = up && !own;
-    size_t most = bytes / (unwatched ? CHUNKS / 2 : CHUNKS), size, count = 0;
+    size_t most = bytes / (unwatched ? TUNING_CHUNKS / 2 : TUNING_CHUNKS), size, count = 0;
     size_t limit = unwatched ? 2 * slot : up ? slot : slot / 2;
-    size_t usual = up ? CHUNK_UP : CHUNK_DOWN;
+    size_t usual = up ? TUNING_CHUNK_UP : TUNING_CHUNK_DOWN;
 
     if (most < usual) {
         most = usual;
@@ -205,8 +196,8 @@ static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t ro
         most = limit;
     }
     size = unwatched ? most / 4 : up ? most / 8 : most;
-    if (size < CHUNK_LEAST) {
-        size = CHUNK_LEAST;
+    if (size < TUNING_CHUNK_FIRST) {
+        size = TUNING_CHUNK_FIRST;
     }
     for (size_t at = 0; at < bytes; count++) {
         size_t length = size < limit ? size : limit;
@@ -262,12 +253,12 @@ static size_t chunks_make(struct cudriver_staging_transfer *transfer,
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
     size_t bytes = cudriver_layout_bytes(&plan->walk), slot;
 
-    for (int users = transfers_under_way(); users > 1 && most > SLOT_SHARED; users /= 2) {
+    for (int users = transfers_under_way(); users > 1 && most > TUNING_SLOT_SHARED; users /= 2) {
         most /= 2; /* many copies at once: less memory for each */
     }
     slot = staging_ring_slot(bytes, most);
     if (permuted) {
-        size_t box = bytes / 8 > SLOT_LEAST ? bytes / 8 : SLOT_LEAST;
+        size_t box = bytes / 8 > TUNING_SLOT_LEAST ? bytes / 8 : TUNING_SLOT_LEAST;
         *boxes = staging_boxes_make(plan, box < slot ? box : slot);
         transfer->chunks = boxes->count;
     } else {
@@ -308,7 +299,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
                             const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     struct staging_kernels *kernels = NULL;
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     struct cudriver_layout rows;
     struct staging_boxes boxes;
     CUresult result = staging_ring_ensure();
@@ -323,7 +314,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
             return result;
         }
     }
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     staging_rows_make(&plan->walk, plan->up, &rows);
     transfer->up = plan->up;
     transfer->host = job->host;
@@ -332,8 +323,9 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     /* Asynchronous copies cycle through many slots, so a slot is rarely cached; bypass the cache.
      */
     transfer->streaming =
-        plan->streaming || (!transfer->own && settings.streaming > 0 &&
-                            plan->bytes <= FEW_LAPS * STAGING_RING_SLOTS * settings.slot);
+        plan->streaming ||
+        (!transfer->own && settings.streaming > 0 &&
+         plan->bytes <= TUNING_STREAMING_LAPS * STAGING_RING_SLOTS * settings.slot);
     slot_bytes = chunks_make(transfer, plan, &rows,
                              staging_slot_most(plan, transfer->own, &settings), &boxes);
     if (slot_bytes == 0) {

@@ -22,6 +22,7 @@
 
 #include "driver/cuda_abi.h"
 #include "layout.h"
+#include "tuning.h"
 
 /* What a copy returns that its caller interrupted; no code of the driver. */
 #define CUDRIVER_STAGING_INTERRUPTED ((CUresult)0x7fff0001)
@@ -48,8 +49,8 @@ struct cudriver_staging_job {
 
 /*
  * Copies and returns when the bytes are in place. May block. After an error or an interruption no
- * part of the host's or the device's memory is in use any more; how much of it was written is
- * undefined.
+ * part of the host's memory is in use any more, nor of the device's unless its stream cannot be
+ * waited for; how much was written is undefined.
  */
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job);
 
@@ -64,29 +65,16 @@ struct cudriver_staging_transfer;
  * success *transfer is owned by the caller and goes to cudriver_staging_release. A copy that fails
  * later lets the stream go on, and says so through the transfer.
  *
- * `finished` (may be NULL) is called once with `finished_data` and the result, when the host's
- * memory is no longer in use and before the copy counts as over: by any thread, the caller's own
- * included, possibly before this function returns; not at all where this function fails. It must
- * not call the driver nor take a lock that anybody holds while calling the driver (so not the GIL).
- *
  * Where no thread, page-locked memory or, for a copy that is not small, stream memory operations
  * can be had, it blocks until the copy is over; only then job->interrupted is asked.
  */
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
-                                     void (*finished)(void *data, CUresult result),
-                                     void *finished_data,
                                      struct cudriver_staging_transfer **transfer);
 
-/* Whether the copy is over: the host's memory no longer in use, the device's bytes in place. */
-bool cudriver_staging_poll(struct cudriver_staging_transfer *transfer);
-
-/* Waits until the copy is over and returns its result; INTERRUPTED where the wait was, the copy
- * going on. May block. */
+/* Waits until the copy is over (the host's memory no longer in use, the device's bytes in place)
+ * and returns its result; INTERRUPTED where the wait was, the copy going on. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
                                bool (*interrupted)(void *data), void *data);
-
-/* The result of a copy that is over; NOT_READY before. */
-CUresult cudriver_staging_result(struct cudriver_staging_transfer *transfer);
 
 /* Gives the handle up. A copy that is not over goes on, and both memories must outlive it. NULL is
  * fine. Calls no driver function. */
@@ -182,8 +170,6 @@ void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *l
 
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
-/* ---- settings and life ---- */
-
 /* ---- copies too small for threads ---- */
 
 /* Whether the engine leaves a blocking copy of plain memory in one piece alone. */
@@ -200,38 +186,20 @@ struct cudriver_small_copy {
     size_t bytes;
 };
 
-#define CUDRIVER_SMALL_MOST ((size_t)2 << 20)
-
 /* Carries it out faster than the driver's blocking calls would: *result, and of an error the
- * function in *function. Of CUDRIVER_SMALL_MOST bytes at most, and not up from plain memory: the
+ * function in *function. Of TUNING_SMALL_MOST bytes at most, and not up from plain memory: the
  * driver's own call alone waits for the stream before it reads that. False: no page-locked memory
  * is to be had, nothing was done. */
 bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
                                  const char **function);
 
 /* As cuStreamSynchronize, sooner where it takes only microseconds (on a device, a copy of
- * CUDRIVER_SOON_MOST bytes): by a word that the stream writes; by questions, for copies to the
+ * TUNING_SOON_MOST bytes): by a word that the stream writes; by questions, for copies to the
  * device that are over nearly at once. */
-#define CUDRIVER_SOON_MOST ((size_t)64 << 20)
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 
-struct cudriver_staging_settings {
-    int packers;         /* threads that pack for one copy */
-    int medium;          /* the same for a dense copy of at most 32 MiB; to 64, half as many more */
-    int threads;         /* for all copies together, and for a strided one */
-    int linger;          /* ns that a thread without work looks for more before it sleeps */
-    size_t crossover_up; /* bytes from which on a copy to the device is staged */
-    size_t crossover_down; /* the same for copies from it */
-    size_t slot;      /* bytes of one of the four slots of a copy, at most; half, permuted up */
-    size_t slot_up;   /* the same of a blocking copy to the device that is not permuted */
-    size_t streaming; /* largest blocking copy up with streaming stores; 0: no copy at all */
-};
-
-void cudriver_staging_get_settings(struct cudriver_staging_settings *settings);
-
-/* Out-of-range values are brought into range. Copies under way keep what they began with. */
-void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings);
+/* ---- threads, what is kept, the end ---- */
 
 /* The limit of threads for all copies together; CUDRIVER_STAGING_THREADS_MOST at most. Setting it
  * to 0 or less brings the usual one back. */
@@ -244,17 +212,6 @@ void cudriver_staging_set_threads(int threads);
  * CUDRIVER_STAGING_THREADS_MOST; such a wish counts for nothing. Takes no lock. */
 #define CUDRIVER_STAGING_VARIABLE "CUDRIVER_COPY_THREADS"
 int cudriver_staging_wish(void);
-
-struct cudriver_staging_stats {
-    int threads;               /* that live */
-    int rings;                 /* sets of slots, idle or not */
-    size_t slot_bytes;         /* page-locked memory that they hold */
-    size_t jobs;               /* copies under way */
-    unsigned long long copies; /* staged since the start, finished or failed */
-    unsigned long long bytes;
-};
-
-void cudriver_staging_get_stats(struct cudriver_staging_stats *stats);
 
 /* Gives back the streams, slots and kernels that no copy is using. May block. */
 void cudriver_staging_trim(void);

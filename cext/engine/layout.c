@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "tuning.h"
+
 /* Addresses are reckoned modulo 2^64, so that no intermediate product can overflow. */
 static int64_t times(int64_t a, int64_t b)
 {
@@ -303,18 +305,13 @@ static void rows_copy(size_t size, struct axis outer, struct axis inner, char *d
     }
 }
 
-/* Bytes of one side that a tile spans in its own order: a few cache lines, and little enough that
- * both sides of a tile stay in the first-level cache. */
-#define TILE_BYTES 128
-#define TILE_RUNS 64
-
 /* A plane whose sides disagree about which dimension is the inner one: tile by tile, so that the
  * lines fetched for one side are used up before they are evicted. */
 static void tiles_copy(size_t size, struct axis outer, struct axis inner, char *dst,
                        const char *src)
 {
-    int64_t wide = size >= TILE_BYTES ? 1 : (int64_t)(TILE_BYTES / size);
-    int64_t edge = wide > TILE_RUNS ? TILE_RUNS : wide < 8 ? 8 : wide;
+    int64_t wide = size >= TUNING_TILE_BYTES ? 1 : (int64_t)(TUNING_TILE_BYTES / size);
+    int64_t edge = wide > TUNING_TILE_RUNS ? TUNING_TILE_RUNS : wide < 8 ? 8 : wide;
 
     for (int64_t i = 0; i < outer.count; i += edge) {
         struct axis rows = outer;
@@ -328,16 +325,12 @@ static void tiles_copy(size_t size, struct axis outer, struct axis inner, char *
     }
 }
 
-/* Runs shorter than this are not worth a row of their own where the other dimension is longer. */
-#define SHORT_ROW 8
-#define SWAPPED_ROW 256
-
 /* A plane with few runs a row: long stretches of the outer dimension become the rows. */
 static void thin_copy(size_t size, struct axis outer, struct axis inner, char *dst, const char *src)
 {
-    for (int64_t i = 0; i < outer.count; i += SWAPPED_ROW) {
+    for (int64_t i = 0; i < outer.count; i += TUNING_SWAPPED_ROW) {
         struct axis part = outer;
-        part.count = outer.count - i < SWAPPED_ROW ? outer.count - i : SWAPPED_ROW;
+        part.count = outer.count - i < TUNING_SWAPPED_ROW ? outer.count - i : TUNING_SWAPPED_ROW;
         rows_copy(size, inner, part, dst + i * outer.dst, src + i * outer.src);
     }
 }
@@ -345,7 +338,7 @@ static void thin_copy(size_t size, struct axis outer, struct axis inner, char *d
 static void plane_copy(size_t size, struct axis outer, struct axis inner, char *dst,
                        const char *src)
 {
-    if (inner.count < SHORT_ROW && outer.count > inner.count && size <= 16) {
+    if (inner.count < TUNING_SHORT_ROW && outer.count > inner.count && size <= 16) {
         thin_copy(size, outer, inner, dst, src);
         return;
     }
@@ -353,7 +346,7 @@ static void plane_copy(size_t size, struct axis outer, struct axis inner, char *
     uint64_t src_outer = magnitude(outer.src), src_inner = magnitude(inner.src);
     bool dst_agrees = dst_inner <= dst_outer, src_agrees = src_inner <= src_outer;
 
-    if (size < TILE_BYTES && dst_agrees != src_agrees && outer.count >= SHORT_ROW) {
+    if (size < TUNING_TILE_BYTES && dst_agrees != src_agrees && outer.count >= TUNING_SHORT_ROW) {
         tiles_copy(size, outer, inner, dst, src);
     } else if (!dst_agrees && !src_agrees) {
         rows_copy(size, inner, outer, dst, src);
@@ -396,7 +389,7 @@ static void block_copy(const struct cudriver_layout *layout, int d, int64_t coun
         plane_copy(layout->itemsize, outer, axis_of(layout, d + 1), dst, src);
         return;
     }
-    if (transposed_with(layout, d) == d && layout->itemsize < TILE_BYTES) {
+    if (transposed_with(layout, d) == d && layout->itemsize < TUNING_TILE_BYTES) {
         /* The walk's order within a whole block is free: this dimension goes next to the innermost.
          */
         struct cudriver_layout inner;
@@ -485,20 +478,6 @@ static void part_copy(const struct cudriver_layout *layout, char *dst, const cha
     if (end % size != 0) {
         run_find(layout, last, &dst, &src);
         memcpy(dst, src, end % size);
-    }
-}
-
-void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src)
-{
-    if (is_empty(layout)) {
-        return;
-    }
-    dst += layout->dst_offset;
-    src += layout->src_offset;
-    if (layout->ndim == 0) {
-        memcpy(dst, src, layout->itemsize);
-    } else {
-        block_copy(layout, 0, layout->shape[0], dst, src);
     }
 }
 

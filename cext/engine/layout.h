@@ -39,13 +39,10 @@ size_t cudriver_layout_simplify_by_src(struct cudriver_layout *layout);
  */
 size_t cudriver_layout_bytes(const struct cudriver_layout *layout);
 
-/* Moves every run of a simplified layout, on the host, in one thread. dst and src do not overlap.
- */
-void cudriver_layout_copy(const struct cudriver_layout *layout, char *dst, const char *src);
-
 /*
- * The same for the part [begin, end) of the runs' bytes, counted in the order of the walk; so that
- * workers can share one copy, and a packed side can be a slot that holds only that part.
+ * Moves bytes [begin, end) of a layout, counted in the order of its walk, on the host and in one
+ * thread; so that threads can share one copy, and a packed side can be a slot that holds only that
+ * part. dst and src do not overlap.
  * `packed_dst` or `packed_src`: that side is dense and begins at byte `begin` of the walk.
  */
 void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, bool packed_dst,

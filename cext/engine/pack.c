@@ -7,16 +7,6 @@
 
 #include "driver/platform.h"
 
-#define KIB ((size_t)1 << 10)
-#define PIECE_LEAST (64 * KIB)
-#define PIECE_MOST (2048 * KIB)
-#define NAP_LEAST 20000l /* ns between looks at the counters */
-#define NAP_MOST 500000l
-#define SPIN_NS 200000ull /* a waiting caller looks at them without nap for so long */
-#define LOOK 20           /* processor's pauses between two looks: half a microsecond */
-#define LOOKS 40          /* of a caller, between two looks at all else */
-#define CALLED 8          /* threads that one wakes, each of which wakes as many */
-
 /* What a thread moves at once. */
 struct piece {
     struct cudriver_staging_transfer *transfer;
@@ -49,7 +39,7 @@ static bool transfer_progress(struct cudriver_staging_transfer *transfer)
     return transfer->packed && (transfer->lost || passed >= (int32_t)transfer->steps);
 }
 
-void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
+static void ring_unlist(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
@@ -64,8 +54,6 @@ void staging_ring_unlist(struct cudriver_staging_transfer *transfer)
     staging.ring_wanted -= transfer->threads;
     staging.ring_unwatched -= !transfer->watched;
     staging.ring_users--;
-    staging.copies++;
-    staging.bytes += transfer->result == CUDA_SUCCESS ? transfer->bytes : 0;
     if (!transfer->lost) { /* else nobody knows whether the device still uses the slots */
         staging_ring_leave(transfer->ring);
     }
@@ -81,7 +69,9 @@ static size_t piece_bytes(size_t chunk)
 {
     size_t share = (chunk / 8 + 4095) / 4096 * 4096;
 
-    return share < PIECE_LEAST ? PIECE_LEAST : share > PIECE_MOST ? PIECE_MOST : share;
+    return share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
+           : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
+                                       : share;
 }
 
 /* Locked. Takes the next piece of a transfer whose slot can take it. */
@@ -140,8 +130,8 @@ static void piece_move(const struct piece *piece)
     }
 }
 
-/* Locked. True where staging_transfer_tell must follow. */
-static bool piece_end(const struct piece *piece)
+/* Locked. */
+static void piece_end(const struct piece *piece)
 {
     struct cudriver_staging_transfer *transfer = piece->transfer;
     size_t published = transfer->published;
@@ -156,11 +146,8 @@ static bool piece_end(const struct piece *piece)
     }
     if (transfer->host_pending > 0 && transfer->in_flight == 0 &&
         (transfer->packed || transfer->stopped)) {
-        staging_transfer_hold(transfer);
-        staging_transfer_host_over(transfer, transfer->result);
-        return true;
+        staging_transfer_host_over(transfer);
     }
-    return false;
 }
 
 /* Locked. The next piece, of each transfer in turn; or in *ended one that is through, unlisted,
@@ -173,7 +160,7 @@ static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **e
     while (*link != NULL) {
         struct cudriver_staging_transfer *transfer = *link;
         if (transfer_progress(transfer)) {
-            staging_ring_unlist(transfer);
+            ring_unlist(transfer);
             *ended = transfer;
             return false;
         }
@@ -197,7 +184,7 @@ static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **e
 /* Half a microsecond's wait. */
 static void look_away(void)
 {
-    for (int i = 0; i < LOOK; i++) {
+    for (int i = 0; i < TUNING_PAUSES; i++) {
         platform_relax();
     }
 }
@@ -237,7 +224,7 @@ static void threads_wake(int wanted)
 {
     int lacking = wanted - (staging.ring_threads - staging.ring_idle);
 
-    threads_call(lacking < CALLED ? lacking : CALLED);
+    threads_call(lacking < TUNING_CALLED ? lacking : TUNING_CALLED);
 }
 
 /* Without the lock, which the threads that pack need: until the stream has passed another chunk, or
@@ -246,7 +233,7 @@ static void ring_look(const struct staging_ring *ring, unsigned news)
 {
     uint32_t passed = atomic_load_explicit(ring->passed, memory_order_acquire);
 
-    for (int i = 0; i < LOOKS; i++) {
+    for (int i = 0; i < TUNING_LOOKS; i++) {
         look_away();
         if (atomic_load_explicit(ring->passed, memory_order_acquire) != passed ||
             atomic_load_explicit(&staging.news, memory_order_acquire) != news) {
@@ -289,7 +276,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
         bool alone = staging.ring_users <= 2;
         unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
         if (done) {
-            staging_ring_unlist(transfer);
+            ring_unlist(transfer);
             staging_unlock();
             staging_transfer_drop(transfer);
         } else if (transfer->listed && piece_take(transfer, &piece)) {
@@ -297,20 +284,17 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             staging_unlock();
             piece_move(&piece);
             staging_lock();
-            bool tell = piece_end(&piece);
+            piece_end(&piece);
             staging_unlock();
-            if (tell) {
-                staging_transfer_tell(transfer);
-            }
             idle = platform_nanoseconds();
         } else {
             staging_unlock();
             if (ring == NULL) {
                 look_away();
-            } else if (alone && platform_nanoseconds() - idle < SPIN_NS) {
+            } else if (alone && platform_nanoseconds() - idle < TUNING_SPIN_NS) {
                 ring_look(ring, news);
             } else {
-                nap(NAP_LEAST);
+                nap(TUNING_NAP_LEAST_NS);
             }
         }
         if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
@@ -361,7 +345,7 @@ static void thread_linger(unsigned news, unsigned long long until)
  */
 static void *ring_main(void *unused)
 {
-    long pause = NAP_LEAST;
+    long pause = TUNING_NAP_LEAST_NS;
     unsigned long long busy = platform_nanoseconds();
 
     (void)unused;
@@ -373,16 +357,12 @@ static void *ring_main(void *unused)
         struct piece piece;
         unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
         if (piece_find(&piece, &ended)) {
-            pause = NAP_LEAST;
+            pause = TUNING_NAP_LEAST_NS;
             threads_wake(threads_allowed()); /* perhaps there is another piece */
             staging_unlock();
             piece_move(&piece);
             staging_lock();
-            if (piece_end(&piece)) {
-                staging_unlock();
-                staging_transfer_tell(piece.transfer);
-                staging_lock();
-            }
+            piece_end(&piece);
             busy = platform_nanoseconds();
         } else if (ended != NULL) {
             staging_unlock();
@@ -403,7 +383,7 @@ static void *ring_main(void *unused)
             staging_unlock();
             if (!linger) {
                 nap(pause);
-                pause = pause * 3 / 2 < NAP_MOST ? pause * 3 / 2 : NAP_MOST;
+                pause = pause * 3 / 2 < TUNING_NAP_MOST_NS ? pause * 3 / 2 : TUNING_NAP_MOST_NS;
             } else if (watch) {
                 look_away(); /* the counters are its to look at */
             } else {
@@ -491,23 +471,12 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer)
     }
     listed = transfer->listed && transfer_progress(transfer);
     if (listed) {
-        staging_ring_unlist(transfer);
+        ring_unlist(transfer);
     }
     staging_unlock();
     if (listed) {
         staging_transfer_drop(transfer);
     }
-}
-
-bool staging_ring_stop(struct cudriver_staging_transfer *transfer)
-{
-    bool tell = transfer->ring != NULL && transfer->in_flight == 0 && transfer->host_pending > 0;
-
-    if (tell) {
-        staging_transfer_hold(transfer);
-        staging_transfer_host_over(transfer, transfer->result);
-    }
-    return tell;
 }
 
 CUresult staging_ring_ensure(void)

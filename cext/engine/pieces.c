@@ -5,26 +5,6 @@
 
 #include "driver/driver.h"
 
-#define KIB ((size_t)1 << 10)
-
-/*
- * As measured on an H200 (PCIe 5, 16 cores): in a batch a piece costs 1.3 us beside its bytes, one
- * by one 2.4 us, of which 1.05 us are the caller's; a page-locked copy moves 55 GB/s, threads that
- * pack about 8 GB/s each and 40 GB/s together. A piece in a batch is thus worth 52 KiB of packing,
- * or 10 KiB where there is one thread; it pays to leave the processors alone, so a little less than
- * the next power of two will do. One by one it takes twice that.
- */
-#define PIECE_LEAST (64 * KIB)
-#define PIECE_LEAST_A_THREAD (12 * KIB)
-
-/* Fewer pieces are copied one by one: a batch's own cost is not known to be smaller. */
-#define BATCH_LEAST 4
-/* A default stream takes no batches (INVALID_VALUE). Two events that hang a stream of the engine's
- * between its work cost about as much as ten pieces. */
-#define BATCH_LEAST_BESIDE 16
-/* Longer lists go in batches of this size. */
-#define BATCH_MOST 1024
-
 /* Pieces that were found, and are yet to be queued. */
 struct pieces {
     const struct cudriver_staging_pieces *job;
@@ -32,8 +12,8 @@ struct pieces {
     bool batches; /* whether the stream takes them */
     size_t count;
     const char **function;
-    CUdeviceptr dsts[BATCH_MOST], srcs[BATCH_MOST];
-    size_t sizes[BATCH_MOST];
+    CUdeviceptr dsts[TUNING_BATCH_MOST], srcs[TUNING_BATCH_MOST];
+    size_t sizes[TUNING_BATCH_MOST];
 };
 
 bool cudriver_staging_has_batches(void)
@@ -43,12 +23,12 @@ bool cudriver_staging_has_batches(void)
 
 size_t cudriver_staging_least_piece(void)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     size_t least;
 
-    cudriver_staging_get_settings(&settings);
-    least = PIECE_LEAST_A_THREAD * (size_t)staging_threads_wanted(SIZE_MAX, false, &settings);
-    least = least < PIECE_LEAST ? least : PIECE_LEAST;
+    staging_settings_get(&settings);
+    least = TUNING_PIECE_A_THREAD * (size_t)staging_threads_wanted(SIZE_MAX, false, &settings);
+    least = least < TUNING_PIECE_LEAST ? least : TUNING_PIECE_LEAST;
     return cudriver_staging_has_batches() ? least : 2 * least;
 }
 
@@ -89,7 +69,7 @@ static CUresult one_queue(struct pieces *pieces, size_t i)
 static CUresult pieces_queue(struct pieces *pieces)
 {
     CUresult result = CUDA_SUCCESS;
-    bool batch = pieces->batches && pieces->count >= BATCH_LEAST;
+    bool batch = pieces->batches && pieces->count >= TUNING_BATCH_LEAST;
 
     if (batch) {
         result = batch_queue(pieces);
@@ -119,7 +99,7 @@ static CUresult layout_queue(struct pieces *pieces)
         pieces->dsts[pieces->count] = dst;
         pieces->srcs[pieces->count] = src;
         pieces->sizes[pieces->count++] = layout->itemsize;
-        result = pieces->count == BATCH_MOST ? pieces_queue(pieces) : CUDA_SUCCESS;
+        result = pieces->count == TUNING_BATCH_MOST ? pieces_queue(pieces) : CUDA_SUCCESS;
         for (d = layout->ndim - 1; d >= 0; d--) {
             dst += (CUdeviceptr)layout->dst_strides[d];
             src += (CUdeviceptr)layout->src_strides[d];
@@ -166,7 +146,7 @@ CUresult cudriver_staging_copy_pieces(const struct cudriver_staging_pieces *job,
                                       const char **function)
 {
     size_t count = cudriver_layout_bytes(job->layout) / job->layout->itemsize;
-    bool beside = staging_stream_is_default(job->stream) && count >= BATCH_LEAST_BESIDE &&
+    bool beside = staging_stream_is_default(job->stream) && count >= TUNING_BATCH_BESIDE &&
                   cudriver_staging_has_batches();
     struct pieces *pieces;
     struct staging_place *place;

@@ -16,12 +16,12 @@ static bool place_is_quiet(const struct staging_place *place)
     return place->users == 0 && place->transfers == NULL;
 }
 
-/* Whether no stream may come to the slots of a ring any more. */
+/* Whether no stream may come to the slots of a ring any more; those that were lost stay so. */
 static bool rings_are_quiet(const struct staging_place *place)
 {
     const struct staging_ring *ring = place->rings;
 
-    while (ring != NULL && ring->users == 0) {
+    while (ring != NULL && (ring->users == 0 || ring->lost)) {
         ring = ring->next;
     }
     return ring == NULL;

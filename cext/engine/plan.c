@@ -3,17 +3,6 @@
 
 #include <string.h>
 
-#define MIB ((size_t)1 << 20)
-
-/* Runs of the device's memory from which on 2D copies are as fast as dense ones. */
-#define GOOD_ROW 512
-/* Bytes in a row of the host's memory that are worth fetching on their own. */
-#define GOOD_RUN 256
-/* Bytes in a row that are moved like memory in one piece. */
-#define LONG_RUN 4096
-/* Up to here the driver's small copies one by one cost less than the kernel's launch. */
-#define FEW_BYTES 16384
-
 const char *cudriver_staging_path_name(enum cudriver_staging_path path)
 {
     static const char *const names[] = {
@@ -87,7 +76,7 @@ static bool host_in_order(const struct cudriver_layout *walk, bool up)
 {
     const int64_t *strides = host_strides(walk, up);
 
-    if (walk->itemsize >= GOOD_RUN) {
+    if (walk->itemsize >= TUNING_GOOD_RUN) {
         return true;
     }
     for (int d = 1; d < walk->ndim; d++) {
@@ -156,10 +145,8 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
     plan->device_dense = true;
 }
 
-/* As measured: up, slots that stay in the processors' caches, unless there is a kernel's launch for
- * each; down, room for what arrives before the threads are awake. */
 size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct cudriver_staging_settings *settings)
+                         const struct staging_settings *settings)
 {
     if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
         return settings->slot / 2;
@@ -169,27 +156,25 @@ size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
 
 bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense)
 {
-    return host_dense || walk->itemsize >= LONG_RUN;
+    return host_dense || walk->itemsize >= TUNING_LONG_RUN;
 }
 
-int staging_threads_wanted(size_t bytes, bool long_runs,
-                           const struct cudriver_staging_settings *settings)
+int staging_threads_wanted(size_t bytes, bool long_runs, const struct staging_settings *settings)
 {
     if (!long_runs) {
         return settings->threads > settings->packers ? settings->threads : settings->packers;
     }
-    /* For so little more threads only get into each other's way. */
-    if (bytes <= 32 * MIB && settings->packers > settings->medium) {
+    if (bytes <= TUNING_MEDIUM_BYTES && settings->packers > settings->medium) {
         return settings->medium;
     }
-    if (bytes <= 64 * MIB && settings->packers > settings->medium * 3 / 2) {
+    if (bytes <= TUNING_LARGE_BYTES && settings->packers > settings->medium * 3 / 2) {
         return settings->medium * 3 / 2;
     }
     return settings->packers;
 }
 
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
-                       const struct cudriver_staging_settings *settings, bool kernels,
+                       const struct staging_settings *settings, bool kernels,
                        struct staging_plan *plan)
 {
     struct cudriver_layout by_host = *layout, by_device;
@@ -226,11 +211,12 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
     bool permute;
 
     if (small) {
-        permute = fits && run < GOOD_ROW / 8 && plan->bytes > FEW_BYTES;
+        permute = fits && run < TUNING_GOOD_ROW / 8 && plan->bytes > TUNING_PERMUTED_LEAST;
     } else if (fits && host_repeats(&by_host, up)) {
         permute = true;
     } else {
-        permute = fits && (!host_in_order(&by_device, up) || (!device_dense && run < GOOD_ROW));
+        permute =
+            fits && (!host_in_order(&by_device, up) || (!device_dense && run < TUNING_GOOD_ROW));
     }
     if (permute) {
         plan_permute(plan, &by_host);
@@ -250,4 +236,11 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
     if (staging_is_staged(plan->path)) {
         plan->streaming = up ? plan->bytes <= settings->streaming : settings->streaming > 0;
     }
+}
+
+bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
+           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
+           (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
 }

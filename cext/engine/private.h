@@ -1,9 +1,11 @@
 /*
  * The insides of the copy engine.
  *
- *   state.c       the lock, the settings, the figures
+ *   state.c       the lock and the settings
  *   blocking.c    blocking copies, and what explain_copy says of them
- *   transfer.c    transfers: one copy through a ring or one slot, in stream order or blocking
+ *   async.c       copies in stream order
+ *   issue.c       puts a transfer on its stream: through a ring, or one slot
+ *   transfer.c    transfers: from making one until it is over
  *   ring.c        slots that a stream copies from or to itself, and which copy gets which
  *   pack.c        the threads that pack and unpack them         no CUDA
  *   commands.c    what the stream does for that: chunks, commands
@@ -18,8 +20,8 @@
  *   memory.c      memcpy with streaming stores                   no CUDA
  *
  * One lock, `staging.lock`: a leaf but for the page-locked pool's, held for moments, never while
- * calling the driver, moving bytes, asking `interrupted` or telling `finished`. A host function on
- * a stream may therefore take it.
+ * calling the driver, moving bytes or asking `interrupted`. A host function on a stream may
+ * therefore take it.
  *
  * Streams share hardware channels, and one that waits for a value holds up all that share its
  * channel; so what lets it go on must never depend on another stream, nor on a thread that calls
@@ -50,6 +52,22 @@
  * The copy is then done by the calling thread alone. */
 #define STAGING_NO_THREADS ((CUresult)0x7fff0002)
 
+/* ---- settings ---- */
+
+struct staging_settings {
+    int packers;           /* threads that pack for one copy */
+    int medium;            /* the same for a middling dense copy: TUNING_MEDIUM_BYTES */
+    int threads;           /* for all copies together, and for a strided one */
+    int linger;            /* ns that a thread without work looks for more before it sleeps */
+    size_t crossover_up;   /* bytes from which on a copy to the device is staged */
+    size_t crossover_down; /* the same for copies from it */
+    size_t slot;      /* bytes of one of the four slots of a copy, at most; half, permuted up */
+    size_t slot_up;   /* the same of a blocking copy to the device that is not permuted */
+    size_t streaming; /* largest blocking copy up with streaming stores; 0: no copy at all */
+};
+
+void staging_settings_get(struct staging_settings *settings);
+
 /* ---- plans ---- */
 
 struct staging_plan {
@@ -70,19 +88,22 @@ struct staging_plan {
 
 /* `kernels`: whether the permuting kernel may be used. */
 void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
-                       const struct cudriver_staging_settings *settings, bool kernels,
+                       const struct staging_settings *settings, bool kernels,
                        struct staging_plan *plan);
 
 /* Bytes of one of a copy's slots, at most. */
 size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct cudriver_staging_settings *settings);
+                         const struct staging_settings *settings);
 
 /* Whether the host's bytes lie in pieces that are moved as fast as memory in one piece. */
 bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense);
 
 /* How many threads are to work on a copy, the caller's included. */
-int staging_threads_wanted(size_t bytes, bool long_runs,
-                           const struct cudriver_staging_settings *settings);
+int staging_threads_wanted(size_t bytes, bool long_runs, const struct staging_settings *settings);
+
+/* Whether a copy failed for want of a kernel, stream memory operations, page-locked memory or
+ * threads: it can be done without. */
+bool staging_must_do_without(enum cudriver_staging_path path, CUresult result);
 
 /* Whether copies on this path go through a ring, with threads that pack. */
 static inline bool staging_is_staged(enum cudriver_staging_path path)
@@ -101,6 +122,7 @@ struct staging_ring {
     CUstream own;              /* owned; NULL until a blocking copy needs it */
     int users;                 /* copies under way */
     bool orphan;               /* goes with the last of them */
+    bool lost;                 /* one of them was; no other copy takes it */
     char *block;               /* owned, from the page-locked pool, mapped */
     size_t slot_bytes;
     unsigned generation;      /* of the engine's when it was made: no copy takes an older one */
@@ -133,7 +155,7 @@ struct staging_engine {
     pthread_mutex_t lock;
     pthread_cond_t quiet; /* something ended: for those who close */
     struct staging_place *places;
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
     bool ready; /* conditions and settings are made */
     bool stopping;
     struct cudriver_staging_transfer *packing; /* started, not over: the ring threads' work */
@@ -147,17 +169,9 @@ struct staging_engine {
     int strays;            /* small copies that were given up and are still in their streams */
     bool watched;          /* one of them looks at the counters now and then */
     unsigned generation;   /* slots of an older one are given back */
-    unsigned long long copies, bytes;
 };
 
 extern struct staging_engine staging;
-
-/* At most so many threads for all copies, CUDRIVER_STAGING_THREADS_MOST at most, and as many of
- * them for one as serve it. */
-void staging_settings_threads(struct cudriver_staging_settings *settings, int threads);
-
-/* What the process's processors suggest, or cudriver_staging_wish() says. */
-void staging_settings_default(struct cudriver_staging_settings *settings);
 
 /* Locks. The first call in the process makes what the lock protects. */
 void staging_lock(void);
@@ -173,10 +187,6 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 
 /* A blocking copy; the context is current. */
 CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place);
-
-/* Whether a copy failed for want of a kernel, stream memory operations, page-locked memory or
- * threads: it can be done without. */
-bool staging_must_do_without(enum cudriver_staging_path path, CUresult result);
 
 /* ---- place.c ---- */
 
@@ -230,8 +240,6 @@ struct cudriver_staging_transfer {
     struct staging_place *place;            /* borrowed; valid until the transfer is over */
     struct cudriver_staging_transfer *next; /* in the place's list */
     CUstream stream;
-    void (*finished)(void *data, CUresult result);
-    void *finished_data;
     bool own; /* blocking: on the ring's own stream */
     bool up;
     char *host;
@@ -265,10 +273,8 @@ struct cudriver_staging_transfer {
     bool making;                               /* its call has not returned */
     bool begun;                                /* the host's memory was touched */
     bool stopped;
-    bool stray;   /* small, given up, and still in its stream */
-    bool lost;    /* its context is broken */
-    bool telling; /* `finished` was called, or is being */
-    bool told;    /* it has returned */
+    bool stray; /* small, given up, and still in its stream */
+    bool lost;  /* nobody knows whether its stream still uses its slots */
     bool over;
     CUresult result;
     pthread_cond_t done;
@@ -276,16 +282,30 @@ struct cudriver_staging_transfer {
     int doubts;                 /* how often in a row that failed */
 };
 
+/* One that is being made, in the place's list; NULL without memory. */
+struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place,
+                                                       CUstream stream);
+
 void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
 
-/* Locked: the host's memory is no longer in use. staging_transfer_tell must follow, unlocked, with
- * a reference, which it drops. */
-void staging_transfer_host_over(struct cudriver_staging_transfer *transfer, CUresult result);
-void staging_transfer_tell(struct cudriver_staging_transfer *transfer);
+/* Locked: the host's memory is no longer in use. */
+void staging_transfer_host_over(struct cudriver_staging_transfer *transfer);
 
 /* Locked: one thing that follows on the stream has happened. */
 void staging_transfer_device_over(struct cudriver_staging_transfer *transfer);
+
+/* Nothing more is begun; what has begun ends by itself. */
+void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result);
+
+/* Waits until no thread of ours touches host memory for it. */
+void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
+
+/* Locked: what follows on the stream is not waited for any more. */
+void staging_transfer_abandon(struct cudriver_staging_transfer *transfer);
+
+/* Locked: nobody knows whether its stream still uses its slots, so that they are left to it. */
+void staging_transfer_lose(struct cudriver_staging_transfer *transfer);
 
 /* Gives up the transfers of a place that have not begun. `all`: those that have, too, and blocking
  * copies. */
@@ -293,6 +313,13 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
 
 /* Asks, now and then, whether the context still works: in a broken one copies would never end. */
 void staging_transfer_check(struct cudriver_staging_transfer *transfer);
+
+/* ---- issue.c ---- */
+
+/* Makes a transfer and queues it; *made is the caller's. */
+CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
+                               const struct staging_plan *plan, bool own,
+                               struct cudriver_staging_transfer **made);
 
 /* A blocking copy through a ring. NOT_SUPPORTED: the driver has no counters, or the kernel cannot
  * be had. */
@@ -323,11 +350,6 @@ CUresult staging_ring_ensure(void);
 
 /* Locked. The threads begin with a transfer; takes over a reference. */
 void staging_ring_list(struct cudriver_staging_transfer *transfer);
-
-/* Locked: the transfer was stopped, or is over. True where staging_transfer_tell must follow, with
- * a reference. */
-bool staging_ring_stop(struct cudriver_staging_transfer *transfer);
-void staging_ring_unlist(struct cudriver_staging_transfer *transfer);
 
 /* For a stopped transfer that no thread works on: lets its stream go to the end of it; and, where
  * that was reached, though perhaps not by all of its commands, ends its use of the ring. */

@@ -7,9 +7,7 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-#define KIB ((size_t)1 << 10)
-#define COUNTER_SPACING 64         /* a cache line each */
-#define TURNED_LEAST (16384 * KIB) /* of a ring for copies down */
+#define COUNTER_SPACING 64 /* a cache line each */
 
 void staging_rings_free(struct staging_ring *rings, bool current, bool all)
 {
@@ -45,8 +43,8 @@ static CUresult ring_make(size_t slot_bytes, struct staging_ring **made)
     staging_lock();
     ring->generation = staging.generation;
     staging_unlock();
-    result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, true,
-                                    &block, &zeroed);
+    result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, &block,
+                                    &zeroed);
     if (result != CUDA_SUCCESS) {
         free(ring);
         return result;
@@ -142,7 +140,7 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
     for (struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
         bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream &&
                     ring_takes_more(place, ring);
-        if ((same || (ring->users == 0 && found == NULL)) &&
+        if ((same || (ring->users == 0 && found == NULL)) && !ring->lost &&
             ring->generation == staging.generation && ring->slot_bytes >= slot_bytes &&
             (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
             found = ring;
@@ -187,8 +185,8 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
 
     staging_lock();
     if (!transfer->up && staging.ring_users == 0 && !place->tight &&
-        wanted < TURNED_LEAST / STAGING_RING_SLOTS) {
-        wanted = TURNED_LEAST / STAGING_RING_SLOTS;
+        wanted < TUNING_TURNED / STAGING_RING_SLOTS) {
+        wanted = TUNING_TURNED / STAGING_RING_SLOTS;
     }
     found = ring_find(transfer, wanted, scratch);
     while (found == NULL) {

@@ -1,4 +1,4 @@
-/* The engine's one lock, its settings and its figures. See private.h. */
+/* The engine's one lock and its settings. See private.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -7,9 +7,6 @@
 
 #include "driver/driver.h"
 #include "driver/platform.h"
-
-#define PACKERS_MOST 8 /* more threads for one dense copy do not move it faster */
-#define LINGER_NS 200000
 
 /* Held for moments: worth a short wait before a thread sleeps for it. */
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
@@ -63,7 +60,9 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 /* Threads that pack for one copy: all processors up to four, and a third of the others. */
 static int packers_default(int processors)
 {
-    return processors <= 4 ? processors : 4 + (processors - 4) / 3;
+    const int few = TUNING_FEW_PROCESSORS;
+
+    return processors <= few ? processors : few + (processors - few) / 3;
 }
 
 static pthread_once_t wish_once = PTHREAD_ONCE_INIT;
@@ -88,34 +87,38 @@ int cudriver_staging_wish(void)
     return wish;
 }
 
-void staging_settings_default(struct cudriver_staging_settings *settings)
-{
-    int given = cudriver_staging_wish();
-    int processors = platform_processor_count();
-    int threads = processors <= 4 ? processors : processors > 66 ? 64 : processors - 2;
-    int packers = packers_default(processors);
-
-    *settings = (struct cudriver_staging_settings){
-        .crossover_up = (size_t)3 << 19,
-        .crossover_down = (size_t)3 << 19,
-        .streaming = (size_t)64 << 20,
-        .slot = (size_t)16 << 20,
-        .slot_up = (size_t)5 << 20,
-        .medium = 4,
-        .linger = processors > 4 ? LINGER_NS : 0,
-    };
-    settings->threads = threads;
-    settings->packers = packers > PACKERS_MOST ? PACKERS_MOST : packers;
-    if (given > 0) {
-        staging_settings_threads(settings, given);
-    }
-}
-
-void staging_settings_threads(struct cudriver_staging_settings *settings, int threads)
+/* At most so many threads for all copies, and as many of them for one as serve it. */
+static void settings_threads(struct staging_settings *settings, int threads)
 {
     settings->threads =
         threads > CUDRIVER_STAGING_THREADS_MOST ? CUDRIVER_STAGING_THREADS_MOST : threads;
-    settings->packers = settings->threads < PACKERS_MOST ? settings->threads : PACKERS_MOST;
+    settings->packers =
+        settings->threads < TUNING_PACKERS_MOST ? settings->threads : TUNING_PACKERS_MOST;
+}
+
+/* What the process's processors suggest, or cudriver_staging_wish() says. */
+static void settings_default(struct staging_settings *settings)
+{
+    int given = cudriver_staging_wish();
+    int processors = platform_processor_count();
+    bool few = processors <= TUNING_FEW_PROCESSORS;
+    int threads = few ? processors : processors - TUNING_PROCESSORS_LEFT;
+    int packers = packers_default(processors);
+
+    *settings = (struct staging_settings){
+        .crossover_up = TUNING_STAGED_UP,
+        .crossover_down = TUNING_STAGED_DOWN,
+        .streaming = TUNING_STREAMING,
+        .slot = TUNING_SLOT,
+        .slot_up = TUNING_SLOT_UP,
+        .medium = TUNING_MEDIUM_THREADS,
+        .linger = few ? 0 : TUNING_LINGER_NS,
+    };
+    settings->threads = threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST;
+    settings->packers = packers > TUNING_PACKERS_MOST ? TUNING_PACKERS_MOST : packers;
+    if (given > 0) {
+        settings_threads(settings, given);
+    }
 }
 
 /* In a forked child no thread holds the lock any more, whoever held it. */
@@ -133,7 +136,7 @@ void staging_lock(void)
         pthread_atfork(NULL, NULL, lock_renew);
         sem_init(&staging.ring_sleep, 0, 0);
         staging_condition_init(&staging.quiet);
-        staging_settings_default(&staging.settings);
+        settings_default(&staging.settings);
         staging.ready = true;
     }
 }
@@ -147,9 +150,9 @@ void staging_unlock(void)
     calls_send(calls);
 }
 
-/* ---- settings and figures ---- */
+/* ---- settings ---- */
 
-void cudriver_staging_get_settings(struct cudriver_staging_settings *settings)
+void staging_settings_get(struct staging_settings *settings)
 {
     staging_lock();
     *settings = staging.settings;
@@ -158,9 +161,9 @@ void cudriver_staging_get_settings(struct cudriver_staging_settings *settings)
 
 int cudriver_staging_get_threads(void)
 {
-    struct cudriver_staging_settings settings;
+    struct staging_settings settings;
 
-    cudriver_staging_get_settings(&settings);
+    staging_settings_get(&settings);
     return settings.threads;
 }
 
@@ -168,51 +171,12 @@ void cudriver_staging_set_threads(int threads)
 {
     staging_lock();
     if (threads > 0) {
-        staging_settings_threads(&staging.settings, threads);
+        settings_threads(&staging.settings, threads);
     } else {
-        struct cudriver_staging_settings usual;
-        staging_settings_default(&usual);
+        struct staging_settings usual;
+        settings_default(&usual);
         staging.settings.threads = usual.threads;
         staging.settings.packers = usual.packers;
-    }
-    staging_unlock();
-}
-
-static int between(int value, int least, int most)
-{
-    return value < least ? least : value > most ? most : value;
-}
-
-void cudriver_staging_set_settings(const struct cudriver_staging_settings *settings)
-{
-    struct cudriver_staging_settings set = *settings;
-    const size_t least = 4096, most = (size_t)64 << 20;
-
-    set.packers = between(set.packers, 1, 256);
-    set.medium = between(set.medium, 1, 256);
-    set.threads = between(set.threads, 1, 1024);
-    set.linger = between(set.linger, 0, 10000000);
-    set.slot = set.slot < least ? least : set.slot > most ? most : set.slot;
-    set.slot_up = set.slot_up < least ? least : set.slot_up > most ? most : set.slot_up;
-    staging_lock();
-    staging.settings = set;
-    staging_unlock();
-}
-
-void cudriver_staging_get_stats(struct cudriver_staging_stats *stats)
-{
-    staging_lock();
-    *stats = (struct cudriver_staging_stats){
-        .threads = staging.ring_threads,
-        .jobs = (size_t)staging.ring_users,
-        .copies = staging.copies,
-        .bytes = staging.bytes,
-    };
-    for (const struct staging_place *place = staging.places; place != NULL; place = place->next) {
-        for (const struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
-            stats->rings++;
-            stats->slot_bytes += STAGING_RING_SLOTS * ring->slot_bytes;
-        }
     }
     staging_unlock();
 }

@@ -9,10 +9,6 @@
 #define STREAM_LEGACY ((CUstream)1)
 #define STREAM_PER_THREAD ((CUstream)2)
 
-/* An event on an idle NULL stream takes the device some microseconds; a host function instead, that
- * wakes a thread of the driver's and this one, some hundred. */
-#define SPIN_NS 50000ull
-
 /* Looks at a stream for at most so long: SUCCESS, NOT_READY or what its work failed with. */
 static CUresult stream_watch(CUstream stream, unsigned long long nanoseconds)
 {
@@ -72,7 +68,7 @@ static void arrival_reach(void *data)
 
 CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
 {
-    CUresult result = stream_watch(stream, SPIN_NS);
+    CUresult result = stream_watch(stream, TUNING_STREAM_SPIN_NS);
     struct arrival *arrival;
 
     if (result != CUDA_ERROR_NOT_READY) {

@@ -35,14 +35,14 @@ struct cudriver_hostmem_stats {
 
 /*
  * Hands out at least `bytes` (0 counts as 1) of page-locked memory aligned to 64 bytes (to 4096
- * from 4096 bytes on); large sizes are not rounded beyond the page. `mapped`: in the device's
- * address space too. Contents are undefined unless *zeroed comes back true (fresh from the system).
- * Returns the driver's code; OUT_OF_MEMORY for the byte limit and for mmap's refusal too.
+ * from 4096 bytes on), in the device's address space too; large sizes are not rounded beyond the
+ * page. Contents are undefined unless *zeroed comes back true (fresh from the system). Returns the
+ * driver's code; OUT_OF_MEMORY for the byte limit and for mmap's refusal too.
  */
-CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool *zeroed);
+CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed);
 
 /* Serves from free memory only, else NULL. Never calls the driver. */
-void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped);
+void *cudriver_hostmem_try_alloc(size_t bytes);
 
 /* Takes a block back into the pool. Calls no driver function. `address` must be a live block. */
 void cudriver_hostmem_free(void *address);
@@ -71,12 +71,6 @@ size_t cudriver_hostmem_least(size_t bytes);
  * the process's cgroups leave, less a reserve. Memory that could be swapped out does not count as
  * free. It takes 0.3 ms to find out. */
 size_t cudriver_hostmem_left(void);
-
-/*
- * The NUMA node that fresh memory is preferably taken from, -1 for none: a wish, which the system
- * may refuse without anybody noticing. Memory that is in the pool already stays where it is.
- */
-void cudriver_hostmem_set_node(int node);
 
 /*
  * How many of the `bytes` from `address` on lie in one registration; `bytes` where `address` is not
@@ -109,7 +103,7 @@ struct cudriver_pin;
  * registered twice; memory that is page-locked by somebody else (our pool, cuMemHostAlloc, another
  * library) is accepted as it is. `read_only` for mappings without write permission.
  */
-CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, bool mapped,
+CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only,
                              struct cudriver_pin **pin);
 
 /* Undoes one pin; unregisters the pieces that no other pin holds. Frees `pin`. NULL is fine. Needs

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "driver/driver.h"
@@ -20,14 +19,11 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* since Linux 5.14 */
 #endif
-#define PREFERRED 1 /* MPOL_PREFERRED of linux/mempolicy.h, which need not be installed */
 
 #define MOST_THREADS 16
 #define TOUCH_UNIT ((size_t)8 << 20) /* what a thread takes at a time, and its least share */
 #define LEAD 2 /* the part of a block that is touched when its registration begins */
 #define TOUCH_PATIENCE 100000000ull /* ns for one unit, beyond which huge pages stall */
-
-static atomic_int preferred_node = -1;
 
 static size_t system_page(void)
 {
@@ -99,25 +95,6 @@ char *hostmem_map(size_t bytes)
 void hostmem_unmap(char *base, size_t bytes)
 {
     munmap(base, bytes);
-}
-
-void cudriver_hostmem_set_node(int node)
-{
-    atomic_store(&preferred_node, node);
-}
-
-static void prefer_node(char *base, size_t bytes)
-{
-    unsigned long mask[16] = {0}; /* 1024 nodes */
-    int node = atomic_load(&preferred_node);
-    const int width = 8 * (int)sizeof mask[0];
-
-    if (node < 0 || node >= 16 * width) {
-        return;
-    }
-    mask[node / width] |= 1ul << (node % width);
-    /* Refused in containers without the right, and of no use on one node: never mind. */
-    (void)syscall(SYS_mbind, base, bytes, PREFERRED, mask, 16ul * (unsigned long)width + 1, 0);
 }
 
 struct touch {
@@ -214,7 +191,6 @@ CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
     if (advice != 0) {
         touch.huge = madvise(base, bytes, advice) == 0 && advice == MADV_HUGEPAGE;
     }
-    prefer_node(base, bytes);
 
     if (bytes >= 2 * TOUCH_UNIT) {
         count = (size_t)platform_processor_count();

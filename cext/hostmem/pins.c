@@ -60,6 +60,38 @@ static struct {
     size_t bytes; /* registered */
 } pins = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
+/* --- the lock: after a fork it is free in the child, too --- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&pins.lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&pins.lock);
+}
+
+static void after_fork_in_child(void)
+{
+    pthread_cond_init(&pins.changed, NULL); /* whoever waited is not here */
+    pthread_mutex_unlock(&pins.lock);
+}
+
+static void watch_forks_once(void)
+{
+    hostmem_watch_forks(); /* first: so a fork takes the pool's lock last */
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+static void pins_lock(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch_forks_once);
+    pthread_mutex_lock(&pins.lock);
+}
+
 /* --- the list, under the lock --- */
 
 /* The first piece that ends beyond `address`. */
@@ -352,7 +384,7 @@ static CUresult pieces_release(struct cudriver_pin *pin)
             first = result;
         }
     }
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     for (size_t i = 0; i < leaving; i++) {
         struct piece *piece = pin->pieces[i];
         pins.bytes -= piece->end - piece->begin;
@@ -369,7 +401,7 @@ static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool rea
     struct cudriver_pin *pin;
     CUresult result;
 
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     pin = range_hold(home, begin, end);
     if (pin == NULL) {
         pthread_mutex_unlock(&pins.lock);
@@ -380,7 +412,7 @@ static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool rea
 
     result = pin_register(pin, read_only);
 
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     range_resolve(pin, result == CUDA_SUCCESS);
     if (result != CUDA_SUCCESS) {
         pins.pins--;
@@ -393,14 +425,12 @@ static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool rea
     return result;
 }
 
-CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, bool mapped,
-                             struct cudriver_pin **out)
+CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, struct cudriver_pin **out)
 {
     uintptr_t begin = (uintptr_t)address;
     CUdevice home;
     CUresult result;
 
-    (void)mapped; /* everything is */
     *out = NULL;
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -408,7 +438,6 @@ CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, bool m
     if ((address == NULL && bytes > 0) || bytes > UINTPTR_MAX - begin) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    hostmem_watch_forks();
     /* The pool registers its regions as wholes, and the pin's array keeps its block from going. */
     bool pooled = bytes > 0 && hostmem_pool_holds(address, bytes, &result);
     if (pooled && result != CUDA_SUCCESS) {
@@ -431,7 +460,7 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
     if (pin == NULL) {
         return CUDA_SUCCESS;
     }
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     pins.pins--;
     result = pieces_release(pin);
     pthread_mutex_unlock(&pins.lock);
@@ -445,7 +474,7 @@ bool hostmem_pins_have_home(CUdevice home)
 {
     bool found = false;
 
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     for (size_t i = 0; i < pins.count; i++) {
         found |= pins.pieces[i]->home == home && pins.pieces[i]->state != PIECE_LOST;
     }
@@ -457,7 +486,7 @@ size_t hostmem_pins_forget_home(CUdevice home)
 {
     size_t count = 0;
 
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     for (size_t i = 0; i < pins.count; i++) {
         struct piece *piece = pins.pieces[i];
         if (piece->home == home && piece->state == PIECE_REGISTERED) {
@@ -472,7 +501,7 @@ size_t hostmem_pins_forget_home(CUdevice home)
 
 void hostmem_pins_count(size_t *count, size_t *bytes)
 {
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     *count = pins.pins;
     *bytes = pins.bytes;
     pthread_mutex_unlock(&pins.lock);
@@ -483,7 +512,7 @@ size_t hostmem_pins_run(const void *address, size_t bytes)
     uintptr_t begin = (uintptr_t)address;
     size_t run = 0;
 
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     size_t at = pieces_find(begin);
     if (at < pins.count && pins.pieces[at]->begin <= begin) {
         run = pins.pieces[at]->end - begin;
@@ -498,7 +527,7 @@ bool hostmem_pins_are_registered(const void *address, size_t bytes)
     uintptr_t begin = (uintptr_t)address;
     bool registered = false;
 
-    pthread_mutex_lock(&pins.lock);
+    pins_lock();
     size_t at = pieces_find(begin);
     if (at < pins.count) {
         const struct piece *piece = pins.pieces[at];
@@ -507,20 +536,4 @@ bool hostmem_pins_are_registered(const void *address, size_t bytes)
     }
     pthread_mutex_unlock(&pins.lock);
     return registered;
-}
-
-void hostmem_pins_lock(void)
-{
-    pthread_mutex_lock(&pins.lock);
-}
-
-void hostmem_pins_unlock(void)
-{
-    pthread_mutex_unlock(&pins.lock);
-}
-
-void hostmem_pins_unlock_in_child(void)
-{
-    pthread_cond_init(&pins.changed, NULL); /* whoever waited is not here */
-    pthread_mutex_unlock(&pins.lock);
 }

@@ -40,21 +40,18 @@ static struct {
 
 static void before_fork(void)
 {
-    hostmem_pins_lock();
     pthread_mutex_lock(&pool.lock);
 }
 
 static void after_fork(void)
 {
     pthread_mutex_unlock(&pool.lock);
-    hostmem_pins_unlock();
 }
 
 static void after_fork_in_child(void)
 {
     pthread_cond_init(&pool.changed, NULL); /* whoever waited is not here */
     pthread_mutex_unlock(&pool.lock);
-    hostmem_pins_unlock_in_child();
 }
 
 static void watch_forks_once(void)
@@ -459,12 +456,11 @@ static void count_use(const void *block, size_t bytes)
     }
 }
 
-CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool *zeroed)
+CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
 {
     CUresult result = CUDA_SUCCESS;
     void *block;
 
-    (void)mapped; /* everything is */
     *address = NULL;
     *zeroed = false;
     if (cudriver_driver_is_forked()) {
@@ -492,12 +488,11 @@ CUresult cudriver_hostmem_alloc(size_t bytes, bool mapped, void **address, bool 
     return result;
 }
 
-void *cudriver_hostmem_try_alloc(size_t bytes, bool mapped)
+void *cudriver_hostmem_try_alloc(size_t bytes)
 {
     bool zeroed;
     void *block;
 
-    (void)mapped;
     if (cudriver_driver_is_forked() || bytes > HOSTMEM_MOST) {
         return NULL;
     }
@@ -572,7 +567,7 @@ void cudriver_hostmem_set_limit(size_t bytes)
     pthread_mutex_unlock(&pool.lock);
 }
 
-void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
+void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
 {
     pthread_mutex_lock(&pool.lock);
     *stats = (struct cudriver_hostmem_stats){
@@ -586,23 +581,22 @@ void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
         .misses = pool.misses,
     };
     pthread_mutex_unlock(&pool.lock);
-    hostmem_pins_count(&stats->pins, &stats->pinned_bytes);
 }
 
-bool cudriver_hostmem_is_home(CUdevice device)
+bool hostmem_pool_has_home(CUdevice home)
 {
     bool found = false;
 
     pthread_mutex_lock(&pool.lock);
     for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
         found |= region->state == HOSTMEM_BUSY ||
-                 (region->state == HOSTMEM_REGISTERED && region->home == device);
+                 (region->state == HOSTMEM_REGISTERED && region->home == home);
     }
     pthread_mutex_unlock(&pool.lock);
-    return found || hostmem_pins_have_home(device);
+    return found;
 }
 
-void cudriver_hostmem_forget_home(CUdevice device)
+size_t hostmem_pool_forget_home(CUdevice home)
 {
     size_t count = 0;
 
@@ -611,7 +605,7 @@ void cudriver_hostmem_forget_home(CUdevice device)
     for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
         if (region->state == HOSTMEM_BUSY) {
             region->lost = true; /* perhaps in vain */
-        } else if (region->state == HOSTMEM_REGISTERED && region->home == device) {
+        } else if (region->state == HOSTMEM_REGISTERED && region->home == home) {
             hostmem_region_unlist(region);
             region->state = HOSTMEM_LOST;
             pool.registered -= region->bytes;
@@ -619,10 +613,10 @@ void cudriver_hostmem_forget_home(CUdevice device)
         }
     }
     pthread_mutex_unlock(&pool.lock);
-    hostmem_home_release(device, count + hostmem_pins_forget_home(device));
+    return count;
 }
 
-/* --- for pins and copies --- */
+/* --- for pins.c and registrations.c --- */
 
 bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
 {
@@ -682,39 +676,15 @@ size_t hostmem_pool_run(const void *address, size_t bytes)
     return run;
 }
 
-bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
+bool hostmem_pool_is_registered(const void *address, size_t bytes)
 {
     struct hostmem_region *region;
     bool registered;
 
-    if (hostmem_region_of(address) == NULL) {
-        return hostmem_pins_are_registered(address, bytes);
-    }
     pthread_mutex_lock(&pool.lock);
     region = region_with(address);
     registered = region != NULL && region->state == HOSTMEM_REGISTERED &&
                  region_run(region, address, bytes) == bytes;
     pthread_mutex_unlock(&pool.lock);
     return registered;
-}
-
-size_t cudriver_hostmem_run(const void *address, size_t bytes)
-{
-    size_t run = hostmem_pool_run(address, bytes), size = 0;
-    CUdeviceptr start = 0, here = (CUdeviceptr)(uintptr_t)address;
-
-    if (run == 0) {
-        run = hostmem_pins_run(address, bytes);
-    }
-    if (run > 0) {
-        return run;
-    }
-    if (cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, here) !=
-            CUDA_SUCCESS ||
-        cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, here) != CUDA_SUCCESS ||
-        here < start || here - start >= size) {
-        return bytes;
-    }
-    size -= (size_t)(here - start);
-    return size < bytes ? size : bytes;
 }

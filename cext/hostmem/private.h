@@ -4,9 +4,10 @@
  *   pool.c     the pool's public half: alloc, free, trim, limit, regions that come and go
  *   table.c    from addresses to regions
  *   block.c    blocks inside regions: page-wise extents, slabs for small sizes. No CUDA
- *   map.c      mappings: reserve, huge pages, NUMA node, first touch by threads, register
+ *   map.c      mappings: reserve, huge pages, first touch by threads, register
  *   left.c     how much memory the machine and the process's cgroups have left. No CUDA
  *   pins.c     pins on memory that somebody else owns
+ *   registrations.c   what both of them answer together
  *   home.c     the contexts that registrations are made in
  *
  * One lock guards all regions, extents and slabs; it is held for bookkeeping only, never while the
@@ -19,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "driver/cuda_abi.h"
+#include "hostmem.h"
 
 #define HOSTMEM_PAGE ((size_t)4096)         /* the unit of blocks, whatever the system's page is */
 #define HOSTMEM_ALIGNMENT ((size_t)1 << 21) /* of regions: a huge page */
@@ -133,9 +134,9 @@ struct hostmem_region *hostmem_region_of(const void *address);
  * an address too high; not when it was entered before. */
 bool hostmem_region_enter(const struct hostmem_region *region, struct hostmem_region *as);
 
-/* --- pool.c, for pins --- */
+/* --- pool.c, for pins.c and registrations.c --- */
 
-/* Keeps the locks right across fork(); before any of them is first held for work. */
+/* Keeps the pool's lock right across fork(); before it is first held for work. */
 void hostmem_watch_forks(void);
 
 /*
@@ -143,23 +144,22 @@ void hostmem_watch_forks(void);
  * says why not. May call the driver and wait.
  */
 bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result);
-/* As cudriver_hostmem_run, for the pool's memory; 0 where it is not the pool's. */
+
+/* The pool's part of cudriver_hostmem_get_stats, _is_home, _is_registered and _run (0 where the
+ * address is not the pool's); and of _forget_home: how many references to the home are the caller's
+ * to release. */
+void hostmem_pool_count(struct cudriver_hostmem_stats *stats);
+bool hostmem_pool_has_home(CUdevice home);
+bool hostmem_pool_is_registered(const void *address, size_t bytes);
 size_t hostmem_pool_run(const void *address, size_t bytes);
+size_t hostmem_pool_forget_home(CUdevice home);
 
-/* --- pins.c, for pool.c --- */
+/* --- pins.c, for registrations.c: the same of the pins --- */
 
-/* As cudriver_hostmem_forget_home and cudriver_hostmem_is_home; how many references to the home are
- * the caller's to release. */
-size_t hostmem_pins_forget_home(CUdevice home);
-bool hostmem_pins_have_home(CUdevice home);
 void hostmem_pins_count(size_t *pins, size_t *bytes);
-/* As cudriver_hostmem_run, for pins' memory; 0 where no pin covers `address`. */
-size_t hostmem_pins_run(const void *address, size_t bytes);
-/* As cudriver_hostmem_is_registered, for pins' memory. */
+bool hostmem_pins_have_home(CUdevice home);
 bool hostmem_pins_are_registered(const void *address, size_t bytes);
-/* Around fork(). */
-void hostmem_pins_lock(void);
-void hostmem_pins_unlock(void);
-void hostmem_pins_unlock_in_child(void);
+size_t hostmem_pins_run(const void *address, size_t bytes);
+size_t hostmem_pins_forget_home(CUdevice home);
 
 #endif

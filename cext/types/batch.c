@@ -367,8 +367,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     batch->refs++;
     /* Of a stream that is not ours nobody will tell when it goes: the event is recorded while it is
      * there. */
-    if (stream->object == NULL || bytes >= CUDRIVER_BATCH_ALONE ||
-        batch->count + 2 > BATCH_OWNERS) {
+    if (stream->object == NULL || bytes >= TUNING_BATCH_ALONE || batch->count + 2 > BATCH_OWNERS) {
         batch_close(state, batch);
         reap_in_turn(state);
     }

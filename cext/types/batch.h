@@ -14,15 +14,11 @@
 #include "engine/engine.h"
 #include "stream.h"
 
-/* Work of so many bytes has a batch of its own: nobody waits for it, or for what follows it, who
- * asked for something else. The event costs about as much as a small copy's call. */
-#define CUDRIVER_BATCH_ALONE ((size_t)64 << 10)
-
 /*
  * Notes work of `bytes` that was just issued on `stream` and that touches memory of `first` and
  * `second` (either may be NULL): both stay alive until it is over. `staged` is the engine's copy
  * that it is, or NULL, and is taken. New reference to the batch; NULL with an exception set, in
- * which case the work has been waited for. Before work of CUDRIVER_BATCH_ALONE bytes is issued,
+ * which case the work has been waited for. Before work of TUNING_BATCH_ALONE bytes is issued,
  * cudriver_batch_close_before parts it from smaller work.
  */
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,

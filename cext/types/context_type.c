@@ -8,7 +8,6 @@
 #include "device.h"
 #include "driver/driver.h"
 #include "python/error.h"
-#include "driver/keeper.h"
 #include "thread.h"
 
 static const char *const cache_names[] = {"none", "shared", "l1", "equal"};
@@ -624,103 +623,6 @@ static PyType_Spec context_spec = {
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = context_slots,
 };
-
-/* What a walk has taken off a stack. `keepers`: of those that have no ContextObject to keep them.
- */
-struct walk {
-    CUcontext *stack; /* the topmost first */
-    struct cudriver_keeper **keepers;
-    Py_ssize_t count, room;
-};
-
-/* Room for one more. 0 or -1. */
-static int walk_grow(struct walk *walk)
-{
-    size_t room = walk->room == 0 ? 16 : (size_t)walk->room * 2;
-    struct cudriver_keeper **keepers;
-    CUcontext *stack;
-
-    if (walk->count < walk->room) {
-        return 0;
-    }
-    stack = PyMem_Realloc(walk->stack, room * sizeof *stack);
-    walk->stack = stack != NULL ? stack : walk->stack;
-    keepers = PyMem_Realloc(walk->keepers, room * sizeof(struct cudriver_keeper *));
-    walk->keepers = keepers != NULL ? keepers : walk->keepers;
-    if (stack == NULL || keepers == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    walk->room = (Py_ssize_t)room;
-    return 0;
-}
-
-/* Takes the topmost off, and sees that it can be pushed again whatever its owner does meanwhile.
- * Its Context, if it has one, goes into `list`. 1, 0 at the bottom, or -1. */
-static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
-{
-    struct cudriver_keeper *keeper = NULL;
-    ContextObject *context = NULL;
-    CUcontext current = NULL, popped;
-    CUresult result = cudriver_context_find_current(state, &context);
-
-    if (context == NULL && !PyErr_Occurred() && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS) {
-        if (current == NULL && result == CUDA_SUCCESS) {
-            return 0;
-        }
-        if (current != NULL) {
-            Py_BEGIN_ALLOW_THREADS
-            keeper = cudriver_keeper_start(current);
-            Py_END_ALLOW_THREADS
-        }
-    }
-    if (context == NULL && current != NULL && !PyErr_Occurred()) { /* reset, and to be popped */
-        context = cudriver_thread_pushed(state, current);
-        Py_XINCREF(context);
-    }
-    if (context != NULL) {
-        PyList_Insert(list, 0, (PyObject *)context);
-        Py_DECREF(context);
-    }
-    if (!PyErr_Occurred() && walk_grow(walk) == 0) {
-        result = cuda.cuCtxPopCurrent_v2(&popped);
-        if (result == CUDA_SUCCESS) {
-            walk->keepers[walk->count] = keeper;
-            walk->stack[walk->count++] = popped;
-            return 1;
-        }
-        cudriver_raise(state, result, "cuCtxPopCurrent_v2", "looking at this thread's stack");
-    }
-    cudriver_keeper_end(keeper);
-    return -1;
-}
-
-int cudriver_context_walk_stack(CoreState *state, PyObject *list)
-{
-    PyObject *seen = list != NULL ? Py_NewRef(list) : PyList_New(0); /* keeps what it holds */
-    struct walk walk = {.stack = NULL};
-    int step = seen != NULL ? 1 : -1;
-
-    while (step > 0) {
-        step = walk_step(state, &walk, seen);
-    }
-    for (Py_ssize_t i = walk.count - 1; i >= 0; i--) {
-        cuda.cuCtxPushCurrent_v2(walk.stack[i]);
-        cudriver_keeper_end(walk.keepers[i]);
-    }
-    for (Py_ssize_t i = 0; i < walk.count / 2; i++) { /* bottom first */
-        CUcontext swap = walk.stack[i];
-        walk.stack[i] = walk.stack[walk.count - 1 - i];
-        walk.stack[walk.count - 1 - i] = swap;
-    }
-    if (step == 0) {
-        cudriver_thread_reconcile(state, walk.stack, walk.count);
-    }
-    PyMem_Free(walk.stack);
-    PyMem_Free(walk.keepers);
-    Py_XDECREF(seen);
-    return step;
-}
 
 /* Whether the driver is in use at all: without it no context can be current. 1, 0 or -1. */
 static int driver_in_use(CoreState *state)

@@ -14,12 +14,6 @@
 #include "stream.h"
 #include "transfer.h"
 
-/* Dense copies are issued in pieces of this size, so that Ctrl-C need not wait for the whole. */
-#define PIECE ((size_t)256 << 20)
-
-/* From here on it pays to ask whether somebody else has page-locked the memory. */
-#define LOOKED_FROM ((size_t)32 << 10)
-
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           struct cudriver_endpoint *end)
 {
@@ -196,8 +190,8 @@ static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t b
     }
     if (result == CUDA_SUCCESS) {
         *function = "cuStreamSynchronize";
-        result = up && bytes <= CUDRIVER_SMALL_MOST ? cudriver_staging_ask_soon(stream)
-                                                    : cuda.cuStreamSynchronize(stream);
+        result = up && bytes <= TUNING_SMALL_MOST ? cudriver_staging_ask_soon(stream)
+                                                  : cuda.cuStreamSynchronize(stream);
     }
     return result;
 }
@@ -230,7 +224,7 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     char *host =
         up ? ends->src.host + path->layout.src_offset : ends->dst.host + path->layout.dst_offset;
 
-    if (path->bytes <= CUDRIVER_SMALL_MOST && (path->one_run || (!up && !path->page_locked))) {
+    if (path->bytes <= TUNING_SMALL_MOST && (path->one_run || (!up && !path->page_locked))) {
         const struct cudriver_small_copy copy = {
             up,   path->one_run, place->context->handle, given ? place->stream : NULL, device,
             host, path->bytes};
@@ -242,7 +236,7 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     for (size_t at = 0, bytes; at < path->bytes; at += bytes) {
         const char *function;
         CUresult result;
-        bytes = path->bytes - at < PIECE ? path->bytes - at : PIECE;
+        bytes = path->bytes - at < TUNING_CUT ? path->bytes - at : TUNING_CUT;
         if (cut) {
             bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
         }
@@ -277,7 +271,7 @@ static int issued_blocking(CoreState *state, const struct cudriver_copy_path *pa
     result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
     waited =
         result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT &&
-                path->bytes <= CUDRIVER_SOON_MOST
+                path->bytes <= TUNING_SOON_MOST
             ? cudriver_staging_wait_soon(place->context->handle, place->stream)
             : cuda.cuStreamSynchronize(place->stream); /* after a failure a part may be under way */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
@@ -401,7 +395,7 @@ static int ends_copy(CoreState *state, struct ends *ends)
         return -1;
     }
     cudriver_copy_decide(&ends->dst, &ends->src, &path);
-    if (path.unlooked && !path.to_device && path.bytes > LOOKED_FROM) {
+    if (path.unlooked && !path.to_device && path.bytes > TUNING_LOOKED_FROM) {
         cudriver_copy_look(&path, &ends->dst, &ends->src);
     }
     return follow_blocking(state, &path, ends);
@@ -433,7 +427,7 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
     job.interrupted = signal_arrived;
     job.data = &saved;
     saved = PyEval_SaveThread();
-    result = cudriver_staging_copy_async(&job, NULL, NULL, transfer);
+    result = cudriver_staging_copy_async(&job, transfer);
     PyEval_RestoreThread(saved);
     return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
 }
@@ -500,7 +494,7 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     if (cudriver_context_begin_both(state, path->context, stream->context, pushed) < 0) {
         return NULL;
     }
-    if (path->bytes >= CUDRIVER_BATCH_ALONE) {
+    if (path->bytes >= TUNING_BATCH_ALONE) {
         cudriver_batch_close_before(state, stream);
     }
     failed = path->kind == CUDRIVER_COPY_STAGED ? staged_async(state, path, ends, &place, &staged)

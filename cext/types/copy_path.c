@@ -11,16 +11,7 @@
  * (CU_DEVICE_ATTRIBUTE_MAX_PITCH). */
 #define MAX_PITCH 0x7fffffff
 
-/* Rows shorter than this travel slower by the driver's 2D copies than packed. */
-#define SHORTEST_ROW 64
-
-/* More driver calls than this for one copy cost more than packing does. */
 #define LOCKED_AND_DENSE "dense on both sides and page-locked: one copy at the bus's own speed"
-#define MOST_CALLS 64
-
-/* Between device memory, short rows are left to the driver up to so many bytes: one call, and no
- * kernel to load. */
-#define FEW_BYTES 16384
 
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
 {
@@ -124,11 +115,11 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, 
         return CUDRIVER_COPY_BOUNCED;
     }
     outer = rows > 0 && is_stack(layout, rows - 1) ? rows - 1 : rows;
-    for (int i = 0; i < outer && calls <= MOST_CALLS; i++) {
+    for (int i = 0; i < outer && calls <= TUNING_MOST_CALLS; i++) {
         calls *= layout->shape[i];
     }
     *count = calls;
-    if (calls > MOST_CALLS) {
+    if (calls > TUNING_MOST_CALLS) {
         return CUDRIVER_COPY_BOUNCED;
     }
     return outer < rows ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
@@ -190,7 +181,7 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     bool whole = path->page_locked && !host_repeats(path) &&
                  (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
                                        (size_t)(high - low));
-    if (kind != CUDRIVER_COPY_BOUNCED && whole && path->layout.itemsize >= SHORTEST_ROW) {
+    if (kind != CUDRIVER_COPY_BOUNCED && whole && path->layout.itemsize >= TUNING_SHORTEST_ROW) {
         /* Even where that takes several calls: one call moves two pieces at least, for which a
          * batch takes longer. */
         path->kind = kind;
@@ -242,7 +233,8 @@ static void decide_strided(struct cudriver_copy_path *path, const struct cudrive
 {
     int64_t calls;
     enum cudriver_copy_kind kind = shape_kind(&path->layout, &calls);
-    bool good_rows = path->layout.itemsize >= SHORTEST_ROW || path->bytes <= FEW_BYTES;
+    bool good_rows =
+        path->layout.itemsize >= TUNING_SHORTEST_ROW || path->bytes <= TUNING_DEVICE_KERNEL_LEAST;
 
     if (kind != CUDRIVER_COPY_BOUNCED && calls == 1 && good_rows) {
         path->kind = kind;

@@ -50,6 +50,11 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
  */
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
 
+/* For the type: gives the memory back, at the end or by close(). */
+void cudriver_device_array_dealloc(PyObject *object);
+PyObject *cudriver_device_array_close(PyObject *object, PyObject *ignored);
+
+/* device_array_methods.c: the type. */
 int cudriver_device_array_setup(PyObject *module);
 
 /* device_make.c: the module's functions. */
@@ -59,9 +64,6 @@ int cudriver_device_make_setup(PyObject *module);
  * as in cudriver_stream_parse; without one it is done on return. 0 or -1. */
 int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
                                PyObject *stream);
-
-/* device_view.c: basic indexing. New reference: a view. */
-PyObject *cudriver_device_view(PyObject *object, PyObject *key);
 
 /* New reference: a view of `root` with the given geometry. */
 PyObject *cudriver_device_view_new(CoreState *state, DeviceArrayObject *of, CUdeviceptr address,

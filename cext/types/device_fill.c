@@ -282,7 +282,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         return -1;
     }
     cudriver_device_settle(self->context, &root->block);
-    if (given && (size_t)bytes >= CUDRIVER_BATCH_ALONE) {
+    if (given && (size_t)bytes >= TUNING_BATCH_ALONE) {
         cudriver_batch_close_before(state, &stream);
     }
     result = fill_issue(self, pattern, &stream, &function);

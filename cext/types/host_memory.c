@@ -60,21 +60,21 @@ static CUresult combined_alloc(CoreState *state, HostMemoryObject *self, size_t 
     return CUDA_SUCCESS;
 }
 
-/* Memory of the process's own, registered. */
+/* Memory of the process's own, registered; all of it is mapped. */
 static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_t bytes,
-                                 bool mapped, bool *zeroed)
+                                 bool *zeroed)
 {
     ContextObject *context;
     CUresult result;
     bool pushed;
 
     *zeroed = false;
-    self->address = cudriver_hostmem_try_alloc(bytes, mapped);
+    self->address = cudriver_hostmem_try_alloc(bytes);
     if (self->address == NULL) {
         /* Before more is page-locked: copies that are over may hold arrays that nobody else does.
          */
         cudriver_batches_reap(state, true);
-        self->address = cudriver_hostmem_try_alloc(bytes, mapped);
+        self->address = cudriver_hostmem_try_alloc(bytes);
     }
     if (self->address != NULL) {
         return CUDA_SUCCESS;
@@ -85,7 +85,7 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     Py_BEGIN_ALLOW_THREADS
-    result = cudriver_hostmem_alloc(bytes, mapped, &self->address, zeroed);
+    result = cudriver_hostmem_alloc(bytes, &self->address, zeroed);
     Py_END_ALLOW_THREADS
     cudriver_context_end(context, pushed);
     Py_DECREF(context);
@@ -125,7 +125,7 @@ static void *raise_alloc(CoreState *state, CUresult result, const char *called, 
 static HostMemoryObject *memory_new(CoreState *state, const struct request *request, size_t bytes,
                                     bool *zeroed)
 {
-    bool mapped = request->mapped, combined = request->write_combined;
+    bool combined = request->write_combined;
     HostMemoryObject *self =
         (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
     CUresult result;
@@ -136,8 +136,8 @@ static HostMemoryObject *memory_new(CoreState *state, const struct request *requ
     *zeroed = false;
     self->bytes = bytes;
     bytes = bytes > 0 ? bytes : 1;
-    result = combined ? combined_alloc(state, self, bytes, mapped)
-                      : registered_alloc(state, self, bytes, mapped, zeroed);
+    result = combined ? combined_alloc(state, self, bytes, request->mapped)
+                      : registered_alloc(state, self, bytes, zeroed);
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
         return PyErr_Occurred() ? NULL

@@ -71,7 +71,7 @@ static int pin_check(PinObject *self, char *low)
 }
 
 /* Page-locks what was taken. 0 or -1. */
-static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable, bool mapped)
+static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable)
 {
     ContextObject *context = cudriver_context_for_use(state);
     CUresult result;
@@ -84,7 +84,7 @@ static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable,
     result = CUDA_SUCCESS;
     if (self->bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(low, self->bytes, !writable, mapped, &self->pin);
+        result = cudriver_pin_create(low, self->bytes, !writable, &self->pin);
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end(context, pushed);
@@ -116,7 +116,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
     PinObject *self;
     bool writable = true;
     char *low = NULL;
-    int mapped = 0;
+    int mapped = 0; /* all page-locked memory is */
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$p:pin", names, &array, &mapped)) {
         return NULL;
@@ -127,7 +127,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
     }
     self->closed = true;
     if (pin_take(self, array, &low, &writable) < 0 || pin_check(self, low) < 0 ||
-        cudriver_require(state) < 0 || pin_lock(state, self, low, writable, mapped != 0) < 0) {
+        cudriver_require(state) < 0 || pin_lock(state, self, low, writable) < 0) {
         Py_DECREF(self);
         return NULL;
     }

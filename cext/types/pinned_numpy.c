@@ -77,7 +77,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     if (handler->over || cudriver_driver_is_forked() || Py_IsFinalizing()) {
         return NULL;
     }
-    address = cudriver_hostmem_try_alloc(bytes, false);
+    address = cudriver_hostmem_try_alloc(bytes);
     if (address != NULL) {
         handler_count(handler, bytes);
         return address;
@@ -87,7 +87,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     context = cudriver_context_for_use(handler->state);
     if (context != NULL && cudriver_context_begin(handler->state, context, &pushed) == 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_hostmem_alloc(bytes, false, &address, zeroed);
+        result = cudriver_hostmem_alloc(bytes, &address, zeroed);
         Py_END_ALLOW_THREADS
         cudriver_context_end(context, pushed);
     }

@@ -13,128 +13,6 @@ static StreamObject *stream_of(PyObject *object)
     return (StreamObject *)object;
 }
 
-static int stream_check(StreamObject *self)
-{
-    if (self->closed) {
-        PyErr_Format(PyExc_ValueError, "%R is closed", self);
-        return -1;
-    }
-    return 0;
-}
-
-/* The handle behind another library's stream object. 1 found, 0 no such protocol, -1 error. */
-static int foreign_handle(PyObject *object, CUstream *handle)
-{
-    PyObject *value = PyObject_GetAttrString(object, "cuda_stream");
-
-    if (value == NULL) {
-        PyObject *pair;
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear();
-        if (!PyObject_HasAttrString(object, "__cuda_stream__")) {
-            return 0;
-        }
-        pair = PyObject_CallMethod(object, "__cuda_stream__", NULL);
-        if (pair == NULL) {
-            return -1;
-        }
-        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            PyErr_Format(PyExc_TypeError, "%.100s.__cuda_stream__() must give (version, handle)",
-                         Py_TYPE(object)->tp_name);
-            Py_DECREF(pair);
-            return -1;
-        }
-        value = Py_NewRef(PyTuple_GET_ITEM(pair, 1));
-        Py_DECREF(pair);
-    }
-    *handle = (CUstream)PyLong_AsVoidPtr(value);
-    if (PyErr_Occurred()) {
-        PyErr_Format(PyExc_TypeError, "%.100s says that its stream is %R, which is no handle",
-                     Py_TYPE(object)->tp_name, value);
-        Py_DECREF(value);
-        return -1;
-    }
-    Py_DECREF(value);
-    return 1;
-}
-
-/* Whether a handle is one of the default streams', which are of whichever context is current. */
-static bool is_default(CUstream handle)
-{
-    return (uintptr_t)handle <= 2; /* NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
-}
-
-/* New reference: the context of another library's stream. That of a green context's is the device's
- * primary one: to make a green one current takes it from the thread that has it current. */
-static ContextObject *foreign_context(CoreState *state, CUstream handle)
-{
-    bool newer;
-    CUcontext context = NULL;
-    CUgreenCtx green;
-    CUresult result;
-
-    if (cudriver_require(state) < 0) {
-        return NULL;
-    }
-    newer = cuda.cuStreamGetCtx_v2 != NULL;
-    result = newer ? cuda.cuStreamGetCtx_v2(handle, &context, &green)
-                   : cuda.cuStreamGetCtx(handle, &context);
-    if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(state, result,
-                                               newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx",
-                                               "stream %p", (void *)handle);
-    }
-    return cudriver_context_of_handle(state, context);
-}
-
-int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
-                          struct cudriver_stream *stream, bool *given)
-{
-    StreamObject *object = NULL;
-    int foreign;
-
-    stream->object = NULL;
-    stream->handle = NULL;
-    stream->context = NULL;
-    if (argument == NULL || argument == Py_None) {
-        argument = (PyObject *)cudriver_thread_stream(state);
-    }
-    *given = argument != NULL;
-    if (argument != NULL && Py_IS_TYPE(argument, state->stream_type)) {
-        if (stream_check(stream_of(argument)) < 0) {
-            return -1;
-        }
-        object = stream_of(argument);
-        stream->handle = object->handle;
-        fallback = object->context;
-    } else if (argument != NULL) {
-        foreign = foreign_handle(argument, &stream->handle);
-        if (foreign == 0) {
-            PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s",
-                         Py_TYPE(argument)->tp_name);
-        }
-        if (foreign <= 0) {
-            return -1;
-        }
-        if (!is_default(stream->handle)) {
-            stream->context = foreign_context(state, stream->handle);
-            return stream->context == NULL ? -1 : 0;
-        }
-    }
-    stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)
-                                       : cudriver_context_for_use(state);
-    if (stream->context == NULL) {
-        return -1;
-    }
-    if (object != NULL) {
-        stream->object = (StreamObject *)Py_NewRef((PyObject *)object);
-        object->users++;
-    }
-    return 0;
-}
-
 static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"priority", "device", NULL};
@@ -331,7 +209,8 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     bool pushed;
     int failed = 0;
 
-    if (stream_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (cudriver_stream_check(self) < 0 ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     self->users++;
@@ -357,7 +236,8 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     CUresult result;
     bool pushed;
 
-    if (stream_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (cudriver_stream_check(self) < 0 ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     self->users++;
@@ -405,7 +285,7 @@ static PyObject *stream_record(PyObject *object, PyObject *args, PyObject *keywo
     PyObject *event = Py_None;
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &event) ||
-        stream_check(stream_of(object)) < 0) {
+        cudriver_stream_check(stream_of(object)) < 0) {
         return NULL;
     }
     event = event == Py_None ? cudriver_event_new(state, stream_of(object)->context, false)
@@ -443,11 +323,11 @@ static PyObject *stream_wait(PyObject *object, PyObject *other)
     PyObject *event;
     int failed;
 
-    if (stream_check(stream_of(object)) < 0) {
+    if (cudriver_stream_check(stream_of(object)) < 0) {
         return NULL;
     }
     if (Py_IS_TYPE(other, state->stream_type)) {
-        if (stream_check(stream_of(other)) < 0) {
+        if (cudriver_stream_check(stream_of(other)) < 0) {
             return NULL;
         }
         event = cudriver_event_new(state, stream_of(other)->context, false);
@@ -472,7 +352,7 @@ static PyObject *stream_wait(PyObject *object, PyObject *other)
 
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    if (stream_check(stream_of(object)) < 0 ||
+    if (cudriver_stream_check(stream_of(object)) < 0 ||
         cudriver_thread_enter_stream(cudriver_state_of(object), stream_of(object)) < 0) {
         return NULL;
     }
@@ -515,7 +395,7 @@ static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    if (stream_check(stream_of(object)) < 0) {
+    if (cudriver_stream_check(stream_of(object)) < 0) {
         return NULL;
     }
     return Py_BuildValue("(iN)", 0, PyLong_FromVoidPtr(stream_of(object)->handle));

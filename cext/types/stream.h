@@ -18,6 +18,16 @@ typedef struct StreamObject {
     PyObject *weak;
 } StreamObject;
 
+/* 0, or -1 with ValueError where it is closed. */
+static inline int cudriver_stream_check(StreamObject *self)
+{
+    if (self->closed) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+        return -1;
+    }
+    return 0;
+}
+
 /* What a stream argument stands for, while a call runs. */
 struct cudriver_stream {
     CUstream handle;        /* NULL: the legacy default stream */
@@ -30,7 +40,7 @@ struct cudriver_stream {
  * the default stream of `fallback` (or of the current context where that is NULL); or another
  * library's stream by its `__cuda_stream__` or `cuda_stream`, of the context that the driver names
  * (a default stream's handle: of the one above). *given tells whether there was any but the
- * default. 0, or -1 with an exception set. Ends with cudriver_stream_done.
+ * default. 0, or -1 with an exception set. Ends with cudriver_stream_done. In context_use.c.
  */
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
                           struct cudriver_stream *stream, bool *given);

@@ -162,7 +162,7 @@ static CUresult try_make(size_t bytes, char **block)
 {
     bool zeroed;
     void *address;
-    CUresult result = cudriver_hostmem_alloc(bytes, false, &address, &zeroed);
+    CUresult result = cudriver_hostmem_alloc(bytes, &address, &zeroed);
 
     CHECK((address != NULL) == (result == CUDA_SUCCESS));
     if (address != NULL) {
@@ -343,15 +343,15 @@ static void test_try_alloc(void)
 {
     unsigned calls = driver_calls();
 
-    CHECK(cudriver_hostmem_try_alloc(100, false) == NULL);
-    CHECK(cudriver_hostmem_try_alloc(100 * MIB, false) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(100) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(100 * MIB) == NULL);
     CHECK(driver_calls() == calls);
     cudriver_hostmem_free(make(100));
     calls = driver_calls();
     unsigned long long hits = stats_now().hits;
-    char *block = cudriver_hostmem_try_alloc(100, false);
+    char *block = cudriver_hostmem_try_alloc(100);
     CHECK(block != NULL && driver_calls() == calls && stats_now().hits == hits + 1);
-    CHECK(cudriver_hostmem_try_alloc(SIZE_MAX, false) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(SIZE_MAX) == NULL);
     cudriver_hostmem_free(block);
     check_clean();
 }
@@ -441,11 +441,11 @@ static void test_zeroed(void)
         cudriver_hostmem_free(made);
     }
     trim_all();
-    CHECK(cudriver_hostmem_alloc(6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, &block, &zeroed) == CUDA_SUCCESS);
     CHECK(zeroed && is_zero(block, 6 * MIB));
     memset(block, 1, 6 * MIB);
     cudriver_hostmem_free(block);
-    CHECK(cudriver_hostmem_alloc(6 * MIB, false, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, &block, &zeroed) == CUDA_SUCCESS);
     CHECK(!zeroed);
     cudriver_hostmem_free(block);
     check_clean();
@@ -465,8 +465,8 @@ static void test_context_loss(void)
     stats = stats_now();
     CHECK(stats.registered_bytes == 0 && stats.pooled_bytes == 0 && stats.used_blocks == 2);
     CHECK(is_filled(large, 10 * MIB, 3) && is_filled(small, 100, 4));
-    CHECK(cudriver_hostmem_try_alloc(100, false) == NULL);
-    CHECK(cudriver_hostmem_try_alloc(6 * MIB, false) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(100) == NULL);
+    CHECK(cudriver_hostmem_try_alloc(6 * MIB) == NULL);
     CHECK(!driver_is_registered(large, 10 * MIB));
 
     CHECK(make(6 * MIB) == freed); /* the lost region, registered anew */
@@ -527,7 +527,7 @@ static void test_trim_refused(void)
     driver_fail(1, CUDA_ERROR_LAUNCH_FAILED);
     CHECK(cudriver_hostmem_trim(0, &released) == CUDA_ERROR_LAUNCH_FAILED && released == 0);
     CHECK(stats_now().pooled_bytes == 5 * MIB);
-    char *block = cudriver_hostmem_try_alloc(5 * MIB, false);
+    char *block = cudriver_hostmem_try_alloc(5 * MIB);
     CHECK(block != NULL);
     cudriver_hostmem_free(block);
     check_clean();
@@ -551,8 +551,8 @@ static void test_run(void)
 
     struct cudriver_pin *pin, *wider;
     char *buffer = aligned_alloc(4096, 65536);
-    CHECK(cudriver_pin_create(buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
-    CHECK(cudriver_pin_create(buffer, 5000, false, false, &wider) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(buffer + 100, 1000, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(buffer, 5000, false, &wider) == CUDA_SUCCESS);
     CHECK(cudriver_hostmem_run(buffer, 5000) == 100);
     CHECK(cudriver_hostmem_run(buffer + 100, 4900) == 1000);
     CHECK(cudriver_hostmem_run(buffer + 1100, 3900) == 3900);
@@ -581,7 +581,7 @@ static void test_is_registered(void)
     CHECK(cudriver_hostmem_is_registered(large, 20 * MIB) == (piece == 20 * MIB));
 
     char *buffer = aligned_alloc(4096, 65536);
-    CHECK(cudriver_pin_create(buffer + 100, 1000, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(buffer + 100, 1000, false, &pin) == CUDA_SUCCESS);
     CHECK(cudriver_hostmem_is_registered(buffer + 100, 1000));
     CHECK(cudriver_hostmem_is_registered(buffer + 1099, 1));
     CHECK(!cudriver_hostmem_is_registered(buffer + 1099, 2));
@@ -609,7 +609,7 @@ static void *churn(void *argument)
         size_t released;
         char *block = make(5 * MIB), local[256];
         struct cudriver_pin *pin;
-        CHECK(cudriver_pin_create(local, 256, false, false, &pin) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_create(local, 256, false, &pin) == CUDA_SUCCESS);
         CHECK(cudriver_pin_destroy(pin) == CUDA_SUCCESS);
         cudriver_hostmem_free(block);
         CHECK(cudriver_hostmem_trim(0, &released) == CUDA_SUCCESS);
@@ -626,9 +626,9 @@ static void in_child(char *large, char *small, struct cudriver_pin *pin)
     char local[64];
 
     CHECK(is_filled(large, 10 * MIB, 5) && is_filled(small, 100, 6));
-    CHECK(cudriver_hostmem_alloc(10, false, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
-    CHECK(cudriver_hostmem_try_alloc(10, false) == NULL);
-    CHECK(cudriver_pin_create(local, 64, false, false, &other) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_alloc(10, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_try_alloc(10) == NULL);
+    CHECK(cudriver_pin_create(local, 64, false, &other) == CUDA_ERROR_NOT_INITIALIZED);
     CHECK(cudriver_hostmem_owns(large, &bytes) && bytes == 10 * MIB);
     cudriver_hostmem_free(large);
     cudriver_hostmem_free(small);
@@ -646,7 +646,7 @@ static void test_fork(void)
 
     fill(large, 10 * MIB, 5);
     fill(small, 100, 6);
-    CHECK(cudriver_pin_create(buffer, 1000, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(buffer, 1000, false, &pin) == CUDA_SUCCESS);
     for (int i = 0; i < 1; i++) {
         CHECK(pthread_create(&threads[i], NULL, churn, NULL) == 0);
     }
@@ -677,7 +677,7 @@ static struct cudriver_pin *pin_on(char *address, size_t bytes)
 {
     struct cudriver_pin *pin;
 
-    CHECK(cudriver_pin_create(address, bytes, false, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(address, bytes, false, &pin) == CUDA_SUCCESS);
     CHECK(driver_is_registered(address, bytes));
     return pin;
 }
@@ -732,13 +732,13 @@ static void test_pins(void)
 
     /* nothing */
     a = pin_on(buffer, 0);
-    CHECK(cudriver_pin_create(NULL, 0, false, false, &b) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(NULL, 0, false, &b) == CUDA_SUCCESS);
     CHECK(stats_now().pins == 2 && stats_now().pinned_bytes == 0);
     unpin(a);
     unpin(b);
     CHECK(cudriver_pin_destroy(NULL) == CUDA_SUCCESS);
-    CHECK(cudriver_pin_create(NULL, 1, false, false, &b) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(cudriver_pin_create(buffer, SIZE_MAX, false, false, &b) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_create(NULL, 1, false, &b) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_create(buffer, SIZE_MAX, false, &b) == CUDA_ERROR_INVALID_VALUE);
     CHECK(b == NULL);
 
     free(buffer);
@@ -773,7 +773,7 @@ static void test_foreign_pins(void)
     CHECK(cuda.cuMemHostRegister_v2(buffer + 4096, 4096, 0) == CUDA_SUCCESS);
     pin = pin_on(buffer + 100, 8000);
     CHECK(stats_now().pins == 1 && stats_now().pinned_bytes == 0);
-    CHECK(cudriver_pin_create(buffer, 8193, false, false, &other) ==
+    CHECK(cudriver_pin_create(buffer, 8193, false, &other) ==
           CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     CHECK(other == NULL && stats_now().pins == 1 && stats_now().pinned_bytes == 0);
     unpin(pin);
@@ -795,10 +795,10 @@ static void test_foreign_pins(void)
 
     if (driver_is_fake()) { /* what the driver itself allocated */
         driver_set_allocated(buffer, 8192);
-        CHECK(cudriver_pin_create(buffer + 10, 8000, false, false, &pin) == CUDA_SUCCESS);
+        CHECK(cudriver_pin_create(buffer + 10, 8000, false, &pin) == CUDA_SUCCESS);
         CHECK(stats_now().pinned_bytes == 0);
         unpin(pin);
-        CHECK(cudriver_pin_create(buffer, 9000, false, false, &pin) == CUDA_ERROR_INVALID_VALUE);
+        CHECK(cudriver_pin_create(buffer, 9000, false, &pin) == CUDA_ERROR_INVALID_VALUE);
         driver_set_allocated(NULL, 0);
     }
     free(buffer);
@@ -814,10 +814,10 @@ static void test_read_only_pins(void)
     memset(page, 7, 8192);
     CHECK(mprotect(page, 8192, PROT_READ) == 0);
     driver_set_read_only(page, 8192);
-    CHECK(cudriver_pin_create(page, 5000, false, false, &pin) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(cudriver_pin_create(page, 5000, true, false, &pin) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page, 5000, false, &pin) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cudriver_pin_create(page, 5000, true, &pin) == CUDA_SUCCESS);
     CHECK(driver_is_registered(page, 5000));
-    CHECK(cudriver_pin_create(page + 100, 8000, true, false, &other) == CUDA_SUCCESS);
+    CHECK(cudriver_pin_create(page + 100, 8000, true, &other) == CUDA_SUCCESS);
     CHECK(page[0] == 7 && stats_now().pinned_bytes == 8100);
     unpin(pin);
     unpin(other);
@@ -930,7 +930,7 @@ static void test_no_waiting(void)
     }
     wait_for(&inside);
     wait_for(&inside);
-    char *next = cudriver_hostmem_try_alloc(200, false);
+    char *next = cudriver_hostmem_try_alloc(200);
     CHECK(next != NULL && cudriver_hostmem_owns(next, &bytes));
     cudriver_hostmem_free(next);
     next = make(5000);
@@ -1005,11 +1005,11 @@ static void use_everything(void)
             fill(blocks[i], sizes[i], (uint64_t)i);
         }
     }
-    (void)cudriver_pin_create(buffer + 1000, 100, false, false, &pins[0]);
-    (void)cudriver_pin_create(buffer + 2000, 100, true, false, &pins[1]);
-    (void)cudriver_pin_create(buffer, 9 * MIB, false, false, &pins[2]);
+    (void)cudriver_pin_create(buffer + 1000, 100, false, &pins[0]);
+    (void)cudriver_pin_create(buffer + 2000, 100, true, &pins[1]);
+    (void)cudriver_pin_create(buffer, 9 * MIB, false, &pins[2]);
     if (blocks[3] != NULL) {
-        (void)cudriver_pin_create(blocks[3], 100, false, false, &pins[3]);
+        (void)cudriver_pin_create(blocks[3], 100, false, &pins[3]);
     }
     cudriver_hostmem_forget_home(0); /* a false report, so that memory is renewed */
     for (int i = 0; i < 6; i += 2) {
@@ -1112,7 +1112,7 @@ static void test_model(void)
         } else {
             sizes[i] = random_size_of(&random_state);
             if (random_below(3) == 0) {
-                blocks[i] = cudriver_hostmem_try_alloc(sizes[i], false);
+                blocks[i] = cudriver_hostmem_try_alloc(sizes[i]);
                 CHECK(blocks[i] == NULL || driver_is_registered(blocks[i], sizes[i]));
             } else {
                 CUresult result = try_make(sizes[i], &blocks[i]);
@@ -1282,7 +1282,7 @@ static void *work_on_blocks(void *argument)
         size_t bytes = random_size_of(&state), size;
         void *block;
         bool zeroed;
-        CHECK(cudriver_hostmem_alloc(bytes, false, &block, &zeroed) == CUDA_SUCCESS);
+        CHECK(cudriver_hostmem_alloc(bytes, &block, &zeroed) == CUDA_SUCCESS);
         fill(block, bytes, bytes);
         char *old = atomic_exchange(&exchanged[random_below_of(&state, EXCHANGED)], block);
         if (old != NULL) {
@@ -1320,15 +1320,12 @@ static void test_settings(void)
 {
     const char *const wishes[] = {"0", "1", "", "yes"};
 
-    for (int node = -2; node < 2000; node += 667) {
-        cudriver_hostmem_set_node(node);
-        for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
-            CHECK(setenv("CUDRIVER_HUGEPAGES", wishes[i], 1) == 0);
-            char *block = make(40 * MIB);
-            CHECK(is_zero(block, 40 * MIB));
-            cudriver_hostmem_free(block);
-            trim_all();
-        }
+    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
+        CHECK(setenv("CUDRIVER_HUGEPAGES", wishes[i], 1) == 0);
+        char *block = make(40 * MIB);
+        CHECK(is_zero(block, 40 * MIB));
+        cudriver_hostmem_free(block);
+        trim_all();
     }
     check_clean();
 }

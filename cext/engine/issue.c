@@ -1,0 +1,209 @@
+/* Puts a transfer on its stream, and takes back what failed. See private.h. */
+#include "private.h"
+
+#include <stdlib.h>
+
+#include "driver/driver.h"
+#include "hostmem/hostmem.h"
+
+/* ---- small: one slot, the stream itself, host functions ---- */
+
+static void slot_pack(struct cudriver_staging_transfer *transfer)
+{
+    cudriver_layout_copy_part(&transfer->walk, transfer->slot, true, transfer->host, false, 0,
+                              transfer->bytes);
+}
+
+/* On the stream, before the copy to the device. */
+static void small_pack(void *data)
+{
+    struct cudriver_staging_transfer *transfer = data;
+    bool begin;
+
+    staging_lock();
+    begin = !transfer->begun;
+    transfer->begun = true;
+    staging_unlock();
+    if (!begin) {
+        staging_transfer_drop(transfer);
+        return;
+    }
+    slot_pack(transfer);
+    staging_lock();
+    staging_transfer_host_over(transfer);
+    staging_unlock();
+    staging_transfer_drop(transfer);
+}
+
+/* On the stream, after the copy. */
+static void small_done(void *data)
+{
+    struct cudriver_staging_transfer *transfer = data;
+    bool unpack = false;
+
+    staging_lock();
+    if (!transfer->up) {
+        unpack = !transfer->begun;
+        transfer->begun = true;
+    }
+    staging_unlock();
+    if (unpack) {
+        cudriver_layout_copy_part(&transfer->walk, transfer->host, false, transfer->slot, true, 0,
+                                  transfer->bytes);
+    }
+    cudriver_hostmem_free(transfer->slot);
+    transfer->slot = NULL;
+    staging_lock();
+    if (unpack) {
+        staging_transfer_host_over(transfer);
+    }
+    staging_transfer_device_over(transfer);
+    if (transfer->stray) {
+        transfer->stray = false;
+        staging.strays--;
+        pthread_cond_broadcast(&staging.quiet);
+    }
+    staging_unlock();
+    staging_transfer_drop(transfer);
+}
+
+static CUresult small_start(struct cudriver_staging_transfer *transfer,
+                            const struct cudriver_staging_job *job, const struct staging_plan *plan)
+{
+    struct cudriver_layout rows;
+    void *slot;
+    CUresult result = staging_slot_get(plan->bytes, &slot);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    transfer->up = plan->up;
+    transfer->slot = slot;
+    transfer->host = job->host;
+    transfer->bytes = plan->bytes;
+    transfer->walk = plan->walk;
+    staging_rows_make(&plan->walk, plan->up, &rows);
+    staging_lock();
+    transfer->small = true;
+    transfer->host_pending = 1;
+    transfer->device_pending++;
+    staging_unlock();
+
+    result = plan->up ? staging_stream_query(job->stream) : CUDA_SUCCESS;
+    if (plan->up && result == CUDA_SUCCESS) {
+        slot_pack(transfer);
+        staging_lock();
+        transfer->begun = true;
+        transfer->host_pending = 0;
+        staging_unlock();
+    } else if (plan->up && result == CUDA_ERROR_NOT_READY) {
+        staging_transfer_hold(transfer);
+        result = cuda.cuLaunchHostFunc(job->stream, small_pack, transfer);
+        if (result != CUDA_SUCCESS) {
+            staging_transfer_drop(transfer);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        result = staging_device_copy(&rows, plan->up, job->device, transfer->slot, 0, plan->bytes,
+                                     job->stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        staging_transfer_hold(transfer);
+        result = cuda.cuLaunchHostFunc(job->stream, small_done, transfer);
+        if (result != CUDA_SUCCESS) {
+            staging_transfer_drop(transfer);
+        }
+    }
+    return result;
+}
+
+/* ---- any ---- */
+
+/*
+ * Ends a transfer that failed; returns the copy's result. Nothing of it is in use any more, unless
+ * its stream cannot be waited for: then its slots are never handed out again, and the result is one
+ * after which nobody tries another way, which could race with this one.
+ */
+static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
+{
+    CUresult waited = CUDA_SUCCESS;
+
+    staging_lock();
+    transfer->stopped = true; /* nobody else's copy follows it through its ring */
+    transfer->making = false;
+    staging_unlock();
+    staging_transfer_stop(transfer, result);
+    staging_transfer_quiet(transfer);
+    staging_ring_open(transfer);
+    if (transfer->ring != NULL || transfer->slot != NULL) { /* else nothing was queued */
+        waited = cuda.cuStreamSynchronize(transfer->stream);
+    }
+    if (transfer->ring != NULL && waited == CUDA_SUCCESS) {
+        staging_ring_close(transfer);
+    }
+    staging_lock();
+    if (waited != CUDA_SUCCESS) {
+        staging_transfer_lose(transfer);
+    } else {
+        staging_transfer_abandon(transfer);
+    }
+    staging_unlock();
+    return waited != CUDA_SUCCESS && staging_must_do_without(CUDRIVER_STAGING_PERMUTED, result)
+               ? CUDA_ERROR_UNKNOWN
+               : result;
+}
+
+CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
+                               const struct staging_plan *plan, bool own,
+                               struct cudriver_staging_transfer **made)
+{
+    struct cudriver_staging_transfer *transfer = staging_transfer_new(place, job->stream);
+    CUresult result = CUDA_SUCCESS;
+
+    if (transfer == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    transfer->own = own;
+    if (plan->path == CUDRIVER_STAGING_DRIVER || plan->path == CUDRIVER_STAGING_ONE_SLOT) {
+        result = small_start(transfer, job, plan);
+    } else if (plan->path != CUDRIVER_STAGING_EMPTY) {
+        result = staging_ring_start(transfer, job, plan);
+    }
+    if (result != CUDA_SUCCESS) {
+        result = transfer_undo(transfer, result);
+        staging_transfer_drop(transfer);
+        return result;
+    }
+    staging_lock();
+    transfer->making = false;
+    staging_transfer_device_over(transfer);
+    if (transfer->stopped) {
+        staging_transfer_abandon(transfer);
+    }
+    staging_unlock();
+    *made = transfer;
+    return CUDA_SUCCESS;
+}
+
+CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct staging_place *place,
+                           const struct staging_plan *plan)
+{
+    struct cudriver_staging_transfer *transfer;
+    bool kernels;
+    CUresult result;
+
+    if (!staging_place_counts(place, &kernels)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    result = staging_transfer_make(job, place, plan, true, &transfer);
+    if (result == CUDA_SUCCESS) {
+        result = staging_ring_help(transfer, job->interrupted, job->data)
+                     ? cudriver_staging_wait(transfer, NULL, NULL)
+                     : CUDRIVER_STAGING_INTERRUPTED;
+        if (result != CUDA_SUCCESS) {
+            result = transfer_undo(transfer, result);
+        }
+        staging_transfer_drop(transfer);
+    }
+    return result;
+}

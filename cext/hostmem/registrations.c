@@ -1,0 +1,50 @@
+/* Registrations, the pool's and the pins' alike: see hostmem.h. */
+#include "hostmem.h"
+
+#include "driver/driver.h"
+#include "private.h"
+
+void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
+{
+    hostmem_pool_count(stats);
+    hostmem_pins_count(&stats->pins, &stats->pinned_bytes);
+}
+
+bool cudriver_hostmem_is_home(CUdevice device)
+{
+    return hostmem_pool_has_home(device) || hostmem_pins_have_home(device);
+}
+
+void cudriver_hostmem_forget_home(CUdevice device)
+{
+    size_t count = hostmem_pool_forget_home(device);
+
+    hostmem_home_release(device, count + hostmem_pins_forget_home(device));
+}
+
+bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
+{
+    return hostmem_region_of(address) != NULL ? hostmem_pool_is_registered(address, bytes)
+                                              : hostmem_pins_are_registered(address, bytes);
+}
+
+size_t cudriver_hostmem_run(const void *address, size_t bytes)
+{
+    size_t run = hostmem_pool_run(address, bytes), size = 0;
+    CUdeviceptr start = 0, here = (CUdeviceptr)(uintptr_t)address;
+
+    if (run == 0) {
+        run = hostmem_pins_run(address, bytes);
+    }
+    if (run > 0) {
+        return run;
+    }
+    if (cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, here) !=
+            CUDA_SUCCESS ||
+        cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, here) != CUDA_SUCCESS ||
+        here < start || here - start >= size) {
+        return bytes;
+    }
+    size -= (size_t)(here - start);
+    return size < bytes ? size : bytes;
+}

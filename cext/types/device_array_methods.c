@@ -1,0 +1,542 @@
+/* DeviceArray: the type. See device_array.h. */
+#include "device_array.h"
+
+#include "python/arguments.h"
+#include "device.h"
+#include "python/error.h"
+#include "python/numpy_bridge.h"
+#include "python/shape.h"
+
+static DeviceArrayObject *array_of(PyObject *object)
+{
+    return (DeviceArrayObject *)object;
+}
+
+static Py_ssize_t array_bytes(DeviceArrayObject *self)
+{
+    Py_ssize_t bytes = self->itemsize;
+
+    for (int i = 0; i < self->ndim; i++) {
+        bytes *= self->shape[i];
+    }
+    return bytes;
+}
+
+/* ---- basic indexing: integers, slices, ... and None, as NumPy defines them ---- */
+
+struct view {
+    CUdeviceptr address;
+    int ndim;
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    Py_ssize_t strides[CUDRIVER_MAX_DIMS];
+};
+
+/* One more dimension of the result. 0 or -1. */
+static int view_append(struct view *view, Py_ssize_t length, Py_ssize_t stride)
+{
+    if (view->ndim == CUDRIVER_MAX_DIMS) {
+        PyErr_Format(PyExc_IndexError, "more than %d dimensions", CUDRIVER_MAX_DIMS);
+        return -1;
+    }
+    view->shape[view->ndim] = length;
+    view->strides[view->ndim] = stride;
+    view->ndim++;
+    return 0;
+}
+
+static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
+{
+    Py_ssize_t start, stop, step, length, stride;
+
+    if (PySlice_Unpack(item, &start, &stop, &step) < 0) {
+        return -1;
+    }
+    length = PySlice_AdjustIndices(of->shape[axis], &start, &stop, step);
+    if (length > 0) {
+        view->address += (CUdeviceptr)(start * of->strides[axis]);
+    }
+    /* As NumPy has it: the step counts for one item too, but not for none. It may be too large to
+     * multiply then, and means nothing. */
+    if (length == 0 || __builtin_mul_overflow(of->strides[axis], step, &stride)) {
+        stride = of->strides[axis];
+    }
+    return view_append(view, length, stride);
+}
+
+static void index_refuse(PyObject *item)
+{
+    PyErr_Format(PyExc_IndexError,
+                 "a DeviceArray takes integers, slices, ... and None as indices, not %.100s",
+                 Py_TYPE(item)->tp_name);
+}
+
+static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
+{
+    Py_ssize_t index = PyNumber_AsSsize_t(item, PyExc_IndexError);
+
+    if (index == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) { /* an array of indices, or of booleans */
+            index_refuse(item);
+        }
+        return -1;
+    }
+    if (index < -of->shape[axis] || index >= of->shape[axis]) {
+        PyErr_Format(PyExc_IndexError, "index %zd is out of bounds for axis %d with size %zd",
+                     index, axis, of->shape[axis]);
+        return -1;
+    }
+    view->address +=
+        (CUdeviceptr)((index < 0 ? index + of->shape[axis] : index) * of->strides[axis]);
+    return 0;
+}
+
+/* How many axes the key's items use up; Ellipsis is found at *ellipsis (-1: none). -1 on error. */
+static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellipsis)
+{
+    int axes = 0;
+
+    *ellipsis = -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (items[i] == Py_Ellipsis) {
+            if (*ellipsis >= 0) {
+                PyErr_SetString(PyExc_IndexError,
+                                "an index can only have a single ellipsis ('...')");
+                return -1;
+            }
+            *ellipsis = i;
+        } else if (PySlice_Check(items[i]) || (PyIndex_Check(items[i]) && !PyBool_Check(items[i]) &&
+                                               !cudriver_numpy_is_bool(items[i]))) {
+            axes++;
+        } else if (items[i] != Py_None) {
+            index_refuse(items[i]);
+            return -1;
+        }
+    }
+    return axes;
+}
+
+static PyObject *array_subscript(PyObject *object, PyObject *key)
+{
+    DeviceArrayObject *self = array_of(object);
+    PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
+    Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, ellipsis;
+    int axes = key_count(items, count, &ellipsis), axis = 0, failed = 0;
+    struct view view = {.address = self->address};
+
+    if (axes < 0) {
+        return NULL;
+    }
+    if (axes > self->ndim) {
+        PyErr_Format(PyExc_IndexError,
+                     "too many indices: the array is %d-dimensional, but %d were indexed",
+                     self->ndim, axes);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count && failed == 0; i++) {
+        if (i == ellipsis) {
+            for (int left = self->ndim - axes; left > 0 && failed == 0; left--, axis++) {
+                failed = view_append(&view, self->shape[axis], self->strides[axis]);
+            }
+        } else if (items[i] == Py_None) {
+            failed = view_append(&view, 1, 0);
+        } else if (PySlice_Check(items[i])) {
+            failed = apply_slice(self, axis++, items[i], &view);
+        } else {
+            failed = apply_integer(self, axis++, items[i], &view);
+        }
+    }
+    for (; axis < self->ndim && failed == 0; axis++) {
+        failed = view_append(&view, self->shape[axis], self->strides[axis]);
+    }
+    if (failed != 0) {
+        return NULL;
+    }
+    return cudriver_device_view_new(cudriver_state_of(object), self, view.address, view.ndim,
+                                    view.shape, view.strides);
+}
+
+/* ---- the rest ---- */
+
+PyDoc_STRVAR(array_close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Free the memory now.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "ValueError\n"
+             "    Views or running copies use it.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemFreeAsync`` or ``cuMemFree``. A second call does nothing.");
+
+static PyObject *array_repr(PyObject *object)
+{
+    DeviceArrayObject *self = array_of(object);
+    PyObject *shape = cudriver_shape_tuple(self->ndim, self->shape);
+    PyObject *text = NULL;
+
+    if (shape != NULL) {
+        text =
+            PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape,
+                                 self->dtype, self->context != NULL ? self->context->ordinal : -1,
+                                 cudriver_device_array_root(self)->closed ? ", closed" : "");
+        Py_DECREF(shape);
+    }
+    return text;
+}
+
+static Py_ssize_t array_length(PyObject *object)
+{
+    if (array_of(object)->ndim == 0) {
+        PyErr_SetString(PyExc_TypeError, "len() of an array without dimensions");
+        return -1;
+    }
+    return array_of(object)->shape[0];
+}
+
+static PyObject *get_shape(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->shape);
+}
+
+static PyObject *get_strides(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->strides);
+}
+
+static PyObject *get_dtype(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(array_of(object)->dtype);
+}
+
+static PyObject *get_ndim(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong(array_of(object)->ndim);
+}
+
+static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
+{
+    Py_ssize_t size = 1;
+
+    for (int i = 0; i < array_of(object)->ndim; i++) {
+        size *= array_of(object)->shape[i];
+    }
+    return PyLong_FromSsize_t(size);
+}
+
+static PyObject *get_itemsize(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(array_of(object)->itemsize);
+}
+
+static PyObject *get_nbytes(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(array_bytes(array_of(object)));
+}
+
+static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(cudriver_device_array_root(array_of(object))->closed);
+}
+
+static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
+{
+    DeviceArrayObject *self = array_of(object);
+
+    if (cudriver_device_array_check(cudriver_state_of(object), self) < 0) {
+        return NULL;
+    }
+    cudriver_device_array_root(self)->block.shared = true;
+    cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
+    return PyLong_FromUnsignedLongLong(self->address);
+}
+
+static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)array_of(object)->context);
+}
+
+static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_device_new(cudriver_state_of(object), array_of(object)->context->ordinal);
+}
+
+static PyObject *get_interface(PyObject *object, void *closure)
+{
+    DeviceArrayObject *self = array_of(object);
+    PyObject *typestr, *descr, *shape, *strides, *pointer, *result = NULL;
+
+    pointer = get_pointer(object, closure);
+    if (pointer != NULL && array_bytes(self) == 0) { /* the protocol's address of nothing */
+        Py_SETREF(pointer, PyLong_FromLong(0));
+    }
+    if (pointer == NULL) {
+        return NULL;
+    }
+    typestr = cudriver_numpy_typestr(self->dtype);
+    descr = cudriver_numpy_descr(self->dtype);
+    shape = get_shape(object, NULL);
+    strides = get_strides(object, NULL);
+    if (typestr != NULL && descr != NULL && shape != NULL && strides != NULL) {
+        result = Py_BuildValue("{s:i,s:O,s:O,s:O,s:O,s:(OO),s:O}", "version", 3, "typestr", typestr,
+                               "descr", descr, "shape", shape, "strides", strides, "data", pointer,
+                               Py_False, "stream", Py_None);
+    }
+    Py_DECREF(pointer);
+    Py_XDECREF(typestr);
+    Py_XDECREF(descr);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return result;
+}
+
+PyDoc_STRVAR(fill_doc,
+             "fill($self, value, stream=None)\n"
+             "--\n"
+             "\n"
+             "Set every item to a value.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "value : scalar\n"
+             "    Cast to the array's dtype.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order to fill. Without one, the call waits.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Uses ``cuMemsetD8Async`` and its kin, or a copy for items of other sizes.");
+
+static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords)
+{
+    static const char *const names[] = {"value", "stream", NULL};
+    static const struct cudriver_signature signature = {"fill", 2, 1, names};
+    PyObject *values[2];
+
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
+        cudriver_device_array_fill(cudriver_state_of(object), array_of(object), values[0],
+                                   values[1]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* dst <- src: blocking without a stream, else a Transfer. */
+static PyObject *copy_between(PyObject *object, PyObject *dst, PyObject *src, PyObject *stream)
+{
+    CoreState *state = cudriver_state_of(object);
+
+    if (stream != NULL && stream != Py_None) {
+        return cudriver_copy_async(state, dst, src, stream);
+    }
+    if (cudriver_copy_blocking(state, dst, src) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(copy_from_doc,
+             "copy_from($self, src, stream=None)\n"
+             "--\n"
+             "\n"
+             "Copy another array into this one.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "src : numpy.ndarray or DeviceArray\n"
+             "    Of the same shape and dtype.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order to copy. Without one, the call waits.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Transfer or None\n"
+             "    A Transfer if a stream is given.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "As `copy_async` with a stream, as `copy` without.");
+
+static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *keywords)
+{
+    static const char *const names[] = {"src", "stream", NULL};
+    static const struct cudriver_signature signature = {"copy_from", 2, 1, names};
+    PyObject *values[2];
+
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
+        return NULL;
+    }
+    return copy_between(object, object, values[0], values[1]);
+}
+
+PyDoc_STRVAR(copy_to_doc,
+             "copy_to($self, dst, stream=None)\n"
+             "--\n"
+             "\n"
+             "Copy this array into another one.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "dst : numpy.ndarray or DeviceArray\n"
+             "    Of the same shape and dtype.\n"
+             "stream : Stream, optional\n"
+             "    The stream in whose order to copy. Without one, the call waits.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Transfer or None\n"
+             "    A Transfer if a stream is given.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "As `copy_async` with a stream, as `copy` without.");
+
+static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords)
+{
+    static const char *const names[] = {"dst", "stream", NULL};
+    static const struct cudriver_signature signature = {"copy_to", 2, 1, names};
+    PyObject *values[2];
+
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
+        return NULL;
+    }
+    return copy_between(object, values[0], object, values[1]);
+}
+
+PyDoc_STRVAR(to_numpy_doc,
+             "to_numpy($self, out=None)\n"
+             "--\n"
+             "\n"
+             "Return the items in host memory, and wait for the copy.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "out : numpy.ndarray, optional\n"
+             "    An array of the same shape and dtype to copy into.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "numpy.ndarray\n"
+             "    `out`, or a new array in C order.");
+
+static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                 PyObject *keywords)
+{
+    static const char *const names[] = {"out", NULL};
+    static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
+    DeviceArrayObject *self = array_of(object);
+    CoreState *state = cudriver_state_of(object);
+    PyObject *out;
+
+    if (cudriver_arguments(&signature, args, count, keywords, &out) < 0 ||
+        cudriver_device_array_check(state, self) < 0) {
+        return NULL;
+    }
+    out = out != Py_None ? out : NULL;
+    if (out != NULL && !cudriver_numpy_is_array(out)) {
+        PyErr_Format(PyExc_TypeError, "out must be a numpy.ndarray, not %.100s",
+                     Py_TYPE(out)->tp_name);
+        return NULL;
+    }
+    out = out != NULL ? Py_NewRef(out)
+                      : cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
+    if (out != NULL && cudriver_copy_blocking(state, out, object) < 0) {
+        Py_CLEAR(out);
+    }
+    return out;
+}
+
+static PyObject *method_refuse(PyObject *object, PyObject *Py_UNUSED(args),
+                               PyObject *Py_UNUSED(keywords))
+{
+    PyErr_Format(
+        PyExc_TypeError,
+        "%R is in device memory and does not turn into a NumPy array by itself: call to_numpy()",
+        object);
+    return NULL;
+}
+
+static PyGetSetDef array_getset[] = {
+    {"shape", get_shape, NULL, "Lengths of the dimensions, as a tuple.", NULL},
+    {"strides", get_strides, NULL,
+     "Bytes from one item to the next along each dimension, as a tuple.", NULL},
+    {"dtype", get_dtype, NULL, "Type of an item, a numpy.dtype.", NULL},
+    {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
+    {"size", get_size, NULL, "Number of items.", NULL},
+    {"itemsize", get_itemsize, NULL, "Bytes of one item.", NULL},
+    {"nbytes", get_nbytes, NULL, "Bytes of all items.", NULL},
+    {"pointer", get_pointer, NULL,
+     "Device address of the first item (CUdeviceptr) as an int. Once it has been read, the memory\n"
+     "is freed only after all work of its context, as cuMemFree does.",
+     NULL},
+    {"device", get_device, NULL, "Device of the array.", NULL},
+    {"context", get_context, NULL, "Context of the array.", NULL},
+    {"closed", get_closed, NULL, "Whether the memory has been freed.", NULL},
+    {"__cuda_array_interface__", get_interface, NULL,
+     "Protocol by which other libraries take the array without a copy (version 3).", NULL},
+    {NULL},
+};
+
+static PyMethodDef array_methods[] = {
+    {"fill", CUDRIVER_FAST(method_fill), fill_doc},
+    {"copy_from", CUDRIVER_FAST(method_copy_from), copy_from_doc},
+    {"copy_to", CUDRIVER_FAST(method_copy_to), copy_to_doc},
+    {"to_numpy", CUDRIVER_FAST(method_to_numpy), to_numpy_doc},
+    {"close", cudriver_device_array_close, METH_NOARGS, array_close_doc},
+    {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
+     "__array__($self, *args, **kwargs)\n--\n\n"
+     "Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."},
+    {NULL},
+};
+
+static PyMemberDef array_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(DeviceArrayObject, weak), READONLY, NULL},
+    {NULL},
+};
+
+static PyType_Slot array_slots[] = {
+    {Py_tp_doc, "An array in a device's memory.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "`device_empty`, `device_zeros` and `to_device` make one. Basic indexing gives\n"
+                "views, as NumPy's does: ``a[2:5, ::-1]``, ``a[..., 0]``, ``a[None]``. An array\n"
+                "keeps its context alive. Its memory is freed with its last owner, or by `close`.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> array = cu.to_device(np.arange(6).reshape(2, 3))\n"
+                ">>> array[:, ::2].to_numpy()\n"
+                "array([[0, 2],\n"
+                "       [3, 5]])"},
+    {Py_tp_dealloc, cudriver_device_array_dealloc},
+    {Py_tp_repr, array_repr},
+    {Py_tp_methods, array_methods},
+    {Py_tp_getset, array_getset},
+    {Py_tp_members, array_members},
+    {Py_mp_length, array_length},
+    {Py_mp_subscript, array_subscript},
+    {0, NULL},
+};
+
+static PyType_Spec array_spec = {
+    .name = "cudriver.DeviceArray",
+    .basicsize = sizeof(DeviceArrayObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = array_slots,
+};
+
+int cudriver_device_array_setup(PyObject *module)
+{
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->device_array_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &array_spec, NULL);
+    return state->device_array_type == NULL ? -1
+                                            : PyModule_AddType(module, state->device_array_type);
+}

@@ -588,6 +588,40 @@ int cudriver_copy_from(CoreState *state, PyObject *dst, struct cudriver_endpoint
     return failed;
 }
 
+PyDoc_STRVAR(copy_doc,
+             "copy(dst, src, /)\n"
+             "--\n"
+             "\n"
+             "Copy an array into another one, and wait.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "dst : numpy.ndarray or DeviceArray\n"
+             "    Where to, with any strides; another library's device array too.\n"
+             "src : numpy.ndarray or DeviceArray\n"
+             "    Where from, of the same shape and dtype, with any strides.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "TypeError, ValueError\n"
+             "    An end is not an array, or the two do not fit. Nothing was copied.\n"
+             "CudaError\n"
+             "    The copy failed.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "`explain_copy` names the path, and with it the CUDA function. The copy is\n"
+             "ordered after the work of the enclosing ``with stream:``, else of the default\n"
+             "stream, and after every call of this package in flight on a DeviceArray's\n"
+             "memory. Other threads run meanwhile.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> array = cu.device_empty(3, np.int64)\n"
+             ">>> cu.copy(array, np.arange(3))\n"
+             ">>> array.to_numpy()\n"
+             "array([0, 1, 2])");
+
 static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t count,
                              PyObject *names)
 {
@@ -602,6 +636,49 @@ static PyObject *module_copy(PyObject *module, PyObject *const *args, Py_ssize_t
     }
     Py_RETURN_NONE;
 }
+
+PyDoc_STRVAR(copy_async_doc,
+             "copy_async(dst, src, /, stream)\n"
+             "--\n"
+             "\n"
+             "Copy an array into another one in the order of a stream.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "dst : numpy.ndarray or DeviceArray\n"
+             "    Where to, with any strides; do not read it before the copy is over.\n"
+             "src : numpy.ndarray or DeviceArray\n"
+             "    Where from, of the same shape and dtype, with any strides; do not change it\n"
+             "    before the copy is over.\n"
+             "stream : Stream or None\n"
+             "    None for the enclosing ``with stream:``, else the default stream.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "Transfer\n"
+             "    What to wait for. It keeps both ends alive until the copy is over.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "TypeError, ValueError\n"
+             "    An end is not an array, or the two do not fit. Nothing was copied.\n"
+             "CudaError\n"
+             "    The driver refuses the copy.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "`explain_copy` names the path, and with it the CUDA function. The call waits for\n"
+             "host to host copies, for those whose path is ``'bounced'``, and for pageable\n"
+             "ones where no thread, page-locked memory or stream memory operation can be had.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> stream = cu.Stream()\n"
+             ">>> host, there = cu.pinned_zeros(3), cu.device_empty(3)\n"
+             ">>> transfer = cu.copy_async(there, host, stream)\n"
+             ">>> transfer.wait()\n"
+             ">>> transfer.done\n"
+             "True");
 
 static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                    PyObject *names)
@@ -619,6 +696,40 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     }
     return cudriver_copy_async(state, args[0], args[1], args[2]);
 }
+
+PyDoc_STRVAR(explain_copy_doc,
+             "explain_copy(dst, src, /)\n"
+             "--\n"
+             "\n"
+             "Return which path a copy would take, and why. Copies nothing.\n"
+             "\n"
+             "Parameters\n"
+             "----------\n"
+             "dst : numpy.ndarray or DeviceArray\n"
+             "    As for `copy`.\n"
+             "src : numpy.ndarray or DeviceArray\n"
+             "    As for `copy`.\n"
+             "\n"
+             "Returns\n"
+             "-------\n"
+             "CopyPlan\n"
+             "    A named tuple, with the path's name and the reason first.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "TypeError, ValueError\n"
+             "    An end is not an array, or the two do not fit.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "The paths ``'kernel'`` and ``'temporary'`` become ``'bounced'`` if the driver\n"
+             "refuses the kernel or has no memory left.\n"
+             "\n"
+             "Examples\n"
+             "--------\n"
+             ">>> there = cu.device_empty(1000)\n"
+             ">>> cu.explain_copy(there, cu.pinned_zeros(1000)).path\n"
+             "'direct'");
 
 static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -693,26 +804,11 @@ static PyStructSequence_Desc plan_desc = {
 };
 
 static PyMethodDef functions[] = {
-    {"copy", (PyCFunction)(void (*)(void))module_copy, METH_FASTCALL | METH_KEYWORDS,
-     "copy(dst, src, /)\n--\n\n"
-     "Copies `src` into `dst` and waits: ndarrays and DeviceArrays (or other libraries' device\n"
-     "arrays) of one shape and dtype, of any strides, on either side; else ValueError or "
-     "TypeError\n"
-     "before anything is copied. It is ordered after the work of the default stream, or of the\n"
-     "enclosing `with stream:`, and after every call of this package that is in flight on a\n"
-     "DeviceArray's memory. Other threads run meanwhile."},
+    {"copy", (PyCFunction)(void (*)(void))module_copy, METH_FASTCALL | METH_KEYWORDS, copy_doc},
     {"copy_async", (PyCFunction)(void (*)(void))module_copy_async, METH_FASTCALL | METH_KEYWORDS,
-     "copy_async(dst, src, /, stream)\n--\n\n"
-     "Issues the copy in the order of `stream` and returns a Transfer, which keeps both ends "
-     "alive\n"
-     "until it is over. Do not change the source, nor read the destination, before that. Host to\n"
-     "host copies, and those whose path is 'bounced', are done when the call returns; so are\n"
-     "pageable ones for which no thread, page-locked memory or stream memory operations can be "
-     "had."},
+     copy_async_doc},
     {"explain_copy", (PyCFunction)(void (*)(void))module_explain_copy, METH_FASTCALL,
-     "explain_copy(dst, src, /)\n--\n\n"
-     "Which path copy(dst, src) would take and why: a CopyPlan. Copies nothing. 'kernel' and\n"
-     "'temporary' become 'bounced' where the driver refuses the kernel or has no memory left."},
+     explain_copy_doc},
     {NULL},
 };
 

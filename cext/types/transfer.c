@@ -105,6 +105,22 @@ static PyObject *transfer_raise(TransferObject *self, CUresult result)
                           "after an asynchronous copy of %zu bytes", self->bytes);
 }
 
+PyDoc_STRVAR(transfer_wait_doc,
+             "wait($self, /)\n"
+             "--\n"
+             "\n"
+             "Wait until the copy is over.\n"
+             "\n"
+             "Raises\n"
+             "------\n"
+             "CudaError\n"
+             "    The copy failed.\n"
+             "\n"
+             "Notes\n"
+             "-----\n"
+             "Other threads run meanwhile. Ctrl-C interrupts the wait; the copy goes on, and\n"
+             "keeps its ends alive.");
+
 static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     TransferObject *self = (TransferObject *)object;
@@ -174,19 +190,26 @@ static PyGetSetDef transfer_getset[] = {
 };
 
 static PyMethodDef transfer_methods[] = {
-    {"wait", transfer_wait, METH_NOARGS,
-     "wait($self, /)\n--\n\nWaits until the copy is over; other threads run meanwhile, and Ctrl-C "
-     "interrupts the "
-     "wait (the copy goes on, and keeps its ends alive)."},
+    {"wait", transfer_wait, METH_NOARGS, transfer_wait_doc},
     {NULL},
 };
 
 static PyType_Slot transfer_slots[] = {
-    {Py_tp_doc,
-     "An asynchronous copy that was issued: `wait()` for it, look at `done`, or `await` it. It "
-     "keeps "
-     "both ends alive until the copy is over, also where the Transfer itself is dropped. Copies of "
-     "less than 64 KiB that follow each other on a stream are over together, sixteen at most."},
+    {Py_tp_doc, "An asynchronous copy that was issued, as `copy_async` returns it.\n"
+                "\n"
+                "Notes\n"
+                "-----\n"
+                "`wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until\n"
+                "the copy is over, even if the Transfer itself is dropped. Copies of less than\n"
+                "64 KiB that follow each other on a stream are over together, sixteen at most.\n"
+                "\n"
+                "Examples\n"
+                "--------\n"
+                ">>> there = cu.device_empty(3)\n"
+                ">>> transfer = there.copy_from(cu.pinned_zeros(3), cu.Stream())\n"
+                ">>> transfer.wait()\n"
+                ">>> transfer.nbytes\n"
+                "24"},
     {Py_tp_dealloc, transfer_dealloc},
     {Py_tp_repr, transfer_repr},
     {Py_tp_methods, transfer_methods},

@@ -37,7 +37,7 @@ SOURCES = ["driver/driver.c", "driver/platform.c"]
 # scenario: rounds plainly, under a sanitizer. As `staging_test` prints them: a test holds the two
 # together.
 SCENARIOS = {
-    "blocking": (1500, 250),
+    "blocking": (600, 100),
     "async": (150, 40),
     "ordered": (80, 24),
     "threads": (40, 8),

@@ -6,9 +6,14 @@ the report names, see both silent.
 
 import shlex
 import shutil
+import zipfile
 
 import pytest
 import real
+from facts import facts, one
+from facts import torch as by_hand
+
+from cudriver.stack.model import Framework
 
 pytestmark = pytest.mark.network
 
@@ -225,6 +230,38 @@ def test_torchvision_of_another_torch(cu13):
     told = [f for f in report.findings if f.severity == "error" and f.predicts]
     assert [f"RuntimeError: {f.predicts}" for f in told] == [seen]
     assert told[0].subject == "torchvision"
+
+
+@pytest.mark.parametrize(
+    ("release", "cuda"),
+    [("0.15.2", "11.8"), ("0.15.2", "12.1"), ("0.16.2", "11.8"), ("0.16.2", "12.8")],
+)
+def test_what_torchvision_says_of_another_cuda(tmp_path, release, cuda):
+    """Its own code, taken from the wheel, beside a PyTorch that only tells its CUDA."""
+    prefix = real.environment("torch-cpu")
+    built = {"0.15.2": "11.7", "0.16.2": "12.1"}[release]
+    package, torch = tmp_path / "torchvision", tmp_path / "torch"
+    torch.mkdir()
+    with zipfile.ZipFile(real.wheel(f"torchvision=={release}", prefix)) as wheel:
+        wheel.extract("torchvision/extension.py", tmp_path)
+    (package / "__init__.py").touch()
+    (package / "_internally_replaced_utils.py").write_text("_get_extension_path = str\n")
+    (torch / "version.py").write_text(f"cuda = {cuda!r}\n")
+    (torch / "__init__.py").write_text(STAND_IN.replace("CODE", built.replace(".", "0") + "0"))
+    seen = real.import_error(prefix, "torchvision.extension", PYTHONPATH=str(tmp_path))
+    kin = Framework("torchvision", f"{release}+cu{built.replace('.', '')}", built, variant="cuda")
+    found = one(facts(frameworks=[by_hand("2.9.9", cuda), kin]), "CU405")
+    assert (found.severity == "error") == (seen is not None)
+    assert seen is None or seen.startswith(f"RuntimeError: {found.predicts}")
+
+
+STAND_IN = """
+class ops:
+    load_library = staticmethod(lambda path: None)
+
+    class torchvision:
+        _cuda_version = staticmethod(lambda: CODE)
+"""
 
 
 def test_site_packages_split_in_two(cu12):

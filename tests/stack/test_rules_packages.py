@@ -398,12 +398,43 @@ class TestCompanions:
         of.load_faults[0].framework = "torchvision"
         assert fired(of, "CU405")
 
-    def test_a_cpu_build_beside_a_cuda_one(self):
+    def test_a_cpu_build_beside_a_cuda_one_is_imported(self):
+        of = facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cpu", None, "cpu")])
+        found = one(of, "CU405", "warning")
+        assert "'torchvision::nms'" in found.predicts
+        of = facts(frameworks=[torch(), self.kin("torchaudio", "2.8.0+cpu", None, "cpu")])
+        assert one(of, "CU405", "warning").predicts is None
+
+    def test_torchaudio_compares_from_0_13_on(self):
+        old = self.kin("torchaudio", "0.12.1+cu113", "11.3")
+        one(facts(frameworks=[torch("1.12.1", "11.6"), old]), "CU405", "note")
         one(
-            facts(frameworks=[torch(), self.kin("torchvision", "0.23.0+cpu", None, "cpu")]),
+            facts(
+                frameworks=[torch("1.13.1", "11.6"), self.kin("torchaudio", "0.13.1+cu117", "11.7")]
+            ),
             "CU405",
             "error",
         )
+
+    @pytest.mark.parametrize("torch_cuda", ["12.1", None])
+    def test_an_old_torchvision_goes_on_without_its_operators(self, torch_cuda):
+        """Before 0.16 the import does not need them, and without them compares nothing."""
+        kin = self.kin("torchvision", "0.15.2+cu117", "11.7")
+        of = facts(frameworks=[torch("2.1.2", torch_cuda), kin])
+        of.load_faults = [
+            fault(
+                "not found",
+                "libcudart.so.11.0",
+                f"{SITE}/torchvision/_C.so",
+                "libcudart.so.11.0: cannot open shared object file",
+                framework="torchvision",
+                means="feature",
+                says="Couldn't load custom C++ ops.",
+            )
+        ]
+        assert one(of, "CU405", "warning").predicts == "Couldn't load custom C++ ops."
+        of.load_faults[0].library = f"{SITE}/torchvision/image.so"  # which compares nothing
+        assert one(of, "CU405").severity == ("error" if torch_cuda else "warning")
 
     @pytest.mark.parametrize(
         ("cuda", "variant"), [("12.8", "cuda"), ("12.8.1", "cuda"), (None, "unknown")]

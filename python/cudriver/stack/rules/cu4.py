@@ -27,7 +27,7 @@ from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu3 import caused_by, other_major, proof
 from cudriver.stack.rules.cu4_pins import SHOWN, cu402, cu407, pins
 from cudriver.stack.rules.mends import leak_of
-from cudriver.stack.versions import compare, cut, major
+from cudriver.stack.versions import at_least, compare, cut, major
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words
 
@@ -372,45 +372,53 @@ def _files(faults: list[FileFault]) -> str:
 def cu405(facts: Facts) -> Iterator[Finding]:
     """torchvision and torchaudio for another CUDA than PyTorch."""
     torch = facts.framework("torch")
-    if torch is None:
+    if torch is None or torch.variant not in ("cuda", "cpu"):
         return
     for name in ("torchvision", "torchaudio"):
         kin = facts.framework(name)
-        if (
-            kin is None
-            or kin.variant not in ("cuda", "cpu")
-            or torch.variant not in ("cuda", "cpu")
-        ):
+        if kin is None or kin.variant not in ("cuda", "cpu"):
             continue
         mine, theirs = cut(torch.cuda, 2), cut(kin.cuda, 2)
-        if mine == theirs or any(
-            f.framework == name and f.means == IMPORT for f in facts.load_faults
-        ):
+        faults = [f for f in facts.load_faults if f.framework == name]
+        if mine == theirs or any(f.means == IMPORT for f in faults):
             continue  # the latter ends the import before versions are compared: CU303, CU305
-        apart = (
-            name == "torchaudio" or mine is None or theirs is None or major(mine) != major(theirs)
-        )
-        evidence = [e for e in (torch.cuda_evidence, kin.cuda_evidence) if e]
-        predicts = None
-        if mine and theirs and major(mine) != major(theirs) and name == "torchvision":
-            predicts = (
-                "Detected that PyTorch and torchvision were compiled with different CUDA "
-                "major versions. "
-                f"PyTorch has CUDA Version={mine} and torchvision has CUDA Version={theirs}."
-            )
-        elif mine and theirs and name == "torchaudio":
-            predicts = (
-                "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
-            )
+        # Where its operators do not load, torchvision has no version to compare, and goes on.
+        idle = next((f for f in faults if os.path.basename(f.library).startswith("_C")), None)
+        predicts = idle.text if idle else _refusal(kin, mine, theirs)
+        severity = ERROR if predicts else NOTE
+        if idle or mine is None or theirs is None:
+            severity = WARNING
+        if name == "torchvision" and theirs is None:
+            predicts = "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend"
         yield Finding(
             "CU405",
-            ERROR if apart else NOTE,
+            severity,
             f"torch is built for {_built(mine)}, {name} for {_built(theirs)}",
-            evidence,
+            [e for e in (torch.cuda_evidence, kin.cuda_evidence) if e],
             predicts,
             [_same_index(facts, name, torch)],
             name,
         )
+
+
+def _refusal(kin: Framework, mine: str | None, theirs: str | None) -> str | None:
+    """What the import ends with where it compares PyTorch's CUDA with its own; None where it goes
+    on. A build for the CPU compares nothing.
+    """
+    if mine is None or theirs is None:
+        return None
+    if kin.name == "torchaudio":
+        if at_least(kin.version, "0.13") is False:
+            return None  # which compares nothing
+        return "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
+    whole = at_least(kin.version, "0.16") is False  # later ones compare the majors alone
+    if not whole and major(mine) == major(theirs):
+        return None
+    return (
+        "Detected that PyTorch and torchvision were compiled with different CUDA "
+        f"{'' if whole else 'major '}versions. "
+        f"PyTorch has CUDA Version={mine} and torchvision has CUDA Version={theirs}."
+    )
 
 
 def _built(cuda: str | None) -> str:

@@ -410,6 +410,36 @@ class TestPathfinder:
         (path,) = facts(venv, **home).framework("net").loads
         assert path.endswith("/nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
 
+    @pytest.mark.parametrize("name", ["cudf", "cuvs"])
+    def test_cufile_is_asked_for_by_libkvikios_module_alone(self, venv, sound, name):
+        """conda's packages have no such module: there nobody asks."""
+        venv.dist(name, "26.10.0")
+        assert findings(facts(venv)) == []
+        module = venv.site / "libkvikio/load.py"
+        module.parent.mkdir()
+        module.write_text('load_nvidia_dynamic_lib("cufile")')
+        (finding,) = findings(facts(venv))
+        assert (finding.rule, finding.severity) == ("CU305", "error")
+        assert finding.title == f"libcufile.so.0, which {name} needs, is nowhere"
+        place = venv.site / "nvidia/cufile/lib"
+        place.mkdir(parents=True)
+        (place / "libcufile.so.0").write_bytes(sound)
+        assert findings(facts(venv)) == []
+
+    def test_condas_cudf_is_looked_at_too(self, venv):
+        prefix = Prefix(venv.root / "conda", root=venv.root, python=venv.python).conda()
+        prefix.conda_package("cudf", "26.10.0", "cuda12_py311")
+        (prefix.site / "cudf").mkdir()
+        flags = ("-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN/../../..")
+        library(prefix, f"pylibcudf/column{ABI}", outside(prefix, "libcudf.so"), flags=flags)
+        (finding,) = findings(facts(prefix))
+        assert (finding.severity, finding.title) == (
+            "error",
+            f"libcudf.so, which column{ABI} needs, is nowhere",
+        )
+        shutil.copy(outside(prefix, "libcudf.so"), prefix.path / "lib")
+        assert findings(facts(prefix)) == []
+
     def test_one_that_is_not_loaded_for_lack_of_another_is_no_second_finding(
         self, venv, monkeypatch
     ):

@@ -53,6 +53,8 @@ class Importer:
         for step in steps:
             if step.when != when or not applies(step, framework):
                 continue
+            if step.within and not self._first(step.within):
+                continue
             for event in self._step(step, framework, process):
                 if step.alone and framework.required and event.fails:
                     event.means = FEATURE

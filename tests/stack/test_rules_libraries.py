@@ -278,6 +278,17 @@ class TestSymbols:
     def test_a_driver_that_lacks_what_is_called_later(self):
         problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
         assert fired(used(load_faults=[problem]), "CU303") == []
+        problem.name = "cuFileDriverOpen"  # of a library that a wheel brings
+        assert list(registry()["CU303"](used(load_faults=[problem])))
+
+    def test_what_the_driver_lacks_no_package_brings(self):
+        problem = fault("symbol", "cuTensorMapEncodeTiled", f"{SITE}/torch/lib/x.so", "x")
+        (mend,) = one(used(load_faults=[problem]), "CU303", "error").fix
+        assert mend.startswith("sudo apt-get install nvidia-driver-535 ")
+        of = used(load_faults=[problem])
+        problem.provider = "/old/libcuda.so.1"
+        of.environment.variables["LD_LIBRARY_PATH"] = "/old"
+        assert one(of, "CU303").fix == ["unset LD_LIBRARY_PATH"]
 
     def test_no_provider_is_known_and_the_name_tells(self):
         problem = fault(

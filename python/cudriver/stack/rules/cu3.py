@@ -22,7 +22,7 @@ from cudriver.stack.model import (
     LoadFault,
 )
 from cudriver.stack.names import is_cuda_library, split
-from cudriver.stack.rules.mends import back_to_pin, leak, library_mend, symbol_mend
+from cudriver.stack.rules.mends import DRIVER_CALL, back_to_pin, leak, library_mend, symbol_mend
 from cudriver.stack.versions import cut, minor
 
 DRIVER_LIBRARIES = (
@@ -147,8 +147,8 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             continue
         if (fault.library, fault.name) in seen or _told_by_record(facts, fault):
             continue
-        if fault.lazy and re.match(r"cu[A-Z]", fault.name):
-            continue  # the driver's: older ones lack what newer libraries call where it is there
+        if fault.lazy and DRIVER_CALL.match(fault.name):
+            continue  # older drivers lack what newer libraries call where it is there
         if facts.environment.gone is not None and re.match(r"_?Py[A-Z_]", fault.name):
             continue  # Python's own, and there is none: CU503
         seen.add((fault.library, fault.name))

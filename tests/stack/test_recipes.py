@@ -226,11 +226,23 @@ class TestSteps:
     def test_a_package_that_another_may_use_in_part(self, venv, monkeypatch, other, severity):
         """CuPy cannot compile a kernel without NVRTC; who requires it may never do so."""
         step = {"find": ["libnvrtc.so.12"], "when": "use", "fails": "use", "alone": True}
+        step["purpose"] = "compile a kernel"
         model(monkeypatch, steps=[step], distributions=["cupy-net"])
         venv.dist("cupy-net", "1.0")
         if other:
             venv.dist("other", "1.0", [other])
-        assert [f.severity for f in findings(facts(venv))] == [severity]
+        (finding,) = findings(facts(venv))
+        assert finding.severity == severity
+        assert finding.evidence[-1].value == "net needs it to compile a kernel"
+
+    def test_what_cupy_and_numba_need_nvrtc_for(self, venv):
+        """Much of either works without: arrays, copies, cuBLAS."""
+        venv.dist("cupy-cuda12x", "14.2.0")
+        (finding,) = findings(facts(venv))
+        assert finding.evidence[-1].value.startswith("cupy needs it to compile kernels: for ")
+        venv.dist("numba-cuda", "0.30.4")
+        told = [f.evidence[-1].value for f in findings(facts(venv)) if f.subject == "numba-cuda"]
+        assert set(told[:2]) == {"numba.cuda needs it to compile a kernel"}
 
     def test_an_import_ends_at_its_first_fault(self, venv, monkeypatch):
         model(monkeypatch, steps=[{"load": ["net/a.so"]}, {"load": ["net/b.so"]}])

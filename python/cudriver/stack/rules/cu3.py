@@ -185,9 +185,10 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     if framework is None or not framework.modelled:
         return []
     name = framework.module or framework.name
-    ends = {IMPORT: f"import {name} ends here", USE: f"{name} cannot use CUDA without it"}
+    purpose = fault.purpose or ("use CUDA" if fault.means == USE else "")
+    end = f"import {name} ends here" if fault.means == IMPORT else f"{name} needs it to {purpose}"
     where = framework.path or name
-    found = [Evidence(where, None, ends[fault.means])] if fault.means in ends else []
+    found = [Evidence(where, None, end)] if fault.means == IMPORT or purpose else []
     if fault.means == IMPORT:
         blocked = [f for f in facts.frameworks if f.blocked == framework.name]
         found += [

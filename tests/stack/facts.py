@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from golden import assert_as_before
+
 from cudriver.stack.model import (
     Device,
     Distribution,
@@ -159,7 +161,9 @@ def facts(**parts: object) -> Facts:
 
 
 def fired(of: Facts, rule: str) -> list[Finding]:
-    """What one rule finds; each finding must point somewhere and, unless a note, mend something."""
+    """What one rule finds: the same words as before (golden.py). Each finding must point somewhere
+    and, unless a note, mend something.
+    """
     found = list(registry()[rule](of))
     for finding in found:
         assert finding.rule == rule
@@ -174,6 +178,8 @@ def fired(of: Facts, rule: str) -> list[Finding]:
                 or "unset" in command
                 or "export LD_LIBRARY_PATH=" in command
             )
+    if found:
+        assert_as_before(rule, found, SITE=SITE, PREFIX=PREFIX)
     return found
 
 

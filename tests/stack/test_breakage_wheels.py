@@ -10,10 +10,11 @@ import zipfile
 
 import pytest
 import real
-from facts import facts, one
+from facts import facts
 from facts import torch as by_hand
 
 from cudriver.stack.model import Framework
+from cudriver.stack.rules import registry
 
 pytestmark = pytest.mark.network
 
@@ -250,7 +251,7 @@ def test_what_torchvision_says_of_another_cuda(tmp_path, release, cuda):
     (torch / "__init__.py").write_text(STAND_IN.replace("CODE", built.replace(".", "0") + "0"))
     seen = real.import_error(prefix, "torchvision.extension", PYTHONPATH=str(tmp_path))
     kin = Framework("torchvision", f"{release}+cu{built.replace('.', '')}", built, variant="cuda")
-    found = one(facts(frameworks=[by_hand("2.9.9", cuda), kin]), "CU405")
+    (found,) = registry()["CU405"](facts(frameworks=[by_hand("2.9.9", cuda), kin]))
     assert (found.severity == "error") == (seen is not None)
     assert seen is None or seen.startswith(f"RuntimeError: {found.predicts}")
 

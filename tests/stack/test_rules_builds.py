@@ -105,6 +105,8 @@ class TestMajors:
         if found.rule == "CU403":
             assert f"/whl/cu{theirs}" in found.fix[0]
             assert fired(of, "CU305") == []
+            of.frameworks[0].cuda_evidence = None
+            assert len(one(of, "CU403").evidence) == len(found.evidence) - 1
 
     def test_two_runtimes_in_one_process(self):
         a, b = (
@@ -187,6 +189,15 @@ class TestCompanions:
             f"{PYTHON} -m pip install --force-reinstall --no-deps torchvision==0.23.0 "
             "--index-url https://download.pytorch.org/whl/cu128"
         ]
+
+    def test_condas(self):
+        of = facts(
+            environment=environment("conda", "conda"),
+            frameworks=[torch(), self.kin("torchvision", "0.23.0", "11.8")],
+            distributions=[wheel("torchvision", "0.23.0", installer="conda")],
+        )
+        (mend,) = one(of, "CU405").fix
+        assert mend == f"conda install -p {PREFIX} --force-reinstall torchvision"
 
     def test_another_minor(self):
         one(

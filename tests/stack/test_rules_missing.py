@@ -111,6 +111,19 @@ class TestNowhere:
         mend = [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
         assert one(of, "CU305", "warning").fix == mend
 
+    @pytest.mark.parametrize(
+        ("cuda", "bindings", "extra"),
+        [("12.8", "13.0.1", 12), ("10.2", "12.9.0", 12), (None, "14.0.0", 13)],
+    )
+    def test_the_extra_of_a_cuda_that_has_one(self, cuda, bindings, extra):
+        """The framework's own, that of NVIDIA's bindings, the driver's."""
+        of = self.cupy()
+        of.frameworks[0].extra, of.frameworks[0].cuda = "cuda{major}", cuda
+        of.load_faults = of.load_faults[:1]
+        of.distributions.append(wheel("cuda-bindings", bindings))
+        mend = f"{PYTHON} -m pip install 'cupy-cuda13x[cuda{extra}]==14.2.0'"
+        assert one(of, "CU305").fix == [mend]
+
     def test_the_owner_of_the_file_brings_it_anew(self):
         nccl = library("libnccl.so.2", "2.18.1", "nccl", provided_by="nvidia-nccl-cu12 2.18.1")
         of = used(nccl, load_faults=[fault("not found", "libfoo.so.1", nccl.path, "x")])

@@ -381,6 +381,10 @@ class TestJudge:
         assert judge(facts()) == []
         assert verdict([], facts()) == "consistent"
 
+    def test_an_error_is_a_mismatch_whatever_else_could_not_be_told(self):
+        of = facts(frameworks=[torch("2.8.0+cpu", None)], unsure=["torch: unread"])
+        assert verdict(judge(of), of) == "mismatch"
+
     def test_what_failed_on_the_way_makes_it_unknown(self):
         assert (
             verdict([], facts(unsure=["torch: its libraries could not be resolved"])) == "unknown"

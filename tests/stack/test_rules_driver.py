@@ -98,6 +98,15 @@ class TestStub:
 
 
 class TestTooOld:
+    def test_one_framework_that_it_suits_hides_no_other(self):
+        others = [
+            Framework("jax", "0.7.2", None, variant="cuda"),
+            torch("1.13.1", "11.7"),
+            Framework("cupy", "14.2.0", "13.0", variant="cuda"),
+        ]
+        found = one(facts(driver=driver("535.104.05", "12.2"), frameworks=others), "CU103")
+        assert "too old for cupy 14.2.0" in found.title
+
     def test_below_the_floor_of_the_major(self):
         found = one(facts(driver=driver("470.82.01", "11.4", devices=[gpu()])), "CU103", "error")
         assert (

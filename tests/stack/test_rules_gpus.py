@@ -309,6 +309,13 @@ class TestVisible:
         assert [device.visible for device in devices] == seen
 
 
+def test_a_gpu_that_ptx_serves_hides_no_other():
+    archs = ["sm_80", "compute_90"]
+    devices = [gpu(0, "12.0"), gpu(1, "7.5")]
+    of = facts(frameworks=[torch(archs=archs)], driver=driver(devices=devices))
+    assert [f.severity for f in fired(of, "CU501")] == ["note", "error"]
+
+
 class TestGone:
     """CU503. What is read of such a venv is tested in test_left_over."""
 

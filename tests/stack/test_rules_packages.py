@@ -287,6 +287,9 @@ class TestTogether:
         of.environment = environment("conda", "mamba")
         mend = "mamba create -n tensorflow python=3.11 tensorflow"
         assert one(of, "CU407", "warning").fix[0] == mend
+        of.environment = environment("uv", "uv")
+        mend = "uv venv tensorflow-env && uv pip install --python tensorflow-env tensorflow"
+        assert one(of, "CU407", "warning").fix[0] == mend
         assert fired(of, "CU402") == []  # one finding for one clash
 
     def test_every_pair_with_an_exact_version_is_compared(self):

@@ -99,6 +99,11 @@ test: install ## the suite on the simulated driver, without large downloads
 test-gpu: install ## the suite on the real driver
 	CUDRIVER_TEST_DRIVER=real $(PYTEST) $(ARGS)
 
+.PHONY: golden
+golden: install ## write anew what rules say, tests/stack/golden: the diff is for review
+	rm -rf tests/stack/golden
+	CUDRIVER_WRITE_GOLDEN=1 $(PYTEST) tests/stack/test_rules_*.py
+
 .PHONY: test-network
 test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests
 	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network $(ARGS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from golden import assert_as_before
+
 from cudriver.stack.model import (
     Device,
     Distribution,
@@ -158,8 +160,43 @@ def facts(**parts: object) -> Facts:
     return Facts(**made)  # type: ignore[arg-type]
 
 
+PINS = wheel(
+    "torch",
+    "2.8.0",
+    "nvidia-cudnn-cu12==9.10.2.21",
+    "nvidia-nvjitlink-cu12==12.8.93",
+    "nvidia-cublas-cu12==12.8.4.1",
+    "nvidia-cuda-nvrtc-cu12==12.8.93",
+    "nvidia-nccl-cu12==2.27.3",
+)
+WHEELS = [
+    PINS,
+    wheel("nvidia-cudnn-cu12", "9.1.0.70"),
+    wheel("nvidia-nvjitlink-cu12", "12.1.105"),
+    wheel("nvidia-cublas-cu12", "12.8.4.1"),
+    wheel("nvidia-cuda-nvrtc-cu12", "12.8.93"),
+    wheel("nvidia-nccl-cu12", "2.18.1"),
+]
+
+
+def pip(requirement):
+    return f"{PYTHON} -m pip install --force-reinstall --no-deps {requirement}"
+
+
+def used(*libraries, **more):
+    """Facts in which PyTorch's process loads these."""
+    return facts(
+        distributions=WHEELS,
+        libraries=list(libraries),
+        frameworks=[torch(loads=[x.path for x in libraries], **more.pop("torch", {}))],
+        **more,
+    )
+
+
 def fired(of: Facts, rule: str) -> list[Finding]:
-    """What one rule finds; each finding must point somewhere and, unless a note, mend something."""
+    """What one rule finds: the same words as before (golden.py). Each finding must point somewhere
+    and, unless a note, mend something.
+    """
     found = list(registry()[rule](of))
     for finding in found:
         assert finding.rule == rule
@@ -174,6 +211,8 @@ def fired(of: Facts, rule: str) -> list[Finding]:
                 or "unset" in command
                 or "export LD_LIBRARY_PATH=" in command
             )
+    if found:
+        assert_as_before(rule, found, SITE=SITE, PREFIX=PREFIX)
     return found
 
 

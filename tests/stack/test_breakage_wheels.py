@@ -6,9 +6,15 @@ the report names, see both silent.
 
 import shlex
 import shutil
+import zipfile
 
 import pytest
 import real
+from facts import facts
+from facts import torch as by_hand
+
+from cudriver.stack.model import Framework
+from cudriver.stack.rules import registry
 
 pytestmark = pytest.mark.network
 
@@ -43,6 +49,14 @@ def assert_sound(prefix) -> None:
     assert real.rules_of_environment(real.check(prefix)) == set()
 
 
+def assert_predicted(report, rule, seen):
+    """An error of this rule has the import's own words; returns it."""
+    found = real.finding(report, rule)
+    assert found.severity == "error"
+    assert f"ImportError: {found.predicts}" == seen
+    return found
+
+
 @pytest.mark.parametrize(
     ("requirement", "symbol"),
     [
@@ -54,12 +68,9 @@ def assert_sound(prefix) -> None:
 def test_an_old_wheel_lacks_a_symbol(cu12, requirement, symbol):
     real.install(cu12, requirement)
     seen = real.import_error(cu12)
-    assert seen.startswith("ImportError: ")
     assert symbol in seen
     report = real.check(cu12)
-    found = real.finding(report, "CU303")
-    assert found.severity == "error"
-    assert f"ImportError: {found.predicts}" == seen
+    found = assert_predicted(report, "CU303", seen)
     assert "CU402" in real.rules(report)
     mend(cu12, found)
     assert_sound(cu12)
@@ -118,11 +129,7 @@ def test_a_sibling_of_another_major_takes_the_files_with_it(cu13, sibling, sonam
     assert seen == (
         f"ImportError: {soname}: cannot open shared object file: No such file or directory"
     )
-    report = real.check(cu13)
-    found = real.finding(report, "CU404")
-    assert found.severity == "error"
-    assert f"ImportError: {found.predicts}" == seen
-    mend(cu13, found)
+    mend(cu13, assert_predicted(real.check(cu13), "CU404", seen))
     assert_sound(cu13)
 
 
@@ -227,6 +234,52 @@ def test_torchvision_of_another_torch(cu13):
     assert told[0].subject == "torchvision"
 
 
+def test_torchaudio_for_another_cuda_major(cu12, cu13):
+    """Its libraries do not load, so that it has no version to compare: for want of libcudart.so.13,
+    or where the machine has that of one of PyTorch's functions.
+    """
+    real.install(cu12, "torchaudio==2.11.0")
+    seen = real.import_error(cu12, "torchaudio")
+    assert "compiled with different CUDA versions" not in seen
+    (told,) = [f for f in real.check(cu12).findings if f.severity == "error"]
+    assert seen == f"OSError: {told.predicts}"
+    real.install(cu13, "torchaudio==2.11.0")
+    assert real.import_error(cu13, "torchaudio") is None
+    assert real.rules_of_environment(real.check(cu13)) == set()
+
+
+@pytest.mark.parametrize(
+    ("release", "cuda"),
+    [("0.15.2", "11.8"), ("0.15.2", "12.1"), ("0.16.2", "11.8"), ("0.16.2", "12.8")],
+)
+def test_what_torchvision_says_of_another_cuda(tmp_path, release, cuda):
+    """Its own code, taken from the wheel, beside a PyTorch that only tells its CUDA."""
+    prefix = real.environment("torch-cpu")
+    built = {"0.15.2": "11.7", "0.16.2": "12.1"}[release]
+    package, torch = tmp_path / "torchvision", tmp_path / "torch"
+    torch.mkdir()
+    with zipfile.ZipFile(real.wheel(f"torchvision=={release}", prefix)) as wheel:
+        wheel.extract("torchvision/extension.py", tmp_path)
+    (package / "__init__.py").touch()
+    (package / "_internally_replaced_utils.py").write_text("_get_extension_path = str\n")
+    (torch / "version.py").write_text(f"cuda = {cuda!r}\n")
+    (torch / "__init__.py").write_text(STAND_IN.replace("CODE", built.replace(".", "0") + "0"))
+    seen = real.import_error(prefix, "torchvision.extension", PYTHONPATH=str(tmp_path))
+    kin = Framework("torchvision", f"{release}+cu{built.replace('.', '')}", built, variant="cuda")
+    (found,) = registry()["CU405"](facts(frameworks=[by_hand("2.9.9", cuda), kin]))
+    assert (found.severity == "error") == (seen is not None)
+    assert seen is None or seen.startswith(f"RuntimeError: {found.predicts}")
+
+
+STAND_IN = """
+class ops:
+    load_library = staticmethod(lambda path: None)
+
+    class torchvision:
+        _cuda_version = staticmethod(lambda: CODE)
+"""
+
+
 def test_site_packages_split_in_two(cu12):
     """torch in lib64, nvidia in lib: what $ORIGIN leads to is not there."""
     site = real.site_packages(cu12)
@@ -240,12 +293,11 @@ def test_site_packages_split_in_two(cu12):
             (site / name).rename(far / name)
     seen = real.import_error(cu12, PYTHONPATH=str(far))
     report = real.check(cu12, environ=real.clean_environ(PYTHONPATH=str(far)))
-    found = real.finding(report, "CU408")
     if seen is None:  # torch looked through sys.path itself, and its preload mends the split
+        assert real.finding(report, "CU408")
         assert "error" not in {f.severity for f in report.findings}
     else:
-        assert found.severity == "error"
-        assert f"ImportError: {found.predicts}" == seen
+        assert_predicted(report, "CU408", seen)
 
 
 def test_a_file_changed_after_installation(cu12):

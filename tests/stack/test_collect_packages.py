@@ -421,7 +421,8 @@ class TestDamage:
         (info / "RECORD").write_bytes(content)
         problems = []
         dist = installed(venv)[0]["nvidia-nccl-cu12"]
-        records.libraries(Root("/"), dist, problems)
+        entries = records.libraries(Root("/"), dist, problems)
+        assert all(entry.path.endswith(".so") for entry in entries)
         assert all(p.file == f"{info}/RECORD" for p in problems)
         assert bool(problems) is (b"\0" in content)
 

@@ -226,11 +226,23 @@ class TestSteps:
     def test_a_package_that_another_may_use_in_part(self, venv, monkeypatch, other, severity):
         """CuPy cannot compile a kernel without NVRTC; who requires it may never do so."""
         step = {"find": ["libnvrtc.so.12"], "when": "use", "fails": "use", "alone": True}
+        step["purpose"] = "compile a kernel"
         model(monkeypatch, steps=[step], distributions=["cupy-net"])
         venv.dist("cupy-net", "1.0")
         if other:
             venv.dist("other", "1.0", [other])
-        assert [f.severity for f in findings(facts(venv))] == [severity]
+        (finding,) = findings(facts(venv))
+        assert finding.severity == severity
+        assert finding.evidence[-1].value == "net needs it to compile a kernel"
+
+    def test_what_cupy_and_numba_need_nvrtc_for(self, venv):
+        """Much of either works without: arrays, copies, cuBLAS."""
+        venv.dist("cupy-cuda12x", "14.2.0")
+        (finding,) = findings(facts(venv))
+        assert finding.evidence[-1].value.startswith("cupy needs it to compile kernels: for ")
+        venv.dist("numba-cuda", "0.30.4")
+        told = [f.evidence[-1].value for f in findings(facts(venv)) if f.subject == "numba-cuda"]
+        assert set(told[:2]) == {"numba.cuda needs it to compile a kernel"}
 
     def test_an_import_ends_at_its_first_fault(self, venv, monkeypatch):
         model(monkeypatch, steps=[{"load": ["net/a.so"]}, {"load": ["net/b.so"]}])
@@ -409,6 +421,36 @@ class TestPathfinder:
         library(venv, "nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
         (path,) = facts(venv, **home).framework("net").loads
         assert path.endswith("/nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
+
+    @pytest.mark.parametrize("name", ["cudf", "cuvs"])
+    def test_cufile_is_asked_for_by_libkvikios_module_alone(self, venv, sound, name):
+        """conda's packages have no such module: there nobody asks."""
+        venv.dist(name, "26.10.0")
+        assert findings(facts(venv)) == []
+        module = venv.site / "libkvikio/load.py"
+        module.parent.mkdir()
+        module.write_text('load_nvidia_dynamic_lib("cufile")')
+        (finding,) = findings(facts(venv))
+        assert (finding.rule, finding.severity) == ("CU305", "error")
+        assert finding.title == f"libcufile.so.0, which {name} needs, is nowhere"
+        place = venv.site / "nvidia/cufile/lib"
+        place.mkdir(parents=True)
+        (place / "libcufile.so.0").write_bytes(sound)
+        assert findings(facts(venv)) == []
+
+    def test_condas_cudf_is_looked_at_too(self, venv):
+        prefix = Prefix(venv.root / "conda", root=venv.root, python=venv.python).conda()
+        prefix.conda_package("cudf", "26.10.0", "cuda12_py311")
+        (prefix.site / "cudf").mkdir()
+        flags = ("-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN/../../..")
+        library(prefix, f"pylibcudf/column{ABI}", outside(prefix, "libcudf.so"), flags=flags)
+        (finding,) = findings(facts(prefix))
+        assert (finding.severity, finding.title) == (
+            "error",
+            f"libcudf.so, which column{ABI} needs, is nowhere",
+        )
+        shutil.copy(outside(prefix, "libcudf.so"), prefix.path / "lib")
+        assert findings(facts(prefix)) == []
 
     def test_one_that_is_not_loaded_for_lack_of_another_is_no_second_finding(
         self, venv, monkeypatch

@@ -12,10 +12,11 @@ import samples
 from facts import SITE, facts, library
 
 import cudriver.stack
+from cudriver.stack.components import libraries_line
 from cudriver.stack.model import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
-from cudriver.stack.report_text import Style, libraries_line, one_line, short_path
+from cudriver.stack.report_text import Style, one_line, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"

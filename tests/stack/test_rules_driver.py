@@ -15,6 +15,13 @@ class TestNoDriver:
         assert "/sys/bus/pci/devices/0000:01:00.0/vendor" in [e.file for e in found.evidence]
         assert "nvidia-driver" in found.fix[0]
 
+    def test_the_driver_is_for_the_newest_cuda_that_is_used(self):
+        unknown = Framework("jax", "0.7.2", None, variant="cuda")
+        of = facts(driver=Driver(pci_devices=["0000:01:00.0"]), frameworks=[unknown, torch()])
+        assert "nvidia-driver-535" in one(of, "CU101").fix[0]
+        of.frameworks.append(torch("2.11.0", "13.0"))
+        assert "nvidia-driver-580" in one(of, "CU101").fix[0]
+
     def test_note_on_a_machine_that_only_builds(self):
         one(facts(driver=Driver()), "CU101", "note")
         one(facts(driver=Driver(container="docker")), "CU101", "note")
@@ -91,6 +98,15 @@ class TestStub:
 
 
 class TestTooOld:
+    def test_one_framework_that_it_suits_hides_no_other(self):
+        others = [
+            Framework("jax", "0.7.2", None, variant="cuda"),
+            torch("1.13.1", "11.7"),
+            Framework("cupy", "14.2.0", "13.0", variant="cuda"),
+        ]
+        found = one(facts(driver=driver("535.104.05", "12.2"), frameworks=others), "CU103")
+        assert "too old for cupy 14.2.0" in found.title
+
     def test_below_the_floor_of_the_major(self):
         found = one(facts(driver=driver("470.82.01", "11.4", devices=[gpu()])), "CU103", "error")
         assert (

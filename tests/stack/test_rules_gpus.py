@@ -1,9 +1,9 @@
-"""CU501 and CU502: what a GPU needs of a build and of a driver, and which GPUs are visible."""
+"""CU501 to CU503: what a GPU needs of a build and of a driver, which are visible, a lost Python."""
 
 import pytest
-from facts import PREFIX, driver, environment, facts, fired, gpu, one, torch, wheel
+from facts import PREFIX, PYTHON, driver, environment, facts, fired, gpu, one, torch, wheel
 
-from cudriver.stack.model import Driver
+from cudriver.stack.model import Driver, Evidence
 from cudriver.stack.rules import cu5
 from cudriver.stack.tables import driver_cuda
 from cudriver.stack.visible import mark, select
@@ -307,3 +307,23 @@ class TestVisible:
         devices = [gpu(0), gpu(1), gpu(2, assumed=True)]
         mark(devices, value)
         assert [device.visible for device in devices] == seen
+
+
+def test_a_gpu_that_ptx_serves_hides_no_other():
+    archs = ["sm_80", "compute_90"]
+    devices = [gpu(0, "12.0"), gpu(1, "7.5")]
+    of = facts(frameworks=[torch(archs=archs)], driver=driver(devices=devices))
+    assert [f.severity for f in fired(of, "CU501")] == ["note", "error"]
+
+
+class TestGone:
+    """CU503. What is read of such a venv is tested in test_left_over."""
+
+    def test_pythons_own_tool_or_uv_makes_it_anew(self):
+        of = facts(environment=environment())
+        of.environment.gone = Evidence(PYTHON, None, "/usr/bin/python3.11 is not there")
+        assert one(of, "CU503", "error").fix == [
+            f"rm {PREFIX}/bin/python* && python3.11 -m venv {PREFIX}"
+        ]
+        of.environment.kind = "uv"
+        assert one(of, "CU503", "error").fix == [f"uv venv --allow-existing --python 3.11 {PREFIX}"]

@@ -243,6 +243,15 @@ class TestHome:
         assert one(other, "CU205").fix[0] == "unset CUDA_HOME"
         assert len(one(other, "CU205").fix) > 1
 
+    def test_nvcc_tells_of_its_toolkit_before_the_folder_does(self):
+        """One of two good ones whose version.json is of another release."""
+        kits = [
+            toolkit("12.8.1", path="/opt/a", nvcc_version="12.4.131"),
+            toolkit("12.4.0", path="/opt/b", nvcc_version="12.8.93"),
+        ]
+        made = facts(toolkits=kits, environment=environment(CUDA_HOME="relative/cuda"))
+        assert one(made, "CU205").fix == ["export CUDA_HOME=/opt/b"]
+
 
 class TestDisagree:
     def test_link_and_path(self):
@@ -287,6 +296,12 @@ class TestHostCompiler:
             compiler=HostCompiler("/usr/bin/gcc", version, kind),
             environment=env or environment(),
         )
+
+    def test_the_limit_is_that_of_the_chosen_nvcc(self):
+        of = self.of("14")
+        of.toolkits.insert(0, toolkit("11.8.0", host_compiler_limit=11))
+        assert "not supported" in one(of, "CU207").predicts
+        assert "later than 13" in one(of, "CU207").predicts
 
     def test_too_new(self):
         assert one(self.of("14"), "CU207", "note")  # nobody means to compile

@@ -78,11 +78,6 @@ class Markers:
             self._known[key] = self._decide(text, extra)
         return self._known[key]
 
-    def any(self, text: str, extras: list[str]) -> bool | None:
-        """Whether it is true with one of the extras, or with none."""
-        answers = [self.holds(text, extra) for extra in ["", *extras]]
-        return None if None in answers else any(answers)
-
     def _decide(self, text: str, extra: str) -> bool | None:
         lone = _EXTRA.match(text)
         if lone is not None and not _LIKE_A_VERSION.match(lone[2]):

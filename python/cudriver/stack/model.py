@@ -288,6 +288,7 @@ class LoadFault(Record):
     own_copy: str | None = None  # the environment's file of that name, which was not looked for
     means: str = IMPORT  # what it puts an end to
     says: str = ""  # what the framework itself says then
+    purpose: str = ""  # what the framework needs it to do: "compile a kernel"; default: use CUDA
     owner: str | None = None  # of a "rejected" or "damaged" file: the distribution that brought it
     rescue: str | None = None  # what a program can do before, so that it does not happen
 

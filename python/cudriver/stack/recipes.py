@@ -46,6 +46,8 @@ class Step(Record):
     absent: str = NOTHING  # the same, where `load` finds no file
     alone: bool = False  # a FEATURE where another package requires this one: it may do without
     says: str = ""  # what the framework says then; default: what the loader says
+    purpose: str = ""  # what the framework needs it to do: "compile a kernel"; default: use CUDA
+    within: str = ""  # the file of site-packages that does this; without it nobody does
     versions: str = ""  # of the framework that do this: ">=2.9"
     cuda: str = ""  # releases of CUDA that builds which do this are for: "<13"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
+from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
-from cudriver.stack.report_text import ABSENT, OK, RANK, components, short_path
+from cudriver.stack.report_text import short_path
 from cudriver.stack.text import clean, is_command
 
 TYPE_CHECKING = False

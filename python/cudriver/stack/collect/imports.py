@@ -24,10 +24,11 @@ _PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
 class Event:
     """One dlopen that a framework makes, and what its failure puts an end to."""
 
-    __slots__ = ("how", "load", "means", "says")
+    __slots__ = ("how", "load", "means", "purpose", "says")
 
-    def __init__(self, load: Load, how: str, means: str, says: str = "") -> None:
+    def __init__(self, load: Load, how: str, means: str, says: str = "", purpose: str = "") -> None:
         self.load = load
+        self.purpose = purpose
         self.how = how  # "needed", "preload", "dlopen"
         self.means = means
         self.says = says
@@ -53,7 +54,10 @@ class Importer:
         for step in steps:
             if step.when != when or not applies(step, framework):
                 continue
+            if step.within and not self._first(step.within):
+                continue
             for event in self._step(step, framework, process):
+                event.purpose = step.purpose
                 if step.alone and framework.required and event.fails:
                     event.means = FEATURE
                 yield event

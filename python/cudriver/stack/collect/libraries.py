@@ -243,12 +243,13 @@ class Resolver:
             main = process.find(f"libcudnn.so.{number}")
             for name in names if main is not None else ():
                 optional = name in parts["cudnn_parts_optional"]
-                self._open(process, framework, name, main, optional)
+                self._open(process, framework, name, main, optional, "use cuDNN")
         for mapped in list(process.objects):
             if (mapped.elf.soname or "").startswith("libnvrtc.so."):
                 name = self._builtins(mapped)
                 if name:  # of an nvrtc that is loaded for whoever may want it, nothing is asked
-                    self._open(process, framework, name, mapped, id(mapped) in self._idle)
+                    idle = id(mapped) in self._idle
+                    self._open(process, framework, name, mapped, idle, "compile with NVRTC")
 
     def _builtins(self, nvrtc: LoadedObject) -> str | None:
         """nvrtc opens libnvrtc-builtins of its own minor version."""
@@ -267,11 +268,12 @@ class Resolver:
         name: str,
         caller: LoadedObject | None,
         optional: bool,
+        purpose: str,
     ) -> None:
         means = NOTHING if optional else USE if framework.modelled else UNMODELLED
         # cuDNN and nvrtc bind what they open when it is called.
         load = process.dlopen(name, caller, now=False)
-        self._take(Event(load, "dlopen", means), framework)
+        self._take(Event(load, "dlopen", means, purpose=purpose), framework)
 
     def _needs_torch(self, path: str) -> bool:
         return any(n.startswith(("libtorch", "libc10")) for n in self.importer.needed(path))
@@ -330,6 +332,7 @@ class Resolver:
             own_copy=self._unseen(fault) if fault.kind == "not found" else None,
             means=event.means,
             says=event.says,
+            purpose=event.purpose,
             rescue=rescue,
         )
         if fault.kind in ("rejected", "damaged"):

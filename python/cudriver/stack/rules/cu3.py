@@ -16,13 +16,13 @@ from cudriver.stack.model import (
     WARNING,
     Evidence,
     Facts,
-    FileFault,
     Finding,
     Library,
     LoadFault,
 )
 from cudriver.stack.names import is_cuda_library, split
-from cudriver.stack.rules.mends import back_to_pin, leak, library_mend, symbol_mend
+from cudriver.stack.rules.faults import other_major, proof, told_by_record
+from cudriver.stack.rules.mends import DRIVER_CALL, back_to_pin, leak, library_mend, symbol_mend
 from cudriver.stack.versions import cut, minor
 
 DRIVER_LIBRARIES = (
@@ -43,16 +43,6 @@ def _said(library: Library) -> Evidence:
 def _file(library: Library) -> Evidence:
     by = library.found_by if library.found_by.startswith("preload") else f"by {library.found_by}"
     return Evidence(library.path, None, f"{library.version or 'unknown version'}, {by}")
-
-
-def caused_by(fault: LoadFault, file: FileFault) -> bool:
-    """Whether what the loader says follows from what is wrong with a file."""
-    if file.what == "missing":
-        return fault.kind == "not found" and fault.name == os.path.basename(file.file)
-    return fault.kind in ("symbol", "version", "abort") and file.file in (
-        fault.library,
-        os.path.normpath(fault.provider or ""),
-    )
 
 
 def cu301(facts: Facts) -> Iterator[Finding]:
@@ -145,10 +135,10 @@ def cu303(facts: Facts) -> Iterator[Finding]:
     for fault in facts.load_faults:
         if fault.kind not in ("symbol", "version", "abort"):
             continue
-        if (fault.library, fault.name) in seen or _told_by_record(facts, fault):
+        if (fault.library, fault.name) in seen or told_by_record(facts, fault):
             continue
-        if fault.lazy and re.match(r"cu[A-Z]", fault.name):
-            continue  # the driver's: older ones lack what newer libraries call where it is there
+        if fault.lazy and DRIVER_CALL.match(fault.name):
+            continue  # older drivers lack what newer libraries call where it is there
         if facts.environment.gone is not None and re.match(r"_?Py[A-Z_]", fault.name):
             continue  # Python's own, and there is none: CU503
         seen.add((fault.library, fault.name))
@@ -172,28 +162,6 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             fault.framework or fault.library,
             provider.path if provider else None,
         )
-
-
-def _told_by_record(facts: Facts, fault: LoadFault) -> bool:
-    """Whether a file that is not as its package brought it is the cause: CU404 speaks of it."""
-    return any(caused_by(fault, file) for file in facts.file_faults if file.what != "shared")
-
-
-def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
-    """What the fault puts an end to, for whom, and which imports end with it."""
-    framework = facts.framework(fault.framework) if fault.framework else None
-    if framework is None or not framework.modelled:
-        return []
-    name = framework.module or framework.name
-    ends = {IMPORT: f"import {name} ends here", USE: f"{name} cannot use CUDA without it"}
-    where = framework.path or name
-    found = [Evidence(where, None, ends[fault.means])] if fault.means in ends else []
-    if fault.means == IMPORT:
-        blocked = [f for f in facts.frameworks if f.blocked == framework.name]
-        found += [
-            Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in blocked
-        ]
-    return found
 
 
 def cu304(facts: Facts) -> Iterator[Finding]:
@@ -250,25 +218,6 @@ def _missing(facts: Facts) -> Iterator[LoadFault]:
             yield fault
 
 
-def other_major(facts: Facts, fault: LoadFault) -> bool:
-    """A missing library of another CUDA major than that of the PyTorch which its package is used
-    with: CU403 speaks of it.
-    """
-    torch = facts.framework("torch")
-    framework = facts.framework(fault.framework) if fault.framework else None
-    wanted = _cuda_major(fault.name)
-    built = cut(torch.cuda, 1) if torch and torch.cuda else None
-    if framework is None or "torch" not in framework.after:
-        return False
-    return wanted is not None and built is not None and wanted != built
-
-
-def _cuda_major(soname: str) -> str | None:
-    """ "12" for libcudart.so.12; None where the SONAME does not tell."""
-    match = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(\d+)", soname)
-    return match[1] if match else None
-
-
 def cu305(facts: Facts) -> Iterator[Finding]:
     """A needed library that is nowhere; those of one package with one mend are one finding."""
     seen = set()
@@ -280,7 +229,7 @@ def cu305(facts: Facts) -> Iterator[Finding]:
             continue  # the latter are opened by SONAME: CU304 and CU306
         if fault.means not in (IMPORT, USE) and not is_cuda_library(name):
             continue
-        if other_major(facts, fault) or _told_by_record(facts, fault):
+        if other_major(facts, fault) or told_by_record(facts, fault):
             continue
         seen.add((fault.framework, name))
         mends[name] = library_mend(facts, fault)

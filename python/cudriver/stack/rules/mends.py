@@ -11,6 +11,8 @@ from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut
 
+DRIVER_CALL = re.compile(r"cu(?!File)[A-Z]")  # a function of libcuda; cuFile's are like it
+
 
 def pinned(facts: Facts, family: str, soname: str = "") -> tuple[Distribution, str] | None:
     """The installed wheel of a library family, and the version that a framework pins of it. With a
@@ -94,10 +96,15 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
 
 
 def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
-    """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch."""
+    """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch. No
+    package brings what the driver lacks.
+    """
     stranger = leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else []
     if stranger:
         return stranger
+    if DRIVER_CALL.match(fault.name):
+        asking = facts.framework(fault.framework) if fault.framework else None
+        return [fix.driver_package(asking.cuda if asking else None)]
     if provider is not None:
         # Python's own path may lead out of the environment, the loader's to a system's library.
         mend = (

@@ -1,0 +1,62 @@
+"""What rules say, word by word: tests/stack/golden/CODE.txt has a block for each time that a test
+lets a rule find something. `make golden` writes them anew; the diff is for people to read.
+"""
+
+import os
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from cudriver.stack.model import Finding
+
+FOLDER = Path(__file__).with_name("golden")
+WRITING = bool(os.environ.get("CUDRIVER_WRITE_GOLDEN"))
+
+_seen: Counter[tuple[str, str]] = Counter()
+
+
+def assert_as_before(rule: str, findings: list[Finding], **names: str) -> None:
+    """Compares with the block of the test that is running. `names`: what long paths are called."""
+    path, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
+    test = f"{os.path.basename(path)}::{name}"
+    _seen[rule, test] += 1
+    number = _seen[rule, test]
+    key = f"{test} ({number})" if number > 1 else test
+    text = "\n".join(map(render, findings))
+    for name, path in names.items():
+        text = text.replace(path, name)
+    if WRITING:
+        FOLDER.mkdir(exist_ok=True)
+        with open(FOLDER / f"{rule}.txt", "a", encoding="utf-8") as file:
+            file.write(f"{chr(10) if file.tell() else ''}== {key}\n{text}\n")
+    else:
+        known = blocks(rule)
+        assert key in known, f"{key} is not in {rule}.txt: make golden"
+        assert text == known[key], f"meant so? make golden, and read the diff of {rule}.txt"
+
+
+def render(finding: Finding) -> str:
+    """All of a finding that a person or a program gets to see."""
+    lines = [f"{finding.severity}: {finding.title}"]
+    for evidence in finding.evidence:
+        line = "" if evidence.line is None else f":{evidence.line}"
+        lines.append(f"    {evidence.file}{line}  {evidence.value}".rstrip())
+    if finding.predicts is not None:
+        lines.append(f"  says {finding.predicts}")
+    lines += [f"  $ {command}" for command in finding.fix]
+    if finding.subject:
+        lines.append(f"  about {finding.subject}")
+    if finding.because:
+        lines.append(f"  because of {finding.because}")
+    return "\n".join(lines)
+
+
+@cache
+def blocks(rule: str) -> dict[str, str]:
+    """What is in a rule's file, by test."""
+    path = FOLDER / f"{rule}.txt"
+    if not path.exists():
+        return {}
+    whole = path.read_text(encoding="utf-8")
+    parts = whole.removeprefix("== ").rstrip("\n").split("\n\n== ")
+    return {key: text for key, _, text in (part.partition("\n") for part in parts)}

@@ -1,0 +1,23 @@
+"""The golden files themselves; what they hold is compared by facts.fired()."""
+
+from pathlib import Path
+
+import golden
+import pytest
+
+from cudriver.stack.rules import registry
+
+TESTS = Path(__file__).parent
+
+
+@pytest.mark.parametrize("rule", registry())
+def test_every_rule_has_blocks_and_every_block_a_test(rule):
+    assert golden.blocks(rule), "make golden"
+    for key in golden.blocks(rule):
+        file, _, name = key.partition("::")
+        function = name.rpartition("::")[2].partition("[")[0].partition(" ")[0]
+        assert f"def {function}(" in (TESTS / file).read_text(), f"{key}: make golden"
+
+
+def test_no_other_files_are_there():
+    assert {path.stem for path in golden.FOLDER.iterdir()} <= set(registry())

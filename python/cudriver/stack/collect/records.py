@@ -1,7 +1,8 @@
 """Who owns a file: RECORD of wheels, the file lists of conda, and whether the disk agrees.
 
 Only shared libraries and a framework's modules are looked at: torch alone lists 14,000 files. A
-library's size against RECORD is compared for all; its hash only where two distributions claim it.
+library's size against RECORD is compared for all; its hash only where two distributions claim it
+and its size does not tell whose it is: hashing NCCL takes half a second.
 """
 
 from __future__ import annotations
@@ -202,6 +203,7 @@ class Owners:
             if len(claims) == 1 and size == claims[0].size is not None:
                 continue
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
+            in_doubt = len({c.digest for c in claims if c.size in (None, size)}) > 1
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence
                 if size is None and claim.distribution.installer == "conda":
@@ -218,7 +220,7 @@ class Owners:
                     )
                     what = "owners" if len(claims) > 1 else "size"
                     found.append(FileFault(name, path, what, evidence, owners))
-                elif len(claims) > 1 and self._wrong_hash(claim, size):
+                elif in_doubt and self._wrong_hash(claim, size):
                     found.append(FileFault(name, path, "owners", evidence, owners))
         return found
 

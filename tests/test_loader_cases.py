@@ -414,3 +414,27 @@ def loader_of(folder: Path, stated: str) -> Loader:
             self._settings = glibc.Glibc(said, machine)
 
     return Stated(environ={})
+
+
+# ---- one file in several environments ----
+
+
+def test_a_file_of_two_environments_is_read_once_and_named_as_each_has_it(
+    host: Path, tmp_path: Path
+) -> None:
+    """uv and conda make hard links. What is wrong with the file is said of the one in question."""
+    first = library(tmp_path / "one" / "libshared.so", "int puts(const char *);"
+                    "int f(void) { return puts(0); }", bare=False)  # fmt: skip
+    second = tmp_path / "two" / "libshared.so"
+    second.parent.mkdir()
+    os.link(first, second)
+    loader = Loader()
+    assert loader.open(str(first)) is loader.open(str(second))
+    assert Process(loader, str(host)).dlopen(str(second)).error is None
+    loader = Loader()
+    assert loader.open(str(first)).shown == str(first)
+    os.truncate(first, 4096)
+    for path in (second, first):
+        (fault,) = Process(loader, str(host)).dlopen(str(path)).faults
+        assert (fault.kind, fault.library) == ("damaged", str(path))
+        assert fault.message.startswith(f"{path}: the file changed")

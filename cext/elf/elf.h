@@ -60,6 +60,20 @@ struct elf_meaning {
     bool hidden;
 };
 
+/* An undefined symbol that a relocation binds. `name` is owned by the list it is in. */
+struct elf_reference {
+    char *name;
+    size_t length;
+    const struct elf_meaning *version; /* NULL: none; borrowed from the file */
+    bool weak, lazy;
+};
+
+struct elf_references {
+    struct elf_reference *items;
+    size_t count, room;
+    uint64_t bytes; /* of names */
+};
+
 struct elf_file {
     char *path; /* owned */
     int fd;     /* -1 while closed: it is opened again on demand */
@@ -98,24 +112,14 @@ struct elf_file {
     uint32_t bucket_count, first_hashed, bloom_words, bloom_shift;
     uint64_t bloom, buckets, chains; /* file offsets */
 
+    /* What elf_list_references gave: every process that maps the file asks again. */
+    struct elf_references references; /* owned */
+    bool listed;
+
     /* Blocks of the file that have been read, on shelves of many; NULL: none. */
     uint8_t ***shelves; /* owned */
     size_t shelf_count;
     uint64_t held; /* bytes of blocks and shelves */
-};
-
-/* An undefined symbol that a relocation binds. `name` is owned by the list it is in. */
-struct elf_reference {
-    char *name;
-    size_t length;
-    const struct elf_meaning *version; /* NULL: none; borrowed from the file */
-    bool weak, lazy;
-};
-
-struct elf_references {
-    struct elf_reference *items;
-    size_t count, room;
-    uint64_t bytes; /* of names */
 };
 
 /* A definition. `name` is owned by the list it is in, `version` by the file. */

@@ -533,6 +533,7 @@ void elf_free(struct elf_file *file)
         return;
     }
     elf_rest(file);
+    elf_references_free(&file->references);
     for (size_t i = 0; i < file->needed_count; i++) {
         free(file->needed[i]);
     }

@@ -325,7 +325,8 @@ static PyObject *file_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->file = file;
     self->shown = shown;
     self->fields = PyDict_New();
-    if (self->fields == NULL || fill_fields(state, file, self->fields) < 0) {
+    if (self->fields == NULL || fill_fields(state, file, self->fields) < 0 ||
+        PyDict_SetItemString(self->fields, "shown", shown) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -1,4 +1,5 @@
 /* Relocations: what a file asks for, and what of it nobody has. See elf.h. */
+#define _GNU_SOURCE
 #include "private.h"
 
 #include <errno.h>
@@ -261,10 +262,20 @@ static int scope_defines(struct elf_file *file, struct elf_file **scope, struct 
     return 0;
 }
 
+/* Lists the file's references, once. */
+static int hold_references(struct elf_file *file)
+{
+    int status = file->listed ? 0 : elf_list_references(file, &file->references);
+    if (status < 0) {
+        elf_references_free(&file->references);
+    }
+    file->listed = status == 0;
+    return status;
+}
+
 int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scope_count,
                      struct elf_references *out, struct elf_file **culprit)
 {
-    struct elf_references all = {0};
     struct order order = {0};
     uint64_t steps = MAX_STEPS;
     bool old_tables = false; /* some file has no GNU hash table */
@@ -273,12 +284,12 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
     for (size_t i = 0; i < scope_count; i++) {
         old_tables = old_tables || !scope[i]->gnu_hash.present;
     }
-    status = elf_list_references(file, &all);
+    status = hold_references(file);
     if (status == 0) {
         status = order_make(file, scope, scope_count, &order);
     }
-    for (size_t i = 0; status >= 0 && i < all.count; i++) {
-        struct elf_reference *item = &all.items[i];
+    for (size_t i = 0; status >= 0 && i < file->references.count; i++) {
+        const struct elf_reference *item = &file->references.items[i];
         struct elf_wanted wanted = {.name = item->name,
                                     .length = item->length,
                                     .gnu_hash = elf_gnu_hash(item->name, item->length),
@@ -297,10 +308,13 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
             continue;
         }
         out->items[out->count] = *item;
+        out->items[out->count].name = strdup(item->name);
+        if (out->items[out->count].name == NULL) {
+            status = elf_no_memory(file);
+            continue;
+        }
         out->count++;
-        item->name = NULL;
     }
     order_free(&order);
-    elf_references_free(&all);
     return status < 0 ? status : 0;
 }

@@ -86,6 +86,7 @@ class ElfFile:
     def __new__(cls, path: str, /, shown: str | None = None) -> ElfFile:
         """Read `path`. shown: the name to put in errors (a path inside another root)."""
     path: str  # as given
+    shown: str  # what errors call it
     device: int
     inode: int
     size: int  # bytes

@@ -316,6 +316,17 @@ class TestRecords:
         assert (fault.distribution, fault.what) == ("nvidia-nccl-cu12", "owners")
         assert "nvidia-nccl-cu13 2.28.9" in fault.owners
 
+    @pytest.mark.parametrize("content", [b"first", b"a longer one"])
+    def test_no_hash_where_the_size_tells_or_both_agree(self, venv, monkeypatch, content):
+        """NCCL has half a gigabyte."""
+        path = "nvidia/nccl/lib/libnccl.so.2"
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
+        venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: content})
+        owners, _ = self.owners(venv)
+        monkeypatch.setattr(owners.root, "open", lambda path: pytest.fail(f"{path} is hashed"))
+        told = [] if content == b"first" else [("nvidia-nccl-cu12", "owners")]
+        assert [(f.distribution, f.what) for f in owners.faults()] == told
+
     def test_two_owners_of_the_same_bytes(self, venv):
         path = "nvidia/nccl/lib/libnccl.so.2"
         venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})

@@ -35,12 +35,14 @@ COULD_NOT_TELL = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+RARELY = 100_000  # objects between two looks for garbage
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (default: this process's own) and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
-        _open_streams()
+        _begin()
     try:
         status = _run(words)
         sys.stdout.flush()  # what cannot be written shows here, not when the interpreter ends
@@ -130,6 +132,14 @@ def _unknown(name: str) -> int:
     hint = f"did you mean {near[0]!r}?" if near else "cudriver --help lists them"
     print(f"cudriver: no command {name!r}; {hint}", file=sys.stderr)
     return USAGE_ERROR
+
+
+def _begin() -> None:
+    """Makes the process ready for a command, which makes little garbage and ends soon."""
+    import gc
+
+    gc.set_threshold(RARELY)
+    _open_streams()
 
 
 def _open_streams() -> None:

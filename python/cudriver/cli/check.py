@@ -84,22 +84,8 @@ def plain(words: list[str]) -> Namespace:
     return given  # type: ignore[return-value]
 
 
-RARELY = 100_000  # objects between two looks for garbage: a check makes little, and ends soon
-
-
 def run(arguments: Namespace) -> int:
     """Checks, prints, and returns the exit code."""
-    import gc
-
-    usual = gc.get_threshold()
-    gc.set_threshold(RARELY, *usual[1:])
-    try:
-        return _run(arguments)
-    finally:
-        gc.set_threshold(*usual)
-
-
-def _run(arguments: Namespace) -> int:
     if arguments.all and arguments.prefix:
         terminal.complain("--all and PREFIX exclude each other")
         return USAGE_ERROR

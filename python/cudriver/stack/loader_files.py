@@ -47,7 +47,7 @@ class LoaderFiles:
         self._program: tuple[str | None, int] | None = None
         self._folders: dict[str, Folder | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
-        self._files: dict[str, ElfFile] = {}  # the same by their real paths
+        self._files: dict[tuple[int, int], ElfFile] = {}  # the same by device and inode
         self._real: dict[str, str] = {}
         self._unreachable: dict[str, int] = {}  # errno, where links run in a circle
 
@@ -130,18 +130,19 @@ class LoaderFiles:
 
     def _read(self, path: str) -> ElfFile | ElfError:
         """The file, read once however its path is written: "$ORIGIN/../../cublas/lib" stands for
-        one folder in the RPATHs of many.
+        one folder in the RPATHs of many, and uv and conda make hard links of what several
+        environments have.
         """
         host = self.host_path(path) or ""
-        real = self.real_path(path)
-        known = self._files.get(real)
-        # Resolving text passes over a folder that is not there; opening does not.
-        if known is not None and self.identity(known) == _identity(host):
+        identity = _identity(host)
+        known = self._files.get(identity) if identity is not None else None
+        if known is not None:
             return known
         try:
-            known = self._files[real] = _elf.ElfFile(host, shown=path)
+            known = _elf.ElfFile(host, shown=path)
         except _elf.ElfError as error:
             return error
+        self._files[self.identity(known)] = known
         return known
 
     def folder(self, name: str) -> Folder | None:

@@ -115,9 +115,11 @@ def check_symbols(
     damaged: set[str] = set()
     for obj, answer in zip(new, answers, strict=True):
         if isinstance(answer, _elf.ElfError):
-            if answer.filename not in damaged:
-                damaged.add(answer.filename)
-                faults.append(Fault(DAMAGED, str(answer), answer.filename))
+            # A file that several environments share was read under its name in the first of them.
+            path = next(o.path for o in (obj, *scope) if o.elf.shown == answer.filename)
+            if path not in damaged:
+                damaged.add(path)
+                faults.append(Fault(DAMAGED, f"{path}: {answer.reason}", path))
             continue
         for reference in answer:
             lazy = reference.lazy and not now and not obj.elf.bind_now

@@ -1,7 +1,8 @@
 """Who owns a file: RECORD of wheels, the file lists of conda, and whether the disk agrees.
 
 Only shared libraries and a framework's modules are looked at: torch alone lists 14,000 files. A
-library's size against RECORD is compared for all; its hash only where two distributions claim it.
+library's size against RECORD is compared for all; its hash only where two distributions claim it
+and its size does not tell whose it is: hashing NCCL takes half a second.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from itertools import pairwise
 
 from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
@@ -122,26 +124,26 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
     folders: dict[str, dict[str, bool]] = {}
     modules = folders.setdefault("", {})
     last = ""
-    at, left = text.find(_MODULE), MODULES
-    while at >= 0 and left:
-        folder, _, name = text[text.rfind("\n", 0, at) + 1 : at].rpartition("/")
+    # A piece ends in a path; the next one begins with that file's hash and size.
+    pieces = text.split(_MODULE, MODULES)
+    for piece, rest in pairwise(pieces):
+        folder, _, name = piece.rpartition("\n")[2].rpartition("/")
         if folder != last:  # most lines of a folder stand together
             modules = folders.setdefault(folder, {})
             last = folder
-        modules[name] = name in VITAL and not text[at : text.find("\n", at)].rstrip().endswith(",0")
-        at, left = text.find(_MODULE, at + 1), left - 1
+        modules[name] = name in VITAL and not rest.partition("\n")[0].rstrip().endswith(",0")
     found: list[FileFault] = []
     for folder, modules in folders.items():
         if not folder or folder.startswith(("/", "..", '"')) or _TESTS.search(folder):
             continue
         place = f"{dist.location}/{folder}"
         # A file that has a size is there: many a folder need not be listed.
-        names = set() if all(modules.values()) else set(root.names(place))
-        for name, sized in modules.items():
-            if sized:
+        names = () if all(modules.values()) else root.names(place)
+        there = {name[:-3] for name in names if name.endswith(".py")}
+        for name in [name for name, sized in modules.items() if sized or name not in there]:
+            what = "missing"
+            if modules[name]:
                 what = {None: "missing", 0: "size"}.get(_size(root, f"{place}/{name}.py"), "")
-            else:
-                what = "" if f"{name}.py" in names else "missing"
             if what and len(found) < LOST:
                 evidence = _line(f"{dist.path}/RECORD", text, f"{folder}/{name}{_MODULE}")
                 owners = [f"{dist.name} {dist.version}"]
@@ -202,6 +204,7 @@ class Owners:
             if len(claims) == 1 and size == claims[0].size is not None:
                 continue
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
+            in_doubt = len({c.digest for c in claims if c.size in (None, size)}) > 1
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence
                 if size is None and claim.distribution.installer == "conda":
@@ -218,7 +221,7 @@ class Owners:
                     )
                     what = "owners" if len(claims) > 1 else "size"
                     found.append(FileFault(name, path, what, evidence, owners))
-                elif len(claims) > 1 and self._wrong_hash(claim, size):
+                elif in_doubt and self._wrong_hash(claim, size):
                     found.append(FileFault(name, path, "owners", evidence, owners))
         return found
 

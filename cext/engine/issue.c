@@ -188,7 +188,7 @@ CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct st
 CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct staging_place *place,
                            const struct staging_plan *plan)
 {
-    struct cudriver_staging_transfer *transfer;
+    struct cudriver_staging_transfer *transfer = NULL;
     bool kernels;
     CUresult result;
 

@@ -98,6 +98,13 @@ class Driver:
             self.enter(0)
         return self._streams[number, device]
 
+    def close(self) -> None:
+        """Destroys the streams and releases the contexts."""
+        for stream in self._streams.values():
+            self.call("cuStreamDestroy_v2", stream)
+        for device in self._contexts:
+            self.call("cuDevicePrimaryCtxRelease_v2", device)
+
     def pool(self) -> int:
         """A memory pool on device 0 that keeps what it has."""
         properties = (ctypes.c_uint64 * 11)()

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,9 @@ def test_one_contestants_failure_is_its_own() -> None:
 
 
 @pytest.fixture(params=["C", "ctypes"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cu: Any) -> Any:
+def bench(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_leaks: None
+) -> Iterator[Any]:
     """Arrays of 64 KiB at most; the driver's calls from C, and without a compiler."""
     from benchmarks.bench import Bench
 
@@ -193,7 +196,9 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cu: A
         pytest.skip("no C compiler here")
     made = Bench(60, quick=True, most=1 << 16)
     assert made.driver.loops == request.param
-    return made
+    yield made
+    made.driver.close()
+    vars(made).clear()  # pytest holds it while `no_leaks` looks
 
 
 def test_wrong_bytes_are_seen(cu: Any, bench: Any) -> None:

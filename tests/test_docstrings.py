@@ -64,7 +64,8 @@ def test_a_docstring_has_the_form_and_names_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if ">>>" in (NAMES[n].__doc__ or "")])
 def test_an_example_does_what_it_shows(name: str) -> None:
-    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    parser = doctest.DocTestParser()
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
     names = {"cu": cu, "np": np, "stack": stack}
     said: list[str] = []
     runner.run(parser.get_doctest(NAMES[name].__doc__, names, name, None, 0), out=said.append)

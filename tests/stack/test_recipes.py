@@ -16,6 +16,7 @@ from synth import Prefix
 from cudriver.stack import recipes
 from cudriver.stack.collect import collect, frameworks, imports
 from cudriver.stack.collect.imports import applies
+from cudriver.stack.model import Framework
 from cudriver.stack.recipes import parse
 from cudriver.stack.rules import judge, verdict
 from elfkit import compile_c
@@ -531,3 +532,12 @@ class TestNoRecipe:
         venv.dist("fast", "1.0", ["nvidia-cublas-cu12>=12"])
         found = facts(venv)
         assert not found.framework("fast").modelled
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.11.0.dev20260101", "2.11.0a0+abc", "2.11.0rc1"])
+def test_a_release_before_its_final_one_is_followed_too(version):
+    """As its final one is: PEP 440 has 2.11.0rc1 neither in "<2.11" nor in ">=2.11"."""
+    (recipe,) = [r for r in recipes.recipes() if r.name == "torchaudio"]
+    framework = Framework("torchaudio", version=version)
+    (step,) = [step for step in recipe.steps if applies(step, framework)]
+    assert ("libtorchaudio*.so" in str(step.load)) == version.startswith("2.11")

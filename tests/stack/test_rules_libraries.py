@@ -6,6 +6,7 @@ from facts import (
     PYTHON,
     SITE,
     WHEELS,
+    driver,
     environment,
     facts,
     fault,
@@ -260,12 +261,19 @@ class TestSymbols:
 
     def test_what_the_driver_lacks_no_package_brings(self):
         problem = fault("symbol", "cuTensorMapEncodeTiled", f"{SITE}/torch/lib/x.so", "x")
-        (mend,) = one(used(load_faults=[problem]), "CU303", "error").fix
-        assert mend.startswith("sudo apt-get install nvidia-driver-535 ")
-        of = used(load_faults=[problem])
+        old = driver("535.104.05", "12.2")
+        (mend,) = one(used(load_faults=[problem], driver=old), "CU303", "error").fix
+        assert mend.startswith("sudo apt-get install nvidia-driver-570 "), "the first of CUDA 12.8"
+        of = used(load_faults=[problem], driver=old)
         problem.provider = "/old/libcuda.so.1"
         of.environment.variables["LD_LIBRARY_PATH"] = "/old"
         assert one(of, "CU303").fix == ["unset LD_LIBRARY_PATH"]
+
+    def test_a_driver_that_is_new_enough_is_not_asked_to_be_newer(self):
+        """The function is no driver's, though it is called like one."""
+        problem = fault("symbol", "cuSZp_compress", f"{SITE}/torch/lib/libtorch_cuda.so", "x")
+        for mend in one(used(load_faults=[problem]), "CU303", "error").fix:
+            assert "nvidia-driver" not in mend
 
     def test_no_provider_is_known_and_the_name_tells(self):
         problem = fault(

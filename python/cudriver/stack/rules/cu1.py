@@ -330,7 +330,7 @@ def cu109(facts: Facts) -> Iterator[Finding]:
             f"{facts.driver.cuda} cannot compile",
             [library.version_evidence or Evidence(library.path), _user(facts.driver)],
             "the provided PTX was compiled with an unsupported toolchain.",
-            [fix.driver_package(None, _branch(cut(library.version, 2)))],
+            [fix.driver_package(None, fix.driver_branch(cut(library.version, 2)))],
         )
         return
 
@@ -338,12 +338,6 @@ def cu109(facts: Facts) -> Iterator[Finding]:
 def _makes_ptx(facts: Facts) -> bool:
     """Numba hands PTX to the driver. PyTorch and CuPy compile for the GPU itself, which works."""
     return any(f.distribution == "numba-cuda" for f in facts.frameworks)
-
-
-def _branch(cuda: str | None) -> int | None:
-    from cudriver.stack.tables import table
-
-    return next((r["branch"] for r in table("driver")["branches"] if r["cuda"] == cuda), None)
 
 
 def cu110(facts: Facts) -> Iterator[Finding]:

@@ -210,6 +210,13 @@ def torch_for_driver(facts: Facts) -> str | None:
     return below[-1] if below else fitting[0] if fitting else None
 
 
+def driver_branch(cuda: str | None) -> int | None:
+    """The first branch of drivers that offers a CUDA version, "12.8"."""
+    from cudriver.stack.tables import table
+
+    return next((r["branch"] for r in table("driver")["branches"] if r["cuda"] == cuda), None)
+
+
 def driver_package(cuda: str | None, branch: int | None = None) -> str:
     """How to get a driver: from the distribution, by branch."""
     if branch is None:

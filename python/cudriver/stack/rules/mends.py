@@ -9,7 +9,7 @@ from cudriver.stack.model import Distribution, Facts, Framework, Library, LoadFa
 from cudriver.stack.names import describe, is_cuda_library, split
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
-from cudriver.stack.versions import cut
+from cudriver.stack.versions import cut, minor
 
 DRIVER_CALL = re.compile(r"cu(?!File)[A-Z]")  # a function of libcuda; cuFile's are like it
 
@@ -97,14 +97,17 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
 
 def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
     """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch. No
-    package brings what the driver lacks.
+    package brings what a driver lacks that is older than the framework's CUDA.
     """
     stranger = leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else []
     if stranger:
         return stranger
     if DRIVER_CALL.match(fault.name):
         asking = facts.framework(fault.framework) if fault.framework else None
-        return [fix.driver_package(asking.cuda if asking else None)]
+        version = cut(asking.cuda, 2) if asking else None
+        asked, offered = minor(version), minor(facts.driver.cuda)
+        if asked is None or offered is None or offered < asked:
+            return [fix.driver_package(version, fix.driver_branch(version))]
     if provider is not None:
         # Python's own path may lead out of the environment, the loader's to a system's library.
         mend = (

@@ -1,11 +1,12 @@
 /*
- * The part of the CUDA driver's ABI that this package uses, declared here so that neither a toolkit
- * nor a header is needed to build. Names, types and values are those of cuda.h; a test compiles
- * this file beside the official header and fails on any difference.
+ * The part of the CUDA driver's ABI that this package uses, declared here so that the build needs
+ * no toolkit. Names, types and values are those of cuda.h; a test compiles this file beside the
+ * official header and fails on any difference.
  *
- * CUDRIVER_FUNCTIONS is the one list of driver functions: X(exported name, arguments, since), where
- * `since` is the driver API version (1000 * major + 10 * minor) that first exported that name. The
- * exported names carry the ABI: cuMemAlloc is the 32-bit one, cuMemAlloc_v2 the one meant.
+ * CUDRIVER_FUNCTIONS is the one list of driver functions: X(exported name, arguments, since).
+ * `since` is the driver API version (1000 * major + 10 * minor) that first exported the name.
+ * Exported names carry the ABI: cuMemAlloc is the 32-bit function, cuMemAlloc_v2 the one that is
+ * meant.
  */
 #ifndef CUDRIVER_CUDA_ABI_H
 #define CUDRIVER_CUDA_ABI_H
@@ -216,7 +217,7 @@ typedef enum CUmemcpySrcAccessOrder_enum {
     CU_MEMCPY_SRC_ACCESS_ORDER_MAX = 0x7FFFFFFF
 } CUmemcpySrcAccessOrder;
 
-/* Passed as NULL only, so their insides stay out. */
+/* Passed as NULL only, so their members are not declared. */
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 typedef enum CUjit_option_enum {
     CU_JIT_ERROR_LOG_BUFFER = 5,
@@ -298,7 +299,7 @@ typedef struct CUDA_MEMCPY3D_st {
     size_t Depth;
 } CUDA_MEMCPY3D;
 
-/* The oldest driver API that the package works with: every function up to it must be there. */
+/* The oldest driver API that the package supports: every function up to it must exist. */
 #define CUDRIVER_OLDEST_API 11000
 
 /* clang-format off */

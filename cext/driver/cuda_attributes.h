@@ -1,7 +1,7 @@
 /*
- * Every device attribute of cuda.h as X(name, value); Python sees the names in lower case. A test
- * holds the list against the official header; a driver older than an attribute answers
- * INVALID_VALUE. Where one value has two names, both are listed.
+ * Every device attribute of cuda.h as X(name, value). Python's names are in lower case. A test
+ * compares the list with the official header. A driver older than an attribute returns
+ * INVALID_VALUE. If one value has two names, both are listed.
  */
 #ifndef CUDRIVER_CUDA_ATTRIBUTES_H
 #define CUDRIVER_CUDA_ATTRIBUTES_H

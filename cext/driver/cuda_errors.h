@@ -1,6 +1,6 @@
 /*
- * Every CUresult as X(code, name, meaning), known by name even where the driver is too old to name
- * it. The driver's own text is preferred where it has one.
+ * Every CUresult as X(code, name, meaning), so that an error has a name even if the driver is too
+ * old to know it. The driver's own text is preferred.
  */
 #ifndef CUDRIVER_CUDA_ERRORS_H
 #define CUDRIVER_CUDA_ERRORS_H

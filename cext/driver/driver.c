@@ -43,7 +43,8 @@ static void message_add(const char *format, ...)
     va_end(args);
 }
 
-/* In a forked child: the driver's state is the parent's, and its calls answer NOT_INITIALIZED. */
+/* Runs in a forked child: the driver's state is the parent's, and its calls return
+ * NOT_INITIALIZED. */
 static void mark_forked(void)
 {
     if (atomic_load(&initialised)) {
@@ -51,8 +52,8 @@ static void mark_forked(void)
     }
 }
 
-/* Fills `table` from the library; counts what a driver of the oldest version must have but has not.
- */
+/* Fills `table` from the library. Counts the missing functions that a driver of the oldest version
+ * must have, and adds their names to the message. */
 static int table_fill(void *library, struct cudriver_table *table)
 {
     int missing = 0;
@@ -75,8 +76,8 @@ static int table_fill(void *library, struct cudriver_table *table)
     return missing;
 }
 
-/* Takes out what came after the version that the driver offers: it may be exported, but answers
- * with an error. 0, a stub's version, hides nothing. */
+/* Clears functions that are newer than the driver's version: they may be exported, but return an
+ * error. Version 0, a stub's, clears nothing. */
 static void table_hide_newer(struct cudriver_table *table, int version)
 {
     for (size_t i = 0; i < FUNCTION_COUNT; i++) {
@@ -143,7 +144,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
         return CUDRIVER_NOT_FOUND;
     }
     note_path(library, path != NULL ? path : platform_driver_names[0]);
-    cudriver_driver.message[0] = '\0'; /* what was tried before it does not matter any more */
+    cudriver_driver.message[0] = '\0'; /* drop earlier failures */
 
     memset(&table, 0, sizeof table);
     int missing = table_fill(library, &table);
@@ -156,7 +157,7 @@ enum cudriver_load cudriver_driver_load(const char *path)
     }
     result = table.cuDriverGetVersion(&version);
     if (result == CUDA_ERROR_STUB_LIBRARY) {
-        version = 0; /* loads, so that each call can answer 34 by its name */
+        version = 0; /* load it, so that each call can answer error 34 by name */
         missing = 0;
     } else if (result != CUDA_SUCCESS) {
         snprintf(cudriver_driver.message, sizeof cudriver_driver.message,

@@ -1,8 +1,8 @@
 /*
- * The CUDA driver library, opened at run time. Plain C: no Python here.
+ * The CUDA driver library, opened at run time. Plain C: no Python.
  *
- * `cuda` is the one process-wide global of this extension, because libcuda is one per process.
- * cudriver_driver_load fills it once; after that it is only read, from any thread, without a lock.
+ * `cuda` is this extension's one process-wide global, because a process has one libcuda.
+ * cudriver_driver_load fills it once. After that every thread may read it without a lock.
  */
 #ifndef CUDRIVER_DRIVER_H
 #define CUDRIVER_DRIVER_H
@@ -12,7 +12,7 @@
 
 #include "cuda_abi.h"
 
-/* A pointer per function of the list, by its exported name; NULL where the driver lacks it. */
+/* One pointer for each function of the list; NULL if the driver lacks it. */
 struct cudriver_table {
 #define X(name, args, since) CUresult(*name) args;
     CUDRIVER_FUNCTIONS(X)
@@ -24,31 +24,31 @@ extern struct cudriver_table cuda;
 enum cudriver_load {
     CUDRIVER_LOADED = 0,
     CUDRIVER_NOT_FOUND,   /* no library could be opened */
-    CUDRIVER_UNSUPPORTED, /* a library was opened, but it is too old or lacks functions */
+    CUDRIVER_UNSUPPORTED, /* the library is no driver, is too old or lacks functions */
 };
 
 struct cudriver_driver {
     bool loaded;
     bool simulated;
-    int version;        /* 1000 * major + 10 * minor, as cuDriverGetVersion says; 0 for a stub */
+    int version;        /* 1000 * major + 10 * minor, from cuDriverGetVersion; 0 for a stub */
     char path[4096];    /* the file that was opened */
-    char message[8192]; /* why the last load failed: where it looked and what it found */
+    char message[8192]; /* why the last load failed: what was tried, and where */
 };
 
 extern struct cudriver_driver cudriver_driver;
 
-/* Opens `path`, or the system's libcuda when it is NULL, and fills `cuda`. Not thread-safe: callers
- * hold the GIL. Idempotent once loaded. On failure nothing is loaded and `message` says why. */
+/* Opens `path`, or the system's libcuda if it is NULL, and fills `cuda`. Not thread-safe: the
+ * caller holds the GIL. Once loaded, does nothing. On failure nothing is loaded, and `message` says
+ * why. */
 enum cudriver_load cudriver_driver_load(const char *path);
 
-/* cuInit(0), once per process; later calls are a flag's test. May block. */
+/* Calls cuInit(0) until it has succeeded once in the process. May block. */
 CUresult cudriver_driver_init(void);
 
-/* Whether cudriver_driver_init has succeeded in this process or in the one it was forked from. */
+/* Whether cudriver_driver_init has succeeded in this process or in its parent before the fork. */
 bool cudriver_driver_is_initialised(void);
 
-/* Whether this process is a fork of one in which the driver was initialised: nothing may be called.
- */
+/* Whether this process was forked after the driver was initialised: no driver call is allowed. */
 bool cudriver_driver_is_forked(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* A thread that holds another library's context. See keeper.h. */
+/* A thread that keeps another library's context current. See keeper.h. */
 #include "keeper.h"
 
 #include <pthread.h>
@@ -8,13 +8,13 @@
 #include "driver.h"
 #include "platform.h"
 
-/* Owned by whoever started it until the end is asked for, then by the thread. */
+/* Owned by the caller of start until it calls end, then by the thread. */
 struct cudriver_keeper {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     CUcontext context;
-    CUresult result; /* of making it current */
-    bool started;    /* result is there */
+    CUresult result; /* of cuCtxSetCurrent */
+    bool started;    /* `result` is set */
     bool ending;
 };
 
@@ -81,7 +81,7 @@ void cudriver_keeper_end(struct cudriver_keeper *keeper)
         return;
     }
     if (cudriver_driver_is_forked()) {
-        free(keeper); /* the lock may be as the fork found it */
+        free(keeper); /* the lock may have been held at the fork */
         return;
     }
     pthread_mutex_lock(&keeper->lock);

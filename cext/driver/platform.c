@@ -51,7 +51,7 @@ const char *platform_no_library(const char *path)
                                     : "a device";
 }
 
-/* cpu.max of cgroup v2, or cpu.cfs_quota_us of v1, as a number of processors; 0 where unlimited. */
+/* CPUs that cpu.max of cgroup v2, or cpu.cfs_quota_us of v1, allows; 0: no limit. */
 static double cgroup_quota(void)
 {
     long long quota = 0, period = 0;
@@ -92,7 +92,7 @@ int platform_processor_count(void)
 {
     long count = 0;
 
-    /* More processors than a fixed cpu_set_t holds: grow until the kernel is content. */
+    /* A fixed cpu_set_t may be too small: grow until the kernel accepts it. */
     for (int size = 1024; size <= 1 << 20; size *= 4) {
         cpu_set_t *set = CPU_ALLOC(size);
         if (set == NULL) {
@@ -121,8 +121,8 @@ unsigned long platform_thread_id(void)
     return (unsigned long)syscall(SYS_gettid);
 }
 
-/* msync with MS_ASYNC writes nothing on Linux, and answers ENOMEM where a page is not mapped.
- * `begin` is a page's. */
+/* msync with MS_ASYNC writes nothing on Linux, and fails with ENOMEM if a page is not mapped.
+ * `begin` is the address of a page. */
 static bool pages_are_mapped(uintptr_t begin, size_t bytes)
 {
     return msync((void *)begin, bytes, MS_ASYNC) == 0 || errno != ENOMEM;
@@ -141,7 +141,7 @@ bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole)
     }
     beyond =
         (bytes <= UINTPTR_MAX - begin ? begin + bytes - 1 - first : UINTPTR_MAX - first) / page;
-    while (mapped < beyond) { /* of the pages from `first` on, `mapped` are; not all to `beyond` */
+    while (mapped < beyond) { /* the first `mapped` pages are mapped, not all up to `beyond` */
         size_t middle = beyond - (beyond - mapped) / 2;
         if (pages_are_mapped(first, middle * page)) {
             mapped = middle;
@@ -185,5 +185,5 @@ unsigned long long platform_nanoseconds(void)
 
 void platform_nap_precisely(void)
 {
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns; 50 us where nothing is said */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns; the default is 50 us */
 }

@@ -1,4 +1,4 @@
-/* What is particular to a platform, so that another one can follow here. Plain C. */
+/* What depends on the platform. Plain C. */
 #ifndef CUDRIVER_PLATFORM_H
 #define CUDRIVER_PLATFORM_H
 
@@ -6,45 +6,43 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Names to try for the driver library, in order; ends with NULL. */
+/* Names of the driver library, in the order to try; ends with NULL. */
 extern const char *const platform_driver_names[];
 
 /* Appends to `message` where the loader looks for the driver on this machine. */
 void platform_describe_search(char *message, size_t size);
 
-/* NULL where dlopen may be given a path: it is a regular file, or nothing that is there. Else what
- * it is: to open a FIFO, or a device, may never return. */
+/* NULL if dlopen may open the path: a regular file, a missing one, or a name without a slash. Else
+ * what it is, as text: opening a FIFO or a device may never return. */
 const char *platform_no_library(const char *path);
 
-/* Writes, where the system lets this process lock fewer than `bytes`, how many those are; else an
- * empty string. Not every driver minds that limit. */
+/* If the process may lock fewer than `bytes`, writes how many; else an empty string. Not every
+ * driver obeys that limit. */
 void platform_describe_lock_limit(char *message, size_t size, size_t bytes);
 
-/* Processors that this process may use: affinity and the cgroup's quota together; at least 1. */
+/* CPUs that this process may use, by affinity and the cgroup's quota; at least 1. */
 int platform_processor_count(void);
 
-/* A stable number for the calling thread, as the system names it (gettid). */
+/* The system's number of the calling thread (gettid). */
 unsigned long platform_thread_id(void);
 
-/* Whether every page of [begin, begin + bytes) is mapped; *hole gets the first byte that is not.
- * One system call, which looks at mappings and not at pages, where all is mapped. */
+/* Whether every page of [begin, begin + bytes) is mapped; *hole gets the first byte that is not. If
+ * all is mapped it takes one system call, which visits mappings, not pages. */
 bool platform_is_mapped(uintptr_t begin, size_t bytes, uintptr_t *hole);
 
-/* Starts a thread that nobody joins and in which no signal is handled: those are for the program's
- * own threads. */
+/* Starts a detached thread with all signals blocked: they are for the program's own threads. */
 bool platform_thread_start(void *(*run)(void *), void *argument);
 
-/* Names the calling thread for debuggers and `top`: at most 15 characters. */
+/* Names the calling thread for debuggers and `top`, in at most 15 characters. */
 void platform_thread_name(const char *name);
 
 /* Monotonic time in nanoseconds. */
 unsigned long long platform_nanoseconds(void);
 
-/* Lets the calling thread's naps end on time, not when it suits the system. */
+/* Lowers the calling thread's timer slack, so that short sleeps end on time. */
 void platform_nap_precisely(void);
 
-/* What a thread does between two looks at memory that another one will write: some tens of
- * nanoseconds. */
+/* The CPU's pause instruction, for loops that poll memory: some tens of nanoseconds. */
 static inline void platform_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -1,7 +1,7 @@
-/* Copies in stream order. See engine.h. */
+/* Asynchronous copies, in stream order. See engine.h. */
 #include "private.h"
 
-/* One attempt, with the permuting kernel where `kernels`. *plan says what was tried. */
+/* Plans and starts a copy; may use the permuting kernel if `kernels`. *plan gets what was tried. */
 static CUresult async_attempt(const struct cudriver_staging_job *job, struct staging_place *place,
                               bool kernels, struct staging_plan *plan,
                               struct cudriver_staging_transfer **made)
@@ -10,10 +10,10 @@ static CUresult async_attempt(const struct cudriver_staging_job *job, struct sta
     bool usable, counters = staging_place_counts(place, &usable);
 
     staging_settings_get(&settings);
-    settings.crossover_up /= 2; /* a host function packs in one thread */
+    settings.crossover_up /= 2; /* below it a host function packs, in one thread */
     settings.crossover_down /= 2;
     staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels && usable, plan);
-    /* What the stream waits for cannot be told to it, or nobody would do it. */
+    /* Without stream memory operations the stream cannot wait for packing threads. */
     return staging_is_staged(plan->path) && !counters
                ? CUDA_ERROR_NOT_SUPPORTED
                : staging_transfer_make(job, place, plan, false, made);
@@ -29,7 +29,7 @@ static CUresult async_copy(const struct cudriver_staging_job *job, struct stagin
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
         result = async_attempt(job, place, false, &plan, made);
     }
-    if (staging_must_do_without(plan.path, result)) { /* the caller waits */
+    if (staging_must_do_without(plan.path, result)) { /* blocking, then an empty transfer */
         result = staging_copy_now(job, place);
         plan.path = CUDRIVER_STAGING_EMPTY;
         if (result == CUDA_SUCCESS) {

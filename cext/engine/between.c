@@ -1,19 +1,20 @@
-/* Copies between device memory, in stream order. See private.h. */
+/* Copies between device memory, in stream order: in one context by the kernel, between two contexts
+ * packed, copied and unpacked. See engine.h. */
 #include "private.h"
 
 #include "driver/driver.h"
 
-/* One end's part of the work: between its memory, as it lies, and dense memory. */
+/* One end's part of a copy: packs its memory into a dense temporary, or unpacks it from one. */
 struct leg {
     struct staging_place *place; /* borrowed, entered */
     struct staging_point at;
-    CUcontext current; /* between the calls here */
+    CUcontext current; /* the thread's current context between calls */
     CUmemoryPool pool;
     CUdeviceptr memory;
-    struct cudriver_layout layout;   /* pack or unpack; no dimensions: the memory is dense itself */
-    struct staging_kernels *kernels; /* borrowed; NULL where it is dense */
-    int unit;                        /* of the kernels */
-    CUdeviceptr temporary;           /* owned, in the order of the stream; 0: none */
+    struct cudriver_layout layout;   /* pack or unpack; ndim 0: the memory itself is dense */
+    struct staging_kernels *kernels; /* borrowed; NULL if the memory is dense */
+    int unit;                        /* log2 of the kernels' item size */
+    CUdeviceptr temporary;           /* owned, freed in stream order; 0: none */
 };
 
 /* ---- launches ---- */
@@ -28,7 +29,7 @@ static int shortest_dimension(const struct cudriver_layout *layout)
     return best;
 }
 
-/* The layout without a dimension. */
+/* Removes a dimension from a layout. */
 static void dimension_drop(struct cudriver_layout *layout, int dropped)
 {
     layout->ndim--;
@@ -94,7 +95,7 @@ bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout
 
 /* ---- legs ---- */
 
-/* Makes the leg's context current where it is not. */
+/* Makes the leg's context current, if it is not. */
 static CUresult leg_begin(const struct leg *leg)
 {
     return leg->at.context == leg->current ? CUDA_SUCCESS
@@ -110,8 +111,8 @@ static void leg_end(const struct leg *leg)
     }
 }
 
-/* Finds the kernel for a leg whose layout was set; `dst` and `src` are as aligned as what it will
- * be launched on. NOT_SUPPORTED. */
+/* Loads the kernel for a leg whose layout is set. `dst` and `src` must be as aligned as the
+ * addresses of the launch. NOT_SUPPORTED: no kernel can do it. */
 static CUresult leg_prepare(struct leg *leg, CUdeviceptr dst, CUdeviceptr src)
 {
     CUresult result;
@@ -136,7 +137,7 @@ static CUresult leg_prepare(struct leg *leg, CUdeviceptr dst, CUdeviceptr src)
     return result;
 }
 
-/* Memory in the order of the leg's stream. */
+/* Allocates the leg's temporary in stream order. */
 static CUresult leg_allocate(struct leg *leg, size_t bytes)
 {
     CUresult result;
@@ -153,8 +154,7 @@ static CUresult leg_allocate(struct leg *leg, size_t bytes)
     return result;
 }
 
-/* It goes when the stream has come this far. Without a result: nobody could do anything about it.
- */
+/* Frees the temporary in stream order. No result: the caller could do nothing about a failure. */
 static void leg_free(struct leg *leg)
 {
     if (leg->temporary != 0) {
@@ -162,13 +162,13 @@ static void leg_free(struct leg *leg)
             cuda.cuMemFreeAsync(leg->temporary, leg->at.stream);
             leg_end(leg);
         } else {
-            cuda.cuMemFree_v2(leg->temporary); /* wants no context, and waits */
+            cuda.cuMemFree_v2(leg->temporary); /* needs no context; waits for the device */
         }
     }
     leg->temporary = 0;
 }
 
-/* Moves the leg's layout from `src` to `dst`. */
+/* Queues the leg's copy from `src` to `dst`. */
 static CUresult leg_move(const struct leg *leg, CUdeviceptr dst, CUdeviceptr src,
                          const char **function)
 {
@@ -208,11 +208,11 @@ struct between {
     const struct cudriver_staging_between *job;
     size_t bytes;
     struct leg src, dst;
-    bool *refused; /* cleared when something was queued that cannot be done again */
+    bool *refused; /* cleared once a repetition would give other bytes */
     const char **function;
 };
 
-/* The layouts of both legs: into dense memory in the order of the walk, and out of it. */
+/* Makes the layouts of both legs: into dense memory in the order of the walk, and out of it. */
 static void between_split(struct between *between)
 {
     const struct cudriver_layout *whole = between->job->layout;
@@ -229,7 +229,7 @@ static void between_split(struct between *between)
     cudriver_layout_simplify_by_src(unpack);
 }
 
-/* One context, apart: the kernel from one end to the other. */
+/* One context, no overlap: one copy by the kernel. */
 static CUresult direct_queue(struct between *between)
 {
     struct leg *leg = &between->dst;
@@ -242,10 +242,10 @@ static CUresult direct_queue(struct between *between)
         *between->function = "cuModuleLoadDataEx";
         return result;
     }
-    return leg_move(leg, leg->memory, src, between->function); /* can be done again */
+    return leg_move(leg, leg->memory, src, between->function); /* can be repeated */
 }
 
-/* One context, overlapping: out into a temporary, and in again. */
+/* One context, overlap: packs into a temporary, then unpacks. */
 static CUresult overlapping_queue(struct between *between)
 {
     struct leg *src = &between->src, *dst = &between->dst;
@@ -289,7 +289,7 @@ static CUresult peer_copy(struct between *between)
     return result;
 }
 
-/* Two contexts: packed, copied and unpacked, each where the memory is. */
+/* Two contexts: packs at the source, copies between the devices, unpacks at the destination. */
 static CUresult peers_queue(struct between *between)
 {
     struct leg *src = &between->src, *dst = &between->dst;
@@ -307,8 +307,8 @@ static CUresult peers_queue(struct between *between)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    /* What is to be done at the far end has a stream there: the default one where the caller's is,
-     * so that the copy comes after the default work of both. */
+    /* The far end's work needs a stream there. If the caller's is a default stream it is the far
+     * context's default stream, so that the copy comes after the default work of both. */
     if (no_handle) {
         far->at.stream = NULL;
     } else if (far->kernels != NULL) {
@@ -351,7 +351,7 @@ static CUresult peers_queue(struct between *between)
         result = staging_stream_follow(dst->at, src->at);
     }
     if (result != CUDA_SUCCESS && apart) {
-        /* One may be writing into what the other is about to free. */
+        /* One stream may be writing memory that the other is about to free. */
         leg_wait(near);
         leg_wait(far);
     }
@@ -360,8 +360,8 @@ static CUresult peers_queue(struct between *between)
     return result;
 }
 
-/* Errors after which going through the host is worth a try. INVALID_HANDLE is what a launch says
- * about a stream of another context, as another library's may be. */
+/* Errors after which the path through the host may work. A launch answers INVALID_HANDLE if the
+ * stream is of another context, as another library's may be. */
 static bool is_refusal(CUresult result)
 {
     return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY ||

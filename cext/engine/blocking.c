@@ -1,4 +1,4 @@
-/* Blocking copies. See engine.h. */
+/* Blocking copies: by a ring, or by the calling thread alone. See engine.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -9,14 +9,13 @@
 
 /* ---- by the calling thread alone ---- */
 
-/* The slot's size for a copy of `bytes`. */
 static size_t alone_chunk(size_t bytes)
 {
     return bytes < TUNING_ALONE_CHUNK ? bytes : TUNING_ALONE_CHUNK;
 }
 
-/* Asked between two parts of a copy: why it ends here, or SUCCESS. *asked is when its caller was
- * asked last, or when it began. */
+/* Called between two parts of a copy: SUCCESS, or why it ends here. *asked: ns, when `interrupted`
+ * was last called or the copy began. */
 static CUresult may_go_on(const struct cudriver_staging_job *job, unsigned long long *asked)
 {
     bool stopping;
@@ -37,8 +36,8 @@ static CUresult may_go_on(const struct cudriver_staging_job *job, unsigned long 
     return CUDA_SUCCESS;
 }
 
-/* The driver's own copy of memory in one piece. Up, it returns when it has read the host's memory;
- * a stream that is not in order with this one must not see the device's before it is written. */
+/* The driver's own dense copy. Up, its call may return before the device's memory is written; the
+ * wait makes the bytes visible to streams that are not ordered with this one. */
 static CUresult driver_copy(bool up, CUdeviceptr device, char *host, size_t bytes, CUstream stream)
 {
     CUresult result;
@@ -53,7 +52,7 @@ static CUresult driver_copy(bool up, CUdeviceptr device, char *host, size_t byte
     return result == CUDA_SUCCESS ? cuda.cuStreamSynchronize(stream) : result;
 }
 
-/* Of one piece: no lock, no clock. */
+/* A dense copy in parts of TUNING_CUT bytes. A copy of one part takes neither lock nor clock. */
 static CUresult plain_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     const struct cudriver_layout *walk = &plan->walk;
@@ -76,7 +75,7 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
             result = driver_copy(plan->up, device + at, host + at, bytes, job->stream);
         }
         if (result == CUDA_ERROR_INVALID_VALUE && !cut) {
-            cut = true; /* perhaps it begins in a registration that ends within */
+            cut = true; /* perhaps a registration ends within these bytes */
             bytes = 0;
             result = CUDA_SUCCESS;
         }
@@ -84,8 +83,8 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
     return result;
 }
 
-/* Packs and sends, or receives and unpacks, chunk by chunk through `slot`, of any memory. *idle:
- * whether the device is known to be done with the slot. */
+/* Copies chunk by chunk through `slot`, pageable or page-locked. *idle: whether the device no
+ * longer uses the slot. */
 static CUresult slot_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan,
                           char *slot, size_t chunk, bool *idle)
 {
@@ -102,7 +101,7 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
         }
         result = staging_device_copy(&rows, plan->up, job->device, slot, begin, end, job->stream);
         if (result != CUDA_SUCCESS) {
-            /* Rows that went before may be under way. */
+            /* earlier rows may be under way */
             *idle = cuda.cuStreamSynchronize(job->stream) == CUDA_SUCCESS;
             return result;
         }
@@ -118,7 +117,7 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
     return result;
 }
 
-/* Through one slot, page-locked where that can be had. */
+/* Copies through one slot, page-locked if possible. */
 static CUresult one_slot_copy(const struct cudriver_staging_job *job,
                               const struct staging_plan *plan, size_t chunk)
 {
@@ -132,7 +131,7 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
     }
     result = slot_copy(job, plan, slot, chunk, &idle);
     if (!idle) {
-        return result; /* the slot is left to the device */
+        return result; /* leaked on purpose: the device may still use it */
     }
     if (locked != NULL) {
         cudriver_hostmem_free(locked);
@@ -142,7 +141,7 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
     return result;
 }
 
-/* The fallback without threads, page-locked memory or stream memory operations: slower. */
+/* The slower fallback without threads, page-locked memory or stream memory operations. */
 static CUresult copy_alone(const struct cudriver_staging_job *job, const struct staging_plan *plan)
 {
     return plan->host_dense && plan->device_dense
@@ -234,7 +233,7 @@ void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *l
     bool kernels, counters = staging_context_counts(context, &kernels);
 
     staging_settings_get(&settings);
-    if (!blocking) { /* as cudriver_staging_copy_async does */
+    if (!blocking) { /* as async_attempt does */
         settings.crossover_up /= 2;
         settings.crossover_down /= 2;
     }
@@ -256,7 +255,7 @@ void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *l
         plan->chunk = made.path == CUDRIVER_STAGING_DENSE ? 0 : alone_chunk(made.bytes);
     } else if (staging_is_staged(made.path)) {
         size_t travels =
-            cudriver_layout_bytes(&made.walk); /* less, where the host's side repeats */
+            cudriver_layout_bytes(&made.walk); /* less than made.bytes if the host's side repeats */
         plan->chunk = staging_ring_slot(travels, staging_slot_most(&made, blocking, &settings));
         plan->threads = staging_threads_wanted(
             travels, staging_runs_are_long(&made.walk, made.host_dense), &settings);

@@ -1,11 +1,12 @@
-/* What a stream does for a copy through a ring. See private.h. */
+/* What a stream does for a copy through a ring: cuts the chunks, queues the commands. See
+ * private.h. */
 #include "private.h"
 
 #include <stdlib.h>
 
 #include "driver/driver.h"
 
-#define VALUES 4 /* between two copies */
+#define VALUES 4 /* at most, between two copies */
 
 /* What the commands of one copy share. */
 struct queue {
@@ -15,12 +16,13 @@ struct queue {
     const struct cudriver_layout *rows;
     const struct staging_boxes *boxes;
     const struct staging_kernels *kernels; /* NULL: not permuted */
-    /* Waits and writes of values that are yet to be queued: one call for all. */
+    /* Waits and writes not yet queued: one driver call queues them all. */
     CUstreamBatchMemOpParams values[VALUES];
     unsigned count;
 };
 
-/* Errors of the counters' calls that mean: not with this driver or device. */
+/* Notes a refusal of stream memory operations, for later copies in this context. Returns
+ * `result`. */
 static CUresult counters_note(const struct queue *queue, CUresult result)
 {
     if (result == CUDA_ERROR_NOT_SUPPORTED) {
@@ -58,7 +60,7 @@ static CUresult values_queue(struct queue *queue)
     return counters_note(queue, result);
 }
 
-/* Makes the stream wait until this many chunks are packed or unpacked. */
+/* Makes the stream wait until this many chunks are packed or unpacked, if they are not yet. */
 static void counter_wait(struct queue *queue, size_t chunks)
 {
     const struct cudriver_staging_transfer *transfer = queue->transfer;
@@ -73,7 +75,7 @@ static void counter_wait(struct queue *queue, size_t chunks)
     }
 }
 
-/* Makes the stream report how many steps are done. */
+/* Makes the stream store in `passed` that this many steps are done. */
 static void counter_write(struct queue *queue, size_t steps)
 {
     const struct cudriver_staging_transfer *transfer = queue->transfer;
@@ -123,8 +125,9 @@ static CUresult chunk_queue(const struct queue *queue, size_t chunk, char *slot)
 }
 
 /*
- * Up, for each chunk: wait until it is packed, copy, say so.
- * Down: wait until what lay in its place is unpacked, copy, say so; in the end wait for all.
+ * Up, for each chunk: wait until it is packed, copy it, count it.
+ * Down, for each chunk: wait until what was in its place is unpacked, copy it, count it. At the end
+ * wait until all is unpacked.
  */
 static CUresult commands_queue(struct queue *queue)
 {
@@ -148,7 +151,7 @@ static CUresult commands_queue(struct queue *queue)
     }
     if (!transfer->up && !transfer->own) {
         counter_wait(queue, transfer->chunks);
-        /* The ring may go only when the stream is past that wait. */
+        /* The ring may be freed only when the stream has passed that wait. */
         counter_write(queue, transfer->steps);
     }
     return result == CUDA_SUCCESS ? values_queue(queue) : result;
@@ -156,8 +159,8 @@ static CUresult commands_queue(struct queue *queue)
 
 size_t staging_ring_slot(size_t bytes, size_t most)
 {
-    /* The slots hold all of a copy that is not large: neither its stream nor a thread waits for one
-     * to come free. */
+    /* The slots together hold all of a copy that is not large: then neither the stream nor a thread
+     * waits for a slot. */
     size_t room = bytes / STAGING_RING_SLOTS;
 
     while (most > TUNING_SLOT_LEAST && most / 2 >= room) {
@@ -177,10 +180,10 @@ static int transfers_under_way(void)
 }
 
 /*
- * Cuts a walk into chunks of whole rows, small enough that little is left to do after the last one
- * was packed or has arrived; larger ones where nobody waits for that and the calls count. Up,
- * smaller ones first, so that the first copy begins soon; together they fill the place of one.
- * Returns how many; fills `starts` unless it is NULL.
+ * Cuts a walk into chunks of whole rows. Chunks are small, so that little is left to do after the
+ * last one is packed or has arrived; they are larger if nobody waits for that and the calls count
+ * more. Up, the first ones are smaller, so that the first copy begins soon; together they are as
+ * large as one usual chunk. Returns how many; fills `starts` unless it is NULL.
  */
 static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t row, size_t *starts)
 {
@@ -216,9 +219,8 @@ static size_t chunks_cut(bool up, bool own, size_t bytes, size_t slot, size_t ro
 }
 
 /*
- * Gives each chunk its place in the slots' memory, one after the other and from the beginning
- * again, and finds how many chunks before it must be done with for that: those up to the last one
- * that lay there.
+ * Gives each chunk its place in the slots' memory, one after another, then from the beginning
+ * again. Sets `needs`: the chunks that must be done before, up to the last that used those bytes.
  */
 static void chunks_place(struct cudriver_staging_transfer *transfer, size_t room)
 {
@@ -232,7 +234,7 @@ static void chunks_place(struct cudriver_staging_transfer *transfer, size_t room
         }
         chunk->place = at;
         at += chunk->left;
-        /* Chunk `done` is the oldest that may still lie where this one goes. */
+        /* Chunk `done` is the oldest that may still be using these bytes. */
         for (size_t j = done; j < k; j++) {
             size_t begin = transfer->cuts[j].place;
             size_t end = begin + transfer->starts[j + 1] - transfer->starts[j];
@@ -244,8 +246,8 @@ static void chunks_place(struct cudriver_staging_transfer *transfer, size_t room
     }
 }
 
-/* Cuts the walk: where it is permuted into boxes, else into chunks. Returns the bytes of a slot, or
- * 0 without memory. */
+/* Cuts the walk into chunks, or boxes if it is permuted. Returns the bytes of a slot; 0: out of
+ * memory, or too many chunks. */
 static size_t chunks_make(struct cudriver_staging_transfer *transfer,
                           const struct staging_plan *plan, const struct cudriver_layout *rows,
                           size_t most, struct staging_boxes *boxes)
@@ -287,7 +289,7 @@ static size_t chunks_make(struct cudriver_staging_transfer *transfer,
     return slot;
 }
 
-/* On the stream, where the copy has its place. */
+/* Host function: the stream has reached the copy. */
 static void transfer_arrive(void *data)
 {
     staging_lock();
@@ -349,7 +351,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     if (result == CUDA_SUCCESS) {
         return commands_queue(&queue);
     }
-    /* Not begun on the stream at all: for the threads it has come, and is stopped. */
+    /* Nothing was queued. Give the threads a stopped transfer, as if the stream had reached it. */
     staging_lock();
     transfer->stopped = true;
     staging_ring_list(transfer);

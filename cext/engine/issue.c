@@ -1,4 +1,5 @@
-/* Puts a transfer on its stream, and takes back what failed. See private.h. */
+/* Puts a transfer on its stream, through one slot or a ring; undoes one that failed. See
+ * private.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-/* ---- small: one slot, the stream itself, host functions ---- */
+/* ---- small: one slot, host functions ---- */
 
 static void slot_pack(struct cudriver_staging_transfer *transfer)
 {
@@ -14,7 +15,7 @@ static void slot_pack(struct cudriver_staging_transfer *transfer)
                               transfer->bytes);
 }
 
-/* On the stream, before the copy to the device. */
+/* Host function, before the copy up. */
 static void small_pack(void *data)
 {
     struct cudriver_staging_transfer *transfer = data;
@@ -35,7 +36,7 @@ static void small_pack(void *data)
     staging_transfer_drop(transfer);
 }
 
-/* On the stream, after the copy. */
+/* Host function, after the copy. */
 static void small_done(void *data)
 {
     struct cudriver_staging_transfer *transfer = data;
@@ -120,16 +121,16 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 /* ---- any ---- */
 
 /*
- * Ends a transfer that failed; returns the copy's result. Nothing of it is in use any more, unless
- * its stream cannot be waited for: then its slots are never handed out again, and the result is one
- * after which nobody tries another way, which could race with this one.
+ * Undoes a transfer that failed, and returns the copy's result. Afterwards nothing of it is in use,
+ * unless its stream cannot be waited for. Then its slots are never used again, and the result is
+ * one that forbids another attempt, which could race with this one.
  */
 static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
 {
     CUresult waited = CUDA_SUCCESS;
 
     staging_lock();
-    transfer->stopped = true; /* nobody else's copy follows it through its ring */
+    transfer->stopped = true; /* so that no other copy follows it in its ring */
     transfer->making = false;
     staging_unlock();
     staging_transfer_stop(transfer, result);

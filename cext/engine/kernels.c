@@ -1,15 +1,15 @@
 /*
- * The kernel that permutes: device memory from one strided layout to another. See
- * private.h.
+ * The permuting kernel: copies device memory from one strided layout to another. See private.h.
  *
- * The PTX is written for the oldest architecture that drivers of CUDA 11 take, and compiled by the
- * driver when first used. Two entries for each item size:
+ * The PTX is for sm_50 (Maxwell) and ISA 6.0, which every driver from CUDA 11 on takes; the driver
+ * compiles it at first use. Each item size of N bytes has a module with two entries:
  *   cudriver_permute_N    any strides: each thread moves items, one after another
- *   cudriver_transpose_N  through a tile of 32 x 32 items in shared memory: dimension 5 is the
- * inner one of the destination, dimension 4 that of the source Both take (dst, src, count, length
- * 0..5, destination's stride 0..5, source's stride 0..5), 64 bits each, strides in bytes; dimension
- * 5 is the fastest, unused ones have length 1. `count` is the number of items in all; a transpose
- * has a block for each tile instead.
+ *   cudriver_transpose_N  through a tile of 32 x 32 items in shared memory. Dimension 5 is the
+ *                         innermost of the destination, dimension 4 that of the source
+ *
+ * Both take (dst, src, count, lengths 0..5, destination's strides 0..5, source's strides 0..5), 64
+ * bits each, strides in bytes. Dimension 5 is the fastest; unused dimensions have length 1. `count`
+ * is the number of items; only permute reads it, transpose has one block for each tile.
  */
 #include "private.h"
 
@@ -25,8 +25,8 @@
 #define THREADS 256
 #define BLOCKS_MOST 65535
 
-/* In the texts $N is the item size, $T its type, $V the register or registers it is held in, $R
- * their type, $S the bytes of a tile, $D a dimension. */
+/* In these texts $N is the item size in bytes, $T its type, $V the registers that hold it, $R their
+ * type, $S the bytes of a tile, $D a dimension. */
 static const char ptx_head[] = ".version 6.0\n"
                                ".target sm_50\n"
                                ".address_size 64\n";
@@ -49,7 +49,7 @@ static const char ptx_parameters[] =
     "cvta.to.global.u64 a, a;\n"
     "cvta.to.global.u64 b, b;\n";
 
-/* Splits the index of dimension D off `rest`, and moves a and b there. */
+/* Takes the index in dimension $D from `rest`, and moves a and b by it. */
 static const char ptx_dimension[] = "ld.param.u64 n, [n$D];\n"
                                     "setp.eq.u64 p, n, 1;\n"
                                     "@p bra SKIP$D;\n"
@@ -89,7 +89,7 @@ static const char ptx_permute_end[] = "ld.global.$T $V, [b];\n"
                                       "ret;\n"
                                       "}\n";
 
-/* The block's number gives the tile (x0, y0), and the rest the place in the other dimensions. */
+/* The block's number gives the tile (x0, y0); the rest of it, the index in the other dimensions. */
 static const char ptx_transpose_begin[] = ".shared .align 16 .b8 tile[$S];\n"
                                           "mov.u32 tx, %ctaid.x;\n"
                                           "cvt.u64.u32 rest, tx;\n"
@@ -110,7 +110,7 @@ static const char ptx_transpose_begin[] = ".shared .align 16 .b8 tile[$S];\n"
                                           "shl.b64 y0, y0, 5;\n"
                                           "mov.u64 rest, q;\n";
 
-/* Neighbouring threads read neighbours along y, row by row of x. */
+/* Neighbouring threads read neighbours along y, one row for each x. */
 static const char ptx_transpose_read[] = "mov.u32 tx, %tid.x;\n"
                                          "mov.u32 ty, %tid.y;\n"
                                          "cvt.u64.u32 y, tx;\n"
@@ -133,7 +133,7 @@ static const char ptx_transpose_read_row[] = "setp.lt.and.u64 p, x, nx, inside;\
                                              "add.u64 x, x, 8;\n"
                                              "add.u64 at, at, 264 * $N;\n";
 
-/* Then neighbouring threads write neighbours along x, row by row of y. */
+/* Then they write neighbours along x, one row for each y. */
 static const char ptx_transpose_write[] = "bar.sync 0;\n"
                                           "cvt.u64.u32 x, tx;\n"
                                           "add.u64 x, x, x0;\n"
@@ -167,8 +167,7 @@ static const struct item {
     {"16", "v2.u64", "{v0, v1}", "u64", "16896"},
 };
 
-/* The two entries for one item size: each size is a module of its own, as compiling takes a while.
- */
+/* The loaded module of one item size. Each size has its own, since compiling takes a while. */
 struct staging_kernels {
     int unit; /* log2 of the item size */
     CUmodule module;
@@ -176,7 +175,7 @@ struct staging_kernels {
     CUfunction transpose;
 };
 
-/* Appends a text with its marks replaced. The buffer is known to be large enough. */
+/* Appends a text with its marks replaced. The caller's buffer is large enough. */
 static void ptx_add(char **end, const char *text, const struct item *item, int dimension)
 {
     for (; *text; text++) {
@@ -308,9 +307,9 @@ bool staging_kernels_fit(const struct cudriver_layout *layout, int unit)
     return layout->ndim + (layout->itemsize != (size_t)1 << unit) <= DIMS;
 }
 
-/* The layout in items of at most 1 << most bytes that both sides' addresses and strides are
- * multiples of. Returns log2 of their size, or -1 where it takes more dimensions than the kernel
- * has. */
+/* Rewrites a layout in items of the largest size, at most 1 << most bytes, that divides all its
+ * addresses and strides. Returns log2 of that size, or -1 if it needs more dimensions than the
+ * kernel has. */
 static int units_make(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src,
                       int most, struct cudriver_layout *units)
 {
@@ -337,7 +336,7 @@ int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, 
     return units_make(layout, dst, src, SIZES - 1, &units);
 }
 
-/* The dimension with the smallest stride that is not 0; -1 where there is none. */
+/* The dimension with the smallest stride that is not 0; -1: none. */
 static int innermost(const struct cudriver_layout *units, const int64_t *strides)
 {
     int best = -1;
@@ -351,8 +350,8 @@ static int innermost(const struct cudriver_layout *units, const int64_t *strides
     return best;
 }
 
-/* Fills the kernel's dimensions from the last one on; `first` and `second`, if any, are the last
- * two. */
+/* The order of the kernel's dimensions, fastest first: `first` and `second` (-1: none), then the
+ * others by rising strides of the destination. */
 static void order_make(const struct cudriver_layout *units, int first, int second, int *order)
 {
     int count = 0;

@@ -1,11 +1,11 @@
-/* Strided memory: its simplest form, and the loops that move it. See layout.h. */
+/* Strided memory: simplifying layouts, and the loops that copy on the host. See layout.h. */
 #include "layout.h"
 
 #include <string.h>
 
 #include "tuning.h"
 
-/* Addresses are reckoned modulo 2^64, so that no intermediate product can overflow. */
+/* Address arithmetic is modulo 2^64, so that no intermediate product overflows. */
 static int64_t times(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a * (uint64_t)b);
@@ -68,8 +68,8 @@ static void dimension_flip(struct cudriver_layout *layout, int d)
     layout->src_strides[d] = times(-1, layout->src_strides[d]);
 }
 
-/* Drops dimensions of length 1 and turns round those that run backwards on every side that they
- * move. */
+/* Drops dimensions of length 1, and flips those that run backwards on both sides (a stride of 0
+ * does not count). */
 static void layout_straighten(struct cudriver_layout *layout)
 {
     int kept = 0;
@@ -88,7 +88,7 @@ static void layout_straighten(struct cudriver_layout *layout)
     layout->ndim = kept;
 }
 
-/* Whether dimension a belongs outside b where `first` and then `second` are to fall inwards. */
+/* Whether dimension a belongs outside b, by falling strides: `first`, then `second`. */
 static bool is_outer(const int64_t *first, const int64_t *second, int a, int b)
 {
     uint64_t x = magnitude(first[a]), y = magnitude(first[b]);
@@ -120,8 +120,8 @@ static bool is_continued(int64_t outer, int64_t inner, int64_t length)
     return !__builtin_mul_overflow(inner, length, &span) && span == outer;
 }
 
-/* Joins neighbours, and the innermost dimension with the item, where both sides allow it. Keeps the
- * order of the walk. */
+/* Merges neighbours, and folds the innermost dimension into the item, where both sides allow it.
+ * Keeps the order of the walk. */
 static void layout_merge(struct cudriver_layout *layout)
 {
     int top = layout->ndim - 1; /* dimensions from top to the end are done */
@@ -155,7 +155,7 @@ static void layout_merge(struct cudriver_layout *layout)
     }
 }
 
-/* Makes one run of a layout that is C-ordered without gaps on both sides, as most are. */
+/* Fast path: makes one run of a layout that is dense in C order on both sides, as most are. */
 static bool layout_join(struct cudriver_layout *layout)
 {
     size_t bytes = layout->itemsize;
@@ -201,7 +201,7 @@ size_t cudriver_layout_simplify_by_src(struct cudriver_layout *layout)
 
 /* ---- loops ---- */
 
-/* Inlined with constants for `size`, and for the strides where they are known, so that the compiler
+/* Inlined with a constant `size`, and constant strides where they are known, so that the compiler
  * can unroll and vectorise. */
 static inline __attribute__((always_inline)) void row_of(size_t size, char *restrict dst,
                                                          int64_t dst_stride,
@@ -291,7 +291,7 @@ static void row_copy(size_t size, char *dst, int64_t dst_stride, const char *src
     }
 }
 
-/* Two dimensions as a caller sees them; `outer` and `inner` name the roles in a loop. */
+/* One dimension of both sides. */
 struct axis {
     int64_t count;
     int64_t dst;
@@ -305,8 +305,8 @@ static void rows_copy(size_t size, struct axis outer, struct axis inner, char *d
     }
 }
 
-/* A plane whose sides disagree about which dimension is the inner one: tile by tile, so that the
- * lines fetched for one side are used up before they are evicted. */
+/* Copies a plane whose sides disagree about the inner dimension, tile by tile, so that the cache
+ * lines of one side are used up before they are evicted. */
 static void tiles_copy(size_t size, struct axis outer, struct axis inner, char *dst,
                        const char *src)
 {
@@ -325,7 +325,7 @@ static void tiles_copy(size_t size, struct axis outer, struct axis inner, char *
     }
 }
 
-/* A plane with few runs a row: long stretches of the outer dimension become the rows. */
+/* Copies a plane with few runs a row: the outer dimension, in long stretches, becomes the row. */
 static void thin_copy(size_t size, struct axis outer, struct axis inner, char *dst, const char *src)
 {
     for (int64_t i = 0; i < outer.count; i += TUNING_SWAPPED_ROW) {
@@ -360,8 +360,8 @@ static struct axis axis_of(const struct cudriver_layout *layout, int d)
     return (struct axis){layout->shape[d], layout->dst_strides[d], layout->src_strides[d]};
 }
 
-/* The dimension whose source stride is smallest, if it is not among the last two: with the
- * innermost one it makes the plane to tile. -1 where the last two do. */
+/* The dimension with the smallest source stride, if it is not among the last two: it and the
+ * innermost one make the plane to tile. Else -1. */
 static int transposed_with(const struct cudriver_layout *layout, int from)
 {
     int last = layout->ndim - 1, best = last;
@@ -374,7 +374,7 @@ static int transposed_with(const struct cudriver_layout *layout, int from)
     return best < last - 1 ? best : -1;
 }
 
-/* `count` entries of dimension `d` with all that is below them. */
+/* Copies `count` entries of dimension `d`, with all dimensions inside it. */
 static void block_copy(const struct cudriver_layout *layout, int d, int64_t count, char *dst,
                        const char *src)
 {
@@ -390,8 +390,8 @@ static void block_copy(const struct cudriver_layout *layout, int d, int64_t coun
         return;
     }
     if (transposed_with(layout, d) == d && layout->itemsize < TUNING_TILE_BYTES) {
-        /* The walk's order within a whole block is free: this dimension goes next to the innermost.
-         */
+        /* Within a whole block the order does not matter: move this dimension next to the
+         * innermost. */
         struct cudriver_layout inner;
         inner.ndim = layout->ndim - d;
         inner.itemsize = layout->itemsize;
@@ -410,7 +410,7 @@ static void block_copy(const struct cudriver_layout *layout, int d, int64_t coun
     }
 }
 
-/* Runs [first, last) of what lies below dimension d, first < last. */
+/* Copies runs [first, last) of the dimensions from `d` inwards; first < last. */
 static void range_copy(const struct cudriver_layout *layout, int d, char *dst, const char *src,
                        size_t first, size_t last)
 {
@@ -444,7 +444,7 @@ static void range_copy(const struct cudriver_layout *layout, int d, char *dst, c
     }
 }
 
-/* Where run number `run` lies on both sides. */
+/* Moves both pointers to run number `run`. */
 static void run_find(const struct cudriver_layout *layout, size_t run, char **dst, const char **src)
 {
     for (int d = layout->ndim - 1; d >= 0; d--) {

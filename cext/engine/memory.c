@@ -6,7 +6,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* The stores go to memory in whole lines and leave the caches alone. */
+/* The stores write whole cache lines to memory and bypass the caches. */
 __attribute__((target("avx2"))) static void stream_avx2(char *dst, const char *src, size_t bytes)
 {
     size_t lead = -(uintptr_t)dst & 31;

@@ -1,4 +1,5 @@
-/* The threads that pack and unpack what goes through rings. See private.h. */
+/* The packing threads: they move bytes between host memory and the slots of rings, and never call
+ * the driver. See private.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -7,14 +8,13 @@
 
 #include "driver/platform.h"
 
-/* What a thread moves at once. */
+/* What a thread moves at a time. */
 struct piece {
     struct cudriver_staging_transfer *transfer;
     size_t chunk, begin, end;
 };
 
-/* Chunks that the stream has passed; negative while a copy before is on its way through the ring.
- */
+/* Chunks that the stream has copied; negative while the ring still serves an earlier transfer. */
 static int32_t chunks_passed(const struct cudriver_staging_transfer *transfer)
 {
     return (int32_t)(atomic_load_explicit(transfer->ring->passed, memory_order_acquire) -
@@ -28,7 +28,7 @@ static void publish(struct cudriver_staging_transfer *transfer, size_t chunks)
     atomic_store(transfer->ring->ready, transfer->base + (uint32_t)chunks);
 }
 
-/* Locked. Lets the stream past a copy that was stopped. True when there is nothing left to do. */
+/* Locked. Lets the stream pass a copy that was stopped. True: nothing is left to do. */
 static bool transfer_progress(struct cudriver_staging_transfer *transfer)
 {
     int32_t passed = chunks_passed(transfer);
@@ -54,7 +54,7 @@ static void ring_unlist(struct cudriver_staging_transfer *transfer)
     staging.ring_wanted -= transfer->threads;
     staging.ring_unwatched -= !transfer->watched;
     staging.ring_users--;
-    if (!transfer->lost) { /* else nobody knows whether the device still uses the slots */
+    if (!transfer->lost) { /* else the device may still use the slots */
         staging_ring_leave(transfer->ring);
     }
     staging_transfer_device_over(transfer);
@@ -64,7 +64,7 @@ static void ring_unlist(struct cudriver_staging_transfer *transfer)
     }
 }
 
-/* The bytes that a thread takes at once of a chunk of this size. */
+/* Bytes of a piece of a chunk of this size. */
 static size_t piece_bytes(size_t chunk)
 {
     size_t share = (chunk / 8 + 4095) / 4096 * 4096;
@@ -74,7 +74,7 @@ static size_t piece_bytes(size_t chunk)
                                        : share;
 }
 
-/* Locked. Takes the next piece of a transfer whose slot can take it. */
+/* Locked. Takes the next piece of a transfer, if its place in the ring is ready for it. */
 static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
     int32_t passed = chunks_passed(transfer);
@@ -150,8 +150,8 @@ static void piece_end(const struct piece *piece)
     }
 }
 
-/* Locked. The next piece, of each transfer in turn; or in *ended one that is through, unlisted,
- * whose reference is the caller's to drop. */
+/* Locked. Takes the next piece, from each transfer in turn. If it finds one that is done instead,
+ * it unlists that and sets *ended; the caller drops the reference. */
 static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **ended)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
@@ -181,7 +181,7 @@ static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **e
     return false;
 }
 
-/* Half a microsecond's wait. */
+/* Waits about half a microsecond. */
 static void look_away(void)
 {
     for (int i = 0; i < TUNING_PAUSES; i++) {
@@ -196,7 +196,7 @@ static void nap(long nanoseconds)
     nanosleep(&time, NULL);
 }
 
-/* Locked. How many threads are to be awake, given what the transfers want together. */
+/* Locked. How many threads should be awake for what the transfers want. */
 static int threads_allowed(void)
 {
     int most = staging.settings.threads;
@@ -204,7 +204,7 @@ static int threads_allowed(void)
     return staging.ring_wanted < 1 ? 1 : staging.ring_wanted > most ? most : staging.ring_wanted;
 }
 
-/* Locked. Wakes some of the threads that sleep. */
+/* Locked. Wakes up to `count` sleeping threads; staging_unlock posts the wake-ups. */
 static void threads_call(int count)
 {
     count = count < staging.ring_idle ? count : staging.ring_idle;
@@ -219,7 +219,7 @@ void staging_ring_rouse(void)
     threads_call(staging.ring_idle);
 }
 
-/* Locked. Wakes threads, if there are not `wanted` awake: some, and those wake others. */
+/* Locked. Brings the awake threads towards `wanted`: wakes a few, and those wake others. */
 static void threads_wake(int wanted)
 {
     int lacking = wanted - (staging.ring_threads - staging.ring_idle);
@@ -227,8 +227,8 @@ static void threads_wake(int wanted)
     threads_call(lacking < TUNING_CALLED ? lacking : TUNING_CALLED);
 }
 
-/* Without the lock, which the threads that pack need: until the stream has passed another chunk, or
- * somebody has news, but for a moment at most. */
+/* Polls until the stream has copied another chunk or `news` has changed, for a moment at most.
+ * Without the lock, which the packing threads need. */
 static void ring_look(const struct staging_ring *ring, unsigned news)
 {
     uint32_t passed = atomic_load_explicit(ring->passed, memory_order_acquire);
@@ -242,8 +242,8 @@ static void ring_look(const struct staging_ring *ring, unsigned news)
     }
 }
 
-/* Locked. Whether the caller of a listed transfer sees to its counters, or the threads have to: all
- * of them may be asleep. */
+/* Locked. Notes whether the caller of a listed transfer polls its counters. If not, a packing
+ * thread must: all of them may be asleep. */
 static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watched)
 {
     if (!transfer->listed || transfer->watched == watched) {
@@ -256,7 +256,6 @@ static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watc
     }
 }
 
-/* Works on a transfer until it is over; false: interrupted. */
 bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
                        void *data)
 {
@@ -264,7 +263,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
     bool go_on = true;
 
     staging_lock();
-    /* Looked at when the copy may be over; one that is over already has none. */
+    /* Polled even when the copy may be over, hence the extra user. NULL: it is over already. */
     struct staging_ring *ring = transfer->listed ? transfer->ring : NULL;
     if (ring != NULL) {
         ring->users++;
@@ -298,7 +297,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             }
         }
         if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
-            /* The answer may take long, and wait for this very copy. */
+            /* The callback may take long, even wait for this very copy. */
             staging_lock();
             transfer_watch(transfer, false);
             staging_unlock();
@@ -319,7 +318,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
     return go_on;
 }
 
-/* Locked. Until the thread is called. */
+/* Locked. Sleeps until the thread is woken. */
 static void thread_sleep(void)
 {
     staging.ring_idle++;
@@ -329,7 +328,7 @@ static void thread_sleep(void)
     staging_lock();
 }
 
-/* Until somebody has news, but for a moment at most. */
+/* Polls until `news` has changed, or until the time `until` (ns). */
 static void thread_linger(unsigned news, unsigned long long until)
 {
     do {
@@ -339,9 +338,9 @@ static void thread_linger(unsigned news, unsigned long long until)
 }
 
 /*
- * Never calls the driver: what the streams wait for depends on these threads. One that finds
- * nothing to do lingers for a moment, where there are processors to spare; then it sleeps, or if
- * copies are under way and no other does, looks at the counters now and then.
+ * A packing thread. Never calls the driver, because streams wait for it. Without work it polls for
+ * a moment, if there are CPUs to spare. Then it sleeps; but while copies are under way that no
+ * caller polls, one thread polls their counters now and then.
  */
 static void *ring_main(void *unused)
 {
@@ -385,7 +384,7 @@ static void *ring_main(void *unused)
                 nap(pause);
                 pause = pause * 3 / 2 < TUNING_NAP_MOST_NS ? pause * 3 / 2 : TUNING_NAP_MOST_NS;
             } else if (watch) {
-                look_away(); /* the counters are its to look at */
+                look_away(); /* this thread polls the counters */
             } else {
                 thread_linger(news, until);
             }
@@ -402,7 +401,7 @@ static void *ring_main(void *unused)
     return NULL;
 }
 
-/* Locked. Sees that as many threads live as the transfers want. */
+/* Locked. Starts threads until there are as many as the transfers want. */
 static void threads_provide(void)
 {
     int allowed = threads_allowed();
@@ -422,9 +421,8 @@ void staging_ring_expect(int threads)
 }
 
 /*
- * Locked. Takes over a reference. At least one thread packs, even where the caller would do: while
- * a call of the driver keeps the caller waiting, perhaps for the very stream that waits for these
- * bytes, the threads go on.
+ * At least one thread packs, even if the caller does too: a driver call may keep the caller
+ * waiting, perhaps for the very stream that waits for these bytes.
  */
 void staging_ring_list(struct cudriver_staging_transfer *transfer)
 {
@@ -447,8 +445,9 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
     staging.ring_unwatched++;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
     threads_provide();
-    /* Waking takes a while, which a caller that does not wait leaves to the first that is awake
-     * (the one that watches may be in a nap). */
+    /* Waking takes a while. For an asynchronous copy wake one thread and let it wake the rest, so
+     * that the caller can return at once; two if one polls the counters, since it may be
+     * napping. */
     threads_wake(transfer->own ? threads_allowed() : 1 + staging.watched);
 }
 
@@ -466,7 +465,7 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer)
     bool listed;
 
     staging_lock();
-    if (transfer->listed) { /* else the ring may be another's by now, or gone */
+    if (transfer->listed) { /* else the ring may be another transfer's by now, or freed */
         atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->steps);
     }
     listed = transfer->listed && transfer_progress(transfer);

@@ -1,4 +1,4 @@
-/* What a permuted copy adds to a ring: boxes, and the kernel. See private.h. */
+/* Permuted copies: their boxes, and the kernel of a place. See private.h. */
 #include "private.h"
 
 #include "driver/driver.h"
@@ -58,7 +58,7 @@ void staging_box_find(const struct staging_plan *plan, const struct staging_boxe
         *device_offset += (int64_t)(above % (size_t)walk->shape[d]) * device[d];
         above /= (size_t)walk->shape[d];
     }
-    /* Drop the dimensions above, and shorten the one that is split. */
+    /* Drop the dimensions outside the split one, and shorten that. */
     int to = plan->repeats;
     for (int d = plan->repeats + split; d < plan->spread.ndim; d++, to++) {
         spread->shape[to] = spread->shape[d];
@@ -75,8 +75,8 @@ static bool is_final(CUresult result)
     return result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_INVALID_IMAGE ||
            result == CUDA_ERROR_INVALID_PTX || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION ||
            result == CUDA_ERROR_NOT_FOUND ||
-           result == (CUresult)209 /* no binary for this device */ ||
-           result == (CUresult)221 /* no compiler */;
+           result == (CUresult)209 /* CUDA_ERROR_NO_BINARY_FOR_GPU */ ||
+           result == (CUresult)221 /* CUDA_ERROR_JIT_COMPILER_NOT_FOUND */;
 }
 
 CUresult staging_place_kernel(struct staging_place *place, int unit,
@@ -105,7 +105,7 @@ CUresult staging_place_kernel(struct staging_place *place, int unit,
     }
     *kernels = place->kernels[unit];
     staging_unlock();
-    staging_kernels_unload(loaded); /* another thread was faster */
+    staging_kernels_unload(loaded); /* if another thread was faster */
     return CUDA_SUCCESS;
 }
 

@@ -1,15 +1,15 @@
-/* Copies of many pieces, each by the device's own engines. See private.h. */
+/* Copies of long runs ("pieces"), each by the device's copy engines. See engine.h. */
 #include "private.h"
 
 #include <stdlib.h>
 
 #include "driver/driver.h"
 
-/* Pieces that were found, and are yet to be queued. */
+/* Pieces that were found but not yet queued. */
 struct pieces {
     const struct cudriver_staging_pieces *job;
     CUstream stream;
-    bool batches; /* whether the stream takes them */
+    bool batches; /* whether the stream takes batches */
     size_t count;
     const char **function;
     CUdeviceptr dsts[TUNING_BATCH_MOST], srcs[TUNING_BATCH_MOST];
@@ -32,7 +32,7 @@ size_t cudriver_staging_least_piece(void)
     return cudriver_staging_has_batches() ? least : 2 * least;
 }
 
-/* CUDA 12.8 has an argument that CUDA 13.0 left out. */
+/* CUDA 12.8 has an argument more than CUDA 13.0. */
 static CUresult batch_queue(struct pieces *pieces)
 {
     CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
@@ -65,7 +65,7 @@ static CUresult one_queue(struct pieces *pieces, size_t i)
     return cuda.cuMemcpyDtoHAsync_v2((void *)(uintptr_t)dst, src, bytes, pieces->stream);
 }
 
-/* Queues what was found so far. */
+/* Queues the pieces found so far. */
 static CUresult pieces_queue(struct pieces *pieces)
 {
     CUresult result = CUDA_SUCCESS;
@@ -73,7 +73,7 @@ static CUresult pieces_queue(struct pieces *pieces)
 
     if (batch) {
         result = batch_queue(pieces);
-        /* Refused as a whole: the pieces may do one by one, or say better what is wrong. */
+        /* Refused as a whole: one by one they may succeed, or give a clearer error. */
         batch = result != CUDA_ERROR_NOT_SUPPORTED && result != CUDA_ERROR_INVALID_VALUE;
         pieces->batches = batch;
         result = batch ? result : CUDA_SUCCESS;
@@ -85,7 +85,7 @@ static CUresult pieces_queue(struct pieces *pieces)
     return result;
 }
 
-/* All pieces on pieces->stream. */
+/* Queues all pieces of the layout on pieces->stream. */
 static CUresult layout_queue(struct pieces *pieces)
 {
     const struct cudriver_layout *layout = pieces->job->layout;
@@ -114,7 +114,8 @@ static CUresult layout_queue(struct pieces *pieces)
     return result == CUDA_SUCCESS && pieces->count > 0 ? pieces_queue(pieces) : result;
 }
 
-/* From a default stream: on a stream of the place's, which waits for it and which it waits for. */
+/* For a default stream: queues on a stream of the place's, ordered with the caller's by two
+ * events. */
 static CUresult beside_queue(struct pieces *pieces, struct staging_place *place)
 {
     struct staging_point caller = {place->context, pieces->job->stream};

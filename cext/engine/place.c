@@ -1,4 +1,4 @@
-/* What the engine holds in a context, from first use to last. See private.h. */
+/* Places: what the engine owns in a context, from first use to last. See private.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include "driver/driver.h"
 #include "driver/platform.h"
 
-/* How long a context that is to be destroyed is waited for, where a copy that was given up is still
- * in one of its streams; after that the slots are left to it. */
+/* ns to wait before a context is destroyed, if a copy that was given up is still in one of its
+ * streams. After that its slots are never used again. */
 #define RINGS_NS 2000000000ull
 
 static bool place_is_quiet(const struct staging_place *place)
@@ -16,7 +16,7 @@ static bool place_is_quiet(const struct staging_place *place)
     return place->users == 0 && place->transfers == NULL;
 }
 
-/* Whether no stream may come to the slots of a ring any more; those that were lost stay so. */
+/* Whether no stream will use the slots of a ring any more. Lost rings do not count: they stay. */
 static bool rings_are_quiet(const struct staging_place *place)
 {
     const struct staging_ring *ring = place->rings;
@@ -37,7 +37,7 @@ static void place_unlink(struct staging_place *place)
     *link = place->next;
 }
 
-/* Frees a place, but nothing that the driver has. */
+/* Frees a place, but no driver objects. */
 static void place_drop(struct staging_place *place)
 {
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
@@ -47,8 +47,8 @@ static void place_drop(struct staging_place *place)
     free(place);
 }
 
-/* Locked. Lets go of places whose context was reset or destroyed behind our back: their streams and
- * events are gone, and the driver may crash when asked about them. */
+/* Locked. Drops places whose context was reset or destroyed without our knowledge: their streams
+ * are gone, and the driver may crash when given them. */
 static void places_bury(CUcontext context, unsigned long long id)
 {
     struct staging_place *place = staging.places, *next;
@@ -63,8 +63,8 @@ static void places_bury(CUcontext context, unsigned long long id)
     }
 }
 
-/* The number of the current context, where the driver has them; else 0. A context that was
- * destroyed is told by a call that looks at its state: asking for its number may crash. */
+/* The id of the current context, if the driver has ids; else 0. cuCtxGetId may crash in a destroyed
+ * context, so a call that checks the context's state comes first. */
 static CUresult context_number(CUcontext context, unsigned long long *id)
 {
     unsigned flags;
@@ -90,7 +90,7 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = context_number(context, &id); /* an address may come back as another context */
+    result = context_number(context, &id); /* a handle may be reused for another context */
     staging_lock();
     for (place = staging.places; place != NULL; place = place->next) {
         if (place->context == context && place->id == id) {
@@ -170,7 +170,7 @@ bool staging_context_counts(CUcontext context, bool *kernels)
     return counts;
 }
 
-/* What a place can do without: taken out under the lock, freed without it. */
+/* What a place can spare: taken out under the lock, freed without it. */
 struct spare {
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
     struct staging_ring *rings;
@@ -179,9 +179,8 @@ struct spare {
     CUstream sides[STAGING_SIDES];
 };
 
-/* Locked. `quiet`: no call is at work in the place; `all`: also what can be freed only by waiting
- * for the device. Rings that a stream may yet come to stay, as those of a copy that was lost do for
- * good. */
+/* Locked. `quiet`: nothing uses the place. `all`: also what is freed only by waiting for the
+ * device. Rings in use stay, those of lost copies for good. */
 static struct spare spare_take(struct staging_place *place, bool quiet, bool all)
 {
     struct spare spare = {.probe = NULL};
@@ -214,7 +213,7 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
     return spare;
 }
 
-/* The context is current. Results do not matter: there is nobody left to tell. */
+/* The context is current. Results are ignored: nobody is left to tell. */
 static void spare_free(struct spare *spare)
 {
     bool waited = false;
@@ -237,7 +236,7 @@ static void spare_free(struct spare *spare)
     }
 }
 
-/* The same where the context is gone, and all that was in it: nothing that the driver has. */
+/* The same if the context is gone: frees no driver objects. */
 static void spare_bury(struct spare *spare)
 {
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
@@ -246,8 +245,8 @@ static void spare_bury(struct spare *spare)
     staging_rings_free(spare->rings, false, false);
 }
 
-/* Pushes a place's context. False where it was destroyed: the driver takes that for current all the
- * same, but may crash when it is given what was in it. */
+/* Pushes a place's context. False if it was destroyed: the push succeeds even then, but the driver
+ * may crash when given objects of that context. */
 static bool place_open(const struct staging_place *place)
 {
     CUcontext popped;
@@ -263,8 +262,8 @@ static bool place_open(const struct staging_place *place)
     return true;
 }
 
-/* Unlocked, unlinked and quiet. `all`: device memory and kernels too, which waits for the device.
- */
+/* Not locked; the place is unlinked and quiet. `all`: device memory and kernels too, which waits
+ * for the device. */
 static void place_free(struct staging_place *place, bool all)
 {
     CUcontext popped;
@@ -297,7 +296,7 @@ void cudriver_staging_trim(void)
         bool quiet = place_is_quiet(place) && rings_are_quiet(place);
         struct spare spare = spare_take(place, quiet, quiet);
         CUcontext popped;
-        place->users++; /* so that it stays */
+        place->users++; /* keeps the place */
         staging_unlock();
         if (place_open(place)) {
             spare_free(&spare);

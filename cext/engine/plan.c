@@ -1,4 +1,4 @@
-/* Which way a copy goes. No CUDA: everything follows from the layout and the settings. */
+/* Which path a copy takes, from the layout and the settings alone. No CUDA. See private.h. */
 #include "private.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static bool is_dense(const struct cudriver_layout *layout, const int64_t *stride
     return true;
 }
 
-/* Turns dimensions so that the device's side never runs backwards: its copies cannot. */
+/* Flips dimensions so that the device's side never runs backwards: driver copies cannot do that. */
 static void device_forward(struct cudriver_layout *layout, bool up)
 {
     for (int d = 0; d < layout->ndim; d++) {
@@ -60,7 +60,7 @@ static void device_forward(struct cudriver_layout *layout, bool up)
     }
 }
 
-/* Bytes in one piece on the device, in the order of the walk. */
+/* Bytes of a run on the device, in the order of the walk. */
 static size_t device_run(const struct cudriver_layout *walk, bool up)
 {
     size_t run = walk->itemsize;
@@ -71,7 +71,7 @@ static size_t device_run(const struct cudriver_layout *walk, bool up)
     return run;
 }
 
-/* Whether a walk reads (or writes) the host's memory as it lies, or in pieces large enough. */
+/* Whether a walk visits the host's memory in order, or in runs long enough. */
 static bool host_in_order(const struct cudriver_layout *walk, bool up)
 {
     const int64_t *strides = host_strides(walk, up);
@@ -98,8 +98,8 @@ static bool host_repeats(const struct cudriver_layout *walk, bool up)
 }
 
 /*
- * Splits a walk in the host's order into what travels (plan->walk: the dimensions that the host has
- * bytes for, the device's side dense) and what the kernel does with it (plan->spread).
+ * Splits a walk in the host's order into plan->walk, which travels (without the dimensions that the
+ * host repeats, the device's side dense), and plan->spread, which the kernel does.
  */
 static void plan_permute(struct staging_plan *plan, const struct cudriver_layout *by_host)
 {
@@ -199,7 +199,7 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
         cudriver_layout_simplify(&by_host);
         cudriver_layout_simplify_by_src(&by_device);
     }
-    device_forward(&by_host, up); /* simplifying may have turned what neither side minded */
+    device_forward(&by_host, up); /* a safeguard: simplifying turns no side backwards */
     device_forward(&by_device, up);
 
     bool small = plan->bytes < crossover;

@@ -1,36 +1,53 @@
 /*
- * The insides of the copy engine.
+ * The insides of the copy engine. engine.h is the public interface.
  *
- *   state.c       the lock and the settings
- *   blocking.c    blocking copies, and what explain_copy says of them
- *   async.c       copies in stream order
- *   issue.c       puts a transfer on its stream: through a ring, or one slot
- *   transfer.c    transfers: from making one until it is over
- *   ring.c        slots that a stream copies from or to itself, and which copy gets which
- *   pack.c        the threads that pack and unpack them         no CUDA
- *   commands.c    what the stream does for that: chunks, commands
- *   permute.c     what a permuted copy adds to that: boxes, the kernel
- *   between.c     copies between device memory, in stream order
- *   pieces.c      copies of many pieces by the device's own engines, in batches
- *   plan.c        which way a copy goes                          no CUDA
- *   stream.c      the caller's stream: waiting for it; streams of our own beside it
- *   place.c       what the engine holds in a context, from first use to last
- *   rows.c        a slot's bytes to and from the device's rows
- *   kernels.c     the kernel that permutes
+ *   state.c       the lock, the settings
+ *   plan.c        which path a copy takes                        no CUDA
+ *   blocking.c    blocking copies; what explain_copy tells
+ *   small.c       blocking copies too small for threads
+ *   async.c       asynchronous copies
+ *   issue.c       puts a transfer on its stream; undoes one that failed
+ *   transfer.c    the life of a transfer, from its creation until it is over
+ *   commands.c    what a transfer's stream does: cuts chunks, queues commands
+ *   ring.c        rings: which transfer gets which
+ *   pack.c        the packing threads                            no CUDA
+ *   permute.c     permuted copies: boxes, the kernel of a place
+ *   kernels.c     the permuting kernel: PTX, loading, launching
+ *   between.c     copies between device memory
+ *   pieces.c      copies of long runs by the device's copy engines, in batches
+ *   place.c       places: creation, trim, closing, exit
+ *   stream.c      waiting for the caller's stream; streams of the engine's own
+ *   rows.c        copies between a slot and strided device memory
+ *   layout.c      strided memory on the host: see layout.h       no CUDA
  *   memory.c      memcpy with streaming stores                   no CUDA
  *
- * One lock, `staging.lock`: a leaf but for the page-locked pool's, held for moments, never while
- * calling the driver, moving bytes or asking `interrupted`. A host function on a stream may
- * therefore take it.
+ * The terms:
  *
- * Streams share hardware channels, and one that waits for a value holds up all that share its
- * channel; so what lets it go on must never depend on another stream, nor on a thread that calls
- * the driver. The copies of a transfer are therefore in one stream (the caller's, or for a blocking
- * copy the ring's own), each after a wait for the host's counter `ready`, each followed by a write
- * to the counter `passed`. (Two streams that take turns were 2 to 6 % faster, and would hold up
- * twice as many channels of the caller's.) The threads that pack and store `ready` only ever look
- * at memory. One of them is always there, even where a blocking caller packs too: a call of the
- * driver may keep that one waiting.
+ *   up, down   to the device, from the device
+ *   transfer   one copy under way, counted by references
+ *   place      what the engine owns in one context: rings, streams, kernels
+ *   ring       a page-locked block of four slots and two counters: the threads store in `ready`
+ *              how many chunks are packed (or unpacked), the stream in `passed` how many are copied
+ *   slot       a fourth of a ring; or, for a small copy, a page-locked block
+ *   chunk      what the stream copies between two waits
+ *   piece      what one thread packs at a time (in pieces.c: one run of a strided copy)
+ *   walk       a layout, in the order in which its bytes travel
+ *   box        the chunk of a permuted copy
+ *   Locked.    the caller holds the lock
+ *
+ * One lock, `staging.lock`. While it is held, only the page-locked pool's lock may be taken. It is
+ * held for moments, never while calling the driver, moving bytes or calling `interrupted`. So a
+ * host function on a stream may take it.
+ *
+ * Streams share hardware channels, and a stream that waits for a value blocks its whole channel. So
+ * what ends the wait must not depend on another stream or on a thread that calls the driver. All
+ * copies of a transfer are therefore in one stream: each after a wait for `ready`, each followed by
+ * a write of `passed`. (Two streams in turn were 2 to 6 % faster, but would block twice as many
+ * channels.) The packing threads only look at memory. At least one of them is always there, even if
+ * a blocking caller packs too, because a driver call may keep the caller waiting.
+ *
+ * Ownership: a place owns its rings, streams and kernels. A transfer owns its chunk tables and its
+ * small slot, and borrows place and ring until it is over.
  */
 #ifndef CUDRIVER_ENGINE_PRIVATE_H
 #define CUDRIVER_ENGINE_PRIVATE_H
@@ -42,28 +59,28 @@
 #include "engine.h"
 
 #define STAGING_RING_SLOTS 4
-#define STAGING_RING_COUNTERS 4096 /* bytes before the first slot */
+#define STAGING_RING_COUNTERS 4096 /* bytes of a ring before its first slot; holds the counters */
 #define STAGING_KERNEL_DIMS 6
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_SIDES 4
 #define STAGING_POLL_NS 50000000ull
 
-/* The result of what needs a thread that packs, where none can be started; no code of the driver.
- * The copy is then done by the calling thread alone. */
+/* No packing thread can be started. Not a driver code: the calling thread then copies alone. */
 #define STAGING_NO_THREADS ((CUresult)0x7fff0002)
 
 /* ---- settings ---- */
 
 struct staging_settings {
-    int packers;           /* threads that pack for one copy */
-    int medium;            /* the same for a middling dense copy: TUNING_MEDIUM_BYTES */
-    int threads;           /* for all copies together, and for a strided one */
-    int linger;            /* ns that a thread without work looks for more before it sleeps */
-    size_t crossover_up;   /* bytes from which on a copy to the device is staged */
-    size_t crossover_down; /* the same for copies from it */
-    size_t slot;      /* bytes of one of the four slots of a copy, at most; half, permuted up */
-    size_t slot_up;   /* the same of a blocking copy to the device that is not permuted */
-    size_t streaming; /* largest blocking copy up with streaming stores; 0: no copy at all */
+    int packers;           /* threads for one dense copy */
+    int medium;            /* the same up to TUNING_MEDIUM_BYTES */
+    int threads;           /* for all copies together, or for one strided copy */
+    int linger;            /* ns that an idle thread polls before it sleeps */
+    size_t crossover_up;   /* bytes from which on a copy up is staged */
+    size_t crossover_down; /* the same for a copy down */
+    size_t slot;           /* bytes of a slot, at most; half for a permuted copy up */
+    size_t slot_up;        /* the same for a blocking copy up that is not permuted */
+    size_t streaming; /* bytes of the largest blocking copy up that uses streaming stores; 0: none
+                         does */
 };
 
 void staging_settings_get(struct staging_settings *settings);
@@ -73,15 +90,15 @@ void staging_settings_get(struct staging_settings *settings);
 struct staging_plan {
     enum cudriver_staging_path path;
     bool up;
-    struct cudriver_layout walk; /* simplified, in the order in which the bytes travel */
-    bool host_dense;             /* in the order of the walk, in one piece */
-    bool device_dense;           /* the same; true of what a permuted copy sends */
+    struct cudriver_layout walk; /* simplified; for PERMUTED in the host's order */
+    bool host_dense;             /* the walk reads or writes the host's memory in one run */
+    bool device_dense;           /* the same for the device; true for PERMUTED */
     size_t bytes;
     bool streaming;
-    /* PERMUTED: the walk's device side is scratch memory. What the kernel does is `spread`: its
-     * first `repeats` dimensions have no counterpart in the walk (the host's stride is 0), the
-     * others are the walk's; the source's strides are the scratch's where `up`, else the
-     * destination's. */
+    /* PERMUTED: the walk's device side is dense scratch memory, and the kernel copies between that
+     * and the device by `spread`. The first `repeats` dimensions of `spread` are not in the walk
+     * (the host's stride is 0); the others are the walk's. The scratch memory is the source if
+     * `up`, else the destination. */
     struct cudriver_layout spread;
     int repeats;
 };
@@ -91,21 +108,21 @@ void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdevicept
                        const struct staging_settings *settings, bool kernels,
                        struct staging_plan *plan);
 
-/* Bytes of one of a copy's slots, at most. */
+/* Bytes of a slot of this copy, at most. */
 size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
                          const struct staging_settings *settings);
 
-/* Whether the host's bytes lie in pieces that are moved as fast as memory in one piece. */
+/* Whether the host's runs are so long that they move as fast as dense memory. */
 bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense);
 
-/* How many threads are to work on a copy, the caller's included. */
+/* How many threads should work on a copy, the caller's included. */
 int staging_threads_wanted(size_t bytes, bool long_runs, const struct staging_settings *settings);
 
-/* Whether a copy failed for want of a kernel, stream memory operations, page-locked memory or
- * threads: it can be done without. */
+/* Whether a copy failed because no kernel, stream memory operations, page-locked memory or threads
+ * could be had: another way may work. */
 bool staging_must_do_without(enum cudriver_staging_path path, CUresult result);
 
-/* Whether copies on this path go through a ring, with threads that pack. */
+/* Whether copies on this path use a ring and packing threads. */
 static inline bool staging_is_staged(enum cudriver_staging_path path)
 {
     return path >= CUDRIVER_STAGING_DENSE;
@@ -115,72 +132,72 @@ static inline bool staging_is_staged(enum cudriver_staging_path path)
 
 struct staging_kernels; /* kernels.c */
 
-/* Slots that one stream's copies go through, one copy after another: ring.c. */
+/* Slots that the copies of one stream use one after another: ring.c. */
 struct staging_ring {
     struct staging_ring *next; /* in the place's list */
-    CUstream stream;           /* borrowed; of the copies under way */
-    CUstream own;              /* owned; NULL until a blocking copy needs it */
-    int users;                 /* copies under way */
-    bool orphan;               /* goes with the last of them */
-    bool lost;                 /* one of them was; no other copy takes it */
-    char *block;               /* owned, from the page-locked pool, mapped */
+    CUstream stream;           /* borrowed: the stream of the copies under way */
+    CUstream own;              /* owned; NULL unless made for a blocking copy */
+    int users;                 /* copies under way, and callers that poll its counters */
+    bool orphan;               /* the place is gone: the last user frees it */
+    bool lost;                 /* one of its copies was lost: no other copy takes it */
+    char *block;               /* owned, from the page-locked pool */
     size_t slot_bytes;
-    unsigned generation;      /* of the engine's when it was made: no copy takes an older one */
-    _Atomic uint32_t *ready;  /* the host's counter, in the block */
-    _Atomic uint32_t *passed; /* the stream's */
+    unsigned generation;      /* the engine's at creation; no copy takes an older ring */
+    _Atomic uint32_t *ready;  /* written by the threads, in the block */
+    _Atomic uint32_t *passed; /* written by the stream, in the block */
     CUdeviceptr ready_address, passed_address;
-    uint32_t issued;     /* the last value that a copy was given */
-    size_t turn;         /* where the next small copy down begins */
-    CUdeviceptr scratch; /* owned; 0: none. As large as a slot */
+    uint32_t issued;     /* the last counter value assigned to a copy */
+    size_t turn;         /* bytes; where the next copy down begins */
+    CUdeviceptr scratch; /* owned, one slot's bytes; 0: none */
 };
 
 struct staging_place {
     struct staging_place *next;
     CUcontext context;
-    unsigned long long id; /* of the context, where the driver has them */
-    int users;             /* calls at work in it */
+    unsigned long long id; /* the context's, from cuCtxGetId; else 0 */
+    int users;             /* calls that use it */
     bool closing;
-    struct cudriver_staging_transfer *transfers; /* not over */
+    struct cudriver_staging_transfer *transfers; /* those that are not over; borrowed */
     struct staging_ring *rings;                  /* owned */
-    bool tight;                    /* there was no memory for more than a ring needs */
-    CUstream probe;                /* owned; tells whether the context is broken */
-    CUstream sides[STAGING_SIDES]; /* owned: for what goes beside the caller's stream */
-    int side;                      /* the next where all are busy */
+    bool tight;                                  /* no memory for rings larger than needed */
+    CUstream probe;                              /* owned; its query fails in a broken context */
+    CUstream sides[STAGING_SIDES];               /* owned; for work beside the caller's stream */
+    int side;                                    /* the next to use if all are busy */
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */
     bool no_kernels;
-    bool no_counters; /* the driver cannot wait for values */
+    bool no_counters; /* no stream memory operations */
 };
 
 struct staging_engine {
     pthread_mutex_t lock;
-    pthread_cond_t quiet; /* something ended: for those who close */
+    pthread_cond_t quiet; /* signalled when something ended */
     struct staging_place *places;
     struct staging_settings settings;
-    bool ready; /* conditions and settings are made */
+    bool ready; /* the first staging_lock sets it */
     bool stopping;
-    struct cudriver_staging_transfer *packing; /* started, not over: the ring threads' work */
-    sem_t ring_sleep;                          /* for idle threads of the rings */
+    struct cudriver_staging_transfer *packing; /* the packing threads' list: started, not over */
+    sem_t ring_sleep;                          /* idle packing threads sleep here */
     int ring_threads, ring_idle;
-    int ring_calls; /* to sleeping threads, no longer counted as idle: sent when the lock is free */
+    int ring_calls; /* wake-ups to post after unlocking; these threads no longer count as idle */
     _Atomic unsigned news; /* changes when there may be a piece to take */
-    int ring_wanted;       /* threads that the transfers on the list want, together */
-    int ring_users;        /* copies under way through rings */
-    int ring_unwatched;    /* of those, whose counters no caller looks at */
-    int strays;            /* small copies that were given up and are still in their streams */
-    bool watched;          /* one of them looks at the counters now and then */
-    unsigned generation;   /* slots of an older one are given back */
+    int ring_wanted;       /* sum of the listed transfers' `threads` */
+    int ring_users;        /* copies that use a ring */
+    int ring_unwatched;    /* listed copies whose caller does not poll the counters */
+    int strays;            /* small copies that were given up but are still in their streams */
+    bool watched;          /* an idle thread polls the counters */
+    unsigned generation;   /* older rings are freed */
 };
 
 extern struct staging_engine staging;
 
-/* Locks. The first call in the process makes what the lock protects. */
+/* Takes the lock. The first call in the process initialises the rest of `staging`. */
 void staging_lock(void);
 void staging_unlock(void);
 
-/* A condition that waits by the monotonic clock. */
+/* Initialises a condition that uses the monotonic clock. */
 void staging_condition_init(pthread_cond_t *condition);
 
-/* Waits at most `nanoseconds`, the lock held. */
+/* Locked. Waits for the condition, at most `nanoseconds`. */
 void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds);
 
 /* ---- blocking.c ---- */
@@ -190,31 +207,32 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
 
 /* ---- place.c ---- */
 
-/* NOT_INITIALIZED in a fork, DEINITIALIZED after shutdown, else the place of `context`, with one
- * more user and the context pushed; ends with staging_place_leave. */
+/* Finds or makes the place of `context`, adds a user and pushes the context; end it with
+ * staging_place_leave. NOT_INITIALIZED in a forked child, DEINITIALIZED after shutdown,
+ * CONTEXT_IS_DESTROYED while the place is being closed. */
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
-/* Whether streams can wait for values and write them, as rings need it: by what the driver has, and
- * by what it has refused in this context. *kernels: whether the permuting kernel, which has to be
- * fed by a ring, may be used. */
+/* Whether rings can be used, which need stream memory operations: the driver has them and has not
+ * refused them in this context. *kernels: whether the permuting kernel, which a ring feeds, may be
+ * used too. */
 bool staging_place_counts(struct staging_place *place, bool *kernels);
 bool staging_context_counts(CUcontext context, bool *kernels);
 
 /* ---- stream.c ---- */
 
-/* Waits until what is queued on the stream is done. INTERRUPTED. */
+/* Waits until the work queued on the stream is done. INTERRUPTED if `interrupted` said so. */
 CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data);
 
-/* SUCCESS: nothing is queued on the stream; NOT_READY. */
+/* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
 
-/* Whether it is one of the default streams, which have no handle of their own. */
+/* Whether it is a default stream (NULL, legacy or per-thread). */
 bool staging_stream_is_default(CUstream stream);
 
-/* A stream of the place's, in no order with others but by staging_stream_follow; an idle one where
- * there is one. Borrowed for the time of a call: destroyed streams finish what is on them. The
- * place's context is current. */
+/* A stream of the place's, an idle one if there is one; staging_stream_follow orders it with
+ * others. Borrowed for the call. (A stream that is destroyed still finishes its work.) The place's
+ * context is current. */
 CUresult staging_side_get(struct staging_place *place, CUstream *side);
 
 /* One stream in its context. */
@@ -223,143 +241,142 @@ struct staging_point {
     CUstream stream;
 };
 
-/* What is queued on `second` from now on waits for what is queued on `first`. */
+/* Makes what is queued on `second` from now on wait for what is queued on `first`. */
 CUresult staging_stream_follow(struct staging_point first, struct staging_point second);
 
 /* ---- transfer.c ---- */
 
-/* A chunk of a transfer through a ring. */
+/* One chunk of a transfer through a ring. */
 struct staging_chunk {
     size_t left;  /* bytes not yet packed or unpacked; under the lock */
-    size_t place; /* in the transfer's part of the ring */
-    size_t needs; /* chunks from the first on that must be done with before */
+    size_t place; /* offset in the transfer's part of the ring */
+    size_t needs; /* how many of the first chunks must be done before this one may use its place */
 };
 
 struct cudriver_staging_transfer {
     atomic_int references;
     struct staging_place *place;            /* borrowed; valid until the transfer is over */
-    struct cudriver_staging_transfer *next; /* in the place's list */
+    struct cudriver_staging_transfer *next; /* in the place's list of transfers */
     CUstream stream;
     bool own; /* blocking: on the ring's own stream */
     bool up;
     char *host;
     struct cudriver_layout walk;
     size_t bytes;
-    /* Small: one slot, host functions. */
+    /* Small: one slot, packed by host functions. */
     bool small;
     char *slot; /* owned, from the page-locked pool */
     /* Through a ring. */
     bool host_dense, streaming;
     struct staging_ring *ring; /* borrowed from the place */
-    size_t at;                 /* where in the ring its memory begins */
-    uint32_t base;             /* the counters' value before the first chunk */
+    size_t at;                 /* offset of its memory in the slots */
+    uint32_t base;             /* the counters' value before its first chunk */
     size_t chunks;
-    size_t steps;               /* values of `passed`: after the last, nothing looks at the ring */
-    size_t *starts;             /* owned: chunks + 1 places in the walk */
+    size_t steps;               /* at base + steps of `passed` it is done with the ring */
+    size_t *starts;             /* owned: chunks + 1 offsets in the walk */
     struct staging_chunk *cuts; /* owned */
-    /* The rest under the lock. */
+    /* The rest is guarded by the lock. */
     struct cudriver_staging_transfer *packing; /* the next in the engine's list */
-    size_t taken;                              /* up to here pieces were given out */
-    size_t chunk;                              /* the chunk that `taken` is in */
-    size_t published;                          /* chunks that `ready` says */
-    int threads;                               /* that it wants */
-    int in_flight;                             /* pieces at work */
-    bool packed;                               /* the ring threads are done with it */
-    bool started;                              /* the stream has come to it */
-    bool listed;                               /* among the ring threads' work */
-    bool watched;                              /* its caller looks at the counters */
-    int host_pending;                          /* what still uses the host's memory */
-    int device_pending;                        /* what follows on the stream */
-    bool making;                               /* its call has not returned */
-    bool begun;                                /* the host's memory was touched */
+    size_t taken;                              /* bytes of the walk given out as pieces */
+    size_t chunk;                              /* the chunk that contains `taken` */
+    size_t published;                          /* chunks counted in `ready` */
+    int threads;                               /* packing threads that it wants */
+    int in_flight;                             /* pieces being moved */
+    bool packed;                               /* all chunks are published */
+    bool started;                              /* the stream has reached it */
+    bool listed;                               /* in the packing threads' list */
+    bool watched;                              /* its caller polls the counters */
+    int host_pending;                          /* whether the host's memory is still to be used */
+    int device_pending;                        /* steps that must still happen on the stream */
+    bool making;                               /* the call that makes it has not returned */
+    bool begun;                                /* the host's memory has been used */
     bool stopped;
-    bool stray; /* small, given up, and still in its stream */
+    bool stray; /* small, given up, but still in its stream */
     bool lost;  /* nobody knows whether its stream still uses its slots */
     bool over;
     CUresult result;
     pthread_cond_t done;
-    unsigned long long checked; /* when it was asked whether the context still works */
-    int doubts;                 /* how often in a row that failed */
+    unsigned long long checked; /* ns; when the context was last probed */
+    int doubts;                 /* failed probes in a row */
 };
 
-/* One that is being made, in the place's list; NULL without memory. */
+/* A new transfer, `making`, in the place's list; NULL: out of memory. */
 struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place,
                                                        CUstream stream);
 
 void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
 
-/* Locked: the host's memory is no longer in use. */
+/* Locked. The host's memory is no longer in use. */
 void staging_transfer_host_over(struct cudriver_staging_transfer *transfer);
 
-/* Locked: one thing that follows on the stream has happened. */
+/* Locked. One pending step on the stream has happened. */
 void staging_transfer_device_over(struct cudriver_staging_transfer *transfer);
 
-/* Nothing more is begun; what has begun ends by itself. */
+/* Begins nothing more; what has begun finishes by itself. */
 void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result);
 
-/* Waits until no thread of ours touches host memory for it. */
+/* Waits until none of our threads uses the host's memory for it. */
 void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
 
-/* Locked: what follows on the stream is not waited for any more. */
+/* Locked. Stops waiting for the steps on the stream. */
 void staging_transfer_abandon(struct cudriver_staging_transfer *transfer);
 
-/* Locked: nobody knows whether its stream still uses its slots, so that they are left to it. */
+/* Locked. Its stream may still use its slots, so they are never used again. */
 void staging_transfer_lose(struct cudriver_staging_transfer *transfer);
 
-/* Gives up the transfers of a place that have not begun. `all`: those that have, too, and blocking
- * copies. */
+/* Stops the transfers of a place that have not begun. `all`: all of them, blocking copies too. */
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all);
 
-/* Asks, now and then, whether the context still works: in a broken one copies would never end. */
+/* Probes the context, at most every 50 ms: in a broken one a copy would never end. */
 void staging_transfer_check(struct cudriver_staging_transfer *transfer);
 
 /* ---- issue.c ---- */
 
-/* Makes a transfer and queues it; *made is the caller's. */
+/* Makes a transfer and queues it. `own`: blocking, on the ring's own stream. The caller owns
+ * *made. */
 CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
                                const struct staging_plan *plan, bool own,
                                struct cudriver_staging_transfer **made);
 
-/* A blocking copy through a ring. NOT_SUPPORTED: the driver has no counters, or the kernel cannot
- * be had. */
+/* A blocking copy through a ring. NOT_SUPPORTED: no stream memory operations, or no kernel. */
 CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct staging_place *place,
                            const struct staging_plan *plan);
 
 /* ---- ring.c ---- */
 
-/* A ring for the transfer's chunks, all of which its slots can take, with device memory of a slot's
- * size if `scratch`. */
+/* Gives the transfer a ring with slots of at least slot_bytes, and device memory of a slot's size
+ * if `scratch`. */
 CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
                           bool scratch);
 
-/* The memory of one of its chunks. */
+/* The host address of one of its chunks. */
 char *staging_ring_memory(const struct cudriver_staging_transfer *transfer, size_t chunk);
 
-/* Locked. One user of a ring less; it goes where its place has gone. */
+/* Locked. Drops a user of a ring; the last one frees an orphan. */
 void staging_ring_leave(struct staging_ring *ring);
 
-/* Frees a list of rings; those in use go with their last copy. `current`: the context is, and
- * streams are destroyed; `all`: device memory is freed, which waits for the device. */
+/* Frees a list of rings; those in use become orphans. `current`: their context is current, so their
+ * streams are destroyed. `all`: frees device memory too, which waits for the device. */
 void staging_rings_free(struct staging_ring *rings, bool current, bool all);
 
 /* ---- pack.c ---- */
 
-/* Sees that a thread for the rings lives before a stream depends on one; else NO_THREADS. */
+/* Makes sure that a packing thread is alive, before a stream depends on one; else NO_THREADS. */
 CUresult staging_ring_ensure(void);
 
-/* Locked. The threads begin with a transfer; takes over a reference. */
+/* Locked. Gives a transfer, and a reference to it, to the packing threads. */
 void staging_ring_list(struct cudriver_staging_transfer *transfer);
 
-/* For a stopped transfer that no thread works on: lets its stream go to the end of it; and, where
- * that was reached, though perhaps not by all of its commands, ends its use of the ring. */
+/* For a stopped transfer that no thread works on. open lets its stream run to its end. close, after
+ * the stream has ended, perhaps without some of its commands, ends its use of the ring. */
 void staging_ring_open(struct cudriver_staging_transfer *transfer);
 void staging_ring_close(struct cudriver_staging_transfer *transfer);
 
-/* A copy for so many threads is about to begin: they may wake meanwhile. */
+/* Announces a copy for so many threads, which wake meanwhile. */
 void staging_ring_expect(int threads);
 
-/* Locked: all threads wake. */
+/* Locked. Wakes all threads. */
 void staging_ring_rouse(void);
 
 /* The calling thread works on a transfer until it is over. False: interrupted. */
@@ -368,85 +385,86 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
 
 /* ---- commands.c ---- */
 
-/* Bytes of a slot for a copy of so many, the only one under way. */
+/* Bytes of a slot for a copy of `bytes` that is the only one under way. */
 size_t staging_ring_slot(size_t bytes, size_t most);
 
-/* Queues a copy through a ring on job->stream. NOT_SUPPORTED where the driver or the kernel cannot.
- */
+/* Queues a copy through a ring on the transfer's stream. NOT_SUPPORTED: the driver or the kernel
+ * cannot do it. */
 CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
                             const struct cudriver_staging_job *job,
                             const struct staging_plan *plan);
 
 /* ---- permute.c ---- */
 
-/* How a permuted walk falls into boxes: `rows` entries of dimension `split` at a time, all that is
- * below, and the dimensions above one by one. */
+/* How a permuted walk is cut into boxes: each covers up to `rows` entries of dimension `split`, all
+ * dimensions inside it, and one entry of each dimension outside it. */
 struct staging_boxes {
     int split; /* -1: the walk has no dimensions */
     int64_t rows;
     size_t per_split; /* boxes along the split dimension */
-    size_t row_bytes; /* below one entry of it */
-    size_t largest;   /* bytes */
+    size_t row_bytes; /* of one entry of dimension `split` */
+    size_t largest;   /* bytes of the largest box */
     size_t count;
 };
 
-/* Boxes of at most `most` bytes, or of one row. */
+/* Boxes of at most `most` bytes, but of at least one row. */
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
 
-/* Box number `index`: bytes [begin, end) of the walk, and what the kernel does with them. */
+/* Box number `index`: bytes [begin, end) of the walk, and the layout that the kernel copies. */
 void staging_box_find(const struct staging_plan *plan, const struct staging_boxes *boxes,
                       size_t index, size_t *begin, size_t *end, struct cudriver_layout *spread);
 
-/* The kernel for items of 1 << unit bytes; NOT_SUPPORTED where it cannot be had. The place's
- * context is current. */
+/* Loads the kernel for items of 1 << unit bytes if the place has none. NOT_SUPPORTED: not possible
+ * in this context. The place's context is current; *kernels is borrowed from the place. */
 CUresult staging_place_kernel(struct staging_place *place, int unit,
                               struct staging_kernels **kernels);
 
-/* The kernel for a plan; NOT_SUPPORTED where it cannot be had. */
+/* The same for a plan. */
 CUresult staging_place_kernels(struct staging_place *place, const struct staging_plan *plan,
                                CUdeviceptr device, struct staging_kernels **kernels);
 
 /* ---- rows.c ---- */
 
-/* Copies bytes [begin, end) of a walk between the device and `slot`, which holds only those, on
- * `stream`. `rows` comes from staging_rows_make. */
+/* Copies bytes [begin, end) of a walk between the device and `slot`, which holds only those bytes.
+ * `rows` comes from staging_rows_make. */
 CUresult staging_device_copy(const struct cudriver_layout *rows, bool up, CUdeviceptr device,
                              char *slot, size_t begin, size_t end, CUstream stream);
 
-/* The device's side of a walk against a dense slot, with the longest runs. */
+/* The layout between a dense slot and the device's side of a walk, with the longest runs. */
 void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudriver_layout *rows);
 
 /* ---- kernels.c ---- */
 
-/* log2 of the item size in which the kernel can do this layout between these addresses; -1: it
+/* log2 of the item size with which the kernel can do this layout between these addresses; -1: it
  * cannot. */
 int staging_kernels_unit(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src);
 
-/* log2 of the largest item size, of at most 1 << most bytes, that divides a layout and its
- * addresses; and whether the kernel has enough dimensions for the layout in such items. */
+/* size: log2 of the largest item size, at most 1 << most bytes, that divides a layout and its
+ * addresses. fit: whether the kernel has enough dimensions for the layout in such items. */
 int staging_kernels_size(const struct cudriver_layout *layout, CUdeviceptr dst, CUdeviceptr src,
                          int most);
 bool staging_kernels_fit(const struct cudriver_layout *layout, int unit);
 
-/* Loads the module for one item size into the current context; *kernels is owned by the caller. */
+/* Loads the module for one item size into the current context. The caller owns *kernels. */
 CUresult staging_kernels_load(int unit, struct staging_kernels **kernels);
 void staging_kernels_unload(struct staging_kernels *kernels);
 
-/* Queues dst[layout] = src[layout], both device memory, item by item of the kernels' size, which
- * must divide the layout and the addresses. */
+/* Queues dst[layout] = src[layout] between device memory. The kernels' item size must divide the
+ * layout and the addresses. */
 CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 const struct cudriver_layout *layout, CUdeviceptr dst,
                                 CUdeviceptr src, CUstream stream);
 
 /* ---- small.c ---- */
 
-/* A block of the page-locked pool, which may have to grow for it; cudriver_hostmem_free() gives it
- * back. NULL in *slot after a failure. */
+/* A block of the page-locked pool, which may have to grow: owned by the caller until
+ * cudriver_hostmem_free. NULL in *slot on failure. */
 CUresult staging_slot_get(size_t bytes, void **slot);
 
 /* ---- memory.c ---- */
 
-/* memcpy past the caches where the processor can; the bytes are visible to all after it. */
+/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread
+ * afterwards. */
 void staging_memory_stream(void *dst, const void *src, size_t bytes);
 
 #endif

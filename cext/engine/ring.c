@@ -1,4 +1,4 @@
-/* Rings of page-locked slots, and which copy gets which. See private.h. */
+/* Rings of page-locked slots: creation, and which transfer gets which. See private.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ void staging_rings_free(struct staging_ring *rings, bool current, bool all)
 {
     while (rings != NULL) {
         struct staging_ring *next = rings->next;
-        if (rings->users == 0) { /* else a stream may yet come to its slots */
+        if (rings->users == 0) { /* else a stream may still use its slots */
             if (all && rings->scratch != 0) {
                 cuda.cuMemFree_v2(rings->scratch);
             }
@@ -66,7 +66,7 @@ static CUresult ring_make(size_t slot_bytes, struct staging_ring **made)
     return CUDA_SUCCESS;
 }
 
-/* A new ring with what the copy needs. */
+/* A new ring, with device memory and a stream of its own if the copy needs them. */
 static CUresult ring_add(size_t slot_bytes, bool scratch, bool own, struct staging_ring **made)
 {
     struct staging_ring *ring;
@@ -98,10 +98,8 @@ char *staging_ring_memory(const struct cudriver_staging_transfer *transfer, size
 }
 
 /*
- * Locked. Where in its ring a copy of four slots begins. Down, each begins behind the one before:
- * what lay there is in the caches of the processors that have unpacked it, and the device writes
- * slower where it must be thrown out of them first (4 MiB: 198 us, and 134 in turns through 16).
- * Up, the memory that was used last is the best.
+ * Locked. The offset at which a copy begins in its ring. Down, each copy begins after the one
+ * before: TUNING_TURNED says why. Up, the memory that was used last is the fastest.
  */
 static size_t ring_turn(struct staging_ring *ring, bool up, size_t bytes)
 {
@@ -117,8 +115,8 @@ static size_t ring_turn(struct staging_ring *ring, bool up, size_t bytes)
     return at;
 }
 
-/* Locked. Whether all copies in a ring are queued, and none was given up: only then do further
- * ones come after them on the stream as they do in the ring. */
+/* Locked. Whether all copies in a ring are queued and none was stopped. Only then is the order of
+ * further copies in the stream the same as in the ring. */
 static bool ring_takes_more(const struct staging_place *place, const struct staging_ring *ring)
 {
     const struct cudriver_staging_transfer *other = place->transfers;
@@ -129,8 +127,8 @@ static bool ring_takes_more(const struct staging_place *place, const struct stag
     return other == NULL;
 }
 
-/* Locked. A ring that the transfer can use: the one that earlier copies on its stream are using,
- * else a free one; NULL where there is none. */
+/* Locked. A ring for the transfer: the one that earlier copies on its stream use, else a free one;
+ * NULL: none. */
 static struct staging_ring *ring_find(const struct cudriver_staging_transfer *transfer,
                                       size_t slot_bytes, bool scratch)
 {
@@ -152,7 +150,7 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
     return found;
 }
 
-/* Locked. Takes out the rings that are free and too old. */
+/* Locked. Takes out free rings of an older generation. */
 static struct staging_ring *rings_take_old(struct staging_place *place)
 {
     struct staging_ring **link = &place->rings, *old = NULL;
@@ -171,9 +169,8 @@ static struct staging_ring *rings_take_old(struct staging_place *place)
 }
 
 /*
- * A ring for the transfer's chunks: a free one or a new one; on a caller's stream the one that
- * earlier copies on this stream are using. Copies follow each other through a ring: none is packed
- * before the one before has passed.
+ * Copies on one stream follow each other through one ring: none is packed before the one before has
+ * passed. Others take a free ring or a new one.
  */
 CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
                           bool scratch)
@@ -218,7 +215,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     transfer->base = found->issued;
     transfer->steps = transfer->chunks + (!transfer->up && !transfer->own);
     found->issued += (uint32_t)transfer->steps;
-    transfer->host_pending += !transfer->stopped; /* given up meanwhile: no thread touches it */
+    transfer->host_pending += !transfer->stopped; /* if stopped meanwhile, no thread touches it */
     transfer->device_pending++;
     staging_unlock();
     return CUDA_SUCCESS;

@@ -1,11 +1,11 @@
-/* A slot's bytes to and from the device's rows. See private.h. */
+/* Copies between a slot and strided device memory. See private.h. */
 #include "private.h"
 
 #include <string.h>
 
 #include "driver/driver.h"
 
-/* The largest pitch that 2D copies are sure to take. */
+/* Bytes; every driver takes a 2D copy's pitch up to here. */
 #define PITCH_MOST 0x7fffffff
 
 void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudriver_layout *rows)
@@ -18,7 +18,7 @@ void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudri
         stride *= walk->shape[d];
     }
     *(up ? &rows->src_offset : &rows->dst_offset) = 0;
-    /* The dense side's strides fall already: only merging is left to do, and the order stays. */
+    /* The dense side's strides fall already, so this only merges; the order stays. */
     if (up) {
         cudriver_layout_simplify_by_src(rows);
     } else {
@@ -26,7 +26,7 @@ void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudri
     }
 }
 
-/* What every part of one copy shares. */
+/* What all parts of one copy share. */
 struct rows_copy {
     const struct cudriver_layout *rows;
     const int64_t *strides; /* the device's */
@@ -41,7 +41,7 @@ static CUresult bytes_copy(const struct rows_copy *copy, CUdeviceptr device, cha
                     : cuda.cuMemcpyDtoHAsync_v2(slot, device, bytes, copy->stream);
 }
 
-/* `count` runs along the innermost dimension. */
+/* `count` runs along the innermost dimension: one 2D copy if possible. */
 static CUresult lines_copy(const struct rows_copy *copy, CUdeviceptr device, char *slot,
                            size_t count)
 {
@@ -80,7 +80,7 @@ static CUresult lines_copy(const struct rows_copy *copy, CUdeviceptr device, cha
     return CUDA_SUCCESS;
 }
 
-/* Runs [first, last) of what lies below dimension d; `slot` is where run `first` lies. */
+/* Runs [first, last) of the dimensions from `d` inwards; run `first` is at `slot`. */
 static CUresult range_copy(const struct rows_copy *copy, int d, CUdeviceptr device, char *slot,
                            size_t first, size_t last)
 {
@@ -111,7 +111,7 @@ static CUresult range_copy(const struct rows_copy *copy, int d, CUdeviceptr devi
     return CUDA_SUCCESS;
 }
 
-/* Where run number `run` lies. */
+/* The device address of run number `run`. */
 static CUdeviceptr run_find(const struct rows_copy *copy, CUdeviceptr device, size_t run)
 {
     for (int d = copy->rows->ndim - 1; d >= 0; d--) {

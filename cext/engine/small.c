@@ -1,4 +1,4 @@
-/* Copies too small for threads. See engine.h. */
+/* Blocking copies too small for threads. See engine.h. */
 #include <string.h>
 
 #include "driver/driver.h"
@@ -16,8 +16,8 @@ CUresult staging_slot_get(size_t bytes, void **slot)
     return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, slot, &zeroed);
 }
 
-/* Where the device sees page-locked memory; 0: nowhere. That is where the host does, on all but old
- * platforms; the driver is asked once for a context. */
+/* The device address of page-locked memory; 0: none. On all but old platforms it is the host's
+ * address. The last context in which that was so is remembered; others ask the driver. */
 static CUdeviceptr word_address(CUcontext context, void *memory)
 {
     static _Atomic uintptr_t alike;
@@ -35,7 +35,8 @@ static CUdeviceptr word_address(CUcontext context, void *memory)
     return address;
 }
 
-/* Waits until the stream has come to here, by a word in page-locked memory. */
+/* Waits for the stream by a word in page-locked memory that the stream writes. The driver waits
+ * after TUNING_LOOK_NS, or if it has no such write. */
 static CUresult word_wait(CUcontext context, CUstream stream, void *memory)
 {
     _Atomic uint32_t *word = memory;
@@ -56,8 +57,7 @@ static CUresult word_wait(CUcontext context, CUstream stream, void *memory)
     return CUDA_SUCCESS;
 }
 
-/* After a wait. Where that failed nobody knows whether the device still uses the slot: it is left
- * to it for good. */
+/* Frees a slot after a wait. If that failed, the device may still use the slot: it is leaked. */
 static void slot_give_back(void *slot, CUresult waited)
 {
     if (waited == CUDA_SUCCESS) {
@@ -89,7 +89,7 @@ CUresult cudriver_staging_ask_soon(CUstream stream)
     return result == CUDA_ERROR_NOT_READY ? cuda.cuStreamSynchronize(stream) : result;
 }
 
-/* Waits for a copy that was queued. A slot has room for a word behind its bytes. */
+/* Waits for a queued copy. A slot has room for the word behind its bytes. */
 static CUresult copy_wait(const struct cudriver_small_copy *copy, char *slot)
 {
     if (copy->up && copy->bytes <= TUNING_ASK_MOST) {

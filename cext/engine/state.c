@@ -8,7 +8,7 @@
 #include "driver/driver.h"
 #include "driver/platform.h"
 
-/* Held for moments: worth a short wait before a thread sleeps for it. */
+/* Held for moments only, so spin briefly before sleeping. */
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
 #define STAGING_MUTEX PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
 #else
@@ -57,7 +57,7 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
     pthread_cond_timedwait(condition, &staging.lock, &time);
 }
 
-/* Threads that pack for one copy: all processors up to four, and a third of the others. */
+/* Threads for one dense copy: all CPUs up to four, and a third of the others. */
 static int packers_default(int processors)
 {
     const int few = TUNING_FEW_PROCESSORS;
@@ -77,7 +77,7 @@ static void wish_read(void)
     if (text == NULL || text[0] == '\0') {
         return;
     }
-    count = strtol(text, &end, 10); /* LONG_MAX past its range */
+    count = strtol(text, &end, 10); /* LONG_MAX if out of range */
     wish = *end == '\0' && count >= 1 && count <= CUDRIVER_STAGING_THREADS_MOST ? (int)count : -1;
 }
 
@@ -87,7 +87,7 @@ int cudriver_staging_wish(void)
     return wish;
 }
 
-/* At most so many threads for all copies, and as many of them for one as serve it. */
+/* Sets the limit of threads for all copies, and with it that of one dense copy. */
 static void settings_threads(struct staging_settings *settings, int threads)
 {
     settings->threads =
@@ -96,7 +96,7 @@ static void settings_threads(struct staging_settings *settings, int threads)
         settings->threads < TUNING_PACKERS_MOST ? settings->threads : TUNING_PACKERS_MOST;
 }
 
-/* What the process's processors suggest, or cudriver_staging_wish() says. */
+/* The defaults, from the process's CPUs or cudriver_staging_wish(). */
 static void settings_default(struct staging_settings *settings)
 {
     int given = cudriver_staging_wish();
@@ -121,7 +121,7 @@ static void settings_default(struct staging_settings *settings)
     }
 }
 
-/* In a forked child no thread holds the lock any more, whoever held it. */
+/* In a forked child no thread holds the lock, whoever held it in the parent. */
 static void lock_renew(void)
 {
     const pthread_mutex_t fresh = STAGING_MUTEX;
@@ -141,7 +141,7 @@ void staging_lock(void)
     }
 }
 
-/* Waking a thread takes microseconds: not while others wait for the lock. */
+/* Wakes threads after unlocking: that takes microseconds, and others may wait for the lock. */
 void staging_unlock(void)
 {
     int calls = calls_take();

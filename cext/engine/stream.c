@@ -1,4 +1,4 @@
-/* The caller's stream, and streams of our own beside it. See private.h. */
+/* Waiting for the caller's stream, and the engine's own streams beside it. See private.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #define STREAM_LEGACY ((CUstream)1)
 #define STREAM_PER_THREAD ((CUstream)2)
 
-/* Looks at a stream for at most so long: SUCCESS, NOT_READY or what its work failed with. */
+/* Polls a stream for at most `nanoseconds`: SUCCESS, NOT_READY or its work's error. */
 static CUresult stream_watch(CUstream stream, unsigned long long nanoseconds)
 {
     unsigned long long until = platform_nanoseconds() + nanoseconds;
@@ -17,7 +17,8 @@ static CUresult stream_watch(CUstream stream, unsigned long long nanoseconds)
     CUresult result = CUDA_SUCCESS;
 
     if (stream == NULL || stream == STREAM_LEGACY) {
-        /* The NULL stream comes after the work of others; an event there does too, for certain. */
+        /* The NULL stream runs after other streams' work. cuStreamQuery might not count that; an
+         * event in the stream does. */
         result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
         if (result != CUDA_SUCCESS) {
             return result;
@@ -40,7 +41,7 @@ CUresult staging_stream_query(CUstream stream)
     return stream_watch(stream, 0);
 }
 
-/* Shared by a waiting thread and a host function on the stream. */
+/* Shared by a waiting thread and a host function on the stream; the last one frees it. */
 struct arrival {
     atomic_int references;
     bool reached;
@@ -106,7 +107,7 @@ CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void 
     return result;
 }
 
-/* ---- beside it ---- */
+/* ---- the engine's own streams ---- */
 
 bool staging_stream_is_default(CUstream stream)
 {
@@ -175,7 +176,7 @@ CUresult staging_stream_follow(struct staging_point first, struct staging_point 
                 cuda.cuCtxPopCurrent_v2(&popped);
             }
         }
-        cuda.cuEventDestroy_v2(event); /* goes when it is no longer waited for */
+        cuda.cuEventDestroy_v2(event); /* the driver frees it after the wait */
     }
     cuda.cuCtxPopCurrent_v2(&popped);
     return result;

@@ -1,4 +1,5 @@
-/* A transfer's life, from its making until it is over. See private.h. */
+/* The life of a transfer, from its creation until it is over: cancelling, probing, waiting. See
+ * private.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *pla
     transfer->place = place;
     transfer->stream = stream;
     transfer->making = true;
-    transfer->device_pending = 1; /* its making */
+    transfer->device_pending = 1; /* the call that makes it */
     staging_condition_init(&transfer->done);
     staging_lock();
     transfer->next = place->transfers;
@@ -46,7 +47,7 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
     free(transfer);
 }
 
-/* Locked: over, if nothing is pending. */
+/* Locked. Ends the transfer if nothing is pending. */
 static void transfer_settle(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link;
@@ -115,7 +116,7 @@ void staging_transfer_abandon(struct cudriver_staging_transfer *transfer)
 void staging_transfer_lose(struct cudriver_staging_transfer *transfer)
 {
     transfer->lost = true;
-    if (transfer->ring != NULL && (transfer->listed || !transfer->started)) { /* else it was left */
+    if (transfer->ring != NULL && (transfer->listed || !transfer->started)) { /* else it has left */
         transfer->ring->lost = true;
     }
     staging_transfer_abandon(transfer);
@@ -139,8 +140,7 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
         if (transfer != NULL) {
             staging_transfer_stop(transfer, result);
             staging_lock();
-            if (!transfer->started &&
-                !transfer->over) { /* else its stream is on the way to the end */
+            if (!transfer->started && !transfer->over) { /* else its stream runs to its end */
                 transfer->stray = transfer->small && !transfer->making;
                 staging.strays += transfer->stray;
                 staging_transfer_abandon(transfer);

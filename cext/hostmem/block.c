@@ -1,10 +1,10 @@
 /*
- * Blocks inside registered regions: see private.h. All of it under the pool's lock, none of
- * it calls the driver.
+ * Blocks inside registered regions: see private.h, which says what needs the pool's lock. Nothing
+ * here calls the driver.
  *
- * A region is divided into extents of whole pages; neighbours that are free are one. Free extents
- * are on lists by size, 32 to a doubling, so that the smallest that fits is found at once
- * (two-level segregated fit). An extent that is a slab holds slots of equal size, for requests
+ * A region is divided into extents of whole pages; free neighbours are merged. Free extents are on
+ * lists by size, 32 lists to a doubling (two-level segregated fit), so that finding the smallest
+ * that fits searches at most two lists. An extent may be a slab: slots of one size, for requests
  * below a page.
  */
 #include "private.h"
@@ -13,17 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ARENA_MOST ((size_t)4 << 20) /* requests up to here come from arenas */
+#define ARENA_MOST ((size_t)4 << 20) /* bytes; requests up to here come from arenas */
 #define REUSE_FACTOR 8               /* a large extent is cut for no less than this part of it */
 
-/* Slots: 64 bytes apart up to 1024, then 8 to a doubling, so that at most an eighth is lost. */
+/* Slot sizes: 64 bytes apart up to 1024, then 8 to a doubling, where at most an eighth is lost. */
 #define SLOT_MOST ((size_t)3840)
 #define SLOT_CLASSES 31
 #define SLAB_PAGES ((size_t)16)
-#define SLOT_FREE 0x8000u /* in slab.slots: free, the rest is the next free slot */
+#define SLOT_FREE 0x8000u /* in slab.slots: free; the other bits are the next free slot */
 #define SLOT_NONE 0x7FFFu
 
-/* Lists: one per page count up to 63, then 32 to a doubling. */
+/* Lists: one for each page count up to 63, then 32 to a doubling. */
 #define FINE 32
 #define LISTS (FINE * 38)
 #define WORDS (LISTS / 64)
@@ -39,7 +39,7 @@ struct hostmem_extent {
     size_t first, pages;
     enum extent_kind kind;
     bool fresh;                /* never handed out: all zero */
-    size_t asked;              /* of a block: bytes asked for */
+    size_t asked;              /* of a block: bytes requested */
     struct hostmem_slab *slab; /* of a slab: owned */
     struct hostmem_extent *next, *previous;
 };
@@ -50,10 +50,10 @@ struct hostmem_slab {
     unsigned class;
     unsigned slot_bytes;
     unsigned count, live;
-    unsigned untouched; /* slots from here on were never handed out and are in no chain */
+    unsigned untouched; /* the first slot never handed out; none from here on is in the chain */
     unsigned head;      /* of the chain of free slots, or SLOT_NONE */
     bool listed;
-    uint16_t slots[]; /* the size asked for, or SLOT_FREE and the next */
+    uint16_t slots[]; /* the size requested, or SLOT_FREE and the next free slot */
 };
 
 struct extent_lists {
@@ -63,7 +63,7 @@ struct extent_lists {
 
 static struct extent_lists lists[2]; /* large regions, arenas */
 static struct hostmem_slab *partial[SLOT_CLASSES];
-static unsigned empty_slabs; /* on the lists of partial ones */
+static unsigned empty_slabs; /* among the partial ones */
 static struct hostmem_extent *spare_extents;
 
 /* --- records --- */
@@ -96,7 +96,7 @@ static size_t region_pages(const struct hostmem_region *region)
     return region->bytes / HOSTMEM_PAGE;
 }
 
-/* Notes an extent where its neighbours and block_find look for it. */
+/* Enters an extent where its neighbours and block_find look for it. */
 static void extent_note(struct hostmem_extent *extent)
 {
     extent->region->pages[extent->first] = extent;
@@ -153,7 +153,7 @@ static void extent_unlist(struct hostmem_extent *extent)
     }
 }
 
-/* The smallest of a list that has at least `pages`, or NULL. */
+/* The smallest extent of a list with at least `pages`, or NULL. */
 static struct hostmem_extent *list_best(struct hostmem_extent *head, size_t pages)
 {
     struct hostmem_extent *best = NULL;
@@ -194,7 +194,8 @@ static struct hostmem_extent *lists_find(const struct extent_lists *in, size_t p
 
 /* --- extents --- */
 
-/* Cuts `pages` off the front of a free, listed extent; NULL for want of memory. */
+/* Takes a free extent off its list and cuts it to `pages`; the rest goes back on a list. NULL: out
+ * of memory. */
 static struct hostmem_extent *extent_cut(struct hostmem_extent *extent, size_t pages)
 {
     struct hostmem_extent *rest = NULL;
@@ -232,7 +233,7 @@ static struct hostmem_extent *extent_take(size_t pages, bool arena, enum hostmem
     return extent == NULL ? NULL : extent_cut(extent, pages);
 }
 
-/* Makes an extent free and one with its free neighbours. */
+/* Frees an extent and merges it with its free neighbours. */
 static void extent_give(struct hostmem_extent *extent)
 {
     struct hostmem_region *region = extent->region;
@@ -242,7 +243,7 @@ static void extent_give(struct hostmem_extent *extent)
 
     extent->kind = EXTENT_FREE;
     extent->fresh = false;
-    /* Where two become one, no entry may stay between its ends. */
+    /* After a merge no entry may remain between the ends. */
     if (before != NULL && before->kind == EXTENT_FREE) {
         if (is_listed_region(region)) {
             extent_unlist(before);
@@ -389,11 +390,11 @@ static void slot_give(struct hostmem_slab *slab, unsigned slot)
         return;
     }
     if (!slab->listed) {
-        slab_list(slab); /* counts it as empty where it is */
+        slab_list(slab); /* counts it if it is empty */
     } else {
         empty_slabs += slab->live == 0;
     }
-    /* One empty slab of each size is kept, against coming and going at the edge. */
+    /* Keep one empty slab of each size, so that alternating take and give does not remake it. */
     if (slab->live == 0 && (slab->next != NULL || slab->previous != NULL)) {
         slab_dissolve(slab);
     }
@@ -452,7 +453,7 @@ void *hostmem_block_take(size_t bytes, enum hostmem_fit fit, bool *zeroed)
     return extent_address(extent);
 }
 
-/* The extent of the live block that begins at `address`, and its slot in a slab; else NULL. */
+/* The extent of the live block that begins at `address`, and in a slab its slot; else NULL. */
 static struct hostmem_extent *block_find(const struct hostmem_region *region, const void *address,
                                          unsigned *slot)
 {

@@ -1,4 +1,4 @@
-/* The contexts that page-locked memory is registered in: see private.h. */
+/* The primary contexts in which memory is registered: see private.h. */
 #include "driver/driver.h"
 #include "private.h"
 

@@ -1,17 +1,18 @@
 /*
  * Page-locked host memory. Plain C: CUDA, no Python.
  *
- * The bytes are mappings of this process; the driver only registers them (portable: for every
- * context). Registrations are made in the primary context of the current context's device, which
- * the memory keeps retained, so that no context that is closed takes one away under the others.
+ * The process maps the bytes itself; the driver only registers them, as portable, so that every
+ * context can use them. A registration ends with the context it was made in. So each is made in a
+ * primary context, that of the current context's device, and retains it: closing another context
+ * takes no registration away.
  *
  * Two halves:
- *   the pool   blocks that we own: reserve, touch, register, hand out, take back, trim
- *   pins       ranges that somebody else owns: overlapping ones share registrations by count
+ *   the pool   blocks that we own: map, touch, register, hand out, take back, trim
+ *   pins       ranges that somebody else owns; overlapping pins share registrations
  *
- * Every function is thread-safe, and none needs or touches the GIL. Those that register memory need
- * a current context; they may block for a registration's length, so the caller releases the GIL.
- * Taking from or returning to the pool never waits for another thread's registration.
+ * Every function is thread-safe; none needs the GIL. A function that registers memory needs a
+ * current context and blocks until it is registered: call it without the GIL. Neither taking a free
+ * block from the pool nor returning one waits for a registration.
  */
 #ifndef CUDRIVER_HOSTMEM_H
 #define CUDRIVER_HOSTMEM_H
@@ -21,93 +22,95 @@
 #include "driver/cuda_abi.h"
 
 struct cudriver_hostmem_stats {
-    size_t used_bytes; /* handed out, as asked for */
+    size_t used_bytes; /* handed out, as requested */
     size_t used_blocks;
-    size_t pooled_bytes;     /* registered and free */
-    size_t registered_bytes; /* registered in all, by the pool */
-    size_t peak_bytes;       /* the most that was registered at once */
-    size_t limit_bytes;      /* SIZE_MAX: none */
+    size_t pooled_bytes;     /* registered, not handed out */
+    size_t registered_bytes; /* registered by the pool */
+    size_t peak_bytes;       /* peak of registered_bytes */
+    size_t limit_bytes;      /* SIZE_MAX: no limit */
     size_t pinned_bytes;     /* registered by pins */
     size_t pins;             /* live pins */
-    unsigned long long hits; /* allocations served without a registration */
+    unsigned long long hits; /* allocations that needed no registration */
     unsigned long long misses;
 };
 
 /*
- * Hands out at least `bytes` (0 counts as 1) of page-locked memory aligned to 64 bytes (to 4096
- * from 4096 bytes on), in the device's address space too; large sizes are not rounded beyond the
- * page. Contents are undefined unless *zeroed comes back true (fresh from the system). Returns the
- * driver's code; OUT_OF_MEMORY for the byte limit and for mmap's refusal too.
+ * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too,
+ * aligned to 64 bytes, or to 4096 from 4096 bytes on. Large sizes are rounded up to whole pages, no
+ * further. The contents are undefined unless *zeroed is set (fresh from the system). Returns the
+ * driver's code; OUT_OF_MEMORY also for the pool's limit and if the system has no memory.
  */
 CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed);
 
-/* Serves from free memory only, else NULL. Never calls the driver. */
+/* Takes a block from free memory, or returns NULL. Never calls the driver. */
 void *cudriver_hostmem_try_alloc(size_t bytes);
 
-/* Takes a block back into the pool. Calls no driver function. `address` must be a live block. */
+/* Returns a live block to the pool. Calls no driver function. */
 void cudriver_hostmem_free(void *address);
 
-/* Whether `address` is the start of a live block; *bytes gets the size asked for. Any address may
- * be asked about: it is not looked into. No lock for nearly all that is not ours. */
+/* Whether `address` is the start of a live block; *bytes gets the size that was requested. Any
+ * address may be passed: it is not dereferenced. For most addresses that are not ours no lock is
+ * taken. */
 bool cudriver_hostmem_owns(const void *address, size_t *bytes);
 
-/* As free, where `address` is the start of a live block: the size asked for; else 0, and nothing is
- * done. For callers that are handed addresses of any origin: one look instead of two. */
+/* Frees the live block that begins at `address` and returns the size that was requested. 0: there
+ * is none, nothing was done. One lookup for callers that may have any address. */
 size_t cudriver_hostmem_free_if_owned(void *address);
 
-/* Gives free memory back to the system until at most `keep` bytes of it are left. */
+/* Returns free memory to the system until at most `keep` bytes of it are left. */
 CUresult cudriver_hostmem_trim(size_t keep, size_t *released);
 
-/* An upper bound of registered bytes; SIZE_MAX for none. Free memory beyond it goes when next there
- * is something to register, or at a trim. */
+/* Upper limit of the bytes that the pool registers; SIZE_MAX for none. Free memory above a lowered
+ * limit is returned at the next registration or trim. */
 void cudriver_hostmem_set_limit(size_t bytes);
 
 void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
 
-/* Bytes that are mapped and registered at least where no free memory serves a request. */
+/* Bytes that a request maps and registers at least, if no free memory serves it. */
 size_t cudriver_hostmem_least(size_t bytes);
 
-/* The largest region that may still be mapped: what the machine has left and the memory limits of
- * the process's cgroups leave, less a reserve. Memory that could be swapped out does not count as
- * free. It takes 0.3 ms to find out. */
+/* The largest region that may still be mapped: what the machine and the memory limits of the
+ * process's cgroups have left, less a reserve. Memory that could be swapped out counts as used.
+ * Takes 0.3 ms. */
 size_t cudriver_hostmem_left(void);
 
 /*
- * How many of the `bytes` from `address` on lie in one registration; `bytes` where `address` is not
- * page-locked. The driver refuses a copy that begins in one registration and ends beyond it
- * (INVALID_VALUE), even where the next byte is registered too: copies are cut at this length. Needs
- * no context for memory of the pool and of pins; else asks the driver, by address alone.
+ * How many of the `bytes` at `address` lie in one registration; `bytes` if `address` is not
+ * page-locked. The driver refuses a copy that crosses the end of a registration (INVALID_VALUE),
+ * even if the next byte is registered too, so copies are cut at this length. For memory of the pool
+ * and of pins no driver call is made; for other memory the driver is asked, without a context.
  */
 size_t cudriver_hostmem_run(const void *address, size_t bytes);
 
 /*
- * Whether [address, address + bytes) lies in one registration of ours, as far as is known: another
- * library may have reset its home. False says nothing: then only the driver knows. Calls no driver
- * function.
+ * Whether [address, address + bytes) lies in one of our registrations, as far as is known: another
+ * library may have reset the context. False: only the driver can tell. Calls no driver function.
  */
 bool cudriver_hostmem_is_registered(const void *address, size_t bytes);
 
-/* Whether memory is registered in the primary context of `device`. */
+/* Whether memory is, or is just being, registered in the primary context of `device`. May be true
+ * for another device while a region is being registered or released. */
 bool cudriver_hostmem_is_home(CUdevice device);
 
-/* The primary context of `device` was reset, and the registrations made in it are gone: notes it,
- * for pool and pins. Free memory is registered again when next handed out. Nobody may be making a
- * pin or using the memory meanwhile. */
+/* The primary context of `device` was reset, and its registrations are gone: updates pool and pins.
+ * Free memory is registered again when it is next handed out. Meanwhile nobody may make a pin or
+ * use the memory. */
 void cudriver_hostmem_forget_home(CUdevice device);
 
-/* One user's hold on a range; opaque. */
+/* One user's page-lock on a range; opaque. */
 struct cudriver_pin;
 
 /*
- * Page-locks [address, address + bytes) in place. Pieces that pins already cover are shared, not
- * registered twice; memory that is page-locked by somebody else (our pool, cuMemHostAlloc, another
- * library) is accepted as it is. `read_only` for mappings without write permission.
+ * Page-locks [address, address + bytes) in place. Parts that other pins cover are shared, not
+ * registered twice. Memory that is page-locked already (by our pool, cuMemHostAlloc, another
+ * library) is accepted as it is. `read_only`: the mapping may lack write permission. The caller
+ * keeps the memory alive until cudriver_pin_destroy.
  */
 CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only,
                              struct cudriver_pin **pin);
 
-/* Undoes one pin; unregisters the pieces that no other pin holds. Frees `pin`. NULL is fine. Needs
- * no context. */
+/* Ends a pin, unregisters what no other pin holds, and frees `pin`. NULL is fine. Needs no
+ * context. */
 CUresult cudriver_pin_destroy(struct cudriver_pin *pin);
 
 #endif

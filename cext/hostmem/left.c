@@ -9,11 +9,12 @@
 
 #include "hostmem.h"
 
-#define RESERVE ((size_t)16 << 20) /* for the rest of the process */
-#define TABLES 512                 /* a page's entry in the page table is 8 of 4096 bytes */
-#define TEXT 4096                  /* the longest file is memory.stat, of some 2 KiB */
+#define RESERVE ((size_t)16 << 20) /* bytes for the rest of the process */
+#define TABLES 512                 /* page tables take 8 bytes for each page of 4096 */
+#define TEXT 4096                  /* bytes; the longest file is memory.stat, about 2 KiB */
 
-/* Where a version of cgroups has its limits, what is used, and what of that the kernel can drop. */
+/* Where a version of cgroups shows its limit, its usage, and which part of that the kernel can
+ * drop. */
 struct version {
     const char *type;       /* of the file system */
     const char *controller; /* in /proc/self/cgroup */
@@ -23,7 +24,8 @@ struct version {
 };
 
 static const struct version versions[] = {
-    /* The hierarchical limit is the least of the group's own and of all above it, seen or not. */
+    /* The hierarchical limit is the lowest of the group's own and all its parents', visible or
+     * not. */
     {"cgroup",
      "memory",
      "memory.stat",
@@ -43,7 +45,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* A small file's text behind a line's end, so that each line has one before it; "" without. */
+/* Reads a small file, with a '\n' in front so that every line has one before it. "" on failure. */
 static const char *file_text(const char *folder, const char *name, char text[TEXT])
 {
     size_t length = 0;
@@ -59,7 +61,7 @@ static const char *file_text(const char *folder, const char *name, char text[TEX
     return text;
 }
 
-/* The number after `name`, or `otherwise`. */
+/* The number after `name` in `text`, or `otherwise`. */
 static size_t number_after(const char *text, const char *name, size_t otherwise)
 {
     const char *at = strstr(text, name);
@@ -74,7 +76,7 @@ static size_t group_left(const char *folder, const struct version *version)
     size_t limit =
         number_after(file_text(folder, version->limit_file, text), version->limit_name, SIZE_MAX);
 
-    if (limit > HOSTMEM_MOST) { /* version 1 has a huge number for no limit */
+    if (limit > HOSTMEM_MOST) { /* version 1 shows a huge number for no limit */
         return SIZE_MAX;
     }
     size_t used = number_after(file_text(folder, version->usage_file, text), "\n", 0);
@@ -86,7 +88,7 @@ static size_t group_left(const char *folder, const struct version *version)
     return limit - smaller(limit, used);
 }
 
-/* Whether `word` is one of the words between commas. */
+/* Whether `word` is one of the words of a comma-separated list. */
 static bool has_word(const char *words, const char *word)
 {
     size_t length = strlen(word);
@@ -103,8 +105,8 @@ static bool has_word(const char *words, const char *word)
     }
 }
 
-/* The path of the process's group, from lines such as "4:memory:/a/b" and "0::/a/b"; or NULL. The
- * caller frees it. */
+/* The path of the process's group, from lines such as "4:memory:/a/b" and "0::/a/b"; NULL: none.
+ * The caller frees it. */
 static char *own_group(const char *root, const char *controller)
 {
     char name[PATH_MAX], *line = NULL, *group = NULL;
@@ -128,10 +130,10 @@ static char *own_group(const char *root, const char *controller)
     return group;
 }
 
-/* The least that the process's group and those above it have left, as far as this mount shows them.
- * The mount shows group `top` at the path `point`, and its children below. In a namespace of groups
- * the process's own may be told as "/", and what lies beyond the namespace begins with "/..": then
- * the mount shows that group at `point`. */
+/* The least that the process's group and its parents have left, as far as this mount shows them.
+ * The mount shows group `top` at path `point`, with its children below. In a cgroup namespace the
+ * process's own group may read "/", and one outside the namespace begins with "/..": then the mount
+ * shows the process's group at `point`. */
 static size_t mount_left(const char *root, const struct version *version, const char *group,
                          const char *top, const char *point)
 {

@@ -1,4 +1,4 @@
-/* Mappings under page-locked memory: see private.h. Linux. */
+/* Mappings: reserve, huge pages, first touch by threads, register. See private.h. Linux. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -21,9 +21,9 @@
 #endif
 
 #define MOST_THREADS 16
-#define TOUCH_UNIT ((size_t)8 << 20) /* what a thread takes at a time, and its least share */
-#define LEAD 2 /* the part of a block that is touched when its registration begins */
-#define TOUCH_PATIENCE 100000000ull /* ns for one unit, beyond which huge pages stall */
+#define TOUCH_UNIT ((size_t)8 << 20) /* bytes that one thread touches at a time */
+#define LEAD 2                       /* registration begins after 1/LEAD of the block */
+#define TOUCH_PATIENCE 100000000ull  /* ns for one unit; longer means that huge pages stall */
 
 static size_t system_page(void)
 {
@@ -45,7 +45,7 @@ size_t hostmem_round(size_t bytes)
     return (bytes + page - 1) / page * page;
 }
 
-/* MADV_HUGEPAGE, MADV_NOHUGEPAGE, or 0 for leaving the system's way alone. */
+/* MADV_HUGEPAGE, MADV_NOHUGEPAGE, or 0 for the system's default. */
 static int huge_page_advice(void)
 {
     const char *wish = getenv("CUDRIVER_HUGEPAGES");
@@ -71,8 +71,7 @@ char *hostmem_map(size_t bytes)
 {
     const size_t slack = HOSTMEM_ALIGNMENT;
 
-    /* Where the system grants more than there is (overcommit), it would end the process at the
-     * first touch instead of refusing. */
+    /* A system that overcommits would grant the mapping and kill the process at the first touch. */
     if (bytes > cudriver_hostmem_left()) {
         return NULL;
     }
@@ -101,15 +100,15 @@ struct touch {
     char *base;
     size_t bytes;
     bool huge;
-    pthread_mutex_t gate; /* held until all threads are there */
-    atomic_size_t next;   /* the next unit that nobody has */
-    size_t alone;         /* bytes that are touched before the registration begins */
+    pthread_mutex_t gate; /* held until all threads have started */
+    atomic_size_t next;   /* the next unit to take */
+    size_t alone;         /* bytes to take before the registration begins */
     atomic_bool stalled;
     atomic_bool failed;
 };
 
-/* True; false where there is no memory. `beside`: the driver takes pages of the block meanwhile,
- * which calls of madvise() would wait for; stores do not. */
+/* Touches every page. False: out of memory. `beside`: the driver is taking pages of the block; then
+ * madvise() would wait for it, stores do not. */
 static bool touch_range(char *base, size_t bytes, bool beside)
 {
     int failed;
@@ -129,7 +128,7 @@ static bool touch_range(char *base, size_t bytes, bool beside)
     return true;
 }
 
-/* Where the system has to compact memory to find huge pages, small ones for the rest are faster. */
+/* If the system must compact memory to find huge pages, small ones are faster for the rest. */
 static void touch_without_huge_pages(struct touch *touch)
 {
     size_t done = atomic_load(&touch->next) * TOUCH_UNIT;
@@ -139,7 +138,7 @@ static void touch_without_huge_pages(struct touch *touch)
     }
 }
 
-/* Takes units until those below `limit` are taken. */
+/* Touches units until all below `limit` are taken. */
 static void touch_until(struct touch *touch, size_t limit)
 {
     while (atomic_load(&touch->next) * TOUCH_UNIT < limit) {
@@ -194,14 +193,14 @@ CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
 
     if (bytes >= 2 * TOUCH_UNIT) {
         count = (size_t)platform_processor_count();
-        count -= count > 4 ? 2 : 0; /* one that has to wait for a processor keeps all waiting */
+        count -= count > 4 ? 2 : 0; /* two CPUs free: one delayed thread delays the whole touch */
         count = count < MOST_THREADS ? count : MOST_THREADS;
         count = count < bytes / TOUCH_UNIT ? count : bytes / TOUCH_UNIT;
     }
     if (count > 1) {
-        /* The process's signal handlers are none of these threads' business. Nobody begins before
-         * all are there: a new thread's stack changes the address space, for which the system would
-         * let it wait until the others have touched what they have in hand. */
+        /* Block signals: they are for the program's own threads. Nobody begins before all threads
+         * have started: a new thread's stack changes the address space, and the system would make
+         * it wait for the touches in progress. */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         pthread_mutex_lock(&touch.gate);
@@ -213,8 +212,8 @@ CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
         pthread_mutex_unlock(&touch.gate);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
-    /* This thread works too: alone, if there are no others. They are as fast as the driver, which
-     * takes the pages in the same order and may follow them. */
+    /* This thread works too. After the first part it registers: the other threads are as fast as
+     * the driver, which takes the pages in the same order and may follow them. */
     touch_until(&touch, touch.alone);
     if (started > 0 && touch_goes_well(&touch)) {
         result = hostmem_register(base, bytes, flags);

@@ -1,21 +1,19 @@
 /*
  * Pins: page-locking memory that somebody else owns, in place. See hostmem.h.
  *
- * The driver takes ranges by byte, refuses any overlap (712) and releases only what was registered
- * as one. So the bytes that pins cover are kept as a sorted list of pieces that do not overlap,
- * each one registration with a count of the pins that touch it. A new pin shares the pieces that
- * are there and registers the gaps; a piece goes, as a whole, when the last pin that touches it has
- * gone.
+ * The driver registers ranges by byte, refuses any overlap (712) and releases only whole
+ * registrations. So the pinned bytes are kept as a sorted list of pieces that do not overlap. Each
+ * piece is one registration and counts the pins that touch it. A new pin shares existing pieces and
+ * registers the gaps. A piece is unregistered when its last pin has gone.
  *
- * Whoever pins keeps the memory alive until its pin is destroyed. Memory that its owner unmaps
- * while it is registered would stay registered by address, with its old pages: the driver would
- * refuse to register what is mapped there next (712), or copy from pages that nobody sees any more.
- * Overlapping pins are on one owner's memory, so a piece is alive for as long as any pin touches
- * it.
+ * Whoever pins keeps the memory alive until the pin is destroyed. Memory that is unmapped while
+ * registered would stay registered by address, with its old pages: the driver would refuse to
+ * register what is mapped there next (712), or copy from pages that nobody sees any more.
+ * Overlapping pins are on one owner's memory, so a piece is alive as long as any pin touches it.
  *
- * The lock is never held while the driver is called: a piece is PENDING while it is being
- * registered and LEAVING while it is being released, and whoever needs its bytes meanwhile waits. A
- * thread that has such pieces never waits for others', so nobody waits in a circle.
+ * The lock is never held across a driver call. Instead a piece is PENDING while it is being
+ * registered and LEAVING while it is being released, and other threads that need its bytes wait. A
+ * thread that has such pieces never waits for another's, so there is no deadlock.
  */
 #include "hostmem.h"
 
@@ -32,7 +30,7 @@
 enum piece_state {
     PIECE_PENDING,
     PIECE_REGISTERED,
-    PIECE_LOST, /* its home was reset; the next pin to touch it registers it anew */
+    PIECE_LOST, /* its home was reset; the next pin that touches it registers it again */
     PIECE_LEAVING,
 };
 
@@ -40,27 +38,27 @@ struct piece {
     uintptr_t begin, end;
     enum piece_state state;
     bool renewed;  /* while PENDING: it was LOST before */
-    bool ours;     /* while PENDING: registered by now */
-    CUdevice home; /* of the registration, retained until that ends; none while LOST */
+    bool ours;     /* while PENDING: we have registered it */
+    CUdevice home; /* where it is registered, one reference held; unused while LOST */
     size_t pins;   /* how many touch it */
 };
 
 struct cudriver_pin {
     size_t count;
-    size_t pending; /* while it is made: how many of them, at the front, it has to register */
-    struct piece *pieces[]; /* borrowed from the list, each holds one of its `pins` */
+    size_t pending;         /* while it is made: how many pieces, at the front, it must register */
+    struct piece *pieces[]; /* borrowed from the list; each counts this pin */
 };
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a piece is no longer PENDING or LEAVING */
-    struct piece **pieces;  /* by address; owned */
+    struct piece **pieces;  /* owned, sorted by address */
     size_t count, room;
     size_t pins;
     size_t bytes; /* registered */
 } pins = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-/* --- the lock: after a fork it is free in the child, too --- */
+/* --- the lock, free in a forked child too --- */
 
 static void before_fork(void)
 {
@@ -74,13 +72,13 @@ static void after_fork(void)
 
 static void after_fork_in_child(void)
 {
-    pthread_cond_init(&pins.changed, NULL); /* whoever waited is not here */
+    pthread_cond_init(&pins.changed, NULL); /* the waiting threads are not in the child */
     pthread_mutex_unlock(&pins.lock);
 }
 
 static void watch_forks_once(void)
 {
-    hostmem_watch_forks(); /* first: so a fork takes the pool's lock last */
+    hostmem_watch_forks(); /* first, so that a fork takes the pool's lock last */
     pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
@@ -94,7 +92,7 @@ static void pins_lock(void)
 
 /* --- the list, under the lock --- */
 
-/* The first piece that ends beyond `address`. */
+/* The index of the first piece that ends after `address`. */
 static size_t pieces_find(uintptr_t address)
 {
     size_t low = 0, high = pins.count;
@@ -146,7 +144,8 @@ static bool is_in_motion(const struct piece *piece)
     return piece->state == PIECE_PENDING || piece->state == PIECE_LEAVING;
 }
 
-/* Waits until nothing in the range is in motion; the index of the first piece that touches it. */
+/* Waits until no piece in the range is PENDING or LEAVING. Returns the index of the first piece
+ * that ends after `begin`. */
 static size_t pieces_settle(uintptr_t begin, uintptr_t end)
 {
     for (;;) {
@@ -164,8 +163,8 @@ static size_t pieces_settle(uintptr_t begin, uintptr_t end)
 /* --- the driver, without the lock --- */
 
 /*
- * Whether the driver says that every byte of the range is page-locked already. Such a range is left
- * as it is and not entered: whoever locked it may unlock it, and the next pin shall find that out.
+ * Whether the driver says that every byte of the range is page-locked already. Such a range is not
+ * entered in the list: whoever locked it may unlock it, and the next pin must notice that.
  */
 static bool is_locked_by_others(uintptr_t begin, uintptr_t end)
 {
@@ -200,7 +199,7 @@ static bool supports_read_only(void)
            supported != 0;
 }
 
-/* Registers a piece, or finds it locked by others; piece->ours says which. Its home is current. */
+/* Registers a piece, or finds it locked by others; piece->ours tells. Its home is current. */
 static CUresult piece_register(struct piece *piece, bool read_only)
 {
     void *address = (void *)piece->begin;
@@ -208,15 +207,16 @@ static CUresult piece_register(struct piece *piece, bool read_only)
     CUresult result = cuda.cuMemHostRegister_v2(address, bytes, FLAGS);
 
     piece->ours = result == CUDA_SUCCESS;
-    /* Overlap gives 712 with what was registered, INVALID_VALUE with what the driver allocated. */
+    /* Overlap returns 712 with registered memory, INVALID_VALUE with memory the driver
+     * allocated. */
     if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED && result != CUDA_ERROR_INVALID_VALUE) {
         return result;
     }
     if (is_locked_by_others(piece->begin, piece->end)) {
         return CUDA_SUCCESS;
     }
-    /* INVALID_VALUE is also the answer for a mapping without write permission. The flag comes
-     * second, because memory that is merely meant to be read only is better registered without. */
+    /* INVALID_VALUE also means a mapping without write permission. The read-only flag is tried
+     * second: writable memory that is only meant to be read is better registered without it. */
     if (result == CUDA_ERROR_INVALID_VALUE && read_only && supports_read_only()) {
         result = cuda.cuMemHostRegister_v2(address, bytes, FLAGS | CU_MEMHOSTREGISTER_READ_ONLY);
         piece->ours = result == CUDA_SUCCESS;
@@ -232,7 +232,7 @@ static CUresult piece_unregister(const struct piece *piece)
     return result;
 }
 
-/* Registers what a fresh pin has to; all or nothing. */
+/* Registers the pending pieces of a new pin; all or nothing. */
 static CUresult pin_register(const struct cudriver_pin *pin, bool read_only)
 {
     CUresult result = CUDA_SUCCESS;
@@ -244,7 +244,7 @@ static CUresult pin_register(const struct cudriver_pin *pin, bool read_only)
             break;
         }
         result = piece_register(piece, read_only);
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory is locked as well */
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) { /* the pool's free memory counts as locked */
             size_t released;
             (void)cudriver_hostmem_trim(0, &released);
             result = piece_register(piece, read_only);
@@ -261,7 +261,7 @@ static CUresult pin_register(const struct cudriver_pin *pin, bool read_only)
 
 /* --- pins --- */
 
-/* How many pieces a pin on the range would touch, at most. */
+/* How many pieces a pin on the range touches, *gaps of them new. */
 static size_t range_count(size_t first, uintptr_t begin, uintptr_t end, size_t *gaps)
 {
     size_t count = 0;
@@ -282,7 +282,8 @@ static size_t range_count(size_t first, uintptr_t begin, uintptr_t end, size_t *
     return count + *gaps;
 }
 
-/* Takes hold of the pieces in the range, PENDING ones made for the gaps. All or nothing. */
+/* Makes a pin that holds the pieces in the range, with new PENDING ones for the gaps. NULL: out of
+ * memory. */
 static struct cudriver_pin *range_hold(CUdevice home, uintptr_t begin, uintptr_t end)
 {
     size_t first = pieces_settle(begin, end), gaps;
@@ -329,7 +330,7 @@ static struct cudriver_pin *range_hold(CUdevice home, uintptr_t begin, uintptr_t
     return pin;
 }
 
-/* After the driver's answers: PENDING pieces become what they are, or what they were. */
+/* After the driver calls: PENDING pieces become REGISTERED, return to LOST, or are removed. */
 static void range_resolve(struct cudriver_pin *pin, bool succeeded)
 {
     size_t kept = 0;
@@ -343,7 +344,7 @@ static void range_resolve(struct cudriver_pin *pin, bool succeeded)
             } else if (piece->renewed) {
                 piece->state = PIECE_LOST;
             } else {
-                pieces_remove(piece); /* nobody else's yet: locked by others, or given up */
+                pieces_remove(piece); /* no other pin has it: locked by others, or failed */
                 continue;
             }
             piece->renewed = piece->ours = false;
@@ -354,7 +355,8 @@ static void range_resolve(struct cudriver_pin *pin, bool succeeded)
     pthread_cond_broadcast(&pins.changed);
 }
 
-/* Lets go of a pin's pieces and unregisters those that nobody holds. Lock held before and after. */
+/* Drops a pin's pieces and unregisters those that no pin holds. Locked before and after, not in
+ * between. */
 static CUresult pieces_release(struct cudriver_pin *pin)
 {
     CUresult first = CUDA_SUCCESS;
@@ -394,7 +396,7 @@ static CUresult pieces_release(struct cudriver_pin *pin)
     return first;
 }
 
-/* Makes the pin of [begin, end), with `home` current. */
+/* Makes the pin of [begin, end); `home` is current. */
 static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool read_only,
                          struct cudriver_pin **out)
 {
@@ -438,7 +440,8 @@ CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, struct
     if ((address == NULL && bytes > 0) || bytes > UINTPTR_MAX - begin) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    /* The pool registers its regions as wholes, and the pin's array keeps its block from going. */
+    /* The pool keeps its regions registered, and the pinned array keeps its block: an empty pin
+     * will do. */
     bool pooled = bytes > 0 && hostmem_pool_holds(address, bytes, &result);
     if (pooled && result != CUDA_SUCCESS) {
         return result;
@@ -468,7 +471,7 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
     return result;
 }
 
-/* --- for pool.c --- */
+/* --- for registrations.c --- */
 
 bool hostmem_pins_have_home(CUdevice home)
 {

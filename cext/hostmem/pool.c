@@ -1,4 +1,4 @@
-/* The pool of page-locked host memory, its public half: see hostmem.h and private.h. */
+/* The pool of page-locked host memory: see hostmem.h and private.h. */
 #include "hostmem.h"
 
 #include <assert.h>
@@ -9,24 +9,24 @@
 #include "private.h"
 
 /*
- * Arenas grow with what there is, so that at most about a quarter of it waits to be used; one
- * registration costs about 40 us and 16 us for each further MiB.
+ * A new arena has a quarter of the arenas' bytes, within these bounds, so that at most about a
+ * quarter is idle. One registration costs about 40 us, and 16 us for each further MiB.
  */
 #define ARENA_LEAST ((size_t)2 << 20)
 #define ARENA_GROWTH ((size_t)32 << 20)
 
-/* Everything is registered for all contexts and mapped: with unified addressing, which all 64-bit
- * Linux drivers have, the driver maps it anyway and takes no longer for being asked. */
+/* Registered for all contexts, and mapped: with unified addressing, which all 64-bit Linux drivers
+ * have, the driver maps it anyway and takes no longer when asked. */
 #define FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a BUSY region is so no longer */
+    pthread_cond_t changed; /* a region is no longer BUSY */
     struct hostmem_region *regions;
     size_t registered;  /* bytes */
-    size_t reserved;    /* bytes about to be registered */
-    size_t arena_bytes; /* of arenas in any state */
-    unsigned releasing; /* regions about to be released */
+    size_t reserved;    /* bytes being registered */
+    size_t arena_bytes; /* of arenas, in any state */
+    unsigned releasing; /* regions being released */
     size_t peak, limit;
     size_t used_bytes, used_blocks;
     unsigned long long hits, misses;
@@ -36,7 +36,7 @@ static struct {
     .limit = SIZE_MAX,
 };
 
-/* --- fork: no lock may stay held in the child, where blocks are ordinary memory --- */
+/* --- fork: the lock is free in the child, where blocks are ordinary memory --- */
 
 static void before_fork(void)
 {
@@ -50,7 +50,7 @@ static void after_fork(void)
 
 static void after_fork_in_child(void)
 {
-    pthread_cond_init(&pool.changed, NULL); /* whoever waited is not here */
+    pthread_cond_init(&pool.changed, NULL); /* the waiting threads are not in the child */
     pthread_mutex_unlock(&pool.lock);
 }
 
@@ -68,7 +68,7 @@ void hostmem_watch_forks(void)
 
 /* --- regions, under the lock --- */
 
-/* The region whose bytes `address` is among, or NULL. */
+/* The region that contains `address`, or NULL. */
 static struct hostmem_region *region_with(const void *address)
 {
     struct hostmem_region *region = hostmem_region_of(address);
@@ -103,7 +103,8 @@ static void region_unlink(struct hostmem_region *region)
     pool.arena_bytes -= region->arena ? region->bytes : 0;
 }
 
-/* A BUSY region is registered. Lock held before and after; not in between where it was lost. */
+/* A BUSY region is registered now: puts it in use, or makes it LOST if its home was reset meanwhile
+ * (then the lock is not held in between). */
 static void region_join(struct hostmem_region *region)
 {
     if (region->lost) {
@@ -131,7 +132,7 @@ static bool limit_allows(size_t bytes)
     return held <= pool.limit && bytes <= pool.limit - held;
 }
 
-/* Registers the memory of a region that has lost its registration. No lock. */
+/* Registers a LOST region again. Without the lock. */
 static CUresult region_register(struct hostmem_region *region)
 {
     CUresult result = hostmem_home_enter(&region->home);
@@ -141,7 +142,7 @@ static CUresult region_register(struct hostmem_region *region)
     }
     result = hostmem_register(region->base, region->bytes, FLAGS);
     if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
-        /* It was not lost after all; or somebody has registered a block of ours meanwhile. */
+        /* It was not lost after all; or somebody has registered one of our blocks. */
         result = hostmem_unregister(region->base, region->bytes);
         if (result == CUDA_SUCCESS) {
             result = hostmem_register(region->base, region->bytes, FLAGS);
@@ -154,7 +155,7 @@ static CUresult region_register(struct hostmem_region *region)
     return result;
 }
 
-/* The same. Lock held before and after, not in between. */
+/* The same, with the bookkeeping. Lock held before and after, not in between. */
 static CUresult region_revive(struct hostmem_region *region)
 {
     CUresult result;
@@ -178,7 +179,7 @@ static CUresult region_revive(struct hostmem_region *region)
     return result;
 }
 
-/* A mapping that is touched and registered, with no lock held. */
+/* Maps, touches and registers memory. Without the lock. */
 static CUresult map_registered(size_t bytes, char **base)
 {
     char *stale[3];
@@ -199,8 +200,9 @@ static CUresult map_registered(size_t bytes, char **base)
             hostmem_unmap(*base, bytes);
             break;
         }
-        /* Somebody unmapped registered memory here, and the driver has not been told. Another
-         * address will do; this one is held meanwhile, so that the system gives another. */
+        /* Somebody unmapped registered memory here, and the driver still has the address. Try
+         * another address; keep this one mapped meanwhile, so that the system does not choose it
+         * again. */
         stale[count++] = *base;
     } while (true);
 
@@ -215,7 +217,7 @@ size_t cudriver_hostmem_least(size_t bytes)
     return hostmem_round(hostmem_bytes_needed(bytes));
 }
 
-/* The size of a new region for a request: what is wanted, or the least when memory is short. */
+/* The size of a new region for a request; `lean`: the least that will do. */
 static size_t region_size(size_t bytes, bool lean)
 {
     size_t least = cudriver_hostmem_least(bytes), size;
@@ -231,7 +233,7 @@ static size_t region_size(size_t bytes, bool lean)
     return limit_allows(size) ? size : least;
 }
 
-/* Gives a region its memory and its records. All or nothing. */
+/* Gives a region its memory, its extents and its table entries. All or nothing. */
 static CUresult region_make(struct hostmem_region *region)
 {
     CUresult result = hostmem_home_enter(&region->home);
@@ -256,7 +258,8 @@ static CUresult region_make(struct hostmem_region *region)
     return result;
 }
 
-/* Adds a region for a request and takes the block from it. Lock held before and after only. */
+/* Adds a region for a request and takes the block from it. Lock held before and after, not in
+ * between. */
 static CUresult region_add(size_t bytes, bool lean, void **block, bool *zeroed)
 {
     struct hostmem_region *region;
@@ -292,7 +295,7 @@ static CUresult region_add(size_t bytes, bool lean, void **block, bool *zeroed)
     return CUDA_SUCCESS;
 }
 
-/* Gives a wholly free region back. Lock held before and after, not in between. */
+/* Releases a region without live blocks. Lock held before and after, not in between. */
 static CUresult region_release(struct hostmem_region *region)
 {
     const bool registered = region->state == HOSTMEM_REGISTERED;
@@ -305,7 +308,7 @@ static CUresult region_release(struct hostmem_region *region)
     pool.releasing++;
     pthread_mutex_unlock(&pool.lock);
 
-    /* A lost one too: had it not been lost, its address would be spoilt for good. */
+    /* A LOST one too: if it is registered after all, its address could never be used again. */
     result = hostmem_unregister(region->base, region->bytes);
     if (!registered || result == CUDA_ERROR_DEINITIALIZED) {
         result = CUDA_SUCCESS;
@@ -344,7 +347,8 @@ static size_t free_bytes(enum hostmem_region_state state)
     return bytes;
 }
 
-/* The free region to give back next: a lost one, else the smallest that does, else the largest. */
+/* The free region to release next: a LOST one, else the smallest of at least `excess` bytes, else
+ * the largest. */
 static struct hostmem_region *region_to_release(size_t excess)
 {
     struct hostmem_region *best = NULL;
@@ -399,8 +403,9 @@ static struct hostmem_region *lost_region_for(size_t bytes, enum hostmem_fit fit
 }
 
 /*
- * The way of a request that the lists cannot serve: revive a lost region or add one; when memory is
- * short cut up whatever is free, then give everything free back and try once more with the least.
+ * Serves a request that the lists cannot: revives a LOST region or adds one. If memory is short,
+ * takes any free memory that fits; then releases all free memory and tries once more with the
+ * least.
  */
 static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
 {
@@ -413,7 +418,7 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
             lost != NULL ? region_revive(lost) : region_add(bytes, trimmed, block, zeroed);
 
         if (result == CUDA_SUCCESS) {
-            /* What was made may be gone again: another thread's, or its home reset. */
+            /* The block may be taken by another thread, or the region lost again. */
             if (*block == NULL) {
                 *block = hostmem_block_take(bytes, fit, zeroed);
             }
@@ -436,7 +441,7 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
             return CUDA_SUCCESS;
         }
         if (pool.releasing > 0) {
-            pthread_cond_wait(&pool.changed, &pool.lock); /* memory is on its way back */
+            pthread_cond_wait(&pool.changed, &pool.lock); /* memory is being released */
             continue;
         }
         if (trimmed) {
@@ -511,7 +516,7 @@ size_t cudriver_hostmem_free_if_owned(void *address)
     size_t bytes;
 
     if (hostmem_region_of(address) == NULL) {
-        return 0; /* the answer for nearly all that is not ours, without the lock */
+        return 0; /* most addresses that are not ours, without the lock */
     }
     pthread_mutex_lock(&pool.lock);
     region = region_with(address);
@@ -601,10 +606,10 @@ size_t hostmem_pool_forget_home(CUdevice home)
     size_t count = 0;
 
     pthread_mutex_lock(&pool.lock);
-    hostmem_slabs_sweep(); /* an empty slab is kept on a list only */
+    hostmem_slabs_sweep(); /* only listed regions keep empty slabs */
     for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
         if (region->state == HOSTMEM_BUSY) {
-            region->lost = true; /* perhaps in vain */
+            region->lost = true; /* perhaps of another home */
         } else if (region->state == HOSTMEM_REGISTERED && region->home == home) {
             hostmem_region_unlist(region);
             region->state = HOSTMEM_LOST;
@@ -649,7 +654,7 @@ bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
     return inside;
 }
 
-/* How many of the `bytes` from an address in `region` on lie in one registration. */
+/* How many of the `bytes` at an address in `region` lie in one registration. */
 static size_t region_run(const struct hostmem_region *region, const void *address, size_t bytes)
 {
     size_t offset = (size_t)((const char *)address - region->base);

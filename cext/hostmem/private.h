@@ -1,18 +1,19 @@
 /*
- * What the files of this folder share; see hostmem.h for what it is about.
+ * What the files of this folder share. hostmem.h is the public interface.
  *
- *   pool.c     the pool's public half: alloc, free, trim, limit, regions that come and go
- *   table.c    from addresses to regions
- *   block.c    blocks inside regions: page-wise extents, slabs for small sizes. No CUDA
- *   map.c      mappings: reserve, huge pages, first touch by threads, register
- *   left.c     how much memory the machine and the process's cgroups have left. No CUDA
- *   pins.c     pins on memory that somebody else owns
- *   registrations.c   what both of them answer together
- *   home.c     the contexts that registrations are made in
+ *   pool.c            the pool: alloc, free, trim, limit; regions are made, lost, revived, released
+ *   table.c           finds the region of an address                                   no CUDA
+ *   block.c           blocks inside regions: extents of pages, slabs for small sizes   no CUDA
+ *   map.c             mappings: reserve, huge pages, first touch by threads, register
+ *   left.c            how much memory the machine and the process's cgroups have left  no CUDA
+ *   pins.c            pins on memory that somebody else owns
+ *   registrations.c   queries that pool and pins answer together
+ *   home.c            the primary contexts in which memory is registered
  *
- * One lock guards all regions, extents and slabs; it is held for bookkeeping only, never while the
- * driver or the system is asked for memory. A region in state BUSY belongs to the thread that made
- * it so: others may read its state and may note `lost`, nothing else.
+ * The pool's lock guards all regions, extents and slabs. It is held for bookkeeping only, never
+ * while the driver or the system is asked for memory. A region in state BUSY belongs to the thread
+ * that set that state: others may read the state and set `lost`, nothing else. pins.c has a lock of
+ * its own.
  */
 #ifndef CUDRIVER_HOSTMEM_PRIVATE_H
 #define CUDRIVER_HOSTMEM_PRIVATE_H
@@ -22,139 +23,143 @@
 
 #include "hostmem.h"
 
-#define HOSTMEM_PAGE ((size_t)4096)         /* the unit of blocks, whatever the system's page is */
-#define HOSTMEM_ALIGNMENT ((size_t)1 << 21) /* of regions: a huge page */
-#define HOSTMEM_MOST ((size_t)1 << 47)      /* no request can be larger */
-/* The most that one registration covers, 64 GiB; some tests make it small. */
+#define HOSTMEM_PAGE ((size_t)4096)         /* unit of blocks; the system's page may be larger */
+#define HOSTMEM_ALIGNMENT ((size_t)1 << 21) /* of regions: one huge page */
+#define HOSTMEM_MOST ((size_t)1 << 47)      /* larger requests fail */
+/* Most bytes of one registration, 64 GiB. Some tests make it small. */
 #ifndef HOSTMEM_PIECE
 #define HOSTMEM_PIECE ((size_t)1 << 36)
 #endif
 
 enum hostmem_region_state {
-    HOSTMEM_BUSY,       /* being registered or released, outside the lock */
-    HOSTMEM_REGISTERED, /* its free extents and slabs are on the lists */
-    HOSTMEM_LOST,       /* its home was reset, it is not registered; nothing of it is on a list */
+    HOSTMEM_BUSY,       /* being registered or released, without the lock */
+    HOSTMEM_REGISTERED, /* its free extents and slabs are on block.c's lists */
+    HOSTMEM_LOST,       /* not registered: its home was reset. Nothing of it is on the lists */
 };
 
 struct hostmem_extent;
 struct hostmem_slab;
 
-/* One mapping, registered as a whole. Addresses in it are found through hostmem_region_of. */
+/* One mapping, registered and released as a whole. hostmem_region_of finds it by address. `pages`
+ * is owned: by page, the extent that begins or ends there (in a slab, for every page), else NULL.
+ */
 struct hostmem_region {
     char *base; /* HOSTMEM_ALIGNMENT-aligned */
     size_t bytes;
     enum hostmem_region_state state;
-    bool arena;    /* for small and middle requests; else made for one large block */
-    bool lost;     /* while BUSY: its home may have been reset meanwhile */
-    bool refused;  /* while LOST: somebody has registered a part, so that the whole cannot be */
-    CUdevice home; /* of the registration, retained until that ends; others read it while
+    bool arena;    /* for small and medium requests; else made for one large block */
+    bool lost;     /* while BUSY: its home may have been reset */
+    bool refused;  /* while LOST: somebody else has registered a part, so it cannot be registered */
+    CUdevice home; /* where it is registered; retained for that long. Others read it while
                       REGISTERED only */
-    size_t taken;  /* bytes under live blocks, rounding included */
-    struct hostmem_extent **pages; /* first and last page of each extent, every page of a slab's */
+    size_t taken;  /* bytes of live blocks, rounded up */
+    struct hostmem_extent **pages;
     struct hostmem_region *next, *previous;
 };
 
 enum hostmem_fit {
-    HOSTMEM_STRICT, /* small requests from arenas, large ones from extents up to 8 times as large */
-    HOSTMEM_ANY,    /* from wherever they fit */
+    HOSTMEM_STRICT, /* small requests from arenas only; no free extent of a large region is cut for
+                       less than an eighth */
+    HOSTMEM_ANY,    /* from any extent that is large enough */
 };
 
-/* --- block.c: under the pool's lock, but for open and close --- */
+/* --- block.c: under the pool's lock, but for open, close and the two size functions --- */
 
-/* Makes a fresh region one free extent, not on the lists yet. False for want of memory. */
+/* Makes a fresh region one free extent, not yet on the lists. False: out of memory. */
 bool hostmem_region_open(struct hostmem_region *region);
-/* Frees what hostmem_region_open made. Every block must be free, and the region off the lists and
- * out of everybody's reach. */
+/* Frees what hostmem_region_open made. Every block is free, the region is off the lists, and no
+ * other thread can reach it. */
 void hostmem_region_close(struct hostmem_region *region);
-/* Puts the free extents and slabs of a region on the lists, or takes them off. */
+/* Puts a region's free extents and slabs on the lists, or takes them off. */
 void hostmem_region_list(struct hostmem_region *region);
 void hostmem_region_unlist(struct hostmem_region *region);
-/* Whether the free memory of a region that is off the lists would serve `bytes`. */
+/* Whether a region that is off the lists could serve `bytes`. */
 bool hostmem_region_can_serve(const struct hostmem_region *region, size_t bytes,
                               enum hostmem_fit fit);
 
 /* A block from the lists, or NULL. */
 void *hostmem_block_take(size_t bytes, enum hostmem_fit fit, bool *zeroed);
-/* The size asked for of the live block that begins at `address`, 0 where none does. */
+/* The size requested for the live block at `address`; 0: no block begins there. */
 size_t hostmem_block_bytes(const struct hostmem_region *region, const void *address);
-/* Takes a live block back. */
+/* Frees a live block. */
 void hostmem_block_give(struct hostmem_region *region, void *address);
-/* Dissolves slabs that are kept though empty; whether there were any. */
+/* Dissolves the empty slabs that are kept; whether there were any. */
 bool hostmem_slabs_sweep(void);
-/* Bytes of the region that a request needs at least. */
+/* Bytes that a request needs in a region, at least. */
 size_t hostmem_bytes_needed(size_t bytes);
 /* Whether a request is served from arenas. */
 bool hostmem_is_for_arena(size_t bytes);
 
 /* --- map.c: no lock needed --- */
 
-/* A private, aligned, untouched mapping of `bytes` (a multiple of the system's page), or NULL. */
+/* A private, aligned mapping of `bytes` (a multiple of the system's page), not yet touched; or
+ * NULL. */
 char *hostmem_map(size_t bytes);
 void hostmem_unmap(char *base, size_t bytes);
-/* Gives every page its memory, by several threads where that pays, and registers the whole; all or
+/* Touches every page, with several threads if that pays, and registers the whole; all or
  * nothing. */
 CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags);
 /* Rounds up to the system's page. */
 size_t hostmem_round(size_t bytes);
-/* Registers, in pieces; all or nothing. */
+/* Registers, in parts of HOSTMEM_PIECE bytes; all or nothing. */
 CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
-/* Undoes it; what is not registered any more counts as done. Calls nothing in a forked child. */
+/* Unregisters. Parts that are no longer registered count as done. No driver call in a forked
+ * child. */
 CUresult hostmem_unregister(char *base, size_t bytes);
 
 /* --- left.c: no lock needed --- */
 
-/* The smaller of the machine's available memory and what the process's cgroups (either version,
- * parents included) have left; SIZE_MAX where nothing says. `root`: where the system's files are
- * looked for, "" but in tests. */
+/* The smaller of the machine's available memory and what the process's cgroups (version 1 or 2,
+ * parents included) have left; SIZE_MAX if unknown. `root`: prefix of the system's files, "" except
+ * in tests. */
 size_t hostmem_left(const char *root);
 
 /* --- home.c: no lock held --- */
 
 /*
- * A registration goes with the context that it was made in, and every context may be using it. So
- * it is made in a context that stays: the primary context of a device, its home, which is retained
- * once for each registration. Only a reset of that primary context can take it away.
+ * A registration ends with the context it was made in, yet every context may use the memory. So it
+ * is made in the primary context of a device, its "home", and holds one reference to it. Only a
+ * reset of that primary context can take the registration away.
  *
- * Retains the primary context of the current context's device and makes it current: register, then
- * leave. The reference goes with the registration, to hostmem_home_release.
+ * enter retains the primary context of the current context's device and makes it current. Call
+ * leave after registering. The reference stays with the registration, until hostmem_home_release.
  */
 CUresult hostmem_home_enter(CUdevice *home);
 void hostmem_home_leave(void);
 
-/* One reference more, to a home that the caller has entered; and `count` less. */
+/* retain adds one reference to a home that the caller has entered; release drops `count`. */
 CUresult hostmem_home_retain(CUdevice home);
 void hostmem_home_release(CUdevice home, size_t count);
 
 /* --- table.c: no lock needed --- */
 
-/* The region that begins in the HOSTMEM_ALIGNMENT bytes around `address` or covers a part of them,
- * or NULL. It may go at any time, unless the lock is held or a block at `address` is alive. */
+/* The region that covers some of the HOSTMEM_ALIGNMENT bytes around `address`, or NULL. It may be
+ * freed at any time, unless the caller holds the lock or a live block at `address`. */
 struct hostmem_region *hostmem_region_of(const void *address);
-/* Lets the addresses of a region lead to `as`: the region, or NULL. False for want of memory or for
- * an address too high; not when it was entered before. */
+/* Maps the addresses of a region to `as`: the region, or NULL. False: out of memory, or the address
+ * is too high. Never false for a region that was entered before. */
 bool hostmem_region_enter(const struct hostmem_region *region, struct hostmem_region *as);
 
 /* --- pool.c, for pins.c and registrations.c --- */
 
-/* Keeps the pool's lock right across fork(); before it is first held for work. */
+/* Keeps the pool's lock usable across fork(). Call before the pool is first used. */
 void hostmem_watch_forks(void);
 
 /*
- * Whether [address, address + bytes) lies in the pool; if so it is registered on return, or *result
- * says why not. May call the driver and wait.
+ * Whether [address, address + bytes) lies in the pool. If so, it is registered on return, or
+ * *result says why not. May call the driver and wait.
  */
 bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result);
 
-/* The pool's part of cudriver_hostmem_get_stats, _is_home, _is_registered and _run (0 where the
- * address is not the pool's); and of _forget_home: how many references to the home are the caller's
- * to release. */
+/* The pool's part of cudriver_hostmem_get_stats, _is_home, _is_registered, _run (0: not the pool's)
+ * and _forget_home (returns how many references to the home the caller must release). */
 void hostmem_pool_count(struct cudriver_hostmem_stats *stats);
 bool hostmem_pool_has_home(CUdevice home);
 bool hostmem_pool_is_registered(const void *address, size_t bytes);
 size_t hostmem_pool_run(const void *address, size_t bytes);
 size_t hostmem_pool_forget_home(CUdevice home);
 
-/* --- pins.c, for registrations.c: the same of the pins --- */
+/* --- pins.c, for registrations.c: the same for pins --- */
 
 void hostmem_pins_count(size_t *pins, size_t *bytes);
 bool hostmem_pins_have_home(CUdevice home);

@@ -1,4 +1,4 @@
-/* Registrations, the pool's and the pins' alike: see hostmem.h. */
+/* Queries about registrations, which pool and pins answer together: see hostmem.h. */
 #include "hostmem.h"
 
 #include "driver/driver.h"

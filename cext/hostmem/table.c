@@ -1,7 +1,7 @@
 /*
- * From addresses to regions: see private.h. Two levels by HOSTMEM_ALIGNMENT, read by
- * anybody without a lock, for any address at all. Leaves stay for good: 128 KiB for each 32 GiB of
- * addresses.
+ * Finds the region of an address: see private.h. A table of two levels, by HOSTMEM_ALIGNMENT, that
+ * any thread reads without a lock, for any address. Leaves are never freed: 128 KiB for each 32 GiB
+ * of addresses.
  */
 #include "private.h"
 
@@ -27,7 +27,7 @@ static entry *leaf_of(uintptr_t address, bool make)
         if (fresh == NULL || atomic_compare_exchange_strong(root, &leaf, fresh)) {
             return fresh;
         }
-        free(fresh); /* another thread was first, and `leaf` is its */
+        free(fresh); /* another thread was first; `leaf` is its */
     }
     return leaf;
 }
@@ -53,7 +53,7 @@ bool hostmem_region_enter(const struct hostmem_region *region, struct hostmem_re
     if (last >> ADDRESS_BITS != 0) {
         return false;
     }
-    /* First all the leaves, so that a failure leaves nothing to undo. */
+    /* Make all leaves first, so that a failure leaves nothing to undo. */
     for (uintptr_t at = first / leaf_size * leaf_size; at <= last; at += leaf_size) {
         if (leaf_of(at, true) == NULL) {
             return false;

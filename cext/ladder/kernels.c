@@ -333,8 +333,8 @@ CUresult ladder_kernels_time(struct ladder_bench *bench, const struct ladder_lau
         *function = "cuEventRecord";
         result = cuda.cuEventRecord(bench->end, bench->stream);
     }
-    waited = cuda.cuStreamSynchronize(
-        bench->stream); /* after a failure too: the kernels use the memory */
+    waited =
+        cuda.cuStreamSynchronize(bench->stream); /* after a failure too: the memory is in use */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         *function = "cuStreamSynchronize";
         result = waited;

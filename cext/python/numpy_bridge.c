@@ -248,8 +248,7 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
         return NULL;
     }
     Py_INCREF(owner);
-    if (PyArray_SetBaseObject((PyArrayObject *)array, owner) <
-        0) { /* takes the reference even on failure */
+    if (PyArray_SetBaseObject((PyArrayObject *)array, owner) < 0) { /* takes it even on failure */
         Py_DECREF(array);
         return NULL;
     }
@@ -281,8 +280,8 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
     int failed = 0;
 
     if (extents_meet(dst, src)) {
-        /* NumPy handles overlap itself only with several dimensions or with strides of opposite
-         * sign. It corrupts lines of different strides and single structured items. */
+        /* NumPy handles overlap itself only with several dimensions or strides of opposite sign. It
+         * corrupts 1-D copies between different strides, and single structured items. */
         apart = cudriver_numpy_empty((PyObject *)PyArray_DESCR(from), PyArray_NDIM(from),
                                      PyArray_DIMS(from), false);
         failed = apart == NULL ? -1 : PyArray_CopyInto((PyArrayObject *)apart, from);
@@ -346,8 +345,7 @@ PyObject *cudriver_numpy_descr(PyObject *dtype)
 {
     PyObject *descr = PyObject_GetAttrString(dtype, "descr");
 
-    if (descr == NULL &&
-        PyErr_ExceptionMatches(PyExc_ValueError)) { /* the fields are out of order */
+    if (descr == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) { /* fields out of order */
         PyErr_Clear();
         return Py_BuildValue("[(sN)]", "", cudriver_numpy_typestr(dtype));
     }

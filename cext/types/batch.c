@@ -23,8 +23,7 @@ struct cudriver_batch {
     enum batch_state state;
     CUresult result;
     ContextObject *context; /* owned */
-    StreamObject
-        *object; /* borrowed while open: the stream that this is the open batch of; else NULL */
+    StreamObject *object;   /* borrowed while open: its stream, if that is ours; else NULL */
     CUstream stream;
     CUevent event;      /* owned while closed */
     Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
@@ -405,8 +404,7 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
     }
     if (batch != NULL) {
         batch_close(state, batch);
-        reap_in_turn(
-            state); /* else a program that records many events would never release anything */
+        reap_in_turn(state); /* else recording events would release nothing */
     }
 }
 
@@ -446,8 +444,7 @@ int cudriver_batches_wait(CoreState *state, const ContextObject *context)
     for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
         count += batch->context == context && batch->state == BATCH_CLOSED;
     }
-    for (; count > 0 && failed == 0;
-         count--) { /* newer batches are appended, so the first `count` are the ones to wait for */
+    for (; count > 0 && failed == 0; count--) { /* newer batches are behind these */
         struct cudriver_batch *batch = state->batches;
         while (batch != NULL && (batch->context != context || batch->state != BATCH_CLOSED)) {
             batch = batch->next;
@@ -548,8 +545,7 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
         unsigned long long entered = platform_nanoseconds(), now = entered;
         while ((result = query(handle)) == CUDA_ERROR_NOT_READY && now - entered < 20000000ull) {
             now = platform_nanoseconds();
-            if (now - begin >
-                50000) { /* spin for 50 us, then sleep an eighth of the time so far, at most 1 ms */
+            if (now - begin > 50000) { /* spin for 50 us, then sleep an eighth of the time so far */
                 unsigned long long pause = (now - begin) / 8;
                 struct timespec sleep = {0, (long)(pause > 1000000 ? 1000000 : pause)};
                 nanosleep(&sleep, NULL);

@@ -22,7 +22,7 @@ typedef struct ContextObject {
     struct cudriver_live live;
     struct ContextObject *next; /* borrowed: next in state->contexts */
     CUcontext handle;
-    unsigned long long id;     /* cuCtxGetId's, or 0 if the driver lacks that */
+    unsigned long long id; /* cuCtxGetId's; 0 for a primary context, or if the driver lacks it */
     unsigned long long number; /* our number, for messages: never reused */
     int ordinal;
     CUdevice device;

@@ -1,4 +1,4 @@
-/* Context.limits, a mapping. */
+/* The mapping Context.limits. */
 #include "context.h"
 
 #include <stdio.h>

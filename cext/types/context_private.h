@@ -4,8 +4,7 @@
 
 #include "context.h"
 
-/* New reference: an object in the registry. It owns the handle from here on, according to
- * `kind`. */
+/* New reference: an object in the registry, which owns the handle as its `kind` says. */
 ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordinal,
                                     CUdevice device, enum cudriver_context_kind kind);
 

@@ -88,8 +88,7 @@ static int refuse_pop(CoreState *state, ContextObject *self)
         Py_SETREF(other, Py_NewRef((PyObject *)pushed));
     }
     if (current == NULL) {
-        cudriver_context_walk_stack(state,
-                                    NULL); /* what was pushed here has gone: correct the record */
+        cudriver_context_walk_stack(state, NULL); /* drop what has gone from the record */
         PyErr_Clear();
         cudriver_raise_plain(state, "InvalidContextError",
                              "cannot pop %R: nothing is current in this thread, so there is "
@@ -111,8 +110,8 @@ static int refuse_pop(CoreState *state, ContextObject *self)
     return -1;
 }
 
-/* Pops contexts above ours that another library destroyed while they were current: nobody else
- * could. */
+/* Pops contexts above ours that another library destroyed while they were current: nobody else can.
+ */
 static CUresult pop_destroyed(CoreState *state, CUcontext *current)
 {
     CUresult result = CUDA_SUCCESS;

@@ -241,8 +241,7 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
         CUresult result;
         bytes = path->bytes - at < TUNING_CUT ? path->bytes - at : TUNING_CUT;
         if (cut) {
-            bytes =
-                cudriver_hostmem_run(host + at, bytes); /* also split where a registration ends */
+            bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
         Py_BEGIN_ALLOW_THREADS
         result = piece_blocking(up, device + at, host + at, bytes, place->stream, given,
@@ -273,11 +272,11 @@ static int issued_blocking(CoreState *state, const struct cudriver_copy_path *pa
 
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
-    waited = result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT &&
-                     path->bytes <= TUNING_SOON_MOST
-                 ? cudriver_staging_wait_soon(place->context->handle, place->stream)
-                 : cuda.cuStreamSynchronize(
-                       place->stream); /* after a failure, a part may be in flight */
+    waited =
+        result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT &&
+                path->bytes <= TUNING_SOON_MOST
+            ? cudriver_staging_wait_soon(place->context->handle, place->stream)
+            : cuda.cuStreamSynchronize(place->stream); /* a part may be in flight after a failure */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         function = "cuStreamSynchronize";

@@ -418,7 +418,7 @@ static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
             Py_CLEAR(values);
             break;
         }
-        if (result == CUDA_ERROR_INVALID_VALUE) { /* older than the attribute */
+        if (result == CUDA_ERROR_INVALID_VALUE) { /* an older driver does not know it */
             number = Py_NewRef(Py_None);
         } else if (result != CUDA_SUCCESS) {
             cudriver_raise(state, result, "cuDeviceGetAttribute", "%s, device %d",

@@ -207,8 +207,7 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     end->context = (ContextObject *)Py_NewRef((PyObject *)self->context);
     end->host = NULL;
     end->device = self->address;
-    end->busy =
-        &cudriver_device_array_root(self)->busy; /* cannot be closed until cudriver_endpoint_done */
+    end->busy = &cudriver_device_array_root(self)->busy; /* forbids close() until released */
     ++*end->busy;
     cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     end->itemsize = (size_t)self->itemsize;

@@ -155,7 +155,7 @@ static PyObject *array_subscript(PyObject *object, PyObject *key)
                                     view.shape, view.strides);
 }
 
-/* ---- the other methods ---- */
+/* ---- methods and properties ---- */
 
 PyDoc_STRVAR(array_close_doc,
              "close($self, /)\n"

@@ -76,7 +76,7 @@ static CUresult fill_rows(struct fill *fill, CUdeviceptr address, size_t pitch, 
                        : cuda.cuMemsetD2D32Async(address, pitch, four, width, height, fill->stream);
 }
 
-/* The shortest word of 1, 2 or 4 bytes that the pattern repeats; 0 if there is none. */
+/* The shortest word of 1, 2 or 4 bytes whose repetition is the pattern; 0 if there is none. */
 static size_t pattern_word(const char *pattern, size_t size)
 {
     for (size_t word = 1; word <= 4 && word <= size; word *= 2) {
@@ -87,7 +87,7 @@ static size_t pattern_word(const char *pattern, size_t size)
     return 0;
 }
 
-/* The largest word that divides the item size and every address of the fill. */
+/* The largest word, up to 4 bytes, that divides the item size and every address of the fill. */
 static int word_size(size_t itemsize, CUdeviceptr address, const struct cudriver_layout *layout)
 {
     unsigned long long bits = itemsize | address;
@@ -146,7 +146,7 @@ static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layou
         }
         return result;
     }
-    /* If an address is not a multiple of the word, the pattern is set in smaller words below. */
+    /* If not all addresses are multiples of the word, smaller words or copies are used below. */
     if (word != 0 && (address | pitch | run) % word == 0) {
         return fill_rows(fill, address, pitch, (int)word, fill->pattern, run / word, height);
     }
@@ -200,8 +200,7 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
     struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = (size_t)self->itemsize};
     struct fill fill = {pattern, (size_t)self->itemsize, stream->handle, function, true, 0};
     CUdeviceptr address = self->address;
-    bool plain, refused = true; /* plain: use the driver's fills: few calls, or the kernel cannot
-                                   use the memory */
+    bool plain, refused = true; /* plain: use only the driver's fills */
     CUresult result = CUDA_SUCCESS;
 
     for (int i = 0; i < self->ndim; i++) {
@@ -213,7 +212,7 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
     }
     address += (CUdeviceptr)layout.dst_offset;
     plain =
-        layout.ndim == 0 || /* doubling takes few calls */
+        layout.ndim == 0 || /* however many calls that takes */
         fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS ||
         (stream->context != self->context && !cudriver_copy_is_usable(address, stream->context));
     fill.counting = false;

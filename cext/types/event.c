@@ -210,8 +210,7 @@ int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
         return -1;
     }
     self->users++;
-    cudriver_batch_close_before(state,
-                                &stream); /* else our copies would complete only after the event */
+    cudriver_batch_close_before(state, &stream); /* else our copies complete after it */
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuEventRecord(self->handle, stream.handle);
     Py_END_ALLOW_THREADS

@@ -296,7 +296,7 @@ static void block_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
 
     if (self->inner != NULL) {
-        /* Nobody can leave the block any more. */
+        /* Never left, or not in the context that entered it: nobody can leave it any more. */
         handler_of(self->inner)->over = true;
     }
     Py_XDECREF(self->outer);

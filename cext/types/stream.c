@@ -18,7 +18,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     static char *names[] = {"priority", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     PyObject *device = NULL, *argument = NULL;
-    Py_ssize_t priority = 0; /* a value beyond an int is out of range as well */
+    Py_ssize_t priority = 0; /* clipped, so that it stays out of range */
     int least = 0, greatest = 0;
     ContextObject *context;
     StreamObject *self;

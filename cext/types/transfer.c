@@ -6,9 +6,8 @@
 
 typedef struct {
     PyObject_HEAD
-    struct cudriver_batch *batch; /* owned; NULL when complete */
-    struct cudriver_staging_transfer
-        *staged; /* borrowed from the batch: the engine's transfer, or NULL */
+    struct cudriver_batch *batch;             /* owned; NULL when complete */
+    struct cudriver_staging_transfer *staged; /* borrowed: the engine's transfer, or NULL */
     size_t bytes;
     CUresult result;
 } TransferObject;

@@ -373,8 +373,7 @@ static int exit_setup(PyObject *module)
 }
 
 /* The driver and page-locked memory belong to the process: the end of a second interpreter would
- * stop the first one's copies. The module slot below refuses only some of them, from 3.12 on. 0 or
- * -1. */
+ * stop the first one's copies. The module slot refuses only some, and from 3.12 on. 0 or -1. */
 static int interpreter_check(void)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -421,8 +420,7 @@ static int module_exec(PyObject *module)
     return 0;
 }
 
-/* The address of the state's reference number `index`; NULL past the last. For traverse and
- * clear. */
+/* The address of the state's reference number `index`; NULL past the last. */
 static PyObject **state_reference(CoreState *state, int index)
 {
     PyObject **references[] = {

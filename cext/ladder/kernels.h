@@ -31,8 +31,7 @@ struct ladder_launch {
 /* One kernel, a stream and two events, in one context. */
 struct ladder_bench;
 
-/* Loads a kernel. The caller owns *made: free it with ladder_kernels_close. *function: the call
- * that failed. */
+/* Loads a kernel. The caller owns *made (ladder_kernels_close). *function: the call that failed. */
 CUresult ladder_kernels_open(enum ladder_kernel kernel, struct ladder_bench **made,
                              const char **function);
 

@@ -1,6 +1,5 @@
 /* Measurements of `cudriver bench` that the public API cannot make: the driver's own copy of
- * pageable memory, which the copy engine would otherwise do, and memory bandwidth in kernels. See
- * ladder.h. */
+ * pageable memory, and memory bandwidth in kernels. See ladder.h. */
 #include "ladder.h"
 
 #include "types/copy.h"

@@ -1,5 +1,5 @@
-/* Arguments of METH_FASTCALL | METH_KEYWORDS functions that are called often: no tuple, dict or
- * format string. */
+/* Arguments of METH_FASTCALL | METH_KEYWORDS functions that are called often, without a tuple, a
+ * dict or a format string. */
 #ifndef CUDRIVER_ARGUMENTS_H
 #define CUDRIVER_ARGUMENTS_H
 

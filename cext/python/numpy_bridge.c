@@ -126,8 +126,7 @@ int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_
     return 0;
 }
 
-/* New reference: the fields with plain dtypes; NULL with an exception set. *same: nothing
- * changed. */
+/* New reference: the fields with plain dtypes, or NULL with an exception. *same: none changed. */
 static PyObject *plain_fields(PyObject *fields, bool *same)
 {
     PyObject *plain = PyDict_New(), *name, *field;

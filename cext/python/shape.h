@@ -6,8 +6,7 @@
 
 #include "engine/layout.h"
 
-/* Reads a shape argument of at most CUDRIVER_MAX_DIMS dimensions. 0, or -1 with TypeError or
- * ValueError. */
+/* Reads a shape of at most CUDRIVER_MAX_DIMS dimensions. 0, or -1 with TypeError or ValueError. */
 int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape);
 
 /* The size of such an array in bytes, or -1 with ValueError if it overflows. */

@@ -64,8 +64,7 @@ static void batch_destroy_event(struct cudriver_batch *batch)
     batch->event = NULL;
 }
 
-/* After a failure the engine's threads may still use host memory: waits for them. Releases the
- * GIL. */
+/* Waits for engine threads that may still use host memory after a failure. Releases the GIL. */
 static void batch_quiet(struct cudriver_batch *batch)
 {
     for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
@@ -94,8 +93,7 @@ static void batch_finish(struct cudriver_batch *batch, CUresult result)
 }
 
 /* Records the event behind the batch's work; if that fails, waits for the stream instead. With
- * `look`, an idle stream completes the batch at once: an event recorded now would complete
- * later. */
+ * `look`, an idle stream completes the batch at once: an event recorded now would be later. */
 static void batch_record(struct cudriver_batch *batch, bool look)
 {
     CUcontext current = NULL;
@@ -114,8 +112,7 @@ static void batch_record(struct cudriver_batch *batch, bool look)
     }
     result = cuda.cuCtxGetCurrent(&current);
     if (result != CUDA_SUCCESS || current != batch->context->handle) {
-        /* The context could not be made current, so a NULL stream would name another one's: try
-         * later. */
+        /* The context cannot be made current. A NULL stream would be another's: try later. */
         result = CUDA_ERROR_INVALID_CONTEXT;
         if (batch->stream == NULL) {
             cudriver_context_end(batch->context, pushed);

@@ -53,20 +53,17 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
 /* Whether work is in flight in a context, as of the last check. */
 bool cudriver_batches_use(CoreState *state, const ContextObject *context);
 
-/* Waits for all of our work that is in flight in a context now, not for work issued later. Ignores
- * how it ended. 0, or -1 with an exception set (by a signal handler, or if the context cannot be
- * used). */
+/* Waits for all of our work that is in flight in a context now, not for later work. Ignores how it
+ * ended. 0, or -1 with an exception set (a signal handler's, or the context cannot be used). */
 int cudriver_batches_wait(CoreState *state, const ContextObject *context);
 
 /* Ends the stream's open batch. The caller saw the stream idle and has held the GIL since. */
 void cudriver_batch_end_open(CoreState *state, StreamObject *stream);
 
-/* Waits for all work issued on the stream so far, not for work issued later. 0, or -1 with an
- * exception set. */
+/* Waits for work issued on the stream so far, not for later work. 0, or -1 with an exception. */
 int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream);
 
-/* Waits up to about 5 s for everything in flight, without an exception. For the interpreter's
- * exit. */
+/* Waits for everything in flight, about 5 s at most. Sets no exception. For interpreter exit. */
 void cudriver_batches_drain(CoreState *state);
 
 /* The batch's result, or NOT_READY. The caller holds a reference. */
@@ -80,8 +77,8 @@ int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch);
 void cudriver_batch_free_spares(CoreState *state);
 
 /* Waits without the GIL while query(handle) returns NOT_READY: spins, then sleeps. Checks for
- * signals every 20 ms. 0, or -1 with an exception set (a signal handler's, or the driver's with
- * `function`). */
+ * signals every 20 ms. 0, or -1 with an exception set: a signal handler's, or one that names
+ * `function`. */
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
                   const char *function);
 

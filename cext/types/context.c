@@ -267,8 +267,7 @@ static int walk_grow(struct walk *walk)
 }
 
 /* Pops the topmost context and makes sure that it can be pushed again, whatever its owner does in
- * between. Its Context, if any, goes into `list`. 1; 0 at the bottom of the stack; -1 with an
- * exception. */
+ * between. Its Context, if any, goes into `list`. 1, 0 at the bottom of the stack, or -1. */
 static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
 {
     struct cudriver_keeper *keeper = NULL;

@@ -41,9 +41,8 @@ typedef struct ContextObject {
     PyObject *weak;
 } ContextObject;
 
-/* The context for memory and stream calls: this thread's current one. If there is none, device 0's
- * primary context is made current, as the runtime API does. Initialises the driver. New
- * reference. */
+/* The context for memory and stream calls: this thread's current one, else device 0's primary
+ * context, which is made current as the runtime API does. Initialises the driver. New reference. */
 ContextObject *cudriver_context_for_use(CoreState *state);
 
 /* The context for a device argument: the current one if `device` is NULL, None or the current
@@ -55,8 +54,7 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device);
  * is not known yet. The driver is initialised. New reference. */
 ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle);
 
-/* The device's primary context. Sets `flags` first unless NULL. Initialises the driver. New
- * reference. */
+/* The device's primary context; sets `flags` first unless NULL. Initialises. New reference. */
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags);
 
 /* Drops the references that the package itself holds: to primary and foreign contexts. */

@@ -20,8 +20,7 @@ void cudriver_context_unkeep(ContextObject *self);
 /* Ends the keeper. The handle must not be used afterwards. */
 void cudriver_context_let_go(ContextObject *self);
 
-/* Makes the context current if it is not. *pushed: whether the caller must pop it; false on
- * failure. */
+/* Makes the context current if it is not. *pushed: the caller must pop it (false on failure). */
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed);
 
 /* *found: this thread's current context, a new reference; NULL if there is none or with an

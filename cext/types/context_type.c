@@ -1,5 +1,4 @@
-/* Context as a Python type: push, pop, `with`, properties; and the module functions about
- * contexts. */
+/* Context as a Python type: push, pop, `with`, properties. And the functions about contexts. */
 #include "context_private.h"
 
 #include <string.h>
@@ -110,8 +109,7 @@ static int refuse_pop(CoreState *state, ContextObject *self)
     return -1;
 }
 
-/* Pops contexts above ours that another library destroyed while they were current: nobody else can.
- */
+/* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
 static CUresult pop_destroyed(CoreState *state, CUcontext *current)
 {
     CUresult result = CUDA_SUCCESS;
@@ -624,8 +622,7 @@ static PyType_Spec context_spec = {
     .slots = context_slots,
 };
 
-/* Whether the driver is initialised; if not, no context can be current. 1, 0, or -1 with an
- * exception. */
+/* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */
 static int driver_in_use(CoreState *state)
 {
     CUcontext current;

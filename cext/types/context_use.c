@@ -1,4 +1,4 @@
-/* Context: the context and stream of a call. See context.h, context_private.h and stream.h. */
+/* The context and the stream of a call. See context.h, context_private.h and stream.h. */
 #include "context_private.h"
 #include "device.h"
 #include "driver/driver.h"
@@ -41,8 +41,7 @@ static CUresult current_check(void)
     return cuda.cuCtxGetApiVersion(NULL, &version);
 }
 
-/* A foreign handle without a keeper may have been destroyed and reused: compare the driver's
- * ids. */
+/* A foreign handle without a keeper may have been destroyed and reused: compares the ids. */
 static bool is_stale(ContextObject *self)
 {
     unsigned long long id = 0;
@@ -432,9 +431,8 @@ static bool is_default(CUstream handle)
     return (uintptr_t)handle <= 2; /* NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
 }
 
-/* New reference: the context of another library's stream. For a green context's stream, the
- * device's primary context: making a green context current takes it from the thread that has it
- * current. */
+/* New reference: the context of another library's stream. For a green context's, the device's
+ * primary context: making a green context current takes it from the thread that has it current. */
 static ContextObject *foreign_context(CoreState *state, CUstream handle)
 {
     bool newer;

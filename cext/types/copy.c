@@ -1,5 +1,4 @@
-/* Copies: reading both ends, blocking and asynchronous copies, the module's functions. See
- * copy.h. */
+/* Reading both ends, blocking and asynchronous copies, the module's functions. See copy.h. */
 #include "copy.h"
 
 #include <string.h>
@@ -109,8 +108,7 @@ static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct end
     return 0;
 }
 
-/* The copy engine's `interrupted` callback, called without the GIL. `data`: the saved thread
- * state. */
+/* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */
 static bool signal_arrived(void *data)
 {
     PyThreadState **saved = data;
@@ -144,8 +142,7 @@ static int raise_copy(CoreState *state, CUresult result, const char *function,
     return -1;
 }
 
-/* Raises for a copy by the engine: it makes several driver calls, so `function` is ours. Returns
- * -1. */
+/* Raises for a copy by the engine: it makes several calls, so `function` is ours. Returns -1. */
 static int raise_staged(CoreState *state, CUresult result, const char *function,
                         const struct cudriver_copy_path *path)
 {
@@ -361,8 +358,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     place = (struct cudriver_copy_place){stream.context, stream.handle};
     if (stream.context->ordinal != path->context->ordinal ||
         !cudriver_copy_fits(path, &ends->dst, &ends->src, stream.context)) {
-        /* A `with stream:` of another device, or of a context whose kernels cannot use the
-         * memory. */
+        /* A `with stream:` of another device, or whose kernels cannot use the memory. */
         if (given && stream_is_near(&stream, ends) && stream_wait_apart(state, &stream) < 0) {
             cudriver_stream_done(&stream);
             return -1;

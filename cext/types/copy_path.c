@@ -40,9 +40,8 @@ bool cudriver_copy_is_page_locked(const char *low, const char *high)
            type == CU_MEMORYTYPE_HOST;
 }
 
-/* Whether the items of one side lie in the gaps of the other, such as the even and the odd items of
- * one array: all strides are multiples of one length, and within it the two items do not
- * overlap. */
+/* Whether the items of one side lie in the gaps of the other, like the even and the odd items of an
+ * array: all strides are multiples of one length, and within it the two items do not overlap. */
 static bool are_interleaved(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
 {
     uint64_t length = 0, apart;
@@ -126,8 +125,7 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, 
     return outer < rows ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
 }
 
-/* Whether driver copies would send host bytes repeatedly (zero strides). The copy engine sends them
- * once. */
+/* Whether driver copies would send host bytes more than once; the copy engine does not. */
 static bool host_repeats(const struct cudriver_copy_path *path)
 {
     bool repeats = false;
@@ -184,8 +182,7 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
                  (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
                                        (size_t)(high - low));
     if (kind != CUDRIVER_COPY_BOUNCED && whole && path->layout.itemsize >= TUNING_SHORTEST_ROW) {
-        /* Even if that takes several calls: each moves at least two pieces, and a batch is
-         * slower. */
+        /* Even in several calls: each moves two pieces or more, and a batch is slower. */
         path->kind = kind;
         path->why = "page-locked rows: the driver copies them as they lie";
     } else if (whole && path->layout.itemsize >= cudriver_staging_least_piece()) {

@@ -1,6 +1,5 @@
-/* Device, and the functions that list devices. This file is the model for a type: the contract is
- * in the header; here are small static functions, one table of methods, one PyType_Spec, one setup
- * function. */
+/* Device, and the functions that list devices. This file is the model for a type: a contract in the
+ * header, small static functions, one table of methods, one PyType_Spec, one setup function. */
 #include "device.h"
 
 #include <stdio.h>
@@ -84,8 +83,7 @@ static CUresult uuid_read(CUdevice device, char *text)
     return result;
 }
 
-/* The ordinal of the device whose UUID starts with `wanted`, ignoring case; -1 with an exception
- * set. */
+/* The ordinal of the device whose UUID starts with `wanted` (ignoring case), or -1. */
 static int find_by_uuid(CoreState *state, const char *wanted)
 {
     const char *digits = strncasecmp(wanted, "GPU-", 4) == 0 ? wanted + 4 : wanted;

@@ -38,8 +38,7 @@ static inline DeviceArrayObject *cudriver_device_array_root(DeviceArrayObject *s
 /* 0 if the memory may be used; else -1 with ValueError or InvalidContextError. */
 int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self);
 
-/* Fills an endpoint. 0, or -1 with ValueError (closed) or InvalidContextError (its context is
- * gone). */
+/* Fills an endpoint. 0, or -1 with ValueError (closed) or InvalidContextError (context gone). */
 int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
                                    struct cudriver_endpoint *end);
 

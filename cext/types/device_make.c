@@ -151,8 +151,7 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py
     return array;
 }
 
-/* Reads the source of to_device(): a device array as it is, anything else as an ndarray. 0 or
- * -1. */
+/* Reads to_device()'s source: a device array as it is, anything else as an ndarray. 0 or -1. */
 static int source_read(CoreState *state, PyObject *object, struct cudriver_endpoint *end)
 {
     int found = cudriver_endpoint_try(state, object, false, end);

@@ -169,8 +169,7 @@ static PyObject *event_repr(PyObject *object)
                                 self->recorded ? "" : ", not recorded");
 }
 
-/* Reads a stream argument; without one, the default stream is that of the event's context. 0 or
- * -1. */
+/* Reads a stream argument; the default stream is that of the event's context. 0 or -1. */
 static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
                       struct cudriver_stream *stream)
 {

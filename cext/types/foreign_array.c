@@ -183,8 +183,7 @@ static bool place_reaches(struct place *place, CUdeviceptr end, bool dense)
     return true;
 }
 
-/* New reference: the context of the array's memory. Checks that memory exists as far as the strides
- * reach. */
+/* New reference: the context of the array's memory, which must reach as far as the strides do. */
 static ContextObject *context_of(CoreState *state, const struct cudriver_endpoint *end)
 {
     struct cudriver_layout layout = {.ndim = end->ndim, .itemsize = end->itemsize};
@@ -225,8 +224,7 @@ static ContextObject *context_of(CoreState *state, const struct cudriver_endpoin
     return context;
 }
 
-/* Finds the memory's context and waits for the producer's stream; an empty array has neither. 0 or
- * -1. */
+/* Finds the memory's context and waits for the producer's stream. 0 or -1. */
 static int read_place(CoreState *state, PyObject *interface, struct cudriver_endpoint *end)
 {
     PyObject *stream = entry(interface, "stream");

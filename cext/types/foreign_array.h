@@ -4,8 +4,7 @@
 
 #include "copy.h"
 
-/* Fills an endpoint from an object with the protocol. 1 done, 0 no such protocol, -1 an
- * exception. */
+/* Fills an endpoint through the protocol. 1 done, 0 no such protocol, -1 an exception. */
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
                               struct cudriver_endpoint *end);
 

@@ -628,8 +628,7 @@ static PyObject *pinned_array(PyObject *module, PyObject *args, PyObject *keywor
     return array;
 }
 
-/* The memory of an ndarray or a buffer: lowest address, bytes, and the first item's address. 0 or
- * -1. */
+/* An ndarray's or buffer's memory, and the address of its first item. 0 or -1. */
 static int memory_of(PyObject *object, char **low, size_t *bytes, char **first)
 {
     Py_buffer view;

@@ -50,8 +50,7 @@ static int pin_take(PinObject *self, PyObject *object, char **low, bool *writabl
     return 0;
 }
 
-/* Checks that the whole range is mapped: strides may reach beyond the array's memory. 0, or -1 with
- * ValueError. */
+/* Checks that the whole range is mapped: strides may reach further. 0, or -1 with ValueError. */
 static int pin_check(PinObject *self, char *low)
 {
     uintptr_t hole = 0;

@@ -144,8 +144,7 @@ static void handler_free(void *context, void *address, size_t size)
     }
 }
 
-/* Grows an ordinary block to `size` first, because its old size is unknown; then moves it if
- * possible. */
+/* Grows an ordinary block to `size` (its old size is unknown), then moves it if possible. */
 static void *realloc_ordinary(struct handler *handler, void *address, size_t size)
 {
     PyDataMemAllocator *ordinary = &handler->ordinary->allocator;

@@ -94,7 +94,7 @@ static PyObject *module_is_available(PyObject *module, PyObject *Py_UNUSED(ignor
 
     if (cudriver_require(state) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            return NULL; /* KeyboardInterrupt and the like are not about the driver */
+            return NULL; /* KeyboardInterrupt and the like are not the driver's */
         }
         PyErr_Clear();
         Py_RETURN_FALSE;
@@ -300,7 +300,7 @@ static PyObject *module_live_allocations(PyObject *module, PyObject *Py_UNUSED(i
     return cudriver_live_list(state);
 }
 
-/* At the interpreter's exit, by atexit: work in flight ends before the memory under it goes. */
+/* Called by atexit: waits for work in flight before its memory goes. */
 static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -308,7 +308,7 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
         cudriver_batches_drain(state);
         if (state->reporting) {
-            PyGC_Collect(); /* what only a cycle keeps has been let go by the user */
+            PyGC_Collect(); /* what only a cycle keeps alive is not a leak */
             cudriver_batches_reap(state, true);
             cudriver_live_report(state);
         }
@@ -332,7 +332,7 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-/* DriverVersion prints as '13.0'. 0 or -1. */
+/* Makes DriverVersion print as '13.0'. 0 or -1. */
 static int version_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -353,7 +353,7 @@ static bool environment_asks(const char *name)
     return value != NULL && value[0] != '\0' && strcmp(value, "0") != 0;
 }
 
-/* Registers _shutdown with atexit, and switches on what the environment asks for. 0 or -1. */
+/* Registers _shutdown with atexit and reads the environment's switches. 0 or -1. */
 static int exit_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -372,10 +372,8 @@ static int exit_setup(PyObject *module)
     return done == NULL ? -1 : 0;
 }
 
-/*
- * The driver and what is page-locked are the process's: a second interpreter's end would shut the
- * first one's copies down. The slot below refuses only some of them, and from 3.12 on. 0 or -1.
- */
+/* The driver and page-locked memory belong to the process: the end of a second interpreter would
+ * stop the first one's copies. The module slot refuses only some, and from 3.12 on. 0 or -1. */
 static int interpreter_check(void)
 {
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
@@ -422,7 +420,7 @@ static int module_exec(PyObject *module)
     return 0;
 }
 
-/* Calls `visit` for every reference of the state; traverse and clear share the list. */
+/* The address of the state's reference number `index`; NULL past the last. */
 static PyObject **state_reference(CoreState *state, int index)
 {
     PyObject **references[] = {
@@ -465,7 +463,7 @@ static int module_clear(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    cudriver_context_unkeep_all(state); /* while their type is still here */
+    cudriver_context_unkeep_all(state); /* while their type still exists */
     for (int i = 0; state_reference(state, i) != NULL; i++) {
         Py_CLEAR(*state_reference(state, i));
     }
@@ -481,7 +479,7 @@ static void module_free(void *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, module_exec},
-    CUDRIVER_MAIN_INTERPRETER_ONLY, /* the driver is one a process, as is its table */
+    CUDRIVER_MAIN_INTERPRETER_ONLY, /* one driver and one function table per process */
     {0, NULL},
 };
 

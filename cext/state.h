@@ -1,4 +1,4 @@
-/* The state of cudriver._core: everything Python that outlives a call. One per module object. */
+/* State of cudriver._core: every Python object that outlives a call. One per module object. */
 #ifndef CUDRIVER_STATE_H
 #define CUDRIVER_STATE_H
 
@@ -13,9 +13,9 @@ struct ContextObject;
 struct ThreadObject;
 struct cudriver_batch;
 
-/* One thing that is alive; embedded in the object that is. See live.h. */
+/* An entry in the list of what is alive, embedded in the object it describes. See live.h. */
 struct cudriver_live {
-    struct cudriver_live *next, *prev; /* NULL: not listed */
+    struct cudriver_live *next, *prev; /* borrowed; NULL at an end. Not listed: kind is NULL */
     const char *kind;
     size_t bytes;
     unsigned long long address;
@@ -46,40 +46,40 @@ typedef struct {
     PyTypeObject *host_stats_type;
 
     PyObject *errors;     /* owned: cudriver.errors, imported at the first raise */
-    PyObject *choice;     /* owned: what use_driver was given, or NULL */
-    PyObject *thread_key; /* owned: this module's key in a thread's state dictionary */
+    PyObject *choice;     /* owned: the argument of use_driver, or NULL */
+    PyObject *thread_key; /* owned: this module's key in thread state dictionaries */
 
-    /* The thread state that last asked for its record, 0: none; such a number is never given twice.
-     * And the record, borrowed; NULL where it has none. */
+    /* The id of the thread state that last asked for its record (0: none; ids are never reused),
+     * and that record. Borrowed; NULL if it has none. */
     uint64_t thread_seen_id;
     struct ThreadObject *thread_seen;
 
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
     unsigned long long serial;      /* the last number given to a context */
 
-    struct cudriver_live *live; /* borrowed: everything alive, newest first */
+    struct cudriver_live *live; /* borrowed: all that is alive, newest first */
     bool tracing;
-    bool reporting; /* at exit, what is alive is told */
+    bool reporting; /* write what is alive to stderr at exit */
 
-    struct cudriver_batch *batches;      /* asynchronous work not yet seen finished, oldest first */
-    struct cudriver_batch **batches_end; /* where the next one is hung, if there are any */
-    Py_ssize_t added, left; /* batches closed since the last look at them, and how many it left */
-    /* Kept for the next copies, so that issuing one allocates nothing. */
+    struct cudriver_batch *batches;      /* asynchronous work, oldest first */
+    struct cudriver_batch **batches_end; /* where to append the next, if there are any */
+    Py_ssize_t added, left; /* batches closed since the last reap, and how many that left */
+    /* Kept for reuse, so that issuing a copy seldom allocates. */
     struct cudriver_batch *spare_batches;                /* owned */
-    PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of Transfers that are gone */
+    PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */
     int spare_batch_count, spare_transfer_count;
-    bool exiting; /* the interpreter is going: frees are silent from here on */
+    bool exiting; /* at interpreter exit: failed frees are silent */
 } CoreState;
 
 extern struct PyModuleDef cudriver_core_module;
 
-/* The state behind an object of one of our types. Borrowed, never NULL. */
+/* The module state of an object of one of our types. Borrowed, never NULL. */
 static inline CoreState *cudriver_state_of(PyObject *self)
 {
     return (CoreState *)PyType_GetModuleState(Py_TYPE(self));
 }
 
-/* The state behind a module function's self. */
+/* The module state of a module function's `self`. */
 static inline CoreState *cudriver_state_of_module(PyObject *module)
 {
     return (CoreState *)PyModule_GetState(module);

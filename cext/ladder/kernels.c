@@ -1,19 +1,21 @@
 /*
- * Four kernels that do nothing but move bytes. See kernels.h.
+ * Four kernels that only move bytes. See kernels.h.
  *
- * The PTX is written for the oldest architecture that drivers of CUDA 11 take, and compiled by the
- * driver. Each entry takes (memory, vectors, number, sums), 64 bits each, and is launched with
- * LADDER_THREADS threads a block. Every load is added to a sum that is stored at the end, so that
- * no compiler may drop it; `sums` has a word for each thread:
- *   cudriver_ladder_read          the sum of the words it has read: of the whole grid, that of all
- *   cudriver_ladder_write         how many vectors it has written
- *   cudriver_ladder_shared_read   the sum of the words it has read: thread t of a block reads the
- *                                 vectors (t + i) % 256 of the tile's four rows, for i < number
- *   cudriver_ladder_shared_write  the sum of what thread 255 - t, call it q, has left in its four
- *                                 vectors: each q + (number - 1) * 1024, q + 1, q + 2, q + 3
- * All threads of a warp touch neighbouring vectors of 16 bytes, which is what global memory is
- * fastest with, and what meets no bank conflict in shared memory. In shared memory the address
- * changes from turn to turn, so that no compiler may take the access out of the loop.
+ * The PTX targets sm_50, and the driver compiles it for the GPU. Each entry takes (memory, vectors,
+ * number, sums), 64 bits each, and is launched with LADDER_THREADS threads per block. Every load is
+ * added to a sum that is stored at the end, so that no compiler can drop the load. `sums` receives
+ * one word from each thread t of a block:
+ *
+ *   cudriver_ladder_read          the sum of the words that it read; the grid reads all words once
+ *   cudriver_ladder_write         how many vectors it wrote
+ *   cudriver_ladder_shared_read   the sum of the words that it read: the vectors (t + i) % 256 of
+ *                                 the tile's four rows, for i < number
+ *   cudriver_ladder_shared_write  the sum of what thread q = 255 - t left in its four vectors, each
+ *                                 of them q + (number - 1) * 1024, q + 1, q + 2, q + 3
+ *
+ * The threads of a warp access adjacent vectors of 16 bytes: accesses to global memory are
+ * coalesced, and those to shared memory have no bank conflicts. In shared memory the address
+ * changes in every iteration, so that no compiler can hoist the access out of the loop.
  */
 #include "kernels.h"
 
@@ -254,7 +256,7 @@ struct ladder_bench {
 
 static CUresult module_load(struct ladder_bench *bench, enum ladder_kernel kernel)
 {
-    char text[4096]; /* the longest is half of it */
+    char text[4096]; /* the longest has 2.2 KB */
     int length = snprintf(text, sizeof text, "%s%s%s%s%s", ptx_head, entries[kernel].name,
                           ptx_begin, entries[kernel].body, ptx_end);
 
@@ -290,7 +292,7 @@ CUresult ladder_kernels_open(enum ladder_kernel kernel, struct ladder_bench **ma
         result = cuda.cuEventCreate(&bench->end, CU_EVENT_DEFAULT);
     }
     if (result == CUDA_SUCCESS) {
-        *function = "cuCtxSynchronize"; /* what fills the memory may be under way elsewhere */
+        *function = "cuCtxSynchronize"; /* work on the memory may still run on other streams */
         result = cuda.cuCtxSynchronize();
     }
     if (result != CUDA_SUCCESS) {

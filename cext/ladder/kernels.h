@@ -1,49 +1,45 @@
-/*
- * The kernels of `cudriver bench`: memory as a kernel reads and writes it. Plain C: no Python here.
- * Every function needs a current context and no GIL.
- */
+/* The kernels of `cudriver bench`, which measure how fast a kernel reads and writes memory. Plain
+ * C, no Python. Every function needs a current context and not the GIL. */
 #ifndef CUDRIVER_LADDER_KERNELS_H
 #define CUDRIVER_LADDER_KERNELS_H
 
 #include "driver/cuda_abi.h"
 
-/* Threads of a block. */
+/* Threads in a block. */
 #define LADDER_THREADS 256
-/* Bytes of shared memory that a block of the shared kernels works on: four vectors a thread. */
+/* Bytes of shared memory in a block of the shared-memory kernels: four vectors per thread. */
 #define LADDER_TILE 16384
 
 enum ladder_kernel {
-    LADDER_READ,         /* adds up all words of `memory`, once */
-    LADDER_WRITE,        /* writes word j of `memory`: j * 0x9E3779B1 + number */
+    LADDER_READ,         /* sums all words of `memory`, once */
+    LADDER_WRITE,        /* sets word j of `memory` to j * 0x9E3779B1 + number */
     LADDER_SHARED_READ,  /* reads a tile of shared memory, filled from `memory`, `number` times */
-    LADDER_SHARED_WRITE, /* writes a tile `number` times; no `memory` */
+    LADDER_SHARED_WRITE, /* writes a tile of shared memory `number` times; no `memory` */
     LADDER_KERNELS
 };
 
-/* One launch. Words are 32 bits, sums wrap. */
+/* One launch. Words have 32 bits; sums wrap around. */
 struct ladder_launch {
     enum ladder_kernel kernel;
-    CUdeviceptr memory; /* a multiple of 16 */
-    uint64_t vectors;   /* of 16 bytes, in `memory` */
+    CUdeviceptr memory; /* address, a multiple of 16 */
+    uint64_t vectors;   /* how many vectors of 16 bytes `memory` has */
     uint64_t number;
-    CUdeviceptr sums; /* gets a word from each thread: see kernels.c */
+    CUdeviceptr sums; /* receives a word from each thread: see kernels.c */
     unsigned blocks;
 };
 
-/* One of the kernels, a stream and two events, in one context. */
+/* One kernel, a stream and two events, in one context. */
 struct ladder_bench;
 
-/* Loads a kernel. *made is owned by the caller: ladder_kernels_close. *function gets the call that
- * failed. */
+/* Loads a kernel. The caller owns *made (ladder_kernels_close). *function: the call that failed. */
 CUresult ladder_kernels_open(enum ladder_kernel kernel, struct ladder_bench **made,
                              const char **function);
 
-/* Launches `count` times in a row, waits, and gives the milliseconds of all by the device's clock.
- */
+/* Launches `count` times in a row and waits. *milliseconds: the total, by the device's clock. */
 CUresult ladder_kernels_time(struct ladder_bench *bench, const struct ladder_launch *launch,
                              unsigned count, float *milliseconds, const char **function);
 
-/* NULL is fine. */
+/* Frees a bench; NULL is fine. */
 void ladder_kernels_close(struct ladder_bench *bench);
 
 #endif

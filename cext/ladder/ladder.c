@@ -1,7 +1,5 @@
-/*
- * What `cudriver bench` measures and nothing public does: the driver's own copy of pageable memory,
- * which the copy engine would otherwise take over, and memory as kernels see it. See ladder.h.
- */
+/* Measurements of `cudriver bench` that the public API cannot make: the driver's own copy of
+ * pageable memory, and memory bandwidth in kernels. See ladder.h. */
 #include "ladder.h"
 
 #include "types/copy.h"
@@ -11,7 +9,7 @@
 
 #include <string.h>
 
-/* The bytes of an end whose items lie one behind another, in C order. 0, or -1 with ValueError. */
+/* The bytes of an end that is dense and in C order. 0, or -1 with ValueError. */
 static int end_bytes(const struct cudriver_endpoint *end, const char *name, size_t *bytes)
 {
     size_t dense = end->itemsize;
@@ -27,7 +25,7 @@ static int end_bytes(const struct cudriver_endpoint *end, const char *name, size
     return 0;
 }
 
-/* The copy, both ends read. 0 or -1. */
+/* Copies between the ends. 0 or -1. */
 static int ends_copy(CoreState *state, const struct cudriver_endpoint *dst,
                      const struct cudriver_endpoint *src)
 {
@@ -97,7 +95,7 @@ static const char *const kernel_names[LADDER_KERNELS] = {
     [LADDER_SHARED_WRITE] = "shared_write",
 };
 
-/* LADDER_KERNELS with ValueError set where there is none of that name. */
+/* The kernel of that name; LADDER_KERNELS with ValueError if there is none. */
 static enum ladder_kernel kernel_find(const char *name)
 {
     enum ladder_kernel kernel = LADDER_READ;
@@ -111,7 +109,7 @@ static enum ladder_kernel kernel_find(const char *name)
     return kernel;
 }
 
-/* Checks the sizes and fills the launch but for the address of memory on the host. 0 or -1. */
+/* Checks the sizes and fills the launch, except for the device address of host memory. 0 or -1. */
 static int launch_make(struct ladder_launch *launch, const struct cudriver_endpoint *memory,
                        const struct cudriver_endpoint *sums)
 {
@@ -147,8 +145,8 @@ static int launch_make(struct ladder_launch *launch, const struct cudriver_endpo
     return 0;
 }
 
-/* Times `rounds` times `count` launches; an untimed launch goes first. Within begin and end of the
- * context. New reference: a list of seconds a launch. */
+/* Times `rounds` rounds of `count` launches, after an untimed one, between begin and end of the
+ * context. New reference: a list of seconds per launch. */
 static PyObject *launch_time(CoreState *state, const struct ladder_launch *launch,
                              Py_ssize_t rounds, unsigned count)
 {
@@ -192,7 +190,7 @@ static PyObject *launch_time(CoreState *state, const struct ladder_launch *launc
     return seconds;
 }
 
-/* Both arrays read. New reference. */
+/* Times launches on the arrays that were read. New reference. */
 static PyObject *ends_time(CoreState *state, struct ladder_launch *launch,
                            const struct cudriver_endpoint *memory,
                            const struct cudriver_endpoint *sums, Py_ssize_t rounds, unsigned count)

@@ -1,4 +1,4 @@
-/* The measurements of `cudriver bench` that nothing public makes. Private module functions. */
+/* Measurements of `cudriver bench` that need more than the public API: private module functions. */
 #ifndef CUDRIVER_LADDER_H
 #define CUDRIVER_LADDER_H
 

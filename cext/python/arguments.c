@@ -1,7 +1,7 @@
 /* See arguments.h. */
 #include "arguments.h"
 
-/* The place of a name, or -1. */
+/* The index of a name, or -1. */
 static int place_of(const struct cudriver_signature *signature, PyObject *name)
 {
     for (int i = 0; signature->names[i] != NULL; i++) {

@@ -1,4 +1,4 @@
-/* How many threads the copy engine may use, for Python. See copy_settings.h. */
+/* Python functions for the copy engine's thread count. See copy_settings.h. */
 #include "copy_settings.h"
 
 #include "engine/engine.h"
@@ -73,7 +73,7 @@ static PyObject *module_set_copy_threads(PyObject *module, PyObject *argument)
         }
         count = PyLong_AsLong(index);
         Py_DECREF(index);
-        if (count < 1 || count > CUDRIVER_STAGING_THREADS_MOST) { /* -1 too, after an overflow */
+        if (count < 1 || count > CUDRIVER_STAGING_THREADS_MOST) { /* also -1 after an overflow */
             PyErr_Clear();
             PyErr_Format(PyExc_ValueError,
                          "the number of threads is 1 to %d, or None for as many as the process's "
@@ -92,7 +92,7 @@ static PyMethodDef functions[] = {
     {NULL},
 };
 
-/* Warns where the environment variable is of no use. 0, or -1 where warnings are errors. */
+/* Warns if the environment variable is invalid. 0, or -1 if warnings are errors. */
 static int wish_check(void)
 {
     const char *text = getenv(CUDRIVER_STAGING_VARIABLE);

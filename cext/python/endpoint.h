@@ -1,4 +1,4 @@
-/* One end of a copy: what an array-like of any kind is brought to. */
+/* One end of a copy, whatever kind of array-like it is. */
 #ifndef CUDRIVER_ENDPOINT_H
 #define CUDRIVER_ENDPOINT_H
 
@@ -9,10 +9,10 @@
 struct cudriver_endpoint {
     PyObject *owner; /* owned: keeps the memory alive; release with cudriver_endpoint_done */
     PyObject *dtype; /* owned */
-    struct ContextObject *context; /* owned: a device end's context; NULL for a host end */
-    char *host;                    /* a host end's first item */
-    CUdeviceptr device;            /* a device end's first item */
-    Py_ssize_t *busy; /* a device end's count of running calls, this one in it; or NULL */
+    struct ContextObject *context; /* owned: the context of a device end; NULL for a host end */
+    char *host;                    /* of a host end: its first item */
+    CUdeviceptr device;            /* of a device end: its first item */
+    Py_ssize_t *busy; /* a device end's count of running calls, which includes this one; or NULL */
     size_t itemsize;
     int ndim;
     int64_t shape[CUDRIVER_MAX_DIMS];

@@ -21,7 +21,7 @@ static const struct error {
 
 #define ERROR_COUNT (sizeof errors / sizeof errors[0])
 
-/* Which class a caller would want to catch; everything else is CudaError itself. */
+/* The class for a code that a caller may want to catch; all others raise CudaError. */
 static const struct {
     CUresult code;
     const char *class_name;
@@ -34,7 +34,7 @@ static const struct {
     {CUDA_ERROR_STUB_LIBRARY, "UnsupportedDriverError"},
 };
 
-/* What a user would do next, where that is known. */
+/* What the user can do about it, if that is known. */
 static const struct {
     CUresult code;
     const char *hint;
@@ -82,7 +82,7 @@ const char *cudriver_error_name(CUresult code)
     return "CUDA_ERROR_UNKNOWN_CODE";
 }
 
-/* The driver's own sentence where it has one. */
+/* The driver's own description if it has one, else ours. */
 static const char *error_meaning(CUresult code)
 {
     const struct error *error = error_find(code);
@@ -130,7 +130,7 @@ static PyObject *class_get(CoreState *state, const char *name)
     return PyObject_GetAttrString(state->errors, name);
 }
 
-/* Sets an instance of the class, built from (message, code, name, description, function). */
+/* Raises an instance of the class, built from (message, code, name, description, function). */
 static void raise_instance(CoreState *state, const char *class_name, const char *message, int code,
                            const char *name, const char *description, const char *function)
 {
@@ -199,13 +199,13 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
     PyErr_Restore(type, value, traceback);
 }
 
-/* Whether a choice names the simulated driver. */
+/* Whether the choice is the simulated driver. */
 static bool is_sim(PyObject *choice)
 {
     return PyUnicode_Check(choice) && PyUnicode_CompareWithASCIIString(choice, "sim") == 0;
 }
 
-/* New reference: a file system path (bytes) for the choice, or None for the system's own. */
+/* New reference: the chosen library's path as bytes, or None for the system's own. */
 static PyObject *choice_resolve(CoreState *state)
 {
     PyObject *choice = state->choice, *path = NULL, *encoded = NULL;

@@ -102,8 +102,7 @@ PyObject *cudriver_live_list(CoreState *state)
     for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
         count++;
     }
-    /* Sized first: building the rows may run the collector, and that may end objects of the list.
-     */
+    /* Copy the entries first: building rows may run the collector, which may remove some. */
     list = PyList_New(0);
     if (list == NULL) {
         return NULL;

@@ -1,28 +1,25 @@
-/*
- * What is alive: every object that holds something of the driver's or a page lock is in one list,
- * under the GIL. live_allocations() reads it.
- */
+/* The list of what is alive: every object that holds a driver object or a page lock. Guarded by the
+ * GIL. live_allocations() reads it. */
 #ifndef CUDRIVER_LIVE_H
 #define CUDRIVER_LIVE_H
 
 #include "state.h"
 
-/* Lists `entry`; with tracing on, it notes the line of Python that is running. `kind` is a literal.
- */
+/* Adds `entry`; with tracing on, also the running line of Python. `kind` is a string literal. */
 void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char *kind,
                        size_t bytes, unsigned long long address, int device);
 
-/* Takes `entry` out; harmless where it is not listed. */
+/* Removes `entry`; harmless if it is not listed. */
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 
-/* New reference: what is listed, as live_allocations() answers it. */
+/* New reference: the list as live_allocations() returns it. */
 PyObject *cudriver_live_list(CoreState *state);
 
-/* Writes what is alive to sys.stderr, a line each and a sum; nothing where nothing is. Leaves out
- * the contexts that cudriver keeps unasked. For the interpreter's exit. Never raises. */
+/* Writes one line for each thing alive and a total to sys.stderr; nothing if there is none. Leaves
+ * out contexts that the package itself keeps. For the interpreter's exit. Never raises. */
 void cudriver_live_report(CoreState *state);
 
-/* The type Allocation, and the module function trace_allocations. 0 or -1. */
+/* Adds the type Allocation and the module function trace_allocations. 0 or -1. */
 int cudriver_live_setup(PyObject *module);
 
 #endif

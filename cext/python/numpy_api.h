@@ -1,5 +1,5 @@
-/* NumPy's C API, one table for the two files that call it: numpy_bridge.c, which imports it, and
- * pinned_numpy.c. */
+/* NumPy's C API: one table for the two files that use it. numpy_bridge.c imports it; pinned_numpy.c
+ * is the other. */
 #ifndef CUDRIVER_NUMPY_API_H
 #define CUDRIVER_NUMPY_API_H
 

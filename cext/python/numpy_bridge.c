@@ -1,4 +1,4 @@
-/* NumPy, behind one door. See numpy_bridge.h. */
+/* The access to NumPy. See numpy_bridge.h. */
 #include "numpy_bridge.h"
 
 #define CUDRIVER_NUMPY_IS_IMPORTED_HERE
@@ -17,7 +17,7 @@
 #define NPY_2_0_API_VERSION 0x12
 #endif
 
-/* Set once NumPy's C API is imported; a constant of the process, as NumPy's own table is. */
+/* Whether NumPy's C API is imported; per process, like NumPy's own table. */
 static bool imported;
 
 int cudriver_numpy_require(void)
@@ -38,7 +38,7 @@ int cudriver_numpy_require(void)
 bool cudriver_numpy_is_array(PyObject *object)
 {
     if (!imported) {
-        /* An ndarray can only be here if somebody imported NumPy. */
+        /* An ndarray can exist only if NumPy was imported. */
         PyObject *modules = PyImport_GetModuleDict();
         if (modules == NULL || PyDict_GetItemString(modules, "numpy") == NULL ||
             cudriver_numpy_require() < 0) {
@@ -49,7 +49,7 @@ bool cudriver_numpy_is_array(PyObject *object)
     return PyArray_Check(object);
 }
 
-/* Whether a dtype holds Python objects; sets TypeError then. */
+/* Whether a dtype holds Python objects; if so, sets TypeError. */
 static bool holds_objects(PyArray_Descr *descr)
 {
     if (PyDataType_REFCHK(descr)) {
@@ -90,7 +90,7 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
         return -1;
     }
     if (PyDataType_ELSIZE(descr) == 0 && PyTypeNum_ISSTRING(descr->type_num)) {
-        /* As np.empty does it: 'S' and 'U' stand for one character. */
+        /* As np.empty does: 'S' and 'U' mean one character. */
         PyObject *name = PyUnicode_FromFormat("%c1", descr->kind);
         Py_DECREF(descr);
         descr = NULL;
@@ -126,7 +126,7 @@ int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_
     return 0;
 }
 
-/* The fields with plain dtypes: new reference; NULL with an exception set. *same: they are so. */
+/* New reference: the fields with plain dtypes, or NULL with an exception. *same: none changed. */
 static PyObject *plain_fields(PyObject *fields, bool *same)
 {
     PyObject *plain = PyDict_New(), *name, *field;
@@ -174,7 +174,7 @@ PyObject *cudriver_numpy_plain_dtype(PyObject *dtype)
     }
     plain = same ? Py_NewRef(dtype) : (PyObject *)PyArray_DescrNew(descr);
     if (plain != NULL && !same) {
-        /* Nobody else has seen it. It lies in memory as the NumPy that runs has it. */
+        /* The new dtype is not shared yet. Its layout is that of the running NumPy. */
         bool new = PyArray_RUNTIME_VERSION >= NPY_2_0_API_VERSION;
         Py_CLEAR(*(new ? &((_PyArray_LegacyDescr *)plain)->metadata
                        : &((PyArray_DescrProto *)plain)->metadata));
@@ -230,7 +230,7 @@ PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shap
     if (cudriver_numpy_require() < 0) {
         return NULL;
     }
-    Py_INCREF(dtype); /* PyArray_Empty takes one */
+    Py_INCREF(dtype); /* PyArray_Empty takes a reference */
     return PyArray_Empty(ndim, (npy_intp *)shape, (PyArray_Descr *)dtype, fortran);
 }
 
@@ -239,7 +239,7 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 {
     PyObject *array;
 
-    Py_INCREF(dtype); /* PyArray_NewFromDescr takes one */
+    Py_INCREF(dtype); /* PyArray_NewFromDescr takes a reference */
     array = PyArray_NewFromDescr(
         &PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape, (npy_intp *)strides,
         address, NPY_ARRAY_WRITEABLE | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0), NULL);
@@ -247,7 +247,7 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
         return NULL;
     }
     Py_INCREF(owner);
-    if (PyArray_SetBaseObject((PyArrayObject *)array, owner) < 0) { /* takes it, also on failure */
+    if (PyArray_SetBaseObject((PyArrayObject *)array, owner) < 0) { /* takes it even on failure */
         Py_DECREF(array);
         return NULL;
     }
@@ -259,7 +259,7 @@ PyObject *cudriver_numpy_asarray(PyObject *object)
     return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);
 }
 
-/* Whether two arrays' extents share a byte. */
+/* Whether the memory ranges of two arrays share a byte. */
 static bool extents_meet(PyObject *first, PyObject *second)
 {
     char *low[2];
@@ -279,8 +279,8 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
     int failed = 0;
 
     if (extents_meet(dst, src)) {
-        /* NumPy sees to this itself only where there are several dimensions, or where the strides'
-         * directions differ: it spoils lines of two strides, and single structured items. */
+        /* NumPy handles overlap itself only with several dimensions or strides of opposite sign. It
+         * corrupts 1-D copies between different strides, and single structured items. */
         apart = cudriver_numpy_empty((PyObject *)PyArray_DESCR(from), PyArray_NDIM(from),
                                      PyArray_DIMS(from), false);
         failed = apart == NULL ? -1 : PyArray_CopyInto((PyArrayObject *)apart, from);
@@ -322,9 +322,9 @@ int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern)
     if (cudriver_numpy_require() < 0) {
         return -1;
     }
-    /* These go into a 0-d array in half the time; one of length 1 takes sequences too. */
+    /* Scalars go into a 0-d array in half the time; an array of length 1 takes sequences too. */
     scalar = PyFloat_Check(value) || PyLong_Check(value) || PyArray_IsScalar(value, Generic);
-    Py_INCREF(dtype); /* PyArray_NewFromDescr takes one */
+    Py_INCREF(dtype); /* PyArray_NewFromDescr takes a reference */
     item = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)dtype, scalar ? 0 : 1, &one, NULL,
                                 pattern, NPY_ARRAY_CARRAY, NULL);
     if (item == NULL) {

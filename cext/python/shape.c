@@ -27,7 +27,7 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
 {
     PyObject *items;
 
-    /* An array of several lengths has an index as far as its type tells. */
+    /* An array of several items passes PyIndex_Check too, because its type has __index__. */
     if (PyIndex_Check(argument) && (!PySequence_Check(argument) || PyObject_Size(argument) < 0)) {
         PyErr_Clear();
         *ndim = 1;
@@ -38,7 +38,7 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
                      argument, Py_TYPE(argument)->tp_name);
         return -1;
     }
-    /* A tuple even of a list: reading an item may run code that changes the list. */
+    /* Copy even a list: reading an item may run code that changes it. */
     items = PySequence_Tuple(argument);
     if (items == NULL) {
         return -1;

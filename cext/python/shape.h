@@ -1,4 +1,4 @@
-/* Shapes and sizes as arguments. */
+/* Shape, order and size arguments. */
 #ifndef CUDRIVER_SHAPE_H
 #define CUDRIVER_SHAPE_H
 
@@ -6,18 +6,17 @@
 
 #include "engine/layout.h"
 
-/* Reads a shape argument into at most CUDRIVER_MAX_DIMS lengths. 0, or -1 with TypeError or
- * ValueError. */
+/* Reads a shape of at most CUDRIVER_MAX_DIMS dimensions. 0, or -1 with TypeError or ValueError. */
 int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape);
 
-/* The bytes of an array of that shape, or -1 with ValueError where they do not fit. */
+/* The size of such an array in bytes, or -1 with ValueError if it overflows. */
 Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize);
 
-/* Reads an order argument (NULL or None: "C"): 'C' or 'F'. 0 or -1. */
+/* Reads an order argument: "C" (also NULL or None) or "F". 0 or -1. */
 int cudriver_order_parse(PyObject *argument, bool *fortran);
 
-/* Reads a number, anything that has an index. `meaning` says what it must be, as in "keep is a
- * number of bytes"; TypeError for what is no integer, ValueError out of range. 0 or -1. */
+/* Reads a size; anything with __index__. `meaning` says what it must be, such as "keep is a number
+ * of bytes". 0, or -1 with TypeError (no integer) or ValueError (out of range). */
 int cudriver_size_parse(PyObject *argument, const char *meaning, size_t *value);
 
 /* New reference: a tuple of `count` ints. */

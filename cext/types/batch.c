@@ -11,39 +11,39 @@
 enum batch_state {
     BATCH_OPEN,   /* more work may join; no event yet */
     BATCH_CLOSED, /* its event is recorded */
-    BATCH_DONE,   /* over: `result` says how; owners let go */
+    BATCH_DONE,   /* complete: `result` is set, owners are released */
 };
 
-/* How many owners an open batch takes before its event is recorded without being asked. */
+/* How many owners an open batch takes before it is closed. */
 #define BATCH_OWNERS 32
 
 struct cudriver_batch {
     struct cudriver_batch *next; /* state->batches */
-    Py_ssize_t refs;             /* the list's one, and one a Transfer */
+    Py_ssize_t refs;             /* one for the list, one for each Transfer */
     enum batch_state state;
     CUresult result;
     ContextObject *context; /* owned */
-    StreamObject *object;   /* borrowed while open: whose open batch this is; NULL for others */
+    StreamObject *object;   /* borrowed while open: its stream, if that is ours; else NULL */
     CUstream stream;
     CUevent event;      /* owned while closed */
     Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
     Py_ssize_t staged_count, staged_room;
-    struct cudriver_staging_transfer **staged; /* owned: the engine's copies among them */
+    struct cudriver_staging_transfer **staged; /* owned: the engine's transfers in this batch */
     Py_ssize_t count;
     PyObject *owners[BATCH_OWNERS]; /* owned references */
 };
 
-/* How many batches are kept for the next ones; more than the driver takes copies ahead for. */
+/* Freed batches kept for reuse, so that issuing a copy seldom allocates. */
 #define SPARE_BATCHES 64
 
-/* Nothing joins the batch any more. */
+/* Releases the owners. */
 static void batch_let_go(struct cudriver_batch *batch)
 {
     Py_ssize_t count = batch->count;
 
     batch->count = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        Py_DECREF(batch->owners[i]); /* may run anything */
+        Py_DECREF(batch->owners[i]); /* may run any code */
     }
 }
 
@@ -64,8 +64,7 @@ static void batch_destroy_event(struct cudriver_batch *batch)
     batch->event = NULL;
 }
 
-/* After a failure the engine's threads may still be at the host's memory: waits until they are not.
- * Lets other threads run. */
+/* Waits for engine threads that may still use host memory after a failure. Releases the GIL. */
 static void batch_quiet(struct cudriver_batch *batch)
 {
     for (Py_ssize_t i = 0; i < batch->staged_count; i++) {
@@ -76,13 +75,13 @@ static void batch_quiet(struct cudriver_batch *batch)
     }
 }
 
-/* From here on it is over with `result`; owners are let go. The caller holds a reference. */
+/* Marks the batch complete with `result` and releases its owners. The caller holds a reference. */
 static void batch_finish(struct cudriver_batch *batch, CUresult result)
 {
     if (result != CUDA_SUCCESS && batch->staged_count > 0) {
         batch_quiet(batch);
     }
-    if (batch->state == BATCH_DONE) { /* another thread was quicker */
+    if (batch->state == BATCH_DONE) { /* another thread was first */
         return;
     }
     if (batch->waiters == 0) {
@@ -93,10 +92,8 @@ static void batch_finish(struct cudriver_batch *batch, CUresult result)
     batch_let_go(batch);
 }
 
-/*
- * Records the event behind the batch's work. Where that cannot be, waits for the stream instead.
- * With `look` it is over at once where the stream is: an event recorded now would be done later.
- */
+/* Records the event behind the batch's work; if that fails, waits for the stream instead. With
+ * `look`, an idle stream completes the batch at once: an event recorded now would be later. */
 static void batch_record(struct cudriver_batch *batch, bool look)
 {
     CUcontext current = NULL;
@@ -115,7 +112,7 @@ static void batch_record(struct cudriver_batch *batch, bool look)
     }
     result = cuda.cuCtxGetCurrent(&current);
     if (result != CUDA_SUCCESS || current != batch->context->handle) {
-        /* It could not be made current. A default stream is then another context's: later. */
+        /* The context cannot be made current. A NULL stream would be another's: try later. */
         result = CUDA_ERROR_INVALID_CONTEXT;
         if (batch->stream == NULL) {
             cudriver_context_end(batch->context, pushed);
@@ -147,7 +144,7 @@ static void batch_record(struct cudriver_batch *batch, bool look)
     }
 }
 
-/* As batch_record, which may let other threads run, and they may drop the batch. */
+/* Closes the batch. Holds a reference, because other threads may run and drop theirs. */
 static void batch_close(CoreState *state, struct cudriver_batch *batch)
 {
     batch->refs++;
@@ -155,7 +152,7 @@ static void batch_close(CoreState *state, struct cudriver_batch *batch)
     cudriver_batch_release(state, batch);
 }
 
-/* Looks whether it is over; NOT_READY, or how it ended. The caller holds a reference. */
+/* See cudriver_batch_poll. The caller holds a reference. */
 static CUresult batch_poll(struct cudriver_batch *batch)
 {
     CUresult result;
@@ -176,7 +173,7 @@ static CUresult batch_poll(struct cudriver_batch *batch)
     }
     if (!cudriver_context_begin_free(batch->context, &pushed)) {
         if (cudriver_driver_is_forked()) {
-            return CUDA_ERROR_NOT_INITIALIZED; /* never over here */
+            return CUDA_ERROR_NOT_INITIALIZED; /* never completes in a child */
         }
         batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED); /* by its owner, another library */
         return batch->result;
@@ -258,7 +255,7 @@ static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
     }
 }
 
-/* Streams that one look at the list remembers as busy. */
+/* How many busy streams one pass over the list remembers. */
 #define BUSY_STREAMS 8
 
 void cudriver_batches_reap(CoreState *state, bool all)
@@ -267,7 +264,7 @@ void cudriver_batches_reap(CoreState *state, bool all)
     struct {
         const ContextObject *context;
         CUstream stream;
-    } busy[BUSY_STREAMS]; /* where batches were issued that are not over */
+    } busy[BUSY_STREAMS]; /* streams with a batch that is not complete */
     int count = 0;
 
     while (*link != NULL) {
@@ -277,18 +274,18 @@ void cudriver_batches_reap(CoreState *state, bool all)
             *link = batch->next;
             state->batches_end = *link == NULL ? link : state->batches_end;
             cudriver_batch_release(state, batch);
-            link = &state->batches; /* that may have run anything, and changed the list */
+            link = &state->batches; /* the release may have run any code and changed the list */
             continue;
         }
         for (int i = 0; i < count && i < BUSY_STREAMS && !behind; i++) {
             behind = batch->context == busy[i].context && batch->stream == busy[i].stream;
         }
-        /* Behind one that is not over, of the same stream, nothing is. */
+        /* On one stream nothing completes before what was issued earlier. */
         if ((batch->state == BATCH_OPEN && !all) || behind) {
             link = &batch->next;
             continue;
         }
-        batch->refs++; /* an end may run anything */
+        batch->refs++; /* completing it may run any code */
         batch_poll(batch);
         if (batch->state != BATCH_DONE) {
             busy[count % BUSY_STREAMS].context = batch->context;
@@ -306,8 +303,8 @@ void cudriver_batches_reap(CoreState *state, bool all)
     }
 }
 
-/* Lets go of what is over, once as many batches were closed as were left by the last look: so that
- * a closed batch costs the same however many are in flight. */
+/* Reaps once more batches were closed than the last pass left, so that the cost of closing a batch
+ * does not grow with the number in flight. */
 static void reap_in_turn(CoreState *state)
 {
     if (++state->added > state->left) {
@@ -315,7 +312,7 @@ static void reap_in_turn(CoreState *state)
     }
 }
 
-/* Takes one of the engine's copies, which belongs to the work of the batch. 0 or -1. */
+/* Adds one of the engine's transfers to the batch, which takes it. 0 or -1. */
 static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_staging_transfer *staged)
 {
     if (batch->staged_count == batch->staged_room) {
@@ -333,7 +330,7 @@ static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_stagi
     return 0;
 }
 
-/* Nobody will hold the work that was just issued: it is over on return. Keeps the exception. */
+/* Waits for work that no batch could be had for. Keeps the exception. */
 static void wait_unheld(CUstream stream, struct cudriver_staging_transfer *staged)
 {
     PyObject *type, *value, *traceback;
@@ -365,8 +362,7 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     batch_hold(batch, first);
     batch_hold(batch, second);
     batch->refs++;
-    /* Of a stream that is not ours nobody will tell when it goes: the event is recorded while it is
-     * there. */
+    /* We are not told when a stream that is not ours is destroyed: record the event now. */
     if (stream->object == NULL || bytes >= TUNING_BATCH_ALONE || batch->count + 2 > BATCH_OWNERS) {
         batch_close(state, batch);
         reap_in_turn(state);
@@ -397,7 +393,7 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
 {
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : state->batches;
 
-    if (stream->object == NULL) { /* it may be one of ours all the same, by its handle */
+    if (stream->object == NULL) { /* it may still be one of ours, by its handle */
         while (batch != NULL && (batch->state != BATCH_OPEN || batch->context != stream->context ||
                                  batch->stream != stream->handle)) {
             batch = batch->next;
@@ -405,11 +401,11 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
     }
     if (batch != NULL) {
         batch_close(state, batch);
-        reap_in_turn(state); /* or a program that records events lets nothing go */
+        reap_in_turn(state); /* else recording events would release nothing */
     }
 }
 
-/* Records the events of all open batches of a context. */
+/* Closes all open batches of a context. */
 static void batches_close(CoreState *state, const ContextObject *context)
 {
     struct cudriver_batch *batch = state->batches;
@@ -445,7 +441,7 @@ int cudriver_batches_wait(CoreState *state, const ContextObject *context)
     for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
         count += batch->context == context && batch->state == BATCH_CLOSED;
     }
-    for (; count > 0 && failed == 0; count--) { /* what comes later is hung behind them */
+    for (; count > 0 && failed == 0; count--) { /* newer batches are behind these */
         struct cudriver_batch *batch = state->batches;
         while (batch != NULL && (batch->context != context || batch->state != BATCH_CLOSED)) {
             batch = batch->next;
@@ -579,7 +575,7 @@ int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
     if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
         return -1;
     }
-    if (batch->event == NULL) { /* it could not be closed; now its context can be current */
+    if (batch->event == NULL) { /* not closed yet: its context could not be made current before */
         cudriver_context_end(batch->context, pushed);
         return 0;
     }
@@ -601,7 +597,7 @@ int cudriver_batches_await(CoreState *state,
 {
     struct cudriver_batch *batch = state->batches;
 
-    if (batch != NULL && cudriver_require(state) < 0) { /* in a forked child nothing ends */
+    if (batch != NULL && cudriver_require(state) < 0) { /* in a forked child nothing completes */
         return -1;
     }
     while (batch != NULL) {
@@ -622,7 +618,7 @@ int cudriver_batches_await(CoreState *state,
         if (failed < 0) {
             return -1;
         }
-        batch = state->batches; /* the list may have changed; what is over holds no owners */
+        batch = state->batches; /* the list may have changed; completed batches hold no owners */
     }
     return 0;
 }

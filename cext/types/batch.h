@@ -1,11 +1,12 @@
 /*
- * Asynchronous work and what it keeps alive.
+ * Asynchronous work, and the objects that it keeps alive.
  *
- * Work on one stream finishes in order, so it is watched in batches: a batch holds the owners of
- * the memory that is being read and written, and one event is recorded behind it: when somebody
- * asks while the stream is busy or records an event of his own, when it is full, when the stream
- * goes, and at once behind much work or on a stream that is not ours. Everything here needs the
- * GIL.
+ * Work on one stream completes in order, so it is tracked in batches. A batch owns references to
+ * the memory that is being read and written, and one event is recorded behind its work. A batch
+ * that has its event is closed. It is closed at once if its work is large or its stream is not
+ * ours; otherwise when it is full, when somebody asks for its state while the stream is busy,
+ * before the program records an event of its own, or when the stream is closed. Every function
+ * needs the GIL.
  */
 #ifndef CUDRIVER_BATCH_H
 #define CUDRIVER_BATCH_H
@@ -15,74 +16,69 @@
 #include "stream.h"
 
 /*
- * Notes work of `bytes` that was just issued on `stream` and that touches memory of `first` and
- * `second` (either may be NULL): both stay alive until it is over. `staged` is the engine's copy
- * that it is, or NULL, and is taken. New reference to the batch; NULL with an exception set, in
- * which case the work has been waited for. Before work of TUNING_BATCH_ALONE bytes is issued,
- * cudriver_batch_close_before parts it from smaller work.
+ * Tracks work of `bytes` that was just issued on `stream`. It uses memory of `first` and `second`
+ * (either may be NULL), and keeps both alive until it completes. `staged` is the engine's transfer
+ * (taken) or NULL. Before issuing work of TUNING_BATCH_ALONE bytes or more, the caller closes the
+ * open batch with cudriver_batch_close_before. New reference to the batch; NULL with an exception
+ * set, and then the work has completed.
  */
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
                                           size_t bytes, PyObject *first, PyObject *second,
                                           struct cudriver_staging_transfer *staged);
 
-/* Drops one reference. The work goes on, and what it needs stays alive. */
+/* Drops one reference. The work continues, and what it needs stays alive. */
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
 
-/* Lets go what finished work has kept alive. With `all`, looks at batches still open too. Quick
- * where nothing is in flight. Never raises. */
+/* Releases what completed work kept alive. With `all`, open batches are checked too. Cheap if
+ * nothing is in flight. Never raises. */
 void cudriver_batches_reap(CoreState *state, bool all);
 
-/* Whether work in flight holds `object`. (A view in flight counts as one of its views.) */
+/* Whether work in flight holds `object` itself. (Views in flight count in their root's `views`.) */
 bool cudriver_batches_hold(CoreState *state, PyObject *object);
 
-/*
- * Waits for all work in flight of which uses(state, owner, memory) says that it holds the memory.
- * Quick where nothing is in flight. How that work ended is not said. 0, or -1 with an exception
- * set.
- */
+/* Waits for all work in flight of which uses(state, owner, memory) is true for an owner. Cheap if
+ * nothing is in flight. Ignores how that work ended. 0, or -1 with an exception set. */
 int cudriver_batches_await(CoreState *state,
                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
                            const void *memory);
 
-/* Records the event of the stream's open batch: what follows on the stream, or the stream's end,
- * does not delay it. May let other threads run. */
+/* Closes the stream's open batch, so that neither later work nor the stream's end delays it. May
+ * release the GIL. */
 void cudriver_batch_close_open(StreamObject *stream);
 
-/* As the call above, before an event of the program's or much work, by whichever object the stream
- * is named; lets go of what is over. */
+/* The same before large work or before the program records an event. Finds one of our streams by
+ * its handle too. Then releases what completed work kept alive. */
 void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream);
 
-/* Whether work is in flight in a context, as far as was looked. */
+/* Whether work is in flight in a context, as of the last check. */
 bool cudriver_batches_use(CoreState *state, const ContextObject *context);
 
-/* Waits for all of our work that is in flight in a context, and not for what is issued meanwhile.
- * How it ended is not said. 0, or -1 with an exception set (a signal's). */
+/* Waits for all of our work that is in flight in a context now, not for later work. Ignores how it
+ * ended. 0, or -1 with an exception set (a signal handler's, or the context cannot be used). */
 int cudriver_batches_wait(CoreState *state, const ContextObject *context);
 
-/* The stream was seen at its end, with the GIL held since: so is its open batch. */
+/* Ends the stream's open batch. The caller saw the stream idle and has held the GIL since. */
 void cudriver_batch_end_open(CoreState *state, StreamObject *stream);
 
-/* Waits for all that was issued on the stream so far, and not for what others issue meanwhile. 0,
- * or -1 with an exception set. */
+/* Waits for work issued on the stream so far, not for later work. 0, or -1 with an exception. */
 int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream);
 
-/* Waits for everything in flight, without an exception; for the interpreter's exit. */
+/* Waits for everything in flight, about 5 s at most. Sets no exception. For interpreter exit. */
 void cudriver_batches_drain(CoreState *state);
 
-/* Looks whether it is over; NOT_READY, or how it ended. The caller holds a reference. */
+/* The batch's result, or NOT_READY. The caller holds a reference. */
 CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch);
 
-/* Waits for one that the call above said NOT_READY of; to be polled again. 0, or -1 with an
- * exception set. */
+/* Waits for a batch that cudriver_batch_poll found NOT_READY; poll again afterwards. 0, or -1 with
+ * an exception set. */
 int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch);
 
-/* Frees what is kept for the next copies. For the module's end. */
+/* Frees the batches kept for reuse. For the module's end. */
 void cudriver_batch_free_spares(CoreState *state);
 
-/*
- * Waits while query(handle) says NOT_READY, without the GIL, in short sleeps; every 20 ms it looks
- * for signals. 0, or -1 with an exception set (a signal's, or the driver's with `function`).
- */
+/* Waits without the GIL while query(handle) returns NOT_READY: spins, then sleeps. Checks for
+ * signals every 20 ms. 0, or -1 with an exception set: a signal handler's, or one that names
+ * `function`. */
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
                   const char *function);
 

@@ -1,7 +1,5 @@
-/*
- * Context: creation, the registry, closing, and a look at this thread's stack. Which one a call
- * uses is in context_use.c, the Python type that shows it in context_type.c.
- */
+/* Context: creation, the registry, closing, and walking this thread's stack. context_use.c chooses
+ * the context of a call; context_type.c has the Python type. */
 #include "context.h"
 
 #include "batch.h"
@@ -111,7 +109,7 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
                        "flags 0x%lx, device %d", flags, ordinal);
         return NULL;
     }
-    /* The driver made it current; ours begins off every stack. */
+    /* The driver made it current; our contexts start on no stack. */
     result = cuda.cuCtxPopCurrent_v2(&popped);
     self = result == CUDA_SUCCESS
                ? cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_MANUAL)
@@ -154,7 +152,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
         return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxRetain",
                                                "device %d", ordinal);
     }
-    self = registry_find_primary(state, ordinal); /* another thread may have been quicker */
+    self = registry_find_primary(state, ordinal); /* another thread may have been first */
     if (self != NULL) {
         cuda.cuDevicePrimaryCtxRelease_v2(device);
         return (ContextObject *)Py_NewRef((PyObject *)self);
@@ -179,8 +177,8 @@ CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *self)
     return self->alloc_stream;
 }
 
-/* Takes out of somebody else's context what is kept there for the next copies: the handle must not
- * be used once its keeper has gone. Without the GIL. */
+/* Releases what the copy engine keeps in a foreign context, while the keeper still protects the
+ * handle. Without the GIL. */
 static void foreign_forget(ContextObject *self)
 {
     CUcontext popped;
@@ -196,8 +194,8 @@ static void foreign_forget(ContextObject *self)
     cudriver_staging_forget_context(self->handle);
 }
 
-/* Gives the driver's side back and says what failed. The GIL is held; the state is no longer OPEN.
- */
+/* Releases what the driver holds for the context. *function: the call whose result is returned. The
+ * GIL is held; the state is no longer OPEN. */
 static CUresult context_release(ContextObject *self, const char **function)
 {
     CUcontext handle = self->handle;
@@ -211,7 +209,7 @@ static CUresult context_release(ContextObject *self, const char **function)
         return CUDA_SUCCESS;
     }
     Py_BEGIN_ALLOW_THREADS
-    /* A manual context's stream goes with it. */
+    /* Destroying a manual context destroys its streams. */
     if (!was_reset && self->kind != CUDRIVER_CONTEXT_MANUAL && stream != NULL) {
         bool pushed;
         if (cudriver_context_make_current(self, &pushed) == CUDA_SUCCESS ||
@@ -239,15 +237,14 @@ static CUresult context_release(ContextObject *self, const char **function)
     return result;
 }
 
-/* What a walk has taken off a stack. `keepers`: of those that have no ContextObject to keep them.
- */
+/* What a walk has popped. `keepers`: for contexts that have no ContextObject. */
 struct walk {
     CUcontext *stack; /* the topmost first */
     struct cudriver_keeper **keepers;
     Py_ssize_t count, room;
 };
 
-/* Room for one more. 0 or -1. */
+/* Makes room for one more entry. 0 or -1. */
 static int walk_grow(struct walk *walk)
 {
     size_t room = walk->room == 0 ? 16 : (size_t)walk->room * 2;
@@ -269,8 +266,8 @@ static int walk_grow(struct walk *walk)
     return 0;
 }
 
-/* Takes the topmost off, and sees that it can be pushed again whatever its owner does meanwhile.
- * Its Context, if it has one, goes into `list`. 1, 0 at the bottom, or -1. */
+/* Pops the topmost context and makes sure that it can be pushed again, whatever its owner does in
+ * between. Its Context, if any, goes into `list`. 1, 0 at the bottom of the stack, or -1. */
 static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
 {
     struct cudriver_keeper *keeper = NULL;
@@ -288,7 +285,7 @@ static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
             Py_END_ALLOW_THREADS
         }
     }
-    if (context == NULL && current != NULL && !PyErr_Occurred()) { /* reset, and to be popped */
+    if (context == NULL && current != NULL && !PyErr_Occurred()) { /* a context that was reset */
         context = cudriver_thread_pushed(state, current);
         Py_XINCREF(context);
     }
@@ -311,7 +308,7 @@ static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
 
 int cudriver_context_walk_stack(CoreState *state, PyObject *list)
 {
-    PyObject *seen = list != NULL ? Py_NewRef(list) : PyList_New(0); /* keeps what it holds */
+    PyObject *seen = list != NULL ? Py_NewRef(list) : PyList_New(0); /* keeps the contexts alive */
     struct walk walk = {.stack = NULL};
     int step = seen != NULL ? 1 : -1;
 
@@ -342,13 +339,13 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
     CUresult result;
 
     if (self->children > 0) {
-        cudriver_batches_reap(state, true); /* a copy that is over may hold the last of them */
+        cudriver_batches_reap(state, true); /* a completed copy may hold the last of them */
     }
     if (self->state == CUDRIVER_CONTEXT_CLOSED) {
         return 0;
     }
     if (self->pushes > 0) {
-        cudriver_context_walk_stack(state, NULL); /* another library may have popped it meanwhile */
+        cudriver_context_walk_stack(state, NULL); /* another library may have popped it */
         PyErr_Clear();
     }
     if (self->pushes > 0) {
@@ -412,11 +409,8 @@ void cudriver_context_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/*
- * Whether page-locked memory that a reset of the device's primary context would take away may be in
- * use by another context of ours. The reset itself waits for nobody else's work, so it is refused
- * then. 0, or -1 with InvalidContextError.
- */
+/* Page-locked memory that the reset would unregister may be in use in another context of ours, and
+ * the reset does not wait for that: refuses. 0, or -1 with InvalidContextError. */
 static int reset_check(CoreState *state, int ordinal, CUdevice device, const ContextObject *self)
 {
     if (!cudriver_hostmem_is_home(device)) {
@@ -439,10 +433,10 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, const Con
 }
 
 /*
- * Resets; the GIL is held all the while, though this may take a while: nobody begins a call, in any
- * context, that uses page-locked memory registered here, before it is known to be lost. The driver
- * waits for what runs in the context, so work that waits for Python code deadlocks, e.g. work held
- * by cudriver_sim_hold() that another Python thread was to release.
+ * Holds the GIL throughout, although it may block: no call in any context may start to use
+ * page-locked memory registered here before its loss is noted. The driver waits for work in the
+ * context, so work that itself waits for Python code deadlocks (for example work held by
+ * cudriver_sim_hold() that another Python thread should release).
  */
 static CUresult primary_reset(CUdevice device)
 {
@@ -476,7 +470,7 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     if (self != NULL) {
         Py_INCREF(self);
         handle = self->handle;
-        self->state = CUDRIVER_CONTEXT_RESET; /* no other thread begins to use it now */
+        self->state = CUDRIVER_CONTEXT_RESET; /* no other thread starts to use it */
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_forget_context(handle);
         Py_END_ALLOW_THREADS
@@ -490,13 +484,13 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     }
     result = primary_reset(device);
     if (result != CUDA_SUCCESS && self != NULL) {
-        self->state = CUDRIVER_CONTEXT_OPEN; /* all is as it was */
+        self->state = CUDRIVER_CONTEXT_OPEN; /* nothing has changed */
     } else if (self != NULL) {
         self->alloc_stream = NULL;
         cudriver_context_unkeep(self);
         if (cudriver_thread_pushed(state, handle) == NULL &&
             cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
-            cuda.cuCtxSetCurrent(NULL); /* it was current here unasked */
+            cuda.cuCtxSetCurrent(NULL); /* it was made current implicitly */
         }
     }
     if (result != CUDA_SUCCESS) {

@@ -1,4 +1,4 @@
-/* The mapping behind Context.limits. */
+/* The mapping Context.limits. */
 #include "context.h"
 
 #include <stdio.h>
@@ -58,7 +58,8 @@ static Py_ssize_t limit_find(PyObject *key)
     return -1;
 }
 
-/* Reads one; the driver's code comes back for those that this device does not have. */
+/* Reads a limit; returns the driver's code for one that the device does not have. *failed: an
+ * exception is set. */
 static CUresult limit_read(LimitsObject *self, Py_ssize_t index, size_t *value, bool *failed)
 {
     CoreState *state = cudriver_state_of((PyObject *)self);

@@ -1,5 +1,4 @@
-/* Context as Python sees it: push, pop, `with`, properties; and the module functions about
- * contexts. */
+/* Context as a Python type: push, pop, `with`, properties. And the functions about contexts. */
 #include "context_private.h"
 
 #include <string.h>
@@ -43,7 +42,7 @@ static PyObject *context_repr(PyObject *object)
                                 self->ordinal, states[self->state]);
 }
 
-/* This thread's current context for a message. New reference (None where there is none). */
+/* New reference: this thread's current context for a message, or None. */
 static PyObject *current_or_none(CoreState *state)
 {
     ContextObject *current = NULL;
@@ -74,7 +73,7 @@ static int context_push(CoreState *state, ContextObject *self)
     return 0;
 }
 
-/* Says what is current here instead of `self`. -1. */
+/* Raises: names the context that is current instead of `self`. Returns -1. */
 static int refuse_pop(CoreState *state, ContextObject *self)
 {
     CUcontext current = NULL;
@@ -84,11 +83,11 @@ static int refuse_pop(CoreState *state, ContextObject *self)
     cuda.cuCtxGetCurrent(&current);
     pushed = current != NULL ? cudriver_thread_pushed(state, current) : NULL;
     other = current_or_none(state);
-    if (other == Py_None && pushed != NULL) { /* reset: it is current, and may be popped */
+    if (other == Py_None && pushed != NULL) { /* reset, but still current and may be popped */
         Py_SETREF(other, Py_NewRef((PyObject *)pushed));
     }
     if (current == NULL) {
-        cudriver_context_walk_stack(state, NULL); /* what was pushed has gone: note that */
+        cudriver_context_walk_stack(state, NULL); /* drop what has gone from the record */
         PyErr_Clear();
         cudriver_raise_plain(state, "InvalidContextError",
                              "cannot pop %R: nothing is current in this thread, so there is "
@@ -110,8 +109,7 @@ static int refuse_pop(CoreState *state, ContextObject *self)
     return -1;
 }
 
-/* Takes off what another library has destroyed while it was current, above what was pushed here:
- * nobody could pop it. */
+/* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
 static CUresult pop_destroyed(CoreState *state, CUcontext *current)
 {
     CUresult result = CUDA_SUCCESS;
@@ -149,7 +147,7 @@ static int context_pop(CoreState *state, ContextObject *self)
         cudriver_thread_pushed(state, self->handle) != NULL) {
         result = pop_destroyed(state, &current);
     }
-    /* The driver may have given the handle of one that was reset to another. */
+    /* The driver may have reused the handle of a context that was reset. */
     pushed = cudriver_thread_pushed(state, self->handle);
     replaced = self->state != CUDRIVER_CONTEXT_OPEN && pushed != NULL &&
                pushed->state == CUDRIVER_CONTEXT_OPEN;
@@ -254,8 +252,8 @@ static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* cuCtxSynchronize() is deaf to signals. What can be waited for otherwise is, first: our own work,
- * and that of the default stream and of those that wait for it. 0, or -1 with an exception set. */
+/* cuCtxSynchronize() cannot be interrupted by signals, so first waits interruptibly for our own
+ * work and the default stream's. 0, or -1 with an exception set. */
 static int wait_for_known(CoreState *state, ContextObject *self)
 {
     const struct cudriver_stream stream = {NULL, NULL, self};
@@ -377,7 +375,7 @@ static PyObject *get_handle(PyObject *object, void *Py_UNUSED(closure))
     return PyLong_FromVoidPtr(context_of(object)->handle);
 }
 
-/* For a primary context this may be asked of a closed object too: it is the device's state. */
+/* Works for a closed primary context too: it is the device's state. 0 or -1. */
 static int primary_state(CoreState *state, ContextObject *self, unsigned int *flags, int *active)
 {
     CUdevice device;
@@ -624,7 +622,7 @@ static PyType_Spec context_spec = {
     .slots = context_slots,
 };
 
-/* Whether the driver is in use at all: without it no context can be current. 1, 0 or -1. */
+/* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */
 static int driver_in_use(CoreState *state)
 {
     CUcontext current;

@@ -1,5 +1,4 @@
-/* Context: the one that a call uses, and its stream. See context.h, context_private.h and stream.h.
- */
+/* The context and the stream of a call. See context.h, context_private.h and stream.h. */
 #include "context_private.h"
 #include "device.h"
 #include "driver/driver.h"
@@ -14,8 +13,8 @@ void cudriver_context_let_go(ContextObject *self)
     self->keeper = NULL;
 }
 
-/* It is the package's too from here on: one that went with its last array would be made or looked
- * for anew, in up to a tenth of a second, for the next. */
+/* The package holds a reference from here on. Otherwise the context would go with its last array,
+ * and finding or making it again for the next one takes up to 0.1 s. */
 static ContextObject *context_keep(ContextObject *self)
 {
     if (!self->live.kept) {
@@ -33,10 +32,8 @@ void cudriver_context_unkeep(ContextObject *self)
     }
 }
 
-/*
- * CONTEXT_IS_DESTROYED where this thread's current context is no more: the driver leaves such a one
- * current. NULL stands for the current one; to ask about a destroyed handle itself is not safe.
- */
+/* CONTEXT_IS_DESTROYED if this thread's current context was destroyed: the driver leaves it
+ * current. NULL means the current context; passing a destroyed handle is not safe. */
 static CUresult current_check(void)
 {
     unsigned int version;
@@ -44,8 +41,7 @@ static CUresult current_check(void)
     return cuda.cuCtxGetApiVersion(NULL, &version);
 }
 
-/* A foreign handle that no keeper holds may have been destroyed and given out again: the driver's
- * id tells. */
+/* A foreign handle without a keeper may have been destroyed and reused: compares the ids. */
 static bool is_stale(ContextObject *self)
 {
     unsigned long long id = 0;
@@ -54,8 +50,8 @@ static bool is_stale(ContextObject *self)
            cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
 }
 
-/* A context of somebody else may be gone: the driver lets that be current all the same, because its
- * keeper has it current, but may not be asked about the streams and events that were in it. */
+/* A destroyed foreign context can still be made current, because its keeper has it current, but its
+ * streams and events must not be queried. So check it. */
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
 {
     CUcontext current = NULL;
@@ -79,7 +75,7 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
     return result;
 }
 
-/* Keeps no longer what its owner has destroyed. */
+/* Drops foreign contexts that their owners have destroyed. */
 static void foreign_sweep(CoreState *state)
 {
     ContextObject *self = state->contexts;
@@ -97,15 +93,15 @@ static void foreign_sweep(CoreState *state)
                 Py_INCREF(self);
                 cudriver_context_unkeep(self);
                 Py_DECREF(self);
-                next = state->contexts; /* whatever has gone with it */
+                next = state->contexts; /* other contexts may have gone with it */
             }
         }
         self = next;
     }
 }
 
-/* Wraps somebody else's handle, which is current here. It is kept until its owner has destroyed it
- * or ours is closed, so that not each call adopts anew. New reference. */
+/* Wraps a foreign handle that is current here. The package keeps the object until the context is
+ * destroyed or closed, so that not every call adopts it again. New reference. */
 static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, int ordinal,
                                             CUdevice device)
 {
@@ -116,7 +112,7 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     Py_BEGIN_ALLOW_THREADS
     keeper = cudriver_keeper_start(handle);
     Py_END_ALLOW_THREADS
-    self = cudriver_context_registered(state, handle); /* another thread may have been quicker */
+    self = cudriver_context_registered(state, handle); /* another thread may have been first */
     if (self != NULL) {
         Py_INCREF(self);
         cudriver_keeper_end(keeper);
@@ -134,7 +130,7 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     return context_keep(self);
 }
 
-/* Wraps a handle that is current here and that nobody of ours knows. New reference. */
+/* Wraps a handle that is current here and that we do not know. New reference. */
 static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice device)
 {
     unsigned int flags;
@@ -226,14 +222,14 @@ void cudriver_context_unkeep_all(CoreState *state)
             Py_INCREF(self);
             cudriver_context_unkeep(self);
             Py_DECREF(self);
-            self = state->contexts; /* whatever has gone with it */
+            self = state->contexts; /* other contexts may have gone with it */
         } else {
             self = self->next;
         }
     }
 }
 
-/* A device's primary context, kept from here on. New reference. */
+/* A device's primary context, which the package keeps. New reference. */
 static ContextObject *context_kept(CoreState *state, int ordinal)
 {
     ContextObject *self = cudriver_context_primary(state, ordinal, NULL);
@@ -247,7 +243,7 @@ static ContextObject *context_implicit(CoreState *state)
     ContextObject *self;
     CUresult result;
 
-    if (cudriver_device_parse(state, NULL) < 0) { /* says so where there is no device */
+    if (cudriver_device_parse(state, NULL) < 0) { /* raises if there is no device */
         return NULL;
     }
     self = context_kept(state, 0);
@@ -277,7 +273,7 @@ ContextObject *cudriver_context_for_use(CoreState *state)
     }
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT) {
         ThreadObject *thread = cudriver_thread_find(state);
-        /* A primary context that was current here unasked, and has been reset: begin anew. */
+        /* A primary context that was made current implicitly and then reset: start again. */
         if (thread == NULL || thread->context_count == 0) {
             cuda.cuCtxSetCurrent(NULL);
             result = CUDA_SUCCESS;
@@ -391,7 +387,7 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
 
 /* ---- the stream that a call uses ---- */
 
-/* The handle behind another library's stream object. 1 found, 0 no such protocol, -1 error. */
+/* The handle of another library's stream object. 1 found, 0 no such protocol, -1 error. */
 static int foreign_handle(PyObject *object, CUstream *handle)
 {
     PyObject *value = PyObject_GetAttrString(object, "cuda_stream");
@@ -429,14 +425,14 @@ static int foreign_handle(PyObject *object, CUstream *handle)
     return 1;
 }
 
-/* Whether a handle is one of the default streams', which are of whichever context is current. */
+/* Whether a handle is a default stream, which belongs to whichever context is current. */
 static bool is_default(CUstream handle)
 {
     return (uintptr_t)handle <= 2; /* NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
 }
 
-/* New reference: the context of another library's stream. That of a green context's is the device's
- * primary one: to make a green one current takes it from the thread that has it current. */
+/* New reference: the context of another library's stream. For a green context's, the device's
+ * primary context: making a green context current takes it from the thread that has it current. */
 static ContextObject *foreign_context(CoreState *state, CUstream handle)
 {
     bool newer;

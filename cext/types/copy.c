@@ -1,4 +1,4 @@
-/* Copies: reading the ends, blocking and asynchronous, and the module functions. See copy.h. */
+/* Reading both ends, blocking and asynchronous copies, the module's functions. See copy.h. */
 #include "copy.h"
 
 #include <string.h>
@@ -55,7 +55,7 @@ static PyObject *end_shape(const struct cudriver_endpoint *end)
     return cudriver_shape_tuple(end->ndim, shape);
 }
 
-/* Whether both ends have one shape and dtype; else ValueError or TypeError. 0 or -1. */
+/* Checks that both ends have the same shape and dtype. 0, or -1 with ValueError or TypeError. */
 static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src)
 {
     if (dst->ndim != src->ndim ||
@@ -81,7 +81,7 @@ static int ends_match(const struct cudriver_endpoint *dst, const struct cudriver
     return 0;
 }
 
-/* Both ends of a copy, read and matched. */
+/* Both ends of a copy, read and checked against each other. */
 struct ends {
     struct cudriver_endpoint dst, src;
 };
@@ -108,7 +108,7 @@ static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct end
     return 0;
 }
 
-/* The staging engine's question, asked without the GIL. `data` is the saved thread state. */
+/* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */
 static bool signal_arrived(void *data)
 {
     PyThreadState **saved = data;
@@ -142,7 +142,7 @@ static int raise_copy(CoreState *state, CUresult result, const char *function,
     return -1;
 }
 
-/* After a copy through the engine: several calls make it, so `function` is ours. Returns -1. */
+/* Raises for a copy by the engine: it makes several calls, so `function` is ours. Returns -1. */
 static int raise_staged(CoreState *state, CUresult result, const char *function,
                         const struct cudriver_copy_path *path)
 {
@@ -152,7 +152,7 @@ static int raise_staged(CoreState *state, CUresult result, const char *function,
     return -1;
 }
 
-/* A staged copy, waited for. Within begin and end. 0 or -1. */
+/* A blocking copy by the copy engine, between begin and end. 0 or -1. */
 static int staged_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            const struct ends *ends, const struct cudriver_copy_place *place)
 {
@@ -169,7 +169,7 @@ static int staged_blocking(CoreState *state, const struct cudriver_copy_path *pa
     return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy", path);
 }
 
-/* One piece of a dense copy, waited for. No GIL. *function gets the call that failed. */
+/* Copies one piece of a dense copy and waits. Without the GIL. *function: the call that failed. */
 static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t bytes,
                                CUstream stream, bool given, bool locked, const char **function)
 {
@@ -186,7 +186,7 @@ static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t b
         if (!up || locked) {
             return result;
         }
-        stream = NULL; /* from pageable memory the call returns when it has read it */
+        stream = NULL; /* a pageable upload may return before the device has the bytes */
     }
     if (result == CUDA_SUCCESS) {
         *function = "cuStreamSynchronize";
@@ -196,7 +196,7 @@ static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t b
     return result;
 }
 
-/* A small one at once: 0 or -1; 1: it is none. */
+/* Copies at once if the copy is small. 0 or -1; 1 if it is not. */
 static int small_blocking(CoreState *state, const struct cudriver_copy_path *path,
                           const struct cudriver_small_copy *copy)
 {
@@ -213,7 +213,7 @@ static int small_blocking(CoreState *state, const struct cudriver_copy_path *pat
     return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
 }
 
-/* A dense copy between host and device in pieces, each waited for. 0 or -1. */
+/* Copies dense memory between host and device in pieces and waits for each. 0 or -1. */
 static int direct_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            const struct ends *ends, const struct cudriver_copy_place *place,
                            bool given)
@@ -238,14 +238,14 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
         CUresult result;
         bytes = path->bytes - at < TUNING_CUT ? path->bytes - at : TUNING_CUT;
         if (cut) {
-            bytes = cudriver_hostmem_run(host + at, bytes); /* a registration's end cuts it too */
+            bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
         }
         Py_BEGIN_ALLOW_THREADS
         result = piece_blocking(up, device + at, host + at, bytes, place->stream, given,
                                 path->page_locked, &function);
         Py_END_ALLOW_THREADS
         if (result == CUDA_ERROR_INVALID_VALUE && path->unlooked && !cut) {
-            cut = true; /* perhaps somebody's registration ends within */
+            cut = true; /* somebody's registration may end within the range */
             bytes = 0;
             continue;
         }
@@ -259,7 +259,7 @@ static int direct_blocking(CoreState *state, const struct cudriver_copy_path *pa
     return 0;
 }
 
-/* A copy issued on a stream, then a wait for it. 0 or -1; 1: refused, it may be bounced. */
+/* Issues a copy on a stream and waits. 0 or -1; 1 if it was refused and may be bounced. */
 static int issued_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            const struct ends *ends, const struct cudriver_copy_place *place)
 {
@@ -273,7 +273,7 @@ static int issued_blocking(CoreState *state, const struct cudriver_copy_path *pa
         result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT &&
                 path->bytes <= TUNING_SOON_MOST
             ? cudriver_staging_wait_soon(place->context->handle, place->stream)
-            : cuda.cuStreamSynchronize(place->stream); /* after a failure a part may be under way */
+            : cuda.cuStreamSynchronize(place->stream); /* a part may be in flight after a failure */
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         function = "cuStreamSynchronize";
@@ -287,8 +287,7 @@ static int issued_blocking(CoreState *state, const struct cudriver_copy_path *pa
 
 static int ends_copy(CoreState *state, struct ends *ends);
 
-/* Device to device where nothing on the devices fits: through a dense array in host memory. 0 or
- * -1. */
+/* Device to device through a dense array in host memory, if no other path works. 0 or -1. */
 static int bounced_blocking(CoreState *state, const struct ends *ends)
 {
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
@@ -312,7 +311,7 @@ static int bounced_blocking(CoreState *state, const struct ends *ends)
     return failed;
 }
 
-/* Whether the stream is on a device of the copy's. */
+/* Whether the stream is on one of the copy's devices. */
 static bool stream_is_near(const struct cudriver_stream *stream, const struct ends *ends)
 {
     const ContextObject *to = ends->dst.context, *from = ends->src.context;
@@ -335,7 +334,7 @@ static int stream_wait_apart(CoreState *state, const struct cudriver_stream *str
     return failed;
 }
 
-/* The blocking copy along a path that was decided. 0 or -1. */
+/* Does a blocking copy along its path. 0 or -1. */
 static int follow_blocking(CoreState *state, const struct cudriver_copy_path *path,
                            struct ends *ends)
 {
@@ -359,7 +358,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     place = (struct cudriver_copy_place){stream.context, stream.handle};
     if (stream.context->ordinal != path->context->ordinal ||
         !cudriver_copy_fits(path, &ends->dst, &ends->src, stream.context)) {
-        /* A `with stream:` of another device, or of a context that cannot. */
+        /* A `with stream:` of another device, or whose kernels cannot use the memory. */
         if (given && stream_is_near(&stream, ends) && stream_wait_apart(state, &stream) < 0) {
             cudriver_stream_done(&stream);
             return -1;
@@ -374,7 +373,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     if (path->kind == CUDRIVER_COPY_STAGED) {
         failed = staged_blocking(state, path, ends, &place);
     } else if (given && cudriver_stream_wait(state, place.stream) < 0) {
-        failed = -1; /* Ctrl-C before anything was issued, or the stream's work has failed */
+        failed = -1; /* Ctrl-C before anything was issued, or the stream's earlier work failed */
     } else if (path->kind == CUDRIVER_COPY_DIRECT && path->to_device != path->from_device) {
         failed = direct_blocking(state, path, ends, &place, given);
     } else {
@@ -385,7 +384,7 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
     return failed > 0 ? bounced_blocking(state, ends) : failed;
 }
 
-/* Copies between ends that match, and waits. 0 or -1. */
+/* Copies between matching ends and waits. 0 or -1. */
 static int ends_copy(CoreState *state, struct ends *ends)
 {
     struct cudriver_copy_path path;
@@ -414,7 +413,7 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
     return failed;
 }
 
-/* The copy engine's asynchronous copy; the batch that follows it ends after it. 0 or -1. */
+/* Issues a copy by the copy engine. A batch recorded afterwards completes after it. 0 or -1. */
 static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
                         const struct ends *ends, const struct cudriver_copy_place *place,
                         struct cudriver_staging_transfer **transfer)
@@ -432,7 +431,7 @@ static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
     return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
 }
 
-/* A copy issued on a stream, not waited for. 0 or -1; 1: refused, it may be bounced. */
+/* Issues a copy on a stream. 0 or -1; 1 if it was refused and may be bounced. */
 static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
                         const struct ends *ends, const struct cudriver_copy_place *place)
 {
@@ -443,7 +442,7 @@ static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
     if (result != CUDA_SUCCESS && !refused) {
-        /* A part may be under way, and nobody would hold its ends. */
+        /* A part may be in flight, and nobody would keep its memory alive. */
         cuda.cuStreamSynchronize(place->stream);
     }
     Py_END_ALLOW_THREADS
@@ -453,7 +452,7 @@ static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
     return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
 }
 
-/* What remains for the copies that no stream can carry out: wait for the stream, then copy. */
+/* For copies that cannot be issued on the stream: waits for the stream, then copies. */
 static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_path *path,
                                  struct ends *ends, const struct cudriver_stream *stream)
 {
@@ -476,7 +475,7 @@ static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_pa
     return cudriver_transfer_done(state, path->bytes);
 }
 
-/* The asynchronous copy along a path that was decided, on a stream of its device. */
+/* Issues a copy along its path, on a stream of one of its devices. New reference: a Transfer. */
 static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path *path,
                               struct ends *ends, const struct cudriver_stream *stream)
 {
@@ -514,7 +513,7 @@ static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path 
     return cudriver_transfer_new(state, batch, staged, path->bytes);
 }
 
-/* Whether the stream's device is one of the copy's; else ValueError. 0 or -1. */
+/* Checks that the stream is on one of the copy's devices. 0, or -1 with ValueError. */
 static int stream_fits(const struct cudriver_stream *stream, const struct ends *ends)
 {
     const ContextObject *to = ends->dst.context, *from = ends->src.context;
@@ -527,7 +526,7 @@ static int stream_fits(const struct cudriver_stream *stream, const struct ends *
     return -1;
 }
 
-/* Issues a copy between ends that match. New reference: a Transfer. */
+/* Issues a copy between matching ends. New reference: a Transfer. */
 static PyObject *ends_copy_async(CoreState *state, struct ends *ends, PyObject *argument)
 {
     struct cudriver_copy_path path;
@@ -539,7 +538,7 @@ static PyObject *ends_copy_async(CoreState *state, struct ends *ends, PyObject *
     cudriver_copy_look(&path, &ends->dst, &ends->src);
     if (path.kind == CUDRIVER_COPY_DIRECT && path.to_device != path.from_device &&
         !path.page_locked) {
-        /* The driver would read pageable memory now, not in the stream's order. */
+        /* The driver would read or write pageable memory now, not in the stream's order. */
         path.kind = CUDRIVER_COPY_STAGED;
     }
     if (cudriver_stream_parse(state, argument, path.context, &stream, &given) == 0) {
@@ -686,7 +685,7 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     CoreState *state = cudriver_state_of_module(module);
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
 
-    /* Where the stream is named, its value lies behind the two arrays all the same. */
+    /* A keyword argument's value follows the positional ones, so it is args[2] either way. */
     if (count + named != 3 || named > 1 ||
         (named == 1 &&
          PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "stream") != 0)) {

@@ -1,4 +1,4 @@
-/* Which way a copy goes. See copy_path.h. */
+/* How a copy is done. See copy_path.h. */
 #include "copy_path.h"
 
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "driver/driver.h"
 #include "hostmem/hostmem.h"
 
-/* The longest distance between rows that the driver's 2D copies take
- * (CU_DEVICE_ATTRIBUTE_MAX_PITCH). */
+/* The largest pitch (bytes between rows) of the driver's 2D copies:
+ * CU_DEVICE_ATTRIBUTE_MAX_PITCH. */
 #define MAX_PITCH 0x7fffffff
 
 #define LOCKED_AND_DENSE "dense on both sides and page-locked: one copy at the bus's own speed"
@@ -31,7 +31,7 @@ bool cudriver_copy_is_page_locked(const char *low, const char *high)
 {
     unsigned int type = 0;
 
-    /* Both ends of the range: registrations are by byte, and one that ends short must not count. */
+    /* Registrations end at any byte: check the last byte too. */
     return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                       (CUdeviceptr)(uintptr_t)low) == CUDA_SUCCESS &&
            type == CU_MEMORYTYPE_HOST &&
@@ -40,8 +40,8 @@ bool cudriver_copy_is_page_locked(const char *low, const char *high)
            type == CU_MEMORYTYPE_HOST;
 }
 
-/* Whether the two sides lie between each other's items, as every other item and the ones between
- * do: all strides are multiples of one length, and the sides' runs are apart within it. */
+/* Whether the items of one side lie in the gaps of the other, like the even and the odd items of an
+ * array: all strides are multiples of one length, and within it the two items do not overlap. */
 static bool are_interleaved(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
 {
     uint64_t length = 0, apart;
@@ -64,7 +64,7 @@ static bool are_interleaved(CUdeviceptr dst, CUdeviceptr src, const struct cudri
     return apart >= layout->itemsize && length - apart >= layout->itemsize;
 }
 
-/* Whether [a, a + stretch of a) and the same of b share a byte. */
+/* Whether the address ranges that the two sides span share a byte. */
 static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
 {
     int64_t dst_low, dst_high, src_low, src_high;
@@ -81,7 +81,7 @@ static bool is_same_memory(const struct cudriver_endpoint *dst, const struct cud
            memcmp(dst->strides, src->strides, (size_t)dst->ndim * sizeof dst->strides[0]) == 0;
 }
 
-/* Whether the driver's 2D copy takes dimension `axis` as its rows. */
+/* Whether the driver's 2D copy can take dimension `axis` as its rows. */
 static bool is_rows(const struct cudriver_layout *layout, int axis)
 {
     int64_t run = (int64_t)layout->itemsize;
@@ -90,7 +90,7 @@ static bool is_rows(const struct cudriver_layout *layout, int axis)
            layout->dst_strides[axis] <= MAX_PITCH && layout->src_strides[axis] <= MAX_PITCH;
 }
 
-/* Whether `axis` is a stack of the rows of axis + 1, as the 3D copy wants it. */
+/* Whether `axis` stacks the rows of axis + 1 as the 3D copy needs it. */
 static bool is_stack(const struct cudriver_layout *layout, int axis)
 {
     int64_t height = layout->shape[axis + 1];
@@ -100,8 +100,8 @@ static bool is_stack(const struct cudriver_layout *layout, int axis)
            layout->dst_strides[axis] / dst >= height && layout->src_strides[axis] / src >= height;
 }
 
-/* DIRECT, 2D or 3D where the layout is one of them with few calls, of which *count gets the number;
- * BOUNCED where it is none. */
+/* DIRECT, 2D or 3D if at most TUNING_MOST_CALLS driver calls copy the layout; else BOUNCED. *count:
+ * how many calls. */
 static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, int64_t *count)
 {
     int64_t calls = 1;
@@ -125,7 +125,7 @@ static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, 
     return outer < rows ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
 }
 
-/* Whether the host's bytes are sent more than once; the copy engine sends them once. */
+/* Whether driver copies would send host bytes more than once; the copy engine does not. */
 static bool host_repeats(const struct cudriver_copy_path *path)
 {
     bool repeats = false;
@@ -153,7 +153,7 @@ void cudriver_copy_look(struct cudriver_copy_path *path, const struct cudriver_e
     }
 }
 
-/* Host memory at one end. */
+/* One end is in host memory. */
 static void decide_host(struct cudriver_copy_path *path, const struct cudriver_endpoint *host)
 {
     int64_t calls, low, high;
@@ -165,7 +165,7 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
     if (kind == CUDRIVER_COPY_DIRECT && !path->one_run &&
         cudriver_staging_is_small(path->to_device, path->bytes)) {
         path->kind = CUDRIVER_COPY_DIRECT;
-        path->unlooked = true; /* asking the driver would cost as much as the copy's call */
+        path->unlooked = true; /* asking the driver would cost as much as the copy call */
         path->why = "dense and small: one driver copy, from this thread";
         return;
     }
@@ -182,8 +182,7 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
                  (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
                                        (size_t)(high - low));
     if (kind != CUDRIVER_COPY_BOUNCED && whole && path->layout.itemsize >= TUNING_SHORTEST_ROW) {
-        /* Even where that takes several calls: one call moves two pieces at least, for which a
-         * batch takes longer. */
+        /* Even in several calls: each moves two pieces or more, and a batch is slower. */
         path->kind = kind;
         path->why = "page-locked rows: the driver copies them as they lie";
     } else if (whole && path->layout.itemsize >= cudriver_staging_least_piece()) {
@@ -207,7 +206,7 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, const ContextObject *context)
     return result != CUDA_SUCCESS || owner == NULL || owner == context->handle;
 }
 
-/* Whether the copy engine can carry the copy out on the devices. */
+/* Whether the copy engine can do the copy on the devices alone. */
 static bool can_stay(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                      const struct cudriver_endpoint *src)
 {
@@ -227,7 +226,7 @@ static bool can_stay(const struct cudriver_copy_path *path, const struct cudrive
              cudriver_staging_has_kernel(src->context->handle, layout, dst->device, src->device)));
 }
 
-/* Device memory at both ends, neither the same nor in one piece on both. */
+/* Both ends are in device memory: not the same memory, and not dense on both sides. */
 static void decide_strided(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                            const struct cudriver_endpoint *src)
 {
@@ -260,7 +259,7 @@ static void decide_strided(struct cudriver_copy_path *path, const struct cudrive
     }
 }
 
-/* Device memory at both ends. */
+/* Both ends are in device memory. */
 static void decide_device(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                           const struct cudriver_endpoint *src)
 {
@@ -330,8 +329,8 @@ void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudr
     }
 }
 
-/* One dense copy; between host and device it is cut where a registration ends, because the driver
- * refuses a copy that begins in one and ends beyond it. */
+/* One dense copy. Between host and device it is split at the end of a registration, because the
+ * driver refuses a copy that starts in one and ends beyond it. */
 static CUresult issue_direct(const struct cudriver_copy_path *path,
                              const struct cudriver_endpoint *dst,
                              const struct cudriver_endpoint *src, CUstream stream,
@@ -366,7 +365,7 @@ static CUresult issue_direct(const struct cudriver_copy_path *path,
     return result;
 }
 
-/* The 2D or 3D copy that begins `dst_at` and `src_at` bytes into the ends. */
+/* The 2D or 3D copy at `dst_at` and `src_at`, in bytes from the ends' addresses. */
 static CUresult issue_rows(const struct cudriver_copy_path *path,
                            const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src,
                            int64_t dst_at, int64_t src_at, CUstream stream, const char **function)
@@ -409,7 +408,7 @@ static CUresult issue_rows(const struct cudriver_copy_path *path,
     return cuda.cuMemcpy2DAsync_v2(&flat, stream);
 }
 
-/* Walks the dimensions outside those of one driver call. */
+/* Loops over the dimensions outside those of one driver call. */
 static CUresult issue_outer(const struct cudriver_copy_path *path,
                             const struct cudriver_endpoint *dst,
                             const struct cudriver_endpoint *src, int axis, int64_t dst_at,
@@ -436,7 +435,7 @@ bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudr
     }
     if (path->kind == CUDRIVER_COPY_STAGED) {
         struct cudriver_staging_plan plan;
-        /* Not blocking copies use the kernel from fewer bytes on. */
+        /* Asks about an asynchronous copy, which uses the kernel from fewer bytes on. */
         cudriver_staging_explain(context->handle, &path->layout, path->to_device, false, &plan);
         return plan.path != CUDRIVER_STAGING_PERMUTED ||
                cudriver_copy_is_usable(path->to_device ? dst->device : src->device, context);
@@ -451,7 +450,7 @@ bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudr
            cudriver_copy_is_usable(src->device, context);
 }
 
-/* The copy engine's way between device memory. */
+/* A copy between device memory by the copy engine. */
 static CUresult issue_between(const struct cudriver_copy_path *path,
                               const struct cudriver_endpoint *dst,
                               const struct cudriver_endpoint *src,
@@ -506,7 +505,7 @@ CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
     case CUDRIVER_COPY_TEMPORARY:
         return issue_between(path, dst, src, place, refused, function);
     case CUDRIVER_COPY_PEER:
-        /* A default stream's copy comes after the default work of both devices. */
+        /* A NULL stream's copy must follow the default-stream work of both devices. */
         return place->stream == NULL ? issue_between(path, dst, src, place, refused, function)
                                      : issue_direct(path, dst, src, place->stream, function);
     case CUDRIVER_COPY_DIRECT:

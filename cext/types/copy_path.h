@@ -1,6 +1,4 @@
-/*
- * Which way a copy goes, and the driver calls of that way. Between copy.c and copy_path.c.
- */
+/* How a copy is done, and the driver calls for it. Shared by copy.c and copy_path.c. */
 #ifndef CUDRIVER_COPY_PATH_H
 #define CUDRIVER_COPY_PATH_H
 
@@ -9,13 +7,13 @@
 
 enum cudriver_copy_kind {
     CUDRIVER_COPY_EMPTY,
-    CUDRIVER_COPY_SAME,      /* both ends are one and the same memory */
+    CUDRIVER_COPY_SAME,      /* both ends are the same memory */
     CUDRIVER_COPY_HOST,      /* host to host, by NumPy */
     CUDRIVER_COPY_DIRECT,    /* one driver copy of dense memory */
     CUDRIVER_COPY_2D,        /* driver copies of rows */
     CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
-    CUDRIVER_COPY_PIECES,    /* long page-locked pieces, as a batch where the driver has it */
-    CUDRIVER_COPY_STAGED,    /* the copy engine: packing, page-locked slots, worker threads */
+    CUDRIVER_COPY_PIECES,    /* long page-locked pieces, as a batch if the driver supports it */
+    CUDRIVER_COPY_STAGED,    /* the copy engine: packing threads and page-locked slots */
     CUDRIVER_COPY_KERNEL,    /* on one device, by the copy engine's kernel */
     CUDRIVER_COPY_TEMPORARY, /* device to device through dense temporaries on the devices */
     CUDRIVER_COPY_PEER,      /* device to device across devices */
@@ -27,23 +25,23 @@ struct cudriver_copy_path {
     size_t bytes;
     bool to_device;
     bool from_device;
-    bool page_locked;                /* the host end; false also where it was not looked at */
+    bool page_locked;                /* of the host end; false if it was not queried */
     bool one_run;                    /* the host end is known to lie in one registration */
-    bool unlooked;                   /* a small dense copy, for which the rest does not matter */
-    bool overlap;                    /* device ends share memory without being the same */
+    bool unlooked;                   /* a small dense copy: page_locked was not queried */
+    bool overlap;                    /* the device ends share memory but are not the same */
     bool two_devices;                /* device to device */
     ContextObject *context;          /* borrowed: where the copy is issued; NULL for host to host */
-    struct cudriver_layout layout;   /* simplified: offsets included */
-    const char *why;                 /* a sentence; a literal */
-    CUmemoryPool dst_pool, src_pool; /* TEMPORARY: where the temporaries come from */
+    struct cudriver_layout layout;   /* simplified, offsets included */
+    const char *why;                 /* a sentence (string literal) */
+    CUmemoryPool dst_pool, src_pool; /* TEMPORARY: pools for the temporaries */
 };
 
-/* Decides. Both ends have one shape and item size. Calls only queries; a device's pool, from which
- * temporaries come, is made where it was not. The GIL is held. */
+/* Chooses the path. Both ends have the same shape and item size. Calls only queries, but may create
+ * a device's memory pool for temporaries. The GIL is held. */
 void cudriver_copy_decide(const struct cudriver_endpoint *dst, const struct cudriver_endpoint *src,
                           struct cudriver_copy_path *path);
 
-/* Looks at the host end of a path that was decided without. Calls only queries. */
+/* Queries the host end of a path that was chosen without. Calls only queries. */
 void cudriver_copy_look(struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                         const struct cudriver_endpoint *src);
 
@@ -53,17 +51,17 @@ struct cudriver_copy_place {
     CUstream stream;
 };
 
-/* Whether kernels in a context can use a device's memory: that of a pool everywhere on its device,
- * other only in its own context. Calls only a query. */
+/* Whether kernels in a context can use a device's memory: pool memory in every context of its
+ * device, other memory only in its own. Calls only a query. */
 bool cudriver_copy_is_usable(CUdeviceptr memory, const ContextObject *context);
 
-/* Whether a path can be followed from a stream of this context, which is on the path's device or,
- * between devices, on either: where kernels run, they must be able to use the memory. */
+/* Whether a path can be used from a stream of this context, which is on the path's device (on
+ * either, between two): the kernels of the path must be able to use the memory there. */
 bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                         const struct cudriver_endpoint *src, const ContextObject *context);
 
 /* Issues a copy of kind DIRECT, 2D, 3D, PIECES, KERNEL, TEMPORARY or PEER on the stream, in order,
- * without waiting. No GIL. *function gets the call that failed; *refused whether nothing was done
+ * and does not wait. Without the GIL. *function: the call that failed. *refused: nothing was done,
  * and the copy may be BOUNCED instead. */
 CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                              const struct cudriver_endpoint *dst,
@@ -71,7 +69,7 @@ CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                              const struct cudriver_copy_place *place, bool *refused,
                              const char **function);
 
-/* Whether all of [low, high) is page-locked for the driver. */
+/* Whether the first and the last byte of [low, high) are page-locked, as the driver knows it. */
 bool cudriver_copy_is_page_locked(const char *low, const char *high);
 
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);

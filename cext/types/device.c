@@ -1,7 +1,5 @@
-/*
- * Device, and the functions that list devices. This file is the model for a type: a contract in the
- * header, small static functions, one table of methods, one PyType_Spec, one setup function.
- */
+/* Device, and the functions that list devices. This file is the model for a type: a contract in the
+ * header, small static functions, one table of methods, one PyType_Spec, one setup function. */
 #include "device.h"
 
 #include <stdio.h>
@@ -14,7 +12,7 @@
 #include "python/error.h"
 
 static const struct attribute {
-    const char *name; /* as in cuda.h, behind CU_DEVICE_ATTRIBUTE_ */
+    const char *name; /* as in cuda.h, without CU_DEVICE_ATTRIBUTE_ */
     int value;
 } attributes[] = {
 #define X(name, value) {#name, value},
@@ -71,7 +69,7 @@ static int device_count(CoreState *state)
     return count;
 }
 
-/* The uuid as nvidia-smi prints it, without a prefix. `text` has 37 bytes. */
+/* The UUID as nvidia-smi prints it, without the prefix. `text` has 37 bytes. */
 static CUresult uuid_read(CUdevice device, char *text)
 {
     CUuuid uuid;
@@ -85,8 +83,7 @@ static CUresult uuid_read(CUdevice device, char *text)
     return result;
 }
 
-/* The ordinal of the device whose uuid begins with `wanted`, in either case of letters; -1 with an
- * exception set. */
+/* The ordinal of the device whose UUID starts with `wanted` (ignoring case), or -1. */
 static int find_by_uuid(CoreState *state, const char *wanted)
 {
     const char *digits = strncasecmp(wanted, "GPU-", 4) == 0 ? wanted + 4 : wanted;
@@ -239,7 +236,7 @@ static void device_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Every getter may be the first driver call of a forked child. */
+/* Starts every getter: it may be the first driver call in a forked child. 0 or -1. */
 static int device_begin(PyObject *self, CoreState **state, CUdevice *device)
 {
     *state = cudriver_state_of(self);
@@ -346,7 +343,7 @@ static PyObject *device_get_total_memory(PyObject *self, void *Py_UNUSED(closure
     return PyLong_FromSize_t(bytes);
 }
 
-/* One attribute's value. 0, or -1 with an exception set. */
+/* Reads one attribute. 0, or -1 with an exception set. */
 static int attribute_read(CoreState *state, CUdevice device, int attribute, int *value)
 {
     CUresult result = cuda.cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device);

@@ -1,4 +1,4 @@
-/* DeviceArray: its life, its checks, and its end of a copy. See device_array.h. */
+/* DeviceArray: creation, checks, lifetime, and its end of a copy. See device_array.h. */
 #include "device_array.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static DeviceArrayObject *array_of(PyObject *object)
     return (DeviceArrayObject *)object;
 }
 
-/* A zeroed object with room for its geometry. */
+/* A zeroed object with room for its shape and strides. */
 static DeviceArrayObject *array_alloc(CoreState *state, int ndim)
 {
     PyTypeObject *type = state->device_array_type;
@@ -157,7 +157,7 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
                      object);
         return NULL;
     }
-    cudriver_batches_reap(state, true); /* a copy that is over may hold the last view */
+    cudriver_batches_reap(state, true); /* a completed copy may hold the last view */
     if (self->views > 0 || self->busy > 0) {
         bool busy = self->busy > 0;
         if (self->views == 0) {
@@ -207,8 +207,7 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     end->context = (ContextObject *)Py_NewRef((PyObject *)self->context);
     end->host = NULL;
     end->device = self->address;
-    end->busy = &cudriver_device_array_root(self)
-                     ->busy; /* until cudriver_endpoint_done it cannot be closed */
+    end->busy = &cudriver_device_array_root(self)->busy; /* forbids close() until released */
     ++*end->busy;
     cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     end->itemsize = (size_t)self->itemsize;

@@ -31,7 +31,7 @@ struct view {
     Py_ssize_t strides[CUDRIVER_MAX_DIMS];
 };
 
-/* One more dimension of the result. 0 or -1. */
+/* Adds a dimension to the result. 0 or -1. */
 static int view_append(struct view *view, Py_ssize_t length, Py_ssize_t stride)
 {
     if (view->ndim == CUDRIVER_MAX_DIMS) {
@@ -55,8 +55,8 @@ static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item, struct v
     if (length > 0) {
         view->address += (CUdeviceptr)(start * of->strides[axis]);
     }
-    /* As NumPy has it: the step counts for one item too, but not for none. It may be too large to
-     * multiply then, and means nothing. */
+    /* As in NumPy, the stride is multiplied by the step for one item too, but not for none. If the
+     * product overflows, there is only one item and the stride does not matter. */
     if (length == 0 || __builtin_mul_overflow(of->strides[axis], step, &stride)) {
         stride = of->strides[axis];
     }
@@ -90,7 +90,7 @@ static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item, struct
     return 0;
 }
 
-/* How many axes the key's items use up; Ellipsis is found at *ellipsis (-1: none). -1 on error. */
+/* How many axes the key's items consume, or -1. *ellipsis: the index of `...`, or -1. */
 static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellipsis)
 {
     int axes = 0;
@@ -155,7 +155,7 @@ static PyObject *array_subscript(PyObject *object, PyObject *key)
                                     view.shape, view.strides);
 }
 
-/* ---- the rest ---- */
+/* ---- methods and properties ---- */
 
 PyDoc_STRVAR(array_close_doc,
              "close($self, /)\n"
@@ -270,7 +270,7 @@ static PyObject *get_interface(PyObject *object, void *closure)
     PyObject *typestr, *descr, *shape, *strides, *pointer, *result = NULL;
 
     pointer = get_pointer(object, closure);
-    if (pointer != NULL && array_bytes(self) == 0) { /* the protocol's address of nothing */
+    if (pointer != NULL && array_bytes(self) == 0) { /* the protocol demands 0 for an empty array */
         Py_SETREF(pointer, PyLong_FromLong(0));
     }
     if (pointer == NULL) {
@@ -325,7 +325,7 @@ static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
-/* dst <- src: blocking without a stream, else a Transfer. */
+/* Copies src to dst: waits if there is no stream, else returns a Transfer. */
 static PyObject *copy_between(PyObject *object, PyObject *dst, PyObject *src, PyObject *stream)
 {
     CoreState *state = cudriver_state_of(object);

@@ -1,9 +1,9 @@
 /*
- * Filling a DeviceArray with a pattern of any size. The driver sets words of 1, 2 or 4 bytes, dense
- * or in rows; everything is brought to that: a long pattern is so many words, each a fill of its
- * own with the item's stride; a dense array of long patterns grows from its first item by doubling
- * copies. What would take many calls is set by the copy engine's kernel instead, from its first
- * item.
+ * Fills a DeviceArray with a pattern of any size. The driver sets words of 1, 2 or 4 bytes, dense
+ * or in rows, so every fill is reduced to that. A long pattern is split into words, each with a
+ * fill of its own whose pitch is the item's stride. A dense array of long patterns is filled from
+ * its first item by copies that double. A fill that would need many calls is done by the copy
+ * engine's kernel, which copies the first item.
  */
 #include "device_array.h"
 
@@ -17,7 +17,7 @@
 #include "python/shape.h"
 #include "engine/engine.h"
 
-/* More driver calls than this cost more than the kernel, which has to be loaded when first used. */
+/* With more driver calls than this, the kernel is faster, although its first use has to load it. */
 #define MOST_CALLS 64
 
 struct fill {
@@ -25,11 +25,11 @@ struct fill {
     size_t itemsize;
     CUstream stream;
     const char **function;
-    bool counting; /* nothing is called, until there are too many calls */
+    bool counting; /* only count the calls, and stop when there are too many */
     int calls;
 };
 
-/* Counts a call; false where it is not to be made. *result says whether there were too many. */
+/* Counts a call. False if it must not be made; *result then tells whether there were too many. */
 static bool call_counts(struct fill *fill, CUresult *result)
 {
     fill->calls++;
@@ -37,7 +37,7 @@ static bool call_counts(struct fill *fill, CUresult *result)
     return !fill->counting;
 }
 
-/* The longest distance between rows that the driver's fills take. */
+/* The largest pitch (bytes between rows) of the driver's fills. */
 #define MAX_PITCH 0x7fffffff
 
 /* `height` rows of `width` words of `unit` bytes, `pitch` bytes apart. */
@@ -76,7 +76,7 @@ static CUresult fill_rows(struct fill *fill, CUdeviceptr address, size_t pitch, 
                        : cuda.cuMemsetD2D32Async(address, pitch, four, width, height, fill->stream);
 }
 
-/* The shortest word of 1, 2 or 4 bytes that the pattern is, or repeats; 0 where there is none. */
+/* The shortest word of 1, 2 or 4 bytes whose repetition is the pattern; 0 if there is none. */
 static size_t pattern_word(const char *pattern, size_t size)
 {
     for (size_t word = 1; word <= 4 && word <= size; word *= 2) {
@@ -87,7 +87,7 @@ static size_t pattern_word(const char *pattern, size_t size)
     return 0;
 }
 
-/* The largest word that the item's size and every address of the fill are multiples of. */
+/* The largest word, up to 4 bytes, that divides the item size and every address of the fill. */
 static int word_size(size_t itemsize, CUdeviceptr address, const struct cudriver_layout *layout)
 {
     unsigned long long bits = itemsize | address;
@@ -98,7 +98,7 @@ static int word_size(size_t itemsize, CUdeviceptr address, const struct cudriver
     return bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1;
 }
 
-/* One item. */
+/* Fills one item. */
 static CUresult fill_item(struct fill *fill, CUdeviceptr address)
 {
     int unit = fill->itemsize % 4 == 0 && address % 4 == 0   ? 4
@@ -112,7 +112,7 @@ static CUresult fill_item(struct fill *fill, CUdeviceptr address)
     return result;
 }
 
-/* A dense run of `bytes`, whose pattern is longer than a word. */
+/* Fills a dense run of `bytes` with a pattern that is longer than a word. */
 static CUresult fill_doubling(struct fill *fill, CUdeviceptr address, size_t bytes)
 {
     CUresult result = fill_item(fill, address);
@@ -133,7 +133,7 @@ static CUresult fill_doubling(struct fill *fill, CUdeviceptr address, size_t byt
 static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layout, int axis,
                           CUdeviceptr address)
 {
-    size_t run = layout->itemsize; /* dense bytes: one item, or many */
+    size_t run = layout->itemsize; /* dense bytes: one item or several */
     size_t height = axis < layout->ndim ? (size_t)layout->shape[axis] : 1;
     size_t pitch = axis < layout->ndim ? (size_t)layout->dst_strides[axis] : 0;
     size_t word = pattern_word(fill->pattern, fill->itemsize);
@@ -146,7 +146,7 @@ static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layou
         }
         return result;
     }
-    /* Where the addresses are no multiples of the word, its bytes are set one by one. */
+    /* If not all addresses are multiples of the word, smaller words or copies are used below. */
     if (word != 0 && (address | pitch | run) % word == 0) {
         return fill_rows(fill, address, pitch, (int)word, fill->pattern, run / word, height);
     }
@@ -163,8 +163,8 @@ static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layou
     return result;
 }
 
-/* Sets the first item, and has the kernel copy it into all. *refused: nothing but the first item
- * was set, and the driver's fills must do. */
+/* Fills the first item and lets the kernel copy it to all. *refused: at most the first item was
+ * set, and the driver's fills must be used. */
 static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self, CUcontext context,
                                bool *refused)
 {
@@ -192,7 +192,7 @@ static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self,
                                   : result;
 }
 
-/* Writes `pattern` (itemsize bytes) into every item, on `stream` and within begin and end of its
+/* Writes `pattern` (itemsize bytes) to every item, on `stream` and between begin and end of its
  * context. The GIL is held on entry. */
 static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
                            const struct cudriver_stream *stream, const char **function)
@@ -200,7 +200,7 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
     struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = (size_t)self->itemsize};
     struct fill fill = {pattern, (size_t)self->itemsize, stream->handle, function, true, 0};
     CUdeviceptr address = self->address;
-    bool plain, refused = true; /* plain: the driver's fills, as they are few or nothing else can */
+    bool plain, refused = true; /* plain: use only the driver's fills */
     CUresult result = CUDA_SUCCESS;
 
     for (int i = 0; i < self->ndim; i++) {
@@ -212,7 +212,7 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
     }
     address += (CUdeviceptr)layout.dst_offset;
     plain =
-        layout.ndim == 0 || /* however many doublings that takes */
+        layout.ndim == 0 || /* however many calls that takes */
         fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS ||
         (stream->context != self->context && !cudriver_copy_is_usable(address, stream->context));
     fill.counting = false;
@@ -227,8 +227,8 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
     return result;
 }
 
-/* A stream of another device is an error where it was given, and does not count where it is that of
- * a `with stream:`. 0 or -1. */
+/* A stream on another device is an error if the caller passed it. One from a `with stream:` is
+ * ignored. 0 or -1. */
 static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
                              struct cudriver_stream *stream, bool *given)
 {
@@ -266,7 +266,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         PyErr_NoMemory();
         return -1;
     }
-    root->busy++; /* reading the value may run anything, close() of this array too */
+    root->busy++; /* reading the value may run any code, such as this array's close() */
     if ((value != NULL && cudriver_numpy_pattern(value, self->dtype, pattern) < 0) ||
         cudriver_stream_parse(state, argument, self->context, &stream, &given) < 0) {
         root->busy--;
@@ -293,7 +293,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         Py_END_ALLOW_THREADS
     } else if (result != CUDA_SUCCESS) {
         Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream.handle); /* a part may be under way */
+        cuda.cuStreamSynchronize(stream.handle); /* a part may be in flight */
         Py_END_ALLOW_THREADS
     }
     root->busy--;

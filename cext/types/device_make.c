@@ -4,7 +4,7 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 
-/* What device_empty and device_zeros share. New reference. */
+/* Shared by device_empty and device_zeros. New reference. *stream_argument: borrowed. */
 static PyObject *array_make(CoreState *state, const char *function, PyObject *const *args,
                             Py_ssize_t count, PyObject *keywords, PyObject **stream_argument)
 {
@@ -41,7 +41,7 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
                          "device %d was asked for, but the stream is on device %d",
                          context->ordinal, stream.context->ordinal);
         } else {
-            /* A `with stream:` of another device does not count. */
+            /* A `with stream:` on another device is ignored. */
             array = cudriver_device_array_new(state, elsewhere ? context : stream.context,
                                               given && !elsewhere ? stream.object : NULL, dtype,
                                               itemsize, ndim, shape);
@@ -151,8 +151,7 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py
     return array;
 }
 
-/* Reads what to_device() copies: device arrays as they are, anything else as an ndarray. 0 or -1.
- */
+/* Reads to_device()'s source: a device array as it is, anything else as an ndarray. 0 or -1. */
 static int source_read(CoreState *state, PyObject *object, struct cudriver_endpoint *end)
 {
     int found = cudriver_endpoint_try(state, object, false, end);
@@ -160,7 +159,7 @@ static int source_read(CoreState *state, PyObject *object, struct cudriver_endpo
     if (found == 0) {
         PyObject *array = cudriver_numpy_asarray(object);
         found = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, end);
-        Py_XDECREF(array); /* the endpoint keeps it */
+        Py_XDECREF(array); /* the endpoint keeps it alive */
     }
     return found < 0 ? -1 : 0;
 }

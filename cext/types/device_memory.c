@@ -9,11 +9,8 @@
 #include "driver/driver.h"
 #include "python/error.h"
 
-/*
- * One pool a device, made at first use, under the GIL. A pool belongs to the device, not to a
- * context, and outlives both resets and contexts; the process keeps it, as it keeps the driver
- * table.
- */
+/* One pool per device, created at first use under the GIL. A pool belongs to the device, not to a
+ * context, and survives both resets and contexts. The process keeps it, like the driver table. */
 #define DEVICES 256
 
 static struct {
@@ -21,7 +18,7 @@ static struct {
     bool tried;
 } pools[DEVICES];
 
-/* Lets every device that can reach this one read and write the pool's memory. Best effort. */
+/* Gives every device that can access this one read and write access to the pool. Best effort. */
 static void pool_share(CUmemoryPool pool, CUdevice device)
 {
     int count = 0, can;
@@ -67,8 +64,8 @@ CUmemoryPool cudriver_device_pool(int ordinal)
         pools[ordinal].pool = NULL;
         return NULL;
     }
-    /* Keep freed memory; and never hand out memory that another stream has yet to finish with, so
-     * that an allocation is usable everywhere at once. */
+    /* Keep freed memory. Never hand out memory that another stream still uses, so that an
+     * allocation can be used on any stream at once. */
     if (cuda.cuMemPoolSetAttribute(pools[ordinal].pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep) !=
             CUDA_SUCCESS ||
         cuda.cuMemPoolSetAttribute(pools[ordinal].pool,
@@ -165,7 +162,7 @@ void cudriver_device_settle(ContextObject *context, const struct cudriver_device
     if (cuda.cuStreamQuery(context->alloc_stream) == CUDA_ERROR_NOT_READY) {
         CUstream stream = context->alloc_stream;
         Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream); /* an error there is told by what uses the memory */
+        cuda.cuStreamSynchronize(stream); /* whoever uses the memory gets the error */
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end(context, pushed);
@@ -189,9 +186,9 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
         return -1;
     }
     allocated = home->allocated;
-    if (home->closed) { /* its work goes on */
+    if (home->closed) { /* its work may still run */
         Py_BEGIN_ALLOW_THREADS
-        cuda.cuCtxSynchronize(); /* an error there is told by what uses the memory */
+        cuda.cuCtxSynchronize(); /* whoever uses the memory gets the error */
         Py_END_ALLOW_THREADS
     } else if (cuda.cuStreamQuery(home->handle) == CUDA_ERROR_NOT_READY) {
         const struct cudriver_stream stream = {home->handle, home, context};
@@ -206,8 +203,8 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
     return failed;
 }
 
-/* The pool's memory outlives its context. Where no other is current either, the device's primary
- * one is, for the call. */
+/* Pool memory survives its context. If no other context is current, makes the device's primary one
+ * current for the call. */
 static CUresult free_without_context(CUdevice device, CUdeviceptr address)
 {
     CUcontext primary, popped;
@@ -238,7 +235,7 @@ CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_blo
 
     *function = "cuMemFree_v2";
     if (block->address != 0 && cudriver_context_begin_free(context, &pushed)) {
-        /* A closed home stream's work is over or runs out: then only cuMemFree waits for it. */
+        /* A closed home stream's work may still run; cuMemFree waits for it. */
         if (block->pooled && !block->shared && order != NULL) {
             *function = "cuMemFreeAsync";
             result = cuda.cuMemFreeAsync(block->address, order);

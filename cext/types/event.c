@@ -17,7 +17,7 @@ typedef struct {
     bool timing;
     bool recorded;
     bool closed;
-    Py_ssize_t users; /* running calls that use the handle without the GIL */
+    Py_ssize_t users; /* calls that use the handle without the GIL */
     PyObject *weak;
 } EventObject;
 
@@ -67,7 +67,7 @@ static PyObject *event_create(PyTypeObject *type, PyObject *args, PyObject *keyw
 {
     static char *names[] = {"timing", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
-    struct cudriver_stream stream; /* that record() will be on where it is given none */
+    struct cudriver_stream stream; /* the one that record() uses without an argument */
     ContextObject *context = NULL;
     PyObject *device = NULL, *self;
     int timing = 0;
@@ -169,7 +169,7 @@ static PyObject *event_repr(PyObject *object)
                                 self->recorded ? "" : ", not recorded");
 }
 
-/* Where a stream argument names no other context, the default stream is that of the event's. */
+/* Reads a stream argument; the default stream is that of the event's context. 0 or -1. */
 static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
                       struct cudriver_stream *stream)
 {
@@ -209,7 +209,7 @@ int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
         return -1;
     }
     self->users++;
-    cudriver_batch_close_before(state, &stream); /* else our copies were done after the event */
+    cudriver_batch_close_before(state, &stream); /* else our copies complete after it */
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuEventRecord(self->handle, stream.handle);
     Py_END_ALLOW_THREADS

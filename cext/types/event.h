@@ -1,4 +1,4 @@
-/* Event: a mark in a stream's work. */
+/* Event: a marker in a stream's work. */
 #ifndef CUDRIVER_EVENT_H
 #define CUDRIVER_EVENT_H
 

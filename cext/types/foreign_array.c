@@ -1,4 +1,4 @@
-/* Device arrays of other libraries. See foreign_array.h. */
+/* Other libraries' device arrays. See foreign_array.h. */
 #include "foreign_array.h"
 
 #include "driver/driver.h"
@@ -6,7 +6,7 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 
-/* Borrowed: an entry of the interface, or NULL where it is missing or None. */
+/* Borrowed: an entry of the interface; NULL if it is missing or None. */
 static PyObject *entry(PyObject *interface, const char *name)
 {
     PyObject *value = PyDict_GetItemString(interface, name);
@@ -14,7 +14,7 @@ static PyObject *entry(PyObject *interface, const char *name)
     return value == Py_None ? NULL : value;
 }
 
-/* The address; refuses read-only memory where it is to be written. 0 or -1. */
+/* Reads the address; refuses read-only memory if it is to be written. 0 or -1. */
 static int read_data(PyObject *interface, bool write, struct cudriver_endpoint *end)
 {
     PyObject *data = entry(interface, "data");
@@ -73,7 +73,7 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
         }
         empty |= lengths[i] == 0;
     }
-    if (empty) { /* nobody asks where nothing lies */
+    if (empty) { /* an empty array's address does not matter */
         end->device = 0;
     } else if (end->device == 0) {
         PyErr_Format(PyExc_ValueError,
@@ -99,7 +99,7 @@ static bool has_fields(PyObject *descr)
     return !PyUnicode_Check(name) || PyUnicode_GET_LENGTH(name) > 0;
 }
 
-/* Whether a typestr and a description say one size, of which `read` was read. 0 or -1. */
+/* Checks that typestr and description give the same size. `read`: the one already read. 0 or -1. */
 static int sizes_match(PyObject *typestr, PyObject *descr, PyObject *read, Py_ssize_t itemsize)
 {
     PyObject *dtype;
@@ -139,15 +139,15 @@ static int read_dtype(PyObject *interface, struct cudriver_endpoint *end)
     return described ? sizes_match(typestr, descr, read, itemsize) : 0;
 }
 
-/* What the driver knows of an address. */
+/* What the driver knows about an address. */
 struct place {
-    CUcontext context; /* NULL: a pool's memory */
+    CUcontext context; /* NULL: memory from a pool */
     int ordinal;
-    CUdeviceptr start; /* of its allocation; `bytes` is 0 where the driver does not say */
+    CUdeviceptr start; /* of its allocation; `bytes` is 0 if the driver does not say */
     size_t bytes;
 };
 
-/* Whether it is memory that the driver knows. */
+/* Whether the driver knows the address. */
 static bool place_look(CUdeviceptr address, struct place *place)
 {
     CUpointer_attribute attributes[] = {
@@ -164,11 +164,9 @@ static bool place_look(CUdeviceptr address, struct place *place)
            type != 0;
 }
 
-/*
- * Whether the memory goes on from where `place` ends to `end`: as others' allocations right behind
- * it, which is how a tensor lies in segments that grow. Where the array has gaps (not `dense`) only
- * its last byte is certain to be touched.
- */
+/* Whether memory reaches from `place` to `end`, perhaps through adjacent allocations (PyTorch's
+ * expandable segments). If the array has gaps (not `dense`), only its last byte is sure to be
+ * touched, so only that is checked. Moves `place` to the last allocation. */
 static bool place_reaches(struct place *place, CUdeviceptr end, bool dense)
 {
     while (place->bytes != 0 && end - place->start > place->bytes) {
@@ -185,8 +183,7 @@ static bool place_reaches(struct place *place, CUdeviceptr end, bool dense)
     return true;
 }
 
-/* The context of the array's memory, which must be there as far as its strides reach. New
- * reference. */
+/* New reference: the context of the array's memory, which must reach as far as the strides do. */
 static ContextObject *context_of(CoreState *state, const struct cudriver_endpoint *end)
 {
     struct cudriver_layout layout = {.ndim = end->ndim, .itemsize = end->itemsize};
@@ -227,7 +224,7 @@ static ContextObject *context_of(CoreState *state, const struct cudriver_endpoin
     return context;
 }
 
-/* The memory's context, and the producer's work awaited; an empty array has none. 0 or -1. */
+/* Finds the memory's context and waits for the producer's stream. 0 or -1. */
 static int read_place(CoreState *state, PyObject *interface, struct cudriver_endpoint *end)
 {
     PyObject *stream = entry(interface, "stream");
@@ -239,7 +236,7 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
         PyErr_Format(PyExc_TypeError, "__cuda_array_interface__: %R is no stream", stream);
         return -1;
     }
-    if (end->device == 0) { /* nothing, which lies nowhere and that nobody works on */
+    if (end->device == 0) { /* an empty array has no memory and no work */
         return 0;
     }
     if (cudriver_require(state) < 0) {
@@ -278,7 +275,7 @@ int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
         return 0;
     }
     if (PyDict_Check(interface)) {
-        /* Reading a number may run code that changes the dict: a copy owns what is read. */
+        /* Reading a number may run code that changes the dict: the copy owns what is read. */
         Py_SETREF(interface, PyDict_Copy(interface));
         if (interface == NULL) {
             return -1;

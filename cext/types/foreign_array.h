@@ -1,11 +1,10 @@
-/* Device arrays of other libraries, by their __cuda_array_interface__. */
+/* Other libraries' device arrays, read through __cuda_array_interface__. */
 #ifndef CUDRIVER_FOREIGN_ARRAY_H
 #define CUDRIVER_FOREIGN_ARRAY_H
 
 #include "copy.h"
 
-/* Fills an endpoint from an object that has the protocol. 1 done, 0 it has none, -1 an exception.
- */
+/* Fills an endpoint through the protocol. 1 done, 0 no such protocol, -1 an exception. */
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
                               struct cudriver_endpoint *end);
 

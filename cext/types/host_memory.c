@@ -16,24 +16,24 @@
 #include "driver/platform.h"
 #include "python/shape.h"
 
-/* Clearing or touching more than this lets other threads run. */
+/* Clearing more bytes than this releases the GIL. */
 #define LONG_BYTES ((size_t)1 << 20)
 
-/* How an array of page-locked memory is to be made. */
+/* A page-locked array to be made. */
 struct request {
-    const char *function; /* that was called */
+    const char *function; /* the Python function that was called */
     PyObject *dtype;      /* owned */
     Py_ssize_t itemsize;
     int ndim;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     bool fortran;
-    bool strided; /* neither C nor Fortran order: these strides */
+    bool strided; /* in neither C nor Fortran order: use `strides` */
     Py_ssize_t strides[CUDRIVER_MAX_DIMS];
     bool mapped;
     bool write_combined;
 };
 
-/* Memory of the driver's own: write-combined, in `self->context` for as long as it lives. */
+/* Allocates write-combined memory, which the driver owns and which lives in `self->context`. */
 static CUresult combined_alloc(CoreState *state, HostMemoryObject *self, size_t bytes, bool mapped)
 {
     unsigned int flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED |
@@ -60,7 +60,7 @@ static CUresult combined_alloc(CoreState *state, HostMemoryObject *self, size_t 
     return CUDA_SUCCESS;
 }
 
-/* Memory of the process's own, registered; all of it is mapped. */
+/* Takes memory from the pool of registered process memory. All of it is mapped. */
 static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_t bytes,
                                  bool *zeroed)
 {
@@ -71,8 +71,7 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
     *zeroed = false;
     self->address = cudriver_hostmem_try_alloc(bytes);
     if (self->address == NULL) {
-        /* Before more is page-locked: copies that are over may hold arrays that nobody else does.
-         */
+        /* Before page-locking more: completed copies may hold the last reference to arrays. */
         cudriver_batches_reap(state, true);
         self->address = cudriver_hostmem_try_alloc(bytes);
     }
@@ -95,7 +94,7 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
     return result;
 }
 
-/* Says which limit was met, as far as that can be told. Returns NULL. */
+/* Raises, and says which limit was met if that is known. Returns NULL. */
 static void *raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes,
                          bool combined)
 {
@@ -108,7 +107,7 @@ static void *raise_alloc(CoreState *state, CUresult result, const char *called, 
     platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !combined) {
         size_t left = cudriver_hostmem_left();
-        snprintf(ours, sizeof ours, "cudriver.%s", called); /* perhaps the driver was not asked */
+        snprintf(ours, sizeof ours, "cudriver.%s", called); /* the driver may not have been asked */
         function = ours;
         if (stats.registered_bytes + least > stats.limit_bytes) {
             snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)", stats.limit_bytes);
@@ -121,7 +120,7 @@ static void *raise_alloc(CoreState *state, CUresult result, const char *called, 
                           stats.registered_bytes, limit);
 }
 
-/* New reference: a block of `bytes`, for a request. */
+/* New reference: a block of `bytes` for a request. */
 static HostMemoryObject *memory_new(CoreState *state, const struct request *request, size_t bytes,
                                     bool *zeroed)
 {
@@ -210,7 +209,7 @@ static PyType_Spec memory_spec = {
     .slots = memory_slots,
 };
 
-/* New reference: the array that was asked for; all zeros with `zero`. Takes the request's dtype. */
+/* New reference: the requested array, zeroed if `zero`. Takes the request's dtype. */
 static PyObject *request_make(CoreState *state, struct request *request, bool zero)
 {
     Py_ssize_t bytes = cudriver_shape_bytes(request->ndim, request->shape, request->itemsize);
@@ -238,7 +237,7 @@ static PyObject *request_make(CoreState *state, struct request *request, bool ze
     return array;
 }
 
-/* Reads (shape, dtype, order, *, mapped, write_combined). 0 or -1. */
+/* Reads the arguments (shape, dtype, order, *, mapped, write_combined). 0 or -1. */
 static int request_parse(const char *function, PyObject *const *args, Py_ssize_t count,
                          PyObject *keywords, struct request *request)
 {
@@ -414,7 +413,7 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
         cudriver_order_parse(order, &request.fortran) < 0) {
         return NULL;
     }
-    if (dtype == NULL || dtype == Py_None) { /* as np.full: the value's own */
+    if (dtype == NULL || dtype == Py_None) { /* the value's own, as np.full */
         PyObject *scalar = cudriver_numpy_asarray(value);
         of_value = scalar != NULL ? PyObject_GetAttrString(scalar, "dtype") : NULL;
         Py_XDECREF(scalar);
@@ -437,8 +436,8 @@ static PyObject *pinned_full(PyObject *module, PyObject *args, PyObject *keyword
     return array;
 }
 
-/* Dense strides whose axes are in the order of another array's, as NumPy's order="K" has them: the
- * longest stride first, equal ones in the order of the axes. */
+/* Dense strides with the axes in another array's order, as NumPy's order="K": longest stride first,
+ * equal ones in axis order. */
 static void strides_like(struct request *request, const struct cudriver_endpoint *end)
 {
     int axes[CUDRIVER_MAX_DIMS];
@@ -458,7 +457,7 @@ static void strides_like(struct request *request, const struct cudriver_endpoint
     request->strided = true;
 }
 
-/* Fills a request with the geometry of `array`; `dtype` may be NULL or None. 0 or -1. */
+/* Fills a request from the geometry of `array`; `dtype` may be NULL or None. 0 or -1. */
 static int request_like(PyObject *array, PyObject *dtype, struct request *request)
 {
     struct cudriver_endpoint end;
@@ -490,7 +489,7 @@ static int request_like(PyObject *array, PyObject *dtype, struct request *reques
     return failed;
 }
 
-/* order="K" is the default of what resembles another array. 0 or -1. */
+/* Applies an order argument to such a request; the default is "K". 0 or -1. */
 static int order_like(PyObject *order, struct request *request)
 {
     Py_UCS4 letter = order == NULL || order == Py_None ? 'K' : 0;
@@ -629,7 +628,7 @@ static PyObject *pinned_array(PyObject *module, PyObject *args, PyObject *keywor
     return array;
 }
 
-/* The bytes of an ndarray or of any object with a buffer, and where its first item is. 0 or -1. */
+/* An ndarray's or buffer's memory, and the address of its first item. 0 or -1. */
 static int memory_of(PyObject *object, char **low, size_t *bytes, char **first)
 {
     Py_buffer view;
@@ -690,7 +689,7 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
         return NULL;
     }
     if (!cudriver_driver.loaded && cudriver_require_loaded(state) < 0) {
-        PyErr_Clear(); /* without a driver nothing is page-locked for it */
+        PyErr_Clear(); /* without a driver, nothing is page-locked */
         Py_RETURN_FALSE;
     }
     if (cudriver_driver_is_forked() || cuda.cuPointerGetAttribute == NULL) {

@@ -1,4 +1,4 @@
-/* Pin: a hold on memory that somebody else owns, page-locked in place. */
+/* Pin: memory that somebody else owns, page-locked in place. */
 #include "host_memory.h"
 
 #include "driver/driver.h"
@@ -10,9 +10,9 @@
 typedef struct {
     PyObject_HEAD
     struct cudriver_live live;
-    PyObject *array;          /* owned: the ndarray, or whose buffer `view` is */
-    Py_buffer view;           /* held while view.obj is not NULL */
-    struct cudriver_pin *pin; /* owned; NULL where there is nothing to hold */
+    PyObject *array;          /* owned: the ndarray, or the object that `view` is of */
+    Py_buffer view;           /* acquired if view.obj is not NULL */
+    struct cudriver_pin *pin; /* owned; NULL if nothing is page-locked */
     size_t bytes;
     bool closed;
     PyObject *weak;
@@ -23,7 +23,7 @@ static PinObject *pin_of(PyObject *object)
     return (PinObject *)object;
 }
 
-/* Finds the memory and takes hold of its owner. 0 or -1. */
+/* Finds the memory and takes a reference to its owner. 0 or -1. */
 static int pin_take(PinObject *self, PyObject *object, char **low, bool *writable)
 {
     if (cudriver_numpy_is_array(object)) {
@@ -50,8 +50,7 @@ static int pin_take(PinObject *self, PyObject *object, char **low, bool *writabl
     return 0;
 }
 
-/* Whether there is memory everywhere: strides may say more than an array has. 0, or -1 with
- * ValueError. */
+/* Checks that the whole range is mapped: strides may reach further. 0, or -1 with ValueError. */
 static int pin_check(PinObject *self, char *low)
 {
     uintptr_t hole = 0;
@@ -70,7 +69,7 @@ static int pin_check(PinObject *self, char *low)
     return 0;
 }
 
-/* Page-locks what was taken. 0 or -1. */
+/* Page-locks the memory. 0 or -1. */
 static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable)
 {
     ContextObject *context = cudriver_context_for_use(state);
@@ -116,7 +115,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
     PinObject *self;
     bool writable = true;
     char *low = NULL;
-    int mapped = 0; /* all page-locked memory is */
+    int mapped = 0; /* ignored: all page-locked memory is mapped */
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$p:pin", names, &array, &mapped)) {
         return NULL;
@@ -136,7 +135,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
     return (PyObject *)self;
 }
 
-/* Shared by close() and dealloc: the page lock goes before the memory's owner may. */
+/* Shared by close() and dealloc. The page lock is released before the memory's owner. */
 static CUresult pin_release(CoreState *state, PinObject *self)
 {
     struct cudriver_pin *pin = self->pin;
@@ -144,7 +143,7 @@ static CUresult pin_release(CoreState *state, PinObject *self)
     Py_buffer view = self->view;
     CUresult result = CUDA_SUCCESS;
 
-    /* All taken out at once, so that another thread's close() finds nothing to let go early. */
+    /* Take everything out first, so that another thread's close() releases nothing too early. */
     self->closed = true;
     self->pin = NULL;
     self->array = NULL;
@@ -184,7 +183,7 @@ static int pin_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-/* For the collector: a pin that its own array leads to. */
+/* For the garbage collector: a pin in a reference cycle with its array. */
 static int pin_clear(PyObject *object)
 {
     CoreState *state = cudriver_state_of(object);

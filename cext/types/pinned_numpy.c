@@ -1,5 +1,4 @@
-/* NumPy allocates page-locked memory: the allocator handler (NEP 49) of pinned_numpy(). See
- * pinned_numpy.h. */
+/* pinned_numpy(): NumPy's memory handler (NEP 49) that allocates page-locked memory. */
 #include "pinned_numpy.h"
 
 #include "context.h"
@@ -14,22 +13,22 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 
-/* One pinned_numpy() block's handler. Every array that it made keeps its capsule, and so this,
- * alive. */
+/* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so
+ * keeps it alive. */
 struct handler {
     PyDataMem_Handler numpy; /* what NumPy calls; first, so that a pointer to it is one to this */
     PyDataMem_Handler *ordinary;
     CoreState *state;
-    PyObject *module; /* owned: the state's */
-    PyObject *outer;  /* owned: the handler that was in force before */
+    PyObject *module; /* owned: the module that `state` belongs to */
+    PyObject *outer;  /* owned: the handler in force before */
     size_t min_bytes;
     bool warned;
-    bool over; /* its block went without being left: what it still gives is ordinary memory */
-    struct cudriver_live live; /* listed while any of its memory is alive: all of it in one entry */
+    bool over; /* the block object died without __exit__: allocate ordinary memory */
+    struct cudriver_live live; /* one entry for all its memory; listed while any is alive */
     size_t blocks;
 };
 
-/* NumPy calls its handlers with the GIL held, so that the counts need no lock. */
+/* NumPy calls handlers with the GIL held, so the counts need no lock. */
 static void handler_count(struct handler *handler, size_t bytes)
 {
     if (handler->blocks++ == 0) {
@@ -47,7 +46,7 @@ static void handler_uncount(struct handler *handler, size_t bytes)
     }
 }
 
-/* Once a block: the driver refused, and ordinary memory is given. Leaves no exception behind. */
+/* Warns once per block that the driver refused. Leaves no exception set. */
 static void handler_warn(struct handler *handler, size_t bytes)
 {
     if (handler->warned) {
@@ -59,11 +58,11 @@ static void handler_warn(struct handler *handler, size_t bytes)
             "pinned_numpy(): %zu bytes could not be page-locked; this array, and perhaps "
             "later ones, are in ordinary memory",
             bytes) < 0) {
-        PyErr_WriteUnraisable(NULL); /* warnings are errors here, but np.empty must not fail */
+        PyErr_WriteUnraisable(NULL); /* warnings are errors, but np.empty must not fail */
     }
 }
 
-/* Page-locked memory, or NULL. Any pending exception is kept. */
+/* Page-locked memory, or NULL. Keeps a pending exception. */
 static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
 {
     void *address = NULL;
@@ -145,7 +144,7 @@ static void handler_free(void *context, void *address, size_t size)
     }
 }
 
-/* An ordinary block grows to `size` first, because nobody tells its old size; then it may move. */
+/* Grows an ordinary block to `size` (its old size is unknown), then moves it if possible. */
 static void *realloc_ordinary(struct handler *handler, void *address, size_t size)
 {
     PyDataMemAllocator *ordinary = &handler->ordinary->allocator;
@@ -185,7 +184,7 @@ static void *handler_realloc(void *context, void *address, size_t size)
     return moved;
 }
 
-/* The handler behind a capsule where it is one of ours, else NULL. Sets no exception. */
+/* The handler in a capsule if it is one of ours, else NULL. Sets no exception. */
 static struct handler *handler_of(PyObject *capsule)
 {
     struct handler *handler = NULL;
@@ -208,7 +207,7 @@ static void handler_end(PyObject *capsule)
     cudriver_live_remove(handler->state, &handler->live);
     Py_XDECREF(handler->module);
     PyMem_Free(handler);
-    /* One by one, not each within the last: a thread may have entered very many. */
+    /* In a loop, not recursively: a thread may have entered very many blocks. */
     while (outer != NULL && Py_REFCNT(outer) == 1 && (next = handler_of(outer)) != NULL) {
         PyObject *further = next->outer;
         next->outer = NULL;
@@ -218,7 +217,7 @@ static void handler_end(PyObject *capsule)
     Py_XDECREF(outer);
 }
 
-/* The first handler from here outwards whose block is not over. Borrowed from `capsule`. */
+/* The first handler, from `capsule` outwards, whose block is not over. Borrowed from `capsule`. */
 static PyObject *handler_in_force(PyObject *capsule)
 {
     struct handler *handler = handler_of(capsule);
@@ -230,7 +229,7 @@ static PyObject *handler_in_force(PyObject *capsule)
     return capsule;
 }
 
-/* New reference: a capsule with a handler of its own. */
+/* New reference: a capsule with a new handler. */
 static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_bytes)
 {
     struct handler *handler = PyMem_Calloc(1, sizeof *handler);
@@ -266,8 +265,8 @@ static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_byte
 typedef struct {
     PyObject_HEAD
     size_t min_bytes;
-    PyObject *outer; /* owned: the handler that was in force before; NULL outside of the block */
-    PyObject *inner; /* owned: the block's own handler; NULL outside of the block */
+    PyObject *outer; /* owned: the handler in force before; NULL outside the block */
+    PyObject *inner; /* owned: the block's own handler; NULL outside the block */
 } BlockObject;
 
 static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -296,7 +295,7 @@ static void block_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
 
     if (self->inner != NULL) {
-        /* Never left, or not where it was entered: nobody can any more. */
+        /* Never left, or not in the context that entered it: nobody can leave it any more. */
         handler_of(self->inner)->over = true;
     }
     Py_XDECREF(self->outer);
@@ -350,7 +349,7 @@ static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
     innermost = current == self->inner;
     Py_DECREF(current);
     if (!innermost) {
-        /* To put `outer` back here would end another block, or begin one in another context. */
+        /* Restoring `outer` here would end another block, or begin one in another context. */
         PyErr_SetString(PyExc_RuntimeError,
                         "this pinned_numpy() is not the innermost of this context: blocks are left "
                         "in the reverse order of their entering, in the thread or task that "

@@ -1,4 +1,4 @@
-/* `with pinned_numpy():`, a block in which NumPy allocates page-locked memory. */
+/* `with pinned_numpy():`, in which NumPy allocates page-locked memory. */
 #ifndef CUDRIVER_PINNED_NUMPY_H
 #define CUDRIVER_PINNED_NUMPY_H
 

@@ -18,7 +18,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     static char *names[] = {"priority", "device", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     PyObject *device = NULL, *argument = NULL;
-    Py_ssize_t priority = 0; /* far out of range is as good as at its end */
+    Py_ssize_t priority = 0; /* clipped, so that it stays out of range */
     int least = 0, greatest = 0;
     ContextObject *context;
     StreamObject *self;
@@ -43,7 +43,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         Py_DECREF(context);
         return NULL;
     }
-    self->closed = true; /* there is nothing to destroy yet */
+    self->closed = true; /* nothing to destroy yet */
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         Py_DECREF(self);
         Py_DECREF(context);
@@ -78,7 +78,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     return (PyObject *)self;
 }
 
-/* Shared by close() and dealloc. The stream's work goes on and finishes by itself. */
+/* Shared by close() and dealloc. The stream's work continues and completes by itself. */
 static CUresult stream_release(CoreState *state, StreamObject *self)
 {
     CUresult result = CUDA_SUCCESS;
@@ -87,7 +87,7 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
     if (self->closed) {
         return CUDA_SUCCESS;
     }
-    self->closed = true; /* first: what follows may let other threads run */
+    self->closed = true; /* first, because what follows may release the GIL */
     cudriver_live_remove(state, &self->live);
     cudriver_batch_close_open(self);
     if (cudriver_context_begin_free(self->context, &pushed)) {
@@ -172,7 +172,7 @@ int cudriver_stream_wait(CoreState *state, CUstream handle)
     return cudriver_wait(state, stream_query, &handle, "cuStreamQuery");
 }
 
-/* How the stream stands: NOT_READY, or how its work ended. Within begin and end. */
+/* The stream's state: NOT_READY, or the result of its work. Between begin and end. */
 static CUresult stream_look(CoreState *state, StreamObject *self)
 {
     CUresult result = cuda.cuStreamQuery(self->handle);

@@ -10,15 +10,15 @@ typedef struct StreamObject {
     ContextObject *context; /* owned */
     CUstream handle;        /* owned while not closed */
     bool closed;
-    Py_ssize_t users; /* running calls that use the handle, perhaps without the GIL */
+    Py_ssize_t users; /* calls that use the handle, perhaps without the GIL */
     int priority;
-    unsigned long long allocated; /* allocations so far in its order */
-    unsigned long long settled;   /* how many of these are known to be over */
-    struct cudriver_batch *open;  /* borrowed: the batch that new work joins */
+    unsigned long long allocated; /* allocations made so far in its order */
+    unsigned long long settled;   /* how many of these are known to be complete */
+    struct cudriver_batch *open;  /* borrowed: the open batch, which new work joins */
     PyObject *weak;
 } StreamObject;
 
-/* 0, or -1 with ValueError where it is closed. */
+/* 0, or -1 with ValueError if the stream is closed. */
 static inline int cudriver_stream_check(StreamObject *self)
 {
     if (self->closed) {
@@ -28,19 +28,20 @@ static inline int cudriver_stream_check(StreamObject *self)
     return 0;
 }
 
-/* What a stream argument stands for, while a call runs. */
+/* The stream that a stream argument names, for the time of a call. */
 struct cudriver_stream {
-    CUstream handle;        /* NULL: the legacy default stream */
-    StreamObject *object;   /* owned, and in use: it cannot be closed; NULL for others' streams */
+    CUstream handle;      /* NULL: the legacy default stream */
+    StreamObject *object; /* owned, cannot be closed meanwhile; NULL for other libraries' streams */
     ContextObject *context; /* owned: release with cudriver_stream_done */
 };
 
 /*
- * Reads a stream argument: a Stream; None or NULL for this thread's innermost `with stream:`, else
- * the default stream of `fallback` (or of the current context where that is NULL); or another
- * library's stream by its `__cuda_stream__` or `cuda_stream`, of the context that the driver names
- * (a default stream's handle: of the one above). *given tells whether there was any but the
- * default. 0, or -1 with an exception set. Ends with cudriver_stream_done. In context_use.c.
+ * Reads a stream argument. A Stream is itself. None or NULL is this thread's innermost `with
+ * stream:`, else the default stream of `fallback` (NULL: of the current context). Another library's
+ * stream is read through `cuda_stream` or `__cuda_stream__`; its context is the one that the driver
+ * names, or for a default stream's handle that of `fallback`. *given: whether a stream was named or
+ * a `with stream:` entered. 0, or -1 with an exception set. Release with cudriver_stream_done. In
+ * context_use.c.
  */
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
                           struct cudriver_stream *stream, bool *given);
@@ -54,8 +55,8 @@ static inline void cudriver_stream_done(struct cudriver_stream *stream)
     Py_CLEAR(stream->context);
 }
 
-/* Waits for the work that is queued on a stream, within begin and end of a context: other threads
- * run, and signals interrupt it. 0, or -1 with an exception set. */
+/* Waits for a stream's queued work, between begin and end of a context. Other threads run, and
+ * signals interrupt the wait. 0, or -1 with an exception set. */
 int cudriver_stream_wait(CoreState *state, CUstream handle);
 
 int cudriver_stream_setup(PyObject *module);

@@ -1,4 +1,4 @@
-/* One thread's contexts and streams. See thread.h. */
+/* A thread's contexts and streams. See thread.h. */
 #include "thread.h"
 
 #include <string.h>
@@ -45,12 +45,12 @@ ThreadObject *cudriver_thread_get(CoreState *state)
         Py_DECREF(self);
         return NULL;
     }
-    Py_DECREF(self);           /* the dictionary keeps it */
-    state->thread_seen_id = 0; /* to be looked up anew */
+    Py_DECREF(self);           /* the dictionary keeps it alive */
+    state->thread_seen_id = 0; /* look it up again */
     return self;
 }
 
-/* Room for one more pointer. 0 or -1. */
+/* Makes room for one more pointer. 0 or -1. */
 static int room_for_one(void *pointers, Py_ssize_t count, Py_ssize_t *room)
 {
     void **array = pointers, *grown;
@@ -83,7 +83,7 @@ int cudriver_thread_push(CoreState *state, ContextObject *context)
     return 0;
 }
 
-/* Drops the note at `index`; may end the context's last reference. */
+/* Removes the entry at `index`; may drop the context's last reference. */
 static void context_drop(ThreadObject *self, Py_ssize_t index)
 {
     ContextObject *context = self->contexts[index];
@@ -96,7 +96,7 @@ static void context_drop(ThreadObject *self, Py_ssize_t index)
     Py_DECREF(context);
 }
 
-/* The index of the topmost note of a handle, or -1. */
+/* The index of the topmost entry with a handle, or -1. */
 static Py_ssize_t context_find(const ThreadObject *self, CUcontext handle)
 {
     Py_ssize_t i = self != NULL ? self->context_count - 1 : -1;
@@ -178,7 +178,7 @@ int cudriver_thread_leave_stream(CoreState *state, StreamObject *stream)
                      "(tasks that take turns in one thread name their streams in each call)",
                      stream);
     }
-    if (at >= 0) { /* it is left all the same: nobody would come back for it */
+    if (at >= 0) { /* leave it anyway: nothing else would */
         memmove(&self->streams[at], &self->streams[at + 1],
                 (size_t)(count - 1 - at) * sizeof(StreamObject *));
         self->stream_count--;
@@ -187,7 +187,7 @@ int cudriver_thread_leave_stream(CoreState *state, StreamObject *stream)
     return innermost ? 0 : -1;
 }
 
-/* The thread has ended (its driver stack with it), or the interpreter does. */
+/* The thread has ended, and its driver stack with it; or the interpreter is ending. */
 static void thread_dealloc(PyObject *object)
 {
     ThreadObject *self = (ThreadObject *)object;

@@ -1,7 +1,5 @@
-/*
- * What cudriver keeps for one thread: the contexts that it pushed here and the streams of its
- * `with stream:` blocks. It lives in the thread's state dictionary and goes with the thread.
- */
+/* A thread's record: the contexts that cudriver pushed on it, and its entered `with stream:`
+ * blocks. It lives in the thread's state dictionary and goes with the thread. */
 #ifndef CUDRIVER_THREAD_H
 #define CUDRIVER_THREAD_H
 
@@ -11,38 +9,37 @@ struct StreamObject;
 
 typedef struct ThreadObject {
     PyObject_HEAD
-    unsigned long id; /* as the system numbers threads */
+    unsigned long id; /* the system's number of the thread */
     Py_ssize_t context_count, context_room;
     ContextObject **contexts; /* owned references, bottom first */
     Py_ssize_t stream_count, stream_room;
     struct StreamObject **streams; /* owned references, innermost last */
 } ThreadObject;
 
-/* This thread's record, made at its first use. Borrowed; NULL with an exception set. */
+/* This thread's record, created at first use. Borrowed; NULL with an exception set. */
 ThreadObject *cudriver_thread_get(CoreState *state);
 
-/* This thread's record where there is one already; NULL without an exception otherwise. Borrowed.
- */
+/* This thread's record if there is one, else NULL without an exception. Borrowed. */
 ThreadObject *cudriver_thread_find(CoreState *state);
 
-/* Notes that this thread pushed `context`. 0 or -1. */
+/* Records that this thread pushed `context`. 0 or -1. */
 int cudriver_thread_push(CoreState *state, ContextObject *context);
 
-/* Takes the topmost note of a context off this thread's record. By handle: a primary context that
- * was reset and retained anew has another object, and the same handle. */
+/* Removes the topmost entry with this handle. By handle, because a primary context that was reset
+ * and retained again has a new object but the same handle. */
 void cudriver_thread_pop(CoreState *state, CUcontext handle);
 
-/* What this thread has pushed with this handle, the topmost; borrowed, or NULL. */
+/* The topmost context with this handle that this thread pushed. Borrowed, or NULL. */
 ContextObject *cudriver_thread_pushed(CoreState *state, CUcontext handle);
 
-/* Compares the record with the driver's own stack of `count` handles (bottom first) and drops notes
- * of contexts that another library has popped since. */
+/* Compares the record with the driver's stack of `count` handles, bottom first, and drops entries
+ * that another library has popped. */
 void cudriver_thread_reconcile(CoreState *state, const CUcontext *stack, Py_ssize_t count);
 
-/* The innermost `with stream:` of this thread, borrowed, or NULL. Never raises. */
+/* This thread's innermost `with stream:`. Borrowed, or NULL. Never raises. */
 struct StreamObject *cudriver_thread_stream(CoreState *state);
 
-/* Enters and leaves a `with stream:`. 0 or -1; leaving another than the innermost raises. */
+/* Enters or leaves a `with stream:`. 0 or -1; only the innermost can be left. */
 int cudriver_thread_enter_stream(CoreState *state, struct StreamObject *stream);
 int cudriver_thread_leave_stream(CoreState *state, struct StreamObject *stream);
 

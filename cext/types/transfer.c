@@ -1,4 +1,4 @@
-/* Transfer: an asynchronous copy that was issued. See transfer.h. */
+/* Transfer: an asynchronous copy. See transfer.h. */
 #include "transfer.h"
 
 #include "driver/driver.h"
@@ -6,8 +6,8 @@
 
 typedef struct {
     PyObject_HEAD
-    struct cudriver_batch *batch;             /* owned; NULL: over */
-    struct cudriver_staging_transfer *staged; /* the batch's: how an engine's copy ended; or NULL */
+    struct cudriver_batch *batch;             /* owned; NULL when complete */
+    struct cudriver_staging_transfer *staged; /* borrowed: the engine's transfer, or NULL */
     size_t bytes;
     CUresult result;
 } TransferObject;
@@ -74,7 +74,7 @@ void cudriver_transfer_free_spares(CoreState *state)
     }
 }
 
-/* NOT_READY, or how it ended; remembers an ending. */
+/* NOT_READY, or the result, which is then kept. */
 static CUresult transfer_poll(TransferObject *self)
 {
     CoreState *state = cudriver_state_of((PyObject *)self);
@@ -89,7 +89,7 @@ static CUresult transfer_poll(TransferObject *self)
         !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
         self->batch = NULL;
         self->result = result;
-        /* The engine lets the stream go on after a fault, and tells of it here. */
+        /* After a fault the engine lets the stream continue and reports the fault here. */
         if (result == CUDA_SUCCESS && self->staged != NULL) {
             self->result = cudriver_staging_wait(self->staged, NULL, NULL);
         }
@@ -168,7 +168,7 @@ static PyObject *transfer_repr(PyObject *object)
                                                                  : cudriver_error_name(result));
 }
 
-/* `await transfer`: the polling is a coroutine's, in Python. */
+/* `await transfer`: a coroutine in Python does the polling. */
 static PyObject *transfer_await(PyObject *object)
 {
     PyObject *module = PyImport_ImportModule("cudriver._waiting");

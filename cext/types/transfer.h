@@ -1,20 +1,20 @@
-/* Transfer: an asynchronous copy that was issued, as a view of the batch that it belongs to. */
+/* Transfer: an asynchronous copy, as a view of the batch that it is in. */
 #ifndef CUDRIVER_TRANSFER_H
 #define CUDRIVER_TRANSFER_H
 
 #include "batch.h"
 
-/* New reference: a Transfer of `bytes` over `batch`, which it takes (also where it fails); `staged`
- * is the batch's handle for the engine's copy, or NULL. */
+/* New reference: a Transfer of `bytes` in `batch`, whose reference it takes even on failure.
+ * `staged` is the engine's transfer, owned by the batch, or NULL. */
 PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
                                 struct cudriver_staging_transfer *staged, size_t bytes);
 
-/* A Transfer that is over already (an empty copy, or one that had to block). New reference. */
+/* New reference: a Transfer that is complete (an empty copy, or one that had to block). */
 PyObject *cudriver_transfer_done(CoreState *state, size_t bytes);
 
 int cudriver_transfer_setup(PyObject *module);
 
-/* Frees what is kept for the next copies. For the module's end. */
+/* Frees the Transfers kept for reuse. For the module's end. */
 void cudriver_transfer_free_spares(CoreState *state);
 
 #endif

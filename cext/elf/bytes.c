@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BLOCK_BITS = 12, BLOCK = 1 << BLOCK_BITS }; /* bytes read at once: lookups jump about */
+enum { BLOCK_BITS = 12, BLOCK = 1 << BLOCK_BITS }; /* bytes in a block; lookups are scattered */
 enum { SHELF_BITS = 9, SHELF = 1 << SHELF_BITS };  /* blocks on one shelf: 2 MiB of the file */
 static const uint64_t MAX_HELD = 512u << 20;       /* bytes of blocks and shelves a file may hold */
 
@@ -134,14 +134,14 @@ int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length)
     return 0;
 }
 
-/* Block `number`, or NULL where it has not been read. */
+/* The cached block `number`, or NULL. */
 static const uint8_t *block_held(const struct elf_file *file, size_t number)
 {
     uint8_t **shelf = file->shelves != NULL ? file->shelves[number >> SHELF_BITS] : NULL;
     return shelf != NULL ? shelf[number & (SHELF - 1)] : NULL;
 }
 
-/* Makes a place for block `number`: of a library of a gigabyte a few shelves are used. */
+/* Allocates the shelf of block `number`. A library of 1 GiB uses only a few. */
 static int make_shelf(struct elf_file *file, size_t number)
 {
     if (file->shelves == NULL) {
@@ -168,7 +168,7 @@ static int make_shelf(struct elf_file *file, size_t number)
     return 0;
 }
 
-/* Reads block `number`. The caller has checked that it begins inside the file. */
+/* Reads block `number` into the cache. The caller has checked that it begins inside the file. */
 static int load_block(struct elf_file *file, size_t number)
 {
     uint64_t start = (uint64_t)number << BLOCK_BITS;
@@ -198,8 +198,8 @@ static int load_block(struct elf_file *file, size_t number)
 }
 
 /*
- * Points *at to the byte at `offset` and says how many follow it in the same block, at most
- * `end - offset`. The pointer is good until elf_rest.
+ * Points *at to the byte at `offset`. *available counts the bytes from there in the same block,
+ * at most `end - offset`. The pointer is valid until elf_rest.
  */
 static int peek(struct elf_file *file, uint64_t offset, uint64_t end, const uint8_t **at,
                 size_t *available)

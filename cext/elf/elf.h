@@ -1,12 +1,12 @@
 /*
- * A bounded reader of ELF files: what the dynamic loader would read of them, and no more.
+ * A bounded reader of ELF files: it reads what the dynamic loader would read, and no more.
  *
  * Plain C, no Python, no CUDA. Files are untrusted: every offset, size and count is checked before
- * use, work and memory have limits, and a file that shrinks or changes while being read is a fault,
- * not a signal (nothing is mapped; blocks are read on demand with pread).
+ * use, and work and memory have limits. Blocks are read on demand with pread and nothing is mapped,
+ * so a file that shrinks or changes while it is read causes a fault, not a signal.
  *
- * Handles 64-bit little-endian files of any machine. Functions return 0 or -errno; -EBADMSG stands
- * for damage. What went wrong is kept in the file's `fault`, and a file with a fault stays faulty.
+ * Handles 64-bit little-endian files of any machine. Functions return 0 or -errno; -EBADMSG means
+ * damage. The file's `fault` says what went wrong, and a file with a fault stays faulty.
  * No function here locks: a struct elf_file belongs to one thread at a time.
  */
 #ifndef CUDRIVER_ELF_H
@@ -18,25 +18,24 @@
 
 /* Why a file cannot be used. */
 struct elf_fault {
-    char text[192]; /* empty: no fault */
-    const char
-        *loader_text; /* what ld.so says where it refuses the file for this, or NULL; static */
-    int error;        /* errno of a failed system call, EBADMSG for damage */
-    bool foreign;     /* sound, but of another class or byte order */
+    char text[192];          /* empty: no fault */
+    const char *loader_text; /* ld.so's message if it refuses the file for this, or NULL; static */
+    int error;               /* errno of a failed system call, EBADMSG for damage */
+    bool foreign;            /* sound, but with another class or byte order */
 };
 
-/* One PT_LOAD: addresses [address, address + size) are the file's bytes from offset on. */
+/* One PT_LOAD: maps addresses [address, address + size) to the file's bytes from `offset` on. */
 struct elf_segment {
     uint64_t address, offset, size;
 };
 
-/* A table in the file: it starts at `offset` and its segment ends at `end`. start 0: absent. */
+/* A table in the file: it starts at `offset`; it, or its segment, ends at `end`. */
 struct elf_table {
     uint64_t offset, end;
     bool present;
 };
 
-/* One version that the file needs from a library. Strings owned. */
+/* One version that the file needs from a library. The strings are owned. */
 struct elf_need {
     char *library, *version;
     uint32_t hash;
@@ -44,23 +43,23 @@ struct elf_need {
     bool weak, hidden;
 };
 
-/* One version that the file defines. String owned. */
+/* One version that the file defines. The string is owned. */
 struct elf_version {
     char *name;
     uint32_t hash;
     uint16_t index;
-    bool base; /* the file's own name, no version */
+    bool base; /* names the file itself, not a version */
 };
 
-/* What a DT_VERSYM number means. Strings borrowed from the two lists above. */
+/* The meaning of a DT_VERSYM number. The strings are borrowed from the two lists above. */
 struct elf_meaning {
     const char *version; /* NULL: none */
-    const char *library; /* NULL unless needed from one */
+    const char *library; /* NULL for a version that the file defines */
     uint32_t hash;
     bool hidden;
 };
 
-/* An undefined symbol that a relocation binds. `name` is owned by the list it is in. */
+/* An undefined symbol that a relocation binds. The list that holds it owns `name`. */
 struct elf_reference {
     char *name;
     size_t length;
@@ -76,7 +75,7 @@ struct elf_references {
 
 struct elf_file {
     char *path; /* owned */
-    int fd;     /* -1 while closed: it is opened again on demand */
+    int fd;     /* -1 while closed; opened again on demand */
     uint64_t device, inode, size;
     int64_t modified_s, modified_ns;
     struct elf_fault fault;
@@ -91,7 +90,7 @@ struct elf_file {
     size_t build_id_size;
 
     bool dynamic;
-    bool exec_stack;                /* asks for an executable stack */
+    bool exec_stack;                /* requires an executable stack */
     char *soname, *rpath, *runpath; /* owned, or NULL */
     char **needed;                  /* owned */
     size_t needed_count;
@@ -103,26 +102,26 @@ struct elf_file {
     size_t version_count;
 
     struct elf_table strings, symbols, versym, gnu_hash, sysv_hash, rela, plt_rela;
-    uint64_t relative_count; /* relocations at the start of rela that bind no symbol */
+    uint64_t relative_count; /* relocations at the start of `rela` that bind no symbol */
 
-    /* For lookups, made by elf_prepare. */
+    /* For lookups; filled in by elf_prepare. */
     bool prepared;
     struct elf_meaning *meanings; /* owned, by DT_VERSYM number */
     size_t meaning_count;
     uint32_t bucket_count, first_hashed, bloom_words, bloom_shift;
     uint64_t bloom, buckets, chains; /* file offsets */
 
-    /* What elf_list_references gave: every process that maps the file asks again. */
+    /* The result of elf_list_references: each process that maps the file needs it again. */
     struct elf_references references; /* owned */
     bool listed;
 
-    /* Blocks of the file that have been read, on shelves of many; NULL: none. */
+    /* Cached blocks of the file, in shelves of many blocks; NULL: none. */
     uint8_t ***shelves; /* owned */
     size_t shelf_count;
-    uint64_t held; /* bytes of blocks and shelves */
+    uint64_t held; /* bytes of the cached blocks and shelves */
 };
 
-/* A definition. `name` is owned by the list it is in, `version` by the file. */
+/* A definition. The list that holds it owns `name`, the file owns `version`. */
 struct elf_export {
     char *name;
     const char *version; /* NULL: none */
@@ -139,28 +138,28 @@ struct elf_exports {
 
 /*
  * Reads the headers, the dynamic section and the versions of `path`.
- * Returns a file to be given to elf_free, also when there is a fault (see ->fault.text), or NULL
- * where there is no memory.
+ * The caller frees the result with elf_free, even if it has a fault (see ->fault.text). NULL if
+ * memory ran out.
  */
 struct elf_file *elf_open(const char *path);
 void elf_free(struct elf_file *file);
 
 /* bytes.c */
 
-/* Closes the descriptor; it comes back on demand. */
+/* Closes the descriptor. It is opened again on demand. */
 void elf_close(struct elf_file *file);
 
-/* Closes the descriptor and drops the blocks that were read. Both come back on demand. */
+/* Closes the descriptor and drops the cached blocks. Both come back on demand. */
 void elf_rest(struct elf_file *file);
 
 /* references.c */
 
-/* The undefined symbols in the order in which the loader binds them, each once. */
+/* Lists the undefined symbols in the order in which the loader binds them, each once. */
 int elf_list_references(struct elf_file *file, struct elf_references *out);
 void elf_references_free(struct elf_references *list);
 
 /*
- * The references of `file` that no file of `scope` defines, weak ones left out.
+ * Lists the references of `file`, except weak ones, that no file of `scope` defines.
  * On failure *culprit (borrowed) is the file with the fault.
  */
 int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scope_count,
@@ -168,7 +167,7 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
 
 /* lookup.c */
 
-/* Every definition that the hash table offers; those of one name where `name` is not NULL. */
+/* Lists the definitions in the hash table; if `name` is not NULL, only those of that name. */
 int elf_list_exports(struct elf_file *file, const char *name, struct elf_exports *out);
 void elf_exports_free(struct elf_exports *list);
 

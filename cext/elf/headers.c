@@ -14,8 +14,8 @@ enum {
     MAX_DYNAMIC = 1 << 14, /* entries of the dynamic section */
     MAX_NEEDED = 4096,
     MAX_PATHS = 1 << 18, /* bytes of an RPATH */
-    MAX_NOTES = 1 << 16, /* bytes of a PT_NOTE that are looked at */
-    MAX_ABI = 8,         /* glibc 2.36 knows 4, and gains one in years */
+    MAX_NOTES = 1 << 16, /* bytes of a PT_NOTE; a larger one is ignored */
+    MAX_ABI = 8,         /* glibc 2.36 accepts up to 4, and rarely adds one */
 };
 
 enum { PT_LOAD = 1, PT_DYNAMIC = 2, PT_INTERP = 3, PT_NOTE = 4, PT_GNU_STACK = 0x6474e551 };
@@ -24,7 +24,7 @@ enum { ET_EXEC = 2, ET_DYN = 3 };
 enum { NT_GNU_BUILD_ID = 3 };
 enum { DF_BIND_NOW = 8, DF_1_NOW = 1 };
 
-/* Tags below 40 are kept by number, the others get a slot after them. */
+/* Tags below 40 are their own slot numbers; the others get a slot after them. */
 enum {
     DT_NULL = 0,
     DT_NEEDED = 1,
@@ -87,7 +87,7 @@ struct dynamic {
 
 /* ---- headers ---- */
 
-/* Where in the file the bytes at `address` lie. False where no segment has them. */
+/* Finds the file's bytes for `address`. False if no segment contains it. */
 static bool find_address(const struct elf_file *file, uint64_t address, struct elf_table *table)
 {
     for (size_t i = 0; i < file->segment_count; i++) {
@@ -109,7 +109,7 @@ static int check_identity(struct elf_file *file, const struct header *header)
     if (memcmp(ident, "\177ELF", 4) != 0) {
         return elf_refused(file, "invalid ELF header");
     }
-    file->elf_class = ident[4] == 2 ? 64 : 32; /* as ld.so has it: what is not 64 is 32 */
+    file->elf_class = ident[4] == 2 ? 64 : 32; /* as in ld.so: all but 64 is 32 */
     file->big_endian = ident[5] == 2;
     file->machine = header->machine;
     if (file->big_endian) {
@@ -164,7 +164,7 @@ static int read_interpreter(struct elf_file *file, const struct program_header *
     return status;
 }
 
-/* Looks for the build id among the notes. Odd notes are no fault: the loader ignores them. */
+/* Finds the build id in the notes. Malformed notes are not a fault: the loader ignores them. */
 static int read_notes(struct elf_file *file, const struct program_header *header)
 {
     uint64_t at = header->offset;
@@ -183,7 +183,7 @@ static int read_notes(struct elf_file *file, const struct program_header *header
             return status;
         }
         name = at + sizeof(note);
-        /* What is aligned is the place in the note: its header has 12 bytes. */
+        /* Offsets are aligned relative to the note; its header has 12 bytes. */
         value = at + (sizeof(note) + note.name_size + step - 1) / step * step;
         next = value + (note.size + step - 1) / step * step;
         if (value > end || note.size > end - value) {
@@ -224,7 +224,7 @@ static int read_segments(struct elf_file *file, const struct header *header, uin
     if (file->segments == NULL) {
         return elf_no_memory(file);
     }
-    file->exec_stack = header->machine == EM_X86_64; /* without a word: the machine's default */
+    file->exec_stack = header->machine == EM_X86_64; /* the default without PT_GNU_STACK */
     for (uint32_t i = 0; i < header->phnum; i++) {
         struct program_header segment;
         uint64_t offset = header->phoff + (uint64_t)i * sizeof(segment);
@@ -292,7 +292,7 @@ static int slot_of(int64_t tag)
     }
 }
 
-/* Reads the entries up to DT_NULL. Of a tag given twice the last counts, as for ld.so. */
+/* Reads the entries up to DT_NULL. If a tag occurs twice, the last one counts, as in ld.so. */
 static int read_dynamic(struct elf_file *file, uint64_t address, struct dynamic *dynamic)
 {
     struct elf_table table = {0};
@@ -334,7 +334,7 @@ static int read_dynamic(struct elf_file *file, uint64_t address, struct dynamic 
     }
 }
 
-/* Finds the table that a tag points to; absent where there is no such tag. */
+/* Finds the table to which a tag points; absent if there is no such tag. */
 static int find_table(struct elf_file *file, const struct dynamic *dynamic, int slot,
                       const char *what, struct elf_table *table)
 {
@@ -344,7 +344,7 @@ static int find_table(struct elf_file *file, const struct dynamic *dynamic, int 
     return 0;
 }
 
-/* A table of known size: it must fit into its segment. */
+/* The same for a table of known size, which must fit into its segment. */
 static int find_sized(struct elf_file *file, const struct dynamic *dynamic, int slot, uint64_t size,
                       const char *what, struct elf_table *table)
 {
@@ -522,7 +522,7 @@ struct elf_file *elf_open(const char *path)
         free(file);
         return NULL;
     }
-    read_all(file); /* a failure is in file->fault */
+    read_all(file); /* file->fault has the failure */
     elf_rest(file);
     return file;
 }

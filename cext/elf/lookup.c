@@ -1,13 +1,13 @@
-/* The hash tables: what a file defines. See elf.h. */
+/* The hash tables: the symbols that a file defines. See elf.h. */
 #include "private.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t MAX_STEPS = 1u << 28; /* chain entries looked at for one answer */
+static const uint64_t MAX_STEPS = 1u << 28; /* chain entries visited in one call */
 
-/* NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC: what a lookup may return */
+/* NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC: the types that a lookup may return */
 static const unsigned DEFINING_TYPES = 1u << 0 | 1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1u << 10;
 
 uint32_t elf_gnu_hash(const char *name, size_t length)
@@ -84,7 +84,7 @@ static int read_sysv_header(struct elf_file *file)
     return 0;
 }
 
-/* Numbers the versions: definitions and needs share one space. */
+/* Indexes the versions by number; definitions and needs share the numbers. */
 static int number_versions(struct elf_file *file)
 {
     size_t count = 2;
@@ -187,7 +187,7 @@ int elf_make_room(void **items, size_t *room, size_t count, size_t item)
     return 0;
 }
 
-/* Whether a lookup may end at this entry at all. */
+/* Whether this entry is a definition, of a type that a lookup may return. */
 static bool is_definition(const struct elf_symbol *symbol)
 {
     unsigned type = symbol->info & 15u;
@@ -197,7 +197,7 @@ static bool is_definition(const struct elf_symbol *symbol)
     return symbol->section != SHN_UNDEF && (DEFINING_TYPES >> type & 1u) != 0;
 }
 
-/* Whether other objects may bind to it. */
+/* Whether other objects may bind to the symbol. */
 static bool is_visible(const struct elf_symbol *symbol)
 {
     unsigned visibility = symbol->other & 3u;
@@ -208,15 +208,15 @@ static bool is_visible(const struct elf_symbol *symbol)
 
 /* ---- lookup ---- */
 
-/* What one lookup in one file has met so far. */
+/* What one lookup in one file has found so far. */
 struct candidates {
-    int versioned; /* default versions seen by a request without a version */
+    int versioned; /* default versions seen while no version is wanted */
     bool versioned_visible;
 };
 
 /*
- * Compares one symbol with what is wanted: 1 it is the one and others may bind to it, 0 go on,
- * 2 it is the one but is hidden, which ends the search here. -errno on a fault.
+ * Compares one symbol with the wanted one. 1: it matches and others may bind to it. 2: it matches
+ * but is hidden, which ends the search in this file. 0: go on. -errno: a fault.
  */
 static int compare(struct elf_file *file, uint64_t index, const struct elf_wanted *wanted,
                    struct candidates *candidates)
@@ -234,7 +234,7 @@ static int compare(struct elf_file *file, uint64_t index, const struct elf_wante
     }
     if (!file->versym.present && wanted->version != NULL && file->soname != NULL &&
         wanted->version->library != NULL && strcmp(file->soname, wanted->version->library) == 0) {
-        return 0; /* the very library asked for a version has none: ld.so gives up here */
+        return 0; /* this library should have the version but has none: ld.so fails here */
     }
     if (file->versym.present) {
         status = elf_read_version(file, index, &number, &has);
@@ -248,7 +248,7 @@ static int compare(struct elf_file *file, uint64_t index, const struct elf_wante
                 return 0;
             }
         } else if ((number & 0x7fff) >= 3) {
-            /* No version asked for: the base or the oldest one serves, else a single default. */
+            /* No version is wanted: the base or the oldest one matches, else a single default. */
             if ((number & 0x8000) == 0 && candidates->versioned++ == 0) {
                 candidates->versioned_visible = is_visible(&symbol);
             }
@@ -351,7 +351,7 @@ int elf_defines(struct elf_file *file, const struct elf_wanted *wanted, uint64_t
 
 /* ---- exports ---- */
 
-/* Adds the symbol where it is a definition, and of that name where `name` is not NULL. */
+/* Adds the symbol if it is a visible definition and, unless `name` is NULL, has that name. */
 static int add_export(struct elf_file *file, uint64_t number, const char *name,
                       struct elf_exports *out)
 {

@@ -1,9 +1,9 @@
 /*
  * cudriver._elf: elf.h for Python.
  *
- * Reading releases the GIL. A struct elf_file belongs to one thread at a time, so whatever touches
- * one holds the module's lock; it is taken after the GIL is released and given back before the GIL
- * is taken again, so the two never wait for each other.
+ * Reading releases the GIL. A struct elf_file belongs to one thread at a time, so the module's lock
+ * is held while one is used. It is taken after the GIL is released and released before the GIL is
+ * taken again, so no thread waits for one while it holds the other.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -20,14 +20,14 @@ struct elf_state {
     PyTypeObject *need_type;
     PyTypeObject *reference_type;
     PyTypeObject *export_type;
-    pthread_mutex_t lock; /* over every struct elf_file of this module */
+    pthread_mutex_t lock; /* protects every struct elf_file of this module */
     bool lock_made;
 };
 
 struct elf_object {
     PyObject_HEAD
     struct elf_file *file; /* owned */
-    PyObject *shown;       /* owned: the name for errors */
+    PyObject *shown;       /* owned: the name in error messages */
     PyObject *fields;      /* owned: dictionary of the attributes */
 };
 
@@ -38,7 +38,7 @@ static struct elf_state *state_of(PyObject *module)
     return PyModule_GetState(module);
 }
 
-/* Borrowed; NULL with an exception. Works in methods of the one type that nobody can subclass. */
+/* Borrowed; NULL with an exception set. `type` is ours: it cannot be subclassed. */
 static struct elf_state *state_of_type(PyTypeObject *type)
 {
     PyObject *module = PyType_GetModule(type);
@@ -47,7 +47,7 @@ static struct elf_state *state_of_type(PyTypeObject *type)
 
 /* ---- values ---- */
 
-/* New reference. File names and symbols are bytes: what is not UTF-8 goes through as surrogates. */
+/* New reference. File names and symbols are bytes; those that are not UTF-8 become surrogates. */
 static PyObject *text(const char *bytes)
 {
     if (bytes == NULL) {
@@ -68,7 +68,7 @@ static int put(PyObject *fields, const char *name, PyObject *value)
     return status;
 }
 
-/* A structseq of four values, which are stolen and may be NULL. New reference. */
+/* New reference: a structseq of `count` values, which are stolen and may be NULL. */
 static PyObject *row(PyTypeObject *type, PyObject *const *values, int count)
 {
     PyObject *made = PyStructSequence_New(type);
@@ -205,7 +205,7 @@ static PyObject *build_id(const struct elf_file *file)
 
 /* ---- errors ---- */
 
-/* A new exception for the file's fault; `shown` is borrowed. NULL where even that fails. */
+/* New reference: an exception for the file's fault, or NULL. `shown` is borrowed. */
 static PyObject *make_error(const struct elf_state *state, const struct elf_file *file,
                             PyObject *shown)
 {
@@ -371,7 +371,7 @@ static PyObject *file_dir(struct elf_object *self, PyObject *Py_UNUSED(ignored))
     return names;
 }
 
-/* The exports of one name, or all of them where `name` is NULL. New reference. */
+/* New reference: the exports of one name, or all of them if `name` is NULL. */
 static PyObject *exports_of(struct elf_object *self, const char *name)
 {
     struct elf_state *state = state_of_type(Py_TYPE(self));
@@ -404,7 +404,7 @@ static PyObject *file_find(struct elf_object *self, PyObject *name)
         return NULL;
     }
     made = PyBytes_AsStringAndSize(bytes, &text_bytes, NULL) == 0 ? exports_of(self, text_bytes)
-                                                                  : NULL; /* a NUL inside */
+                                                                  : NULL; /* contains a NUL */
     Py_DECREF(bytes);
     return made;
 }
@@ -474,14 +474,14 @@ static PyType_Spec file_spec = {
 
 /* ---- missing() ---- */
 
-/* One job: a file and where to look. Objects are kept alive by the caller's own references. */
+/* One job: a file and its scope. */
 struct job {
     struct elf_object *file;   /* borrowed from `tuple` */
     struct elf_object **scope; /* owned array of borrowed objects */
     struct elf_file **files;   /* owned array */
     Py_ssize_t scope_count;
     PyObject *tuple; /* owned: the pair */
-    PyObject *fast;  /* owned: the scope as a list or tuple of our own */
+    PyObject *fast;  /* owned: the scope as a tuple of our own */
     struct elf_references found;
     struct elf_file *culprit; /* borrowed */
     int status;
@@ -512,7 +512,7 @@ static int job_take(const struct elf_state *state, struct job *job, PyObject *pa
     }
     file = PyTuple_GET_ITEM(job->tuple, 0);
     scope = PyTuple_GET_ITEM(job->tuple, 1);
-    job->fast = PySequence_Tuple(scope); /* ours: nobody can change it while the GIL is away */
+    job->fast = PySequence_Tuple(scope); /* ours: nobody can change it while the GIL is released */
     if (job->fast == NULL) {
         return -1;
     }
@@ -541,8 +541,8 @@ static int job_take(const struct elf_state *state, struct job *job, PyObject *pa
 }
 
 /*
- * Closes what a job has open. What was read stays: the next dlopen looks into the same libraries.
- * No GIL needed; the lock is held.
+ * Closes a job's files. Their cached blocks stay: the next dlopen reads the same libraries.
+ * The caller holds the module's lock; the GIL is not needed.
  */
 static void job_close(struct job *job)
 {
@@ -552,7 +552,7 @@ static void job_close(struct job *job)
     }
 }
 
-/* The answer to one job: a list, or an ElfError as a value. New reference. */
+/* New reference: the result of one job, a list or an ElfError as a value. */
 static PyObject *job_answer(const struct elf_state *state, const struct job *job)
 {
     PyObject *shown = job->file->shown;

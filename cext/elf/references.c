@@ -1,4 +1,4 @@
-/* Relocations: what a file asks for, and what of it nobody has. See elf.h. */
+/* Relocations: the symbols that a file refers to, and those that are missing. See elf.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -11,7 +11,7 @@ enum {
     ENTRIES_AT_ONCE = 2730, /* 64 KiB of symbols or relocations */
 };
 static const uint64_t MAX_RELOCATIONS = 1u << 26;
-static const uint64_t MAX_STEPS = 1u << 28; /* chain entries looked at for one answer */
+static const uint64_t MAX_STEPS = 1u << 28; /* chain entries visited in one call */
 
 enum { EM_PPC64 = 21, EM_X86_64 = 62, EM_AARCH64 = 183 };
 
@@ -21,13 +21,13 @@ struct relocation {
 };
 _Static_assert(sizeof(struct relocation) == 24, "structures lie as in the file");
 
-/* Which symbols are undefined and have not been met yet, for those below `count`. */
+/* A bit for each symbol below `count`: undefined, and not in the list yet. */
 struct pending {
     uint8_t *bits;
     uint64_t count, room; /* in symbols; a multiple of 8 */
 };
 
-/* Extends the set to all symbols up to `number`: the table says nowhere how long it is. */
+/* Extends the set to all symbols up to `number`. No field gives the symbol table's length. */
 static int pending_extend(struct elf_file *file, struct pending *pending, uint64_t number)
 {
     uint64_t total = file->symbols.present
@@ -52,7 +52,7 @@ static int pending_extend(struct elf_file *file, struct pending *pending, uint64
     if (buffer == NULL) {
         return elf_no_memory(file);
     }
-    /* A whole bufferful at a time, as far as there is room. */
+    /* Read full buffers, but no further than `bits` has room. */
     total = total < pending->room ? total : pending->room;
     while (status == 0 && pending->count <= number) {
         uint64_t left = total - pending->count;
@@ -71,7 +71,7 @@ static int pending_extend(struct elf_file *file, struct pending *pending, uint64
     return status;
 }
 
-/* Adds an undefined symbol to the list where other objects may define it. */
+/* Adds an undefined symbol to the list if other objects may define it. */
 static int add_reference(struct elf_file *file, uint64_t number, bool lazy,
                          struct elf_references *out)
 {
@@ -110,7 +110,7 @@ static int add_reference(struct elf_file *file, uint64_t number, bool lazy,
     return 0;
 }
 
-/* Whether relocations of this type bind no symbol whatever their symbol number says. */
+/* Whether relocations of this type bind no symbol, whatever their symbol number is. */
 static bool binds_nothing(uint16_t machine, uint32_t type)
 {
     if (type == 0) {
@@ -128,7 +128,7 @@ static bool binds_nothing(uint16_t machine, uint32_t type)
     }
 }
 
-/* Walks one run of relocations, [offset, end). */
+/* Walks the relocations in [offset, end). */
 static int scan_relocations(struct elf_file *file, uint64_t offset, uint64_t end, bool lazy,
                             struct pending *pending, struct elf_references *out)
 {
@@ -173,7 +173,7 @@ int elf_list_references(struct elf_file *file, struct elf_references *out)
     int status = elf_prepare(file);
     if (status == 0 && file->rela.present) {
         uint64_t relative = file->relative_count;
-        /* DT_RELASZ may take in the PLT's relocations at its end. */
+        /* DT_RELASZ may include the PLT's relocations, which then come last. */
         if (file->plt_rela.present && end == file->plt_rela.end && file->plt_rela.offset >= start) {
             end = file->plt_rela.offset;
         }
@@ -200,10 +200,10 @@ void elf_references_free(struct elf_references *list)
     *list = (struct elf_references){0};
 }
 
-/* The order in which a scope is asked. Whether a symbol is there does not depend on it. */
+/* The order in which a scope is searched: only a matter of speed. */
 struct order {
-    size_t *turns;    /* positions in the scope, the last one that answered first */
-    size_t *provider; /* by version number: position + 1 of the file that it names, 0: none */
+    size_t *turns;    /* positions in the scope, the most recent match first */
+    size_t *provider; /* by version number: 1 + the position of its library; 0: none */
     size_t count;
 };
 
@@ -236,7 +236,7 @@ static void order_free(struct order *order)
     free(order->provider);
 }
 
-/* Whether anything in the scope defines it. 1, 0 or -errno with *culprit. */
+/* Whether a file of the scope defines the symbol. 1, 0 or -errno with *culprit. */
 static int scope_defines(struct elf_file *file, struct elf_file **scope, struct order *order,
                          const struct elf_wanted *wanted, uint64_t *steps,
                          struct elf_file **culprit)
@@ -262,7 +262,7 @@ static int scope_defines(struct elf_file *file, struct elf_file **scope, struct 
     return 0;
 }
 
-/* Lists the file's references, once. */
+/* Lists the file's references unless that has been done. */
 static int hold_references(struct elf_file *file)
 {
     int status = file->listed ? 0 : elf_list_references(file, &file->references);
@@ -278,7 +278,7 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
 {
     struct order order = {0};
     uint64_t steps = MAX_STEPS;
-    bool old_tables = false; /* some file has no GNU hash table */
+    bool old_tables = false; /* a file has no GNU hash table */
     int status;
     *culprit = file;
     for (size_t i = 0; i < scope_count; i++) {

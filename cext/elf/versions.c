@@ -1,4 +1,4 @@
-/* The tables of needed and of defined versions. See elf.h. */
+/* The tables of needed and defined versions. See elf.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    MAX_RECORDS = 4096,     /* libraries that versions are needed from */
+    MAX_RECORDS = 4096,     /* libraries from which versions are needed */
     MAX_VERSIONS = 1 << 15, /* DT_VERSYM numbers have 15 bits */
 };
 enum { VER_FLG_BASE = 1, VER_FLG_WEAK = 2 };
@@ -31,11 +31,11 @@ _Static_assert(sizeof(struct verneed) == 16 && sizeof(struct vernaux) == 16 &&
                    sizeof(struct verdef) == 20,
                "structures lie as in the file");
 
-/* Grows an array by one zeroed item. Returns the array, or NULL (the old one stays). */
+/* Grows an array by one zeroed item. Returns the array, or NULL (the old one stays valid). */
 static void *grow(void *array, size_t count, size_t item)
 {
     char *grown = array;
-    if ((count & (count - 1)) == 0) { /* full at each power of two */
+    if ((count & (count - 1)) == 0) { /* full at every power of two */
         grown = realloc(array, (count == 0 ? 1 : 2 * count) * item);
         if (grown == NULL) {
             return NULL;
@@ -45,7 +45,7 @@ static void *grow(void *array, size_t count, size_t item)
     return grown;
 }
 
-/* Moves *at by `step` inside the table; a fault where less than `size` bytes are left there. */
+/* Moves *at by `step` inside the table; a fault if less than `size` bytes remain there. */
 static int advance(struct elf_file *file, const struct elf_table *table, uint64_t *at,
                    uint64_t step, size_t size)
 {

@@ -1,4 +1,4 @@
-/* Contexts, and the stack of current ones that each thread has. Primary ones: primary.c. */
+/* Contexts, and each thread's stack of current ones. Primary contexts: primary.c. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -6,10 +6,10 @@
 #include <string.h>
 
 #define STACK_DEPTH 1024
-#define LIMIT_SHMEM_SIZE 7 /* of CUDA 13; 8 is CIG_ENABLED. They can be read, not set */
+#define LIMIT_SHMEM_SIZE 7 /* of CUDA 13; 8 is CIG_ENABLED. Both are read-only */
 
-/* One may be destroyed by another thread while it is current here. Its handle is not given out
- * again then, and not unknown either, until it is off all stacks. */
+/* Another thread may destroy a context that is current here. Until it is off all stacks, its handle
+ * is neither reused nor unknown. */
 static _Thread_local struct {
     struct current {
         CUcontext handle;
@@ -19,11 +19,11 @@ static _Thread_local struct {
 } stack;
 
 static pthread_once_t ends_once = PTHREAD_ONCE_INIT;
-static pthread_key_t ends; /* set in a thread that has pushed: its end takes the stack away */
+static pthread_key_t ends; /* set in threads that have pushed: pops the stack when they end */
 
 static unsigned long long last_id; /* in the monitor */
 
-/* ---- for the other rooms ---- */
+/* ---- for the other files ---- */
 
 CUresult sim_context_of(CUcontext handle, struct sim_context **context)
 {
@@ -192,7 +192,7 @@ void sim_context_shut(struct sim_context *context)
     sim_object_drop(context);
 }
 
-/* In the monitor. There is one to pop. */
+/* In the monitor. The stack must not be empty. */
 static CUcontext stack_pop(void)
 {
     struct current *top = &stack.items[--stack.depth];
@@ -232,10 +232,9 @@ static CUresult stack_push(struct sim_context *context)
 }
 
 /*
- * In the monitor. The context of a handle that the driver is given to look into, in any state:
- * destroyed too, while some thread has it current. A handle that was destroyed and is current
- * nowhere is memory that the real driver has freed: it crashes there, or does not, so here it must
- * not pass unseen. NULL where there never was such a handle.
+ * In the monitor. The context of a handle that the real driver would dereference. A destroyed
+ * context is found while it is current in some thread. Otherwise its memory is freed and the real
+ * driver may crash, so this one aborts with a message. NULL if there never was such a handle.
  */
 static struct sim_context *context_behind(const char *function, CUcontext handle)
 {
@@ -294,7 +293,7 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
                         CUdevice device)
 {
-    (void)params; /* execution affinity and the like: nothing here to apply them to */
+    (void)params; /* execution affinity and the like: not modelled */
     return context_create(CALL_cuCtxCreate_v4, context, flags, device, 3020);
 }
 
@@ -317,8 +316,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
     if (context->primary) {
         return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
     }
-    /* As if popped, where it is this thread's current one. Deeper in this stack, and in other
-     * threads', it stays and answers CONTEXT_IS_DESTROYED. */
+    /* Popped if it is this thread's current context. Deeper in this stack, and on other threads'
+     * stacks, it stays, and calls return CONTEXT_IS_DESTROYED. */
     sim_object_hold(context);
     if (stack.depth > 0 && stack.items[stack.depth - 1].handle == handle) {
         stack_pop();
@@ -407,9 +406,9 @@ CUresult cuCtxGetCurrent(CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
-/* ---- what a context knows about itself ---- */
+/* ---- properties of a context ---- */
 
-/* The two that answer for a destroyed or broken context too. */
+/* These two also work in a destroyed or broken context. */
 
 CUresult cuCtxGetDevice(CUdevice *device)
 {
@@ -446,7 +445,7 @@ CUresult cuCtxGetFlags(unsigned int *flags)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* A context by handle, or the current one for NULL; on success the monitor is held. */
+/* The context of a handle, or the current one for NULL. On success the monitor is held. */
 static CUresult context_enter_handle(enum sim_call call, const char *function, CUcontext handle,
                                      struct sim_context **context)
 {
@@ -519,7 +518,7 @@ CUresult cuCtxSynchronize(void)
     return sim_leave(result);
 }
 
-/* Devices of this age have no depth of synchronisation to set. */
+/* These devices have no synchronisation depth. */
 static bool limit_is_known(CUlimit limit)
 {
     return (unsigned)limit < SIM_LIMITS && limit != CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
@@ -530,10 +529,10 @@ static size_t between(size_t value, size_t least, size_t most)
     return value < least ? least : value > most ? most : value;
 }
 
-/* What hardware makes of a limit's value; false where it refuses it. */
+/* Adjusts a limit's value as hardware does; false if hardware refuses it. */
 static bool limit_fit(int device, CUlimit limit, size_t *value)
 {
-    const size_t cache_way = 3932160; /* the L2 cache is set aside in sixteenths */
+    const size_t cache_way = 3932160; /* the L2 cache is reserved in sixteenths */
 
     switch (limit) {
     case CU_LIMIT_STACK_SIZE:

@@ -1,4 +1,4 @@
-/* The knobs, from the environment and from tests. */
+/* The knobs, set by the environment and by tests. */
 #include "sim.h"
 
 #include <errno.h>
@@ -56,8 +56,7 @@ static int set_version(unsigned long long value)
     return value > 1000000 ? -1 : cudriver_sim_set_driver_version((int)value);
 }
 
-/* A knob that the environment sets to a number. A value that makes no sense is said, not swallowed.
- */
+/* Sets a knob from a number in the environment; reports an invalid value. */
 static void knob_from_environment(const char *name, int (*set)(unsigned long long))
 {
     const char *text = getenv(name);
@@ -97,7 +96,7 @@ SIM_EXPORT int cudriver_sim_version(void)
     return CUDRIVER_SIM_VERSION;
 }
 
-/* A real device that an error broke stays so for its process; a test goes on. */
+/* A real device stays broken for the life of the process; tests continue. */
 static void mend_devices(void)
 {
     sim_lock();

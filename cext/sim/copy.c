@@ -1,16 +1,17 @@
 /*
  * Copies.
  *
- * Every copy is one shape: rows of `width` bytes, `height` of them in a slice, `depth` slices, with
- * a pitch on either side. When it happens:
+ * Every copy has one shape: rows of `width` bytes, `height` of them in a slice, `depth` slices,
+ * with a pitch on either side. When it happens:
  *
- *   blocking                      at once in the calling thread, when the NULL stream's turn has
- * come blocking, up from pageable    the source is read during the call, the rest follows on the
- * NULL stream blocking, on the device       on the NULL stream; the host waits only where it must
- *   asynchronous, page-locked     later, on the stream; the source is read then
- *   asynchronous, from pageable   up to 2 MiB: the source is read during the call, the rest later;
- *                                 beyond: over when the call returns
- *   asynchronous, to pageable     over when the call returns
+ *   blocking                     during the call, when the NULL stream's turn has come
+ *   blocking, from pageable to   up to 2 MiB: the source is read during the call, the rest
+ *   a device                     happens on the NULL stream
+ *   blocking, on devices         on the NULL stream, or during the call if that is idle
+ *   asynchronous, page-locked    later, on the stream; the source is read then
+ *   asynchronous, from pageable  up to 2 MiB: the source is read during the call, the rest happens
+ *                                later; above: done when the call returns
+ *   asynchronous, to pageable    done when the call returns
  */
 #include "sim.h"
 
@@ -20,7 +21,7 @@
 #define STAGED_BYTES ((size_t)2 << 20)
 
 struct side {
-    bool host; /* a host pointer, page-locked or not; else an address that the device can use */
+    bool host; /* a host pointer, page-locked or not; else a device address */
     uintptr_t address;
     size_t pitch;
     size_t slice;
@@ -36,13 +37,13 @@ static size_t shape_bytes(const struct shape *shape)
     return shape->width * shape->height * shape->depth;
 }
 
-/* From the first byte of a side to behind its last. */
+/* Bytes from the first byte of a side to the end of its last. */
 static size_t side_extent(const struct shape *shape, const struct side *side)
 {
     return (shape->depth - 1) * side->slice + (shape->height - 1) * side->pitch + shape->width;
 }
 
-/* In the monitor. Pins a side; host memory is the caller's to keep. */
+/* In the monitor. Pins a side; the program keeps host memory alive. */
 static CUresult side_pin(const struct shape *shape, const struct side *side, struct sim_pin *pin)
 {
     if (side->host) {
@@ -79,7 +80,7 @@ static CUresult side_check(const struct shape *shape, const struct side *side)
                                                              : CUDA_SUCCESS;
 }
 
-/* In the monitor. Whether both sides are memory that such a copy may use. */
+/* In the monitor. SUCCESS if a copy may use both sides' memory. */
 static CUresult shape_check(const struct shape *shape)
 {
     CUresult result = CUDA_SUCCESS;
@@ -106,7 +107,7 @@ static void shape_move(const struct shape *shape, char *dst, const char *src)
     }
 }
 
-/* Without the monitor. INVALID_VALUE where a side is no memory any more. */
+/* Without the monitor. INVALID_VALUE if a side's memory has been freed. */
 static CUresult shape_copy(const struct shape *shape)
 {
     struct sim_pin dst, src;
@@ -134,7 +135,7 @@ static CUresult shape_copy(const struct shape *shape)
 struct copy_op {
     struct sim_op op;
     struct shape shape;
-    char *staged; /* owned; the source's bytes, read when the copy was issued */
+    char *staged; /* owned; the source's bytes if they were read when the copy was issued */
 };
 
 static CUresult copy_run(struct sim_stream *stream, struct sim_op *op)
@@ -165,7 +166,7 @@ static struct copy_op *copy_new(const struct shape *shape)
     return copy;
 }
 
-/* Packs the source into memory of the operation's own. Without the monitor. */
+/* Without the monitor. Packs the source into memory that the operation owns. */
 static bool copy_stage(struct copy_op *copy)
 {
     struct shape pack = copy->shape;
@@ -189,7 +190,7 @@ static bool side_is_pageable(const struct shape *shape, const struct side *side)
     return side->host && sim_host_kind(side->address, side_extent(shape, side)) != HOST_LOCKED;
 }
 
-/* In the monitor, which may be given up meanwhile. Puts a checked copy on a stream. */
+/* In the monitor, given up meanwhile. Issues a checked copy on a stream. */
 static CUresult copy_issue(struct sim_stream *stream, const struct shape *shape)
 {
     struct copy_op *copy;
@@ -228,7 +229,7 @@ static CUresult copy_issue(struct sim_stream *stream, const struct shape *shape)
     return sim_stream_issue(stream, &copy->op);
 }
 
-/* An asynchronous call: begins it, checks, issues. */
+/* An asynchronous call: enters, checks, issues. */
 static CUresult copy_async(enum sim_call call, const struct shape *shape, CUstream handle)
 {
     struct sim_stream *stream;
@@ -280,8 +281,8 @@ static CUresult copy_sync(enum sim_call call, const struct shape *shape)
     return sim_leave(copy_now(context, shape));
 }
 
-/* From pageable memory the call is over when the source was read: the rest is on the NULL stream,
- * unless it would be done at once. */
+/* From pageable memory, up to STAGED_BYTES, the call returns when the source has been read. The
+ * rest is issued on the NULL stream, unless it can be done at once. */
 static CUresult copy_up(enum sim_call call, const struct shape *shape)
 {
     struct sim_context *context;
@@ -307,8 +308,8 @@ static CUresult copy_up(enum sim_call call, const struct shape *shape)
                                                 : copy_issue(stream, shape));
 }
 
-/* From device to device the host does not wait: the copy is put on the NULL stream, unless nothing
- * is under way and it may as well be done here. */
+/* From device to device the host does not wait: the copy is issued on the NULL stream, unless that
+ * is idle and the copy can be done here. */
 static CUresult copy_between(enum sim_call call, const struct shape *shape)
 {
     struct sim_context *context;
@@ -345,7 +346,7 @@ static struct shape flat(bool dst_host, uintptr_t dst, bool src_host, uintptr_t 
     };
 }
 
-/* A host pointer that lies in the devices' address space, or is NULL, is none. */
+/* False for NULL and for addresses in a device's address space. */
 static bool is_host_pointer(const void *pointer)
 {
     return pointer != NULL && !sim_space_owns((uintptr_t)pointer);
@@ -416,7 +417,7 @@ CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
     if (result != CUDA_SUCCESS) {
         return sim_leave(result);
     }
-    /* It is in turn with the work of both contexts. */
+    /* It is ordered with the work of both contexts. */
     for (int i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
         struct sim_context *other;
         result = sim_context_of(i == 0 ? dst_context : src_context, &other);
@@ -454,7 +455,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr s
 
 /* ---- two and three dimensions ---- */
 
-/* One side of a descriptor; false where it makes no sense. */
+/* One side of a descriptor. */
 struct box_side {
     size_t x, y, z;
     CUmemorytype type;
@@ -464,7 +465,8 @@ struct box_side {
     size_t height; /* rows in a slice */
 };
 
-/* A pitch of 0 means rows without gaps, a height of 0 slices without gaps. */
+/* False if the side is invalid. A pitch of 0 means rows without gaps, a height of 0 slices without
+ * gaps. */
 static bool box_resolve(const struct box_side *box, size_t width, size_t rows, struct side *side)
 {
     size_t pitch = box->pitch != 0 ? box->pitch : box->x + width;
@@ -487,7 +489,7 @@ static bool box_resolve(const struct box_side *box, size_t width, size_t rows, s
         side->address = (uintptr_t)box->device;
         break;
     default:
-        return false; /* arrays: there are none here */
+        return false; /* CUDA arrays are not modelled */
     }
     side->pitch = pitch;
     side->slice = pitch * height;
@@ -536,7 +538,7 @@ static bool shape_from_3d(const CUDA_MEMCPY3D *copy, struct shape *shape)
            box_resolve(&src, shape->width, shape->height, &shape->src);
 }
 
-/* A blocking call with a shape that may be wrong: being called comes before that. */
+/* A blocking call. An error of sim_enter takes precedence over an invalid shape. */
 static CUresult box_sync(enum sim_call call, const struct shape *shape, bool sensible)
 {
     CUresult result;
@@ -609,7 +611,7 @@ static CUresult batch_copy(enum sim_call call, CUdeviceptr *dsts, CUdeviceptr *s
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     if (failed != NULL) {
-        *failed = SIZE_MAX; /* not one particular copy */
+        *failed = SIZE_MAX; /* no particular copy */
     }
     if (dsts == NULL || srcs == NULL || sizes == NULL || attrs == NULL || attr_indices == NULL ||
         count == 0 || attr_count == 0 || attr_count > count || attr_indices[0] != 0) {
@@ -625,7 +627,7 @@ static CUresult batch_copy(enum sim_call call, CUdeviceptr *dsts, CUdeviceptr *s
     if (stream->implicit) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    /* All are looked at before the first is issued: a refused batch has done nothing. */
+    /* All are checked before the first is issued, so a refused batch does nothing. */
     for (int issue = 0; issue < 2; issue++) {
         for (size_t i = 0; i < count; i++) {
             struct shape shape =

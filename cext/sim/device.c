@@ -1,4 +1,4 @@
-/* The driver itself and its devices: names, identities, attributes. */
+/* The driver itself and its devices: names, identifiers, attributes. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static const struct error_text {
 #undef X
 };
 
-/* What stands in cuda_attributes.h for a data-centre GPU of compute capability 9.0. */
+/* The attributes of cuda_attributes.h, as on a data-centre GPU of compute capability 9.0. */
 static const struct attribute_value {
     int attribute;
     int value;
@@ -54,7 +54,7 @@ bool sim_device_is_valid(CUdevice device)
     return device >= 0 && device < atomic_load_explicit(&sim_knobs.devices, memory_order_relaxed);
 }
 
-/* Begins a call about `device`. */
+/* Begins a call on `device`. */
 static CUresult device_enter(enum sim_call call, CUdevice device)
 {
     CUresult result = sim_enter(call);
@@ -177,7 +177,7 @@ CUresult cuDeviceGetName(char *name, int size, CUdevice device)
 
 static CUresult device_uuid(enum sim_call call, CUuuid *uuid, CUdevice device)
 {
-    /* A name-based UUID of no name: version 8 (free form), the variant of RFC 9562. */
+    /* A UUID of version 8 (free form), with the variant of RFC 9562. */
     static const unsigned char base[16] = {0xc0, 0xd4, 0x1f, 0x3e, 0x51, 0x6d, 0x80, 0x00,
                                            0xb0, 0x0b, 0x5e, 0x1e, 0x57, 0xac, 0x4d, 0x00};
     CUresult result = device_enter(call, device);
@@ -227,7 +227,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     if (value == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    /* Two that differ between the devices, and one that an old driver does not know. */
+    /* Two attributes differ between devices; an old driver does not know one. */
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) {
         *value = device + 1;
         return CUDA_SUCCESS;
@@ -249,8 +249,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* [domain:]bus:device[.function], in hexadecimal: device 0 is 0000:01:00.0, device 1 0000:02:00.0.
- */
+/* [domain:]bus:device[.function], in hexadecimal: device 0 is 0000:01:00.0, 1 is 0000:02:00.0. */
 CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 {
     CUresult result = sim_enter(CALL_cuDeviceGetByPCIBusId);

@@ -1,4 +1,4 @@
-/* Events: a point in a stream, and the time when the stream passed it. */
+/* Events: a point in a stream, and the time when the stream reached it. */
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -8,9 +8,9 @@ struct event {
     struct sim_object object;
     struct sim_context *context; /* holds a reference */
     unsigned flags;
-    struct sim_stream *stream;   /* of the last record, holds a reference; NULL: never recorded */
-    unsigned long long sequence; /* there */
-    unsigned long long time;     /* nanoseconds, once the stream has passed it */
+    struct sim_stream *stream;   /* of the last record; holds a reference; NULL: never recorded */
+    unsigned long long sequence; /* of the record in the stream */
+    unsigned long long time;     /* nanoseconds, when the stream reached it */
 };
 
 struct event_op {
@@ -78,8 +78,7 @@ long long sim_event_live(bool unused)
     return count;
 }
 
-/* Begins a call about an event; on success the monitor is held. An event needs no current context.
- */
+/* Begins a call on an event; needs no current context. On success the monitor is held. */
 static CUresult event_enter(enum sim_call call, CUevent handle, struct event **event)
 {
     CUresult result = sim_enter(call);
@@ -122,7 +121,7 @@ CUresult cuEventCreate(CUevent *handle, unsigned int flags)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* What is under way with it completes all the same. */
+/* Operations that use the event still complete. */
 CUresult cuEventDestroy_v2(CUevent handle)
 {
     struct event *event;
@@ -131,7 +130,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    /* In a broken context the error is told, and the event goes. */
+    /* In a broken context the call returns the error and frees the event. */
     result = sim_context_state(event->context);
     event_close(event, false);
     return sim_leave(result);
@@ -141,7 +140,7 @@ static void event_finish(struct sim_stream *stream, struct sim_op *op, bool issu
 {
     struct event *event = ((struct event_op *)op)->event;
 
-    /* A later record may have moved the event on. */
+    /* The event may have been recorded again since. */
     if (issued && event->stream == stream && event->sequence == op->sequence) {
         event->time = now_ns();
     }
@@ -265,7 +264,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
     if (flags > 1) { /* 1: CU_EVENT_WAIT_EXTERNAL */
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    /* Passed already, never recorded, or recorded in this very stream: nothing to wait for. */
+    /* Already reached, never recorded, or recorded in this stream: nothing to wait for. */
     if (event_is_done(event) || event->stream == stream) {
         return sim_leave(CUDA_SUCCESS);
     }

@@ -1,4 +1,4 @@
-/* Counting calls, and making them fail as told. */
+/* Counts calls, and injects faults. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 struct fault {
     int call;               /* an enum sim_call, ANY_CALL or OPERATIONS */
-    unsigned long long nth; /* the nth matching call from now on; 0: every one */
+    unsigned long long nth; /* the nth matching call since it was set; 0: every one */
     unsigned long long seen;
     CUresult code;
 };
@@ -28,7 +28,7 @@ static const struct call_info {
 static atomic_ullong counts[SIM_CALLS];
 static atomic_ullong operations;
 
-/* Guards the faults; taken alone. Not taken while there are none. */
+/* Protects the faults; taken alone. A call does not take it while there are no faults. */
 static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fault faults[MAX_FAULTS];
 static atomic_int fault_count;
@@ -82,7 +82,7 @@ void sim_fault_count(enum sim_call call)
 static bool fault_matches(int wanted, int call)
 {
     if (wanted == ANY_CALL) {
-        /* Those two only read a table; failing them would hide the failure that is being named. */
+        /* These two only read a table; if they failed they would hide the error being named. */
         return call < SIM_CALLS && call != CALL_cuGetErrorName && call != CALL_cuGetErrorString;
     }
     return wanted == call;
@@ -139,7 +139,7 @@ static int fault_add(int call, unsigned long long nth, int code)
     return result;
 }
 
-/* One FUNCTION:NTH:CODE of `length` characters. */
+/* Reads one FUNCTION:NTH:CODE of `length` characters. 0 or -1. */
 static int fault_parse(const char *spec, size_t length)
 {
     char text[128];

@@ -1,16 +1,16 @@
-/* Fills: a value of 1, 2 or 4 bytes over a row or over rows with a pitch, on a stream. */
+/* Fills: a value of 1, 2 or 4 bytes, in one row or in rows with a pitch, on a stream. */
 #include "sim.h"
 
 #include <string.h>
 
-#define MAX_PITCH 0x7fffffff /* as CU_DEVICE_ATTRIBUTE_MAX_PITCH says */
+#define MAX_PITCH 0x7fffffff /* CU_DEVICE_ATTRIBUTE_MAX_PITCH */
 
 struct fill_op {
     struct sim_op op;
     CUdeviceptr dst;
     size_t pitch, width, height; /* width in elements */
     uint32_t value;
-    unsigned element; /* bytes of one */
+    unsigned element; /* bytes of an element */
 };
 
 static void fill_row(char *row, uint32_t value, unsigned element, size_t count)

@@ -1,4 +1,4 @@
-/* Page-locked host memory: what the driver allocates, and what is registered with it. */
+/* Page-locked host memory: allocated by the driver, or registered with it. */
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -11,7 +11,7 @@
 
 struct host {
     struct sim_range range;
-    struct sim_context *context; /* borrowed: the range goes with the context */
+    struct sim_context *context; /* borrowed: the range is removed with the context */
     unsigned flags;
     bool allocated; /* by cuMemHostAlloc */
     bool leaving;   /* being freed or unregistered */
@@ -23,7 +23,7 @@ enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes)
     const struct sim_range *range = sim_range_find(sim.hosts, address);
 
     if (range == NULL) {
-        return HOST_PAGEABLE; /* also where a locked range begins further on */
+        return HOST_PAGEABLE; /* even if a locked range begins within */
     }
     return range->bytes - (address - range->start) >= bytes ? HOST_LOCKED : HOST_TORN;
 }
@@ -38,7 +38,7 @@ bool sim_host_info(uintptr_t address, struct sim_host_info *info)
     info->start = host->range.start;
     info->bytes = host->range.bytes;
     info->context = host->context;
-    info->mapped = true; /* with unified addressing all of it is */
+    info->mapped = true; /* always, with unified addressing */
     return true;
 }
 
@@ -54,7 +54,7 @@ static void host_remove(struct host *host)
     free(host);
 }
 
-/* The bytes of cuMemHostAlloc go with the context; those of a registration are somebody else's. */
+/* Memory of cuMemHostAlloc is freed with the context; registered memory belongs to the program. */
 void sim_host_forget(struct sim_context *context)
 {
     struct sim_range *range = sim_range_next(sim.hosts, 0);
@@ -127,8 +127,7 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)
     sim_context_work_end(context);
     if (memory == MAP_FAILED || host == NULL ||
         sim_range_overlap(sim.hosts, (uintptr_t)memory, bytes)) {
-        /* The overlap: a registration outlived its mapping, and the system used the address again.
-         */
+        /* Overlaps a registration that outlived its mapping; the system reused the address. */
         free(host);
         sim_unlock();
         if (memory != MAP_FAILED) {
@@ -147,8 +146,7 @@ CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned int flags)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* In the monitor, given up meanwhile. Waits for the work that may use the range, then removes it.
- */
+/* In the monitor, given up meanwhile. Waits for work that may use the range, then removes it. */
 static CUresult host_end(struct host *host)
 {
     struct sim_context *context = host->context;
@@ -169,7 +167,7 @@ static CUresult host_end(struct host *host)
     return result;
 }
 
-/* Freeing and unregistering need no current context: the memory brings its own. */
+/* Freeing and unregistering need no current context: the memory's own is used. */
 
 CUresult cuMemFreeHost(void *address)
 {
@@ -191,9 +189,8 @@ CUresult cuMemFreeHost(void *address)
 /* ---- registration ---- */
 
 /*
- * Whether all of [start, start + bytes) is mapped and readable, and writable too where asked.
- * Reads /proc/self/maps: some 100 us, which a registration costs on hardware too. Without /proc all
- * memory passes.
+ * Whether all of [start, start + bytes) is mapped and readable, and with `writable` also writable.
+ * Reads /proc/self/maps, about 100 us: as long as a registration on hardware. True without /proc.
  */
 static bool memory_is_there(uintptr_t start, size_t bytes, bool writable)
 {
@@ -222,8 +219,8 @@ static bool memory_is_there(uintptr_t start, size_t bytes, bool writable)
     return reached >= end;
 }
 
-/* In the monitor. The error for a new registration that meets a present one, or the driver's own
- * memory. */
+/* In the monitor. The error for a new registration that overlaps another one, or memory of
+ * cuMemHostAlloc. */
 static CUresult overlap_check(uintptr_t start, size_t bytes)
 {
     struct host *host = (struct host *)sim_range_overlap(sim.hosts, start, bytes);
@@ -271,7 +268,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
         host->range.start = start;
         host->range.bytes = bytes;
         host->context = context;
-        /* As hardware tells them: all is mapped, and that it is read-only is not told. */
+        /* As hardware reports them: always mapped, and never read-only. */
         host->flags =
             (flags & ~(unsigned)CU_MEMHOSTREGISTER_READ_ONLY) | CU_MEMHOSTREGISTER_DEVICEMAP;
         sim_range_insert(&sim.hosts, &host->range);
@@ -304,7 +301,7 @@ CUresult cuMemHostUnregister(void *address)
     return sim_leave(host_end(host));
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *address, unsigned int flags)
 {

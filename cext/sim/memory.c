@@ -1,9 +1,9 @@
-/* Device memory: allocations, and what the driver tells about a pointer. */
+/* Device memory: allocations, and the attributes of a pointer. */
 #include "sim.h"
 
 #include <string.h>
 
-/* Whether a piece lies in the first `limit` bytes of a block. */
+/* Whether [address, address + bytes) lies in the first `limit` bytes of a block. */
 static bool reaches(const struct sim_block *block, size_t limit, CUdeviceptr address, size_t bytes)
 {
     size_t offset = (uintptr_t)address - block->range.start;
@@ -56,7 +56,7 @@ void sim_memory_forget(struct sim_context *context)
 
     while (block != NULL) {
         if (block->state == BLOCK_USED && block->context == context) {
-            sim_space_give(block); /* may join it with its neighbours: begin again */
+            sim_space_give(block); /* joins neighbours, gives the monitor up: start again */
             block = sim.devices[context->device].first;
         } else {
             block = block->next;
@@ -130,7 +130,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* Needs no current context: the memory brings its own. */
+/* Needs no current context: the memory's own is used. */
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result = sim_enter(CALL_cuMemFree_v2);
@@ -152,12 +152,12 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     }
     context = block->context;
     if (context == NULL) {
-        result = sim_context_current(&context); /* a pool's memory: whose work to wait for? */
+        result = sim_context_current(&context); /* a pool's memory has no context */
         if (result != CUDA_SUCCESS) {
             return sim_leave(result);
         }
     }
-    /* The driver waits for the work that may use it. Nobody else can free it meanwhile. */
+    /* The driver waits for work that may use the memory. `asked` 0: no other thread can free it. */
     asked = block->asked;
     block->asked = 0;
     sim_context_work_begin(context);
@@ -176,7 +176,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return sim_leave(result);
 }
 
-/* What a pointer is, seen by cuPointerGetAttribute. */
+/* A pointer's properties, for cuPointerGetAttribute. */
 struct pointer_info {
     CUmemorytype type;
     CUcontext context;
@@ -265,8 +265,8 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
     return sim_leave(result);
 }
 
-/* Of an address that it does not know the driver tells zeros here, and no error; so where a value
- * does not apply. */
+/* For an unknown address, and for a value that does not apply, this call returns zeros and no
+ * error. */
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **values,
                                 CUdeviceptr address)
 {

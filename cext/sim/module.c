@@ -1,6 +1,6 @@
 /*
- * Modules and kernels. A module is PTX text, of which only the version and the names of its entries
- * are read. What a kernel does is a C function in the table below, found by the entry's name.
+ * Modules and kernels. A module is PTX text; only its version and the names of its entries are
+ * read. A kernel is a C function in the table below, found by the entry's name.
  */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -13,7 +13,7 @@
 #define MAX_PARAMETERS 24
 #define MAX_PARAMETER_BYTES 8
 
-/* A launch, as a kernel's C function sees it. */
+/* A launch, for a kernel's C function. */
 struct launch {
     const struct kernel *kernel;
     struct sim_context *context;
@@ -27,24 +27,24 @@ struct launch {
         double f64;
         char bytes[MAX_PARAMETER_BYTES];
     } parameters[MAX_PARAMETERS];
-    struct sim_pin pins[MAX_PARAMETERS]; /* what it has asked for; undone after it */
+    struct sim_pin pins[MAX_PARAMETERS]; /* memory that the kernel uses; unpinned after it */
     unsigned pin_count;
 };
 
 struct kernel {
     const char *name; /* of the PTX entry */
-    /* Bytes of each parameter, in the order of the entry; 0 ends them. */
+    /* Bytes of each parameter, in the entry's order, ended by 0. */
     unsigned char parameters[MAX_PARAMETERS + 1];
-    /* All blocks and threads at once, on the stream's thread. ILLEGAL_ADDRESS and the like break
-     * the context, as on hardware. */
+    /* Runs all blocks and threads, on the stream's thread. An error breaks the device, as on
+     * hardware. */
     CUresult (*run)(struct launch *launch);
 };
 
 /*
- * The host's view of memory that a kernel uses; NULL where it may not: memory of no pool is its
- * context's alone. So the CUDA programming guide has it (each context has an address space of its
- * own), and nothing of ours is to depend on more; driver 580 was seen to let a kernel of another
- * context of the device read and write such memory. For kernels.
+ * For kernels: the host's view of memory, or NULL if the kernel may not use it. Memory that is not
+ * from a pool belongs to its context alone: by the CUDA programming guide each context has its own
+ * address space. Our code must not depend on more, although driver 580 lets a kernel of another
+ * context on the device read and write such memory.
  */
 static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes)
 {
@@ -55,7 +55,7 @@ static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes
     result = launch->pin_count == MAX_PARAMETERS ? CUDA_ERROR_OUT_OF_MEMORY
                                                  : sim_memory_pin(address, bytes, pin);
     if (result == CUDA_SUCCESS) {
-        const struct sim_block *block = pin->block; /* NULL: the host's */
+        const struct sim_block *block = pin->block; /* NULL: host memory */
         bool here = block == NULL || block->context == launch->context ||
                     (block->context == NULL && block->device == launch->context->device) ||
                     (launch->context->peers & 1u << block->device) != 0;
@@ -72,7 +72,7 @@ static void *launch_memory(struct launch *launch, uint64_t address, size_t bytes
     return pin->bytes;
 }
 
-/* cudriver_sim_fill(u64 destination, u64 bytes, u8 value): the example, and the tests' kernel. */
+/* cudriver_sim_fill(u64 destination, u64 bytes, u8 value): the example, used by tests. */
 static CUresult kernel_fill(struct launch *launch)
 {
     size_t bytes = launch->parameters[1].u64;
@@ -87,7 +87,7 @@ static CUresult kernel_fill(struct launch *launch)
 
 #define PERMUTE_DIMS 6
 
-/* What one side of cudriver_permute touches: its lowest byte, and how many from there. */
+/* The bytes that one side of cudriver_permute touches: the lowest, and how many from there. */
 static void permute_extent(const struct launch *launch, int first_stride, size_t item,
                            uint64_t *low, uint64_t *bytes)
 {
@@ -101,9 +101,8 @@ static void permute_extent(const struct launch *launch, int first_stride, size_t
 }
 
 /*
- * cudriver_permute_N and cudriver_transpose_N, the copy engine's kernels: (destination, source,
- * items, length of six dimensions, the destination's strides, the source's strides), N bytes an
- * item.
+ * cudriver_permute_N and cudriver_transpose_N, the copy engine's kernels, for items of N bytes:
+ * (destination, source, items, lengths of six dimensions, destination strides, source strides).
  */
 static CUresult kernel_permute(struct launch *launch)
 {
@@ -137,11 +136,11 @@ static CUresult kernel_permute(struct launch *launch)
 }
 
 #define LADDER_VECTOR 4 /* words */
-#define LADDER_ROW 256  /* vectors of a row, and threads of a block */
-#define LADDER_ROWS 4   /* of a tile in shared memory */
+#define LADDER_ROW 256  /* vectors in a row, and threads in a block */
+#define LADDER_ROWS 4   /* in a tile of shared memory */
 #define LADDER_STEP 0x9E3779B1u
 
-/* The bench's kernels: (memory, vectors, number, sums), a 32-bit sum from each thread. */
+/* The bench's kernels: (memory, vectors, number, sums); each thread stores a 32-bit sum. */
 static uint64_t ladder_threads(const struct launch *launch)
 {
     return (uint64_t)launch->grid[0] * launch->block[0];
@@ -152,7 +151,7 @@ static uint32_t *ladder_sums(struct launch *launch)
     return launch_memory(launch, launch->parameters[3].u64, ladder_threads(launch) * 4);
 }
 
-/* Each thread adds up every so-manyth vector. */
+/* With T threads, thread t sums the vectors t, t + T, t + 2 T, ... */
 static CUresult kernel_ladder_read(struct launch *launch)
 {
     uint64_t vectors = launch->parameters[1].u64, threads = ladder_threads(launch);
@@ -187,7 +186,7 @@ static CUresult kernel_ladder_write(struct launch *launch)
     return CUDA_SUCCESS;
 }
 
-/* What thread t of any block adds up in `number` turns around a tile: whole ones, then the rest. */
+/* The sum of thread t of any block after `number` steps around a tile: full turns and a rest. */
 static uint32_t ladder_turns(const uint32_t columns[LADDER_ROW], unsigned t, uint64_t number)
 {
     uint32_t whole = 0, rest = 0;
@@ -220,7 +219,7 @@ static CUresult kernel_ladder_shared_read(struct launch *launch)
     return CUDA_SUCCESS;
 }
 
-/* A thread reads what its opposite has left: four vectors of four words. */
+/* A thread reads what the opposite thread has written: four vectors of four words. */
 static CUresult kernel_ladder_shared_write(struct launch *launch)
 {
     uint32_t *sums = ladder_sums(launch), turns = (uint32_t)launch->parameters[2].u64;
@@ -265,12 +264,12 @@ struct module {
 
 struct function {
     struct sim_object object;
-    struct module *module;       /* borrowed: the function goes with it */
+    struct module *module;       /* borrowed: it frees the function */
     const struct kernel *kernel; /* NULL: the simulator cannot run it */
     char *name;                  /* owned */
 };
 
-/* Past white space and comments. */
+/* Skips white space and comments. */
 static const char *ptx_skip(const char *text)
 {
     for (;;) {
@@ -290,7 +289,7 @@ static const char *ptx_skip(const char *text)
     }
 }
 
-/* The newest PTX version that a driver takes, times 10. */
+/* The newest PTX version that the driver accepts, times 10. */
 static int ptx_newest(void)
 {
     static const struct {
@@ -330,7 +329,7 @@ static CUresult ptx_check(const char *image)
     return strstr(image, ".target") != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }
 
-/* Puts a line into the log buffer that the caller gave by options, if it did. */
+/* Writes a line into the log buffer of the caller's options, if there is one. */
 static void log_error(unsigned count, const CUjit_option *options, void **values, const char *line)
 {
     char *buffer = NULL;
@@ -480,7 +479,7 @@ CUresult cuModuleGetFunction(CUfunction *handle, CUmodule module_handle, const c
     if (!ptx_has_entry(module->text, name)) {
         return sim_leave(CUDA_ERROR_NOT_FOUND);
     }
-    /* One function per name: asking again gives the same handle. */
+    /* One function per name: a second call returns the same handle. */
     for (uint32_t i = 0; i < sim_object_slots(KIND_FUNCTION); i++) {
         function = sim_object_at(KIND_FUNCTION, i);
         if (function != NULL && function->module == module && strcmp(function->name, name) == 0) {

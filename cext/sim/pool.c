@@ -1,10 +1,10 @@
 /*
  * Pools: memory allocated and freed in stream order.
  *
- * A freed block stays with its pool. It serves again, for the same rounded size, on the stream that
- * freed it at once, and on another when the first has passed the free; when the device has nothing
- * else left, by making the new stream wait for the old. What a pool holds beyond its threshold goes
- * back to the device when a program waits for a stream, an event or the context.
+ * A freed block stays in its pool and is reused for the same rounded size: at once on the stream
+ * that freed it; on another stream after the first has reached the free, or, if the device has no
+ * memory left, by making the new stream wait for the old one. When a program waits for a stream, an
+ * event or the context, the pool returns to the device what exceeds its threshold.
  */
 #include "sim.h"
 
@@ -14,19 +14,19 @@
 struct sim_pool {
     struct sim_object object;
     int device;
-    unsigned peers;   /* a bit per device that may use its memory */
+    unsigned peers;   /* a bit for each device that may use its memory */
     size_t max_bytes; /* 0: no limit */
     uint64_t threshold;
     int follow_events, opportunistic, internal;
     uint64_t reserved, reserved_high, used, used_high;
-    struct sim_block *free; /* freed, as the program sees it */
-    size_t blocks;          /* all of its blocks; each holds a reference */
+    struct sim_block *free; /* blocks that the program has freed */
+    size_t blocks;          /* all its blocks; each holds a reference to the pool */
 };
 
 struct pool_op {
     struct sim_op op;
     struct sim_block *block;
-    size_t bytes; /* of an allocation; 0: a free */
+    size_t bytes; /* an allocation's size; 0: a free */
 };
 
 /* ---- the list of free blocks ---- */
@@ -66,10 +66,10 @@ static bool block_is_passed(const struct sim_block *block)
     return block->freed_on == NULL || block->freed_on->done >= block->freed_at;
 }
 
-/* ---- giving back ---- */
+/* ---- returning memory ---- */
 
-/* In the monitor, given up meanwhile. Gives free blocks back until at most `keep` bytes are
- * reserved. The caller holds the pool. True where some went. */
+/* In the monitor, given up meanwhile. Returns free blocks to the device until at most `keep` bytes
+ * are reserved. The caller holds a reference to the pool. True if any were returned. */
 static bool pool_trim(struct sim_pool *pool, uint64_t keep)
 {
     struct sim_block *block = pool->free;
@@ -93,7 +93,7 @@ static bool pool_trim(struct sim_pool *pool, uint64_t keep)
     return some;
 }
 
-/* A destroyed pool gives up all that is free, and goes with its last block. */
+/* A destroyed pool returns all free blocks. It is freed with its last block. */
 static void pool_collect(struct sim_pool *pool)
 {
     if (!pool->object.alive) {
@@ -141,8 +141,7 @@ long long sim_pool_live(bool unused)
 
 /* ---- pools ---- */
 
-/* Begins a call about a pool; on success the monitor is held. Pools belong to devices: no context.
- */
+/* Begins a call on a pool; needs no context. On success the monitor is held. */
 static CUresult pool_enter(enum sim_call call, CUmemoryPool handle, struct sim_pool **pool)
 {
     CUresult result = sim_enter(call);
@@ -187,7 +186,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* What is still allocated from it stays good; the pool goes with the last of it. */
+/* Live allocations stay valid; the pool is freed with the last of them. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
     struct sim_pool *pool;
@@ -229,7 +228,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
         break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        /* A high-water mark can be set back to 0 only. */
+        /* A high-water mark can only be set to 0, which resets it. */
         if (*(cuuint64_t *)value != 0) {
             return sim_leave(CUDA_ERROR_INVALID_VALUE);
         }
@@ -245,8 +244,8 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* Hardware reserves in large pieces; here only the figure does, so that small memories can be
- * tested. */
+/* Hardware reserves in large chunks. Here only the reported figure is rounded, so that tests can
+ * use little memory. */
 static uint64_t reserved_chunks(uint64_t bytes)
 {
     const uint64_t chunk = (uint64_t)32 << 20;
@@ -329,7 +328,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, siz
         if (!grant && map[i].flags != 0) {
             return sim_leave(CUDA_ERROR_NOT_SUPPORTED);
         }
-        /* A pool's own device cannot lose its access. */
+        /* A pool's own device always has access. */
         if (!sim_device_is_valid(map[i].location.id) ||
             (!grant && map[i].location.id == pool->device)) {
             return sim_leave(CUDA_ERROR_INVALID_DEVICE);
@@ -345,13 +344,13 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *map, siz
 
 /* ---- allocation ---- */
 
-/* The stream has reached an allocation or a free. In the monitor. */
+/* In the monitor. The stream has reached an allocation or a free. */
 static void pool_finish(struct sim_stream *stream, struct sim_op *op, bool issued)
 {
     struct pool_op *step = (struct pool_op *)op;
 
     if (!issued) {
-        return; /* the call that failed puts things back itself */
+        return; /* the failed call undoes its own changes */
     }
     step->block->bytes = step->bytes;
     if (step->bytes > step->block->written) {
@@ -360,13 +359,13 @@ static void pool_finish(struct sim_stream *stream, struct sim_op *op, bool issue
     step->block->under_way--;
     if (step->bytes == 0) {
         if (step->block->freed_on == stream && step->block->freed_at == op->sequence) {
-            block_forget_stream(step->block); /* passed: for all streams from now on */
+            block_forget_stream(step->block); /* reached: any stream may reuse it now */
         }
         pool_collect(step->block->pool);
     }
 }
 
-/* A free, as the stream reaches it: whoever still copies there sees poison. Without the monitor. */
+/* Without the monitor. The stream reaches a free: later use of the block finds poison. */
 static CUresult pool_free_run(struct sim_stream *stream, struct sim_op *op)
 {
     struct sim_block *block = ((struct pool_op *)op)->block;
@@ -392,8 +391,7 @@ static struct pool_op *pool_op_new(struct sim_block *block, size_t bytes)
     return step;
 }
 
-/* A free block of that size for `stream`; `depend` takes any, which the stream must then wait for.
- */
+/* A free block of that size for `stream`; with `depend` one for which the stream must wait. */
 static struct sim_block *pool_find(struct sim_pool *pool, size_t bytes, struct sim_stream *stream,
                                    bool depend)
 {
@@ -409,7 +407,7 @@ static struct sim_block *pool_find(struct sim_pool *pool, size_t bytes, struct s
     return NULL;
 }
 
-/* In the monitor, given up meanwhile. A block for the pool from its device. */
+/* In the monitor, given up meanwhile. Takes a block from the pool's device. */
 static CUresult pool_grow(struct sim_pool *pool, size_t bytes, struct sim_block **block)
 {
     CUresult result;
@@ -437,8 +435,7 @@ static CUresult pool_grow(struct sim_pool *pool, size_t bytes, struct sim_block 
     return CUDA_SUCCESS;
 }
 
-/* In the monitor, given up meanwhile. Gives the program a block and puts the allocation on the
- * stream. */
+/* In the monitor, given up meanwhile. Allocates a block for the program, on the stream. */
 static CUresult pool_take(struct sim_pool *pool, size_t bytes, struct sim_stream *stream,
                           CUdeviceptr *address)
 {
@@ -514,7 +511,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPoo
     return sim_leave(result);
 }
 
-/* The program has given a block up; in the monitor. */
+/* In the monitor. The program has freed a block. */
 static void pool_put(struct sim_block *block, size_t asked, struct sim_stream *stream)
 {
     block->pool->used -= asked;
@@ -540,8 +537,7 @@ void sim_pool_free_now(struct sim_block *block, size_t asked)
     sim_object_drop(pool);
 }
 
-/* Memory of cuMemAlloc freed in stream order: it is the device's again when the stream gets there.
- */
+/* A block of cuMemAlloc freed in stream order; the device gets it when the stream reaches it. */
 struct give_op {
     struct sim_op op;
     struct sim_block *block;
@@ -568,7 +564,7 @@ static CUresult give_issue(struct sim_stream *stream, struct sim_block *block)
     result = sim_stream_issue(stream, &give->op);
     if (result == CUDA_SUCCESS) {
         block->asked = 0;
-        block->context = NULL; /* the operation's now */
+        block->context = NULL; /* the operation owns the block */
     }
     return result;
 }
@@ -594,7 +590,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
         return sim_leave(give_issue(stream, block));
     }
     if (block->under_way == 0 && block->users == 0 && sim_stream_is_idle(stream)) {
-        /* From here on the program has it no more, though the monitor is given up. */
+        /* First, because the monitor is given up: the program no longer has the block. */
         size_t asked = block->asked;
         block->asked = 0;
         sim_pool_free_now(block, asked);

@@ -1,7 +1,7 @@
-/* The primary context of each device: one handle for good, alive while somebody retains it. */
+/* The primary context of each device: always the same handle, active while it is retained. */
 #include "sim.h"
 
-/* sim_enter, the device checked, and the monitor held on success. */
+/* sim_enter for a call on a device. On success the monitor is held. */
 static CUresult primary_enter(enum sim_call call, CUdevice device)
 {
     CUresult result = sim_enter(call);
@@ -35,7 +35,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
         }
         home->primary->primary = true;
     }
-    /* Another thread may be taking it down this moment. */
+    /* Another thread may be destroying it. */
     while (home->primary->closing) {
         sim_context_wait(home->primary);
     }
@@ -50,7 +50,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* The handle outlives its context: it is current where it was, and good again after the next
+/* The handle outlives the context: it stays on threads' stacks, and is valid again after the next
  * retain. */
 static void primary_shut(struct sim_context *context)
 {
@@ -119,7 +119,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    /* Who retained it has to release it all the same. */
+    /* Those who retained it must still release it. */
     sim.devices[device].primary_flags = 0;
     if (sim.devices[device].primary != NULL) {
         primary_shut(sim.devices[device].primary);

@@ -1,8 +1,7 @@
-/* Sets of address ranges as treaps: expected depth logarithmic, whatever the order of insertion. */
+/* Sets of address ranges as treaps: expected depth is logarithmic for any order of insertion. */
 #include "sim.h"
 
-/* A cheap mix of the address gives the weights: deterministic, and no order of addresses defeats
- * it. */
+/* Weights are a cheap hash of the address: deterministic, and independent of the address order. */
 static unsigned range_weight(uintptr_t start)
 {
     uint64_t mixed = (uint64_t)start * 0x9E3779B97F4A7C15ull;
@@ -10,7 +9,7 @@ static unsigned range_weight(uintptr_t start)
     return (unsigned)(mixed >> 32) ^ (unsigned)mixed;
 }
 
-/* Splits a tree into what starts below `start` and the rest. */
+/* Splits a tree into the ranges that start below `start` and the rest. */
 static void range_split(struct sim_range *root, uintptr_t start, struct sim_range **below,
                         struct sim_range **rest)
 {

@@ -1,5 +1,5 @@
 /*
- * The simulated driver's insides.
+ * The internals of the simulated driver.
  *
  *   state.c    the monitor, handles, entering a call   fault.c    counting and failing calls
  *   control.c  knobs, environment, test functions      range.c    sorted sets of address ranges
@@ -11,17 +11,18 @@
  *   stream.c   streams                                 event.c    events
  *   value.c    host functions, values in memory        module.c   kernels
  *
- * Locks. One: `sim.lock`, a monitor around all bookkeeping. It is held for nanoseconds: never while
- * waiting (condition variables give it up), moving bytes, sleeping, unmapping memory or calling the
- * user's function; only a stream's first operation starts its thread under it, and a device's
- * memory grows under it. fault.c and cuInit have a lock each, taken alone. A fork takes all:
- * cuInit's, fault.c's, the monitor. Knobs and counters are atomics. Whoever moves bytes without the
- * monitor first pins what they belong to: a block's `users`, a context's `calls`. Whoever takes
- * memory away waits for those.
+ * Locks. One lock, `sim.lock`, protects all bookkeeping: the monitor. "In the monitor" means that
+ * the caller holds it, "given up meanwhile" that the function releases it and takes it again. It is
+ * not held while bytes are moved, memory is unmapped, the user's function runs, or a thread sleeps
+ * or waits (condition variables release it). A stream's thread is started under it, and a device's
+ * memory grows under it. fault.c and cuInit have a lock each, taken alone. A fork takes all three:
+ * cuInit's, fault.c's, the monitor. Knobs and counters are atomics. To move bytes without the
+ * monitor, first count as a user of their owner: a block's `users` or a context's `calls`. Nothing
+ * frees memory before these are 0.
  *
- * Objects live as long as their references: `alive` holds one, each operation or waiting thread one
- * more. Handles are numbers, not pointers: kind, generation, index. A stale or invented one is not
- * found.
+ * An object lives until its last reference goes: `alive` holds one, each operation or waiting
+ * thread another. Handles are numbers, not pointers: kind, generation, index. A stale or invented
+ * one finds nothing.
  */
 #ifndef CUDRIVER_SIM_INTERNAL_H
 #define CUDRIVER_SIM_INTERNAL_H
@@ -68,8 +69,7 @@ struct sim_object {
     unsigned references;
 };
 
-/* ---- range.c: sets of ranges that do not overlap, sorted by address; nodes are the caller's ----
- */
+/* ---- range.c: sets of disjoint ranges, sorted by address; the caller owns the nodes ---- */
 
 struct sim_range {
     uintptr_t start;
@@ -80,7 +80,7 @@ struct sim_range {
 
 void sim_range_insert(struct sim_range **root, struct sim_range *range);
 void sim_range_remove(struct sim_range **root, struct sim_range *range);
-/* The range with `address` in it, or NULL. */
+/* The range that contains `address`, or NULL. */
 struct sim_range *sim_range_find(struct sim_range *root, uintptr_t address);
 /* The first range at or above `address`, or NULL. */
 struct sim_range *sim_range_next(struct sim_range *root, uintptr_t address);
@@ -93,18 +93,18 @@ struct sim_block; /* a piece of a device's address space, free or allocated: spa
 
 struct sim_device {
     _Atomic uintptr_t
-        base; /* device addresses: reserved, never accessible; 0 until the first allocation */
-    size_t reserved;             /* bytes of them */
-    char *bytes;                 /* what stands behind them, at the same offsets */
-    size_t ready;                /* bytes of those that are accessible */
-    size_t used;                 /* allocated, as rounded */
+        base; /* device addresses: reserved, never accessible; 0 before the first allocation */
+    size_t reserved;             /* bytes of device addresses */
+    char *bytes;                 /* their contents, at the same offsets */
+    size_t ready;                /* accessible bytes of the contents */
+    size_t used;                 /* bytes allocated, rounding included */
     struct sim_block *first;     /* all blocks by address */
     struct sim_block *free;      /* the free ones */
     struct sim_range *blocks;    /* the allocated ones, by address */
-    struct sim_context *primary; /* owned; made by the first retain and never given back */
+    struct sim_context *primary; /* owned; made by the first retain, never freed */
     unsigned retains;
     unsigned primary_flags;
-    CUresult broken; /* the sticky error of all its contexts, for good; or CUDA_SUCCESS */
+    CUresult broken; /* the permanent error of all its contexts, or CUDA_SUCCESS */
 };
 
 /* ---- contexts ---- */
@@ -115,22 +115,22 @@ struct sim_context {
     struct sim_object object;
     int device;
     bool primary;
-    bool active;  /* false: destroyed, being destroyed, or a primary context that nobody retains */
+    bool active;  /* false: destroyed, being destroyed, or primary and not retained */
     bool closing; /* being destroyed */
     unsigned flags;
     unsigned api_version;
     unsigned long long id;
     size_t limits[SIM_LIMITS];
     CUfunc_cache cache_config;
-    unsigned peers;                /* a bit per device whose memory it may use */
-    struct sim_stream *streams;    /* all, the two implicit ones too; borrowed */
+    unsigned peers;                /* a bit for each device whose memory it may use */
+    struct sim_stream *streams;    /* all, including the two implicit ones; borrowed */
     struct sim_stream *legacy;     /* the NULL stream, owned; NULL until used */
     struct sim_stream *per_thread; /* CU_STREAM_PER_THREAD, owned; one for all threads */
-    unsigned long long pending;    /* operations issued and not done */
-    unsigned calls;                /* calls that work in it without the monitor */
+    unsigned long long pending;    /* operations issued but not done */
+    unsigned calls;                /* calls that use it without the monitor */
     unsigned waiters;
-    unsigned stacked;    /* how often it stands on threads' stacks */
-    pthread_cond_t done; /* an operation or a call is over */
+    unsigned stacked;    /* its entries on threads' stacks */
+    pthread_cond_t done; /* an operation or a call has ended */
 };
 
 /* ---- streams ---- */
@@ -141,18 +141,18 @@ struct sim_stream {
     struct sim_object object;
     struct sim_context *context;        /* holds a reference */
     struct sim_stream *next, *previous; /* in the context */
-    bool blocking;                      /* takes its turn with the NULL stream */
+    bool blocking;                      /* ordered with the NULL stream */
     bool implicit;
     int priority;
     unsigned long long issued, done; /* sequence numbers */
     struct sim_op *head, *tail;
-    bool worker;   /* has its thread */
-    bool closing;  /* destroyed: the thread ends with the queue */
-    bool unlinked; /* out of the context's list */
+    bool worker;   /* its thread runs */
+    bool closing;  /* destroyed: the thread ends when the queue is empty */
+    bool unlinked; /* removed from the context's list */
     pthread_cond_t work;
 };
 
-/* Points in streams, to be waited for together. Zeroed is empty. */
+/* Points in streams to wait for together. Zeroed: empty. */
 struct sim_waits {
     size_t count, room;
     struct sim_wait {
@@ -161,15 +161,15 @@ struct sim_waits {
     } *items; /* owned */
 };
 
-/* One operation. A kind of operation begins with this and is one malloc'ed piece. */
+/* One operation: the first member of every kind of operation, each a single allocation. */
 struct sim_op {
     struct sim_op *next;
     unsigned long long sequence;
     struct sim_waits waits;
     size_t bytes; /* for the bandwidth */
-    /* The work, without the monitor. Not called in a broken context. May be NULL. */
+    /* Does the work, without the monitor. Not called in a broken context. May be NULL. */
     CUresult (*run)(struct sim_stream *stream, struct sim_op *op);
-    /* Afterwards, in the monitor and in any case, even when the operation was never issued. May be
+    /* Called afterwards in the monitor, in any case, even if the operation was never issued. May be
      * NULL. */
     void (*finish)(struct sim_stream *stream, struct sim_op *op, bool issued);
 };
@@ -182,15 +182,15 @@ struct sim_state {
     struct sim_range *hosts; /* page-locked host memory: hostreg.c */
     unsigned workers;
     pthread_cond_t worker_gone;
-    pthread_cond_t unpinned; /* a block lost its last user, and somebody may wait for that */
+    pthread_cond_t unpinned; /* a block lost its last user */
     unsigned unpin_waiters;
     bool held;
-    unsigned long long steps; /* operations that may pass while held */
+    unsigned long long steps; /* operations that may run while held */
 };
 
 extern struct sim_state sim;
 
-/* The knobs: set at any time, from any thread. */
+/* The knobs: set at any time, by any thread. */
 struct sim_knobs {
     atomic_int devices;
     atomic_ullong memory;
@@ -207,57 +207,54 @@ extern struct sim_knobs sim_knobs;
 void sim_lock(void);
 void sim_unlock(void);
 
-/* Gives the monitor up and answers `result`: the last line of a call. */
+/* Leaves the monitor and returns `result`: the last line of a call. */
 CUresult sim_leave(CUresult result);
 
-/* Begins a call: counts it, lets it fail as told, and sees that the driver may be called. */
+/* Begins a call: counts it, checks that the driver may be called, and applies injected faults. */
 CUresult sim_enter(enum sim_call call);
 
-/* sim_enter, and on success the monitor is held and *context is the thread's current one, usable.
- */
+/* sim_enter. On success the monitor is held and *context is the thread's current one, usable. */
 CUresult sim_enter_current(enum sim_call call, struct sim_context **context);
 
-/* sim_enter for a call on a stream, and on success the monitor is held and *stream is good. A
- * stream that a program made brings its context along; the implicit ones are those of the current
- * context. */
+/* sim_enter for a call on a stream. On success the monitor is held and *stream is usable. A stream
+ * that the program created has its own context; the implicit ones are the current context's. */
 CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream **stream);
 
-/* Whether the process is on its way out; operations end early then. */
+/* Whether the process is exiting; operations then end early. */
 bool sim_is_down(void);
 bool sim_is_initialised(void);
 CUresult sim_initialise(void);
 
-/* Set while a worker is in the user's function, where no call is permitted. */
+/* Set while a worker runs the user's function, in which few calls are permitted. */
 void sim_mark_callback(bool inside);
 
-/* In the monitor. A new object, zeroed, alive, with one reference; NULL without memory. */
+/* In the monitor. A new object, zeroed, alive, with one reference; NULL if memory ran out. */
 void *sim_object_new(enum sim_kind kind, size_t bytes);
 /* In the monitor. The live object of a handle, or NULL. Borrowed. */
 void *sim_object_find(enum sim_kind kind, const void *handle);
-/* In the monitor. The same, or the object that is no more alive but still referred to. Borrowed. */
+/* In the monitor. The same, or an object that is referred to but no longer alive. Borrowed. */
 void *sim_object_behind(enum sim_kind kind, const void *handle);
-/* In the monitor. The index-th slot's live object or NULL; index below sim_object_slots. Borrowed.
- */
+/* In the monitor. The live object of slot `index` (below sim_object_slots), or NULL. Borrowed. */
 void *sim_object_at(enum sim_kind kind, uint32_t index);
 uint32_t sim_object_slots(enum sim_kind kind);
-/* In the monitor. Whether a handle is one that this process once gave out. */
+/* In the monitor. Whether this process ever returned this handle. */
 bool sim_object_was(enum sim_kind kind, const void *handle);
-/* In the monitor. What to answer for a handle that finds nothing: INVALID_HANDLE, or
- * CONTEXT_IS_DESTROYED for one that went with its context. */
+/* In the monitor. The error for a handle that finds nothing: CONTEXT_IS_DESTROYED if the object was
+ * freed with its context, else INVALID_HANDLE. */
 CUresult sim_object_missing(enum sim_kind kind, const void *handle);
 void *sim_object_handle(const void *object);
 void sim_object_hold(void *object);
-/* Drops a reference; with the last one the object is freed. */
+/* Drops a reference; the last one frees the object. */
 void sim_object_drop(void *object);
-/* Its handle finds it no more; drops the reference that `alive` held. */
+/* The object's handle no longer finds it; drops the reference that `alive` held. */
 void sim_object_close(void *object);
-/* The same for one that goes with its context. */
+/* The same for an object that is freed with its context. */
 void sim_object_orphan(void *object);
 
 /* ---- fault.c ---- */
 
 void sim_fault_count(enum sim_call call);
-/* CUDA_SUCCESS, or the error that this call was told to give. */
+/* CUDA_SUCCESS, or the error injected for this call. */
 CUresult sim_fault_call(enum sim_call call);
 /* The same for an operation on a stream. */
 CUresult sim_fault_operation(void);
@@ -272,33 +269,32 @@ bool sim_device_is_valid(CUdevice device);
 
 /* ---- context.c ---- */
 
-/* In the monitor. The current context, usable; else the error to answer. */
+/* In the monitor. The current context if it is usable; else the error to return. */
 CUresult sim_context_current(struct sim_context **context);
-/* In the monitor. A context of a handle: INVALID_CONTEXT or CONTEXT_IS_DESTROYED where it is none.
- */
+/* In the monitor. The context of a handle; else INVALID_CONTEXT or CONTEXT_IS_DESTROYED. */
 CUresult sim_context_of(CUcontext handle, struct sim_context **context);
 bool sim_context_flags_are_valid(unsigned flags);
-/* In the monitor. A context object for a device, not open yet; NULL without memory. */
+/* In the monitor. A context object for a device, not yet open; NULL if memory ran out. */
 struct sim_context *sim_context_new(int device);
-/* In the monitor. Puts a context into the state of a new one. */
+/* In the monitor. Gives a context the state of a new one. */
 void sim_context_open(struct sim_context *context, unsigned flags, unsigned api_version);
-/* In the monitor, given up meanwhile. Takes away all that is in a context. From the first line on,
- * calls in it answer that it is destroyed. */
+/* In the monitor, given up meanwhile. Frees everything in a context. As soon as it begins, calls in
+ * the context return CONTEXT_IS_DESTROYED. */
 void sim_context_shut(struct sim_context *context);
 /* In the monitor. CUDA_SUCCESS, or the error that broke the context's device. */
 CUresult sim_context_state(const struct sim_context *context);
-/* In the monitor. Breaks it, unless it is broken already. */
+/* In the monitor. Breaks the context's device, unless it is broken already. */
 void sim_context_break(struct sim_context *context, CUresult error);
-/* In the monitor. Waits until nothing is pending in the context and no call works in it. */
+/* In the monitor, given up meanwhile. Waits until no operation is pending and no call uses it. */
 void sim_context_drain(struct sim_context *context);
-/* In the monitor. Works without the monitor in `context` follow; ends with sim_context_work_end. */
+/* In the monitor. Begins use of `context` without the monitor; sim_context_work_end ends it. */
 void sim_context_work_begin(struct sim_context *context);
 void sim_context_work_end(struct sim_context *context);
 /* In the monitor, given up meanwhile: waits for the next change in `context`. */
 void sim_context_wait(struct sim_context *context);
 void sim_context_wake(struct sim_context *context);
-/* In the monitor, given up meanwhile. Waits for all work given so far to all contexts of the
- * device, as calls that take memory away do. */
+/* In the monitor, given up meanwhile. Waits for all work issued so far in all contexts of the
+ * device, as calls that free memory do. */
 CUresult sim_context_settle_device(struct sim_context *context);
 long long sim_context_live(bool retains);
 
@@ -307,44 +303,41 @@ long long sim_context_live(bool retains);
 enum sim_block_state { BLOCK_FREE, BLOCK_USED, BLOCK_LEAVING };
 
 /*
- * A block has two sizes. `asked` is what the program has: from the call that allocates to the call
- * that frees. `bytes` is what operations may touch. They differ only in stream-ordered memory,
- * where `bytes` follows when the stream reaches the allocation and the free. 0: not allocated.
+ * A block has two sizes; 0 means not allocated. `asked` is the program's view: it changes in the
+ * call that allocates or frees. `bytes` is what operations may touch. They differ only in
+ * stream-ordered memory, where `bytes` changes when the stream reaches the allocation or the free.
  */
 struct sim_block {
-    struct sim_range range; /* all of it, as rounded */
+    struct sim_range range; /* the whole block, rounding included */
     size_t asked, bytes;
-    size_t written; /* the most that `bytes` was since the block was last poisoned */
+    size_t written; /* the maximum of `bytes` since the block was last poisoned */
     int device;
     enum sim_block_state state;
-    unsigned users; /* copies in it right now */
-    struct sim_context
-        *context;          /* that owns it; NULL for a pool's. Borrowed: freed with the context */
-    struct sim_pool *pool; /* borrowed: a pool waits for its blocks */
-    unsigned under_way;    /* of a pool: allocations and frees issued and not done */
+    unsigned users;              /* operations that use its bytes right now */
+    struct sim_context *context; /* borrowed: its owner, which frees it; NULL for a pool's */
+    struct sim_pool *pool;       /* borrowed: each block keeps its pool alive */
+    unsigned under_way;          /* in a pool: allocations and frees issued but not done */
     struct sim_stream
-        *freed_on; /* free in a pool: on which stream, holds a reference; NULL: free for all */
-    unsigned long long freed_at;                 /* and at which point of it */
-    struct sim_block *pool_next, *pool_previous; /* free in a pool */
+        *freed_on; /* holds a reference; in a pool: the stream of the free; NULL: any may reuse */
+    unsigned long long freed_at;                 /* the free's sequence number there */
+    struct sim_block *pool_next, *pool_previous; /* the pool's free blocks */
     struct sim_block *next, *previous;           /* by address */
-    struct sim_block *free_next, *free_previous; /* free on the device */
+    struct sim_block *free_next, *free_previous; /* the device's free blocks */
 };
 
-/* In the monitor. A block full of poison with both sizes set, owned by nobody yet; OUT_OF_MEMORY.
- */
+/* In the monitor. A new block, full of poison, with both sizes set and no owner; OUT_OF_MEMORY. */
 CUresult sim_space_take(int device, size_t bytes, struct sim_block **block);
-/* In the monitor, given up meanwhile. Poisons the block and gives it back to the device. */
+/* In the monitor, given up meanwhile. Poisons the block and returns it to the device. */
 void sim_space_give(struct sim_block *block);
-/* In the monitor, given up meanwhile. Waits until no copy is in the block and fills it with poison.
- */
+/* In the monitor, given up meanwhile. Waits until nothing uses the block, then poisons it. */
 void sim_space_poison(struct sim_block *block);
-/* In the monitor. The block with `address` in it that is not free on the device, or NULL. */
+/* In the monitor. The block that contains `address` and is not free on the device, or NULL. */
 struct sim_block *sim_space_find(CUdeviceptr address);
-/* Whether the address is in the part of the address space that belongs to devices. */
+/* Whether the address is a device address, allocated or not. */
 bool sim_space_owns(CUdeviceptr address);
 /* The host's view of an address in a block. */
 char *sim_space_bytes(const struct sim_block *block, CUdeviceptr address);
-/* In the monitor. What a device has left. */
+/* In the monitor. The bytes that a device has left. */
 size_t sim_space_available(int device);
 
 /* ---- memory.c ---- */
@@ -356,26 +349,25 @@ struct sim_pin {
 };
 
 /* In the monitor. Pins [address, address + bytes) of device memory, or of page-locked host memory
- * by its device address, for the time that its bytes are used without the monitor; INVALID_VALUE
- * where that is no memory, or ends too early. */
+ * by its device address, while the bytes are used without the monitor. INVALID_VALUE if the range
+ * is not memory or exceeds its block. */
 CUresult sim_memory_pin(CUdeviceptr address, size_t bytes, struct sim_pin *pin);
 void sim_memory_unpin(struct sim_pin *pin);
-/* In the monitor. The same question at the time of a call: what the program has, not what streams
- * have reached. */
+/* In the monitor. The same check at the time of a call, by the program's view (`asked`). */
 CUresult sim_memory_check(CUdeviceptr address, size_t bytes);
-/* In the monitor, given up meanwhile. Frees what belongs to a context that ends. */
+/* In the monitor, given up meanwhile. Frees the memory of a context that ends. */
 void sim_memory_forget(struct sim_context *context);
 long long sim_memory_live(bool bytes);
 long long sim_memory_taken(bool unused);
 
 /* ---- hostreg.c ---- */
 
-/* In the monitor. What [address, address + bytes) is: page-locked where it lies in one registration
- * or allocation. A range that begins in one and ends beyond it is refused, by hardware too, even
- * where the next one begins there. */
+/* In the monitor. What kind of memory [address, address + bytes) is. HOST_LOCKED: within one
+ * registration or allocation. HOST_TORN: begins in one and ends beyond it; copies of it are
+ * refused, as by hardware, even if another registration begins there. */
 enum sim_host_kind { HOST_PAGEABLE, HOST_LOCKED, HOST_TORN };
 enum sim_host_kind sim_host_kind(uintptr_t address, size_t bytes);
-/* In the monitor. What the page-locked range with `address` in it is. False: none. */
+/* In the monitor. Describes the page-locked range that contains `address`. False: none. */
 struct sim_host_info {
     uintptr_t start;
     size_t bytes;
@@ -384,54 +376,53 @@ struct sim_host_info {
 };
 bool sim_host_info(uintptr_t address, struct sim_host_info *info);
 void sim_host_forget(struct sim_context *context);
-/* How many, or how many bytes. */
+/* The number, or the sum of the bytes. */
 long long sim_host_registered(bool bytes);
 long long sim_host_allocated(bool bytes);
 
 /* ---- worker.c, stream.c ---- */
 
-/* In the monitor. The stream of a handle (NULL and the two special ones too) in `context`.
+/* In the monitor. The stream of a handle in `context`, the default streams' handles included.
  * Borrowed. */
 CUresult sim_stream_of(CUstream handle, struct sim_context *context, struct sim_stream **stream);
 void *sim_op_new(size_t bytes);
 /* In the monitor. Drops an operation that will not be issued. NULL is fine. */
 void sim_op_drop(struct sim_op *op);
-/* In the monitor. Adds what `stream` has been given so far, or up to `sequence`; nothing where that
- * is done already. OUT_OF_MEMORY. */
+/* In the monitor. Adds a wait for `stream` up to `sequence`, unless that is done already.
+ * OUT_OF_MEMORY. */
 CUresult sim_waits_add(struct sim_waits *waits, struct sim_stream *stream,
                        unsigned long long sequence);
 /* In the monitor, given up meanwhile. Waits for all of them and empties the set. */
 void sim_waits_finish(struct sim_waits *waits);
 /* In the monitor. Empties the set. */
 void sim_waits_drop(struct sim_waits *waits);
-/* In the monitor. Adds what an operation put on `stream` now comes after in other streams: the
- * legacy rule between the NULL stream and the blocking ones. */
+/* In the monitor. Adds the waits that an operation issued on `stream` now needs in other streams,
+ * by the legacy rule between the NULL stream and the blocking ones. */
 CUresult sim_stream_turn(const struct sim_stream *stream, struct sim_waits *waits);
-/* In the monitor. Puts the operation at the stream's end; takes `op` over, also when it fails. */
+/* In the monitor. Appends the operation to the stream; takes over `op`, even if it fails. */
 CUresult sim_stream_issue(struct sim_stream *stream, struct sim_op *op);
-/* The same, and waits until it is done (given up meanwhile); runs it in this thread where it can.
- */
+/* The same, and waits until it is done (given up meanwhile); runs it in this thread if possible. */
 CUresult sim_stream_issue_and_wait(struct sim_stream *stream, struct sim_op *op);
-/* In the monitor. Whether an operation issued now would come after nothing that is under way. */
+/* In the monitor. Whether an operation issued now would have nothing to wait for. */
 bool sim_stream_is_clear(const struct sim_stream *stream);
-/* In the monitor. Takes a stream out of its context's list; does nothing the second time. */
+/* In the monitor. Removes a stream from its context's list; does nothing the second time. */
 void sim_stream_unlink(struct sim_stream *stream);
-/* In the monitor. Whether an operation issued now would start at once, with no latency and no hold.
- */
+/* In the monitor. Whether an operation issued now would start at once: the stream is clear, and
+ * there is no hold and no latency. */
 bool sim_stream_is_idle(const struct sim_stream *stream);
-/* In the monitor, given up meanwhile. Waits until the stream is past `sequence`. */
+/* In the monitor, given up meanwhile. Waits until the stream has done `sequence`. */
 void sim_stream_wait(struct sim_stream *stream, unsigned long long sequence);
-/* In the monitor, given up meanwhile. Waits until the NULL stream's turn has come, as blocking
- * calls do. */
+/* In the monitor, given up meanwhile. Waits for the NULL stream and the blocking streams, as
+ * blocking calls do. */
 CUresult sim_stream_settle(struct sim_context *context);
 /* The same for all streams of the context. */
 CUresult sim_stream_settle_all(struct sim_context *context);
-/* Without the monitor. Sleeps for what an operation of `bytes` costs by the knobs. */
+/* Without the monitor. Sleeps for the time that the knobs give an operation of `bytes`. */
 void sim_stream_cost(size_t bytes, const struct sim_context *context);
-/* In the monitor, given up meanwhile. Ends the streams of a context; it must be drained. */
+/* In the monitor. Ends the streams of a context, which must be drained. */
 void sim_stream_forget(struct sim_context *context);
 void sim_stream_wake_all(void);
-/* At exit: wakes all workers and gives them a moment to leave. */
+/* At exit: wakes all workers and waits a while for them to end. */
 void sim_stream_shut_down(void);
 long long sim_stream_live(bool pending);
 
@@ -439,13 +430,13 @@ long long sim_stream_live(bool pending);
 
 void sim_event_forget(struct sim_context *context);
 long long sim_event_live(bool unused);
-/* In the monitor, given up meanwhile. Gives back what pools hold beyond their thresholds. */
+/* In the monitor, given up meanwhile. Pools return to the device what exceeds their thresholds. */
 void sim_pool_settle(int device);
-/* In the monitor, given up meanwhile. For an allocation that finds no memory. True where some came
- * free. */
+/* In the monitor, given up meanwhile. For an allocation that finds no memory: pools return all free
+ * blocks. True if there were any. */
 bool sim_pool_release_unused(int device);
-/* In the monitor, given up meanwhile. Frees a pool's block at once, as cuMemFree does; `asked` is
- * what it was, the block's own is 0 already. */
+/* In the monitor, given up meanwhile. Frees a pool's block at once, as cuMemFree does. `asked` is
+ * the block's former value, which is 0 by now. */
 void sim_pool_free_now(struct sim_block *block, size_t asked);
 long long sim_pool_live(bool unused);
 void sim_module_forget(struct sim_context *context);

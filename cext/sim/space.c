@@ -1,13 +1,14 @@
 /*
  * A device's address space.
  *
- * Addresses come from a region that is reserved and never accessible: a device pointer that is used
- * as a host pointer faults, and none is ever a host address. What they stand for lies in a second
- * region, at the same offsets, made accessible as the first fit reaches it.
+ * Addresses come from a reserved region that is never accessible: a device pointer that is used as
+ * a host pointer faults, and no host address is a device address. The contents are in a second
+ * region, at the same offsets. It is made accessible step by step, when an allocation needs more of
+ * it.
  *
- * Memory that is not allocated always holds poison. The second region is a private mapping of a
- * small file of poison, over and over, so that it costs nothing until written, and giving pages
- * back to the system brings the poison back.
+ * Memory that is not allocated always holds poison. The second region maps a small file of poison
+ * many times, privately: it costs nothing until it is written, and pages that are returned to the
+ * system hold poison again.
  */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -18,12 +19,12 @@
 #include <unistd.h>
 
 #define GRANULE ((size_t)512)   /* sizes and addresses are multiples of it */
-#define STEP ((size_t)32 << 20) /* by which the second region is made accessible */
+#define STEP ((size_t)32 << 20) /* bytes of the second region that are made accessible at once */
 #define POISON_FILE ((size_t)4 << 20)
 #define LEAST_REGION ((size_t)64 << 30)
-#define RETURN_PAGES ((size_t)256 << 10) /* larger blocks go back to the system when freed */
+#define RETURN_PAGES ((size_t)256 << 10) /* freed blocks this large return their pages */
 
-static int poison_file = -1; /* in the monitor; -2: there can be none */
+static int poison_file = -1; /* in the monitor; -1: not made yet, -2: cannot be made */
 
 /* ---- the region ---- */
 
@@ -32,7 +33,7 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* In the monitor: once in a process. */
+/* In the monitor. Called once in a process. */
 static void poison_file_open(void)
 {
     char *bytes;
@@ -71,7 +72,7 @@ static CUresult region_reserve(struct sim_device *device)
         if (store != MAP_FAILED) {
             device->bytes = store;
             device->reserved = bytes;
-            device->base = (uintptr_t)addresses; /* last: it is read without the monitor */
+            device->base = (uintptr_t)addresses; /* last, because it is read without the monitor */
             return CUDA_SUCCESS;
         }
         munmap(addresses, bytes);
@@ -79,7 +80,7 @@ static CUresult region_reserve(struct sim_device *device)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Makes one step more of the region accessible, full of poison. */
+/* Makes one more step of the second region accessible, full of poison. */
 static CUresult region_grow(struct sim_device *device)
 {
     char *start = device->bytes + device->ready;
@@ -134,7 +135,7 @@ static void free_list_remove(struct sim_device *device, struct sim_block *block)
     }
 }
 
-/* Joins `next` to `block`; both are free and neighbours, `next` is in no list. */
+/* Joins `next` to its neighbour `block`; both are free, and `next` is in no list. */
 static void block_join(struct sim_block *block, struct sim_block *next)
 {
     block->range.bytes += next->range.bytes;
@@ -156,7 +157,7 @@ static struct sim_block *block_fit(struct sim_device *device, size_t size)
     return block;
 }
 
-/* Cuts what a free block has beyond `size` off, as a free block of its own. */
+/* Shortens a free block to `size`; the rest becomes a free block of its own. */
 static CUresult block_split(struct sim_device *device, struct sim_block *block, size_t size)
 {
     struct sim_block *rest;

@@ -1,4 +1,4 @@
-/* The monitor, the handles, and how every call begins. */
+/* The monitor, the handles, and the start of every call. */
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -51,7 +51,7 @@ void sim_mark_callback(bool inside)
 
 /* ---- fork and exit ---- */
 
-/* A fork happens with all locks free, so that the child can read what it inherits. */
+/* A fork holds all locks, so that the child inherits consistent state and can release them. */
 static void fork_prepare(void)
 {
     pthread_mutex_lock(&init_lock);
@@ -66,8 +66,7 @@ static void fork_parent(void)
     pthread_mutex_unlock(&init_lock);
 }
 
-/* The child has neither the workers nor a right to the device. Its copy of the state stays
- * readable. */
+/* The child has no workers and may not use the device. Its copy of the state stays readable. */
 static void fork_child(void)
 {
     if (sim_is_initialised()) {
@@ -81,8 +80,7 @@ __attribute__((constructor)) static void watch_forks(void)
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
-/* At exit, for a driver in use. What a program registers with atexit before cuInit runs after this.
- */
+/* At exit, if cuInit was called. Handlers that the program registered before cuInit run later. */
 static void shut_down(void)
 {
     if (!atomic_exchange(&down, true) && !atomic_load(&forked)) {
@@ -90,7 +88,7 @@ static void shut_down(void)
     }
 }
 
-/* Workers run in this library's code: it must never be unmapped, as the real one never is. */
+/* Workers run this library's code, so it must stay mapped, as the real driver does. */
 static void stay_loaded(void)
 {
     Dl_info info;
@@ -117,14 +115,14 @@ CUresult sim_initialise(void)
 
 /* ---- entering a call ---- */
 
-/* These work before cuInit, and in a forked child. */
+/* These work before cuInit and, except cuInit, in a forked child. */
 static bool call_needs_no_init(enum sim_call call)
 {
     return call == CALL_cuInit || call == CALL_cuDriverGetVersion || call == CALL_cuGetErrorName ||
            call == CALL_cuGetErrorString;
 }
 
-/* These answer within the user's function on a stream too. */
+/* These work even within the user's function on a stream. */
 static bool call_is_permitted_inside(enum sim_call call)
 {
     return call == CALL_cuDriverGetVersion || call == CALL_cuGetErrorName ||
@@ -138,8 +136,7 @@ CUresult sim_enter(enum sim_call call)
         return CUDA_ERROR_STUB_LIBRARY;
     }
     if (sim_call_since(call) > atomic_load_explicit(&sim_knobs.version, memory_order_relaxed)) {
-        return CUDA_ERROR_NOT_SUPPORTED; /* a real driver of that age lacks the function altogether
-                                          */
+        return CUDA_ERROR_NOT_SUPPORTED; /* a real driver of that age lacks the function */
     }
     if (in_callback && !call_is_permitted_inside(call)) {
         return CUDA_ERROR_NOT_PERMITTED;
@@ -178,14 +175,14 @@ CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
 /* ---- handles ---- */
 
 /*
- * A handle: bits 56-62 the kind (from 0x51 on, which is no canonical address: whoever dereferences
- * one faults), 24-55 the slot's generation, 0-23 its index. Slots are reused oldest first, so that
- * a stale handle stays stale for long.
+ * A handle: bits 56-62 the kind (from 0x51 on: not a canonical address, so dereferencing it
+ * faults), bits 24-55 the slot's generation, bits 0-23 its index. The slot that was freed first is
+ * reused first, so that a stale handle stays stale for a long time.
  */
 struct slot {
     struct sim_object *object; /* NULL: free */
-    uint32_t generation;       /* of the present or the next object */
-    uint32_t orphan;           /* the last generation that went with its context */
+    uint32_t generation;       /* of the current object, or of the next */
+    uint32_t orphan;           /* the last generation that was freed with its context */
     uint32_t next;             /* free slots: index + 1 */
 };
 
@@ -207,7 +204,7 @@ static uint64_t handle_make(enum sim_kind kind, uint32_t generation, uint32_t in
            (uint64_t)generation << INDEX_BITS | index;
 }
 
-/* The slot that a handle names and its generation; NULL where no handle of that kind looks so. */
+/* A handle's slot, and its generation; NULL if this cannot be a handle of that kind. */
 static struct slot *handle_slot(enum sim_kind kind, const void *handle, uint32_t *generation)
 {
     uint64_t value = (uint64_t)(uintptr_t)handle;
@@ -244,7 +241,7 @@ void *sim_object_new(enum sim_kind kind, size_t bytes)
     struct sim_object *object;
     uint32_t index;
 
-    /* A few slots rest in the list before they are used again. */
+    /* A slot is reused only while another is free, so that a stale handle stays stale. */
     if (table->first_free == 0 || table->first_free == table->last_free) {
         if (table->count == table->room && !table_grow(table)) {
             return NULL;

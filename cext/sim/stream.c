@@ -1,4 +1,4 @@
-/* Streams: making and ending them, and asking how far they are. What runs them is worker.c. */
+/* Streams: creation, destruction, queries and waits. worker.c runs them. */
 #include "sim.h"
 
 static struct sim_stream *stream_new(struct sim_context *context)
@@ -19,8 +19,7 @@ static struct sim_stream *stream_new(struct sim_context *context)
     return stream;
 }
 
-/* The handle is gone; the work goes on, and the context's list keeps the stream until it is done.
- */
+/* Closes the handle. The work continues; the context's list has the stream until it is done. */
 static void stream_close(struct sim_stream *stream)
 {
     stream->closing = true;
@@ -163,7 +162,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     if (!stream->context->active) {
         return sim_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
     }
-    /* In a broken context the error is told, and the stream goes. */
+    /* In a broken context the call returns the error and destroys the stream. */
     result = sim_context_state(stream->context);
     stream_close(stream);
     return sim_leave(result);
@@ -226,7 +225,7 @@ CUresult cuStreamGetPriority(CUstream handle, int *priority)
     return sim_leave(CUDA_SUCCESS);
 }
 
-/* For both that ask for a stream's context. */
+/* For the two calls that return a stream's context. */
 static CUresult context_of(enum sim_call call, CUstream handle, CUcontext *context)
 {
     struct sim_stream *stream;
@@ -247,7 +246,7 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
     return context_of(CALL_cuStreamGetCtx, handle, context);
 }
 
-/* There are no green contexts here. */
+/* Green contexts are not modelled. */
 CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *green)
 {
     CUresult result = context_of(CALL_cuStreamGetCtx_v2, handle, context);

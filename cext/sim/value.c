@@ -1,5 +1,4 @@
-/* Work of the host in stream order: functions that a stream calls, values in memory it waits for.
- */
+/* Host functions, and waits for and writes of values in memory, in stream order. */
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -74,7 +73,7 @@ static bool value_matches(uint32_t seen, uint32_t value, unsigned condition)
     }
 }
 
-/* Memory tells nobody when it changes: this looks, and sleeps ever longer between. */
+/* Polls the value, with longer and longer sleeps up to about 0.5 ms. */
 static CUresult value_wait(struct sim_stream *stream, struct sim_op *op)
 {
     struct value_op *wait = (struct value_op *)op;
@@ -87,7 +86,7 @@ static CUresult value_wait(struct sim_stream *stream, struct sim_op *op)
     while (!over) {
         sim_lock();
         if (sim_is_down()) {
-            return sim_leave(CUDA_ERROR_DEINITIALIZED); /* what comes after does not run */
+            return sim_leave(CUDA_ERROR_DEINITIALIZED); /* later operations do not run */
         }
         result = sim_memory_pin(wait->address, sizeof wait->value, &pin);
         sim_unlock();
@@ -129,7 +128,7 @@ static CUresult value_write(struct sim_stream *stream, struct sim_op *op)
     return CUDA_SUCCESS;
 }
 
-/* Puts a value operation on a stream; in the monitor. */
+/* In the monitor. Issues a value operation on a stream. */
 static CUresult value_issue(struct sim_stream *stream, CUdeviceptr address, uint32_t value,
                             unsigned condition,
                             CUresult (*run)(struct sim_stream *stream, struct sim_op *op))
@@ -185,7 +184,7 @@ CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_
     return sim_leave(value_issue(stream, address, value, 0, value_write));
 }
 
-/* One operation of a batch; its kind's run function is the answer, NULL where it is not known. */
+/* The run function for one operation of a batch; NULL if the operation is invalid. */
 static CUresult (*batch_kind(const CUstreamBatchMemOpParams *params))(struct sim_stream *,
                                                                       struct sim_op *)
 {
@@ -211,7 +210,7 @@ CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned int count,
     if (count == 0 || count > 256 || params == NULL || flags != 0) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    for (unsigned i = 0; i < count; i++) { /* all or none */
+    for (unsigned i = 0; i < count; i++) { /* check all before the first is issued */
         if (batch_kind(&params[i]) == NULL || params[i].waitValue.address % 4 != 0) {
             return sim_leave(CUDA_ERROR_INVALID_VALUE);
         }

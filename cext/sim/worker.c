@@ -1,11 +1,11 @@
 /*
- * The engine under streams: queues of operations, each with a thread of its own that starts with
- * the first operation and sleeps while there is none.
+ * The engine below streams: a queue of operations for each, and a thread that starts with the first
+ * operation and sleeps while the queue is empty.
  *
- * An operation starts when those before it in its stream are done, and the points in other streams
- * that it waits for are passed. The NULL stream takes turns with the blocking streams of its
- * context: what is put on it comes after all that they were given before, and what they are given
- * later comes after it.
+ * An operation starts when those before it in its stream are done and the other streams have
+ * reached the points for which it waits. The NULL stream is ordered with the blocking streams of
+ * its context: an operation on it waits for all that was issued on them before, and they wait for
+ * it.
  */
 #define _GNU_SOURCE
 #include "sim.h"
@@ -16,11 +16,11 @@
 #include <string.h>
 #include <time.h>
 
-/* How soon a sleeping operation notices the end of the process. */
+/* How often a sleeping operation checks whether the process exits. */
 #define SLEEP_SLICE_NS 10000000ull
-#define LEAVE_SECONDS 2 /* at exit, for workers to leave */
+#define LEAVE_SECONDS 2 /* how long exit waits for the workers */
 
-/* ---- points to wait for ---- */
+/* ---- waits ---- */
 
 CUresult sim_waits_add(struct sim_waits *waits, struct sim_stream *stream,
                        unsigned long long sequence)
@@ -68,7 +68,7 @@ void sim_waits_finish(struct sim_waits *waits)
     sim_waits_drop(waits);
 }
 
-/* Whether an operation on `stream` comes after what `other` has been given. */
+/* Whether an operation on `stream` waits for those issued on `other`. */
 static bool comes_after(const struct sim_stream *stream, const struct sim_stream *other)
 {
     const struct sim_stream *legacy = stream->context->legacy;
@@ -82,7 +82,7 @@ CUresult sim_stream_turn(const struct sim_stream *stream, struct sim_waits *wait
     struct sim_stream *other = stream->context->streams;
     CUresult result = CUDA_SUCCESS;
 
-    /* Most often nothing is under way. */
+    /* The usual case. */
     if (stream->context->pending == 0) {
         return CUDA_SUCCESS;
     }
@@ -184,7 +184,7 @@ void sim_stream_cost(size_t bytes, const struct sim_context *context)
     }
 }
 
-/* Does an operation's work, without the monitor. `broken` is its context's state. */
+/* Without the monitor. Does an operation's work. `broken` is its context's state. */
 static CUresult op_run(struct sim_stream *stream, struct sim_op *op, CUresult broken)
 {
     CUresult result = broken;
@@ -205,7 +205,7 @@ static void op_free(struct sim_op *op)
     free(op);
 }
 
-/* In the monitor, given up meanwhile. Waits until the operation may start; false at exit. */
+/* In the monitor, given up meanwhile. Waits until the operation may start. False: at exit. */
 static bool worker_await(struct sim_stream *stream, struct sim_op *op)
 {
     sim_waits_finish(&op->waits);
@@ -271,8 +271,8 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-/* In the monitor. Starts the stream's thread where it has none. Signals are the program's threads'.
- * OPERATING_SYSTEM where the system starts no thread, as under a limit of processes. (A real driver
+/* In the monitor. Starts the stream's thread if it has none, with all signals blocked.
+ * OPERATING_SYSTEM if the system refuses a thread, as at a limit of processes. (A real driver
  * starts its threads in cuInit and with a context; its streams need none.) */
 static CUresult worker_start(struct sim_stream *stream)
 {
@@ -324,7 +324,7 @@ void sim_stream_shut_down(void)
     sim_lock();
     sim_stream_wake_all();
     while (sim.workers > 0) {
-        /* A worker may sit in the user's function, which waits for something that is gone. */
+        /* A worker may be stuck in the user's function, waiting for something that is gone. */
         if (pthread_cond_timedwait(&sim.worker_gone, &sim.lock, &limit) == ETIMEDOUT) {
             break;
         }

@@ -889,6 +889,24 @@ def test_a_copy_that_the_driver_refuses_is_no_transfer(sim: Any) -> None:
     there.close()
 
 
+@pytest.mark.parametrize("size", [1 << 14, 600_000, LARGE])
+def test_a_stream_that_answers_nothing_takes_no_page_locked_memory(sim: Any, size: int) -> None:
+    """Nothing of such a copy is queued, so that no slot is left to the device. (A stream that is
+    being captured answers neither question.)"""
+    plain, there = np.zeros(size, np.uint8), cu.device_zeros(size, np.uint8)
+    stream = cu.Stream()
+    cu.copy_async(there, plain, stream).wait()  # what is made at first use is made
+    used = cu.host_memory_stats().used_bytes
+    sim.fail("cuStreamQuery:*:900,cuStreamSynchronize:*:900")
+    for _ in range(5):
+        with pytest.raises(cu.CudaError) as caught:
+            cu.copy_async(there, plain, stream)
+        assert caught.value.code == 900
+    sim.clear_faults()
+    assert cu.host_memory_stats().used_bytes == used
+    cu.copy_async(there, plain, stream).wait()
+
+
 @pytest.mark.parametrize("pageable", [False, True])
 def test_a_copy_that_fails_on_the_device_is_told_by_its_transfer(sim: Any, pageable: bool) -> None:
     source, there = ends(LARGE)

@@ -265,7 +265,11 @@ static int scope_defines(struct elf_file *file, struct elf_file **scope, struct 
 /* Lists the file's references unless that has been done. */
 static int hold_references(struct elf_file *file)
 {
-    int status = file->listed ? 0 : elf_list_references(file, &file->references);
+    int status;
+    if (file->listed) {
+        return elf_prepare(file); /* a file with a fault stays faulty */
+    }
+    status = elf_list_references(file, &file->references);
     if (status < 0) {
         elf_references_free(&file->references);
     }
@@ -299,6 +303,7 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
         if (item->weak) {
             continue;
         }
+        *culprit = file;
         status = scope_defines(file, scope, &order, &wanted, &steps, culprit);
         if (status != 0) {
             continue;

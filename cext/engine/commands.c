@@ -304,7 +304,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     struct staging_settings settings;
     struct cudriver_layout rows;
     struct staging_boxes boxes;
-    CUresult result = staging_ring_ensure();
+    CUresult result = staging_ring_ensure(), state;
     size_t slot_bytes;
 
     if (result != CUDA_SUCCESS) {
@@ -333,18 +333,22 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     if (slot_bytes == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    /* Asked before a ring is taken: a stream that cannot be asked cannot be waited for either. */
+    state = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
+    if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
+        return state;
+    }
     result = staging_ring_get(transfer, slot_bytes, kernels != NULL);
     if (result != CUDA_SUCCESS) {
         return result;
     }
 
     staging_transfer_hold(transfer); /* for the list */
-    result = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
-    if (result == CUDA_SUCCESS) {
+    if (state == CUDA_SUCCESS) {
         staging_lock();
         staging_ring_list(transfer);
         staging_unlock();
-    } else if (result == CUDA_ERROR_NOT_READY) {
+    } else {
         result = cuda.cuLaunchHostFunc(job->stream, transfer_arrive, transfer);
     }
     struct queue queue = {transfer, job, plan, &rows, &boxes, kernels, {{0}}, 0};

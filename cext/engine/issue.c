@@ -73,8 +73,14 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 {
     struct cudriver_layout rows;
     void *slot;
-    CUresult result = staging_slot_get(plan->bytes, &slot);
+    CUresult result, state;
 
+    /* Asked before a slot is taken: a stream that cannot be asked cannot be waited for either. */
+    state = plan->up ? staging_stream_query(job->stream) : CUDA_SUCCESS;
+    if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
+        return state;
+    }
+    result = staging_slot_get(plan->bytes, &slot);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -90,14 +96,13 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
     transfer->device_pending++;
     staging_unlock();
 
-    result = plan->up ? staging_stream_query(job->stream) : CUDA_SUCCESS;
-    if (plan->up && result == CUDA_SUCCESS) {
+    if (plan->up && state == CUDA_SUCCESS) {
         slot_pack(transfer);
         staging_lock();
         transfer->begun = true;
         transfer->host_pending = 0;
         staging_unlock();
-    } else if (plan->up && result == CUDA_ERROR_NOT_READY) {
+    } else if (plan->up) {
         staging_transfer_hold(transfer);
         result = cuda.cuLaunchHostFunc(job->stream, small_pack, transfer);
         if (result != CUDA_SUCCESS) {

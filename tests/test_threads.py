@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -217,6 +218,7 @@ def test_closed_while_another_thread_uses_it(cu, kind: str) -> None:
             with contextlib.suppress(ValueError, cu.InvalidContextError):
                 while True:
                     uses(thing)
+                    time.sleep(0.001)  # else it is hardly ever out of use, and close() never works
 
         def close(thing: Any = thing) -> None:
             while not thing.closed:

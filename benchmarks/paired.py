@@ -5,9 +5,9 @@
 OLD and NEW are folders that `pip install --target FOLDER .` has filled. Each round runs the rows of
 `benchmarks` with old, with new, and with old once more, a process each, in an order that changes
 from round to round. A row's figure is the median of old's time over new's, each within its round:
-above 1, new is faster. The band is where that median would lie for two builds that do not differ,
-in 998 of 1000 cases, as the two runs of old tell. Outside it a row is called faster or slower.
-Exit status: 1 where one is slower.
+above 1, new is faster. The band is estimated from the two runs of old; a row outside it is called
+faster or slower. Simulated with twelve rounds, one row in a hundred of equal builds lies outside;
+with fewer than six many do. Repeat the rows that are slower. Exit status: 1 if any row is slower.
 """
 
 from __future__ import annotations

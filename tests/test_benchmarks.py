@@ -198,7 +198,7 @@ def bench(
     assert made.driver.loops == request.param
     yield made
     made.driver.close()
-    vars(made).clear()  # pytest holds it while `no_leaks` looks
+    vars(made).clear()  # pytest still references it while `no_leaks` counts
 
 
 def test_wrong_bytes_are_seen(cu: Any, bench: Any) -> None:

@@ -891,8 +891,8 @@ def test_a_copy_that_the_driver_refuses_is_no_transfer(sim: Any) -> None:
 
 @pytest.mark.parametrize("size", [1 << 14, 600_000, LARGE])
 def test_a_stream_that_answers_nothing_takes_no_page_locked_memory(sim: Any, size: int) -> None:
-    """Nothing of such a copy is queued, so that no slot is left to the device. (A stream that is
-    being captured answers neither question.)"""
+    """Such a copy queues nothing, so no slot stays with the device. (During a capture a stream
+    answers neither a query nor a wait.)"""
     plain, there = np.zeros(size, np.uint8), cu.device_zeros(size, np.uint8)
     stream = cu.Stream()
     cu.copy_async(there, plain, stream).wait()  # what is made at first use is made

@@ -330,7 +330,8 @@ def test_a_pin_gives_the_pools_memory_its_lock_back_after_a_reset(
     cu.trim_host_memory()
     registered, others = cu.host_memory_stats().registered_bytes, []
     with two_devices[1].primary_context():
-        while cu.host_memory_stats().registered_bytes == registered:  # another device's is used up
+        # Use up the free memory that is registered for other devices.
+        while cu.host_memory_stats().registered_bytes == registered:
             others.append(cu.pinned_full(size, 7, np.uint8))
         array = others.pop()
     two_devices[1].reset_primary_context()

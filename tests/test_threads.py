@@ -218,7 +218,7 @@ def test_closed_while_another_thread_uses_it(cu, kind: str) -> None:
             with contextlib.suppress(ValueError, cu.InvalidContextError):
                 while True:
                     uses(thing)
-                    time.sleep(0.001)  # else it is hardly ever out of use, and close() never works
+                    time.sleep(0.001)  # leave gaps in which close() can succeed
 
         def close(thing: Any = thing) -> None:
             while not thing.closed:

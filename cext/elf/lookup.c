@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t MAX_STEPS = 1u << 28; /* chain entries visited in one call */
-
 /* NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC: the types that a lookup may return */
 static const unsigned DEFINING_TYPES = 1u << 0 | 1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1u << 10;
 
@@ -439,7 +437,7 @@ static int sysv_bucket_exports(struct elf_file *file, uint32_t bucket, const cha
 
 int elf_list_exports(struct elf_file *file, const char *name, struct elf_exports *out)
 {
-    uint64_t steps = MAX_STEPS;
+    uint64_t steps = ELF_MAX_STEPS;
     uint32_t first = 0, end;
     int status = elf_prepare(file);
     if (status < 0 || file->bucket_count == 0) {

@@ -4,6 +4,8 @@
 
 #include "elf.h"
 
+#define ELF_MAX_STEPS ((uint64_t)1 << 28) /* chain entries visited in one call */
+
 enum {
     ELF_MAX_NAME = 4096,           /* bytes of a SONAME, a needed name, a version */
     ELF_MAX_SYMBOL_NAME = 1 << 20, /* bytes; names of C++ templates exceed 64 KiB */

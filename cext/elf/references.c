@@ -11,7 +11,6 @@ enum {
     ENTRIES_AT_ONCE = 2730, /* 64 KiB of symbols or relocations */
 };
 static const uint64_t MAX_RELOCATIONS = 1u << 26;
-static const uint64_t MAX_STEPS = 1u << 28; /* chain entries visited in one call */
 
 enum { EM_PPC64 = 21, EM_X86_64 = 62, EM_AARCH64 = 183 };
 
@@ -281,7 +280,7 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
                      struct elf_references *out, struct elf_file **culprit)
 {
     struct order order = {0};
-    uint64_t steps = MAX_STEPS;
+    uint64_t steps = ELF_MAX_STEPS;
     bool old_tables = false; /* a file has no GNU hash table */
     int status;
     *culprit = file;

@@ -333,7 +333,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     if (slot_bytes == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    /* Asked before a ring is taken: a stream that cannot be asked cannot be waited for either. */
+    /* Query before taking a ring: if the query fails, so would the wait that frees the ring. */
     state = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
     if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
         return state;

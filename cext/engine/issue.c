@@ -75,7 +75,7 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
     void *slot;
     CUresult result, state;
 
-    /* Asked before a slot is taken: a stream that cannot be asked cannot be waited for either. */
+    /* Query before taking a slot: if the query fails, so would the wait that frees the slot. */
     state = plan->up ? staging_stream_query(job->stream) : CUDA_SUCCESS;
     if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
         return state;

@@ -96,8 +96,8 @@ def leak_of(facts: Facts, *paths: str) -> list[str]:
 
 
 def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> list[str]:
-    """Stop the leak, or go back to the pinned provider, or build the extension for this PyTorch. No
-    package brings what a driver lacks that is older than the framework's CUDA.
+    """Stop the leak, restore the pinned provider, or build the extension for this PyTorch. If the
+    driver is older than the framework's CUDA, only a newer driver has the function.
     """
     stranger = leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else []
     if stranger:

@@ -30,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if DRIVER not in ("sim", "real"):
         raise pytest.UsageError(f"CUDRIVER_TEST_DRIVER={DRIVER}: neither sim nor real")
+    os.environ.pop("COLUMNS", None)  # a terminal's width, which pipes must not have
     if DRIVER == "sim":
         os.environ["CUDRIVER_LIBRARY"] = "sim"
         os.environ.setdefault("CUDRIVER_SIM_DEVICES", "2")

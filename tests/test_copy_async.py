@@ -589,7 +589,7 @@ def test_a_copy_is_over_while_the_next_is_under_way(held: Any, pageable: bool) -
 
 
 @pytest.mark.parametrize("fills", range(3))
-def test_any_mix_of_fills_and_copies_is_held(fills: int) -> None:
+def test_any_mix_of_fills_and_copies_is_held(sim: Any, fills: int) -> None:
     """A fill keeps one array alive, a copy two: what takes note of them must not run over. Python's
     own allocator looks behind each block when that is freed, so there are many."""
     program = """
@@ -1141,7 +1141,7 @@ def test_a_blocking_copy_of_plain_memory_is_over_for_every_stream(held: Any, nby
     assert np.array_equal(there.to_numpy(), plain)
 
 
-def test_an_upload_that_a_reset_has_ended_reads_nothing_more() -> None:
+def test_an_upload_that_a_reset_has_ended_reads_nothing_more(sim: Any) -> None:
     """Its source is let go while the stream has not come to it, and may be gone when it does."""
     program = """
         import ctypes, gc, mmap, threading, time, weakref, numpy as np, cudriver as cu

@@ -352,8 +352,9 @@ def test_no_answer_to_observe_is_3(cpu_torch):
     (prefix / "bin/python").unlink()
     (prefix / "bin/python").write_text("#!/bin/sh\nexit 4\n")
     (prefix / "bin/python").chmod(0o755)
-    assert run("check", str(prefix), "--ignore", "CU1").returncode == 0
-    done = run("check", str(prefix), "--ignore", "CU1", "--observe")
+    machine = "--ignore", "CU1,CU401"  # its driver and its GPUs are not the matter
+    assert run("check", str(prefix), *machine).returncode == 0
+    done = run("check", str(prefix), *machine, "--observe")
     assert done.returncode == 3
     assert "the interpreter ended with status 4 and no answer" in done.stdout
     assert done.stdout.splitlines()[-1] == "could not tell"

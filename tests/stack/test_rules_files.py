@@ -159,6 +159,7 @@ class TestDamaged:
             ),
             ("damaged", f"{FILE}: a bad hash table", None),
         ],
+        ids=["empty", "cut", "hash table"],
     )
     def test_what_the_user_sees(self, kind, message, predicts):
         """The path has links and `..` in it; the reader's own words are no prediction."""

@@ -8,6 +8,8 @@ import re
 from cudriver.stack.model import IMPORT, USE, Evidence, Facts, FileFault, LoadFault
 from cudriver.stack.versions import cut
 
+KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
+
 
 def caused_by(fault: LoadFault, file: FileFault) -> bool:
     """Whether what the loader says follows from what is wrong with a file."""
@@ -35,6 +37,19 @@ def other_major(facts: Facts, fault: LoadFault) -> bool:
     if framework is None or "torch" not in framework.after:
         return False
     return wanted is not None and built is not None and wanted != built
+
+
+def other_build(facts: Facts, name: str | None) -> bool:
+    """Whether that is one of PyTorch's kin, built for another CUDA, and its import gets as far as
+    comparing the two: CU405 speaks of it, and of what does not load for that reason.
+    """
+    torch, kin = facts.framework("torch"), facts.framework(name or "")
+    if name not in KIN or torch is None or kin is None:
+        return False
+    if not {torch.variant, kin.variant} <= {"cuda", "cpu"}:
+        return False
+    ends = any(fault.framework == name and fault.means == IMPORT for fault in facts.load_faults)
+    return not ends and cut(torch.cuda, 2) != cut(kin.cuda, 2)
 
 
 def _cuda_major(soname: str) -> str | None:

@@ -139,8 +139,6 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             continue
         if fault.lazy and DRIVER_CALL.match(fault.name):
             continue  # older drivers lack what newer libraries call where it is there
-        if facts.environment.gone is not None and re.match(r"_?Py[A-Z_]", fault.name):
-            continue  # Python's own, and there is none: CU503
         if other_build(facts, fault.framework):
             continue
         seen.add((fault.library, fault.name))

@@ -341,7 +341,7 @@ def cu408(facts: Facts) -> Iterator[Finding]:
     ]
     yield Finding(
         "CU408",
-        ERROR if missing else WARNING,
+        missing[0].severity if missing else WARNING,
         f"torch is in {home}, its NVIDIA libraries are in {away[0].location}",
         [dist.evidence, away[0].evidence],
         missing[0].message if missing else None,

@@ -63,6 +63,7 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     framework = facts.framework(fault.framework) if fault.framework else None
     if framework is None or not framework.modelled:
         return []
+    doubt = [fault.doubt] if fault.doubt is not None else []
     name = framework.module or framework.name
     purpose = fault.purpose or ("use CUDA" if fault.means == USE else "")
     end = f"import {name} ends here" if fault.means == IMPORT else f"{name} needs it to {purpose}"
@@ -73,4 +74,4 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
         found += [
             Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in blocked
         ]
-    return found
+    return found + doubt

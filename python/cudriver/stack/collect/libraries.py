@@ -220,7 +220,9 @@ class Resolver:
                         each.elf.find("_Py_NoneStruct") for each in process.start.objects
                     )
                     if process.stand_in and program == self.env.executable:
-                        self._doubt = Evidence(program, None, "is no Python, but starts one")
+                        why = process.start.error
+                        why = f"does not start here: {why}" if why else "is no Python itself"
+                        self._doubt = Evidence(program, None, why)
                     return process
             except (ElfError, OSError, ValueError) as error:
                 failure = failure or error

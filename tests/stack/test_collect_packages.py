@@ -168,7 +168,11 @@ class TestPath:
             "/usr/local/lib/python3.11/site-packages", "/usr/lib/python3.11/site-packages",
         ]  # fmt: skip
         (local.path / "bin/python3.11").touch()
-        assert describe(ours)[0].site_packages == ["/usr/lib/python3.11/site-packages"]
+        assert len(describe(ours)[0].site_packages) == 2  # Fedora's Python takes both
+        (tmp_path / "usr/lib/python3/dist-packages").mkdir(parents=True)
+        assert describe(ours)[0].site_packages == [
+            "/usr/lib/python3.11/site-packages", "/usr/lib/python3/dist-packages",
+        ]  # fmt: skip
         assert describe(local)[0].site_packages == ["/usr/local/lib/python3.11/site-packages"]
 
 

@@ -204,7 +204,8 @@ def _folders(root: Root, env: Environment, settings: dict[str, str], threaded: s
 def _of_prefix(root: Root, prefix: str, name: str) -> list[str]:
     if prefix in ("/", "/usr"):
         local = [f"/usr/local/{lib}/{name}/site-packages" for lib in ("lib", "lib64")]
-        if prefix == "/usr" and root.is_file(f"/usr/local/bin/{name}"):
+        debian = root.is_dir("/usr/lib/python3/dist-packages")
+        if prefix == "/usr" and debian and root.is_file(f"/usr/local/bin/{name}"):
             local = []  # those are that Python's own
         return [
             *local,

@@ -13,6 +13,7 @@ from cudriver.stack.collect.file_version import cuda_of, own_version
 from cudriver.stack.collect.imports import Event, Importer
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import (
+    ERROR,
     FEATURE,
     GONE,
     IMPORT,
@@ -349,8 +350,9 @@ class Resolver:
             says=event.says,
             purpose=event.purpose,
             rescue=rescue,
-            doubt=self._doubt,
         )
+        if found.severity == ERROR:
+            found.doubt = self._doubt
         if fault.kind in ("rejected", "damaged"):
             owner = self.owners.owner(found.file)
             found.owner = owner.name if owner else None

@@ -432,9 +432,24 @@ def test_a_file_of_two_environments_is_read_once_and_named_as_each_has_it(
     assert loader.open(str(first)) is loader.open(str(second))
     assert Process(loader, str(host)).dlopen(str(second)).error is None
     loader = Loader()
-    assert loader.open(str(first)).shown == str(first)
+    assert loader.open(str(second)) is loader.open(str(first))
+    assert loader.open(str(first)).shown == str(second)
     os.truncate(first, 4096)
     for path in (second, first):
         (fault,) = Process(loader, str(host)).dlopen(str(path)).faults
         assert (fault.kind, fault.library) == ("damaged", str(path))
         assert fault.message.startswith(f"{path}: the file changed")
+
+
+def test_a_file_that_gets_the_inode_of_a_removed_one_is_another_file(tmp_path: Path) -> None:
+    """As pip replaces files while `--all` goes on. Here the inode gets other content."""
+    old, new = tmp_path / "libold.so", tmp_path / "libnew.so"
+    other = library(tmp_path / "libother.so")
+    library(old)
+    loader = Loader()
+    assert loader.open(str(old)).soname == "libold.so"
+    inode = old.stat().st_ino
+    old.rename(new)
+    new.write_bytes(other.read_bytes())
+    assert new.stat().st_ino == inode
+    assert loader.open(str(new)).soname == "libother.so"

@@ -12,15 +12,15 @@ from cudriver.stack.model import Finding
 FOLDER = Path(__file__).with_name("golden")
 WRITING = bool(os.environ.get("CUDRIVER_WRITE_GOLDEN"))
 
-_seen: Counter[tuple[str, str]] = Counter()
+seen: Counter[tuple[str, str]] = Counter()  # blocks of the test that is running
 
 
 def assert_as_before(rule: str, findings: list[Finding], **names: str) -> None:
     """Compares with the block of the test that is running. `names`: what long paths are called."""
     path, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
     test = f"{os.path.basename(path)}::{name}"
-    _seen[rule, test] += 1
-    number = _seen[rule, test]
+    seen[rule, test] += 1
+    number = seen[rule, test]
     key = f"{test} ({number})" if number > 1 else test
     text = "\n".join(map(render, findings))
     for name, path in names.items():

@@ -63,7 +63,8 @@ class Prefix:
         if self.root is None:
             target.symlink_to(os.path.realpath(sys.executable))
         else:
-            compile_c(target, "int main(void) { return 0; }", shared=False)
+            source = "int _Py_NoneStruct;\nint main(void) { return 0; }"  # what a Python exports
+            compile_c(target, source, "-rdynamic", shared=False)
             target.with_name("python.c").unlink()
 
     def conda_package(self, name: str, version: str, build: str = "0", **more: object) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import real
 
-from cudriver.stack.collect import frameworks
+from cudriver.stack.collect import frameworks, libraries
 from cudriver.stack.recipes import parse, recipes
 from elfkit import compile_c
 
@@ -195,6 +195,67 @@ def test_an_older_library_without_the_symbol(venv):
     assert f"ImportError: {found.predicts}" == seen
     assert found.severity == "error"
     assert found.because == str(link)  # without the ".." by which the loader got there
+
+
+SCRIPT = "#!/bin/sh\n{setting} exec '{python}' \"$@\"\n"
+PROGRAM = """
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{{
+    char setting[] = "{setting}";
+    argv[0] = "{python}";
+    if (*setting)
+        putenv(setting);
+    return execv(argv[0], argv);
+}}
+"""
+
+
+def wrap(venv: Venv, kind: str, setting: str = "") -> None:
+    """Puts a program in the place of bin/python that sets a variable and starts the real one."""
+    python = venv.path / "bin/python"
+    python.rename(venv.path / "bin/wrapped")
+    words = {"setting": setting, "python": venv.path / "bin/wrapped"}
+    if kind == "script":
+        python.write_text(SCRIPT.format(**words))
+        python.chmod(0o755)
+    else:
+        compile_c(python, PROGRAM.format(**words), shared=False)
+
+
+@pytest.mark.parametrize("kind", ["script", "program"])
+class TestWrapper:
+    """bin/python is no Python but starts one, as those of Nix and of module systems."""
+
+    def test_all_is_well(self, venv, kind):
+        chain(venv, *runpath(SECOND_HOP))
+        wrap(venv, kind)
+        assert venv.error() is None
+        report = venv.check()
+        assert real.rules_of_environment(report) == set()
+        assert report.verdict == "consistent"
+
+    def test_it_sets_what_the_loader_needs(self, venv, kind):
+        """Then there is no proof that a library is nowhere."""
+        link, _ = chain(venv)
+        assert "libnvJitLink.so.12: cannot open shared object file" in venv.error()
+        assert real.finding(venv.check(), "CU305").severity == "error"
+        wrap(venv, kind, f"LD_LIBRARY_PATH={link.parent}")
+        assert venv.error() is None
+        report = venv.check()
+        assert real.rules(report, "error") <= {"CU101"}
+        found = real.finding(report, "CU305")
+        assert found.severity == "warning"
+        assert found.evidence[-1].file == str(venv.path / "bin/python")
+        assert report.verdict == "unknown"
+
+    def test_no_python_of_this_machine_can_stand_in(self, venv, kind, monkeypatch):
+        """What stands in has none of Python's symbols."""
+        monkeypatch.setattr(libraries, "STAND_INS", ("/bin/sh",))
+        chain(venv, *runpath(SECOND_HOP))
+        wrap(venv, kind)
+        assert real.rules_of_environment(venv.check()) == set()
 
 
 def test_a_package_nobody_heard_of(venv):

@@ -134,6 +134,47 @@ class TestPath:
         )
         assert describe(prefix)[0].site_packages == [str(prefix.site), str(base.site)]
 
+    @pytest.mark.parametrize("shared", [True, False])
+    @pytest.mark.parametrize("by", ["HOME", "PYTHONUSERBASE"])
+    def test_the_order_is_pythons(self, tmp_path, shared, by):
+        """A venv's own folder and what its .pth files add, the user's, the base Python's."""
+        made = tmp_path / "env"
+        options = ["--system-site-packages"] if shared else []
+        words = [sys.executable, "-m", "venv", "--without-pip", *options, str(made)]
+        subprocess.run(words, check=True)
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        home = tmp_path / "home"
+        user = home / (".local" if by == "HOME" else "") / "lib" / version / "site-packages"
+        user.mkdir(parents=True)
+        for name, site in (("a", made / "lib" / version / "site-packages"), ("b", user)):
+            (tmp_path / name).mkdir()
+            (site / "more.pth").write_text(f"{tmp_path / name}\n")
+        done = subprocess.run(
+            [made / "bin/python", "-c", "import sys; print(*sys.path[1:], sep='\\n')"],
+            env={by: str(home)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        seen = [path for path in done.stdout.splitlines() if path.startswith(str(tmp_path))]
+        env = environment.describe(Root("/"), str(made), {by: str(home)}, [])
+        ours = [path for path in env.site_packages if path.startswith(str(tmp_path))]
+        assert ours == seen
+        assert len(seen) == (4 if shared else 2)
+
+    def test_a_python_of_usr_local_has_its_own_packages(self, tmp_path):
+        """As in images that have one beside the distribution's, of the same version."""
+        ours = Prefix(tmp_path / "usr", root=tmp_path)
+        (tmp_path / "usr/bin/python3.11").touch()
+        local = Prefix(tmp_path / "usr/local", root=tmp_path)
+        assert describe(ours)[0].site_packages == [
+            "/usr/local/lib/python3.11/site-packages", "/usr/lib/python3.11/site-packages",
+        ]  # fmt: skip
+        (local.path / "bin/python3.11").touch()
+        assert len(describe(ours)[0].site_packages) == 2  # Fedora's Python takes both
+        (tmp_path / "usr/lib/python3/dist-packages").mkdir(parents=True)
+        assert describe(ours)[0].site_packages == [
+            "/usr/lib/python3.11/site-packages", "/usr/lib/python3/dist-packages",
+        ]  # fmt: skip
+        assert describe(local)[0].site_packages == ["/usr/local/lib/python3.11/site-packages"]
+
 
 class TestRequirements:
     def test_pins_with_the_lines_they_stand_on(self, venv):

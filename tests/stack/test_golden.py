@@ -19,5 +19,11 @@ def test_every_rule_has_blocks_and_every_block_a_test(rule):
         assert f"def {function}(" in (TESTS / file).read_text(), f"{key}: make golden"
 
 
+@pytest.mark.parametrize("run", [1, 2])
+def test_a_test_counts_its_blocks_from_one(run):
+    assert not golden.seen
+    golden.seen["CU101", "a block of this run"] += 1
+
+
 def test_no_other_files_are_there():
     assert {path.stem for path in golden.FOLDER.iterdir()} <= set(registry())

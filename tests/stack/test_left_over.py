@@ -1,5 +1,6 @@
 """Environments that somebody took things out of, or left things in."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from synth import Prefix
 from test_breakage_built import Venv
 
 from cudriver.stack.collect import collect, collect_machine
-from cudriver.stack.rules import judge
+from cudriver.stack.rules import judge, verdict
 
 INIT = "from .version import __version__\ntensor = float\n"
 VERSION = "__version__ = '2.8.0+cu128'\ndebug = False\ncuda = '12.8'\nhip = None\n"
@@ -117,6 +118,37 @@ class TestModules:
         assert found(venv, "error", "warning") == []
         (tmp_path / "kept.py").unlink()
         assert [f.rule for f in found(venv, "error")] == ["CU404"]
+
+
+class TestEditable:
+    """pip install --editable: a .pth file names the folder, or runs code that finds it."""
+
+    @pytest.fixture
+    def source(self, venv, tmp_path):
+        (tmp_path / "source").mkdir()
+        shutil.move(venv.site / "torch", tmp_path / "source")
+        info = venv.site / "torch-2.8.0+cu128.dist-info"
+        (info / "RECORD").write_text("torch-2.8.0+cu128.dist-info/RECORD,,\n")
+        url = {"url": f"file://{tmp_path}/source", "dir_info": {"editable": True}}
+        (info / "direct_url.json").write_text(json.dumps(url))
+        return tmp_path / "source"
+
+    def verdict(self, venv):
+        facts = collect(str(venv.path), environ=real.clean_environ(), probe_driver=False)
+        return verdict([f for f in judge(facts) if not f.rule.startswith("CU1")], facts)
+
+    def test_by_a_folder(self, venv, source):
+        (venv.site / "__editable__.torch.pth").write_text(f"{source}\n")
+        assert real.import_error(venv.path, "torch; torch.tensor") is None
+        assert found(venv, "error", "warning") == []
+        assert self.verdict(venv) == "consistent"
+
+    def test_by_code(self, venv, source):
+        code = f"import sys; sys.path.append({str(source)!r})\n"
+        (venv.site / "__editable__.torch.pth").write_text(code)
+        assert real.import_error(venv.path, "torch; torch.tensor") is None
+        assert found(venv, "error", "warning") == []
+        assert self.verdict(venv) == "unknown"
 
 
 class TestRecords:

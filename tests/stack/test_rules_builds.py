@@ -259,6 +259,26 @@ class TestCompanions:
         of.load_faults[0].library = f"{SITE}/torchvision/image.so"  # which compares nothing
         assert one(of, "CU405").severity == ("error" if torch_cuda else "warning")
 
+    @pytest.mark.parametrize("library", ["_C.so", "image.so"])
+    @pytest.mark.parametrize(
+        ("kind", "name"), [("not found", "libcudart.so.11.0"), ("symbol", "_ZN2at1f")]
+    )
+    def test_one_cause_is_one_finding(self, library, kind, name):
+        """That the libraries of another build do not load is no finding of its own."""
+        kin = self.kin("torchvision", "0.15.2+cu117", "11.7")
+        kin.after = ["torch"]
+        of = facts(frameworks=[torch("2.1.2", "12.1"), kin])
+        problem = fault(
+            kind, name, f"{SITE}/torchvision/{library}", "x", framework="torchvision",
+            means="feature",
+        )  # fmt: skip
+        of.load_faults = [problem]
+        of.distributions = [wheel("torchvision", "0.15.2+cu117")]
+        assert [f.rule for f in judge(of)] == ["CU405"]
+        kin.cuda, kin.version = "12.1", "0.15.2+cu121"
+        assert "CU405" not in {f.rule for f in judge(of)}
+        assert [f.severity for f in judge(of)] == ["warning"]
+
     @pytest.mark.parametrize(
         ("cuda", "variant"), [("12.8", "cuda"), ("12.8.1", "cuda"), (None, "unknown")]
     )

@@ -291,14 +291,6 @@ class TestSymbols:
         of = used(leaked, load_faults=[problem], environment=environment(LD_PRELOAD=leaked.path))
         assert one(of, "CU303").fix == ["unset LD_PRELOAD"]
 
-    def test_a_python_that_is_gone_lacks_no_symbols(self):
-        problem = fault("symbol", "_PyThreadState_GetCurrent", f"{SITE}/torch/lib/x.so", "x")
-        of = used(load_faults=[problem])
-        of.distributions = [wheel("torch", "2.8.0")]
-        one(of, "CU303", "error")
-        of.environment.gone = Evidence(PYTHON, None, "a link to nowhere")
-        assert fired(of, "CU303") == []
-
     def test_an_extension_for_another_pytorch(self):
         problem = fault(
             "symbol",

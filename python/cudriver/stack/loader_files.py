@@ -47,7 +47,7 @@ class LoaderFiles:
         self._program: tuple[str | None, int] | None = None
         self._folders: dict[str, Folder | None] = {}
         self._elves: dict[str, ElfFile | ElfError] = {}
-        self._files: dict[tuple[int, int], ElfFile] = {}  # the same by device and inode
+        self._files: dict[tuple[int, ...], ElfFile] = {}  # the same by `_identity`
         self._real: dict[str, str] = {}
         self._unreachable: dict[str, int] = {}  # errno, where links run in a circle
 
@@ -142,7 +142,8 @@ class LoaderFiles:
             known = _elf.ElfFile(host, shown=path)
         except _elf.ElfError as error:
             return error
-        self._files[self.identity(known)] = known
+        if identity is not None:
+            self._files[identity] = known
         return known
 
     def folder(self, name: str) -> Folder | None:
@@ -267,13 +268,15 @@ class LoaderFiles:
             return False
 
 
-def _identity(host: str) -> tuple[int, int] | None:
-    """Device and inode; None where nothing is there."""
+def _identity(host: str) -> tuple[int, ...] | None:
+    """A file and its content; None where nothing is there. A file that replaces a removed one may
+    get its inode.
+    """
     try:
         about = os.stat(host)
     except (OSError, ValueError):
         return None
-    return about.st_dev, about.st_ino
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def machine_of(root: Root) -> int:

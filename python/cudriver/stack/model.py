@@ -291,6 +291,7 @@ class LoadFault(Record):
     purpose: str = ""  # what the framework needs it to do: "compile a kernel"; default: use CUDA
     owner: str | None = None  # of a "rejected" or "damaged" file: the distribution that brought it
     rescue: str | None = None  # what a program can do before, so that it does not happen
+    doubt: Evidence | None = None  # what could not be looked at, so that this is no proof
 
     @property
     def file(self) -> str:
@@ -303,7 +304,8 @@ class LoadFault(Record):
         """An error where it is proved to end an import, or every use of the package."""
         if self.rescue is not None or self.means in (SPARE, UNMODELLED):
             return NOTE
-        return ERROR if self.means in (IMPORT, USE) and not self.lazy else WARNING
+        proved = not self.lazy and self.doubt is None
+        return ERROR if self.means in (IMPORT, USE) and proved else WARNING
 
     @property
     def text(self) -> str:

@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 PRELOAD_FILE = "/etc/ld.so.preload"
+PYTHON_SYMBOL = re.compile(r"_?Py[A-Z_]")
 EXEC_STACK = "cannot enable executable stack as shared object requires"
 
 
@@ -69,6 +70,7 @@ class Process:
         """
         self.loader = loader
         self.symbols = symbols
+        self.stand_in = False  # for a Python: nothing is said of Python's own symbols
         self.objects: list[LoadedObject] = []
         self.ignored: list[str] = []
         self.scope: list[LoadedObject] = []  # global
@@ -295,6 +297,9 @@ class Process:
             now=now or bool(self.loader.environ.get("LD_BIND_NOW")),
             asserts=self.loader.settings.asserts_versions,
         )
+        if self.stand_in:
+            faults = [fault for fault in faults if not PYTHON_SYMBOL.match(fault.name)]
+            load.later = [fault for fault in load.later if not PYTHON_SYMBOL.match(fault.name)]
         load.faults += faults
 
 

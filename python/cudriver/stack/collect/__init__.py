@@ -185,6 +185,12 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
     for folder in (*env.site_packages, f"{env.prefix}/conda-meta", f"{env.prefix}/lib"):
         if folder in tree.unlisted:
             problems.append(Problem(folder, f"cannot be read: {tree.unlisted[folder]}"))
+    for framework in facts.frameworks:
+        # Its package was not found on the path: only code of the environment knows where it is.
+        url = f"{framework.path}/direct_url.json"
+        if framework.path.endswith(".dist-info") and '"editable": true' in (tree.text(url) or ""):
+            why = "an editable install: which folder it is in, only Python can tell"
+            problems.append(Problem(framework.path, why))
     decisive = [f.path for f in facts.frameworks]
     for dist in facts.distributions:
         if conda_matters(dist.name) if dist.kind == "conda" else matters(dist.name):

@@ -29,6 +29,7 @@ VARIABLES = (
     "PYTHONHOME",
     "PYTHONNOUSERSITE",
     "PYTHONPATH",
+    "PYTHONUSERBASE",
     "PYTORCH_NVCC",
     "UV_PROJECT_ENVIRONMENT",
     "VIRTUAL_ENV",
@@ -181,13 +182,16 @@ def _folders(root: Root, env: Environment, settings: dict[str, str], threaded: s
     name = f"python{short}{threaded}"
     shared = settings.get("include-system-site-packages", "").lower() == "true"
     folders = [p for p in variables.get("PYTHONPATH", "").split(":") if p.startswith("/")]
-    home = variables.get("HOME", "")
-    if home and short and (not settings or shared) and not variables.get("PYTHONNOUSERSITE"):
-        folders.append(f"{home}/.local/lib/{name}/site-packages")
-    if short:
-        folders += _of_prefix(prefix, name)
-    if shared and env.base_prefix:
-        folders += _of_prefix(env.base_prefix, name)
+    user: list[str] = []
+    home = f"{variables['HOME']}/.local" if variables.get("HOME") else ""
+    home = variables.get("PYTHONUSERBASE") or home
+    if home and (not settings or shared) and not variables.get("PYTHONNOUSERSITE"):
+        user.append(f"{home}/lib/{name}/site-packages")
+    own = _of_prefix(root, prefix, name)
+    if short:  # a venv's own folder comes before the user's, a base Python's after it
+        folders += own + user if settings else user + own
+    if short and shared and env.base_prefix:
+        folders += _of_prefix(root, env.base_prefix, name)
     kept: list[str] = []
     seen: set[str] = set()
     for folder in folders:
@@ -197,11 +201,14 @@ def _folders(root: Root, env: Environment, settings: dict[str, str], threaded: s
     return kept
 
 
-def _of_prefix(prefix: str, name: str) -> list[str]:
+def _of_prefix(root: Root, prefix: str, name: str) -> list[str]:
     if prefix in ("/", "/usr"):
+        local = [f"/usr/local/{lib}/{name}/site-packages" for lib in ("lib", "lib64")]
+        debian = root.is_dir("/usr/lib/python3/dist-packages")
+        if prefix == "/usr" and debian and root.is_file(f"/usr/local/bin/{name}"):
+            local = []  # those are that Python's own
         return [
-            f"/usr/local/lib/{name}/site-packages",
-            f"/usr/local/lib64/{name}/site-packages",
+            *local,
             f"/usr/local/lib/{name}/dist-packages",
             f"/usr/lib64/{name}/site-packages",
             f"/usr/lib/{name}/site-packages",
@@ -213,13 +220,15 @@ def _of_prefix(prefix: str, name: str) -> list[str]:
 def _with_pth(
     root: Root, env: Environment, folders: list[str], problems: list[Problem]
 ) -> list[str]:
-    """The folders, and those that their .pth files add. Lines that run code are not run, and
-    Python reads no such file of a folder that is there by PYTHONPATH alone.
+    """The folders, each followed by those that its .pth files add. Lines that run code are not run,
+    and Python reads no such file of a folder that is there by PYTHONPATH alone.
     """
-    every = list(folders)
+    every: list[str] = []
     stated = env.variables.get("PYTHONPATH", "").split(":")
     own = (env.prefix.rstrip("/") + "/", f"{env.base_prefix}/")
     for folder in folders:
+        if folder not in every:
+            every.append(folder)
         if folder in stated and not folder.startswith(own):
             continue
         for name in root.names(folder):

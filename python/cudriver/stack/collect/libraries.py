@@ -13,6 +13,7 @@ from cudriver.stack.collect.file_version import cuda_of, own_version
 from cudriver.stack.collect.imports import Event, Importer
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.model import (
+    ERROR,
     FEATURE,
     GONE,
     IMPORT,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 MAX_ENTRIES = 60  # extension modules of one framework that are loaded
+STAND_INS = ("/usr/bin/python3", "/bin/sh")  # where an environment's Python cannot be read
 
 
 class Resolver:
@@ -71,6 +73,7 @@ class Resolver:
         # By framework, a file that is there: the library that it does not find.
         self._lacking: dict[tuple[str, str], str] = {}
         self._started: Process | None = None
+        self._doubt: Evidence | None = None  # where the environment's Python could not be read
         self._processes: dict[str, Process | None] = {}  # by the framework that is imported
 
     def run(
@@ -198,7 +201,8 @@ class Resolver:
 
     def _process(self) -> Process:
         """A process of the environment's Python that has just started. Where that cannot be read (a
-        venv whose base is gone), of another program: only what Python itself links would differ.
+        venv whose base is gone, a script), of another program: what Python itself links and where
+        it makes the loader look may differ, and so may the variables that a script sets.
         """
         if self._started is None:
             self._started = self._start()
@@ -209,14 +213,26 @@ class Resolver:
         from cudriver.stack.process import Process
 
         failure: Exception | None = None
-        for program in (self.env.executable, "/usr/bin/python3", "/bin/sh"):
+        for program in (self.env.executable, *STAND_INS):
             try:
                 if program:
-                    return Process(self.loader, program)
+                    process = Process(self.loader, program)
+                    process.stand_in = not any(
+                        each.elf.find("_Py_NoneStruct") for each in process.start.objects
+                    )
+                    if process.stand_in and program == self.env.executable:
+                        why = process.start.error
+                        why = f"does not start here: {why}" if why else "is no Python itself"
+                        self._doubt = Evidence(program, None, why)
+                    return process
             except (ElfError, OSError, ValueError) as error:
                 failure = failure or error
                 if program and program == self.env.executable:
-                    self.problems.append(Problem(program, f"cannot be read as a program: {error}"))
+                    why = f"cannot be read as a program: {error}"
+                    if (self.root.text(program, 2) or "") == "#!":
+                        why = "is a script: what it sets, and which program it starts, is not known"
+                    self._doubt = Evidence(program, None, why)
+                    self.problems.append(Problem(program, why))
         raise failure or OSError("no program of this root can be read")
 
     def _unmodelled(self, framework: Framework, entries: list[str]) -> None:
@@ -335,6 +351,8 @@ class Resolver:
             purpose=event.purpose,
             rescue=rescue,
         )
+        if found.severity == ERROR:
+            found.doubt = self._doubt
         if fault.kind in ("rejected", "damaged"):
             owner = self.owners.owner(found.file)
             found.owner = owner.name if owner else None

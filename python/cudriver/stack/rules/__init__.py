@@ -63,6 +63,9 @@ def verdict(findings: Iterable[Finding], facts: Facts) -> str:
         return MISMATCH
     if facts.unsure or any(f.crashed for f in findings):
         return UNKNOWN
+    doubts = [fault.doubt for fault in facts.load_faults if fault.doubt is not None]
+    if any(doubt in finding.evidence for finding in findings for doubt in doubts):
+        return UNKNOWN  # it would be an error, had that been looked at
     if facts.frameworks and not any(f.modelled for f in facts.frameworks):
         return UNKNOWN  # no verdict without a look
     if facts.match is not None:

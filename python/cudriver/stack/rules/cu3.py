@@ -21,7 +21,7 @@ from cudriver.stack.model import (
     LoadFault,
 )
 from cudriver.stack.names import is_cuda_library, split
-from cudriver.stack.rules.faults import other_major, proof, told_by_record
+from cudriver.stack.rules.faults import other_build, other_major, proof, told_by_record
 from cudriver.stack.rules.mends import DRIVER_CALL, back_to_pin, leak, library_mend, symbol_mend
 from cudriver.stack.versions import cut, minor
 
@@ -139,8 +139,8 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             continue
         if fault.lazy and DRIVER_CALL.match(fault.name):
             continue  # older drivers lack what newer libraries call where it is there
-        if facts.environment.gone is not None and re.match(r"_?Py[A-Z_]", fault.name):
-            continue  # Python's own, and there is none: CU503
+        if other_build(facts, fault.framework):
+            continue
         seen.add((fault.library, fault.name))
         when = " when it is first called" if fault.lazy else ""
         what = f"version {fault.name}" if fault.kind == "version" else fault.name
@@ -230,6 +230,8 @@ def cu305(facts: Facts) -> Iterator[Finding]:
         if fault.means not in (IMPORT, USE) and not is_cuda_library(name):
             continue
         if other_major(facts, fault) or told_by_record(facts, fault):
+            continue
+        if other_build(facts, fault.framework):
             continue
         seen.add((fault.framework, name))
         mends[name] = library_mend(facts, fault)

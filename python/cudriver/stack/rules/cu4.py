@@ -24,7 +24,7 @@ from cudriver.stack.names import describe, split
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_files import cu404
 from cudriver.stack.rules.cu4_pins import cu402, cu407, pins
-from cudriver.stack.rules.faults import other_major, proof
+from cudriver.stack.rules.faults import KIN, other_build, other_major, proof
 from cudriver.stack.versions import at_least, cut, major
 
 
@@ -85,7 +85,8 @@ def _cuda_build(facts: Facts, framework: Framework, dist: Distribution | None) -
 def cu403(facts: Facts) -> Iterator[Finding]:
     """Two CUDA majors in what one framework loads or requires."""
     for fault in facts.load_faults:
-        if fault.kind == "not found" and fault.severity != NOTE and other_major(facts, fault):
+        known = fault.severity == NOTE or other_build(facts, fault.framework)
+        if fault.kind == "not found" and not known and other_major(facts, fault):
             torch = facts.framework("torch")
             present = [
                 d.evidence for d in facts.distributions if re.match(r"nvidia-cuda-runtime", d.name)
@@ -205,16 +206,12 @@ def _one_major(facts: Facts, name: str, soname: str) -> list[str]:
 def cu405(facts: Facts) -> Iterator[Finding]:
     """torchvision and torchaudio for another CUDA than PyTorch."""
     torch = facts.framework("torch")
-    if torch is None or torch.variant not in ("cuda", "cpu"):
-        return
-    for name in ("torchvision", "torchaudio"):
+    for name in KIN:
         kin = facts.framework(name)
-        if kin is None or kin.variant not in ("cuda", "cpu"):
+        if torch is None or kin is None or not other_build(facts, name):
             continue
         mine, theirs = cut(torch.cuda, 2), cut(kin.cuda, 2)
         faults = [f for f in facts.load_faults if f.framework == name]
-        if mine == theirs or any(f.means == IMPORT for f in faults):
-            continue  # the latter ends the import before versions are compared: CU303, CU305
         # Where its operators do not load, torchvision has no version to compare, and goes on.
         idle = next((f for f in faults if os.path.basename(f.library).startswith("_C")), None)
         predicts = idle.text if idle else _refusal(kin, mine, theirs)
@@ -344,7 +341,7 @@ def cu408(facts: Facts) -> Iterator[Finding]:
     ]
     yield Finding(
         "CU408",
-        ERROR if missing else WARNING,
+        missing[0].severity if missing else WARNING,
         f"torch is in {home}, its NVIDIA libraries are in {away[0].location}",
         [dist.evidence, away[0].evidence],
         missing[0].message if missing else None,

@@ -8,6 +8,8 @@ import re
 from cudriver.stack.model import IMPORT, USE, Evidence, Facts, FileFault, LoadFault
 from cudriver.stack.versions import cut
 
+KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
+
 
 def caused_by(fault: LoadFault, file: FileFault) -> bool:
     """Whether what the loader says follows from what is wrong with a file."""
@@ -37,6 +39,19 @@ def other_major(facts: Facts, fault: LoadFault) -> bool:
     return wanted is not None and built is not None and wanted != built
 
 
+def other_build(facts: Facts, name: str | None) -> bool:
+    """Whether that is one of PyTorch's kin, built for another CUDA, and its import gets as far as
+    comparing the two: CU405 speaks of it, and of what does not load for that reason.
+    """
+    torch, kin = facts.framework("torch"), facts.framework(name or "")
+    if name not in KIN or torch is None or kin is None:
+        return False
+    if not {torch.variant, kin.variant} <= {"cuda", "cpu"}:
+        return False
+    ends = any(fault.framework == name and fault.means == IMPORT for fault in facts.load_faults)
+    return not ends and cut(torch.cuda, 2) != cut(kin.cuda, 2)
+
+
 def _cuda_major(soname: str) -> str | None:
     """ "12" for libcudart.so.12; None where the SONAME does not tell."""
     match = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(\d+)", soname)
@@ -48,6 +63,7 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     framework = facts.framework(fault.framework) if fault.framework else None
     if framework is None or not framework.modelled:
         return []
+    doubt = [fault.doubt] if fault.doubt is not None else []
     name = framework.module or framework.name
     purpose = fault.purpose or ("use CUDA" if fault.means == USE else "")
     end = f"import {name} ends here" if fault.means == IMPORT else f"{name} needs it to {purpose}"
@@ -58,4 +74,4 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
         found += [
             Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in blocked
         ]
-    return found
+    return found + doubt

@@ -24,7 +24,6 @@ LOST = 100  # of them that are told
 ASKED = 8  # of one folder that are asked for one by one; to list it costs as much
 VITAL = ("__init__", "version")
 _MODULE = b".py,sha256="  # what ends a module's name in a RECORD
-_TESTS = re.compile(r"/tests?(?:/|\Z)")
 
 
 class Lines:
@@ -153,7 +152,7 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
         modules[name] = name in VITAL and not _line_at(rest, 0).endswith(b",0")
     found: list[FileFault] = []
     for folder, modules in folders.items():
-        if not folder or folder.startswith(("/", "..", '"')) or _TESTS.search(folder):
+        if not folder or folder.startswith(("/", "..", '"')) or _of_tests(folder):
             continue
         place = f"{dist.location}/{folder}"
         for name in _doubtful(root, place, modules):
@@ -166,6 +165,11 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
                 owners = [f"{dist.name} {dist.version}"]
                 found.append(FileFault(dist.name, f"{place}/{name}.py", what, evidence, owners))
     return found
+
+
+def _of_tests(folder: str) -> bool:
+    whole = f"{folder}/"
+    return "/tests/" in whole or "/test/" in whole
 
 
 def _doubtful(root: Root, place: str, modules: dict[str, bool]) -> list[str]:

@@ -11,9 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BLOCK_BITS = 12, BLOCK = 1 << BLOCK_BITS }; /* bytes in a block; lookups are scattered */
-enum { SHELF_BITS = 9, SHELF = 1 << SHELF_BITS };  /* blocks on one shelf: 2 MiB of the file */
-static const uint64_t MAX_HELD = 512u << 20;       /* bytes of blocks and shelves a file may hold */
+static const uint64_t MAX_HELD = 512u << 20; /* bytes of blocks and shelves a file may hold */
 
 /* ---- faults ---- */
 
@@ -134,19 +132,12 @@ int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length)
     return 0;
 }
 
-/* The cached block `number`, or NULL. */
-static const uint8_t *block_held(const struct elf_file *file, size_t number)
-{
-    uint8_t **shelf = file->shelves != NULL ? file->shelves[number >> SHELF_BITS] : NULL;
-    return shelf != NULL ? shelf[number & (SHELF - 1)] : NULL;
-}
-
 /* Allocates the shelf of block `number`. A library of 1 GiB uses only a few. */
 static int make_shelf(struct elf_file *file, size_t number)
 {
     if (file->shelves == NULL) {
-        uint64_t count = (file->size >> (BLOCK_BITS + SHELF_BITS)) + 1;
-        if (count > SIZE_MAX / sizeof(*file->shelves) || count > (1u << 28 >> SHELF_BITS)) {
+        uint64_t count = (file->size >> (ELF_BLOCK_BITS + ELF_SHELF_BITS)) + 1;
+        if (count > SIZE_MAX / sizeof(*file->shelves) || count > (1u << 28 >> ELF_SHELF_BITS)) {
             return elf_damaged(file, "the file is too large (%llu bytes)",
                                (unsigned long long)file->size);
         }
@@ -156,23 +147,23 @@ static int make_shelf(struct elf_file *file, size_t number)
         }
         file->shelf_count = (size_t)count;
     }
-    uint8_t ***shelf = &file->shelves[number >> SHELF_BITS];
+    uint8_t ***shelf = &file->shelves[number >> ELF_SHELF_BITS];
     if (*shelf != NULL) {
         return 0;
     }
-    *shelf = calloc(SHELF, sizeof(**shelf));
+    *shelf = calloc(ELF_SHELF, sizeof(**shelf));
     if (*shelf == NULL) {
         return elf_no_memory(file);
     }
-    file->held += SHELF * sizeof(**shelf);
+    file->held += ELF_SHELF * sizeof(**shelf);
     return 0;
 }
 
 /* Reads block `number` into the cache. The caller has checked that it begins inside the file. */
 static int load_block(struct elf_file *file, size_t number)
 {
-    uint64_t start = (uint64_t)number << BLOCK_BITS;
-    size_t length = file->size - start < BLOCK ? (size_t)(file->size - start) : BLOCK;
+    uint64_t start = (uint64_t)number << ELF_BLOCK_BITS;
+    size_t length = file->size - start < ELF_BLOCK ? (size_t)(file->size - start) : ELF_BLOCK;
     uint8_t *block;
     int status;
     if (file->held + length > MAX_HELD) {
@@ -193,7 +184,7 @@ static int load_block(struct elf_file *file, size_t number)
         return status;
     }
     file->held += length;
-    file->shelves[number >> SHELF_BITS][number & (SHELF - 1)] = block;
+    file->shelves[number >> ELF_SHELF_BITS][number & (ELF_SHELF - 1)] = block;
     return 0;
 }
 
@@ -204,8 +195,8 @@ static int load_block(struct elf_file *file, size_t number)
 static int peek(struct elf_file *file, uint64_t offset, uint64_t end, const uint8_t **at,
                 size_t *available)
 {
-    size_t number = (size_t)(offset >> BLOCK_BITS);
-    size_t within = (size_t)(offset & (BLOCK - 1));
+    size_t number = (size_t)(offset >> ELF_BLOCK_BITS);
+    size_t within = (size_t)(offset & (ELF_BLOCK - 1));
     const uint8_t *block;
     uint64_t left;
     *at = NULL;
@@ -215,34 +206,27 @@ static int peek(struct elf_file *file, uint64_t offset, uint64_t end, const uint
                            (unsigned long long)offset,
                            (unsigned long long)(end < file->size ? end : file->size));
     }
-    block = block_held(file, number);
+    block = elf_block_held(file, number);
     if (block == NULL) {
         int status = load_block(file, number);
         if (status < 0) {
             return status;
         }
-        block = block_held(file, number);
+        block = elf_block_held(file, number);
     }
     left = end - offset;
     *at = block + within;
-    *available = left < BLOCK - within ? (size_t)left : BLOCK - within;
+    *available = left < ELF_BLOCK - within ? (size_t)left : ELF_BLOCK - within;
     return 0;
 }
 
-int elf_read(struct elf_file *file, uint64_t offset, void *to, size_t length)
+int elf_read_pieces(struct elf_file *file, uint64_t offset, void *to, size_t length)
 {
     char *target = to;
-    size_t number = (size_t)(offset >> BLOCK_BITS);
-    size_t within = (size_t)(offset & (BLOCK - 1));
     if (offset > file->size || length > file->size - offset) {
         return elf_damaged(file, "bytes %llu to %llu are past the end (%llu bytes)",
                            (unsigned long long)offset, (unsigned long long)(offset + length),
                            (unsigned long long)file->size);
-    }
-    const uint8_t *block = within + length <= BLOCK ? block_held(file, number) : NULL;
-    if (block != NULL) {
-        memcpy(to, block + within, length);
-        return 0;
     }
     while (length > 0) {
         const uint8_t *at;
@@ -332,7 +316,7 @@ int elf_string_equals(struct elf_file *file, uint64_t index, const char *text, s
         left -= available;
     }
     {
-        uint8_t last;
+        uint8_t last = 0;
         int status = elf_read(file, offset, &last, 1);
         return status < 0 ? status : last == '\0';
     }
@@ -350,7 +334,7 @@ void elf_rest(struct elf_file *file)
 {
     elf_close(file);
     for (size_t i = 0; i < file->shelf_count; i++) {
-        for (size_t j = 0; file->shelves[i] != NULL && j < SHELF; j++) {
+        for (size_t j = 0; file->shelves[i] != NULL && j < ELF_SHELF; j++) {
             free(file->shelves[i][j]);
         }
         free(file->shelves[i]);

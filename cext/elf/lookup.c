@@ -10,9 +10,15 @@ static const unsigned DEFINING_TYPES = 1u << 0 | 1u << 1 | 1u << 2 | 1u << 5 | 1
 
 uint32_t elf_gnu_hash(const char *name, size_t length)
 {
+    const unsigned char *at = (const unsigned char *)name;
     uint32_t hash = 5381;
-    for (size_t i = 0; i < length; i++) {
-        hash = hash * 33 + (unsigned char)name[i];
+    /* hash = hash * 33 + byte, for four bytes at once: names of C++ are long. */
+    for (; length >= 4; at += 4, length -= 4) {
+        hash = hash * (33 * 33 * 33 * 33) + at[0] * (33 * 33 * 33u) + at[1] * (33 * 33u) +
+               at[2] * 33u + at[3];
+    }
+    for (; length > 0; at++, length--) {
+        hash = hash * 33 + *at;
     }
     return hash;
 }

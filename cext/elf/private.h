@@ -4,6 +4,8 @@
 
 #include "elf.h"
 
+#include <string.h>
+
 #define ELF_MAX_STEPS ((uint64_t)1 << 28) /* chain entries visited in one call */
 
 enum {
@@ -49,8 +51,39 @@ int elf_failed(struct elf_file *file, int error, const char *format, ...)
 /* Opens the file. The first call records its size and identity; later ones compare them. */
 int elf_open_descriptor(struct elf_file *file, bool first);
 
-/* Copies bytes [offset, offset + length) of the file, through the cache: for small lengths. */
-int elf_read(struct elf_file *file, uint64_t offset, void *to, size_t length);
+enum {
+    ELF_BLOCK_BITS = 12,
+    ELF_BLOCK = 1 << ELF_BLOCK_BITS, /* bytes in a block; lookups are scattered */
+    ELF_SHELF_BITS = 9,
+    ELF_SHELF = 1 << ELF_SHELF_BITS, /* blocks on one shelf: 2 MiB of the file */
+};
+
+/* The cached block `number`, or NULL. */
+static inline const uint8_t *elf_block_held(const struct elf_file *file, size_t number)
+{
+    uint8_t **shelf = file->shelves != NULL ? file->shelves[number >> ELF_SHELF_BITS] : NULL;
+    return shelf != NULL ? shelf[number & (ELF_SHELF - 1)] : NULL;
+}
+
+/* The general case of elf_read: the bytes may lie in several blocks, or in none that is cached. */
+int elf_read_pieces(struct elf_file *file, uint64_t offset, void *to, size_t length);
+
+/*
+ * Copies bytes [offset, offset + length) of the file, through the cache: for small lengths. Inline:
+ * a lookup reads a few bytes in each of six tables.
+ */
+static inline int elf_read(struct elf_file *file, uint64_t offset, void *to, size_t length)
+{
+    size_t within = (size_t)(offset & (ELF_BLOCK - 1));
+    if (offset <= file->size && length <= file->size - offset && within + length <= ELF_BLOCK) {
+        const uint8_t *block = elf_block_held(file, (size_t)(offset >> ELF_BLOCK_BITS));
+        if (block != NULL) {
+            memcpy(to, block + within, length);
+            return 0;
+        }
+    }
+    return elf_read_pieces(file, offset, to, length);
+}
 
 /* The same without the cache: for long ranges that are read once. */
 int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length);

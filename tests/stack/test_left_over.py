@@ -110,6 +110,24 @@ class TestModules:
         assert told.title.startswith("m0.py and 99 more files are missing")
         assert told.evidence[0].line == len(MODULES) + 2
 
+    @pytest.mark.parametrize("count", [8, 9, 40])
+    def test_one_of_a_folder(self, venv, count):
+        """Those of a small folder are asked for one by one, those of a large one are listed."""
+        folder = venv.site / "torch/made"
+        folder.mkdir()
+        names = [f"m{number}" for number in range(count)]
+        for name in names:
+            (folder / f"{name}.py").write_text("# made")
+        record = venv.site / "torch-2.8.0+cu128.dist-info/RECORD"
+        lines = [f"torch/made/{name}.py,sha256=x,6\n" for name in names]
+        record.write_text(record.read_text() + "".join(lines))
+        assert found(venv, "error", "warning") == []
+        (folder / "m5.py").unlink()
+        (told,) = found(venv, "error", "warning")
+        assert told.title.startswith("m5.py is missing")
+        assert told.evidence[0].line == len(MODULES) + 2 + 5
+        assert told.evidence[0].value == lines[5].strip()
+
     def test_a_module_that_is_a_link(self, venv, tmp_path):
         """As uv installs with --link-mode symlink."""
         file = venv.site / "torch/version.py"

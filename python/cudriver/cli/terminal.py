@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -219,5 +218,7 @@ def failure(error: BaseException) -> str:
 
 def _say(text: str) -> None:
     """To standard error; where nothing can be written the exit status has to do."""
-    with contextlib.suppress(OSError):
+    from contextlib import suppress
+
+    with suppress(OSError):
         print(text, file=sys.stderr)

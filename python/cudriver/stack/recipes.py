@@ -11,6 +11,7 @@ from functools import cache
 
 from cudriver.stack.model import FEATURE, IMPORT, NOTHING, USE
 from cudriver.stack.record import Record, fresh
+from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import FOLDER
 
 TYPE_CHECKING = False
@@ -111,10 +112,9 @@ def recipes() -> list[Recipe]:
     """Every recipe, PyTorch's first, others by name."""
     import json
 
-    folder = os.path.join(FOLDER, "loading")
+    folder, root = os.path.join(FOLDER, "loading"), Root()
     found = []
     for name in sorted(os.listdir(folder), key=lambda name: (name != "torch.json", name)):
         if name.endswith(".json"):
-            with open(os.path.join(folder, name), "rb", buffering=0) as file:
-                found.append(parse(json.loads(file.read())))
+            found.append(parse(json.loads(root.read(os.path.join(folder, name)))))
     return found

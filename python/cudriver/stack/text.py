@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 
+def quote(word: str) -> str:
+    """The word as a shell takes it. A check without findings does without importing shlex."""
+    from shlex import quote as quoted
+
+    return quoted(word)
+
+
 def clean(text: str) -> str:
     """Control characters as their codes: a file's content must not steer the terminal, nor turn
     the direction of its text.

@@ -7,6 +7,8 @@ import re
 
 from cudriver.stack.rootfs import Root
 
+_NVIDIA = ("libcu", "libnv", "libnpp", "cuda", "nvidia", "tensorrt")  # beginnings of names
+
 
 class DebianOwners:
     """Which Debian package owns a file, by /var/lib/dpkg/info/*.list."""
@@ -21,9 +23,7 @@ class DebianOwners:
         if self._lists is None:
             self._lists = []
             for name in self.root.names("/var/lib/dpkg/info"):
-                if name.endswith(".list") and re.match(
-                    r"lib(cu|nv|npp)|cuda|nvidia|tensorrt", name
-                ):
+                if name.endswith(".list") and name.startswith(_NVIDIA):
                     try:
                         raw = self.root.read(f"/var/lib/dpkg/info/{name}")
                     except (OSError, ValueError):

@@ -21,15 +21,32 @@ HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 MODULES = 50_000  # Python files of one RECORD; the largest framework has 12,000
 LOST = 100  # of them that are told
+ASKED = 8  # of one folder that are asked for one by one; to list it costs as much
 VITAL = ("__init__", "version")
-_MODULE = ".py,sha256="  # what ends a module's name in a RECORD
-_TESTS = re.compile(r"/tests?(?:/|\Z)")
+_MODULE = b".py,sha256="  # what ends a module's name in a RECORD
+
+
+class Lines:
+    """Tells the numbers of a list's lines, by where they begin. Asked for in order they take one
+    pass in all; most lists are never asked.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._at, self._number = 0, 1
+
+    def number(self, at: int) -> int:
+        if at < self._at:
+            self._at, self._number = 0, 1
+        self._number += self.raw.count(b"\n", self._at, at)
+        self._at = at
+        return self._number
 
 
 class Entry:
     """One file of a distribution, as its list has it. There are thousands: not a Record."""
 
-    __slots__ = ("digest", "distribution", "line", "path", "size", "text")
+    __slots__ = ("at", "digest", "distribution", "lines", "path", "size", "text")
 
     def __init__(
         self,
@@ -37,18 +54,20 @@ class Entry:
         path: str,
         digest: str,
         size: int | None,
-        line: int,
+        lines: Lines,
+        at: int,
         text: str,
     ) -> None:
         self.distribution = distribution
         self.path = path  # inside the root, normalised
         self.digest = digest  # "sha256=...", "" for none
         self.size = size
-        self.line, self.text = line, text  # where the list has it
+        self.lines, self.at, self.text = lines, at, text  # where the list has it
 
     @property
     def evidence(self) -> Evidence:
-        return Evidence(f"{self.distribution.path}/RECORD", self.line, self.text[:200])
+        line = self.lines.number(self.at)
+        return Evidence(f"{self.distribution.path}/RECORD", line, self.text[:200])
 
 
 def is_library(name: str) -> bool:
@@ -81,7 +100,7 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
         problems.append(Problem(file, "is not text"))
         return []
     found: list[Entry] = []
-    at, counted, line = raw.find(b".so"), 0, 1
+    lines, at = Lines(raw), raw.find(b".so")
     while at >= 0:
         if raw[at + 3 : at + 4] not in (b",", b".", b'"'):  # ".sort.py"
             at = raw.find(b".so", at + 3)
@@ -99,10 +118,8 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
             path = f"{dist.location}/{name}"
             if name.startswith("/") or "/." in path or "//" in path:
                 path = os.path.normpath(os.path.join(dist.location, name))
-            line += raw.count(b"\n", counted, start)
-            counted = start
             size = int(match[4]) if match[4] and len(match[4]) < 19 else None
-            found.append(Entry(dist, path, match[3], size, line, text))
+            found.append(Entry(dist, path, match[3], size, lines, start, text))
         at = raw.find(b".so", end)
     return found
 
@@ -116,7 +133,7 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
     if dist.kind != "wheel" or dist.installer == "conda":
         return []
     try:
-        text = os.fsdecode(root.read(f"{dist.path}/RECORD", RECORD_LIMIT)) + "\n"
+        raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
     except (OSError, ValueError):
         return []  # told by `libraries`
     # Of each folder the names, ".py" left out, and whether to ask for the size: of thousands only
@@ -125,37 +142,56 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
     modules = folders.setdefault("", {})
     last = ""
     # A piece ends in a path; the next one begins with that file's hash and size.
-    pieces = text.split(_MODULE, MODULES)
-    for piece, rest in pairwise(pieces):
-        folder, _, name = piece.rpartition("\n")[2].rpartition("/")
+    for piece, rest in pairwise(raw.split(_MODULE, MODULES)):
+        path = piece[piece.rfind(b"\n") + 1 :]
+        text = path.decode() if path.isascii() else os.fsdecode(path)
+        folder, _, name = text.rpartition("/")
         if folder != last:  # most lines of a folder stand together
             modules = folders.setdefault(folder, {})
             last = folder
-        modules[name] = name in VITAL and not rest.partition("\n")[0].rstrip().endswith(",0")
+        modules[name] = name in VITAL and not _line_at(rest, 0).endswith(b",0")
     found: list[FileFault] = []
     for folder, modules in folders.items():
-        if not folder or folder.startswith(("/", "..", '"')) or _TESTS.search(folder):
+        if not folder or folder.startswith(("/", "..", '"')) or _of_tests(folder):
             continue
         place = f"{dist.location}/{folder}"
-        # A file that has a size is there: many a folder need not be listed.
-        names = () if all(modules.values()) else root.names(place)
-        there = {name[:-3] for name in names if name.endswith(".py")}
-        for name in [name for name, sized in modules.items() if sized or name not in there]:
+        for name in _doubtful(root, place, modules):
             what = "missing"
             if modules[name]:
                 what = {None: "missing", 0: "size"}.get(_size(root, f"{place}/{name}.py"), "")
             if what and len(found) < LOST:
-                evidence = _line(f"{dist.path}/RECORD", text, f"{folder}/{name}{_MODULE}")
+                start = os.fsencode(f"{folder}/{name}") + _MODULE
+                evidence = _line(f"{dist.path}/RECORD", raw, start)
                 owners = [f"{dist.name} {dist.version}"]
                 found.append(FileFault(dist.name, f"{place}/{name}.py", what, evidence, owners))
     return found
 
 
-def _line(file: str, text: str, start: str) -> Evidence:
+def _of_tests(folder: str) -> bool:
+    whole = f"{folder}/"
+    return "/tests/" in whole or "/test/" in whole
+
+
+def _doubtful(root: Root, place: str, modules: dict[str, bool]) -> list[str]:
+    """Of the modules that a folder should have those that are not there, or whose size decides."""
+    unsized = [f"{name}.py" for name, sized in modules.items() if not sized]
+    if len(unsized) <= ASKED and root.has_all(place, unsized):
+        return [name for name, sized in modules.items() if sized]
+    there = set(root.names(place))
+    return [name for name, sized in modules.items() if sized or name + ".py" not in there]
+
+
+def _line_at(raw: bytes, at: int) -> bytes:
+    """What there is from `at` to the line's end."""
+    end = raw.find(b"\n", at)
+    return raw[at : end if end >= 0 else len(raw)].rstrip()
+
+
+def _line(file: str, raw: bytes, start: bytes) -> Evidence:
     """The line of a RECORD that starts so."""
-    at = max(f"\n{text}".find(f"\n{start}"), 0)
-    said = os.fsencode(text[at:].split("\n", 1)[0]).decode("utf-8", "replace")
-    return Evidence(file, text.count("\n", 0, at) + 1, said.strip()[:200])
+    at = 0 if raw.startswith(start) else raw.find(b"\n" + start) + 1
+    said = _line_at(raw, at).decode("utf-8", "replace").strip()
+    return Evidence(file, raw.count(b"\n", 0, at) + 1, said[:200])
 
 
 class Owners:

@@ -273,10 +273,11 @@ def _host_limits(root: Root, toolkit: Toolkit) -> None:
         line = text.count("\n", 0, gcc.start()) + 1
         toolkit.host_compiler_evidence = Evidence(file, line, gcc[0].strip())
     clang = re.search(r"__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*3\)", text)
-    older = re.search(r"__clang_major__\s*>\s*(\d+)\)", text)
     if clang:
         toolkit.clang_limit = int(clang[1]) - 1
-    elif older:
+        return
+    older = re.search(r"__clang_major__\s*>\s*(\d+)\)", text)
+    if older:
         toolkit.clang_limit = int(older[1])
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Driver, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import driver_floor
+from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
 EPERM, EACCES = 1, 13

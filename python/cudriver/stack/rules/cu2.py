@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from shlex import quote
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Evidence, Facts, Finding, Toolkit
 from cudriver.stack.rules import fix
+from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major
 
 LEVELS = {"major": 1, "minor": 2, "exact": 3}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from cudriver.stack.model import (
     ERROR,
@@ -25,6 +24,7 @@ from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_files import cu404
 from cudriver.stack.rules.cu4_pins import cu402, cu407, pins
 from cudriver.stack.rules.faults import KIN, other_build, other_major, proof
+from cudriver.stack.text import quote
 from cudriver.stack.versions import at_least, cut, major
 
 

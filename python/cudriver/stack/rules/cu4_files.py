@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from shlex import quote
 
 from cudriver.stack.model import (
     ERROR,
@@ -21,6 +20,7 @@ from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_pins import SHOWN, pins
 from cudriver.stack.rules.faults import caused_by, proof
 from cudriver.stack.rules.mends import leak_of
+from cudriver.stack.text import quote
 from cudriver.stack.versions import compare
 
 EXEC_STACK = "cannot enable executable stack"  # the loader's words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from cudriver.stack.model import (
     NOTE,
@@ -15,6 +14,7 @@ from cudriver.stack.model import (
     Requirement,
 )
 from cudriver.stack.rules import fix
+from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor, satisfies
 
 RELEVANT = ("cuda-toolkit", "cudnn", "nccl", "triton", "torch", "cudatoolkit")

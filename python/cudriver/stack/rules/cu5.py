@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from shlex import quote
 
 from cudriver.stack.model import ERROR, NOTE, WARNING, Device, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
+from cudriver.stack.text import quote
 from cudriver.stack.versions import cut, major, minor
 from cudriver.stack.visible import VARIABLE, select
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 
 from cudriver.stack.model import IMPORT, USE, Evidence, Facts, FileFault, LoadFault
 from cudriver.stack.versions import cut
 
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
+_OF_A_MAJOR = ("libcudart", "libcublas", "libcublasLt", "libnvrtc", "libnvJitLink", "libcupti")
 
 
 def caused_by(fault: LoadFault, file: FileFault) -> bool:
@@ -54,8 +54,9 @@ def other_build(facts: Facts, name: str | None) -> bool:
 
 def _cuda_major(soname: str) -> str | None:
     """ "12" for libcudart.so.12; None where the SONAME does not tell."""
-    match = re.match(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(\d+)", soname)
-    return match[1] if match else None
+    stem, _, number = soname.partition(".so.")
+    major = number.partition(".")[0]
+    return major if stem in _OF_A_MAJOR and major.isdecimal() else None
 
 
 def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from shlex import quote
 
 from cudriver.stack.model import Distribution, Environment, Facts
 from cudriver.stack.tables import table
+from cudriver.stack.text import quote
 from cudriver.stack.versions import compare, cut, major, minor
 
 CONDA = ("conda", "mamba", "micromamba", "pixi")

@@ -117,34 +117,6 @@ CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *jo
 bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout *layout,
                                  CUdeviceptr dst, CUdeviceptr src);
 
-/* ---- in pieces ---- */
-
-/* A copy of long runs ("pieces") that the device's copy engines fetch one by one, without packing.
- * The host's memory is page-locked, within one registration. `dst` and `src` may be host or device
- * addresses. */
-struct cudriver_staging_pieces {
-    bool to_device, from_device; /* at least one */
-    CUcontext context;           /* the stream's, and the device memory's */
-    CUstream stream;
-    CUdeviceptr dst, src;
-    const struct cudriver_layout *layout; /* simplified, not empty */
-};
-
-/*
- * Queues the pieces on the stream and returns at once: in batches (CUDA 12.8) if there are enough
- * of them, else one by one. Default streams take no batches: many pieces then go on a stream of the
- * engine's, ordered with the caller's by events. After a failure some pieces may be under way on
- * the stream. *function is the call that failed.
- */
-CUresult cudriver_staging_copy_pieces(const struct cudriver_staging_pieces *job,
-                                      const char **function);
-
-bool cudriver_staging_has_batches(void);
-
-/* Bytes from which on a piece is better copied by itself than packed. Depends on the number of
- * threads. */
-size_t cudriver_staging_least_piece(void);
-
 /* ---- which way a copy goes ---- */
 
 enum cudriver_staging_path {

@@ -14,7 +14,6 @@
  *   permute.c     permuted copies: boxes, the kernel of a place
  *   kernels.c     the permuting kernel: PTX, loading, launching
  *   between.c     copies between device memory
- *   pieces.c      copies of long runs by the device's copy engines, in batches
  *   place.c       places: creation, trim, closing, exit
  *   stream.c      waiting for the caller's stream; streams of the engine's own
  *   rows.c        copies between a slot and strided device memory
@@ -30,7 +29,7 @@
  *              how many chunks are packed (or unpacked), the stream in `passed` how many are copied
  *   slot       a fourth of a ring; or, for a small copy, a page-locked block
  *   chunk      what the stream copies between two waits
- *   piece      what one thread packs at a time (in pieces.c: one run of a strided copy)
+ *   piece      what one thread packs at a time
  *   walk       a layout, in the order in which its bytes travel
  *   box        the chunk of a permuted copy
  *   Locked.    the caller holds the lock

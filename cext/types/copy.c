@@ -781,8 +781,8 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
 
 static PyStructSequence_Field plan_fields[] = {
     {"path",
-     "'direct', '2D', '3D', 'pieces', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', "
-     "'same' or 'empty'"},
+     "'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same' or "
+     "'empty'"},
     {"why", "the reason, in a sentence"},
     {"nbytes", "bytes to be moved"},
     {"page_locked", "whether the host side is page-locked"},

@@ -16,12 +16,12 @@
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
 {
     static const char *const names[] = {
-        [CUDRIVER_COPY_EMPTY] = "empty",   [CUDRIVER_COPY_SAME] = "same",
-        [CUDRIVER_COPY_HOST] = "host",     [CUDRIVER_COPY_DIRECT] = "direct",
-        [CUDRIVER_COPY_2D] = "2D",         [CUDRIVER_COPY_3D] = "3D",
-        [CUDRIVER_COPY_PIECES] = "pieces", [CUDRIVER_COPY_STAGED] = "staged",
-        [CUDRIVER_COPY_KERNEL] = "kernel", [CUDRIVER_COPY_TEMPORARY] = "temporary",
-        [CUDRIVER_COPY_PEER] = "peer",     [CUDRIVER_COPY_BOUNCED] = "bounced",
+        [CUDRIVER_COPY_EMPTY] = "empty",     [CUDRIVER_COPY_SAME] = "same",
+        [CUDRIVER_COPY_HOST] = "host",       [CUDRIVER_COPY_DIRECT] = "direct",
+        [CUDRIVER_COPY_2D] = "2D",           [CUDRIVER_COPY_3D] = "3D",
+        [CUDRIVER_COPY_STAGED] = "staged",   [CUDRIVER_COPY_KERNEL] = "kernel",
+        [CUDRIVER_COPY_PEER] = "peer",       [CUDRIVER_COPY_TEMPORARY] = "temporary",
+        [CUDRIVER_COPY_BOUNCED] = "bounced",
     };
 
     return names[kind];
@@ -178,19 +178,12 @@ static void decide_host(struct cudriver_copy_path *path, const struct cudriver_e
                         : "dense but pageable: worker threads move it through page-locked slots";
         return;
     }
-    bool whole = path->page_locked && !host_repeats(path) &&
-                 (path->one_run || cudriver_hostmem_run(host->host + low, (size_t)(high - low)) ==
-                                       (size_t)(high - low));
-    if (kind != CUDRIVER_COPY_BOUNCED && whole && path->layout.itemsize >= TUNING_SHORTEST_ROW) {
-        /* Even in several calls: each moves two pieces or more, and a batch is slower. */
+    if (kind != CUDRIVER_COPY_BOUNCED && path->page_locked && !host_repeats(path) &&
+        path->layout.itemsize >= TUNING_SHORTEST_ROW &&
+        (path->one_run ||
+         cudriver_hostmem_run(host->host + low, (size_t)(high - low)) == (size_t)(high - low))) {
         path->kind = kind;
         path->why = "page-locked rows: the driver copies them as they lie";
-    } else if (whole && path->layout.itemsize >= cudriver_staging_least_piece()) {
-        path->kind = CUDRIVER_COPY_PIECES;
-        path->why = cudriver_staging_has_batches()
-                        ? "long page-locked pieces, but no rows: one batch of driver copies"
-                        : "long page-locked pieces, but no rows: a driver copy for each, as this "
-                          "driver has no batches";
     } else {
         path->why = path->page_locked
                         ? "strided in a way that the driver does not copy fast: packed into slots"
@@ -245,11 +238,6 @@ static void decide_strided(struct cudriver_copy_path *path, const struct cudrive
                           "than the driver's copies"
                         : "the two sides are strided too differently for the driver's copies: a "
                           "kernel on the device puts the items in place";
-    } else if (kind == CUDRIVER_COPY_BOUNCED &&
-               path->layout.itemsize >= cudriver_staging_least_piece()) {
-        path->kind = CUDRIVER_COPY_PIECES;
-        path->why = "long pieces on one device, and the kernel cannot be had: driver copies, as a "
-                    "batch where the driver has it";
     } else {
         path->kind = kind;
         path->why = kind != CUDRIVER_COPY_BOUNCED
@@ -470,29 +458,6 @@ static CUresult issue_between(const struct cudriver_copy_path *path,
     return cudriver_staging_copy_between(&job, refused, function);
 }
 
-static CUdeviceptr end_address(const struct cudriver_endpoint *end)
-{
-    return cudriver_endpoint_is_device(end) ? end->device : (CUdeviceptr)(uintptr_t)end->host;
-}
-
-static CUresult issue_pieces(const struct cudriver_copy_path *path,
-                             const struct cudriver_endpoint *dst,
-                             const struct cudriver_endpoint *src,
-                             const struct cudriver_copy_place *place, const char **function)
-{
-    const struct cudriver_staging_pieces job = {
-        .to_device = path->to_device,
-        .from_device = path->from_device,
-        .context = place->context->handle,
-        .stream = place->stream,
-        .dst = end_address(dst),
-        .src = end_address(src),
-        .layout = &path->layout,
-    };
-
-    return cudriver_staging_copy_pieces(&job, function);
-}
-
 CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                              const struct cudriver_endpoint *dst,
                              const struct cudriver_endpoint *src,
@@ -510,8 +475,6 @@ CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,
                                      : issue_direct(path, dst, src, place->stream, function);
     case CUDRIVER_COPY_DIRECT:
         return issue_direct(path, dst, src, place->stream, function);
-    case CUDRIVER_COPY_PIECES:
-        return issue_pieces(path, dst, src, place, function);
     default:
         return issue_outer(path, dst, src, 0, path->layout.dst_offset, path->layout.src_offset,
                            place->stream, function);

@@ -12,7 +12,6 @@ enum cudriver_copy_kind {
     CUDRIVER_COPY_DIRECT,    /* one driver copy of dense memory */
     CUDRIVER_COPY_2D,        /* driver copies of rows */
     CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
-    CUDRIVER_COPY_PIECES,    /* long page-locked pieces, as a batch if the driver supports it */
     CUDRIVER_COPY_STAGED,    /* the copy engine: packing threads and page-locked slots */
     CUDRIVER_COPY_KERNEL,    /* on one device, by the copy engine's kernel */
     CUDRIVER_COPY_TEMPORARY, /* device to device through dense temporaries on the devices */
@@ -60,7 +59,7 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, const ContextObject *context);
 bool cudriver_copy_fits(const struct cudriver_copy_path *path, const struct cudriver_endpoint *dst,
                         const struct cudriver_endpoint *src, const ContextObject *context);
 
-/* Issues a copy of kind DIRECT, 2D, 3D, PIECES, KERNEL, TEMPORARY or PEER on the stream, in order,
+/* Issues a copy of kind DIRECT, 2D, 3D, KERNEL, TEMPORARY or PEER on the stream, in order,
  * and does not wait. Without the GIL. *function: the call that failed. *refused: nothing was done,
  * and the copy may be BOUNCED instead. */
 CUresult cudriver_copy_issue(const struct cudriver_copy_path *path,

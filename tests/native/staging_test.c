@@ -666,7 +666,7 @@ static void closing(struct random *random, int rounds)
     share(random, 1000000, true);
 }
 
-/* ---- between device memory, and in pieces ---- */
+/* ---- between device memory ---- */
 
 static CUcontext second; /* of the same device */
 static CUmemoryPool pool;
@@ -754,60 +754,6 @@ static void between(struct random *random, int rounds)
     cudriver_staging_forget_context(second);
     CALL(cuda.cuCtxDestroy_v2(second));
     CALL(cuda.cuMemPoolDestroy(pool));
-}
-
-/* Page-locked memory of the pool's in place of the host's. */
-static void *pieces_main(void *data)
-{
-    struct task *task = data;
-
-    CALL(cuda.cuCtxSetCurrent(context));
-    for (int i = 0; i < task->rounds; i++) {
-        CUstream stream = stream_make(i);
-        struct copy copy = copy_make(&task->random, 10000, stream);
-        struct cudriver_layout layout = copy.layout;
-        const char *function = "";
-        void *host;
-        bool zeroed;
-        CALL(cudriver_hostmem_alloc(copy.host_bytes, &host, &zeroed));
-        memcpy(host, copy.host, copy.host_bytes);
-        cudriver_layout_simplify(&layout);
-        const struct cudriver_staging_pieces job = {
-            .to_device = copy.up,
-            .from_device = !copy.up,
-            .context = context,
-            .stream = stream,
-            .dst = copy.up ? copy.device : (CUdeviceptr)(uintptr_t)host,
-            .src = copy.up ? (CUdeviceptr)(uintptr_t)host : copy.device,
-            .layout = &layout,
-        };
-        CUresult result = cudriver_staging_copy_pieces(&job, &function);
-        if (result != CUDA_SUCCESS) {
-            fprintf(stderr, "%s: error %d\n", function, (int)result);
-            describe(&copy, "all", 0);
-        }
-        CALL(cuda.cuStreamSynchronize(stream));
-        memcpy(copy.host, host, copy.host_bytes);
-        cudriver_hostmem_free(host);
-        copy_verify(&copy);
-        copy_free(&copy);
-        stream_free(stream);
-    }
-    return NULL;
-}
-
-static void pieces(struct random *random, int rounds)
-{
-    enum { THREADS = 3 };
-    struct task tasks[THREADS];
-
-    for (int i = 0; i < THREADS; i++) {
-        tasks[i] = (struct task){.random = {next(random)}, .rounds = rounds};
-        CHECK(pthread_create(&tasks[i].thread, NULL, pieces_main, &tasks[i]) == 0);
-    }
-    for (int i = 0; i < THREADS; i++) {
-        pthread_join(tasks[i].thread, NULL);
-    }
 }
 
 /* The nth driver call of a copy fails, for n = 1, 2, ... until none does. */
@@ -1305,8 +1251,7 @@ static const struct scenario {
     {"forget", forget, 40},      {"forked", forked, 12},
     {"shutdown", shutdown, 1},   {"old", old, 60},
     {"sizes", sizes, 1},         {"between", between, 60},
-    {"pieces", pieces, 40},      {"unknown", unknown, 1},
-    {"refused", refused, 1},
+    {"unknown", unknown, 1},     {"refused", refused, 1},
 };
 
 int main(int count, char **arguments)

@@ -1,13 +1,14 @@
 /*
- * The copy engine: copies between the host and a device where the host's memory is not page-locked
- * or the bytes are strided, and strided copies between device memory. Plain C: no Python.
+ * The copy engine: plans every copy, and does those to, from and between devices: by the driver's
+ * own copies, by a kernel, or staged. Plain C: no Python.
  *
- * Packing threads move the host's bytes into page-locked slots (or out of them). They sleep when
- * idle and never call the driver. One stream copies the slots to or from the device: the caller's,
- * or the engine's own for a blocking copy. Where host and device order their dimensions
+ * A copy between host and device is staged where the host's memory is not page-locked or the bytes
+ * are strided. Packing threads move the host's bytes into page-locked slots (or out of them). They
+ * sleep when idle and never call the driver. One stream copies the slots to or from the device: the
+ * caller's, or the engine's own for a blocking copy. Where host and device order their dimensions
  * differently, the bytes travel in the host's order and a kernel permutes them on the device.
  *
- * All of this needs the driver's stream memory operations (cuStreamWaitValue32), which are missing
+ * Staging needs the driver's stream memory operations (cuStreamWaitValue32), which are missing
  * before CUDA 11.7 and on some WSL. Without them the calling thread copies alone: dense memory by
  * the driver's own pageable copy, the rest through one slot.
  *

@@ -153,7 +153,7 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
     case CUDRIVER_STAGING_DRIVER:
         return plain_copy(job, plan);
     case CUDRIVER_STAGING_ONE_SLOT:
-        return one_slot_copy(job, plan, plan->alone ? plan->chunk : plan->bytes);
+        return one_slot_copy(job, plan, plan->chunk > 0 ? plan->chunk : plan->bytes);
     default:
         break;
     }

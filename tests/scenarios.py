@@ -358,19 +358,6 @@ def copies_that_stay_on_devices(cu: Any) -> None:
     assert last.to_numpy().any()
 
 
-@covers("copy", "copy_async")
-def copies_in_pieces(cu: Any) -> None:
-    stream = cu.Stream()
-    pinned, device = cu.pinned_zeros((16, 1 << 16), "u1"), cu.device_empty((16, 1 << 16), "u1")
-    up = cu.copy_async(device[::-1], pinned, stream)
-    down = cu.copy_async(pinned[::-1], device, stream)
-    try:
-        up.wait()
-    finally:
-        down.wait()
-    cu.copy(device[::-1], pinned)
-
-
 @covers("device_empty")
 def memory_in_stream_order(cu: Any) -> None:
     stream = cu.Stream()

@@ -220,6 +220,7 @@ def test_the_paths_that_are_explained() -> None:
     assert cu.explain_copy(there, plain).path == "staged"
     assert cu.explain_copy(there[:1], plain[:1]).path == "direct"
     assert cu.explain_copy(there[:, :512], pinned[:, :512]).path == "2D"
+    assert cu.explain_copy(there[::-1], pinned)[:4:3] == ("staged", True)
     assert cu.explain_copy(there, plain.reshape(1024, 4096).T.copy(order="C")).nbytes == 16 << 20
     assert cu.explain_copy(there, plain[:, ::-1]).path == "staged"
     assert cu.explain_copy(plain, plain).path == "host"
@@ -435,6 +436,7 @@ ELSEWHERE: dict[str, tuple[tuple[int, ...], Any, Callable[[Any], Any]]] = {
     "small": ((120, 500, 8), np.s_[3, 4], lambda a: a[3, 4]),
     "packed": ((120, 250, 8), np.s_[:], lambda a: a[:, ::2]),
     "one slot": ((120, 500, 8), np.s_[:1, ::-4], lambda a: a[:1, ::4]),
+    "long runs": ((120, 500, 8), np.s_[:], lambda a: a[::-1]),
     "permuted": ((8, 120, 500), np.s_[:], lambda a: a.transpose(2, 0, 1)),
     "every other item": ((120, 500, 8), np.s_[..., ::2], lambda a: a[..., 1::2]),
 }

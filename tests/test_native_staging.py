@@ -51,7 +51,6 @@ SCENARIOS = {
     "old": (60, 16),
     "sizes": (1, 0),
     "between": (150, 30),
-    "pieces": (80, 20),
     "unknown": (1, 1),
     "refused": (1, 1),
 }

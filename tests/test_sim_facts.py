@@ -1,7 +1,7 @@
 """The simulated driver against hardware: the same questions, the answers that an H200 gave.
 
 tests/sim/facts.c asks; tests/sim/facts-*.txt are its lines from a real driver, as printed. Left out
-there: the groups `stale_*` and `batch_garbage`, which end in a crash on hardware or answer this and
+there: the groups `stale_*`, which end in a crash on hardware or answer this and
 that (the simulator must answer with an error), and the values of the device's attributes.
 """
 
@@ -67,7 +67,7 @@ def test_every_group_is_known(tmp_path: Path) -> None:
         tmp_path / "facts", [simkit.PROGRAMS / "facts.c"], "-std=gnu11", "-O1"
     )
     printed = set(subprocess.run([program], capture_output=True, text=True).stdout.split())
-    others = {*DEADLY, *STALE, *STALE_STREAM, "batch_garbage", "device_attributes"}
+    others = {*DEADLY, *STALE, *STALE_STREAM, "device_attributes"}
     assert printed == {*GROUPS} | others
 
 

@@ -212,11 +212,6 @@ typedef enum CUmemAccess_flags_enum {
     CU_MEM_ACCESS_FLAGS_PROT_MAX = 0x7FFFFFFF
 } CUmemAccess_flags;
 
-typedef enum CUmemcpySrcAccessOrder_enum {
-    CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
-    CU_MEMCPY_SRC_ACCESS_ORDER_MAX = 0x7FFFFFFF
-} CUmemcpySrcAccessOrder;
-
 /* Passed as NULL only, so their members are not declared. */
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 typedef enum CUjit_option_enum {
@@ -244,13 +239,6 @@ typedef struct CUmemAccessDesc_st {
     CUmemLocation location;
     CUmemAccess_flags flags;
 } CUmemAccessDesc;
-
-typedef struct CUmemcpyAttributes_st {
-    CUmemcpySrcAccessOrder srcAccessOrder;
-    CUmemLocation srcLocHint;
-    CUmemLocation dstLocHint;
-    unsigned int flags;
-} CUmemcpyAttributes;
 
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes;
@@ -379,8 +367,6 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), 3020) \
     X(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), 3020) \
     X(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), 3020) \
-    X(cuMemcpyBatchAsync, (CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attr_indices, size_t attr_count, size_t *failed, CUstream stream), 12080) \
-    X(cuMemcpyBatchAsync_v2, (CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attrs, size_t *attr_indices, size_t attr_count, CUstream stream), 13000) \
     X(cuMemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream), 3020) \
     X(cuMemsetD16Async, (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream), 3020) \
     X(cuMemsetD32Async, (CUdeviceptr dst, unsigned int value, size_t count, CUstream stream), 3020) \

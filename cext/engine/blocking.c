@@ -9,11 +9,6 @@
 
 /* ---- by the calling thread alone ---- */
 
-static size_t alone_chunk(size_t bytes)
-{
-    return bytes < TUNING_ALONE_CHUNK ? bytes : TUNING_ALONE_CHUNK;
-}
-
 /* Called between two parts of a copy: SUCCESS, or why it ends here. *asked: ns, when `interrupted`
  * was last called or the copy began. */
 static CUresult may_go_on(const struct cudriver_staging_job *job, unsigned long long *asked)
@@ -146,7 +141,7 @@ static CUresult copy_alone(const struct cudriver_staging_job *job, const struct 
 {
     return plan->host_dense && plan->device_dense
                ? plain_copy(job, plan)
-               : one_slot_copy(job, plan, alone_chunk(plan->bytes));
+               : one_slot_copy(job, plan, staging_alone_chunk(plan->bytes));
 }
 
 static CUresult planned_copy(const struct cudriver_staging_job *job, struct staging_place *place,
@@ -158,106 +153,51 @@ static CUresult planned_copy(const struct cudriver_staging_job *job, struct stag
     case CUDRIVER_STAGING_DRIVER:
         return plain_copy(job, plan);
     case CUDRIVER_STAGING_ONE_SLOT:
-        return one_slot_copy(job, plan, plan->bytes);
+        return one_slot_copy(job, plan, plan->chunk > 0 ? plan->chunk : plan->bytes);
     default:
         break;
     }
     return staging_copy_ring(job, place, plan);
 }
 
-CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place)
+CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place,
+                          const struct staging_plan *plan)
 {
-    struct staging_settings settings;
-    struct staging_plan plan;
-    bool kernels, counters = staging_place_counts(place, &kernels);
+    struct staging_plan again;
     CUresult result;
 
-    staging_settings_get(&settings);
-    staging_plan_make(job->layout, job->to_device, job->device, &settings, kernels, &plan);
-    if (plan.path == CUDRIVER_STAGING_EMPTY) {
+    if (plan->path == CUDRIVER_STAGING_EMPTY) {
         return CUDA_SUCCESS;
     }
-    if (plan.path == CUDRIVER_STAGING_DENSE && (settings.packers == 1 || !counters)) {
-        plan.path = CUDRIVER_STAGING_DRIVER; /* no other thread can pack */
+    if (staging_is_staged(plan->path)) {
+        staging_ring_expect(plan->threads - 1);
     }
-    if (staging_is_staged(plan.path) && counters) {
-        staging_ring_expect(
-            staging_threads_wanted(plan.bytes, staging_runs_are_long(&plan.walk, plan.host_dense),
-                                   &settings) -
-            1);
-    }
-    if (plan.path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(job->stream) != CUDA_SUCCESS) {
+    if (plan->path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(job->stream) != CUDA_SUCCESS) {
         result = staging_stream_wait(job->stream, job->interrupted, job->data);
         if (result != CUDA_SUCCESS) {
             return result;
         }
     }
-    result = planned_copy(job, place, &plan);
-    if (plan.path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(plan.path, result)) {
-        staging_plan_make(job->layout, job->to_device, job->device, &settings, false, &plan);
-        result = planned_copy(job, place, &plan);
+    result = planned_copy(job, place, plan);
+    if (plan->path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(plan->path, result)) {
+        staging_plan_make(job, true, false, &again);
+        plan = &again;
+        result = planned_copy(job, place, plan);
     }
-    return staging_is_staged(plan.path) && staging_must_do_without(plan.path, result)
-               ? copy_alone(job, &plan)
+    return staging_is_staged(plan->path) && staging_must_do_without(plan->path, result)
+               ? copy_alone(job, plan)
                : result;
 }
 
-CUresult cudriver_staging_copy(const struct cudriver_staging_job *job)
+CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
+                               const struct staging_plan *plan)
 {
     struct staging_place *place;
     CUresult result = staging_place_enter(job->context, &place);
 
     if (result == CUDA_SUCCESS) {
-        result = staging_copy_now(job, place);
+        result = staging_copy_now(job, place, plan);
         staging_place_leave(place);
     }
     return result;
-}
-
-bool cudriver_staging_is_small(bool to_device, size_t bytes)
-{
-    bool small;
-
-    staging_lock();
-    small = staging.settings.packers == 1 ||
-            bytes < (to_device ? staging.settings.crossover_up : staging.settings.crossover_down);
-    staging_unlock();
-    return small;
-}
-
-void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *layout,
-                              bool to_device, bool blocking, struct cudriver_staging_plan *plan)
-{
-    struct staging_settings settings;
-    struct staging_plan made;
-    bool kernels, counters = staging_context_counts(context, &kernels);
-
-    staging_settings_get(&settings);
-    if (!blocking) { /* as async_attempt does */
-        settings.crossover_up /= 2;
-        settings.crossover_down /= 2;
-    }
-    staging_plan_make(layout, to_device, 0, &settings, kernels, &made);
-    *plan = (struct cudriver_staging_plan){
-        .path = made.path,
-        .bytes = made.bytes,
-        .threads = 1,
-        .crossover = to_device ? settings.crossover_up : settings.crossover_down,
-    };
-    if (blocking && made.path == CUDRIVER_STAGING_DENSE && settings.packers == 1) {
-        plan->path = CUDRIVER_STAGING_DRIVER;
-    } else if (!blocking && made.path == CUDRIVER_STAGING_DRIVER) {
-        plan->path = CUDRIVER_STAGING_ONE_SLOT;
-    } else if (staging_is_staged(made.path) && !counters) {
-        plan->alone = true;
-        plan->path = made.path == CUDRIVER_STAGING_DENSE ? CUDRIVER_STAGING_DRIVER
-                                                         : CUDRIVER_STAGING_ONE_SLOT;
-        plan->chunk = made.path == CUDRIVER_STAGING_DENSE ? 0 : alone_chunk(made.bytes);
-    } else if (staging_is_staged(made.path)) {
-        size_t travels =
-            cudriver_layout_bytes(&made.walk); /* less than made.bytes if the host's side repeats */
-        plan->chunk = staging_ring_slot(travels, staging_slot_most(&made, blocking, &settings));
-        plan->threads = staging_threads_wanted(
-            travels, staging_runs_are_long(&made.walk, made.host_dense), &settings);
-    }
 }

@@ -157,18 +157,6 @@ static CUresult commands_queue(struct queue *queue)
     return result == CUDA_SUCCESS ? values_queue(queue) : result;
 }
 
-size_t staging_ring_slot(size_t bytes, size_t most)
-{
-    /* The slots together hold all of a copy that is not large: then neither the stream nor a thread
-     * waits for a slot. */
-    size_t room = bytes / STAGING_RING_SLOTS;
-
-    while (most > TUNING_SLOT_LEAST && most / 2 >= room) {
-        most /= 2;
-    }
-    return most;
-}
-
 static int transfers_under_way(void)
 {
     int users;
@@ -322,6 +310,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     transfer->host = job->host;
     transfer->walk = plan->walk;
     transfer->host_dense = plan->host_dense;
+    transfer->threads = transfer->own && plan->threads > 1 ? plan->threads - 1 : plan->threads;
     /* Asynchronous copies cycle through many slots, so a slot is rarely cached; bypass the cache.
      */
     transfer->streaming =

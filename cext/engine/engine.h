@@ -1,13 +1,14 @@
 /*
- * The copy engine: copies between the host and a device where the host's memory is not page-locked
- * or the bytes are strided, and strided copies between device memory. Plain C: no Python.
+ * The copy engine: plans every copy, and does those to, from and between devices: by the driver's
+ * own copies, by a kernel, or staged. Plain C: no Python.
  *
- * Packing threads move the host's bytes into page-locked slots (or out of them). They sleep when
- * idle and never call the driver. One stream copies the slots to or from the device: the caller's,
- * or the engine's own for a blocking copy. Where host and device order their dimensions
+ * A copy between host and device is staged where the host's memory is not page-locked or the bytes
+ * are strided. Packing threads move the host's bytes into page-locked slots (or out of them). They
+ * sleep when idle and never call the driver. One stream copies the slots to or from the device: the
+ * caller's, or the engine's own for a blocking copy. Where host and device order their dimensions
  * differently, the bytes travel in the host's order and a kernel permutes them on the device.
  *
- * All of this needs the driver's stream memory operations (cuStreamWaitValue32), which are missing
+ * Staging needs the driver's stream memory operations (cuStreamWaitValue32), which are missing
  * before CUDA 11.7 and on some WSL. Without them the calling thread copies alone: dense memory by
  * the driver's own pageable copy, the rest through one slot.
  *
@@ -28,6 +29,132 @@
 
 /* Result of a copy that its caller interrupted. Not a driver code. */
 #define CUDRIVER_STAGING_INTERRUPTED ((CUresult)0x7fff0001)
+
+/* ---- the plan of a copy ---- */
+
+enum cudriver_copy_kind {
+    CUDRIVER_COPY_EMPTY,
+    CUDRIVER_COPY_SAME,      /* both ends are the same memory */
+    CUDRIVER_COPY_HOST,      /* host to host: not done here */
+    CUDRIVER_COPY_DIRECT,    /* one driver copy of dense memory */
+    CUDRIVER_COPY_2D,        /* driver copies of rows */
+    CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
+    CUDRIVER_COPY_STAGED,    /* packing threads and page-locked slots */
+    CUDRIVER_COPY_KERNEL,    /* on one device, by a kernel */
+    CUDRIVER_COPY_TEMPORARY, /* device to device through dense temporaries on the devices */
+    CUDRIVER_COPY_PEER,      /* device to device across devices */
+    CUDRIVER_COPY_BOUNCED,   /* device to device through host memory: not done here */
+};
+
+/* How a staged copy travels. */
+enum cudriver_staging_path {
+    CUDRIVER_STAGING_EMPTY = 0,
+    /* The driver's own copy of dense pageable memory: small, or no packing threads. */
+    CUDRIVER_STAGING_DRIVER,
+    /* One slot, packed by the calling thread: small and strided, or no packing threads. Small
+     * asynchronous copies too. */
+    CUDRIVER_STAGING_ONE_SLOT,
+    CUDRIVER_STAGING_DENSE,    /* staged; dense on both sides */
+    CUDRIVER_STAGING_PACKED,   /* staged; strided on the host, dense on the device */
+    CUDRIVER_STAGING_ROWS,     /* staged; strided on the device: 2D copies */
+    CUDRIVER_STAGING_PERMUTED, /* staged in the host's order, permuted by a kernel */
+};
+
+struct staging_plan {
+    enum cudriver_staging_path path;
+    bool up;
+    size_t bytes;                /* of the whole copy */
+    size_t chunk;                /* bytes of one slot; 0: no slot, or a small copy */
+    int threads;                 /* at most, the caller's included */
+    size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
+    bool alone;                  /* would be staged if the driver had stream memory operations */
+    struct cudriver_layout walk; /* simplified; for PERMUTED in the host's order */
+    bool host_dense;             /* the walk reads or writes the host's memory in one run */
+    bool device_dense;           /* the same for the device; true for PERMUTED */
+    bool streaming;              /* slots are written past the CPU's caches */
+    /* PERMUTED: the walk's device side is dense scratch memory, and the kernel copies between that
+     * and the device by `spread`. The first `repeats` dimensions of `spread` are not in the walk
+     * (the host's stride is 0); the others are the walk's. The scratch memory is the source if
+     * `up`, else the destination. */
+    struct cudriver_layout spread;
+    int repeats;
+};
+
+struct cudriver_copy_end {
+    bool on_device;
+    char *host;         /* host memory: the first item */
+    CUdeviceptr device; /* device memory: the first item */
+    CUcontext context;  /* where kernels can use it */
+    int ordinal;        /* of the device */
+    CUmemoryPool pool;  /* the device's, for temporaries; NULL: none */
+};
+
+struct cudriver_copy_plan {
+    /* Set by the caller. */
+    struct cudriver_copy_end dst, src; /* borrowed memory and handles */
+    struct cudriver_layout layout;     /* of any form; the planner simplifies it */
+    bool blocking;
+    bool ask; /* ask the driver whether host memory is page-locked, however small the copy */
+    /* Set by the planner. */
+    enum cudriver_copy_kind kind;
+    const char *why; /* a sentence (string literal) */
+    size_t bytes;
+    CUcontext context;          /* the context of the stream; NULL: host to host */
+    bool to_device;             /* dst is in device memory */
+    bool from_device;           /* src is in device memory */
+    bool page_locked;           /* the host end; false if the driver was not asked */
+    bool one_run;               /* the host end is known to lie in one registration */
+    bool unlooked;              /* a small dense copy: the driver was not asked */
+    bool overlap;               /* the device ends share memory but are not the same */
+    bool two_devices;           /* device to device */
+    struct staging_plan staged; /* STAGED */
+};
+
+/* Chooses how a copy is done, on a stream of the ends' own context. Calls only queries. */
+void cudriver_copy_plan_make(struct cudriver_copy_plan *plan);
+
+/* Adapts a plan to a stream of another context, which is on the device of the copy (on either,
+ * between two). False: the copy's kernels could not use the memory there. Calls only queries. */
+bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context);
+
+const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
+const char *cudriver_staging_path_name(enum cudriver_staging_path path);
+
+/* Whether the first and the last byte of [low, high) are page-locked, as the driver knows it. */
+bool cudriver_copy_is_page_locked(const char *low, const char *high);
+
+/* Whether kernels in a context can use a device's memory: pool memory in every context of its
+ * device, other memory only in its own. Calls only a query. */
+bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context);
+
+/* ---- following a plan ---- */
+
+struct cudriver_staging_transfer; /* a staged copy under way; opaque */
+
+/* How to follow a plan that is not EMPTY, SAME, HOST or BOUNCED. */
+struct cudriver_copy_call {
+    CUstream stream; /* of plan->context, which is current; NULL: the default stream */
+    /* Called about every 50 ms while a staged copy waits, and between the parts of TUNING_CUT bytes
+     * of the driver's own copy, by the waiting thread, without locks; true stops the copy. */
+    bool (*interrupted)(void *data);
+    void *data;
+    /* Set by the call. */
+    bool refused;         /* nothing was done, and the copy may be BOUNCED instead */
+    const char *function; /* after an error: the driver call that failed; NULL: several calls */
+};
+
+/* Copies and waits. After an error nothing is in use, unless waiting for the stream failed. May
+ * block. */
+CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
+                              struct cudriver_copy_call *call);
+
+/* Queues the copy on the stream; *transfer of a STAGED one as by cudriver_staging_copy_async. May
+ * block. */
+CUresult cudriver_copy_follow_async(const struct cudriver_copy_plan *plan,
+                                    struct cudriver_copy_call *call,
+                                    struct cudriver_staging_transfer **transfer);
+
+/* ---- staged copies ---- */
 
 /*
  * One copy between host and device. The destination of `layout` is the device if `to_device`, else
@@ -54,12 +181,8 @@ struct cudriver_staging_job {
  * host's memory is no longer in use. Neither is the device's, unless waiting for its stream failed.
  * How much was written is undefined.
  */
-CUresult cudriver_staging_copy(const struct cudriver_staging_job *job);
-
-/* ---- in stream order ---- */
-
-/* A copy under way; opaque. */
-struct cudriver_staging_transfer;
+CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
+                               const struct staging_plan *plan);
 
 /*
  * Queues the copy on job->stream and returns at once. Work queued before it finishes before the
@@ -71,6 +194,7 @@ struct cudriver_staging_transfer;
  * operations are missing and the copy is not small. job->interrupted is called only in that case.
  */
 CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
+                                     const struct staging_plan *plan,
                                      struct cudriver_staging_transfer **transfer);
 
 /* Waits until the copy is over and returns its result: the host's memory is no longer in use, the
@@ -116,91 +240,6 @@ CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *jo
  * driver function. */
 bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout *layout,
                                  CUdeviceptr dst, CUdeviceptr src);
-
-/* ---- in pieces ---- */
-
-/* A copy of long runs ("pieces") that the device's copy engines fetch one by one, without packing.
- * The host's memory is page-locked, within one registration. `dst` and `src` may be host or device
- * addresses. */
-struct cudriver_staging_pieces {
-    bool to_device, from_device; /* at least one */
-    CUcontext context;           /* the stream's, and the device memory's */
-    CUstream stream;
-    CUdeviceptr dst, src;
-    const struct cudriver_layout *layout; /* simplified, not empty */
-};
-
-/*
- * Queues the pieces on the stream and returns at once: in batches (CUDA 12.8) if there are enough
- * of them, else one by one. Default streams take no batches: many pieces then go on a stream of the
- * engine's, ordered with the caller's by events. After a failure some pieces may be under way on
- * the stream. *function is the call that failed.
- */
-CUresult cudriver_staging_copy_pieces(const struct cudriver_staging_pieces *job,
-                                      const char **function);
-
-bool cudriver_staging_has_batches(void);
-
-/* Bytes from which on a piece is better copied by itself than packed. Depends on the number of
- * threads. */
-size_t cudriver_staging_least_piece(void);
-
-/* ---- which way a copy goes ---- */
-
-enum cudriver_staging_path {
-    CUDRIVER_STAGING_EMPTY = 0,
-    /* The driver's own copy of dense pageable memory: small, or no packing threads. */
-    CUDRIVER_STAGING_DRIVER,
-    /* One slot, packed by the calling thread: small and strided, or no packing threads. Small
-     * asynchronous copies too. */
-    CUDRIVER_STAGING_ONE_SLOT,
-    CUDRIVER_STAGING_DENSE,    /* staged; dense on both sides */
-    CUDRIVER_STAGING_PACKED,   /* staged; strided on the host, dense on the device */
-    CUDRIVER_STAGING_ROWS,     /* staged; strided on the device: 2D copies */
-    CUDRIVER_STAGING_PERMUTED, /* staged in the host's order, permuted by a kernel */
-};
-
-struct cudriver_staging_plan {
-    enum cudriver_staging_path path;
-    size_t bytes;     /* of the whole copy */
-    size_t chunk;     /* bytes of one slot; 0: no slot, or a small copy */
-    int threads;      /* at most, the caller's included */
-    size_t crossover; /* bytes; smaller copies are not staged, unless permuted */
-    bool alone;       /* would be staged if the driver had stream memory operations */
-};
-
-/* Tells which path a copy of this layout would take in a context. Calls no driver function. */
-void cudriver_staging_explain(CUcontext context, const struct cudriver_layout *layout,
-                              bool to_device, bool blocking, struct cudriver_staging_plan *plan);
-
-const char *cudriver_staging_path_name(enum cudriver_staging_path path);
-
-/* ---- copies too small for threads ---- */
-
-/* Whether a dense blocking copy of pageable memory is better left to the driver's own call. */
-bool cudriver_staging_is_small(bool to_device, size_t bytes);
-
-/* A dense blocking copy, in the stream's order. Its context is current. */
-struct cudriver_small_copy {
-    bool up, locked; /* up: to the device; locked: the host's memory is page-locked */
-    CUcontext context;
-    CUstream stream;
-    CUdeviceptr device;
-    char *host;
-    size_t bytes;
-};
-
-/* Copies at most TUNING_SMALL_MOST bytes, faster than the driver's blocking calls. Sets *result,
- * and *function on an error. Not for pageable memory up: only the driver's own call waits for the
- * stream before it reads the host. False: no page-locked memory can be had, nothing was done. */
-bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
-                                 const char **function);
-
-/* cuStreamSynchronize with less latency, for work of microseconds. wait_soon polls a word that the
- * stream writes: for copies on a device, up to TUNING_SOON_MOST bytes. ask_soon polls
- * cuStreamQuery: for small copies to the device. */
-CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
-CUresult cudriver_staging_ask_soon(CUstream stream);
 
 /* ---- threads, what is kept, the end ---- */
 

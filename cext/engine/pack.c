@@ -435,12 +435,6 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
         link = &(*link)->packing;
     }
     *link = transfer;
-    transfer->threads =
-        staging_threads_wanted(transfer->bytes,
-                               staging_runs_are_long(&transfer->walk, transfer->host_dense),
-                               &staging.settings) -
-        transfer->own;
-    transfer->threads += transfer->threads == 0;
     staging.ring_wanted += transfer->threads;
     staging.ring_unwatched++;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);

@@ -1,246 +1,368 @@
-/* Which path a copy takes, from the layout and the settings alone. No CUDA. See private.h. */
+/* How a copy is done: one plan, which explain_copy prints and execute.c follows. See engine.h. */
 #include "private.h"
 
 #include <string.h>
 
-const char *cudriver_staging_path_name(enum cudriver_staging_path path)
+#include "driver/driver.h"
+#include "hostmem/hostmem.h"
+
+/* The largest pitch (bytes between rows) of the driver's 2D copies:
+ * CU_DEVICE_ATTRIBUTE_MAX_PITCH. */
+#define MAX_PITCH 0x7fffffff
+
+#define LOCKED_AND_DENSE "dense on both sides and page-locked: one copy at the bus's own speed"
+
+const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
 {
     static const char *const names[] = {
-        [CUDRIVER_STAGING_EMPTY] = "empty",
-        [CUDRIVER_STAGING_DRIVER] = "driver",
-        [CUDRIVER_STAGING_ONE_SLOT] = "one slot",
-        [CUDRIVER_STAGING_DENSE] = "staged",
-        [CUDRIVER_STAGING_PACKED] = "staged, packed",
-        [CUDRIVER_STAGING_ROWS] = "staged, rows",
-        [CUDRIVER_STAGING_PERMUTED] = "staged, permuted",
+        [CUDRIVER_COPY_EMPTY] = "empty",     [CUDRIVER_COPY_SAME] = "same",
+        [CUDRIVER_COPY_HOST] = "host",       [CUDRIVER_COPY_DIRECT] = "direct",
+        [CUDRIVER_COPY_2D] = "2D",           [CUDRIVER_COPY_3D] = "3D",
+        [CUDRIVER_COPY_STAGED] = "staged",   [CUDRIVER_COPY_KERNEL] = "kernel",
+        [CUDRIVER_COPY_PEER] = "peer",       [CUDRIVER_COPY_TEMPORARY] = "temporary",
+        [CUDRIVER_COPY_BOUNCED] = "bounced",
     };
 
-    return (size_t)path < sizeof names / sizeof names[0] ? names[path] : "unknown";
+    return names[kind];
 }
 
-static const int64_t *host_strides(const struct cudriver_layout *layout, bool up)
+bool cudriver_copy_is_page_locked(const char *low, const char *high)
 {
-    return up ? layout->src_strides : layout->dst_strides;
+    unsigned int type = 0;
+
+    /* Registrations end at any byte: check the last byte too. */
+    return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      (CUdeviceptr)(uintptr_t)low) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_HOST &&
+           cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      (CUdeviceptr)(uintptr_t)(high - 1)) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_HOST;
 }
 
-static const int64_t *device_strides(const struct cudriver_layout *layout, bool up)
+/* Whether the items of one side lie in the gaps of the other, like the even and the odd items of an
+ * array: all strides are multiples of one length, and within it the two items do not overlap. */
+static bool are_interleaved(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
 {
-    return up ? layout->dst_strides : layout->src_strides;
-}
+    uint64_t length = 0, apart;
 
-static int64_t magnitude(int64_t value)
-{
-    return value < 0 ? -value : value;
-}
-
-static bool is_dense(const struct cudriver_layout *layout, const int64_t *strides)
-{
-    int64_t stride = (int64_t)layout->itemsize;
-
-    for (int d = layout->ndim - 1; d >= 0; d--) {
-        if (strides[d] != stride) {
-            return false;
-        }
-        stride = (int64_t)((uint64_t)stride * (uint64_t)layout->shape[d]);
-    }
-    return true;
-}
-
-/* Flips dimensions so that the device's side never runs backwards: driver copies cannot do that. */
-static void device_forward(struct cudriver_layout *layout, bool up)
-{
-    for (int d = 0; d < layout->ndim; d++) {
-        if (device_strides(layout, up)[d] < 0) {
-            int64_t last = layout->shape[d] - 1;
-            layout->dst_offset += last * layout->dst_strides[d];
-            layout->src_offset += last * layout->src_strides[d];
-            layout->dst_strides[d] = -layout->dst_strides[d];
-            layout->src_strides[d] = -layout->src_strides[d];
+    for (int i = 0; i < 2 * layout->ndim; i++) {
+        int64_t stride = i % 2 ? layout->dst_strides[i / 2] : layout->src_strides[i / 2];
+        uint64_t rest = stride < 0 ? -(uint64_t)stride : (uint64_t)stride;
+        while (rest != 0) {
+            uint64_t next = length % rest;
+            length = rest;
+            rest = next;
         }
     }
-}
-
-/* Bytes of a run on the device, in the order of the walk. */
-static size_t device_run(const struct cudriver_layout *walk, bool up)
-{
-    size_t run = walk->itemsize;
-
-    for (int d = walk->ndim - 1; d >= 0 && device_strides(walk, up)[d] == (int64_t)run; d--) {
-        run *= (size_t)walk->shape[d];
+    if (length == 0) {
+        return false;
     }
-    return run;
+    dst += (CUdeviceptr)layout->dst_offset;
+    src += (CUdeviceptr)layout->src_offset;
+    apart = dst > src ? (dst - src) % length : (length - (src - dst) % length) % length;
+    return apart >= layout->itemsize && length - apart >= layout->itemsize;
 }
 
-/* Whether a walk visits the host's memory in order, or in runs long enough. */
-static bool host_in_order(const struct cudriver_layout *walk, bool up)
+/* Whether the address ranges that the two sides span share a byte. */
+static bool ranges_meet(CUdeviceptr dst, CUdeviceptr src, const struct cudriver_layout *layout)
 {
-    const int64_t *strides = host_strides(walk, up);
+    int64_t dst_low, dst_high, src_low, src_high;
 
-    if (walk->itemsize >= TUNING_GOOD_RUN) {
+    cudriver_layout_extent(layout, true, &dst_low, &dst_high);
+    cudriver_layout_extent(layout, false, &src_low, &src_high);
+    return dst + (CUdeviceptr)dst_low < src + (CUdeviceptr)src_high &&
+           src + (CUdeviceptr)src_low < dst + (CUdeviceptr)dst_high;
+}
+
+/* Whether the driver's 2D copy can take dimension `axis` as its rows. */
+static bool is_rows(const struct cudriver_layout *layout, int axis)
+{
+    int64_t run = (int64_t)layout->itemsize;
+
+    return layout->dst_strides[axis] >= run && layout->src_strides[axis] >= run &&
+           layout->dst_strides[axis] <= MAX_PITCH && layout->src_strides[axis] <= MAX_PITCH;
+}
+
+/* Whether `axis` stacks the rows of axis + 1 as the 3D copy needs it. */
+static bool is_stack(const struct cudriver_layout *layout, int axis)
+{
+    int64_t height = layout->shape[axis + 1];
+    int64_t dst = layout->dst_strides[axis + 1], src = layout->src_strides[axis + 1];
+
+    return layout->dst_strides[axis] % dst == 0 && layout->src_strides[axis] % src == 0 &&
+           layout->dst_strides[axis] / dst >= height && layout->src_strides[axis] / src >= height;
+}
+
+/* DIRECT, 2D or 3D if at most TUNING_MOST_CALLS driver calls copy the layout; else BOUNCED. *count:
+ * how many calls. */
+static enum cudriver_copy_kind shape_kind(const struct cudriver_layout *layout, int64_t *count)
+{
+    int64_t calls = 1;
+    int rows = layout->ndim - 1, outer;
+
+    *count = 1;
+    if (layout->ndim == 0) {
+        return CUDRIVER_COPY_DIRECT;
+    }
+    if (!is_rows(layout, rows)) {
+        return CUDRIVER_COPY_BOUNCED;
+    }
+    outer = rows > 0 && is_stack(layout, rows - 1) ? rows - 1 : rows;
+    for (int i = 0; i < outer && calls <= TUNING_MOST_CALLS; i++) {
+        calls *= layout->shape[i];
+    }
+    *count = calls;
+    if (calls > TUNING_MOST_CALLS) {
+        return CUDRIVER_COPY_BOUNCED;
+    }
+    return outer < rows ? CUDRIVER_COPY_3D : CUDRIVER_COPY_2D;
+}
+
+/* Whether driver copies would send host bytes more than once; slots do not. */
+static bool host_repeats(const struct cudriver_copy_plan *plan)
+{
+    bool repeats = false;
+
+    for (int i = 0; i < plan->layout.ndim; i++) {
+        repeats |= plan->to_device && plan->layout.src_strides[i] == 0;
+    }
+    return repeats;
+}
+
+/* How a STAGED copy travels in plan->context. */
+static void plan_staged(struct cudriver_copy_plan *plan)
+{
+    const struct cudriver_staging_job job = {
+        .to_device = plan->to_device,
+        .context = plan->context,
+        .device = plan->to_device ? plan->dst.device : plan->src.device,
+        .layout = &plan->layout,
+    };
+
+    staging_plan_make(&job, plan->blocking, true, &plan->staged);
+    if (plan->staged.alone) {
+        plan->why = plan->staged.path == CUDRIVER_STAGING_DRIVER
+                        ? "dense but pageable: the driver's own copy, as this driver has no "
+                          "stream memory operations (CUDA 11.7), which staging needs"
+                        : "strided: packed or unpacked by the calling thread through one slot, "
+                          "as this driver has no stream memory operations (CUDA 11.7)";
+    }
+}
+
+/* Whether a dense copy of pageable memory is better left to the driver's own call. */
+static bool is_small(const struct cudriver_copy_plan *plan)
+{
+    struct staging_settings settings;
+
+    staging_settings_get(&settings);
+    return settings.packers == 1 ||
+           plan->bytes < (plan->to_device ? settings.crossover_up : settings.crossover_down);
+}
+
+/* Dense between host and device. Asking the driver about small memory costs as much as the copy
+ * call. */
+static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
+{
+    bool small = !plan->one_run && is_small(plan);
+
+    plan->unlooked = small && plan->blocking && !plan->ask &&
+                     (plan->to_device || plan->bytes <= TUNING_LOOKED_FROM);
+    plan->page_locked =
+        plan->one_run || (!plan->unlooked && cudriver_copy_is_page_locked(low, high));
+    if (plan->page_locked) {
+        plan->kind = CUDRIVER_COPY_DIRECT;
+        plan->why = LOCKED_AND_DENSE;
+    } else if (small && plan->blocking) {
+        plan->kind = CUDRIVER_COPY_DIRECT;
+        plan->why = "dense and small: one driver copy, from this thread";
+    } else {
+        /* Asynchronous, the driver would read or write pageable memory now, not in the stream's
+         * order. */
+        plan->kind = CUDRIVER_COPY_STAGED;
+        plan->why = "dense but pageable: worker threads move it through page-locked slots";
+    }
+}
+
+/* One end is in host memory. */
+static void plan_host(struct cudriver_copy_plan *plan)
+{
+    const char *host = plan->to_device ? plan->src.host : plan->dst.host;
+    int64_t calls, low, high;
+    enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
+    size_t span;
+
+    cudriver_layout_extent(&plan->layout, !plan->to_device, &low, &high);
+    span = (size_t)(high - low);
+    plan->one_run = cudriver_hostmem_is_registered(host + low, span);
+    if (kind == CUDRIVER_COPY_DIRECT) {
+        plan_dense(plan, host + low, host + high);
+    } else {
+        plan->page_locked = plan->one_run || cudriver_copy_is_page_locked(host + low, host + high);
+        if (kind != CUDRIVER_COPY_BOUNCED && plan->page_locked && !host_repeats(plan) &&
+            plan->layout.itemsize >= TUNING_SHORTEST_ROW &&
+            (plan->one_run || cudriver_hostmem_run(host + low, span) == span)) {
+            plan->kind = kind;
+            plan->why = "page-locked rows: the driver copies them as they lie";
+        } else {
+            plan->kind = CUDRIVER_COPY_STAGED;
+            plan->why = plan->page_locked
+                            ? "strided in a way that the driver does not copy fast: packed into "
+                              "slots"
+                            : "strided and pageable: worker threads pack it into page-locked slots";
+        }
+    }
+    if (plan->kind == CUDRIVER_COPY_STAGED) {
+        plan_staged(plan);
+    }
+}
+
+bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context)
+{
+    CUcontext owner = NULL;
+    CUresult result = cuda.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory);
+
+    return result != CUDA_SUCCESS || owner == NULL || owner == context;
+}
+
+/* Whether the copy engine can do the copy on the devices alone. */
+static bool can_stay(const struct cudriver_copy_plan *plan)
+{
+    const struct cudriver_layout *layout = &plan->layout;
+    const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
+
+    if (!cudriver_copy_is_usable(dst->device, dst->context) ||
+        !cudriver_copy_is_usable(src->device, plan->two_devices ? src->context : dst->context)) {
+        return false;
+    }
+    if ((plan->overlap && dst->pool == NULL) ||
+        (plan->two_devices && (dst->pool == NULL || src->pool == NULL))) {
+        return false;
+    }
+    return layout->ndim == 0 ||
+           (cudriver_staging_has_kernel(dst->context, layout, dst->device, src->device) &&
+            (!plan->two_devices ||
+             cudriver_staging_has_kernel(src->context, layout, dst->device, src->device)));
+}
+
+/* Both ends are in device memory: not the same memory, and not dense on both sides. */
+static void plan_strided(struct cudriver_copy_plan *plan)
+{
+    int64_t calls;
+    enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
+    bool good_rows =
+        plan->layout.itemsize >= TUNING_SHORTEST_ROW || plan->bytes <= TUNING_DEVICE_KERNEL_LEAST;
+
+    if (kind != CUDRIVER_COPY_BOUNCED && calls == 1 && good_rows) {
+        plan->kind = kind;
+        plan->why = "rows on one device: the driver copies them";
+    } else if (can_stay(plan)) {
+        plan->kind = CUDRIVER_COPY_KERNEL;
+        plan->why = kind != CUDRIVER_COPY_BOUNCED
+                        ? "rows on one device, short ones or in many planes: a kernel is faster "
+                          "than the driver's copies"
+                        : "the two sides are strided too differently for the driver's copies: a "
+                          "kernel on the device puts the items in place";
+    } else {
+        plan->kind = kind;
+        plan->why = kind != CUDRIVER_COPY_BOUNCED
+                        ? "rows on one device: the driver copies them"
+                        : "the two sides are strided too differently for the driver's copies, and "
+                          "the kernel cannot be had: through host memory";
+    }
+}
+
+/* Both ends are in device memory. */
+static void plan_device(struct cudriver_copy_plan *plan)
+{
+    plan->overlap = ranges_meet(plan->dst.device, plan->src.device, &plan->layout) &&
+                    !are_interleaved(plan->dst.device, plan->src.device, &plan->layout);
+    plan->two_devices = plan->dst.ordinal != plan->src.ordinal;
+    if (plan->overlap) {
+        bool stays = can_stay(plan);
+        plan->kind = stays ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
+        plan->why = stays ? "the ends may overlap: through a temporary on the device"
+                          : "the ends may overlap, and no temporary can be had on the device: "
+                            "through host memory";
+    } else if (plan->two_devices && plan->layout.ndim == 0) {
+        plan->kind = CUDRIVER_COPY_PEER;
+        plan->why = "dense, on two devices: a peer copy (the driver goes through the host where "
+                    "the devices cannot reach each other)";
+    } else if (plan->two_devices) {
+        bool stays = can_stay(plan);
+        plan->kind = stays ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
+        plan->why = stays ? "strided, on two devices: packed on the one, copied, and unpacked on "
+                            "the other"
+                          : "strided, on two devices that cannot pack it: through host memory";
+    } else if (plan->layout.ndim == 0) {
+        plan->kind = CUDRIVER_COPY_DIRECT;
+        plan->why = "dense on both sides of one device";
+    } else {
+        plan_strided(plan);
+    }
+}
+
+/* Whether both sides of an unsimplified layout are the same memory. */
+static bool is_same_memory(const struct cudriver_copy_plan *plan)
+{
+    const struct cudriver_layout *layout = &plan->layout;
+
+    return plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
+           memcmp(layout->dst_strides, layout->src_strides,
+                  (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
+}
+
+void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
+{
+    bool same;
+
+    plan->to_device = plan->dst.on_device;
+    plan->from_device = plan->src.on_device;
+    plan->context = plan->to_device ? plan->dst.context : plan->src.context;
+    plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
+    same = is_same_memory(plan);
+    plan->bytes = cudriver_layout_simplify(&plan->layout);
+    if (plan->bytes == 0) {
+        plan->kind = CUDRIVER_COPY_EMPTY;
+        plan->why = "there is nothing to copy";
+    } else if (!plan->to_device && !plan->from_device) {
+        plan->kind = CUDRIVER_COPY_HOST;
+        plan->why = "both ends are in host memory: NumPy copies";
+    } else if (same) {
+        plan->kind = CUDRIVER_COPY_SAME;
+        plan->why = "both ends are the same memory: nothing to do";
+    } else if (plan->to_device && plan->from_device) {
+        plan_device(plan);
+    } else {
+        plan_host(plan);
+    }
+}
+
+bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
+{
+    CUcontext home = plan->context;
+
+    if (context == home) {
         return true;
     }
-    for (int d = 1; d < walk->ndim; d++) {
-        if (magnitude(strides[d]) > magnitude(strides[d - 1])) {
+    if (plan->kind == CUDRIVER_COPY_KERNEL || plan->kind == CUDRIVER_COPY_TEMPORARY) {
+        bool usable = plan->two_devices
+                          ? context == plan->dst.context || context == plan->src.context
+                          : cudriver_copy_is_usable(plan->dst.device, context) &&
+                                cudriver_copy_is_usable(plan->src.device, context);
+        if (!usable) {
+            return false;
+        }
+    }
+    plan->context = context;
+    if (plan->kind == CUDRIVER_COPY_STAGED) {
+        CUdeviceptr device = plan->to_device ? plan->dst.device : plan->src.device;
+        plan_staged(plan);
+        if (plan->staged.path == CUDRIVER_STAGING_PERMUTED &&
+            !cudriver_copy_is_usable(device, context)) {
+            plan->context = home;
+            plan_staged(plan);
             return false;
         }
     }
     return true;
-}
-
-static bool host_repeats(const struct cudriver_layout *walk, bool up)
-{
-    for (int d = 0; d < walk->ndim; d++) {
-        if (host_strides(walk, up)[d] == 0) {
-            return up;
-        }
-    }
-    return false;
-}
-
-/*
- * Splits a walk in the host's order into plan->walk, which travels (without the dimensions that the
- * host repeats, the device's side dense), and plan->spread, which the kernel does.
- */
-static void plan_permute(struct staging_plan *plan, const struct cudriver_layout *by_host)
-{
-    bool up = plan->up;
-    struct cudriver_layout *walk = &plan->walk, *spread = &plan->spread;
-    const int64_t *host = host_strides(by_host, up), *device = device_strides(by_host, up);
-    int kept = 0, repeats = 0;
-
-    memset(walk, 0, sizeof *walk);
-    memset(spread, 0, sizeof *spread);
-    walk->itemsize = spread->itemsize = by_host->itemsize;
-    walk->dst_offset = up ? 0 : by_host->dst_offset;
-    walk->src_offset = up ? by_host->src_offset : 0;
-    spread->dst_offset = up ? by_host->dst_offset : 0;
-    spread->src_offset = up ? 0 : by_host->src_offset;
-    for (int d = 0; d < by_host->ndim; d++) {
-        repeats += up && host[d] == 0;
-    }
-    plan->repeats = repeats;
-    spread->ndim = by_host->ndim;
-    walk->ndim = by_host->ndim - repeats;
-    repeats = 0;
-    for (int d = 0; d < by_host->ndim; d++) {
-        bool repeat = up && host[d] == 0;
-        int to = repeat ? repeats++ : plan->repeats + kept;
-        spread->shape[to] = by_host->shape[d];
-        *(up ? &spread->dst_strides[to] : &spread->src_strides[to]) = device[d];
-        if (!repeat) {
-            walk->shape[kept] = by_host->shape[d];
-            *(up ? &walk->src_strides[kept] : &walk->dst_strides[kept]) = host[d];
-            kept++;
-        }
-    }
-    int64_t stride = (int64_t)walk->itemsize;
-    for (int d = walk->ndim - 1; d >= 0; d--) {
-        *(up ? &walk->dst_strides[d] : &walk->src_strides[d]) = stride;
-        *(up ? &spread->src_strides[plan->repeats + d] : &spread->dst_strides[plan->repeats + d]) =
-            stride;
-        stride *= walk->shape[d];
-    }
-    plan->path = CUDRIVER_STAGING_PERMUTED;
-    plan->host_dense = is_dense(walk, host_strides(walk, up));
-    plan->device_dense = true;
-}
-
-size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct staging_settings *settings)
-{
-    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
-        return settings->slot / 2;
-    }
-    return plan->up && blocking ? settings->slot_up : settings->slot;
-}
-
-bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense)
-{
-    return host_dense || walk->itemsize >= TUNING_LONG_RUN;
-}
-
-int staging_threads_wanted(size_t bytes, bool long_runs, const struct staging_settings *settings)
-{
-    if (!long_runs) {
-        return settings->threads > settings->packers ? settings->threads : settings->packers;
-    }
-    if (bytes <= TUNING_MEDIUM_BYTES && settings->packers > settings->medium) {
-        return settings->medium;
-    }
-    if (bytes <= TUNING_LARGE_BYTES && settings->packers > settings->medium * 3 / 2) {
-        return settings->medium * 3 / 2;
-    }
-    return settings->packers;
-}
-
-void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
-                       const struct staging_settings *settings, bool kernels,
-                       struct staging_plan *plan)
-{
-    struct cudriver_layout by_host = *layout, by_device;
-    size_t crossover = up ? settings->crossover_up : settings->crossover_down;
-
-    plan->up = up;
-    plan->repeats = 0;
-    plan->streaming = false;
-    plan->bytes = cudriver_layout_bytes(layout);
-    plan->host_dense = plan->device_dense = true;
-    if (plan->bytes == 0) {
-        plan->path = CUDRIVER_STAGING_EMPTY;
-        plan->walk.ndim = 0;
-        return;
-    }
-    device_forward(&by_host, up);
-    by_device = by_host;
-    if (up) {
-        cudriver_layout_simplify_by_src(&by_host);
-        cudriver_layout_simplify(&by_device);
-    } else {
-        cudriver_layout_simplify(&by_host);
-        cudriver_layout_simplify_by_src(&by_device);
-    }
-    device_forward(&by_host, up); /* a safeguard: simplifying turns no side backwards */
-    device_forward(&by_device, up);
-
-    bool small = plan->bytes < crossover;
-    bool host_dense = is_dense(&by_device, host_strides(&by_device, up));
-    bool device_dense = is_dense(&by_device, device_strides(&by_device, up));
-    size_t run = device_run(&by_device, up);
-    bool fits = kernels && by_host.itemsize <= settings->slot &&
-                staging_kernels_unit(&by_host, up ? device : 0, up ? 0 : device) >= 0;
-    bool permute;
-
-    if (small) {
-        permute = fits && run < TUNING_GOOD_ROW / 8 && plan->bytes > TUNING_PERMUTED_LEAST;
-    } else if (fits && host_repeats(&by_host, up)) {
-        permute = true;
-    } else {
-        permute =
-            fits && (!host_in_order(&by_device, up) || (!device_dense && run < TUNING_GOOD_ROW));
-    }
-    if (permute) {
-        plan_permute(plan, &by_host);
-    } else {
-        plan->walk = by_device;
-        plan->host_dense = host_dense;
-        plan->device_dense = device_dense;
-        if (small) {
-            plan->path =
-                host_dense && device_dense ? CUDRIVER_STAGING_DRIVER : CUDRIVER_STAGING_ONE_SLOT;
-        } else if (!device_dense) {
-            plan->path = CUDRIVER_STAGING_ROWS;
-        } else {
-            plan->path = host_dense ? CUDRIVER_STAGING_DENSE : CUDRIVER_STAGING_PACKED;
-        }
-    }
-    if (staging_is_staged(plan->path)) {
-        plan->streaming = up ? plan->bytes <= settings->streaming : settings->streaming > 0;
-    }
-}
-
-bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
-{
-    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
-           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
-           (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
 }

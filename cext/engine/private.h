@@ -2,10 +2,12 @@
  * The insides of the copy engine. engine.h is the public interface.
  *
  *   state.c       the lock, the settings
- *   plan.c        which path a copy takes                        no CUDA
- *   blocking.c    blocking copies; what explain_copy tells
+ *   plan.c        how a copy is done; what explain_copy tells
+ *   walk.c        how a staged copy travels                      no CUDA
+ *   execute.c     follows a plan: the driver's own copies, or one of the files below
+ *   blocking.c    blocking copies that are staged
  *   small.c       blocking copies too small for threads
- *   async.c       asynchronous copies
+ *   async.c       asynchronous copies that are staged
  *   issue.c       puts a transfer on its stream; undoes one that failed
  *   transfer.c    the life of a transfer, from its creation until it is over
  *   commands.c    what a transfer's stream does: cuts chunks, queues commands
@@ -14,7 +16,6 @@
  *   permute.c     permuted copies: boxes, the kernel of a place
  *   kernels.c     the permuting kernel: PTX, loading, launching
  *   between.c     copies between device memory
- *   pieces.c      copies of long runs by the device's copy engines, in batches
  *   place.c       places: creation, trim, closing, exit
  *   stream.c      waiting for the caller's stream; streams of the engine's own
  *   rows.c        copies between a slot and strided device memory
@@ -30,7 +31,7 @@
  *              how many chunks are packed (or unpacked), the stream in `passed` how many are copied
  *   slot       a fourth of a ring; or, for a small copy, a page-locked block
  *   chunk      what the stream copies between two waits
- *   piece      what one thread packs at a time (in pieces.c: one run of a strided copy)
+ *   piece      what one thread packs at a time
  *   walk       a layout, in the order in which its bytes travel
  *   box        the chunk of a permuted copy
  *   Locked.    the caller holds the lock
@@ -87,36 +88,20 @@ void staging_settings_get(struct staging_settings *settings);
 
 /* ---- plans ---- */
 
-struct staging_plan {
-    enum cudriver_staging_path path;
-    bool up;
-    struct cudriver_layout walk; /* simplified; for PERMUTED in the host's order */
-    bool host_dense;             /* the walk reads or writes the host's memory in one run */
-    bool device_dense;           /* the same for the device; true for PERMUTED */
-    size_t bytes;
-    bool streaming;
-    /* PERMUTED: the walk's device side is dense scratch memory, and the kernel copies between that
-     * and the device by `spread`. The first `repeats` dimensions of `spread` are not in the walk
-     * (the host's stride is 0); the others are the walk's. The scratch memory is the source if
-     * `up`, else the destination. */
-    struct cudriver_layout spread;
-    int repeats;
-};
-
-/* `kernels`: whether the permuting kernel may be used. */
-void staging_plan_make(const struct cudriver_layout *layout, bool up, CUdeviceptr device,
-                       const struct staging_settings *settings, bool kernels,
+/* Plans a copy from its direction, context, device address and layout. `kernels`: whether the
+ * permuting kernel may be used. */
+void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bool kernels,
                        struct staging_plan *plan);
+
+/* Bytes of a slot for a copy of `bytes` that is the only one under way. */
+size_t staging_ring_slot(size_t bytes, size_t most);
+
+/* Bytes of the slot of a strided copy by the calling thread alone. */
+size_t staging_alone_chunk(size_t bytes);
 
 /* Bytes of a slot of this copy, at most. */
 size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
                          const struct staging_settings *settings);
-
-/* Whether the host's runs are so long that they move as fast as dense memory. */
-bool staging_runs_are_long(const struct cudriver_layout *walk, bool host_dense);
-
-/* How many threads should work on a copy, the caller's included. */
-int staging_threads_wanted(size_t bytes, bool long_runs, const struct staging_settings *settings);
 
 /* Whether a copy failed because no kernel, stream memory operations, page-locked memory or threads
  * could be had: another way may work. */
@@ -203,7 +188,8 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 /* ---- blocking.c ---- */
 
 /* A blocking copy; the context is current. */
-CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place);
+CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place,
+                          const struct staging_plan *plan);
 
 /* ---- place.c ---- */
 
@@ -385,9 +371,6 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
 
 /* ---- commands.c ---- */
 
-/* Bytes of a slot for a copy of `bytes` that is the only one under way. */
-size_t staging_ring_slot(size_t bytes, size_t most);
-
 /* Queues a copy through a ring on the transfer's stream. NOT_SUPPORTED: the driver or the kernel
  * cannot do it. */
 CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
@@ -456,6 +439,28 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
                                 CUdeviceptr src, CUstream stream);
 
 /* ---- small.c ---- */
+
+/* A dense blocking copy, in the stream's order. Its context is current. */
+struct cudriver_small_copy {
+    bool up, locked; /* up: to the device; locked: the host's memory is page-locked */
+    CUcontext context;
+    CUstream stream;
+    CUdeviceptr device;
+    char *host;
+    size_t bytes;
+};
+
+/* Copies at most TUNING_SMALL_MOST bytes, faster than the driver's blocking calls. Sets *result,
+ * and *function on an error. Not for pageable memory up: only the driver's own call waits for the
+ * stream before it reads the host. False: no page-locked memory can be had, nothing was done. */
+bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
+                                 const char **function);
+
+/* cuStreamSynchronize with less latency, for work of microseconds. wait_soon polls a word that the
+ * stream writes: for copies on a device, up to TUNING_SOON_MOST bytes. ask_soon polls
+ * cuStreamQuery: for small copies to the device. */
+CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
+CUresult cudriver_staging_ask_soon(CUstream stream);
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */

@@ -135,27 +135,6 @@
  * H200: 1 GiB 24.8 ms with them, 22.6 without; 256 MiB 6.7 with, 7.7 without. */
 #define TUNING_STREAMING_LAPS 8
 
-/* ---- in pieces ---- */
-
-/*
- * H200: a piece costs 1.3 us in a batch, beside its bytes. By itself it costs 2.4 us, 1.05 us of
- * them in the caller. A page-locked copy moves 55 GB/s; packing threads 8 GB/s each, 40 GB/s
- * together. So a batch breaks even at 52 KiB a piece with all threads and at 10 KiB with one. The
- * thresholds are a little higher; without batches they are twice that.
- */
-#define TUNING_PIECE_LEAST (64 * TUNING_KIB)
-#define TUNING_PIECE_A_THREAD (12 * TUNING_KIB)
-
-/* Fewer pieces are copied one by one: a batch's own cost is not known to be smaller. */
-#define TUNING_BATCH_LEAST 4
-
-/* The same from a default stream, which takes no batches (INVALID_VALUE). The two events that order
- * a stream of the engine's with it cost about as much as ten pieces. */
-#define TUNING_BATCH_BESIDE 16
-
-/* Pieces of one batch, at most. Not measured. */
-#define TUNING_BATCH_MOST 1024
-
 /* ---- small copies, and waiting ---- */
 
 /* Bytes up to which a blocking copy uses one page-locked slot and polls a word that the stream

@@ -3,12 +3,11 @@
 
 #include <string.h>
 
-#include "copy_path.h"
 #include "device_array.h"
-#include "driver/driver.h"
+#include "device_memory.h"
+#include "engine/engine.h"
 #include "python/error.h"
 #include "foreign_array.h"
-#include "hostmem/hostmem.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "stream.h"
@@ -120,169 +119,70 @@ static bool signal_arrived(void *data)
     return arrived;
 }
 
-static void job_describe(struct cudriver_staging_job *job, const struct cudriver_copy_path *path,
-                         const struct ends *ends, const struct cudriver_copy_place *place)
+static void end_describe(const struct cudriver_endpoint *from, struct cudriver_copy_end *end)
 {
-    memset(job, 0, sizeof *job);
-    job->to_device = path->to_device;
-    job->context = place->context->handle;
-    job->stream = place->stream;
-    job->device = path->to_device ? ends->dst.device : ends->src.device;
-    job->host = path->to_device ? ends->src.host : ends->dst.host;
-    job->layout = &path->layout;
+    end->on_device = cudriver_endpoint_is_device(from);
+    end->host = from->host;
+    end->device = from->device;
+    end->context = end->on_device ? from->context->handle : NULL;
+    end->ordinal = end->on_device ? from->context->ordinal : -1;
+    end->pool = NULL;
 }
 
-static int raise_copy(CoreState *state, CUresult result, const char *function,
-                      const struct cudriver_copy_path *path)
+/* Plans a copy between matching ends. May create the devices' pools. */
+static void ends_plan(const struct ends *ends, bool blocking, bool ask,
+                      struct cudriver_copy_plan *plan)
 {
-    if (!PyErr_Occurred()) {
-        cudriver_raise(state, result, function, "%zu bytes, %s copy", path->bytes,
-                       cudriver_copy_kind_name(path->kind));
+    const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
+    struct cudriver_layout *layout = &plan->layout;
+
+    end_describe(dst, &plan->dst);
+    end_describe(src, &plan->src);
+    if (plan->dst.on_device && plan->src.on_device) {
+        plan->dst.pool = cudriver_device_pool(plan->dst.ordinal);
+        plan->src.pool = cudriver_device_pool(plan->src.ordinal);
     }
-    return -1;
+    plan->blocking = blocking;
+    plan->ask = ask;
+    layout->ndim = dst->ndim;
+    layout->itemsize = dst->itemsize;
+    layout->dst_offset = layout->src_offset = 0;
+    memcpy(layout->shape, dst->shape, (size_t)dst->ndim * sizeof dst->shape[0]);
+    memcpy(layout->dst_strides, dst->strides, (size_t)dst->ndim * sizeof dst->strides[0]);
+    memcpy(layout->src_strides, src->strides, (size_t)src->ndim * sizeof src->strides[0]);
+    cudriver_copy_plan_make(plan);
 }
 
-/* Raises for a copy by the engine: it makes several calls, so `function` is ours. Returns -1. */
-static int raise_staged(CoreState *state, CUresult result, const char *function,
-                        const struct cudriver_copy_path *path)
+/* Borrowed: the context whose stream a copy uses by default; NULL for host to host. */
+static ContextObject *ends_home(const struct ends *ends)
 {
-    if (!PyErr_Occurred()) {
-        cudriver_raise(state, result, function, "%zu bytes, staged copy", path->bytes);
-    }
-    return -1;
+    return ends->dst.context != NULL ? ends->dst.context : ends->src.context;
 }
 
-/* A blocking copy by the copy engine, between begin and end. 0 or -1. */
-static int staged_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                           const struct ends *ends, const struct cudriver_copy_place *place)
+/* Follows a plan between begin and end; waits if `transfer` is NULL. 0 or -1; 1 if the copy was
+ * refused and may be bounced. */
+static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, CUstream stream,
+                       struct cudriver_staging_transfer **transfer)
 {
-    struct cudriver_staging_job job;
-    PyThreadState *saved;
-    CUresult result;
+    PyThreadState *saved = PyEval_SaveThread();
+    struct cudriver_copy_call call = {
+        .stream = stream, .interrupted = signal_arrived, .data = &saved};
+    CUresult result = transfer == NULL ? cudriver_copy_follow(plan, &call)
+                                       : cudriver_copy_follow_async(plan, &call, transfer);
 
-    job_describe(&job, path, ends, place);
-    job.interrupted = signal_arrived;
-    job.data = &saved;
-    saved = PyEval_SaveThread();
-    result = cudriver_staging_copy(&job);
     PyEval_RestoreThread(saved);
-    return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy", path);
-}
-
-/* Copies one piece of a dense copy and waits. Without the GIL. *function: the call that failed. */
-static CUresult piece_blocking(bool up, CUdeviceptr device, char *host, size_t bytes,
-                               CUstream stream, bool given, bool locked, const char **function)
-{
-    CUresult result;
-
-    if (given) {
-        *function = up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
-        result = up ? cuda.cuMemcpyHtoDAsync_v2(device, host, bytes, stream)
-                    : cuda.cuMemcpyDtoHAsync_v2(host, device, bytes, stream);
-    } else {
-        *function = up ? "cuMemcpyHtoD_v2" : "cuMemcpyDtoH_v2";
-        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
-                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
-        if (!up || locked) {
-            return result;
-        }
-        stream = NULL; /* a pageable upload may return before the device has the bytes */
+    if (call.refused) {
+        return 1;
     }
     if (result == CUDA_SUCCESS) {
-        *function = "cuStreamSynchronize";
-        result = up && bytes <= TUNING_SMALL_MOST ? cudriver_staging_ask_soon(stream)
-                                                  : cuda.cuStreamSynchronize(stream);
+        return 0;
     }
-    return result;
-}
-
-/* Copies at once if the copy is small. 0 or -1; 1 if it is not. */
-static int small_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                          const struct cudriver_small_copy *copy)
-{
-    const char *function = "";
-    CUresult result = CUDA_SUCCESS;
-    bool done;
-
-    Py_BEGIN_ALLOW_THREADS
-    done = cudriver_staging_copy_small(copy, &result, &function);
-    Py_END_ALLOW_THREADS
-    if (!done) {
-        return 1;
+    if (!PyErr_Occurred()) {
+        const char *ours = transfer == NULL ? "cudriver.copy" : "cudriver.copy_async";
+        cudriver_raise(state, result, call.function != NULL ? call.function : ours,
+                       "%zu bytes, %s copy", plan->bytes, cudriver_copy_kind_name(plan->kind));
     }
-    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
-}
-
-/* Copies dense memory between host and device in pieces and waits for each. 0 or -1. */
-static int direct_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                           const struct ends *ends, const struct cudriver_copy_place *place,
-                           bool given)
-{
-    bool up = path->to_device, cut = !path->one_run && !path->unlooked;
-    CUdeviceptr device = up ? ends->dst.device + (CUdeviceptr)path->layout.dst_offset
-                            : ends->src.device + (CUdeviceptr)path->layout.src_offset;
-    char *host =
-        up ? ends->src.host + path->layout.src_offset : ends->dst.host + path->layout.dst_offset;
-
-    if (path->bytes <= TUNING_SMALL_MOST && (path->one_run || (!up && !path->page_locked))) {
-        const struct cudriver_small_copy copy = {
-            up,   path->one_run, place->context->handle, given ? place->stream : NULL, device,
-            host, path->bytes};
-        int failed = small_blocking(state, path, &copy);
-        if (failed <= 0) {
-            return failed;
-        }
-    }
-    for (size_t at = 0, bytes; at < path->bytes; at += bytes) {
-        const char *function;
-        CUresult result;
-        bytes = path->bytes - at < TUNING_CUT ? path->bytes - at : TUNING_CUT;
-        if (cut) {
-            bytes = cudriver_hostmem_run(host + at, bytes); /* split at a registration's end too */
-        }
-        Py_BEGIN_ALLOW_THREADS
-        result = piece_blocking(up, device + at, host + at, bytes, place->stream, given,
-                                path->page_locked, &function);
-        Py_END_ALLOW_THREADS
-        if (result == CUDA_ERROR_INVALID_VALUE && path->unlooked && !cut) {
-            cut = true; /* somebody's registration may end within the range */
-            bytes = 0;
-            continue;
-        }
-        if (result != CUDA_SUCCESS) {
-            return raise_copy(state, result, function, path);
-        }
-        if (at + bytes < path->bytes && PyErr_CheckSignals() < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-/* Issues a copy on a stream and waits. 0 or -1; 1 if it was refused and may be bounced. */
-static int issued_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                           const struct ends *ends, const struct cudriver_copy_place *place)
-{
-    const char *function = "";
-    CUresult result, waited;
-    bool refused;
-
-    Py_BEGIN_ALLOW_THREADS
-    result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
-    waited =
-        result == CUDA_SUCCESS && path->kind == CUDRIVER_COPY_DIRECT &&
-                path->bytes <= TUNING_SOON_MOST
-            ? cudriver_staging_wait_soon(place->context->handle, place->stream)
-            : cuda.cuStreamSynchronize(place->stream); /* a part may be in flight after a failure */
-    if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
-        result = waited;
-        function = "cuStreamSynchronize";
-    }
-    Py_END_ALLOW_THREADS
-    if (refused) {
-        return 1;
-    }
-    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
+    return -1;
 }
 
 static int ends_copy(CoreState *state, struct ends *ends);
@@ -334,52 +234,47 @@ static int stream_wait_apart(CoreState *state, const struct cudriver_stream *str
     return failed;
 }
 
-/* Does a blocking copy along its path. 0 or -1. */
-static int follow_blocking(CoreState *state, const struct cudriver_copy_path *path,
-                           struct ends *ends)
+/* Does a blocking copy as planned. 0 or -1. */
+static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends)
 {
-    struct cudriver_copy_place place;
+    ContextObject *home = ends_home(ends), *context;
     struct cudriver_stream stream;
     bool given, pushed[2];
-    int failed = 0;
+    int failed;
 
-    if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME) {
+    if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME) {
         return 0;
     }
-    if (path->kind == CUDRIVER_COPY_HOST) {
+    if (plan->kind == CUDRIVER_COPY_HOST) {
         return cudriver_numpy_copy(ends->dst.owner, ends->src.owner);
     }
-    if (path->kind == CUDRIVER_COPY_BOUNCED) {
+    if (plan->kind == CUDRIVER_COPY_BOUNCED) {
         return bounced_blocking(state, ends);
     }
-    if (cudriver_stream_parse(state, NULL, path->context, &stream, &given) < 0) {
+    if (cudriver_stream_parse(state, NULL, home, &stream, &given) < 0) {
         return -1;
     }
-    place = (struct cudriver_copy_place){stream.context, stream.handle};
-    if (stream.context->ordinal != path->context->ordinal ||
-        !cudriver_copy_fits(path, &ends->dst, &ends->src, stream.context)) {
+    context = stream.context;
+    if (context->ordinal != home->ordinal || !cudriver_copy_plan_move(plan, context->handle)) {
         /* A `with stream:` of another device, or whose kernels cannot use the memory. */
         if (given && stream_is_near(&stream, ends) && stream_wait_apart(state, &stream) < 0) {
             cudriver_stream_done(&stream);
             return -1;
         }
-        place = (struct cudriver_copy_place){path->context, NULL};
+        context = home;
         given = false;
     }
-    if (cudriver_context_begin_both(state, path->context, place.context, pushed) < 0) {
+    if (cudriver_context_begin_both(state, home, context, pushed) < 0) {
         cudriver_stream_done(&stream);
         return -1;
     }
-    if (path->kind == CUDRIVER_COPY_STAGED) {
-        failed = staged_blocking(state, path, ends, &place);
-    } else if (given && cudriver_stream_wait(state, place.stream) < 0) {
+    if (given && plan->kind != CUDRIVER_COPY_STAGED &&
+        cudriver_stream_wait(state, stream.handle) < 0) {
         failed = -1; /* Ctrl-C before anything was issued, or the stream's earlier work failed */
-    } else if (path->kind == CUDRIVER_COPY_DIRECT && path->to_device != path->from_device) {
-        failed = direct_blocking(state, path, ends, &place, given);
     } else {
-        failed = issued_blocking(state, path, ends, &place);
+        failed = plan_follow(state, plan, given ? stream.handle : NULL, NULL);
     }
-    cudriver_context_end_both(path->context, place.context, pushed);
+    cudriver_context_end_both(home, context, pushed);
     cudriver_stream_done(&stream);
     return failed > 0 ? bounced_blocking(state, ends) : failed;
 }
@@ -387,17 +282,14 @@ static int follow_blocking(CoreState *state, const struct cudriver_copy_path *pa
 /* Copies between matching ends and waits. 0 or -1. */
 static int ends_copy(CoreState *state, struct ends *ends)
 {
-    struct cudriver_copy_path path;
+    struct cudriver_copy_plan plan;
 
     if (cudriver_device_array_await(state, ends->dst.busy) < 0 ||
         cudriver_device_array_await(state, ends->src.busy) < 0) {
         return -1;
     }
-    cudriver_copy_decide(&ends->dst, &ends->src, &path);
-    if (path.unlooked && !path.to_device && path.bytes > TUNING_LOOKED_FROM) {
-        cudriver_copy_look(&path, &ends->dst, &ends->src);
-    }
-    return follow_blocking(state, &path, ends);
+    ends_plan(ends, true, false, &plan);
+    return follow_blocking(state, &plan, ends);
 }
 
 int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
@@ -413,104 +305,58 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
     return failed;
 }
 
-/* Issues a copy by the copy engine. A batch recorded afterwards completes after it. 0 or -1. */
-static int staged_async(CoreState *state, const struct cudriver_copy_path *path,
-                        const struct ends *ends, const struct cudriver_copy_place *place,
-                        struct cudriver_staging_transfer **transfer)
-{
-    struct cudriver_staging_job job;
-    PyThreadState *saved;
-    CUresult result;
-
-    job_describe(&job, path, ends, place);
-    job.interrupted = signal_arrived;
-    job.data = &saved;
-    saved = PyEval_SaveThread();
-    result = cudriver_staging_copy_async(&job, transfer);
-    PyEval_RestoreThread(saved);
-    return result == CUDA_SUCCESS ? 0 : raise_staged(state, result, "cudriver.copy_async", path);
-}
-
-/* Issues a copy on a stream. 0 or -1; 1 if it was refused and may be bounced. */
-static int issued_async(CoreState *state, const struct cudriver_copy_path *path,
-                        const struct ends *ends, const struct cudriver_copy_place *place)
-{
-    const char *function = "";
-    CUresult result;
-    bool refused;
-
-    Py_BEGIN_ALLOW_THREADS
-    result = cudriver_copy_issue(path, &ends->dst, &ends->src, place, &refused, &function);
-    if (result != CUDA_SUCCESS && !refused) {
-        /* A part may be in flight, and nobody would keep its memory alive. */
-        cuda.cuStreamSynchronize(place->stream);
-    }
-    Py_END_ALLOW_THREADS
-    if (refused) {
-        return 1;
-    }
-    return result == CUDA_SUCCESS ? 0 : raise_copy(state, result, function, path);
-}
-
 /* For copies that cannot be issued on the stream: waits for the stream, then copies. */
-static PyObject *follow_in_order(CoreState *state, const struct cudriver_copy_path *path,
+static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *plan,
                                  struct ends *ends, const struct cudriver_stream *stream)
 {
-    bool pushed;
-    int failed;
-
     if (cudriver_context_check(state, stream->context) < 0) {
         return NULL;
     }
-    if (path->kind != CUDRIVER_COPY_EMPTY && path->kind != CUDRIVER_COPY_SAME) {
-        if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
-            return NULL;
-        }
-        failed = cudriver_stream_wait(state, stream->handle);
-        cudriver_context_end(stream->context, pushed);
-        if (failed < 0 || follow_blocking(state, path, ends) < 0) {
-            return NULL;
-        }
+    if (plan->kind == CUDRIVER_COPY_STAGED) {
+        ends_plan(ends, true, false, plan);
     }
-    return cudriver_transfer_done(state, path->bytes);
+    if (plan->kind != CUDRIVER_COPY_EMPTY && plan->kind != CUDRIVER_COPY_SAME &&
+        (stream_wait_apart(state, stream) < 0 || follow_blocking(state, plan, ends) < 0)) {
+        return NULL;
+    }
+    return cudriver_transfer_done(state, plan->bytes);
 }
 
-/* Issues a copy along its path, on a stream of one of its devices. New reference: a Transfer. */
-static PyObject *follow_async(CoreState *state, const struct cudriver_copy_path *path,
-                              struct ends *ends, const struct cudriver_stream *stream)
+/* Issues a copy as planned, on a stream of one of its devices. New reference: a Transfer. */
+static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends,
+                              const struct cudriver_stream *stream)
 {
-    const struct cudriver_copy_place place = {stream->context, stream->handle};
+    ContextObject *home = ends_home(ends);
     struct cudriver_staging_transfer *staged = NULL;
     struct cudriver_batch *batch;
     bool pushed[2];
     int failed;
 
-    if (path->kind == CUDRIVER_COPY_EMPTY || path->kind == CUDRIVER_COPY_SAME ||
-        path->kind == CUDRIVER_COPY_HOST || path->kind == CUDRIVER_COPY_BOUNCED ||
-        !cudriver_copy_fits(path, &ends->dst, &ends->src, stream->context)) {
-        return follow_in_order(state, path, ends, stream);
+    if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME ||
+        plan->kind == CUDRIVER_COPY_HOST || plan->kind == CUDRIVER_COPY_BOUNCED ||
+        !cudriver_copy_plan_move(plan, stream->context->handle)) {
+        return follow_in_order(state, plan, ends, stream);
     }
-    if (cudriver_context_begin_both(state, path->context, stream->context, pushed) < 0) {
+    if (cudriver_context_begin_both(state, home, stream->context, pushed) < 0) {
         return NULL;
     }
-    if (path->bytes >= TUNING_BATCH_ALONE) {
+    if (plan->bytes >= TUNING_BATCH_ALONE) {
         cudriver_batch_close_before(state, stream);
     }
-    failed = path->kind == CUDRIVER_COPY_STAGED ? staged_async(state, path, ends, &place, &staged)
-                                                : issued_async(state, path, ends, &place);
+    failed = plan_follow(state, plan, stream->handle, &staged);
+    /* A batch recorded from now on completes after the copy. */
     batch = failed ? NULL
-                   : cudriver_batch_add(state, stream, path->bytes, ends->dst.owner,
+                   : cudriver_batch_add(state, stream, plan->bytes, ends->dst.owner,
                                         ends->src.owner, staged);
-    cudriver_context_end_both(path->context, stream->context, pushed);
+    cudriver_context_end_both(home, stream->context, pushed);
     if (failed > 0) {
-        struct cudriver_copy_path bounced = *path;
-        bounced.kind = CUDRIVER_COPY_BOUNCED;
-        return follow_in_order(state, &bounced, ends, stream);
+        plan->kind = CUDRIVER_COPY_BOUNCED;
+        return follow_in_order(state, plan, ends, stream);
     }
     if (batch == NULL) {
         return NULL;
     }
-    return cudriver_transfer_new(state, batch, staged, path->bytes);
+    return cudriver_transfer_new(state, batch, staged, plan->bytes);
 }
 
 /* Checks that the stream is on one of the copy's devices. 0, or -1 with ValueError. */
@@ -529,21 +375,15 @@ static int stream_fits(const struct cudriver_stream *stream, const struct ends *
 /* Issues a copy between matching ends. New reference: a Transfer. */
 static PyObject *ends_copy_async(CoreState *state, struct ends *ends, PyObject *argument)
 {
-    struct cudriver_copy_path path;
+    struct cudriver_copy_plan plan;
     struct cudriver_stream stream;
     PyObject *transfer = NULL;
     bool given;
 
-    cudriver_copy_decide(&ends->dst, &ends->src, &path);
-    cudriver_copy_look(&path, &ends->dst, &ends->src);
-    if (path.kind == CUDRIVER_COPY_DIRECT && path.to_device != path.from_device &&
-        !path.page_locked) {
-        /* The driver would read or write pageable memory now, not in the stream's order. */
-        path.kind = CUDRIVER_COPY_STAGED;
-    }
-    if (cudriver_stream_parse(state, argument, path.context, &stream, &given) == 0) {
+    ends_plan(ends, false, true, &plan);
+    if (cudriver_stream_parse(state, argument, ends_home(ends), &stream, &given) == 0) {
         if (stream_fits(&stream, ends) == 0) {
-            transfer = follow_async(state, &path, ends, &stream);
+            transfer = follow_async(state, &plan, ends, &stream);
         }
         cudriver_stream_done(&stream);
     }
@@ -733,8 +573,7 @@ PyDoc_STRVAR(explain_copy_doc,
 static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     CoreState *state = cudriver_state_of_module(module);
-    struct cudriver_staging_plan plan;
-    struct cudriver_copy_path path;
+    struct cudriver_copy_plan plan;
     struct ends ends;
     PyObject *row;
 
@@ -745,32 +584,22 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
     if (ends_parse(state, args[0], args[1], &ends) < 0) {
         return NULL;
     }
-    memset(&plan, 0, sizeof plan);
-    cudriver_copy_decide(&ends.dst, &ends.src, &path);
-    cudriver_copy_look(&path, &ends.dst, &ends.src);
-    if (path.kind == CUDRIVER_COPY_STAGED) {
-        cudriver_staging_explain(path.context->handle, &path.layout, path.to_device, true, &plan);
-        if (plan.alone) {
-            path.why = plan.path == CUDRIVER_STAGING_DRIVER
-                           ? "dense but pageable: the driver's own copy, as this driver has no "
-                             "stream memory operations (CUDA 11.7), which staging needs"
-                           : "strided: packed or unpacked by the calling thread through one slot, "
-                             "as this driver has no stream memory operations (CUDA 11.7)";
-        }
-    }
+    ends_plan(&ends, true, true, &plan);
     row = PyStructSequence_New(state->copy_plan_type);
     if (row != NULL) {
-        PyStructSequence_SetItem(row, 0, PyUnicode_FromString(cudriver_copy_kind_name(path.kind)));
-        PyStructSequence_SetItem(row, 1, PyUnicode_FromString(path.why));
-        PyStructSequence_SetItem(row, 2, PyLong_FromSize_t(path.bytes));
-        PyStructSequence_SetItem(row, 3, PyBool_FromLong(path.page_locked));
-        PyStructSequence_SetItem(row, 4,
-                                 path.kind == CUDRIVER_COPY_STAGED
-                                     ? PyUnicode_FromString(cudriver_staging_path_name(plan.path))
-                                     : Py_NewRef(Py_None));
-        PyStructSequence_SetItem(row, 5, PyLong_FromSize_t(plan.chunk));
-        PyStructSequence_SetItem(row, 6, PyLong_FromLong(plan.threads));
-        PyStructSequence_SetItem(row, 7, PyLong_FromSize_t(plan.crossover));
+        const struct staging_plan *staged = &plan.staged;
+        bool is_staged = plan.kind == CUDRIVER_COPY_STAGED;
+        PyStructSequence_SetItem(row, 0, PyUnicode_FromString(cudriver_copy_kind_name(plan.kind)));
+        PyStructSequence_SetItem(row, 1, PyUnicode_FromString(plan.why));
+        PyStructSequence_SetItem(row, 2, PyLong_FromSize_t(plan.bytes));
+        PyStructSequence_SetItem(row, 3, PyBool_FromLong(plan.page_locked));
+        PyStructSequence_SetItem(
+            row, 4,
+            is_staged ? PyUnicode_FromString(cudriver_staging_path_name(staged->path))
+                      : Py_NewRef(Py_None));
+        PyStructSequence_SetItem(row, 5, PyLong_FromSize_t(is_staged ? staged->chunk : 0));
+        PyStructSequence_SetItem(row, 6, PyLong_FromLong(is_staged ? staged->threads : 0));
+        PyStructSequence_SetItem(row, 7, PyLong_FromSize_t(is_staged ? staged->crossover : 0));
     }
     if (PyErr_Occurred()) {
         Py_CLEAR(row);
@@ -781,8 +610,8 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
 
 static PyStructSequence_Field plan_fields[] = {
     {"path",
-     "'direct', '2D', '3D', 'pieces', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', "
-     "'same' or 'empty'"},
+     "'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same' or "
+     "'empty'"},
     {"why", "the reason, in a sentence"},
     {"nbytes", "bytes to be moved"},
     {"page_locked", "whether the host side is page-locked"},

@@ -1,4 +1,4 @@
-/* Copies between host and device arrays, and how they are done. */
+/* Copies between host and device arrays: their ends, and the bracket around the engine. */
 #ifndef CUDRIVER_COPY_H
 #define CUDRIVER_COPY_H
 

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "batch.h"
-#include "copy_path.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -211,10 +210,10 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
         return CUDA_SUCCESS;
     }
     address += (CUdeviceptr)layout.dst_offset;
-    plain =
-        layout.ndim == 0 || /* however many calls that takes */
-        fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS ||
-        (stream->context != self->context && !cudriver_copy_is_usable(address, stream->context));
+    plain = layout.ndim == 0 || /* however many calls that takes */
+            fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS ||
+            (stream->context != self->context &&
+             !cudriver_copy_is_usable(address, stream->context->handle));
     fill.counting = false;
     Py_BEGIN_ALLOW_THREADS
     if (!plain) {

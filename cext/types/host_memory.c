@@ -7,10 +7,10 @@
 
 #include "python/arguments.h"
 #include "batch.h"
-#include "copy_path.h"
 #include "device_memory.h"
 #include "driver/driver.h"
 #include "python/error.h"
+#include "engine/engine.h"
 #include "hostmem/hostmem.h"
 #include "python/numpy_bridge.h"
 #include "driver/platform.h"

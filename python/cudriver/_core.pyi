@@ -26,7 +26,7 @@ _OrderLike = Literal["C", "F", "K", "A"]
 _Index = SupportsIndex | slice | EllipsisType | None
 _CacheConfig = Literal["none", "shared", "l1", "equal"]
 _CopyPath = Literal[
-    "empty", "same", "host", "direct", "2D", "3D", "pieces", "staged", "kernel", "temporary",
+    "empty", "same", "host", "direct", "2D", "3D", "staged", "kernel", "temporary",
     "peer", "bounced",
 ]  # fmt: skip
 _LadderKernel = Literal["read", "write", "shared_read", "shared_write"]

@@ -234,6 +234,32 @@ static struct cudriver_staging_job copy_job(const struct copy *copy)
     };
 }
 
+static CUresult copy_now(const struct cudriver_staging_job *job)
+{
+    struct staging_plan plan;
+
+    staging_plan_make(job, true, true, &plan);
+    return cudriver_staging_copy(job, &plan);
+}
+
+static CUresult copy_start(const struct cudriver_staging_job *job,
+                           struct cudriver_staging_transfer **transfer)
+{
+    struct staging_plan plan;
+
+    staging_plan_make(job, false, true, &plan);
+    return cudriver_staging_copy_async(job, &plan, transfer);
+}
+
+static enum cudriver_staging_path path_of(const struct cudriver_layout *layout, bool up, bool waits)
+{
+    const struct cudriver_staging_job job = {.to_device = up, .context = context, .layout = layout};
+    struct staging_plan plan;
+
+    staging_plan_make(&job, waits, true, &plan);
+    return plan.path;
+}
+
 /* The copy, item by item, between images of the memories. */
 static void copy_by_items(const struct copy *copy, unsigned char *dst, const unsigned char *src)
 {
@@ -257,12 +283,11 @@ static void copy_by_items(const struct copy *copy, unsigned char *dst, const uns
 static void describe(const struct copy *copy, const char *what, size_t at)
 {
     const struct cudriver_layout *layout = &copy->layout;
-    struct cudriver_staging_plan plan;
 
-    cudriver_staging_explain(context, layout, copy->up, true, &plan);
     fprintf(stderr, "%s differs at byte %zu: %s, itemsize %zu, offsets %lld %lld, %s\n", what, at,
             copy->up ? "up" : "down", layout->itemsize, (long long)layout->dst_offset,
-            (long long)layout->src_offset, cudriver_staging_path_name(plan.path));
+            (long long)layout->src_offset,
+            cudriver_staging_path_name(path_of(layout, copy->up, true)));
     for (int d = 0; d < layout->ndim; d++) {
         fprintf(stderr, "  %lld: %lld <- %lld\n", (long long)layout->shape[d],
                 (long long)layout->dst_strides[d], (long long)layout->src_strides[d]);
@@ -366,10 +391,7 @@ static unsigned paths[8];
 
 static void count_path(const struct copy *copy)
 {
-    struct cudriver_staging_plan plan;
-
-    cudriver_staging_explain(context, &copy->layout, copy->up, true, &plan);
-    paths[plan.path]++;
+    paths[path_of(&copy->layout, copy->up, true)]++;
 }
 
 static CUstream stream_make(int round)
@@ -400,7 +422,7 @@ static void blocking(struct random *random, int rounds)
         struct copy copy = copy_make(random, MOST, stream);
         struct cudriver_staging_job job = copy_job(&copy);
         count_path(&copy);
-        CUresult result = cudriver_staging_copy(&job);
+        CUresult result = copy_now(&job);
         if (result != CUDA_SUCCESS) {
             fprintf(stderr, "error %d\n", (int)result);
             describe(&copy, "all", 0);
@@ -432,7 +454,7 @@ static void async(struct random *random, int rounds)
         }
         for (int k = 0; k < EACH; k++) {
             struct cudriver_staging_job job = copy_job(&copies[k]);
-            CALL(cudriver_staging_copy_async(&job, &transfers[k]));
+            CALL(copy_start(&job, &transfers[k]));
         }
         if (i % 2) {
             for (int k = EACH - 1; k >= 0; k--) {
@@ -484,9 +506,9 @@ static void ordered(struct random *random, int rounds)
         struct cudriver_staging_job up = {true, context, stream, device, a, &layout, NULL, NULL};
         struct cudriver_staging_job down = {false, context, stream, device, b, &layout, NULL, NULL};
         struct cudriver_staging_job over = {false, context, stream, other, a, &layout, NULL, NULL};
-        CALL(cudriver_staging_copy_async(&up, &transfers[0]));
-        CALL(cudriver_staging_copy_async(&down, &transfers[1]));
-        CALL(cudriver_staging_copy_async(&over, &transfers[2]));
+        CALL(copy_start(&up, &transfers[0]));
+        CALL(copy_start(&down, &transfers[1]));
+        CALL(copy_start(&over, &transfers[2]));
         if (cudriver_driver.simulated && i % 2) {
             for (int k = 0; k < 3; k++) {
                 CHECK(ending(transfers[k]) == CUDRIVER_STAGING_INTERRUPTED);
@@ -527,10 +549,10 @@ static void *many_main(void *data)
         struct copy copy = copy_make(&task->random, MOST, stream);
         struct cudriver_staging_job job = copy_job(&copy);
         if (below(&task->random, 2)) {
-            CALL(cudriver_staging_copy(&job));
+            CALL(copy_now(&job));
         } else {
             struct cudriver_staging_transfer *transfer;
-            CALL(cudriver_staging_copy_async(&job, &transfer));
+            CALL(copy_start(&job, &transfer));
             CALL(cudriver_staging_wait(transfer, NULL, NULL));
             cudriver_staging_release(transfer);
         }
@@ -590,8 +612,7 @@ static bool share_round(struct sharer *sharer)
     }
     for (int k = 0; k < MANY; k++) {
         struct cudriver_staging_job job = copy_job(&copies[k]);
-        CUresult result = below(random, 3) == 0 ? cudriver_staging_copy(&job)
-                                                : cudriver_staging_copy_async(&job, &transfers[k]);
+        CUresult result = below(random, 3) == 0 ? copy_now(&job) : copy_start(&job, &transfers[k]);
         CHECK(result_fits(sharer, result));
         copied[k] = result == CUDA_SUCCESS;
     }
@@ -666,7 +687,7 @@ static void closing(struct random *random, int rounds)
     share(random, 1000000, true);
 }
 
-/* ---- between device memory, and in pieces ---- */
+/* ---- between device memory ---- */
 
 static CUcontext second; /* of the same device */
 static CUmemoryPool pool;
@@ -756,60 +777,6 @@ static void between(struct random *random, int rounds)
     CALL(cuda.cuMemPoolDestroy(pool));
 }
 
-/* Page-locked memory of the pool's in place of the host's. */
-static void *pieces_main(void *data)
-{
-    struct task *task = data;
-
-    CALL(cuda.cuCtxSetCurrent(context));
-    for (int i = 0; i < task->rounds; i++) {
-        CUstream stream = stream_make(i);
-        struct copy copy = copy_make(&task->random, 10000, stream);
-        struct cudriver_layout layout = copy.layout;
-        const char *function = "";
-        void *host;
-        bool zeroed;
-        CALL(cudriver_hostmem_alloc(copy.host_bytes, &host, &zeroed));
-        memcpy(host, copy.host, copy.host_bytes);
-        cudriver_layout_simplify(&layout);
-        const struct cudriver_staging_pieces job = {
-            .to_device = copy.up,
-            .from_device = !copy.up,
-            .context = context,
-            .stream = stream,
-            .dst = copy.up ? copy.device : (CUdeviceptr)(uintptr_t)host,
-            .src = copy.up ? (CUdeviceptr)(uintptr_t)host : copy.device,
-            .layout = &layout,
-        };
-        CUresult result = cudriver_staging_copy_pieces(&job, &function);
-        if (result != CUDA_SUCCESS) {
-            fprintf(stderr, "%s: error %d\n", function, (int)result);
-            describe(&copy, "all", 0);
-        }
-        CALL(cuda.cuStreamSynchronize(stream));
-        memcpy(copy.host, host, copy.host_bytes);
-        cudriver_hostmem_free(host);
-        copy_verify(&copy);
-        copy_free(&copy);
-        stream_free(stream);
-    }
-    return NULL;
-}
-
-static void pieces(struct random *random, int rounds)
-{
-    enum { THREADS = 3 };
-    struct task tasks[THREADS];
-
-    for (int i = 0; i < THREADS; i++) {
-        tasks[i] = (struct task){.random = {next(random)}, .rounds = rounds};
-        CHECK(pthread_create(&tasks[i].thread, NULL, pieces_main, &tasks[i]) == 0);
-    }
-    for (int i = 0; i < THREADS; i++) {
-        pthread_join(tasks[i].thread, NULL);
-    }
-}
-
 /* The nth driver call of a copy fails, for n = 1, 2, ... until none does. */
 static void faults(struct random *random, int rounds)
 {
@@ -833,13 +800,13 @@ static void faults(struct random *random, int rounds)
             CHECK(sim.fail(spec) == 0);
             if (asynchronous) {
                 struct cudriver_staging_transfer *transfer = NULL;
-                result = cudriver_staging_copy_async(&job, &transfer);
+                result = copy_start(&job, &transfer);
                 if (result == CUDA_SUCCESS) {
                     result = cudriver_staging_wait(transfer, NULL, NULL);
                     cudriver_staging_release(transfer);
                 }
             } else {
-                result = cudriver_staging_copy(&job);
+                result = copy_now(&job);
             }
             bool happened = sim.call_count("*") >= nth;
             sim.clear_faults();
@@ -856,10 +823,10 @@ static void faults(struct random *random, int rounds)
                 if (!copy.up) {
                     memcpy(copy.host, copy.host_before, copy.host_bytes);
                 }
-                CALL(cudriver_staging_copy(&job));
+                CALL(copy_now(&job));
                 if (copy.up) {
                     CALL(cuda.cuMemcpyHtoD_v2(copy.device, copy.device_before, copy.device_bytes));
-                    CALL(cudriver_staging_copy(&job));
+                    CALL(copy_now(&job));
                 }
                 copy_verify(&copy);
             }
@@ -903,7 +870,7 @@ static void interrupted(struct random *random, int rounds)
             CALL(cuda.cuMemsetD8Async(spare, 0, 1, stream));
         }
         CHECK(pthread_create(&helper, NULL, release_later, &later) == 0);
-        CUresult result = cudriver_staging_copy(&job);
+        CUresult result = copy_now(&job);
         pthread_join(helper, NULL);
         CALL(cuda.cuMemFree_v2(spare));
         CHECK(result == CUDRIVER_STAGING_INTERRUPTED || result == CUDA_SUCCESS);
@@ -942,7 +909,7 @@ static void forget(struct random *random, int rounds)
         }
         for (int k = 0; k < 3; k++) {
             struct cudriver_staging_job job = copy_job(&copies[k]);
-            CALL(cudriver_staging_copy_async(&job, &transfers[k]));
+            CALL(copy_start(&job, &transfers[k]));
         }
         pthread_t helper;
         unsigned later = 60;
@@ -969,7 +936,7 @@ static void forget(struct random *random, int rounds)
         CALL(cuda.cuCtxSetCurrent(before));
         struct copy copy = copy_make(random, MOST, NULL);
         struct cudriver_staging_job job = copy_job(&copy);
-        CALL(cudriver_staging_copy(&job));
+        CALL(copy_now(&job));
         copy_verify(&copy);
         copy_free(&copy);
     }
@@ -981,18 +948,15 @@ static void forked(struct random *random, int rounds)
         struct cudriver_staging_transfer *transfer;
         struct copy copy = copy_make(random, MOST, NULL), other = copy_make(random, MOST, NULL);
         struct cudriver_staging_job job = copy_job(&copy), next_job = copy_job(&other);
-        struct cudriver_staging_plan plan;
         int status;
         small_settings(random);
-        CALL(cudriver_staging_copy_async(&job, &transfer));
+        CALL(copy_start(&job, &transfer));
         pid_t child = fork();
         if (child == 0) {
             struct cudriver_staging_transfer *none;
-            bool right =
-                cudriver_staging_copy(&next_job) == CUDA_ERROR_NOT_INITIALIZED &&
-                cudriver_staging_copy_async(&next_job, &none) == CUDA_ERROR_NOT_INITIALIZED &&
-                cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_NOT_INITIALIZED;
-            cudriver_staging_explain(context, &copy.layout, true, true, &plan);
+            bool right = copy_now(&next_job) == CUDA_ERROR_NOT_INITIALIZED &&
+                         copy_start(&next_job, &none) == CUDA_ERROR_NOT_INITIALIZED &&
+                         cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_NOT_INITIALIZED;
             cudriver_staging_release(transfer);
             cudriver_staging_trim();
             cudriver_staging_forget_context(context);
@@ -1004,7 +968,7 @@ static void forked(struct random *random, int rounds)
         cudriver_staging_release(transfer);
         CALL(cuda.cuStreamSynchronize(NULL));
         copy_verify(&copy);
-        CALL(cudriver_staging_copy(&next_job));
+        CALL(copy_now(&next_job));
         copy_verify(&other);
         copy_free(&copy);
         copy_free(&other);
@@ -1050,10 +1014,7 @@ static struct cudriver_layout transposed(int64_t edge)
 static void check_path(const struct cudriver_layout *layout, bool up, bool waits,
                        enum cudriver_staging_path path)
 {
-    struct cudriver_staging_plan plan;
-
-    cudriver_staging_explain(context, layout, up, waits, &plan);
-    CHECK(plan.path == path);
+    CHECK(path_of(layout, up, waits) == path);
 }
 
 /* Host and device memory of one copy. */
@@ -1104,14 +1065,14 @@ static void wait_fails(struct random *random)
     check_path(&dense, false, false, CUDRIVER_STAGING_ONE_SLOT);
     sim.hold();
     CHECK(sim.fail("cuLaunchHostFunc:1:999,cuStreamSynchronize:1:719") == 0);
-    CHECK(cudriver_staging_copy_async(&job, &transfer) == CUDA_ERROR_UNKNOWN);
+    CHECK(copy_start(&job, &transfer) == CUDA_ERROR_UNKNOWN);
     check_slot_is_kept(ends.stream, 4096);
     /* Of one slot. */
     job.layout = &turned;
     check_path(&turned, false, true, CUDRIVER_STAGING_ONE_SLOT);
     sim.hold();
     CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
-    CHECK(cudriver_staging_copy(&job) == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(copy_now(&job) == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, 4096);
     /* Without threads. */
     sim.hold();
@@ -1139,12 +1100,11 @@ static void undo_fails(struct random *random, bool asynchronous)
 
     check_path(&layout, true, !asynchronous, CUDRIVER_STAGING_PERMUTED);
     CHECK(sim.fail("cuLaunchKernel:2:2,cuStreamSynchronize:1:2") == 0);
-    CHECK((asynchronous ? cudriver_staging_copy_async(&job, &transfer)
-                        : cudriver_staging_copy(&job)) == CUDA_ERROR_UNKNOWN);
+    CHECK((asynchronous ? copy_start(&job, &transfer) : copy_now(&job)) == CUDA_ERROR_UNKNOWN);
     sim.clear_faults();
     CALL(cuda.cuCtxSynchronize()); /* what was queued of it writes the same memory */
     /* The next one on the same stream. */
-    CALL(cudriver_staging_copy_async(&job, &transfer));
+    CALL(copy_start(&job, &transfer));
     for (int wait = 0; ending(transfer) == CUDRIVER_STAGING_INTERRUPTED; wait++) {
         CHECK(wait < 400);
     }
@@ -1194,7 +1154,7 @@ static void refused(struct random *random, int rounds)
         CHECK(sim.fail(spec) == 0);
     }
     sim.reset_counts();
-    CALL(cudriver_staging_copy_async(&job, &transfer));
+    CALL(copy_start(&job, &transfer));
     CALL(cudriver_staging_wait(transfer, NULL, NULL));
     cudriver_staging_release(transfer);
     for (int i = 0; i < 3; i++) {
@@ -1227,7 +1187,7 @@ static void shutdown(struct random *random, int rounds)
     }
     for (int k = 0; k < EACH; k++) {
         struct cudriver_staging_job job = copy_job(&copies[k]);
-        CALL(cudriver_staging_copy_async(&job, &transfers[k]));
+        CALL(copy_start(&job, &transfers[k]));
     }
     unsigned long long before = milliseconds();
     bool quiet = cudriver_staging_shutdown(300);
@@ -1238,7 +1198,7 @@ static void shutdown(struct random *random, int rounds)
     CALL(cuda.cuStreamSynchronize(stream));
     CHECK(cudriver_staging_shutdown(10000) || quiet);
     struct cudriver_staging_job job = copy_job(&copies[0]);
-    CHECK(cudriver_staging_copy(&job) == CUDA_ERROR_DEINITIALIZED);
+    CHECK(copy_now(&job) == CUDA_ERROR_DEINITIALIZED);
     for (int k = 0; k < EACH; k++) {
         CUresult result = ending(transfers[k]);
         CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_DEINITIALIZED);
@@ -1278,13 +1238,13 @@ static void sizes(struct random *random, int rounds)
             CALL(cuda.cuMemAlloc_v2(&device, bytes));
             struct cudriver_staging_job job = {true, context, NULL, device,
                                                host, &layout, NULL, NULL};
-            CALL(cudriver_staging_copy(&job));
+            CALL(copy_now(&job));
             CALL(cuda.cuMemcpyDtoH_v2(back, device, bytes));
             CHECK(memcmp(host, back, bytes) == 0);
             memset(back, 0, bytes);
             job.to_device = false;
             job.host = back;
-            CALL(cudriver_staging_copy(&job));
+            CALL(copy_now(&job));
             CHECK(memcmp(host, back, bytes) == 0);
             CALL(cuda.cuMemFree_v2(device));
             free(host);
@@ -1305,8 +1265,7 @@ static const struct scenario {
     {"forget", forget, 40},      {"forked", forked, 12},
     {"shutdown", shutdown, 1},   {"old", old, 60},
     {"sizes", sizes, 1},         {"between", between, 60},
-    {"pieces", pieces, 40},      {"unknown", unknown, 1},
-    {"refused", refused, 1},
+    {"unknown", unknown, 1},     {"refused", refused, 1},
 };
 
 int main(int count, char **arguments)

@@ -1561,92 +1561,6 @@ static void broken_primary(void)
     fact("release_after", cu.cuDevicePrimaryCtxRelease_v2(0));
 }
 
-static void batches(void)
-{
-    CUmemcpyAttributes attrs[2] = {{.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM},
-                                   {.srcAccessOrder = (CUmemcpySrcAccessOrder)3}};
-    CUdeviceptr p, dsts[2], srcs[2];
-    size_t sizes[2] = {64, 64}, indices[2] = {0, 1}, failed = 77;
-    CUstream stream;
-    char plain[128] = {0};
-    void *host;
-
-    context_new();
-    if (cu.cuMemcpyBatchAsync == NULL) {
-        fact("absent", 1);
-        return;
-    }
-    MUST(cu.cuStreamCreateWithPriority(&stream, 0, 0));
-    MUST(cu.cuMemAlloc_v2(&p, 4096));
-    MUST(cu.cuMemHostAlloc(&host, 4096, 0));
-    for (int i = 0; i < 2; i++) {
-        dsts[i] = p + 64 * (CUdeviceptr)i;
-        srcs[i] = (CUdeviceptr)(uintptr_t)host + 64 * (CUdeviceptr)i;
-    }
-#define BATCH(name, count, attr_count, stream_)                                            \
-    failed = 77;                                                                           \
-    fact(name, cu.cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, indices, attr_count, \
-                                     &failed, stream_));                                   \
-    fact(name "_failed", (long long)failed);
-    BATCH("fine", 2, 1, stream)
-    BATCH("two_attributes", 2, 2, stream)
-    BATCH("null_stream", 2, 1, NULL)
-    BATCH("legacy_stream", 2, 1, (CUstream)1)
-    BATCH("none", 0, 1, stream)
-    BATCH("no_attributes", 2, 0, stream)
-    BATCH("three_attributes", 2, 3, stream)
-    indices[0] = 1;
-    BATCH("index_not_0", 2, 1, stream)
-    indices[0] = 0;
-    sizes[1] = 0;
-    BATCH("size_0", 2, 1, stream)
-    sizes[1] = 64;
-    dsts[1] = p + 4090;
-    BATCH("beyond", 2, 1, stream)
-    dsts[1] = p + 64;
-    srcs[1] = (CUdeviceptr)(uintptr_t)plain;
-    BATCH("pageable", 2, 1, stream)
-    srcs[1] = p + 256;
-    BATCH("between", 2, 1, stream)
-    attrs[0].srcAccessOrder = (CUmemcpySrcAccessOrder)9;
-    BATCH("order_9", 2, 1, stream)
-    attrs[0].srcAccessOrder = (CUmemcpySrcAccessOrder)0;
-    BATCH("order_0", 2, 1, stream)
-    attrs[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-    fact("synchronize", cu.cuCtxSynchronize());
-    if (cu.cuMemcpyBatchAsync_v2 != NULL) {
-        fact("v2", cu.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, 2, attrs, indices, 1, stream));
-        fact("v2_null_stream",
-             cu.cuMemcpyBatchAsync_v2(dsts, srcs, sizes, 2, attrs, indices, 1, NULL));
-        fact("synchronize_v2", cu.cuCtxSynchronize());
-    }
-}
-
-static void batch_garbage(void)
-{
-    CUmemcpyAttributes attrs[1] = {{.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM}};
-    size_t sizes[2] = {64, 64}, indices[1] = {0}, failed = 77;
-    CUdeviceptr p, dsts[2], srcs[2];
-    CUstream stream;
-    void *host;
-
-    context_new();
-    if (cu.cuMemcpyBatchAsync == NULL) {
-        fact("absent", 1);
-        return;
-    }
-    MUST(cu.cuStreamCreateWithPriority(&stream, 0, 0));
-    MUST(cu.cuMemAlloc_v2(&p, 4096));
-    MUST(cu.cuMemHostAlloc(&host, 4096, 0));
-    srcs[0] = srcs[1] = (CUdeviceptr)(uintptr_t)host;
-    dsts[0] = p;
-    dsts[1] = 0;
-    BATCH("null", 2, 1, stream)
-    dsts[1] = 0x1234560;
-    BATCH("garbage", 2, 1, stream)
-    fact("synchronize", cu.cuCtxSynchronize());
-}
-
 static void forked(void)
 {
     CUcontext context = context_new(), got;
@@ -1787,8 +1701,6 @@ static const struct {
     {"modules", modules},
     {"broken", broken},
     {"broken_primary", broken_primary},
-    {"batches", batches},
-    {"batch_garbage", batch_garbage},
     {"forked", forked},
     {"leaving", leaving},
     {"device", device_facts},

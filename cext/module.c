@@ -7,10 +7,10 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "types/event.h"
-#include "types/host_memory.h"
+#include "pinned/host_memory.h"
 #include "ladder/ladder.h"
 #include "python/live.h"
-#include "types/pinned_numpy.h"
+#include "pinned/pinned_numpy.h"
 #include "engine/engine.h"
 #include "state.h"
 #include "types/stream.h"
@@ -393,6 +393,7 @@ static int module_exec(PyObject *module)
         cudriver_device_setup,
         cudriver_thread_setup,
         cudriver_context_setup,
+        cudriver_context_stack_setup,
         cudriver_limits_setup,
         cudriver_stream_setup,
         cudriver_event_setup,

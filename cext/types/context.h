@@ -89,6 +89,7 @@ CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *context)
 int cudriver_context_check(CoreState *state, ContextObject *context);
 
 int cudriver_context_setup(PyObject *module);
+int cudriver_context_stack_setup(PyObject *module);
 int cudriver_limits_setup(PyObject *module);
 
 /* New reference: the mapping of a context's limits. */

@@ -1,13 +1,10 @@
-/* Context as a Python type: push, pop, `with`, properties. And the functions about contexts. */
-#include "context_private.h"
-
-#include <string.h>
-
+/* Context as a Python type: its methods and properties. */
 #include "batch.h"
+#include "context_private.h"
 #include "device.h"
 #include "driver/driver.h"
+#include "python/devices.h"
 #include "python/error.h"
-#include "thread.h"
 
 static const char *const cache_names[] = {"none", "shared", "l1", "equal"};
 
@@ -42,131 +39,6 @@ static PyObject *context_repr(PyObject *object)
                                 self->ordinal, states[self->state]);
 }
 
-/* New reference: this thread's current context for a message, or None. */
-static PyObject *current_or_none(CoreState *state)
-{
-    ContextObject *current = NULL;
-
-    cudriver_context_find_current(state, &current);
-    if (current == NULL) {
-        PyErr_Clear();
-        return Py_NewRef(Py_None);
-    }
-    return (PyObject *)current;
-}
-
-static int context_push(CoreState *state, ContextObject *self)
-{
-    CUresult result;
-
-    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0 ||
-        cudriver_thread_push(state, self) < 0) {
-        return -1;
-    }
-    result = cuda.cuCtxPushCurrent_v2(self->handle);
-    if (result != CUDA_SUCCESS) {
-        cudriver_thread_pop(state, self->handle);
-        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
-                       self->number, self->ordinal);
-        return -1;
-    }
-    return 0;
-}
-
-/* Raises: names the context that is current instead of `self`. Returns -1. */
-static int refuse_pop(CoreState *state, ContextObject *self)
-{
-    CUcontext current = NULL;
-    ContextObject *pushed;
-    PyObject *other;
-
-    cuda.cuCtxGetCurrent(&current);
-    pushed = current != NULL ? cudriver_thread_pushed(state, current) : NULL;
-    other = current_or_none(state);
-    if (other == Py_None && pushed != NULL) { /* reset, but still current and may be popped */
-        Py_SETREF(other, Py_NewRef((PyObject *)pushed));
-    }
-    if (current == NULL) {
-        cudriver_context_walk_stack(state, NULL); /* drop what has gone from the record */
-        PyErr_Clear();
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: nothing is current in this thread, so there is "
-                             "nothing left to pop",
-                             self);
-    } else if (other == Py_None) {
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: it was not pushed here, and current in this thread is "
-                             "a context that another library has destroyed",
-                             self);
-    } else {
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: current in this thread is %R%s", self, other,
-                             cudriver_thread_pushed(state, self->handle) != NULL
-                                 ? "; pop that first"
-                                 : ", and the first was not pushed here");
-    }
-    Py_DECREF(other);
-    return -1;
-}
-
-/* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
-static CUresult pop_destroyed(CoreState *state, CUcontext *current)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    while (result == CUDA_SUCCESS && *current != NULL &&
-           cudriver_thread_pushed(state, *current) == NULL) {
-        ContextObject *alive = NULL;
-        CUresult found = cudriver_context_find_current(state, &alive);
-        Py_XDECREF(alive);
-        PyErr_Clear();
-        if (found != CUDA_ERROR_CONTEXT_IS_DESTROYED && found != CUDA_ERROR_INVALID_CONTEXT) {
-            break;
-        }
-        result = cuda.cuCtxPopCurrent_v2(current);
-        if (result == CUDA_SUCCESS) {
-            result = cuda.cuCtxGetCurrent(current);
-        }
-    }
-    return result;
-}
-
-static int context_pop(CoreState *state, ContextObject *self)
-{
-    const char *function = "cuCtxGetCurrent";
-    CUcontext current = NULL;
-    ContextObject *pushed;
-    CUresult result;
-    bool replaced;
-
-    if (cudriver_require(state) < 0) {
-        return -1;
-    }
-    result = cuda.cuCtxGetCurrent(&current);
-    if (result == CUDA_SUCCESS && current != self->handle &&
-        cudriver_thread_pushed(state, self->handle) != NULL) {
-        result = pop_destroyed(state, &current);
-    }
-    /* The driver may have reused the handle of a context that was reset. */
-    pushed = cudriver_thread_pushed(state, self->handle);
-    replaced = self->state != CUDRIVER_CONTEXT_OPEN && pushed != NULL &&
-               pushed->state == CUDRIVER_CONTEXT_OPEN;
-    if (result == CUDA_SUCCESS && (current != self->handle || replaced)) {
-        return refuse_pop(state, self);
-    }
-    if (result == CUDA_SUCCESS) {
-        function = "cuCtxPopCurrent_v2";
-        result = cuda.cuCtxPopCurrent_v2(&current);
-    }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
-                       self->ordinal);
-        return -1;
-    }
-    cudriver_thread_pop(state, self->handle);
-    return 0;
-}
-
 PyDoc_STRVAR(push_doc,
              "push($self, /)\n"
              "--\n"
@@ -184,7 +56,7 @@ PyDoc_STRVAR(push_doc,
 
 static PyObject *method_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    if (context_push(cudriver_state_of(object), context_of(object)) < 0) {
+    if (cudriver_context_push(cudriver_state_of(object), context_of(object)) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -207,7 +79,7 @@ PyDoc_STRVAR(pop_doc,
 
 static PyObject *method_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    if (context_pop(cudriver_state_of(object), context_of(object)) < 0) {
+    if (cudriver_context_pop(cudriver_state_of(object), context_of(object)) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -215,14 +87,15 @@ static PyObject *method_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    return context_push(cudriver_state_of(object), context_of(object)) < 0 ? NULL
-                                                                           : Py_NewRef(object);
+    return cudriver_context_push(cudriver_state_of(object), context_of(object)) < 0
+               ? NULL
+               : Py_NewRef(object);
 }
 
 static PyObject *method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                              Py_ssize_t Py_UNUSED(count))
 {
-    if (context_pop(cudriver_state_of(object), context_of(object)) < 0) {
+    if (cudriver_context_pop(cudriver_state_of(object), context_of(object)) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -622,107 +495,6 @@ static PyType_Spec context_spec = {
     .slots = context_slots,
 };
 
-/* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */
-static int driver_in_use(CoreState *state)
-{
-    CUcontext current;
-    CUresult result;
-
-    if (cudriver_require_loaded(state) < 0) {
-        return -1;
-    }
-    result = cuda.cuCtxGetCurrent(&current);
-    return result == CUDA_ERROR_NOT_INITIALIZED && !cudriver_driver_is_forked() ? 0 : 1;
-}
-
-PyDoc_STRVAR(current_context_doc,
-             "current_context()\n"
-             "--\n"
-             "\n"
-             "Return the context that is current in this thread.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Context or None\n"
-             "    None if there is none; none is created.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The current context was destroyed by another library.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxGetCurrent``.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> with cu.Context() as context:\n"
-             "...     cu.current_context() is context\n"
-             "True");
-
-static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    CoreState *state = cudriver_state_of_module(module);
-    ContextObject *current = NULL;
-    int in_use = driver_in_use(state);
-    CUresult result;
-
-    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
-        return NULL;
-    }
-    if (in_use == 0) {
-        Py_RETURN_NONE;
-    }
-    result = cudriver_context_find_current(state, &current);
-    if (current != NULL || PyErr_Occurred()) {
-        return (PyObject *)current;
-    }
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetCurrent",
-                              "this thread's current context was destroyed");
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(context_stack_doc,
-             "context_stack()\n"
-             "--\n"
-             "\n"
-             "Return the contexts on this thread's stack.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "list of Context\n"
-             "    The bottom first, those of other libraries included.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Reads the driver's own stack: ``cuCtxPopCurrent`` as far as it goes, then\n"
-             "``cuCtxPushCurrent`` in the reverse order.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> with cu.Context() as context:\n"
-             "...     cu.context_stack()[-1] is context\n"
-             "True");
-
-static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    CoreState *state = cudriver_state_of_module(module);
-    int in_use = driver_in_use(state);
-    PyObject *list;
-
-    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
-        return NULL;
-    }
-    list = PyList_New(0);
-    if (list != NULL && in_use > 0 && cudriver_context_walk_stack(state, list) < 0) {
-        Py_CLEAR(list);
-    }
-    return list;
-}
-
 PyDoc_STRVAR(memory_info_doc,
              "memory_info()\n"
              "--\n"
@@ -760,8 +532,6 @@ static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignore
 }
 
 static PyMethodDef functions[] = {
-    {"current_context", module_current_context, METH_NOARGS, current_context_doc},
-    {"context_stack", module_context_stack, METH_NOARGS, context_stack_doc},
     {"memory_info", module_memory_info, METH_NOARGS, memory_info_doc},
     {NULL},
 };

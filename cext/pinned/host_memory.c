@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "python/arguments.h"
-#include "batch.h"
-#include "copy_path.h"
-#include "device_memory.h"
+#include "types/batch.h"
+#include "types/copy_path.h"
+#include "types/device_memory.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "hostmem/hostmem.h"

@@ -1,4 +1,4 @@
-/* Page-locked memory behind NumPy arrays, and the module's functions about it. */
+/* Page-locked memory behind NumPy arrays, pins, and the module's functions about both. */
 #ifndef CUDRIVER_HOST_MEMORY_H
 #define CUDRIVER_HOST_MEMORY_H
 
@@ -13,7 +13,15 @@ typedef struct {
     ContextObject *context; /* owned: the context of write-combined memory; else NULL */
 } HostMemoryObject;
 
+/* New reference: `bytes` of page-locked memory. `function`: the Python function that was called,
+ * for a message. `combined`: write-combined memory of the context for use, which the driver owns;
+ * other memory comes from the pool, and is always mapped. *zeroed: it is all zero. */
+HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
+                                           bool mapped, bool combined, bool *zeroed);
+
 int cudriver_host_memory_setup(PyObject *module);
+int cudriver_pinned_arrays_setup(PyObject *module);
+int cudriver_host_functions_setup(PyObject *module);
 int cudriver_pin_setup(PyObject *module);
 
 #endif

@@ -3,6 +3,8 @@
  * context_type.c has the Python type. */
 #include "context_private.h"
 
+#include <stdio.h>
+
 #include "driver/driver.h"
 #include "driver/keeper.h"
 #include "python/devices.h"
@@ -277,6 +279,23 @@ void cudriver_context_end(ContextObject *self, bool pushed)
         cuda.cuCtxPopCurrent_v2(&ignored);
     }
     self->in_use--;
+}
+
+int cudriver_context_finish(CoreState *state, ContextObject *self, bool pushed, CUresult result,
+                            const char *function, const char *format, ...)
+{
+    char arguments[256];
+    va_list args;
+
+    cudriver_context_end(self, pushed);
+    if (result == CUDA_SUCCESS) {
+        return 0;
+    }
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    cudriver_raise(state, result, function, "%s", arguments);
+    return -1;
 }
 
 int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,

@@ -5,6 +5,7 @@
 #include "driver/driver.h"
 #include "python/devices.h"
 #include "python/error.h"
+#include "python/types.h"
 
 static const char *const cache_names[] = {"none", "shared", "l1", "equal"};
 
@@ -125,6 +126,13 @@ static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* Ends a bracket around one driver call; raises if that failed. 0 or -1. */
+static int query_end(ContextObject *self, bool pushed, CUresult result, const char *function)
+{
+    return cudriver_context_finish(cudriver_state_of((PyObject *)self), self, pushed, result,
+                                   function, "context %llu", self->number);
+}
+
 /* cuCtxSynchronize() cannot be interrupted by signals, so first waits interruptibly for our own
  * work and the default stream's. 0, or -1 with an exception set. */
 static int wait_for_known(CoreState *state, ContextObject *self)
@@ -184,7 +192,6 @@ static PyObject *context_memory_info(CoreState *state, ContextObject *self)
 {
     size_t available = 0, total = 0;
     CUresult result;
-    PyObject *info;
     bool pushed;
 
     if (cudriver_context_begin(state, self, &pushed) < 0) {
@@ -193,19 +200,12 @@ static PyObject *context_memory_info(CoreState *state, ContextObject *self)
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuMemGetInfo_v2(&available, &total);
     Py_END_ALLOW_THREADS
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemGetInfo_v2", "device %d", self->ordinal);
+    if (cudriver_context_finish(state, self, pushed, result, "cuMemGetInfo_v2", "device %d",
+                                self->ordinal) < 0) {
+        return NULL;
     }
-    info = PyStructSequence_New(state->memory_info_type);
-    if (info != NULL) {
-        PyStructSequence_SetItem(info, 0, PyLong_FromSize_t(available));
-        PyStructSequence_SetItem(info, 1, PyLong_FromSize_t(total));
-    }
-    if (info != NULL && PyErr_Occurred()) {
-        Py_CLEAR(info);
-    }
-    return info;
+    return cudriver_tuple_new(state->memory_info_type, 2, PyLong_FromSize_t(available),
+                              PyLong_FromSize_t(total));
 }
 
 PyDoc_STRVAR(context_memory_info_doc,
@@ -243,11 +243,6 @@ static PyObject *get_is_primary(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(context_of(object)->kind == CUDRIVER_CONTEXT_PRIMARY);
 }
 
-static PyObject *get_handle(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromVoidPtr(context_of(object)->handle);
-}
-
 /* Works for a closed primary context too: it is the device's state. 0 or -1. */
 static int primary_state(CoreState *state, ContextObject *self, unsigned int *flags, int *active)
 {
@@ -283,7 +278,6 @@ static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
     CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     unsigned int flags = 0;
-    CUresult result;
     int active;
     bool pushed;
 
@@ -291,13 +285,9 @@ static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
         return primary_state(state, self, &flags, &active) < 0 ? NULL
                                                                : PyLong_FromUnsignedLong(flags);
     }
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(state, self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetFlags(&flags), "cuCtxGetFlags") < 0) {
         return NULL;
-    }
-    result = cuda.cuCtxGetFlags(&flags);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetFlags", "context %llu", self->number);
     }
     return PyLong_FromUnsignedLong(flags);
 }
@@ -309,19 +299,13 @@ static PyObject *get_limits(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_cache_config(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     CUfunc_cache config = CU_FUNC_CACHE_PREFER_NONE;
-    CUresult result;
     bool pushed;
 
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(cudriver_state_of(object), self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetCacheConfig(&config), "cuCtxGetCacheConfig") < 0) {
         return NULL;
-    }
-    result = cuda.cuCtxGetCacheConfig(&config);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetCacheConfig", "context %llu", self->number);
     }
     return (unsigned int)config < 4 ? PyUnicode_FromString(cache_names[config])
                                     : PyLong_FromLong((long)config);
@@ -331,7 +315,6 @@ static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(c
 {
     CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
-    CUresult result;
     bool pushed;
     int config = -1;
 
@@ -348,13 +331,9 @@ static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(c
     if (cudriver_context_begin(state, self, &pushed) < 0) {
         return -1;
     }
-    result = cuda.cuCtxSetCacheConfig((CUfunc_cache)config);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuCtxSetCacheConfig", "%s", cache_names[config]);
-        return -1;
-    }
-    return 0;
+    return cudriver_context_finish(state, self, pushed,
+                                   cuda.cuCtxSetCacheConfig((CUfunc_cache)config),
+                                   "cuCtxSetCacheConfig", "%s", cache_names[config]);
 }
 
 static PyObject *get_priority_range(PyObject *object, void *Py_UNUSED(closure))
@@ -362,42 +341,27 @@ static PyObject *get_priority_range(PyObject *object, void *Py_UNUSED(closure))
     CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     int least = 0, greatest = 0;
-    PyObject *range;
-    CUresult result;
     bool pushed;
 
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(state, self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetStreamPriorityRange(&least, &greatest),
+                  "cuCtxGetStreamPriorityRange") < 0) {
         return NULL;
     }
-    result = cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetStreamPriorityRange", "context %llu",
-                              self->number);
-    }
-    range = PyStructSequence_New(state->priority_range_type);
-    if (range != NULL) {
-        PyStructSequence_SetItem(range, 0, PyLong_FromLong(least));
-        PyStructSequence_SetItem(range, 1, PyLong_FromLong(greatest));
-    }
-    return range;
+    return cudriver_tuple_new(state->priority_range_type, 2, PyLong_FromLong(least),
+                              PyLong_FromLong(greatest));
 }
 
 static PyObject *get_api_version(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     unsigned int version = 0;
-    CUresult result;
     bool pushed;
 
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(cudriver_state_of(object), self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetApiVersion(self->handle, &version),
+                  "cuCtxGetApiVersion") < 0) {
         return NULL;
-    }
-    result = cuda.cuCtxGetApiVersion(self->handle, &version);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetApiVersion", "context %llu", self->number);
     }
     return PyLong_FromUnsignedLong(version);
 }
@@ -406,7 +370,6 @@ static PyGetSetDef context_getset[] = {
     {"device", get_device, NULL, "Device of the context.", NULL},
     {"closed", get_closed, NULL, "Whether the context is closed, or was reset.", NULL},
     {"is_primary", get_is_primary, NULL, "Whether this is the device's primary context.", NULL},
-    {"handle", get_handle, NULL, "Handle (CUcontext) as an int, for other libraries.", NULL},
     {"active", get_active, NULL,
      "Whether the context exists on the device; of a primary context, whether anybody in this\n"
      "process holds it (cuDevicePrimaryCtxGetState).",
@@ -444,6 +407,8 @@ static PyMethodDef context_methods[] = {
 };
 
 static PyMemberDef context_members[] = {
+    {"handle", T_ULONGLONG, offsetof(ContextObject, handle), READONLY,
+     "Handle (CUcontext) as an int, for other libraries."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ContextObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -562,14 +527,9 @@ int cudriver_context_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    state->context_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &context_spec, NULL);
-    state->memory_info_type = PyStructSequence_NewType(&memory_info_desc);
-    state->priority_range_type = PyStructSequence_NewType(&priority_desc);
-    if (state->context_type == NULL || state->memory_info_type == NULL ||
-        state->priority_range_type == NULL || PyModule_AddType(module, state->context_type) < 0 ||
-        PyModule_AddObjectRef(module, "MemoryInfo", (PyObject *)state->memory_info_type) < 0 ||
-        PyModule_AddObjectRef(module, "StreamPriorityRange",
-                              (PyObject *)state->priority_range_type) < 0) {
+    if (cudriver_type_add(module, &state->context_type, &context_spec) < 0 ||
+        cudriver_tuple_add(module, &state->memory_info_type, &memory_info_desc) < 0 ||
+        cudriver_tuple_add(module, &state->priority_range_type, &priority_desc) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

@@ -218,6 +218,22 @@ ContextObject *cudriver_context_for_use(CoreState *state)
     return context_implicit(state);
 }
 
+ContextObject *cudriver_context_begin_use(CoreState *state, bool *pushed)
+{
+    ContextObject *self = cudriver_context_for_use(state);
+
+    if (self != NULL && cudriver_context_begin(state, self, pushed) < 0) {
+        Py_CLEAR(self);
+    }
+    return self;
+}
+
+void cudriver_context_end_use(ContextObject *self, bool pushed)
+{
+    cudriver_context_end(self, pushed);
+    Py_DECREF(self);
+}
+
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
 {
     ContextObject *current;

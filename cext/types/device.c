@@ -2,10 +2,13 @@
  * header, small static functions, one table of methods, one PyType_Spec, one setup function. */
 #include "device.h"
 
+#include <string.h>
+
 #include "context.h"
 #include "driver/cuda_attributes.h"
 #include "driver/driver.h"
 #include "python/error.h"
+#include "python/types.h"
 
 static const struct attribute {
     const char *name; /* as in cuda.h, without CU_DEVICE_ATTRIBUTE_ */
@@ -56,14 +59,6 @@ static void device_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Starts every getter: it may be the first driver call in a forked child. 0 or -1. */
-static int device_begin(PyObject *self, CoreState **state, CUdevice *device)
-{
-    *state = cudriver_state_of(self);
-    *device = ((DeviceObject *)self)->handle;
-    return cudriver_require(*state);
-}
-
 static PyObject *device_repr(PyObject *self)
 {
     DeviceObject *device = (DeviceObject *)self;
@@ -90,60 +85,53 @@ static Py_hash_t device_hash(PyObject *self)
     return ((DeviceObject *)self)->ordinal;
 }
 
-static PyObject *device_get_ordinal(PyObject *self, void *Py_UNUSED(closure))
+/* Starts every getter: it may be the first driver call in a forked child. 0 or -1. */
+static int device_begin(PyObject *self, CoreState **state, CUdevice *device)
 {
-    return PyLong_FromLong(((DeviceObject *)self)->ordinal);
+    *state = cudriver_state_of(self);
+    *device = ((DeviceObject *)self)->handle;
+    return cudriver_require(*state);
 }
 
-static PyObject *device_get_name(PyObject *self, void *Py_UNUSED(closure))
+static CUresult read_name(CUdevice device, char *text, int size)
 {
+    return cuda.cuDeviceGetName(text, size, device);
+}
+
+static CUresult read_uuid(CUdevice device, char *text, int size)
+{
+    (void)size;
+    return cudriver_device_uuid(device, strcpy(text, "GPU-") + 4);
+}
+
+static CUresult read_bus(CUdevice device, char *text, int size)
+{
+    return cuda.cuDeviceGetPCIBusId(text, size, device);
+}
+
+/* A property that is text. */
+static const struct text {
+    CUresult (*read)(CUdevice device, char *text, int size);
+    const char *function;
+} name_text = {read_name, "cuDeviceGetName"}, uuid_text = {read_uuid, "cuDeviceGetUuid"},
+  bus_text = {read_bus, "cuDeviceGetPCIBusId"};
+
+static PyObject *device_get_text(PyObject *self, void *closure)
+{
+    const struct text *property = closure;
     CoreState *state;
     CUdevice device;
     CUresult result;
-    char name[256];
+    char text[256];
 
     if (device_begin(self, &state, &device) < 0) {
         return NULL;
     }
-    result = cuda.cuDeviceGetName(name, sizeof name, device);
+    result = property->read(device, text, sizeof text);
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceGetName", "device %d", device);
+        return cudriver_raise(state, result, property->function, "device %d", device);
     }
-    return PyUnicode_FromString(name);
-}
-
-static PyObject *device_get_uuid(PyObject *self, void *Py_UNUSED(closure))
-{
-    CoreState *state;
-    CUdevice device;
-    CUresult result;
-    char uuid[37];
-
-    if (device_begin(self, &state, &device) < 0) {
-        return NULL;
-    }
-    result = cudriver_device_uuid(device, uuid);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceGetUuid", "device %d", device);
-    }
-    return PyUnicode_FromFormat("GPU-%s", uuid);
-}
-
-static PyObject *device_get_bus(PyObject *self, void *Py_UNUSED(closure))
-{
-    CoreState *state;
-    CUdevice device;
-    CUresult result;
-    char bus[32];
-
-    if (device_begin(self, &state, &device) < 0) {
-        return NULL;
-    }
-    result = cuda.cuDeviceGetPCIBusId(bus, sizeof bus, device);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceGetPCIBusId", "device %d", device);
-    }
-    return PyUnicode_FromString(bus);
+    return PyUnicode_FromString(text);
 }
 
 static PyObject *device_get_total_memory(PyObject *self, void *Py_UNUSED(closure))
@@ -385,12 +373,13 @@ static PyObject *device_reset_primary(PyObject *self, PyObject *Py_UNUSED(ignore
 }
 
 static PyGetSetDef device_getset[] = {
-    {"ordinal", device_get_ordinal, NULL, "Number in this process's list, from 0.", NULL},
-    {"name", device_get_name, NULL, "Name, such as 'NVIDIA H200' (cuDeviceGetName).", NULL},
-    {"uuid", device_get_uuid, NULL,
-     "Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid).", NULL},
-    {"pci_bus_id", device_get_bus, NULL,
-     "PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId).", NULL},
+    {"name", device_get_text, NULL, "Name, such as 'NVIDIA H200' (cuDeviceGetName).",
+     (void *)&name_text},
+    {"uuid", device_get_text, NULL,
+     "Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid).",
+     (void *)&uuid_text},
+    {"pci_bus_id", device_get_text, NULL,
+     "PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId).", (void *)&bus_text},
     {"total_memory", device_get_total_memory, NULL, "Memory in bytes (cuDeviceTotalMem).", NULL},
     {"multiprocessor_count", device_get_multiprocessors, NULL,
      "Number of streaming multiprocessors (cuDeviceGetAttribute).", NULL},
@@ -408,6 +397,12 @@ static PyMethodDef device_methods[] = {
     {"primary_context", (PyCFunction)(void (*)(void))device_primary_context,
      METH_VARARGS | METH_KEYWORDS, primary_context_doc},
     {"reset_primary_context", device_reset_primary, METH_NOARGS, reset_primary_context_doc},
+    {NULL},
+};
+
+static PyMemberDef device_members[] = {
+    {"ordinal", T_INT, offsetof(DeviceObject, ordinal), READONLY,
+     "Number in this process's list, from 0."},
     {NULL},
 };
 
@@ -445,6 +440,7 @@ static PyType_Slot device_slots[] = {
     {Py_tp_richcompare, device_compare},
     {Py_tp_methods, device_methods},
     {Py_tp_getset, device_getset},
+    {Py_tp_members, device_members},
     {0, NULL},
 };
 
@@ -527,10 +523,8 @@ static PyMethodDef functions[] = {
 
 int cudriver_device_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->device_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &device_spec, NULL);
-    if (state->device_type == NULL || PyModule_AddType(module, state->device_type) < 0) {
+    if (cudriver_type_add(module, &cudriver_state_of_module(module)->device_type, &device_spec) <
+        0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

@@ -6,6 +6,7 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
+#include "python/types.h"
 
 static DeviceArrayObject *array_of(PyObject *object)
 {
@@ -207,16 +208,6 @@ static PyObject *get_strides(PyObject *object, void *Py_UNUSED(closure))
     return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->strides);
 }
 
-static PyObject *get_dtype(PyObject *object, void *Py_UNUSED(closure))
-{
-    return Py_NewRef(array_of(object)->dtype);
-}
-
-static PyObject *get_ndim(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLong(array_of(object)->ndim);
-}
-
 static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
 {
     Py_ssize_t size = 1;
@@ -225,11 +216,6 @@ static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
         size *= array_of(object)->shape[i];
     }
     return PyLong_FromSsize_t(size);
-}
-
-static PyObject *get_itemsize(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromSsize_t(array_of(object)->itemsize);
 }
 
 static PyObject *get_nbytes(PyObject *object, void *Py_UNUSED(closure))
@@ -252,11 +238,6 @@ static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
     cudriver_device_array_root(self)->block.shared = true;
     cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     return PyLong_FromUnsignedLongLong(self->address);
-}
-
-static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
-{
-    return Py_NewRef((PyObject *)array_of(object)->context);
 }
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
@@ -466,17 +447,13 @@ static PyGetSetDef array_getset[] = {
     {"shape", get_shape, NULL, "Lengths of the dimensions, as a tuple.", NULL},
     {"strides", get_strides, NULL,
      "Bytes from one item to the next along each dimension, as a tuple.", NULL},
-    {"dtype", get_dtype, NULL, "Type of an item, a numpy.dtype.", NULL},
-    {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
     {"size", get_size, NULL, "Number of items.", NULL},
-    {"itemsize", get_itemsize, NULL, "Bytes of one item.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all items.", NULL},
     {"pointer", get_pointer, NULL,
      "Device address of the first item (CUdeviceptr) as an int. Once it has been read, the memory\n"
      "is freed only after all work of its context, as cuMemFree does.",
      NULL},
     {"device", get_device, NULL, "Device of the array.", NULL},
-    {"context", get_context, NULL, "Context of the array.", NULL},
     {"closed", get_closed, NULL, "Whether the memory has been freed.", NULL},
     {"__cuda_array_interface__", get_interface, NULL,
      "Protocol by which other libraries take the array without a copy (version 3).", NULL},
@@ -496,6 +473,11 @@ static PyMethodDef array_methods[] = {
 };
 
 static PyMemberDef array_members[] = {
+    {"dtype", T_OBJECT, offsetof(DeviceArrayObject, dtype), READONLY,
+     "Type of an item, a numpy.dtype."},
+    {"ndim", T_INT, offsetof(DeviceArrayObject, ndim), READONLY, "Number of dimensions."},
+    {"itemsize", T_PYSSIZET, offsetof(DeviceArrayObject, itemsize), READONLY, "Bytes of one item."},
+    {"context", T_OBJECT, offsetof(DeviceArrayObject, context), READONLY, "Context of the array."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(DeviceArrayObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -534,9 +516,6 @@ static PyType_Spec array_spec = {
 
 int cudriver_device_array_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->device_array_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &array_spec, NULL);
-    return state->device_array_type == NULL ? -1
-                                            : PyModule_AddType(module, state->device_array_type);
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->device_array_type,
+                             &array_spec);
 }

@@ -2,7 +2,6 @@
 #include "hostmem.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "driver/driver.h"
@@ -20,8 +19,6 @@
 #define FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
 
 static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* a region is no longer BUSY */
     struct hostmem_region *regions;
     size_t registered;  /* bytes */
     size_t reserved;    /* bytes being registered */
@@ -30,41 +27,7 @@ static struct {
     size_t peak, limit;
     size_t used_bytes, used_blocks;
     unsigned long long hits, misses;
-} pool = {
-    .lock = PTHREAD_MUTEX_INITIALIZER,
-    .changed = PTHREAD_COND_INITIALIZER,
-    .limit = SIZE_MAX,
-};
-
-/* --- fork: the lock is free in the child, where blocks are ordinary memory --- */
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&pool.lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&pool.lock);
-}
-
-static void after_fork_in_child(void)
-{
-    pthread_cond_init(&pool.changed, NULL); /* the waiting threads are not in the child */
-    pthread_mutex_unlock(&pool.lock);
-}
-
-static void watch_forks_once(void)
-{
-    pthread_atfork(before_fork, after_fork, after_fork_in_child);
-}
-
-void hostmem_watch_forks(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, watch_forks_once);
-}
+} pool = {.limit = SIZE_MAX};
 
 /* --- regions, under the lock --- */
 
@@ -108,9 +71,9 @@ static void region_unlink(struct hostmem_region *region)
 static void region_join(struct hostmem_region *region)
 {
     if (region->lost) {
-        pthread_mutex_unlock(&pool.lock);
+        hostmem_unlock();
         hostmem_home_release(region->home, 1);
-        pthread_mutex_lock(&pool.lock);
+        hostmem_lock();
         region->lost = false;
         region->state = HOSTMEM_LOST;
     } else {
@@ -122,7 +85,7 @@ static void region_join(struct hostmem_region *region)
             pool.peak = pool.registered;
         }
     }
-    pthread_cond_broadcast(&pool.changed);
+    hostmem_announce();
 }
 
 static bool limit_allows(size_t bytes)
@@ -162,11 +125,11 @@ static CUresult region_revive(struct hostmem_region *region)
 
     region->state = HOSTMEM_BUSY;
     pool.reserved += region->bytes;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
 
     result = region_register(region);
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     pool.reserved -= region->bytes;
     if (result == CUDA_SUCCESS) {
         region_join(region);
@@ -174,7 +137,7 @@ static CUresult region_revive(struct hostmem_region *region)
         region->lost = false;
         region->refused = result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
         region->state = HOSTMEM_LOST;
-        pthread_cond_broadcast(&pool.changed);
+        hostmem_announce();
     }
     return result;
 }
@@ -278,16 +241,16 @@ static CUresult region_add(size_t bytes, bool lean, void **block, bool *zeroed)
     region->state = HOSTMEM_BUSY;
     region_link(region);
     pool.reserved += size;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
 
     result = region_make(region);
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     pool.reserved -= size;
     if (result != CUDA_SUCCESS) {
         region_unlink(region);
         free(region);
-        pthread_cond_broadcast(&pool.changed);
+        hostmem_announce();
         return result;
     }
     region_join(region);
@@ -306,7 +269,7 @@ static CUresult region_release(struct hostmem_region *region)
     }
     region->state = HOSTMEM_BUSY;
     pool.releasing++;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
 
     /* A LOST one too: if it is registered after all, its address could never be used again. */
     result = hostmem_unregister(region->base, region->bytes);
@@ -319,7 +282,7 @@ static CUresult region_release(struct hostmem_region *region)
         hostmem_home_release(region->home, registered);
     }
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     pool.releasing--;
     if (registered) {
         pool.registered -= region->bytes;
@@ -331,7 +294,7 @@ static CUresult region_release(struct hostmem_region *region)
     region_unlink(region);
     hostmem_region_close(region);
     free(region);
-    pthread_cond_broadcast(&pool.changed);
+    hostmem_announce();
     return CUDA_SUCCESS;
 }
 
@@ -441,7 +404,7 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
             return CUDA_SUCCESS;
         }
         if (pool.releasing > 0) {
-            pthread_cond_wait(&pool.changed, &pool.lock); /* memory is being released */
+            hostmem_wait(); /* memory is being released */
             continue;
         }
         if (trimmed) {
@@ -475,9 +438,8 @@ CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     bytes = bytes > 0 ? bytes : 1;
-    hostmem_watch_forks();
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
     if (block == NULL && hostmem_slabs_sweep()) {
         block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
@@ -488,7 +450,7 @@ CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
         result = alloc_slowly(bytes, &block, zeroed);
     }
     count_use(block, bytes);
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     *address = block;
     return result;
 }
@@ -502,11 +464,11 @@ void *cudriver_hostmem_try_alloc(size_t bytes)
         return NULL;
     }
     bytes = bytes > 0 ? bytes : 1;
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     block = hostmem_block_take(bytes, HOSTMEM_STRICT, &zeroed);
     pool.hits += block != NULL;
     count_use(block, bytes);
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return block;
 }
 
@@ -518,7 +480,7 @@ size_t cudriver_hostmem_free_if_owned(void *address)
     if (hostmem_region_of(address) == NULL) {
         return 0; /* most addresses that are not ours, without the lock */
     }
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     region = region_with(address);
     bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     if (bytes > 0) {
@@ -526,7 +488,7 @@ size_t cudriver_hostmem_free_if_owned(void *address)
         pool.used_blocks--;
         hostmem_block_give(region, address);
     }
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return bytes;
 }
 
@@ -546,10 +508,10 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes)
         *bytes = 0;
         return false;
     }
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     region = region_with(address);
     *bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return *bytes > 0;
 }
 
@@ -559,22 +521,22 @@ CUresult cudriver_hostmem_trim(size_t keep, size_t *released)
 {
     CUresult result;
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     result = trim(keep, released);
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return result;
 }
 
 void cudriver_hostmem_set_limit(size_t bytes)
 {
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     pool.limit = bytes;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
 }
 
 void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
 {
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     *stats = (struct cudriver_hostmem_stats){
         .used_bytes = pool.used_bytes,
         .used_blocks = pool.used_blocks,
@@ -585,19 +547,19 @@ void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
         .hits = pool.hits,
         .misses = pool.misses,
     };
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
 }
 
 bool hostmem_pool_has_home(CUdevice home)
 {
     bool found = false;
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
         found |= region->state == HOSTMEM_BUSY ||
                  (region->state == HOSTMEM_REGISTERED && region->home == home);
     }
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return found;
 }
 
@@ -605,7 +567,7 @@ size_t hostmem_pool_forget_home(CUdevice home)
 {
     size_t count = 0;
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     hostmem_slabs_sweep(); /* only listed regions keep empty slabs */
     for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
         if (region->state == HOSTMEM_BUSY) {
@@ -617,7 +579,7 @@ size_t hostmem_pool_forget_home(CUdevice home)
             count++;
         }
     }
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return count;
 }
 
@@ -629,7 +591,7 @@ bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
     bool inside = false;
 
     *result = CUDA_SUCCESS;
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     /* Looked up again after each wait, though the caller's live block keeps the region. */
     while ((region = region_with(address)) != NULL &&
            bytes <= region->bytes - (size_t)((const char *)address - region->base)) {
@@ -638,7 +600,7 @@ bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
             break;
         }
         if (region->state == HOSTMEM_BUSY) {
-            pthread_cond_wait(&pool.changed, &pool.lock);
+            hostmem_wait();
             continue;
         }
         if (!limit_allows(region->bytes)) {
@@ -650,7 +612,7 @@ bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
             break;
         }
     }
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return inside;
 }
 
@@ -672,12 +634,12 @@ size_t hostmem_pool_run(const void *address, size_t bytes)
     if (hostmem_region_of(address) == NULL) {
         return 0;
     }
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     region = region_with(address);
     if (region != NULL) {
         run = region_run(region, address, bytes);
     }
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return run;
 }
 
@@ -686,10 +648,10 @@ bool hostmem_pool_is_registered(const void *address, size_t bytes)
     struct hostmem_region *region;
     bool registered;
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     region = region_with(address);
     registered = region != NULL && region->state == HOSTMEM_REGISTERED &&
                  region_run(region, address, bytes) == bytes;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return registered;
 }

@@ -1,6 +1,7 @@
 /*
  * What the files of this folder share. hostmem.h is the public interface.
  *
+ *   lock.c            the lock of pool and pins
  *   pool.c            the pool: alloc, free, trim, limit; regions are made, lost, revived, released
  *   table.c           finds the region of an address                                   no CUDA
  *   block.c           blocks inside regions: extents of pages, slabs for small sizes   no CUDA
@@ -10,10 +11,9 @@
  *   registrations.c   queries that pool and pins answer together
  *   home.c            the primary contexts in which memory is registered
  *
- * The pool's lock guards all regions, extents and slabs. It is held for bookkeeping only, never
- * while the driver or the system is asked for memory. A region in state BUSY belongs to the thread
- * that set that state: others may read the state and set `lost`, nothing else. pins.c has a lock of
- * its own.
+ * The lock guards all regions, extents, slabs and pins. It is held for bookkeeping only, never while
+ * the driver or the system is asked for memory. A region in state BUSY belongs to the thread that
+ * set that state: others may read the state and set `lost`, nothing else.
  */
 #ifndef CUDRIVER_HOSTMEM_PRIVATE_H
 #define CUDRIVER_HOSTMEM_PRIVATE_H
@@ -63,7 +63,16 @@ enum hostmem_fit {
     HOSTMEM_ANY,    /* from any extent that is large enough */
 };
 
-/* --- block.c: under the pool's lock, but for open, close and the two size functions --- */
+/* --- lock.c --- */
+
+/* The lock stays usable across fork(). wait releases it until a thread announces that a region is
+ * no longer BUSY, or a pinned piece no longer PENDING or LEAVING; it may return early. */
+void hostmem_lock(void);
+void hostmem_unlock(void);
+void hostmem_wait(void);
+void hostmem_announce(void);
+
+/* --- block.c: under the lock, but for open, close and the two size functions --- */
 
 /* Makes a fresh region one free extent, not yet on the lists. False: out of memory. */
 bool hostmem_region_open(struct hostmem_region *region);
@@ -141,9 +150,6 @@ struct hostmem_region *hostmem_region_of(const void *address);
 bool hostmem_region_enter(const struct hostmem_region *region, struct hostmem_region *as);
 
 /* --- pool.c, for pins.c and registrations.c --- */
-
-/* Keeps the pool's lock usable across fork(). Call before the pool is first used. */
-void hostmem_watch_forks(void);
 
 /*
  * Whether [address, address + bytes) lies in the pool. If so, it is registered on return, or

@@ -49,7 +49,7 @@ struct cudriver_pin {
 };
 
 static struct {
-    struct piece **pieces;  /* owned, sorted by address */
+    struct piece **pieces; /* owned, sorted by address */
     size_t count, room;
     size_t pins;
     size_t bytes; /* registered */
@@ -475,33 +475,19 @@ void hostmem_pins_count(size_t *count, size_t *bytes)
     hostmem_unlock();
 }
 
-size_t hostmem_pins_run(const void *address, size_t bytes)
+size_t hostmem_pins_run(const void *address, size_t bytes, bool *registered)
 {
     uintptr_t begin = (uintptr_t)address;
     size_t run = 0;
 
     hostmem_lock();
     size_t at = pieces_find(begin);
+    *registered = false;
     if (at < pins.count && pins.pieces[at]->begin <= begin) {
         run = pins.pieces[at]->end - begin;
         run = run < bytes ? run : bytes;
+        *registered = pins.pieces[at]->state == PIECE_REGISTERED;
     }
     hostmem_unlock();
     return run;
-}
-
-bool hostmem_pins_are_registered(const void *address, size_t bytes)
-{
-    uintptr_t begin = (uintptr_t)address;
-    bool registered = false;
-
-    hostmem_lock();
-    size_t at = pieces_find(begin);
-    if (at < pins.count) {
-        const struct piece *piece = pins.pieces[at];
-        registered = piece->state == PIECE_REGISTERED && piece->begin <= begin &&
-                     bytes <= piece->end - begin;
-    }
-    hostmem_unlock();
-    return registered;
 }

@@ -23,6 +23,22 @@ int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle)
     return 0;
 }
 
+PyObject *cudriver_device_new(CoreState *state, int ordinal)
+{
+    DeviceObject *self;
+    CUdevice handle;
+
+    if (cudriver_device_handle(state, ordinal, &handle) < 0) {
+        return NULL;
+    }
+    self = (DeviceObject *)state->device_type->tp_alloc(state->device_type, 0);
+    if (self != NULL) {
+        self->handle = handle;
+        self->ordinal = ordinal;
+    }
+    return (PyObject *)self;
+}
+
 int cudriver_device_count(CoreState *state)
 {
     CUresult result;

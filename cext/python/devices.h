@@ -11,6 +11,9 @@ typedef struct {
     int ordinal;
 } DeviceObject;
 
+/* New reference: the device of an ordinal that is known to exist. Initialises the driver. */
+PyObject *cudriver_device_new(CoreState *state, int ordinal);
+
 /* The number of devices, or -1 with an exception set. Initialises the driver. */
 int cudriver_device_count(CoreState *state);
 

@@ -46,9 +46,12 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
  * each entry to `list`, bottom first, unless `list` is NULL. 0 or -1. */
 int cudriver_context_walk_stack(CoreState *state, PyObject *list);
 
-/* Puts the context on this thread's stack, or takes it off. 0, or -1 with an exception set. */
-int cudriver_context_push(CoreState *state, ContextObject *self);
-int cudriver_context_pop(CoreState *state, ContextObject *self);
+/* Methods of Context, and their docstrings. */
+PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);
+PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
+PyObject *cudriver_context_enter(PyObject *object, PyObject *ignored);
+PyObject *cudriver_context_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
+extern const char cudriver_context_push_doc[], cudriver_context_pop_doc[];
 
 /* Closes the context; refuses if it is on a stack or has children. 0 or -1. */
 int cudriver_context_close(CoreState *state, ContextObject *self);

@@ -114,7 +114,7 @@ static PyObject *current_or_none(CoreState *state)
     return (PyObject *)current;
 }
 
-int cudriver_context_push(CoreState *state, ContextObject *self)
+static int context_push(CoreState *state, ContextObject *self)
 {
     CUresult result;
 
@@ -190,7 +190,7 @@ static CUresult pop_destroyed(CoreState *state, CUcontext *current)
     return result;
 }
 
-int cudriver_context_pop(CoreState *state, ContextObject *self)
+static int context_pop(CoreState *state, ContextObject *self)
 {
     const char *function = "cuCtxGetCurrent";
     CUcontext current = NULL;
@@ -224,6 +224,67 @@ int cudriver_context_pop(CoreState *state, ContextObject *self)
     }
     cudriver_thread_pop(state, self->handle);
     return 0;
+}
+
+const char cudriver_context_push_doc[] =
+    "push($self, /)\n"
+    "--\n"
+    "\n"
+    "Put the context on this thread's stack, which makes it current.\n"
+    "\n"
+    "Raises\n"
+    "------\n"
+    "InvalidContextError\n"
+    "    It is closed or was reset.\n"
+    "\n"
+    "Notes\n"
+    "-----\n"
+    "Uses ``cuCtxPushCurrent``.";
+
+PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (context_push(cudriver_state_of(object), (ContextObject *)object) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+const char cudriver_context_pop_doc[] =
+    "pop($self, /)\n"
+    "--\n"
+    "\n"
+    "Take the context off this thread's stack.\n"
+    "\n"
+    "Raises\n"
+    "------\n"
+    "InvalidContextError\n"
+    "    Another one is current here; then nothing has changed.\n"
+    "\n"
+    "Notes\n"
+    "-----\n"
+    "Uses ``cuCtxPopCurrent``.";
+
+PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    if (context_pop(cudriver_state_of(object), (ContextObject *)object) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *cudriver_context_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    return context_push(cudriver_state_of(object), (ContextObject *)object) < 0 ? NULL
+                                                                                : Py_NewRef(object);
+}
+
+PyObject *cudriver_context_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
+                                Py_ssize_t Py_UNUSED(count))
+{
+    if (context_pop(cudriver_state_of(object), (ContextObject *)object) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 /* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */

@@ -1,7 +1,6 @@
 /* Context as a Python type: its methods and properties. */
 #include "batch.h"
 #include "context_private.h"
-#include "device.h"
 #include "driver/driver.h"
 #include "python/devices.h"
 #include "python/error.h"
@@ -38,68 +37,6 @@ static PyObject *context_repr(PyObject *object)
 
     return PyUnicode_FromFormat("<%s #%llu on device %d%s>", kinds[self->kind], self->number,
                                 self->ordinal, states[self->state]);
-}
-
-PyDoc_STRVAR(push_doc,
-             "push($self, /)\n"
-             "--\n"
-             "\n"
-             "Put the context on this thread's stack, which makes it current.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "InvalidContextError\n"
-             "    It is closed or was reset.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxPushCurrent``.");
-
-static PyObject *method_push(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    if (cudriver_context_push(cudriver_state_of(object), context_of(object)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(pop_doc,
-             "pop($self, /)\n"
-             "--\n"
-             "\n"
-             "Take the context off this thread's stack.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "InvalidContextError\n"
-             "    Another one is current here; then nothing has changed.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxPopCurrent``.");
-
-static PyObject *method_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    if (cudriver_context_pop(cudriver_state_of(object), context_of(object)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    return cudriver_context_push(cudriver_state_of(object), context_of(object)) < 0
-               ? NULL
-               : Py_NewRef(object);
-}
-
-static PyObject *method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
-                             Py_ssize_t Py_UNUSED(count))
-{
-    if (cudriver_context_pop(cudriver_state_of(object), context_of(object)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(context_close_doc,
@@ -394,14 +331,14 @@ static PyGetSetDef context_getset[] = {
 };
 
 static PyMethodDef context_methods[] = {
-    {"push", method_push, METH_NOARGS, push_doc},
-    {"pop", method_pop, METH_NOARGS, pop_doc},
+    {"push", cudriver_context_push, METH_NOARGS, cudriver_context_push_doc},
+    {"pop", cudriver_context_pop, METH_NOARGS, cudriver_context_pop_doc},
     {"close", method_close, METH_NOARGS, context_close_doc},
     {"synchronize", method_synchronize, METH_NOARGS, context_synchronize_doc},
     {"memory_info", method_memory_info, METH_NOARGS, context_memory_info_doc},
-    {"__enter__", method_enter, METH_NOARGS,
+    {"__enter__", cudriver_context_enter, METH_NOARGS,
      "__enter__($self, /)\n--\n\nPut the context on this thread's stack, as push() does."},
-    {"__exit__", (PyCFunction)(void (*)(void))method_exit, METH_FASTCALL,
+    {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_exit, METH_FASTCALL,
      "__exit__($self, *exception)\n--\n\nTake the context off this thread's stack, as pop() does."},
     {NULL},
 };

@@ -21,22 +21,6 @@ static const struct attribute {
 
 #define ATTRIBUTE_COUNT (sizeof attributes / sizeof attributes[0])
 
-PyObject *cudriver_device_new(CoreState *state, int ordinal)
-{
-    DeviceObject *self;
-    CUdevice handle;
-
-    if (cudriver_device_handle(state, ordinal, &handle) < 0) {
-        return NULL;
-    }
-    self = (DeviceObject *)state->device_type->tp_alloc(state->device_type, 0);
-    if (self != NULL) {
-        self->handle = handle;
-        self->ordinal = ordinal;
-    }
-    return (PyObject *)self;
-}
-
 static PyObject *device_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"device", NULL};
@@ -49,14 +33,6 @@ static PyObject *device_create(PyTypeObject *type, PyObject *args, PyObject *key
     }
     ordinal = cudriver_device_parse(state, which);
     return ordinal < 0 ? NULL : cudriver_device_new(state, ordinal);
-}
-
-static void device_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-
-    type->tp_free(self);
-    Py_DECREF(type);
 }
 
 static PyObject *device_repr(PyObject *self)
@@ -191,17 +167,20 @@ static PyObject *device_get_capability(PyObject *self, void *Py_UNUSED(closure))
     return Py_BuildValue("(ii)", major, minor);
 }
 
-/* New reference: the attribute's name in lower case. */
-static PyObject *attribute_name(const struct attribute *attribute)
+/* New reference: an attribute's value; None if this driver is too old to know it. */
+static PyObject *attribute_value(CoreState *state, CUdevice device,
+                                 const struct attribute *attribute)
 {
-    char name[128];
-    size_t i;
+    int value;
+    CUresult result =
+        cuda.cuDeviceGetAttribute(&value, (CUdevice_attribute)attribute->value, device);
 
-    for (i = 0; attribute->name[i] && i < sizeof name - 1; i++) {
-        name[i] = (char)Py_TOLOWER(attribute->name[i]);
+    if (result == CUDA_ERROR_INVALID_VALUE) {
+        return Py_NewRef(Py_None);
     }
-    name[i] = '\0';
-    return PyUnicode_FromString(name);
+    return result == CUDA_SUCCESS ? PyLong_FromLong(value)
+                                  : cudriver_raise(state, result, "cuDeviceGetAttribute",
+                                                   "%s, device %d", attribute->name, device);
 }
 
 static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
@@ -215,28 +194,15 @@ static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
     }
     values = PyDict_New();
     for (size_t i = 0; values != NULL && i < ATTRIBUTE_COUNT; i++) {
-        PyObject *name = attribute_name(&attributes[i]);
-        PyObject *number = NULL;
-        int value;
-        CUresult result =
-            cuda.cuDeviceGetAttribute(&value, (CUdevice_attribute)attributes[i].value, device);
-        if (name == NULL) {
-            Py_CLEAR(values);
-            break;
+        PyObject *value = attribute_value(state, device, &attributes[i]);
+        char name[128] = "";
+        for (size_t j = 0; attributes[i].name[j] != '\0' && j < sizeof name - 1; j++) {
+            name[j] = (char)Py_TOLOWER(attributes[i].name[j]);
         }
-        if (result == CUDA_ERROR_INVALID_VALUE) { /* an older driver does not know it */
-            number = Py_NewRef(Py_None);
-        } else if (result != CUDA_SUCCESS) {
-            cudriver_raise(state, result, "cuDeviceGetAttribute", "%s, device %d",
-                           attributes[i].name, device);
-        } else {
-            number = PyLong_FromLong(value);
-        }
-        if (number == NULL || PyDict_SetItem(values, name, number) < 0) {
+        if (value == NULL || PyDict_SetItemString(values, name, value) < 0) {
             Py_CLEAR(values);
         }
-        Py_DECREF(name);
-        Py_XDECREF(number);
+        Py_XDECREF(value);
     }
     if (values == NULL) {
         return NULL;
@@ -434,7 +400,6 @@ static PyType_Slot device_slots[] = {
                 ">>> device == cu.Device(device.uuid) == cu.Device(device.pci_bus_id)\n"
                 "True"},
     {Py_tp_new, device_create},
-    {Py_tp_dealloc, device_dealloc},
     {Py_tp_repr, device_repr},
     {Py_tp_hash, device_hash},
     {Py_tp_richcompare, device_compare},

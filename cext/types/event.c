@@ -1,10 +1,7 @@
 /* Event. See event.h. */
 #include "event.h"
 
-#include <math.h>
-
 #include "batch.h"
-#include "device.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/types.h"
@@ -183,12 +180,36 @@ static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
     return 0;
 }
 
+/* Lets a stream record the event or wait for it, during which the event cannot be closed. 0 or -1.
+ */
+static int event_use(CoreState *state, EventObject *self, const struct cudriver_stream *stream,
+                     bool record)
+{
+    CUresult result;
+    bool pushed;
+
+    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+        return -1;
+    }
+    self->users++;
+    if (record) {
+        cudriver_batch_close_before(state, stream); /* else our copies complete after it */
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = record ? cuda.cuEventRecord(self->handle, stream->handle)
+                    : cuda.cuStreamWaitEvent(stream->handle, self->handle, 0);
+    Py_END_ALLOW_THREADS
+    self->users--;
+    self->recorded |= record && result == CUDA_SUCCESS;
+    return cudriver_context_finish(state, stream->context, pushed, result,
+                                   record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
+                                   self->handle);
+}
+
 int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
 {
     EventObject *self = event_of(event);
     struct cudriver_stream stream;
-    CUresult result;
-    bool pushed;
     int failed = -1;
 
     if (stream_for(state, self, argument, &stream) < 0) {
@@ -199,16 +220,8 @@ int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
                      "%R belongs to %R, the stream to %R: record an event of the "
                      "stream's own context",
                      event, self->context, stream.context);
-    } else if (cudriver_context_begin(state, stream.context, &pushed) == 0) {
-        self->users++;
-        cudriver_batch_close_before(state, &stream); /* else our copies complete after it */
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuEventRecord(self->handle, stream.handle);
-        Py_END_ALLOW_THREADS
-        self->users--;
-        self->recorded |= result == CUDA_SUCCESS;
-        failed = cudriver_context_finish(state, stream.context, pushed, result, "cuEventRecord",
-                                         "%p", self->handle);
+    } else {
+        failed = event_use(state, self, &stream, true);
     }
     cudriver_stream_done(&stream);
     return failed;
@@ -218,22 +231,13 @@ int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
 {
     EventObject *self = event_of(event);
     struct cudriver_stream stream;
-    CUresult result;
-    bool pushed;
     int failed = -1;
 
     if (stream_for(state, self, argument, &stream) < 0) {
         return -1;
     }
-    if (cudriver_context_check(state, self->context) == 0 &&
-        cudriver_context_begin(state, stream.context, &pushed) == 0) {
-        self->users++;
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuStreamWaitEvent(stream.handle, self->handle, 0);
-        Py_END_ALLOW_THREADS
-        self->users--;
-        failed = cudriver_context_finish(state, stream.context, pushed, result, "cuStreamWaitEvent",
-                                         "event %p", self->handle);
+    if (cudriver_context_check(state, self->context) == 0) {
+        failed = event_use(state, self, &stream, false);
     }
     cudriver_stream_done(&stream);
     return failed;
@@ -352,18 +356,17 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     EventObject *self = event_of(object);
     CoreState *state = cudriver_state_of(object);
     CUresult result;
-    bool pushed, done;
+    bool pushed;
 
     if (event_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     result = cuda.cuEventQuery(self->handle);
-    done = result != CUDA_ERROR_NOT_READY;
-    if (cudriver_context_finish(state, self->context, pushed, done ? result : CUDA_SUCCESS,
-                                "cuEventQuery", "%p", self->handle) < 0) {
-        return NULL;
+    cudriver_context_end(self->context, pushed);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        return cudriver_raise(state, result, "cuEventQuery", "%p", self->handle);
     }
-    return PyBool_FromLong(done);
+    return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 
 PyDoc_STRVAR(event_elapsed_doc,
@@ -392,30 +395,35 @@ PyDoc_STRVAR(event_elapsed_doc,
              "-----\n"
              "Uses ``cuEventElapsedTime``.");
 
+static int event_check_time(EventObject *self)
+{
+    if (event_check(self) < 0) {
+        return -1;
+    }
+    if (!self->timing || !self->recorded) {
+        PyErr_Format(PyExc_ValueError, "%R %s", self,
+                     self->timing ? "was never recorded"
+                                  : "takes no time: make it with Event(timing=True)");
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *event_elapsed(PyObject *object, PyObject *other)
 {
     EventObject *start = event_of(object), *end = event_of(other);
     CoreState *state = cudriver_state_of(object);
-    float milliseconds = NAN;
+    float milliseconds = 0;
     CUresult result;
-    bool pushed, early;
+    bool pushed;
 
     if (!Py_IS_TYPE(other, state->event_type)) {
         PyErr_Format(PyExc_TypeError, "elapsed_time takes the later Event, not %.100s",
                      Py_TYPE(other)->tp_name);
         return NULL;
     }
-    if (event_check(start) < 0 || event_check(end) < 0) {
+    if (event_check_time(start) < 0 || event_check_time(end) < 0) {
         return NULL;
-    }
-    for (int i = 0; i < 2; i++) {
-        EventObject *event = i == 0 ? start : end;
-        if (!event->timing || !event->recorded) {
-            PyErr_Format(PyExc_ValueError, "%R %s", event,
-                         event->timing ? "was never recorded"
-                                       : "takes no time: make it with Event(timing=True)");
-            return NULL;
-        }
     }
     if (start->context != end->context) {
         PyErr_Format(PyExc_ValueError,
@@ -427,16 +435,16 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
         return NULL;
     }
     result = cuda.cuEventElapsedTime(&milliseconds, start->handle, end->handle);
-    early = result == CUDA_ERROR_NOT_READY;
-    if (cudriver_context_finish(state, start->context, pushed, early ? CUDA_SUCCESS : result,
-                                "cuEventElapsedTime", "%p, %p", start->handle, end->handle) < 0) {
-        return NULL;
-    }
-    if (early) {
+    cudriver_context_end(start->context, pushed);
+    if (result == CUDA_ERROR_NOT_READY) {
         PyErr_SetString(
             PyExc_ValueError,
             "the work before one of the events is not over: synchronize() the later first");
         return NULL;
+    }
+    if (result != CUDA_SUCCESS) {
+        return cudriver_raise(state, result, "cuEventElapsedTime", "%p, %p", start->handle,
+                              end->handle);
     }
     return PyFloat_FromDouble((double)milliseconds);
 }

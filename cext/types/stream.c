@@ -2,8 +2,8 @@
 #include "stream.h"
 
 #include "batch.h"
-#include "device.h"
 #include "driver/driver.h"
+#include "python/devices.h"
 #include "python/error.h"
 #include "python/types.h"
 #include "event.h"

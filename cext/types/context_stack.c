@@ -281,10 +281,7 @@ PyObject *cudriver_context_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 PyObject *cudriver_context_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                                 Py_ssize_t Py_UNUSED(count))
 {
-    if (context_pop(cudriver_state_of(object), (ContextObject *)object) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return cudriver_context_pop(object, NULL);
 }
 
 /* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */

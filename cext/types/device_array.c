@@ -81,25 +81,6 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
     return (PyObject *)self;
 }
 
-PyObject *cudriver_device_view_new(CoreState *state, DeviceArrayObject *of, CUdeviceptr address,
-                                   int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides)
-{
-    DeviceArrayObject *self = array_alloc(state, ndim);
-
-    if (self == NULL) {
-        return NULL;
-    }
-    self->dtype = Py_NewRef(of->dtype);
-    self->itemsize = of->itemsize;
-    self->address = address;
-    self->root = (DeviceArrayObject *)Py_NewRef((PyObject *)cudriver_device_array_root(of));
-    self->root->views++;
-    self->context = (ContextObject *)Py_NewRef((PyObject *)of->context);
-    memcpy(self->shape, shape, (size_t)ndim * sizeof *shape);
-    memcpy(self->strides, strides, (size_t)ndim * sizeof *strides);
-    return (PyObject *)self;
-}
-
 /* ---- basic indexing: integers, slices, ... and None, as NumPy defines them ---- */
 
 struct view {
@@ -193,6 +174,25 @@ static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellip
     return axes;
 }
 
+/* New reference: a view of `of` (or, if that is a view, of its root). */
+static PyObject *view_new(CoreState *state, DeviceArrayObject *of, const struct view *view)
+{
+    DeviceArrayObject *self = array_alloc(state, view->ndim);
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->dtype = Py_NewRef(of->dtype);
+    self->itemsize = of->itemsize;
+    self->address = view->address;
+    self->root = (DeviceArrayObject *)Py_NewRef((PyObject *)cudriver_device_array_root(of));
+    self->root->views++;
+    self->context = (ContextObject *)Py_NewRef((PyObject *)of->context);
+    memcpy(self->shape, view->shape, (size_t)view->ndim * sizeof *view->shape);
+    memcpy(self->strides, view->strides, (size_t)view->ndim * sizeof *view->strides);
+    return (PyObject *)self;
+}
+
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
 {
     DeviceArrayObject *self = array_of(object);
@@ -229,8 +229,7 @@ PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
     if (failed != 0) {
         return NULL;
     }
-    return cudriver_device_view_new(cudriver_state_of(object), self, view.address, view.ndim,
-                                    view.shape, view.strides);
+    return view_new(cudriver_state_of(object), self, &view);
 }
 
 /* ---- the end ---- */

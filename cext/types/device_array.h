@@ -65,8 +65,4 @@ int cudriver_device_make_setup(PyObject *module);
 int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
                                PyObject *stream);
 
-/* New reference: a view of `of` (or, if that is a view, of its root) with the given geometry. */
-PyObject *cudriver_device_view_new(CoreState *state, DeviceArrayObject *of, CUdeviceptr address,
-                                   int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides);
-
 #endif

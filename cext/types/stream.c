@@ -44,10 +44,10 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         Py_DECREF(context);
         return NULL;
     }
-    self->closed = true; /* nothing to destroy yet */
+    self->closed = true;     /* nothing to destroy yet */
+    self->context = context; /* takes the reference */
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         Py_DECREF(self);
-        Py_DECREF(context);
         return NULL;
     }
     self->priority = (int)priority;
@@ -69,11 +69,9 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     cudriver_context_end(context, pushed);
     if (PyErr_Occurred()) {
         Py_DECREF(self);
-        Py_DECREF(context);
         return NULL;
     }
     self->closed = false;
-    self->context = context; /* takes the reference */
     context->children++;
     cudriver_live_add(state, &self->live, "stream", 0, (uintptr_t)self->handle, context->ordinal);
     return (PyObject *)self;

@@ -4,7 +4,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <structmember.h> /* T_PYSSIZET, which 3.12 renamed */
+#include <structmember.h> /* T_PYSSIZET and the like, which 3.12 renamed */
 
 #if PY_VERSION_HEX < 0x030A0000
 #error "cudriver needs CPython 3.10 or newer"

@@ -7,10 +7,11 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "types/event.h"
-#include "types/host_memory.h"
+#include "pinned/host_memory.h"
 #include "ladder/ladder.h"
 #include "python/live.h"
-#include "types/pinned_numpy.h"
+#include "python/types.h"
+#include "pinned/pinned_numpy.h"
 #include "engine/engine.h"
 #include "state.h"
 #include "types/stream.h"
@@ -132,7 +133,6 @@ PyDoc_STRVAR(driver_version_doc,
 static PyObject *module_driver_version(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *version;
 
     if (cudriver_require_loaded(state) < 0) {
         return NULL;
@@ -141,13 +141,9 @@ static PyObject *module_driver_version(PyObject *module, PyObject *Py_UNUSED(ign
         return cudriver_raise(state, CUDA_ERROR_STUB_LIBRARY, "cuDriverGetVersion", "%s",
                               cudriver_driver.path);
     }
-    version = PyStructSequence_New(state->driver_version_type);
-    if (version == NULL) {
-        return NULL;
-    }
-    PyStructSequence_SetItem(version, 0, PyLong_FromLong(cudriver_driver.version / 1000));
-    PyStructSequence_SetItem(version, 1, PyLong_FromLong(cudriver_driver.version % 1000 / 10));
-    return version;
+    return cudriver_tuple_new(state->driver_version_type, 2,
+                              PyLong_FromLong(cudriver_driver.version / 1000),
+                              PyLong_FromLong(cudriver_driver.version % 1000 / 10));
 }
 
 PyDoc_STRVAR(driver_path_doc,
@@ -337,13 +333,12 @@ static int version_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    state->driver_version_type = PyStructSequence_NewType(&version_desc);
-    if (state->driver_version_type == NULL) {
+    if (cudriver_tuple_add(module, &state->driver_version_type, &version_desc) < 0) {
         return -1;
     }
     state->driver_version_type->tp_str = version_str;
     PyType_Modified(state->driver_version_type);
-    return PyModule_AddObjectRef(module, "DriverVersion", (PyObject *)state->driver_version_type);
+    return 0;
 }
 
 static bool environment_asks(const char *name)
@@ -393,6 +388,7 @@ static int module_exec(PyObject *module)
         cudriver_device_setup,
         cudriver_thread_setup,
         cudriver_context_setup,
+        cudriver_context_stack_setup,
         cudriver_limits_setup,
         cudriver_stream_setup,
         cudriver_event_setup,
@@ -403,6 +399,8 @@ static int module_exec(PyObject *module)
         cudriver_device_array_setup,
         cudriver_device_make_setup,
         cudriver_host_memory_setup,
+        cudriver_pinned_arrays_setup,
+        cudriver_host_functions_setup,
         cudriver_pin_setup,
         cudriver_pinned_numpy_setup,
         cudriver_live_setup,

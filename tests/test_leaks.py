@@ -22,7 +22,11 @@ LIVE = (
 )  # fmt: skip
 ROUNDS = 5
 
-DESCRIPTORS = (types.MethodDescriptorType, types.GetSetDescriptorType)
+DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
 PROTOCOLS = {
     "__enter__", "__exit__", "__await__", "__cuda_stream__", "__cuda_array_interface__",
     "__array__",

@@ -1,20 +1,15 @@
 /*
- * Blocks inside registered regions: see private.h, which says what needs the pool's lock. Nothing
- * here calls the driver.
- *
- * A region is divided into extents of whole pages; free neighbours are merged. Free extents are on
- * lists by size, 32 lists to a doubling (two-level segregated fit), so that finding the smallest
- * that fits searches at most two lists. An extent may be a slab: slots of one size, for requests
- * below a page.
+ * Blocks inside registered regions: see private.h, which says what needs the lock. Nothing here
+ * calls the driver. A block is an extent, or for requests below a page a slot of a slab: an extent
+ * that is divided into slots of one size.
  */
-#include "private.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "extent.h"
+
 #define ARENA_MOST ((size_t)4 << 20) /* bytes; requests up to here come from arenas */
-#define REUSE_FACTOR 8               /* a large extent is cut for no less than this part of it */
 
 /* Slot sizes: 64 bytes apart up to 1024, then 8 to a doubling, where at most an eighth is lost. */
 #define SLOT_MOST ((size_t)3840)
@@ -22,27 +17,6 @@
 #define SLAB_PAGES ((size_t)16)
 #define SLOT_FREE 0x8000u /* in slab.slots: free; the other bits are the next free slot */
 #define SLOT_NONE 0x7FFFu
-
-/* Lists: one for each page count up to 63, then 32 to a doubling. */
-#define FINE 32
-#define LISTS (FINE * 38)
-#define WORDS (LISTS / 64)
-
-enum extent_kind {
-    EXTENT_FREE,
-    EXTENT_BLOCK,
-    EXTENT_SLAB,
-};
-
-struct hostmem_extent {
-    struct hostmem_region *region;
-    size_t first, pages;
-    enum extent_kind kind;
-    bool fresh;                /* never handed out: all zero */
-    size_t asked;              /* of a block: bytes requested */
-    struct hostmem_slab *slab; /* of a slab: owned */
-    struct hostmem_extent *next, *previous;
-};
 
 struct hostmem_slab {
     struct hostmem_extent *extent;
@@ -56,218 +30,8 @@ struct hostmem_slab {
     uint16_t slots[]; /* the size requested, or SLOT_FREE and the next free slot */
 };
 
-struct extent_lists {
-    uint64_t filled[WORDS]; /* a bit per list that is not empty */
-    struct hostmem_extent *heads[LISTS];
-};
-
-static struct extent_lists lists[2]; /* large regions, arenas */
 static struct hostmem_slab *partial[SLOT_CLASSES];
 static unsigned empty_slabs; /* among the partial ones */
-static struct hostmem_extent *spare_extents;
-
-/* --- records --- */
-
-static struct hostmem_extent *extent_new(void)
-{
-    struct hostmem_extent *extent = spare_extents;
-
-    if (extent != NULL) {
-        spare_extents = extent->next;
-        memset(extent, 0, sizeof *extent);
-        return extent;
-    }
-    return calloc(1, sizeof *extent);
-}
-
-static void extent_forget(struct hostmem_extent *extent)
-{
-    extent->next = spare_extents;
-    spare_extents = extent;
-}
-
-static char *extent_address(const struct hostmem_extent *extent)
-{
-    return extent->region->base + extent->first * HOSTMEM_PAGE;
-}
-
-static size_t region_pages(const struct hostmem_region *region)
-{
-    return region->bytes / HOSTMEM_PAGE;
-}
-
-/* Enters an extent where its neighbours and block_find look for it. */
-static void extent_note(struct hostmem_extent *extent)
-{
-    extent->region->pages[extent->first] = extent;
-    extent->region->pages[extent->first + extent->pages - 1] = extent;
-}
-
-/* --- lists of free extents --- */
-
-static unsigned list_of(size_t pages)
-{
-    unsigned log;
-
-    if (pages < FINE) {
-        return (unsigned)pages;
-    }
-    log = 63u - (unsigned)__builtin_clzll(pages);
-    return (log - 4) * FINE + (unsigned)((pages >> (log - 5)) - FINE);
-}
-
-static bool is_listed_region(const struct hostmem_region *region)
-{
-    return region->state == HOSTMEM_REGISTERED;
-}
-
-static void extent_list(struct hostmem_extent *extent)
-{
-    struct extent_lists *in = &lists[extent->region->arena];
-    unsigned list = list_of(extent->pages);
-
-    extent->previous = NULL;
-    extent->next = in->heads[list];
-    if (extent->next != NULL) {
-        extent->next->previous = extent;
-    }
-    in->heads[list] = extent;
-    in->filled[list / 64] |= UINT64_C(1) << list % 64;
-}
-
-static void extent_unlist(struct hostmem_extent *extent)
-{
-    struct extent_lists *in = &lists[extent->region->arena];
-    unsigned list = list_of(extent->pages);
-
-    if (extent->next != NULL) {
-        extent->next->previous = extent->previous;
-    }
-    if (extent->previous != NULL) {
-        extent->previous->next = extent->next;
-    } else {
-        in->heads[list] = extent->next;
-        if (extent->next == NULL) {
-            in->filled[list / 64] &= ~(UINT64_C(1) << list % 64);
-        }
-    }
-}
-
-/* The smallest extent of a list with at least `pages`, or NULL. */
-static struct hostmem_extent *list_best(struct hostmem_extent *head, size_t pages)
-{
-    struct hostmem_extent *best = NULL;
-
-    for (struct hostmem_extent *extent = head; extent != NULL; extent = extent->next) {
-        if (extent->pages >= pages && (best == NULL || extent->pages < best->pages)) {
-            best = extent;
-            if (best->pages == pages) {
-                break;
-            }
-        }
-    }
-    return best;
-}
-
-/* The smallest free extent with at least `pages`, or NULL. */
-static struct hostmem_extent *lists_find(const struct extent_lists *in, size_t pages)
-{
-    unsigned list = list_of(pages);
-    struct hostmem_extent *found = list_best(in->heads[list], pages);
-
-    if (found != NULL) {
-        return found;
-    }
-    if (++list == LISTS) {
-        return NULL;
-    }
-    unsigned word = list / 64;
-    uint64_t bits = in->filled[word] & (~UINT64_C(0) << list % 64);
-    while (bits == 0) {
-        if (++word == WORDS) {
-            return NULL;
-        }
-        bits = in->filled[word];
-    }
-    return list_best(in->heads[word * 64 + (unsigned)__builtin_ctzll(bits)], pages);
-}
-
-/* --- extents --- */
-
-/* Takes a free extent off its list and cuts it to `pages`; the rest goes back on a list. NULL: out
- * of memory. */
-static struct hostmem_extent *extent_cut(struct hostmem_extent *extent, size_t pages)
-{
-    struct hostmem_extent *rest = NULL;
-
-    if (extent->pages > pages) {
-        rest = extent_new();
-        if (rest == NULL) {
-            return NULL;
-        }
-    }
-    extent_unlist(extent);
-    if (rest != NULL) {
-        rest->region = extent->region;
-        rest->first = extent->first + pages;
-        rest->pages = extent->pages - pages;
-        rest->fresh = extent->fresh;
-        extent->pages = pages;
-        extent_note(rest);
-        extent_list(rest);
-    }
-    extent_note(extent);
-    return extent;
-}
-
-static struct hostmem_extent *extent_take(size_t pages, bool arena, enum hostmem_fit fit)
-{
-    struct hostmem_extent *extent = lists_find(&lists[arena], pages);
-
-    if (extent != NULL && !arena && fit == HOSTMEM_STRICT && extent->pages / REUSE_FACTOR > pages) {
-        extent = NULL;
-    }
-    if (extent == NULL && (!arena || fit == HOSTMEM_ANY)) {
-        extent = lists_find(&lists[!arena], pages);
-    }
-    return extent == NULL ? NULL : extent_cut(extent, pages);
-}
-
-/* Frees an extent and merges it with its free neighbours. */
-static void extent_give(struct hostmem_extent *extent)
-{
-    struct hostmem_region *region = extent->region;
-    size_t end = extent->first + extent->pages;
-    struct hostmem_extent *before = extent->first > 0 ? region->pages[extent->first - 1] : NULL;
-    struct hostmem_extent *after = end < region_pages(region) ? region->pages[end] : NULL;
-
-    extent->kind = EXTENT_FREE;
-    extent->fresh = false;
-    /* After a merge no entry may remain between the ends. */
-    if (before != NULL && before->kind == EXTENT_FREE) {
-        if (is_listed_region(region)) {
-            extent_unlist(before);
-        }
-        region->pages[before->first + before->pages - 1] = NULL;
-        region->pages[extent->first] = NULL;
-        extent->first = before->first;
-        extent->pages += before->pages;
-        extent_forget(before);
-    }
-    if (after != NULL && after->kind == EXTENT_FREE) {
-        if (is_listed_region(region)) {
-            extent_unlist(after);
-        }
-        region->pages[after->first] = NULL;
-        region->pages[end - 1] = NULL;
-        extent->pages += after->pages;
-        extent_forget(after);
-    }
-    extent_note(extent);
-    if (is_listed_region(region)) {
-        extent_list(extent);
-    }
-}
 
 /* --- slabs --- */
 
@@ -325,7 +89,7 @@ static struct hostmem_slab *slab_new(unsigned class, enum hostmem_fit fit)
     if (slab == NULL) {
         return NULL;
     }
-    slab->extent = extent_take(SLAB_PAGES, true, fit);
+    slab->extent = hostmem_extent_take(SLAB_PAGES, true, fit);
     if (slab->extent == NULL) {
         free(slab);
         return NULL;
@@ -352,7 +116,7 @@ static void slab_dissolve(struct hostmem_slab *slab)
     }
     memset(&extent->region->pages[extent->first], 0, SLAB_PAGES * sizeof extent->region->pages[0]);
     extent->slab = NULL;
-    extent_give(extent);
+    hostmem_extent_give(extent);
     free(slab);
 }
 
@@ -372,7 +136,7 @@ static void *slot_take(struct hostmem_slab *slab, size_t bytes)
         slab_unlist(slab);
     }
     slab->extent->region->taken += slab->slot_bytes;
-    return extent_address(slab->extent) + (size_t)slot * slab->slot_bytes;
+    return hostmem_extent_address(slab->extent) + (size_t)slot * slab->slot_bytes;
 }
 
 static void slot_give(struct hostmem_slab *slab, unsigned slot)
@@ -383,7 +147,7 @@ static void slot_give(struct hostmem_slab *slab, unsigned slot)
     slab->slots[slot] = (uint16_t)(SLOT_FREE | slab->head);
     slab->head = slot;
     slab->live--;
-    if (!is_listed_region(region)) {
+    if (!hostmem_region_is_listed(region)) {
         if (slab->live == 0) {
             slab_dissolve(slab);
         }
@@ -442,7 +206,8 @@ void *hostmem_block_take(size_t bytes, enum hostmem_fit fit, bool *zeroed)
         struct hostmem_slab *slab = partial[class] != NULL ? partial[class] : slab_new(class, fit);
         return slab == NULL ? NULL : slot_take(slab, bytes);
     }
-    struct hostmem_extent *extent = extent_take(pages_of(bytes), hostmem_is_for_arena(bytes), fit);
+    struct hostmem_extent *extent =
+        hostmem_extent_take(pages_of(bytes), hostmem_is_for_arena(bytes), fit);
     if (extent == NULL) {
         return NULL;
     }
@@ -450,7 +215,7 @@ void *hostmem_block_take(size_t bytes, enum hostmem_fit fit, bool *zeroed)
     extent->asked = bytes;
     extent->region->taken += extent->pages * HOSTMEM_PAGE;
     *zeroed = extent->fresh;
-    return extent_address(extent);
+    return hostmem_extent_address(extent);
 }
 
 /* The extent of the live block that begins at `address`, and in a slab its slot; else NULL. */
@@ -498,7 +263,7 @@ void hostmem_block_give(struct hostmem_region *region, void *address)
         return;
     }
     region->taken -= extent->pages * HOSTMEM_PAGE;
-    extent_give(extent);
+    hostmem_extent_give(extent);
 }
 
 /* --- regions --- */
@@ -507,7 +272,7 @@ bool hostmem_region_open(struct hostmem_region *region)
 {
     struct hostmem_extent *extent = calloc(1, sizeof *extent);
 
-    region->pages = calloc(region_pages(region), sizeof region->pages[0]);
+    region->pages = calloc(hostmem_region_pages(region), sizeof region->pages[0]);
     if (extent == NULL || region->pages == NULL) {
         free(region->pages);
         free(extent);
@@ -515,16 +280,16 @@ bool hostmem_region_open(struct hostmem_region *region)
         return false;
     }
     extent->region = region;
-    extent->pages = region_pages(region);
+    extent->pages = hostmem_region_pages(region);
     extent->kind = EXTENT_FREE;
     extent->fresh = true;
-    extent_note(extent);
+    hostmem_extent_note(extent);
     return true;
 }
 
 void hostmem_region_close(struct hostmem_region *region)
 {
-    assert(region->pages[0]->pages == region_pages(region));
+    assert(region->pages[0]->pages == hostmem_region_pages(region));
     free(region->pages[0]);
     free(region->pages);
     region->pages = NULL;
@@ -532,11 +297,11 @@ void hostmem_region_close(struct hostmem_region *region)
 
 void hostmem_region_list(struct hostmem_region *region)
 {
-    for (size_t page = 0; page < region_pages(region);) {
+    for (size_t page = 0; page < hostmem_region_pages(region);) {
         struct hostmem_extent *extent = region->pages[page];
         page += extent->pages;
         if (extent->kind == EXTENT_FREE) {
-            extent_list(extent);
+            hostmem_extent_list(extent);
         } else if (extent->kind == EXTENT_SLAB && extent->slab->live < extent->slab->count) {
             slab_list(extent->slab);
         }
@@ -545,11 +310,11 @@ void hostmem_region_list(struct hostmem_region *region)
 
 void hostmem_region_unlist(struct hostmem_region *region)
 {
-    for (size_t page = 0; page < region_pages(region);) {
+    for (size_t page = 0; page < hostmem_region_pages(region);) {
         struct hostmem_extent *extent = region->pages[page];
         page += extent->pages;
         if (extent->kind == EXTENT_FREE) {
-            extent_unlist(extent);
+            hostmem_extent_unlist(extent);
         } else if (extent->kind == EXTENT_SLAB && extent->slab->listed) {
             slab_unlist(extent->slab);
         }
@@ -564,11 +329,12 @@ bool hostmem_region_can_serve(const struct hostmem_region *region, size_t bytes,
     if (fit == HOSTMEM_STRICT && hostmem_is_for_arena(bytes) && !region->arena) {
         return false;
     }
-    for (size_t page = 0; page < region_pages(region);) {
+    for (size_t page = 0; page < hostmem_region_pages(region);) {
         const struct hostmem_extent *extent = region->pages[page];
         page += extent->pages;
         if (extent->kind == EXTENT_FREE && extent->pages >= pages &&
-            (region->arena || fit == HOSTMEM_ANY || extent->pages / REUSE_FACTOR <= pages)) {
+            (region->arena || fit == HOSTMEM_ANY ||
+             extent->pages / HOSTMEM_REUSE_FACTOR <= pages)) {
             return true;
         }
         if (extent->kind == EXTENT_SLAB && bytes <= SLOT_MOST &&

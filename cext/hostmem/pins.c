@@ -17,7 +17,6 @@
  */
 #include "hostmem.h"
 
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,45 +49,11 @@ struct cudriver_pin {
 };
 
 static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* a piece is no longer PENDING or LEAVING */
-    struct piece **pieces;  /* owned, sorted by address */
+    struct piece **pieces; /* owned, sorted by address */
     size_t count, room;
     size_t pins;
     size_t bytes; /* registered */
-} pins = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-/* --- the lock, free in a forked child too --- */
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&pins.lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&pins.lock);
-}
-
-static void after_fork_in_child(void)
-{
-    pthread_cond_init(&pins.changed, NULL); /* the waiting threads are not in the child */
-    pthread_mutex_unlock(&pins.lock);
-}
-
-static void watch_forks_once(void)
-{
-    hostmem_watch_forks(); /* first, so that a fork takes the pool's lock last */
-    pthread_atfork(before_fork, after_fork, after_fork_in_child);
-}
-
-static void pins_lock(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, watch_forks_once);
-    pthread_mutex_lock(&pins.lock);
-}
+} pins;
 
 /* --- the list, under the lock --- */
 
@@ -156,7 +121,7 @@ static size_t pieces_settle(uintptr_t begin, uintptr_t end)
         if (i == pins.count || pins.pieces[i]->begin >= end) {
             return first;
         }
-        pthread_cond_wait(&pins.changed, &pins.lock);
+        hostmem_wait();
     }
 }
 
@@ -352,7 +317,7 @@ static void range_resolve(struct cudriver_pin *pin, bool succeeded)
         pin->pieces[kept++] = piece;
     }
     pin->count = kept;
-    pthread_cond_broadcast(&pins.changed);
+    hostmem_announce();
 }
 
 /* Drops a pin's pieces and unregisters those that no pin holds. Locked before and after, not in
@@ -378,7 +343,7 @@ static CUresult pieces_release(struct cudriver_pin *pin)
     if (leaving == 0) {
         return CUDA_SUCCESS;
     }
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
     for (size_t i = 0; i < leaving; i++) {
         struct piece *piece = pin->pieces[i];
         CUresult result = piece_unregister(piece);
@@ -386,13 +351,13 @@ static CUresult pieces_release(struct cudriver_pin *pin)
             first = result;
         }
     }
-    pins_lock();
+    hostmem_lock();
     for (size_t i = 0; i < leaving; i++) {
         struct piece *piece = pin->pieces[i];
         pins.bytes -= piece->end - piece->begin;
         pieces_remove(piece);
     }
-    pthread_cond_broadcast(&pins.changed);
+    hostmem_announce();
     return first;
 }
 
@@ -403,18 +368,18 @@ static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool rea
     struct cudriver_pin *pin;
     CUresult result;
 
-    pins_lock();
+    hostmem_lock();
     pin = range_hold(home, begin, end);
     if (pin == NULL) {
-        pthread_mutex_unlock(&pins.lock);
+        hostmem_unlock();
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pins.pins++;
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
 
     result = pin_register(pin, read_only);
 
-    pins_lock();
+    hostmem_lock();
     range_resolve(pin, result == CUDA_SUCCESS);
     if (result != CUDA_SUCCESS) {
         pins.pins--;
@@ -422,7 +387,7 @@ static CUresult pin_make(CUdevice home, uintptr_t begin, uintptr_t end, bool rea
         free(pin);
         pin = NULL;
     }
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
     *out = pin;
     return result;
 }
@@ -463,10 +428,10 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
     if (pin == NULL) {
         return CUDA_SUCCESS;
     }
-    pins_lock();
+    hostmem_lock();
     pins.pins--;
     result = pieces_release(pin);
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
     free(pin);
     return result;
 }
@@ -477,11 +442,11 @@ bool hostmem_pins_have_home(CUdevice home)
 {
     bool found = false;
 
-    pins_lock();
+    hostmem_lock();
     for (size_t i = 0; i < pins.count; i++) {
         found |= pins.pieces[i]->home == home && pins.pieces[i]->state != PIECE_LOST;
     }
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
     return found;
 }
 
@@ -489,7 +454,7 @@ size_t hostmem_pins_forget_home(CUdevice home)
 {
     size_t count = 0;
 
-    pins_lock();
+    hostmem_lock();
     for (size_t i = 0; i < pins.count; i++) {
         struct piece *piece = pins.pieces[i];
         if (piece->home == home && piece->state == PIECE_REGISTERED) {
@@ -498,45 +463,31 @@ size_t hostmem_pins_forget_home(CUdevice home)
             count++;
         }
     }
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
     return count;
 }
 
 void hostmem_pins_count(size_t *count, size_t *bytes)
 {
-    pins_lock();
+    hostmem_lock();
     *count = pins.pins;
     *bytes = pins.bytes;
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
 }
 
-size_t hostmem_pins_run(const void *address, size_t bytes)
+size_t hostmem_pins_run(const void *address, size_t bytes, bool *registered)
 {
     uintptr_t begin = (uintptr_t)address;
     size_t run = 0;
 
-    pins_lock();
+    hostmem_lock();
     size_t at = pieces_find(begin);
+    *registered = false;
     if (at < pins.count && pins.pieces[at]->begin <= begin) {
         run = pins.pieces[at]->end - begin;
         run = run < bytes ? run : bytes;
+        *registered = pins.pieces[at]->state == PIECE_REGISTERED;
     }
-    pthread_mutex_unlock(&pins.lock);
+    hostmem_unlock();
     return run;
-}
-
-bool hostmem_pins_are_registered(const void *address, size_t bytes)
-{
-    uintptr_t begin = (uintptr_t)address;
-    bool registered = false;
-
-    pins_lock();
-    size_t at = pieces_find(begin);
-    if (at < pins.count) {
-        const struct piece *piece = pins.pieces[at];
-        registered = piece->state == PIECE_REGISTERED && piece->begin <= begin &&
-                     bytes <= piece->end - begin;
-    }
-    pthread_mutex_unlock(&pins.lock);
-    return registered;
 }

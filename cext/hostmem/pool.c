@@ -2,344 +2,16 @@
 #include "hostmem.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <stdlib.h>
 
 #include "driver/driver.h"
 #include "private.h"
-
-/*
- * A new arena has a quarter of the arenas' bytes, within these bounds, so that at most about a
- * quarter is idle. One registration costs about 40 us, and 16 us for each further MiB.
- */
-#define ARENA_LEAST ((size_t)2 << 20)
-#define ARENA_GROWTH ((size_t)32 << 20)
-
-/* Registered for all contexts, and mapped: with unified addressing, which all 64-bit Linux drivers
- * have, the driver maps it anyway and takes no longer when asked. */
-#define FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
-
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* a region is no longer BUSY */
-    struct hostmem_region *regions;
-    size_t registered;  /* bytes */
-    size_t reserved;    /* bytes being registered */
-    size_t arena_bytes; /* of arenas, in any state */
-    unsigned releasing; /* regions being released */
-    size_t peak, limit;
-    size_t used_bytes, used_blocks;
-    unsigned long long hits, misses;
-} pool = {
-    .lock = PTHREAD_MUTEX_INITIALIZER,
-    .changed = PTHREAD_COND_INITIALIZER,
-    .limit = SIZE_MAX,
-};
-
-/* --- fork: the lock is free in the child, where blocks are ordinary memory --- */
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&pool.lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&pool.lock);
-}
-
-static void after_fork_in_child(void)
-{
-    pthread_cond_init(&pool.changed, NULL); /* the waiting threads are not in the child */
-    pthread_mutex_unlock(&pool.lock);
-}
-
-static void watch_forks_once(void)
-{
-    pthread_atfork(before_fork, after_fork, after_fork_in_child);
-}
-
-void hostmem_watch_forks(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, watch_forks_once);
-}
-
-/* --- regions, under the lock --- */
-
-/* The region that contains `address`, or NULL. */
-static struct hostmem_region *region_with(const void *address)
-{
-    struct hostmem_region *region = hostmem_region_of(address);
-
-    if (region == NULL || (size_t)((const char *)address - region->base) >= region->bytes) {
-        return NULL;
-    }
-    return region;
-}
-
-static void region_link(struct hostmem_region *region)
-{
-    region->previous = NULL;
-    region->next = pool.regions;
-    if (region->next != NULL) {
-        region->next->previous = region;
-    }
-    pool.regions = region;
-    pool.arena_bytes += region->arena ? region->bytes : 0;
-}
-
-static void region_unlink(struct hostmem_region *region)
-{
-    if (region->next != NULL) {
-        region->next->previous = region->previous;
-    }
-    if (region->previous != NULL) {
-        region->previous->next = region->next;
-    } else {
-        pool.regions = region->next;
-    }
-    pool.arena_bytes -= region->arena ? region->bytes : 0;
-}
-
-/* A BUSY region is registered now: puts it in use, or makes it LOST if its home was reset meanwhile
- * (then the lock is not held in between). */
-static void region_join(struct hostmem_region *region)
-{
-    if (region->lost) {
-        pthread_mutex_unlock(&pool.lock);
-        hostmem_home_release(region->home, 1);
-        pthread_mutex_lock(&pool.lock);
-        region->lost = false;
-        region->state = HOSTMEM_LOST;
-    } else {
-        region->state = HOSTMEM_REGISTERED;
-        region->refused = false;
-        hostmem_region_list(region);
-        pool.registered += region->bytes;
-        if (pool.registered > pool.peak) {
-            pool.peak = pool.registered;
-        }
-    }
-    pthread_cond_broadcast(&pool.changed);
-}
-
-static bool limit_allows(size_t bytes)
-{
-    size_t held = pool.registered + pool.reserved;
-
-    return held <= pool.limit && bytes <= pool.limit - held;
-}
-
-/* Registers a LOST region again. Without the lock. */
-static CUresult region_register(struct hostmem_region *region)
-{
-    CUresult result = hostmem_home_enter(&region->home);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = hostmem_register(region->base, region->bytes, FLAGS);
-    if (result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
-        /* It was not lost after all; or somebody has registered one of our blocks. */
-        result = hostmem_unregister(region->base, region->bytes);
-        if (result == CUDA_SUCCESS) {
-            result = hostmem_register(region->base, region->bytes, FLAGS);
-        }
-    }
-    hostmem_home_leave();
-    if (result != CUDA_SUCCESS) {
-        hostmem_home_release(region->home, 1);
-    }
-    return result;
-}
-
-/* The same, with the bookkeeping. Lock held before and after, not in between. */
-static CUresult region_revive(struct hostmem_region *region)
-{
-    CUresult result;
-
-    region->state = HOSTMEM_BUSY;
-    pool.reserved += region->bytes;
-    pthread_mutex_unlock(&pool.lock);
-
-    result = region_register(region);
-
-    pthread_mutex_lock(&pool.lock);
-    pool.reserved -= region->bytes;
-    if (result == CUDA_SUCCESS) {
-        region_join(region);
-    } else {
-        region->lost = false;
-        region->refused = result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-        region->state = HOSTMEM_LOST;
-        pthread_cond_broadcast(&pool.changed);
-    }
-    return result;
-}
-
-/* Maps, touches and registers memory. Without the lock. */
-static CUresult map_registered(size_t bytes, char **base)
-{
-    char *stale[3];
-    int count = 0;
-    CUresult result;
-
-    do {
-        *base = hostmem_map(bytes);
-        if (*base == NULL) {
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-            break;
-        }
-        result = hostmem_touch_and_register(*base, bytes, FLAGS);
-        if (result == CUDA_SUCCESS) {
-            break;
-        }
-        if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED || count == 3) {
-            hostmem_unmap(*base, bytes);
-            break;
-        }
-        /* Somebody unmapped registered memory here, and the driver still has the address. Try
-         * another address; keep this one mapped meanwhile, so that the system does not choose it
-         * again. */
-        stale[count++] = *base;
-    } while (true);
-
-    while (count > 0) {
-        hostmem_unmap(stale[--count], bytes);
-    }
-    return result;
-}
-
-size_t cudriver_hostmem_least(size_t bytes)
-{
-    return hostmem_round(hostmem_bytes_needed(bytes));
-}
-
-/* The size of a new region for a request; `lean`: the least that will do. */
-static size_t region_size(size_t bytes, bool lean)
-{
-    size_t least = cudriver_hostmem_least(bytes), size;
-
-    if (!hostmem_is_for_arena(bytes) || lean) {
-        return least;
-    }
-    size = pool.arena_bytes / 4 / ARENA_LEAST * ARENA_LEAST;
-    size = size < ARENA_LEAST ? ARENA_LEAST : size > ARENA_GROWTH ? ARENA_GROWTH : size;
-    if (size < least) {
-        size = least;
-    }
-    return limit_allows(size) ? size : least;
-}
-
-/* Gives a region its memory, its extents and its table entries. All or nothing. */
-static CUresult region_make(struct hostmem_region *region)
-{
-    CUresult result = hostmem_home_enter(&region->home);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = map_registered(region->bytes, &region->base);
-    hostmem_home_leave();
-    if (result == CUDA_SUCCESS && hostmem_region_open(region)) {
-        if (hostmem_region_enter(region, region)) {
-            return CUDA_SUCCESS;
-        }
-        hostmem_region_close(region);
-    }
-    if (result == CUDA_SUCCESS) {
-        (void)hostmem_unregister(region->base, region->bytes);
-        hostmem_unmap(region->base, region->bytes);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    hostmem_home_release(region->home, 1);
-    return result;
-}
-
-/* Adds a region for a request and takes the block from it. Lock held before and after, not in
- * between. */
-static CUresult region_add(size_t bytes, bool lean, void **block, bool *zeroed)
-{
-    struct hostmem_region *region;
-    size_t size = region_size(bytes, lean);
-    CUresult result;
-
-    if (!limit_allows(size)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    region = calloc(1, sizeof *region);
-    if (region == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    region->bytes = size;
-    region->arena = hostmem_is_for_arena(bytes);
-    region->state = HOSTMEM_BUSY;
-    region_link(region);
-    pool.reserved += size;
-    pthread_mutex_unlock(&pool.lock);
-
-    result = region_make(region);
-
-    pthread_mutex_lock(&pool.lock);
-    pool.reserved -= size;
-    if (result != CUDA_SUCCESS) {
-        region_unlink(region);
-        free(region);
-        pthread_cond_broadcast(&pool.changed);
-        return result;
-    }
-    region_join(region);
-    *block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
-    return CUDA_SUCCESS;
-}
-
-/* Releases a region without live blocks. Lock held before and after, not in between. */
-static CUresult region_release(struct hostmem_region *region)
-{
-    const bool registered = region->state == HOSTMEM_REGISTERED;
-    CUresult result;
-
-    if (registered) {
-        hostmem_region_unlist(region);
-    }
-    region->state = HOSTMEM_BUSY;
-    pool.releasing++;
-    pthread_mutex_unlock(&pool.lock);
-
-    /* A LOST one too: if it is registered after all, its address could never be used again. */
-    result = hostmem_unregister(region->base, region->bytes);
-    if (!registered || result == CUDA_ERROR_DEINITIALIZED) {
-        result = CUDA_SUCCESS;
-    }
-    if (result == CUDA_SUCCESS) {
-        (void)hostmem_region_enter(region, NULL);
-        hostmem_unmap(region->base, region->bytes);
-        hostmem_home_release(region->home, registered);
-    }
-
-    pthread_mutex_lock(&pool.lock);
-    pool.releasing--;
-    if (registered) {
-        pool.registered -= region->bytes;
-    }
-    if (result != CUDA_SUCCESS) {
-        region_join(region);
-        return result;
-    }
-    region_unlink(region);
-    hostmem_region_close(region);
-    free(region);
-    pthread_cond_broadcast(&pool.changed);
-    return CUDA_SUCCESS;
-}
 
 static size_t free_bytes(enum hostmem_region_state state)
 {
     size_t bytes = 0;
 
-    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+    for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
+         region = region->next) {
         if (region->state == state) {
             bytes += region->bytes - region->taken;
         }
@@ -353,7 +25,8 @@ static struct hostmem_region *region_to_release(size_t excess)
 {
     struct hostmem_region *best = NULL;
 
-    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
+    for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
+         region = region->next) {
         if (region->state == HOSTMEM_BUSY || region->taken > 0) {
             continue;
         }
@@ -381,7 +54,7 @@ static CUresult trim(size_t keep, size_t *released)
             return CUDA_SUCCESS;
         }
         size_t bytes = region->bytes;
-        CUresult result = region_release(region);
+        CUresult result = hostmem_region_release(region);
         if (result != CUDA_SUCCESS) {
             return result;
         }
@@ -389,13 +62,12 @@ static CUresult trim(size_t keep, size_t *released)
     }
 }
 
-/* --- blocks --- */
-
 static struct hostmem_region *lost_region_for(size_t bytes, enum hostmem_fit fit)
 {
-    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
-        if (region->state == HOSTMEM_LOST && !region->refused && limit_allows(region->bytes) &&
-            hostmem_region_can_serve(region, bytes, fit)) {
+    for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
+         region = region->next) {
+        if (region->state == HOSTMEM_LOST && !region->refused &&
+            hostmem_pool_allows(region->bytes) && hostmem_region_can_serve(region, bytes, fit)) {
             return region;
         }
     }
@@ -414,8 +86,8 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
     for (;;) {
         enum hostmem_fit fit = trimmed ? HOSTMEM_ANY : HOSTMEM_STRICT;
         struct hostmem_region *lost = lost_region_for(bytes, fit);
-        CUresult result =
-            lost != NULL ? region_revive(lost) : region_add(bytes, trimmed, block, zeroed);
+        CUresult result = lost != NULL ? hostmem_region_revive(lost)
+                                       : hostmem_region_add(bytes, trimmed, block, zeroed);
 
         if (result == CUDA_SUCCESS) {
             /* The block may be taken by another thread, or the region lost again. */
@@ -423,7 +95,7 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
                 *block = hostmem_block_take(bytes, fit, zeroed);
             }
             if (*block != NULL) {
-                pool.misses++;
+                hostmem_pool.misses++;
                 return CUDA_SUCCESS;
             }
             continue;
@@ -437,11 +109,11 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
         hostmem_slabs_sweep();
         *block = hostmem_block_take(bytes, HOSTMEM_ANY, zeroed);
         if (*block != NULL) {
-            pool.hits++;
+            hostmem_pool.hits++;
             return CUDA_SUCCESS;
         }
-        if (pool.releasing > 0) {
-            pthread_cond_wait(&pool.changed, &pool.lock); /* memory is being released */
+        if (hostmem_pool.releasing > 0) {
+            hostmem_wait(); /* memory is being released */
             continue;
         }
         if (trimmed) {
@@ -456,8 +128,8 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
 static void count_use(const void *block, size_t bytes)
 {
     if (block != NULL) {
-        pool.used_bytes += bytes;
-        pool.used_blocks++;
+        hostmem_pool.used_bytes += bytes;
+        hostmem_pool.used_blocks++;
     }
 }
 
@@ -475,20 +147,19 @@ CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     bytes = bytes > 0 ? bytes : 1;
-    hostmem_watch_forks();
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
     if (block == NULL && hostmem_slabs_sweep()) {
         block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
     }
     if (block != NULL) {
-        pool.hits++;
+        hostmem_pool.hits++;
     } else {
         result = alloc_slowly(bytes, &block, zeroed);
     }
     count_use(block, bytes);
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     *address = block;
     return result;
 }
@@ -502,11 +173,11 @@ void *cudriver_hostmem_try_alloc(size_t bytes)
         return NULL;
     }
     bytes = bytes > 0 ? bytes : 1;
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     block = hostmem_block_take(bytes, HOSTMEM_STRICT, &zeroed);
-    pool.hits += block != NULL;
+    hostmem_pool.hits += block != NULL;
     count_use(block, bytes);
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return block;
 }
 
@@ -518,15 +189,15 @@ size_t cudriver_hostmem_free_if_owned(void *address)
     if (hostmem_region_of(address) == NULL) {
         return 0; /* most addresses that are not ours, without the lock */
     }
-    pthread_mutex_lock(&pool.lock);
-    region = region_with(address);
+    hostmem_lock();
+    region = hostmem_region_with(address);
     bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     if (bytes > 0) {
-        pool.used_bytes -= bytes;
-        pool.used_blocks--;
+        hostmem_pool.used_bytes -= bytes;
+        hostmem_pool.used_blocks--;
         hostmem_block_give(region, address);
     }
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return bytes;
 }
 
@@ -546,82 +217,45 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes)
         *bytes = 0;
         return false;
     }
-    pthread_mutex_lock(&pool.lock);
-    region = region_with(address);
+    hostmem_lock();
+    region = hostmem_region_with(address);
     *bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return *bytes > 0;
 }
-
-/* --- the whole --- */
 
 CUresult cudriver_hostmem_trim(size_t keep, size_t *released)
 {
     CUresult result;
 
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     result = trim(keep, released);
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return result;
 }
 
 void cudriver_hostmem_set_limit(size_t bytes)
 {
-    pthread_mutex_lock(&pool.lock);
-    pool.limit = bytes;
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_lock();
+    hostmem_pool.limit = bytes;
+    hostmem_unlock();
 }
 
 void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
 {
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     *stats = (struct cudriver_hostmem_stats){
-        .used_bytes = pool.used_bytes,
-        .used_blocks = pool.used_blocks,
+        .used_bytes = hostmem_pool.used_bytes,
+        .used_blocks = hostmem_pool.used_blocks,
         .pooled_bytes = free_bytes(HOSTMEM_REGISTERED),
-        .registered_bytes = pool.registered,
-        .peak_bytes = pool.peak,
-        .limit_bytes = pool.limit,
-        .hits = pool.hits,
-        .misses = pool.misses,
+        .registered_bytes = hostmem_pool.registered,
+        .peak_bytes = hostmem_pool.peak,
+        .limit_bytes = hostmem_pool.limit,
+        .hits = hostmem_pool.hits,
+        .misses = hostmem_pool.misses,
     };
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
 }
-
-bool hostmem_pool_has_home(CUdevice home)
-{
-    bool found = false;
-
-    pthread_mutex_lock(&pool.lock);
-    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
-        found |= region->state == HOSTMEM_BUSY ||
-                 (region->state == HOSTMEM_REGISTERED && region->home == home);
-    }
-    pthread_mutex_unlock(&pool.lock);
-    return found;
-}
-
-size_t hostmem_pool_forget_home(CUdevice home)
-{
-    size_t count = 0;
-
-    pthread_mutex_lock(&pool.lock);
-    hostmem_slabs_sweep(); /* only listed regions keep empty slabs */
-    for (struct hostmem_region *region = pool.regions; region != NULL; region = region->next) {
-        if (region->state == HOSTMEM_BUSY) {
-            region->lost = true; /* perhaps of another home */
-        } else if (region->state == HOSTMEM_REGISTERED && region->home == home) {
-            hostmem_region_unlist(region);
-            region->state = HOSTMEM_LOST;
-            pool.registered -= region->bytes;
-            count++;
-        }
-    }
-    pthread_mutex_unlock(&pool.lock);
-    return count;
-}
-
-/* --- for pins.c and registrations.c --- */
 
 bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
 {
@@ -629,67 +263,27 @@ bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
     bool inside = false;
 
     *result = CUDA_SUCCESS;
-    pthread_mutex_lock(&pool.lock);
+    hostmem_lock();
     /* Looked up again after each wait, though the caller's live block keeps the region. */
-    while ((region = region_with(address)) != NULL &&
+    while ((region = hostmem_region_with(address)) != NULL &&
            bytes <= region->bytes - (size_t)((const char *)address - region->base)) {
         inside = true;
         if (region->state == HOSTMEM_REGISTERED) {
             break;
         }
         if (region->state == HOSTMEM_BUSY) {
-            pthread_cond_wait(&pool.changed, &pool.lock);
+            hostmem_wait();
             continue;
         }
-        if (!limit_allows(region->bytes)) {
+        if (!hostmem_pool_allows(region->bytes)) {
             *result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        *result = region_revive(region);
+        *result = hostmem_region_revive(region);
         if (*result != CUDA_SUCCESS) {
             break;
         }
     }
-    pthread_mutex_unlock(&pool.lock);
+    hostmem_unlock();
     return inside;
-}
-
-/* How many of the `bytes` at an address in `region` lie in one registration. */
-static size_t region_run(const struct hostmem_region *region, const void *address, size_t bytes)
-{
-    size_t offset = (size_t)((const char *)address - region->base);
-    size_t run = HOSTMEM_PIECE - offset % HOSTMEM_PIECE;
-
-    run = run < region->bytes - offset ? run : region->bytes - offset;
-    return run < bytes ? run : bytes;
-}
-
-size_t hostmem_pool_run(const void *address, size_t bytes)
-{
-    struct hostmem_region *region;
-    size_t run = 0;
-
-    if (hostmem_region_of(address) == NULL) {
-        return 0;
-    }
-    pthread_mutex_lock(&pool.lock);
-    region = region_with(address);
-    if (region != NULL) {
-        run = region_run(region, address, bytes);
-    }
-    pthread_mutex_unlock(&pool.lock);
-    return run;
-}
-
-bool hostmem_pool_is_registered(const void *address, size_t bytes)
-{
-    struct hostmem_region *region;
-    bool registered;
-
-    pthread_mutex_lock(&pool.lock);
-    region = region_with(address);
-    registered = region != NULL && region->state == HOSTMEM_REGISTERED &&
-                 region_run(region, address, bytes) == bytes;
-    pthread_mutex_unlock(&pool.lock);
-    return registered;
 }

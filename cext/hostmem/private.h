@@ -1,19 +1,21 @@
 /*
  * What the files of this folder share. hostmem.h is the public interface.
  *
- *   pool.c            the pool: alloc, free, trim, limit; regions are made, lost, revived, released
+ *   lock.c            the lock of pool and pins
+ *   pool.c            the pool: alloc, free, trim, limit
+ *   region.c          its regions: made, lost, revived, released
  *   table.c           finds the region of an address                                   no CUDA
- *   block.c           blocks inside regions: extents of pages, slabs for small sizes   no CUDA
+ *   block.c           blocks inside regions, and slabs for small sizes                 no CUDA
+ *   extent.c          extents of pages inside regions, and the lists of free ones      no CUDA
  *   map.c             mappings: reserve, huge pages, first touch by threads, register
  *   left.c            how much memory the machine and the process's cgroups have left  no CUDA
  *   pins.c            pins on memory that somebody else owns
  *   registrations.c   queries that pool and pins answer together
  *   home.c            the primary contexts in which memory is registered
  *
- * The pool's lock guards all regions, extents and slabs. It is held for bookkeeping only, never
+ * The lock guards all regions, extents, slabs and pins. It is held for bookkeeping only, never
  * while the driver or the system is asked for memory. A region in state BUSY belongs to the thread
- * that set that state: others may read the state and set `lost`, nothing else. pins.c has a lock of
- * its own.
+ * that set that state: others may read the state and set `lost`, nothing else.
  */
 #ifndef CUDRIVER_HOSTMEM_PRIVATE_H
 #define CUDRIVER_HOSTMEM_PRIVATE_H
@@ -63,7 +65,16 @@ enum hostmem_fit {
     HOSTMEM_ANY,    /* from any extent that is large enough */
 };
 
-/* --- block.c: under the pool's lock, but for open, close and the two size functions --- */
+/* --- lock.c --- */
+
+/* The lock stays usable across fork(). wait releases it until a thread announces that a region is
+ * no longer BUSY, or a pinned piece no longer PENDING or LEAVING; it may return early. */
+void hostmem_lock(void);
+void hostmem_unlock(void);
+void hostmem_wait(void);
+void hostmem_announce(void);
+
+/* --- block.c: under the lock, but for open, close and the two size functions --- */
 
 /* Makes a fresh region one free extent, not yet on the lists. False: out of memory. */
 bool hostmem_region_open(struct hostmem_region *region);
@@ -140,31 +151,48 @@ struct hostmem_region *hostmem_region_of(const void *address);
  * is too high. Never false for a region that was entered before. */
 bool hostmem_region_enter(const struct hostmem_region *region, struct hostmem_region *as);
 
-/* --- pool.c, for pins.c and registrations.c --- */
+/* --- region.c: under the lock, which revive, add and release give up meanwhile --- */
 
-/* Keeps the pool's lock usable across fork(). Call before the pool is first used. */
-void hostmem_watch_forks(void);
+struct hostmem_pool {
+    struct hostmem_region *regions;
+    size_t registered;  /* bytes */
+    size_t reserved;    /* bytes being registered */
+    size_t arena_bytes; /* of arenas, in any state */
+    unsigned releasing; /* regions being released */
+    size_t peak, limit;
+    size_t used_bytes, used_blocks;
+    unsigned long long hits, misses;
+};
+
+extern struct hostmem_pool hostmem_pool;
+
+/* The region that contains `address`, or NULL. */
+struct hostmem_region *hostmem_region_with(const void *address);
+/* Whether the limit lets the pool register so many bytes more. */
+bool hostmem_pool_allows(size_t bytes);
+/* Registers a LOST region again. */
+CUresult hostmem_region_revive(struct hostmem_region *region);
+/* Adds a region for a request, of the least size if `lean`, and takes the block from it. */
+CUresult hostmem_region_add(size_t bytes, bool lean, void **block, bool *zeroed);
+/* Releases a region without live blocks. */
+CUresult hostmem_region_release(struct hostmem_region *region);
+
+/* --- for pins.c and registrations.c: these take the lock --- */
 
 /*
- * Whether [address, address + bytes) lies in the pool. If so, it is registered on return, or
- * *result says why not. May call the driver and wait.
+ * pool.c: whether [address, address + bytes) lies in the pool. If so, it is registered on return,
+ * or *result says why not. May call the driver and wait.
  */
 bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result);
 
-/* The pool's part of cudriver_hostmem_get_stats, _is_home, _is_registered, _run (0: not the pool's)
- * and _forget_home (returns how many references to the home the caller must release). */
+/* The parts of pool.c, region.c and pins.c in cudriver_hostmem_get_stats, _is_home, _forget_home
+ * (returns how many references to the home the caller must release), _run (0: no pin's) and
+ * _is_registered. */
 void hostmem_pool_count(struct cudriver_hostmem_stats *stats);
-bool hostmem_pool_has_home(CUdevice home);
-bool hostmem_pool_is_registered(const void *address, size_t bytes);
-size_t hostmem_pool_run(const void *address, size_t bytes);
-size_t hostmem_pool_forget_home(CUdevice home);
-
-/* --- pins.c, for registrations.c: the same for pins --- */
-
 void hostmem_pins_count(size_t *pins, size_t *bytes);
 bool hostmem_pins_have_home(CUdevice home);
-bool hostmem_pins_are_registered(const void *address, size_t bytes);
-size_t hostmem_pins_run(const void *address, size_t bytes);
+size_t hostmem_pool_forget_home(CUdevice home);
 size_t hostmem_pins_forget_home(CUdevice home);
+size_t hostmem_pins_run(const void *address, size_t bytes, bool *registered);
 
 #endif

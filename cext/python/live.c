@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "types.h"
+
 static PyStructSequence_Field allocation_fields[] = {
     {"kind", "what it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ..."},
     {"nbytes", "its size in bytes; 0 where that means nothing"},
@@ -74,24 +76,11 @@ void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
 
 static PyObject *allocation_new(CoreState *state, const struct cudriver_live *entry)
 {
-    PyObject *row = PyStructSequence_New(state->allocation_type);
-
-    if (row == NULL) {
-        return NULL;
-    }
-    PyStructSequence_SetItem(row, 0, PyUnicode_FromString(entry->kind));
-    PyStructSequence_SetItem(row, 1, PyLong_FromSize_t(entry->bytes));
-    PyStructSequence_SetItem(row, 2, PyLong_FromUnsignedLongLong(entry->address));
-    PyStructSequence_SetItem(
-        row, 3, entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device));
-    PyStructSequence_SetItem(row, 4, Py_NewRef(entry->where != NULL ? entry->where : Py_None));
-    for (int i = 0; i < 5; i++) {
-        if (PyStructSequence_GetItem(row, i) == NULL) {
-            Py_DECREF(row);
-            return NULL;
-        }
-    }
-    return row;
+    return cudriver_tuple_new(
+        state->allocation_type, 5, PyUnicode_FromString(entry->kind),
+        PyLong_FromSize_t(entry->bytes), PyLong_FromUnsignedLongLong(entry->address),
+        entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device),
+        Py_NewRef(entry->where != NULL ? entry->where : Py_None));
 }
 
 PyObject *cudriver_live_list(CoreState *state)
@@ -211,9 +200,7 @@ int cudriver_live_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    state->allocation_type = PyStructSequence_NewType(&allocation_desc);
-    if (state->allocation_type == NULL ||
-        PyModule_AddObjectRef(module, "Allocation", (PyObject *)state->allocation_type) < 0) {
+    if (cudriver_tuple_add(module, &state->allocation_type, &allocation_desc) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, methods);

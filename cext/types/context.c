@@ -1,16 +1,14 @@
-/* Context: creation, the registry, closing, and walking this thread's stack. context_use.c chooses
- * the context of a call; context_type.c has the Python type. */
-#include "context.h"
-
-#include "batch.h"
+/* Context: the registry, creation, and the bracket around driver calls. context_use.c chooses the
+ * context of a call, context_stack.c pushes and pops, context_close.c closes and resets,
+ * context_type.c has the Python type. */
 #include "context_private.h"
-#include "device.h"
+
+#include <stdio.h>
+
 #include "driver/driver.h"
-#include "python/error.h"
 #include "driver/keeper.h"
-#include "hostmem/hostmem.h"
-#include "engine/engine.h"
-#include "thread.h"
+#include "python/devices.h"
+#include "python/error.h"
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -55,7 +53,7 @@ ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordi
     return self;
 }
 
-static void registry_remove(CoreState *state, ContextObject *self)
+void cudriver_context_unregister(CoreState *state, ContextObject *self)
 {
     for (ContextObject **link = &state->contexts; *link != NULL; link = &(*link)->next) {
         if (*link == self) {
@@ -75,7 +73,7 @@ ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle)
     return NULL;
 }
 
-static ContextObject *registry_find_primary(CoreState *state, int ordinal)
+ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal)
 {
     for (ContextObject *item = state->contexts; item != NULL; item = item->next) {
         if (item->ordinal == ordinal && item->kind == CUDRIVER_CONTEXT_PRIMARY &&
@@ -141,7 +139,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
                                                    "device %d, 0x%lx", ordinal, *flags);
         }
     }
-    self = registry_find_primary(state, ordinal);
+    self = cudriver_context_find_primary(state, ordinal);
     if (self != NULL) {
         return (ContextObject *)Py_NewRef((PyObject *)self);
     }
@@ -152,7 +150,7 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
         return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxRetain",
                                                "device %d", ordinal);
     }
-    self = registry_find_primary(state, ordinal); /* another thread may have been first */
+    self = cudriver_context_find_primary(state, ordinal); /* another thread may have been first */
     if (self != NULL) {
         cuda.cuDevicePrimaryCtxRelease_v2(device);
         return (ContextObject *)Py_NewRef((PyObject *)self);
@@ -177,325 +175,161 @@ CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *self)
     return self->alloc_stream;
 }
 
-/* Releases what the copy engine keeps in a foreign context, while the keeper still protects the
- * handle. Without the GIL. */
-static void foreign_forget(ContextObject *self)
+void cudriver_context_let_go(ContextObject *self)
 {
-    CUcontext popped;
-    bool pushed;
-
-    if (self->keeper == NULL) {
-        return;
-    }
-    (void)cudriver_context_make_current(self, &pushed);
-    if (pushed) {
-        cuda.cuCtxPopCurrent_v2(&popped);
-    }
-    cudriver_staging_forget_context(self->handle);
+    cudriver_keeper_end(self->keeper);
+    self->keeper = NULL;
 }
 
-/* Releases what the driver holds for the context. *function: the call whose result is returned. The
- * GIL is held; the state is no longer OPEN. */
-static CUresult context_release(ContextObject *self, const char **function)
+ContextObject *cudriver_context_keep(ContextObject *self)
 {
-    CUcontext handle = self->handle;
-    CUstream stream = self->alloc_stream;
-    bool was_reset = self->state == CUDRIVER_CONTEXT_RESET;
-    CUresult result = CUDA_SUCCESS;
+    if (!self->live.kept) {
+        self->live.kept = true;
+        Py_INCREF(self);
+    }
+    return self;
+}
 
-    self->alloc_stream = NULL;
-    *function = "cuCtxDestroy_v2";
-    if (cudriver_driver_is_forked()) {
-        return CUDA_SUCCESS;
+void cudriver_context_unkeep(ContextObject *self)
+{
+    if (self->live.kept) {
+        self->live.kept = false;
+        Py_DECREF(self);
     }
-    Py_BEGIN_ALLOW_THREADS
-    /* Destroying a manual context destroys its streams. */
-    if (!was_reset && self->kind != CUDRIVER_CONTEXT_MANUAL && stream != NULL) {
-        bool pushed;
-        if (cudriver_context_make_current(self, &pushed) == CUDA_SUCCESS ||
-            self->kind != CUDRIVER_CONTEXT_FOREIGN) {
-            cuda.cuStreamDestroy_v2(stream);
+}
+
+CUresult cudriver_context_current_check(void)
+{
+    unsigned int version;
+
+    /* NULL means the current context; passing a destroyed handle is not safe. */
+    return cuda.cuCtxGetApiVersion(NULL, &version);
+}
+
+bool cudriver_context_is_stale(ContextObject *self)
+{
+    unsigned long long id = 0;
+
+    return self->kind == CUDRIVER_CONTEXT_FOREIGN && cuda.cuCtxGetId != NULL &&
+           cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
+}
+
+/* A destroyed foreign context can still be made current, because its keeper has it current, but its
+ * streams and events must not be queried. So check it. */
+CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
+{
+    CUcontext current = NULL;
+    CUresult result = cuda.cuCtxGetCurrent(&current);
+
+    *pushed = false;
+    if (result == CUDA_SUCCESS && current != self->handle) {
+        result = cuda.cuCtxPushCurrent_v2(self->handle);
+        *pushed = result == CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
+        result = cudriver_context_current_check();
+        if (result == CUDA_SUCCESS && cudriver_context_is_stale(self)) {
+            result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }
-        if (pushed) {
-            cuda.cuCtxPopCurrent_v2(&handle);
-            handle = self->handle;
+        if (result != CUDA_SUCCESS && *pushed) {
+            cuda.cuCtxPopCurrent_v2(&current);
+            *pushed = false;
         }
     }
-    if (self->kind == CUDRIVER_CONTEXT_FOREIGN) {
-        foreign_forget(self);
-    } else if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
-        cudriver_staging_forget_context(handle);
-        result = cuda.cuCtxDestroy_v2(handle);
-    } else {
-        *function = "cuDevicePrimaryCtxRelease_v2";
-        if (!was_reset) {
-            cudriver_staging_forget_context(handle);
-        }
-        result = cuda.cuDevicePrimaryCtxRelease_v2(self->device);
-    }
-    Py_END_ALLOW_THREADS
     return result;
 }
 
-/* What a walk has popped. `keepers`: for contexts that have no ContextObject. */
-struct walk {
-    CUcontext *stack; /* the topmost first */
-    struct cudriver_keeper **keepers;
-    Py_ssize_t count, room;
-};
-
-/* Makes room for one more entry. 0 or -1. */
-static int walk_grow(struct walk *walk)
+int cudriver_context_check(CoreState *state, ContextObject *self)
 {
-    size_t room = walk->room == 0 ? 16 : (size_t)walk->room * 2;
-    struct cudriver_keeper **keepers;
-    CUcontext *stack;
-
-    if (walk->count < walk->room) {
+    if (self->state == CUDRIVER_CONTEXT_OPEN) {
         return 0;
     }
-    stack = PyMem_Realloc(walk->stack, room * sizeof *stack);
-    walk->stack = stack != NULL ? stack : walk->stack;
-    keepers = PyMem_Realloc(walk->keepers, room * sizeof(struct cudriver_keeper *));
-    walk->keepers = keepers != NULL ? keepers : walk->keepers;
-    if (stack == NULL || keepers == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    walk->room = (Py_ssize_t)room;
-    return 0;
-}
-
-/* Pops the topmost context and makes sure that it can be pushed again, whatever its owner does in
- * between. Its Context, if any, goes into `list`. 1, 0 at the bottom of the stack, or -1. */
-static int walk_step(CoreState *state, struct walk *walk, PyObject *list)
-{
-    struct cudriver_keeper *keeper = NULL;
-    ContextObject *context = NULL;
-    CUcontext current = NULL, popped;
-    CUresult result = cudriver_context_find_current(state, &context);
-
-    if (context == NULL && !PyErr_Occurred() && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS) {
-        if (current == NULL && result == CUDA_SUCCESS) {
-            return 0;
-        }
-        if (current != NULL) {
-            Py_BEGIN_ALLOW_THREADS
-            keeper = cudriver_keeper_start(current);
-            Py_END_ALLOW_THREADS
-        }
-    }
-    if (context == NULL && current != NULL && !PyErr_Occurred()) { /* a context that was reset */
-        context = cudriver_thread_pushed(state, current);
-        Py_XINCREF(context);
-    }
-    if (context != NULL) {
-        PyList_Insert(list, 0, (PyObject *)context);
-        Py_DECREF(context);
-    }
-    if (!PyErr_Occurred() && walk_grow(walk) == 0) {
-        result = cuda.cuCtxPopCurrent_v2(&popped);
-        if (result == CUDA_SUCCESS) {
-            walk->keepers[walk->count] = keeper;
-            walk->stack[walk->count++] = popped;
-            return 1;
-        }
-        cudriver_raise(state, result, "cuCtxPopCurrent_v2", "looking at this thread's stack");
-    }
-    cudriver_keeper_end(keeper);
+    cudriver_raise_plain(state, "InvalidContextError", "%R %s", self,
+                         self->state == CUDRIVER_CONTEXT_RESET
+                             ? "was reset: everything in it is gone (reset_primary_context)"
+                             : "is closed");
     return -1;
 }
 
-int cudriver_context_walk_stack(CoreState *state, PyObject *list)
+int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
 {
-    PyObject *seen = list != NULL ? Py_NewRef(list) : PyList_New(0); /* keeps the contexts alive */
-    struct walk walk = {.stack = NULL};
-    int step = seen != NULL ? 1 : -1;
-
-    while (step > 0) {
-        step = walk_step(state, &walk, seen);
-    }
-    for (Py_ssize_t i = walk.count - 1; i >= 0; i--) {
-        cuda.cuCtxPushCurrent_v2(walk.stack[i]);
-        cudriver_keeper_end(walk.keepers[i]);
-    }
-    for (Py_ssize_t i = 0; i < walk.count / 2; i++) { /* bottom first */
-        CUcontext swap = walk.stack[i];
-        walk.stack[i] = walk.stack[walk.count - 1 - i];
-        walk.stack[walk.count - 1 - i] = swap;
-    }
-    if (step == 0) {
-        cudriver_thread_reconcile(state, walk.stack, walk.count);
-    }
-    PyMem_Free(walk.stack);
-    PyMem_Free(walk.keepers);
-    Py_XDECREF(seen);
-    return step;
-}
-
-int cudriver_context_close(CoreState *state, ContextObject *self)
-{
-    const char *function;
     CUresult result;
 
-    if (self->children > 0) {
-        cudriver_batches_reap(state, true); /* a completed copy may hold the last of them */
-    }
-    if (self->state == CUDRIVER_CONTEXT_CLOSED) {
-        return 0;
-    }
-    if (self->pushes > 0) {
-        cudriver_context_walk_stack(state, NULL); /* another library may have popped it */
-        PyErr_Clear();
-    }
-    if (self->pushes > 0) {
-        ContextObject *current = NULL;
-        cudriver_context_find_current(state, &current);
-        cudriver_raise_plain(
-            state, "InvalidContextError",
-            "cannot close %R: it is on the stack of thread %lu (here %S is current); "
-            "pop it there first",
-            self, self->pushed_by, current != NULL ? (PyObject *)current : Py_None);
-        Py_XDECREF(current);
+    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0) {
         return -1;
     }
-    if (self->children > 0 || self->in_use > 0) {
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot close %R: %zd %s in it%s (see live_allocations())", self,
-                             self->children,
-                             self->children == 1 ? "array, stream or event still lives"
-                                                 : "arrays, streams or events still live",
-                             self->in_use > 0 ? ", and a call is running" : "");
-        return -1;
-    }
-    if (self->state == CUDRIVER_CONTEXT_OPEN) {
-        self->state = CUDRIVER_CONTEXT_CLOSED;
-    }
-    cudriver_live_remove(state, &self->live);
-    cudriver_context_unkeep(self);
-    result = context_release(self, &function);
-    self->state = CUDRIVER_CONTEXT_CLOSED;
-    cudriver_context_let_go(self);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
-                       self->ordinal);
-        return -1;
-    }
-    return 0;
-}
-
-void cudriver_context_dealloc(PyObject *object)
-{
-    ContextObject *self = (ContextObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    CoreState *state = cudriver_state_of(object);
-    const char *function;
-
-    if (self->weak != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
-    registry_remove(state, self);
-    cudriver_live_remove(state, &self->live);
-    if (self->state != CUDRIVER_CONTEXT_CLOSED) {
-        CUresult result;
-        if (self->state == CUDRIVER_CONTEXT_OPEN) {
-            self->state = CUDRIVER_CONTEXT_CLOSED;
-        }
-        result = context_release(self, &function);
-        cudriver_report(state, result, function, NULL);
-    }
-    cudriver_context_let_go(self);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
-/* Page-locked memory that the reset would unregister may be in use in another context of ours, and
- * the reset does not wait for that: refuses. 0, or -1 with InvalidContextError. */
-static int reset_check(CoreState *state, int ordinal, CUdevice device, const ContextObject *self)
-{
-    if (!cudriver_hostmem_is_home(device)) {
-        return 0;
-    }
-    cudriver_batches_reap(state, true);
-    for (ContextObject *other = state->contexts; other != NULL; other = other->next) {
-        if (other == self || other->state != CUDRIVER_CONTEXT_OPEN ||
-            (other->in_use == 0 && !cudriver_batches_use(state, other))) {
-            continue;
-        }
-        cudriver_raise_plain(
-            state, "InvalidContextError",
-            "cannot reset the primary context of device %d: %s in %R, which may "
-            "use page-locked memory that is registered there; wait for it first",
-            ordinal, other->in_use > 0 ? "a call is running" : "a copy is under way", other);
-        return -1;
-    }
-    return 0;
-}
-
-/*
- * Holds the GIL throughout, although it may block: no call in any context may start to use
- * page-locked memory registered here before its loss is noted. The driver waits for work in the
- * context, so work that itself waits for Python code deadlocks (for example work held by
- * cudriver_sim_hold() that another Python thread should release).
- */
-static CUresult primary_reset(CUdevice device)
-{
-    CUresult result = cuda.cuDevicePrimaryCtxReset_v2(device);
-
-    if (result == CUDA_SUCCESS) {
-        cudriver_hostmem_forget_home(device);
-        cudriver_staging_renew_slots();
-    }
-    return result;
-}
-
-int cudriver_context_reset_primary(CoreState *state, int ordinal)
-{
-    ContextObject *self = registry_find_primary(state, ordinal);
-    CUcontext handle = NULL, current = NULL;
-    CUdevice device;
-    CUresult result;
-
-    if (cudriver_device_handle(state, ordinal, &device) < 0) {
-        return -1;
-    }
-    if (self != NULL && (self->pinning > 0 || self->in_use > 0)) {
-        cudriver_raise_plain(state, "InvalidContextError", "cannot reset %R: %s", self,
-                             self->in_use > 0
-                                 ? "a call is running in it"
-                                 : "write-combined arrays live in it, and their memory "
-                                   "would vanish");
-        return -1;
-    }
-    if (self != NULL) {
-        Py_INCREF(self);
-        handle = self->handle;
-        self->state = CUDRIVER_CONTEXT_RESET; /* no other thread starts to use it */
-        Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_forget_context(handle);
-        Py_END_ALLOW_THREADS
-    }
-    if (reset_check(state, ordinal, device, self) < 0) {
-        if (self != NULL) {
-            self->state = CUDRIVER_CONTEXT_OPEN;
-            Py_DECREF(self);
-        }
-        return -1;
-    }
-    result = primary_reset(device);
-    if (result != CUDA_SUCCESS && self != NULL) {
-        self->state = CUDRIVER_CONTEXT_OPEN; /* nothing has changed */
-    } else if (self != NULL) {
-        self->alloc_stream = NULL;
+    result = cudriver_context_make_current(self, pushed);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
         cudriver_context_unkeep(self);
-        if (cudriver_thread_pushed(state, handle) == NULL &&
-            cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
-            cuda.cuCtxSetCurrent(NULL); /* it was made current implicitly */
-        }
     }
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
+        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
+                       self->number, self->ordinal);
+        return -1;
     }
-    Py_XDECREF(self);
-    return result == CUDA_SUCCESS ? 0 : -1;
+    self->in_use++;
+    return 0;
+}
+
+void cudriver_context_end(ContextObject *self, bool pushed)
+{
+    CUcontext ignored;
+
+    if (pushed) {
+        cuda.cuCtxPopCurrent_v2(&ignored);
+    }
+    self->in_use--;
+}
+
+int cudriver_context_finish(CoreState *state, ContextObject *self, bool pushed, CUresult result,
+                            const char *function, const char *format, ...)
+{
+    char arguments[256];
+    va_list args;
+
+    cudriver_context_end(self, pushed);
+    if (result == CUDA_SUCCESS) {
+        return 0;
+    }
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    cudriver_raise(state, result, function, "%s", arguments);
+    return -1;
+}
+
+int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
+                                bool *pushed)
+{
+    pushed[0] = false;
+    if (context != where && cudriver_context_begin(state, context, &pushed[0]) < 0) {
+        return -1;
+    }
+    if (cudriver_context_begin(state, where, &pushed[1]) < 0) {
+        if (context != where) {
+            cudriver_context_end(context, pushed[0]);
+        }
+        return -1;
+    }
+    return 0;
+}
+
+void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed)
+{
+    cudriver_context_end(where, pushed[1]);
+    if (context != where) {
+        cudriver_context_end(context, pushed[0]);
+    }
+}
+
+bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
+{
+    *pushed = false;
+    if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
+        (cudriver_context_make_current(self, pushed) == CUDA_ERROR_CONTEXT_IS_DESTROYED &&
+         self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
+        return false;
+    }
+    self->in_use++;
+    return true;
 }

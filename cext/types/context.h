@@ -71,6 +71,17 @@ int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);
 int cudriver_context_begin(CoreState *state, ContextObject *context, bool *pushed);
 void cudriver_context_end(ContextObject *context, bool pushed);
 
+/* The same around a call in the context for use; `begin` returns it as a new reference (NULL: an
+ * exception is set), `end` drops it. */
+ContextObject *cudriver_context_begin_use(CoreState *state, bool *pushed);
+void cudriver_context_end_use(ContextObject *context, bool pushed);
+
+/* Ends a bracket around one driver call whose result is `result`, and raises if that is an error:
+ * function and format as for cudriver_raise. 0 or -1. */
+int cudriver_context_finish(CoreState *state, ContextObject *context, bool pushed, CUresult result,
+                            const char *function, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+
 /* The same for work on memory of `context` that is issued in `where`, which may be another context
  * of the same device: both are in use, and `where` is current. `pushed` has two entries. */
 int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
@@ -89,6 +100,7 @@ CUstream cudriver_context_alloc_stream(CoreState *state, ContextObject *context)
 int cudriver_context_check(CoreState *state, ContextObject *context);
 
 int cudriver_context_setup(PyObject *module);
+int cudriver_context_stack_setup(PyObject *module);
 int cudriver_limits_setup(PyObject *module);
 
 /* New reference: the mapping of a context's limits. */

@@ -115,21 +115,15 @@ static int limits_set(PyObject *object, PyObject *key, PyObject *value)
     }
     snprintf(meaning, sizeof meaning, "the limit %s is an int from 0 to 2**64 - 1",
              limits[index].name);
-    if (cudriver_size_parse(value, meaning, &number) < 0) {
-        return -1;
-    }
-    if (cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (cudriver_size_parse(value, meaning, &number) < 0 ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
         return -1;
     }
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuCtxSetLimit(limits[index].limit, number);
     Py_END_ALLOW_THREADS
-    cudriver_context_end(self->context, pushed);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuCtxSetLimit", "%s, %zu", limits[index].name, number);
-        return -1;
-    }
-    return 0;
+    return cudriver_context_finish(state, self->context, pushed, result, "cuCtxSetLimit", "%s, %zu",
+                                   limits[index].name, number);
 }
 
 /* New reference: a dict of the limits that this device has. */
@@ -164,13 +158,19 @@ static Py_ssize_t limits_length(PyObject *self)
     return length;
 }
 
-static PyObject *limits_iter(PyObject *self)
+/* New reference: what `view` makes of that dict. */
+static PyObject *limits_view(PyObject *self, PyObject *(*view)(PyObject *dict))
 {
     PyObject *dict = limits_dict(self);
-    PyObject *iterator = dict != NULL ? PyObject_GetIter(dict) : NULL;
+    PyObject *made = dict != NULL ? view(dict) : NULL;
 
     Py_XDECREF(dict);
-    return iterator;
+    return made;
+}
+
+static PyObject *limits_iter(PyObject *self)
+{
+    return limits_view(self, PyObject_GetIter);
 }
 
 static PyObject *limits_repr(PyObject *self)
@@ -200,11 +200,7 @@ PyDoc_STRVAR(limits_keys_doc,
 
 static PyObject *limits_keys(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *dict = limits_dict(self);
-    PyObject *keys = dict != NULL ? PyDict_Keys(dict) : NULL;
-
-    Py_XDECREF(dict);
-    return keys;
+    return limits_view(self, PyDict_Keys);
 }
 
 PyDoc_STRVAR(limits_items_doc,
@@ -224,11 +220,7 @@ PyDoc_STRVAR(limits_items_doc,
 
 static PyObject *limits_items(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *dict = limits_dict(self);
-    PyObject *items = dict != NULL ? PyDict_Items(dict) : NULL;
-
-    Py_XDECREF(dict);
-    return items;
+    return limits_view(self, PyDict_Items);
 }
 
 static PyMethodDef limits_methods[] = {

@@ -1,4 +1,4 @@
-/* Shared by context.c, context_use.c and context_type.c. */
+/* Shared by the context*.c files. */
 #ifndef CUDRIVER_CONTEXT_PRIVATE_H
 #define CUDRIVER_CONTEXT_PRIVATE_H
 
@@ -8,17 +8,32 @@
 ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordinal,
                                     CUdevice device, enum cudriver_context_kind kind);
 
-/* The open object for a handle. Borrowed, or NULL. */
+/* The open object for a handle, or of a device's primary context. Borrowed, or NULL. */
 ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle);
+ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal);
+
+/* Takes an object that is being freed out of the registry. */
+void cudriver_context_unregister(CoreState *state, ContextObject *self);
 
 /* A new manual context on no thread's stack. The driver is initialised. New reference. */
 ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned long flags);
+
+/* The package holds a reference from here on, and returns the argument. Otherwise the context would
+ * go with its last array, and finding or making it again for the next one takes up to 0.1 s. */
+ContextObject *cudriver_context_keep(ContextObject *self);
 
 /* Drops the package's own reference, if it holds one. The caller holds another. */
 void cudriver_context_unkeep(ContextObject *self);
 
 /* Ends the keeper. The handle must not be used afterwards. */
 void cudriver_context_let_go(ContextObject *self);
+
+/* CONTEXT_IS_DESTROYED if this thread's current context was destroyed: the driver leaves it
+ * current. */
+CUresult cudriver_context_current_check(void);
+
+/* Whether a foreign handle without a keeper was destroyed and reused since: its id has changed. */
+bool cudriver_context_is_stale(ContextObject *self);
 
 /* Makes the context current if it is not. *pushed: the caller must pop it (false on failure). */
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed);
@@ -30,6 +45,13 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
 /* Walks this thread's driver stack, restores it, and corrects our record of it. Adds a Context for
  * each entry to `list`, bottom first, unless `list` is NULL. 0 or -1. */
 int cudriver_context_walk_stack(CoreState *state, PyObject *list);
+
+/* Methods of Context, and their docstrings. */
+PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);
+PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
+PyObject *cudriver_context_enter(PyObject *object, PyObject *ignored);
+PyObject *cudriver_context_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
+extern const char cudriver_context_push_doc[], cudriver_context_pop_doc[];
 
 /* Closes the context; refuses if it is on a stack or has children. 0 or -1. */
 int cudriver_context_close(CoreState *state, ContextObject *self);

@@ -1,13 +1,10 @@
-/* Context as a Python type: push, pop, `with`, properties. And the functions about contexts. */
-#include "context_private.h"
-
-#include <string.h>
-
+/* Context as a Python type: its methods and properties. */
 #include "batch.h"
-#include "device.h"
+#include "context_private.h"
 #include "driver/driver.h"
+#include "python/devices.h"
 #include "python/error.h"
-#include "thread.h"
+#include "python/types.h"
 
 static const char *const cache_names[] = {"none", "shared", "l1", "equal"};
 
@@ -42,192 +39,6 @@ static PyObject *context_repr(PyObject *object)
                                 self->ordinal, states[self->state]);
 }
 
-/* New reference: this thread's current context for a message, or None. */
-static PyObject *current_or_none(CoreState *state)
-{
-    ContextObject *current = NULL;
-
-    cudriver_context_find_current(state, &current);
-    if (current == NULL) {
-        PyErr_Clear();
-        return Py_NewRef(Py_None);
-    }
-    return (PyObject *)current;
-}
-
-static int context_push(CoreState *state, ContextObject *self)
-{
-    CUresult result;
-
-    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0 ||
-        cudriver_thread_push(state, self) < 0) {
-        return -1;
-    }
-    result = cuda.cuCtxPushCurrent_v2(self->handle);
-    if (result != CUDA_SUCCESS) {
-        cudriver_thread_pop(state, self->handle);
-        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
-                       self->number, self->ordinal);
-        return -1;
-    }
-    return 0;
-}
-
-/* Raises: names the context that is current instead of `self`. Returns -1. */
-static int refuse_pop(CoreState *state, ContextObject *self)
-{
-    CUcontext current = NULL;
-    ContextObject *pushed;
-    PyObject *other;
-
-    cuda.cuCtxGetCurrent(&current);
-    pushed = current != NULL ? cudriver_thread_pushed(state, current) : NULL;
-    other = current_or_none(state);
-    if (other == Py_None && pushed != NULL) { /* reset, but still current and may be popped */
-        Py_SETREF(other, Py_NewRef((PyObject *)pushed));
-    }
-    if (current == NULL) {
-        cudriver_context_walk_stack(state, NULL); /* drop what has gone from the record */
-        PyErr_Clear();
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: nothing is current in this thread, so there is "
-                             "nothing left to pop",
-                             self);
-    } else if (other == Py_None) {
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: it was not pushed here, and current in this thread is "
-                             "a context that another library has destroyed",
-                             self);
-    } else {
-        cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot pop %R: current in this thread is %R%s", self, other,
-                             cudriver_thread_pushed(state, self->handle) != NULL
-                                 ? "; pop that first"
-                                 : ", and the first was not pushed here");
-    }
-    Py_DECREF(other);
-    return -1;
-}
-
-/* Pops destroyed contexts of other libraries that are above ours: nobody else can pop them. */
-static CUresult pop_destroyed(CoreState *state, CUcontext *current)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    while (result == CUDA_SUCCESS && *current != NULL &&
-           cudriver_thread_pushed(state, *current) == NULL) {
-        ContextObject *alive = NULL;
-        CUresult found = cudriver_context_find_current(state, &alive);
-        Py_XDECREF(alive);
-        PyErr_Clear();
-        if (found != CUDA_ERROR_CONTEXT_IS_DESTROYED && found != CUDA_ERROR_INVALID_CONTEXT) {
-            break;
-        }
-        result = cuda.cuCtxPopCurrent_v2(current);
-        if (result == CUDA_SUCCESS) {
-            result = cuda.cuCtxGetCurrent(current);
-        }
-    }
-    return result;
-}
-
-static int context_pop(CoreState *state, ContextObject *self)
-{
-    const char *function = "cuCtxGetCurrent";
-    CUcontext current = NULL;
-    ContextObject *pushed;
-    CUresult result;
-    bool replaced;
-
-    if (cudriver_require(state) < 0) {
-        return -1;
-    }
-    result = cuda.cuCtxGetCurrent(&current);
-    if (result == CUDA_SUCCESS && current != self->handle &&
-        cudriver_thread_pushed(state, self->handle) != NULL) {
-        result = pop_destroyed(state, &current);
-    }
-    /* The driver may have reused the handle of a context that was reset. */
-    pushed = cudriver_thread_pushed(state, self->handle);
-    replaced = self->state != CUDRIVER_CONTEXT_OPEN && pushed != NULL &&
-               pushed->state == CUDRIVER_CONTEXT_OPEN;
-    if (result == CUDA_SUCCESS && (current != self->handle || replaced)) {
-        return refuse_pop(state, self);
-    }
-    if (result == CUDA_SUCCESS) {
-        function = "cuCtxPopCurrent_v2";
-        result = cuda.cuCtxPopCurrent_v2(&current);
-    }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
-                       self->ordinal);
-        return -1;
-    }
-    cudriver_thread_pop(state, self->handle);
-    return 0;
-}
-
-PyDoc_STRVAR(push_doc,
-             "push($self, /)\n"
-             "--\n"
-             "\n"
-             "Put the context on this thread's stack, which makes it current.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "InvalidContextError\n"
-             "    It is closed or was reset.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxPushCurrent``.");
-
-static PyObject *method_push(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    if (context_push(cudriver_state_of(object), context_of(object)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(pop_doc,
-             "pop($self, /)\n"
-             "--\n"
-             "\n"
-             "Take the context off this thread's stack.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "InvalidContextError\n"
-             "    Another one is current here; then nothing has changed.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxPopCurrent``.");
-
-static PyObject *method_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    if (context_pop(cudriver_state_of(object), context_of(object)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *method_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    return context_push(cudriver_state_of(object), context_of(object)) < 0 ? NULL
-                                                                           : Py_NewRef(object);
-}
-
-static PyObject *method_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
-                             Py_ssize_t Py_UNUSED(count))
-{
-    if (context_pop(cudriver_state_of(object), context_of(object)) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 PyDoc_STRVAR(context_close_doc,
              "close($self, /)\n"
              "--\n"
@@ -250,6 +61,13 @@ static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+/* Ends a bracket around one driver call; raises if that failed. 0 or -1. */
+static int query_end(ContextObject *self, bool pushed, CUresult result, const char *function)
+{
+    return cudriver_context_finish(cudriver_state_of((PyObject *)self), self, pushed, result,
+                                   function, "context %llu", self->number);
 }
 
 /* cuCtxSynchronize() cannot be interrupted by signals, so first waits interruptibly for our own
@@ -311,7 +129,6 @@ static PyObject *context_memory_info(CoreState *state, ContextObject *self)
 {
     size_t available = 0, total = 0;
     CUresult result;
-    PyObject *info;
     bool pushed;
 
     if (cudriver_context_begin(state, self, &pushed) < 0) {
@@ -320,19 +137,12 @@ static PyObject *context_memory_info(CoreState *state, ContextObject *self)
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuMemGetInfo_v2(&available, &total);
     Py_END_ALLOW_THREADS
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemGetInfo_v2", "device %d", self->ordinal);
+    if (cudriver_context_finish(state, self, pushed, result, "cuMemGetInfo_v2", "device %d",
+                                self->ordinal) < 0) {
+        return NULL;
     }
-    info = PyStructSequence_New(state->memory_info_type);
-    if (info != NULL) {
-        PyStructSequence_SetItem(info, 0, PyLong_FromSize_t(available));
-        PyStructSequence_SetItem(info, 1, PyLong_FromSize_t(total));
-    }
-    if (info != NULL && PyErr_Occurred()) {
-        Py_CLEAR(info);
-    }
-    return info;
+    return cudriver_tuple_new(state->memory_info_type, 2, PyLong_FromSize_t(available),
+                              PyLong_FromSize_t(total));
 }
 
 PyDoc_STRVAR(context_memory_info_doc,
@@ -370,11 +180,6 @@ static PyObject *get_is_primary(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(context_of(object)->kind == CUDRIVER_CONTEXT_PRIMARY);
 }
 
-static PyObject *get_handle(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromVoidPtr(context_of(object)->handle);
-}
-
 /* Works for a closed primary context too: it is the device's state. 0 or -1. */
 static int primary_state(CoreState *state, ContextObject *self, unsigned int *flags, int *active)
 {
@@ -410,7 +215,6 @@ static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
     CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     unsigned int flags = 0;
-    CUresult result;
     int active;
     bool pushed;
 
@@ -418,13 +222,9 @@ static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
         return primary_state(state, self, &flags, &active) < 0 ? NULL
                                                                : PyLong_FromUnsignedLong(flags);
     }
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(state, self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetFlags(&flags), "cuCtxGetFlags") < 0) {
         return NULL;
-    }
-    result = cuda.cuCtxGetFlags(&flags);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetFlags", "context %llu", self->number);
     }
     return PyLong_FromUnsignedLong(flags);
 }
@@ -436,19 +236,13 @@ static PyObject *get_limits(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_cache_config(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     CUfunc_cache config = CU_FUNC_CACHE_PREFER_NONE;
-    CUresult result;
     bool pushed;
 
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(cudriver_state_of(object), self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetCacheConfig(&config), "cuCtxGetCacheConfig") < 0) {
         return NULL;
-    }
-    result = cuda.cuCtxGetCacheConfig(&config);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetCacheConfig", "context %llu", self->number);
     }
     return (unsigned int)config < 4 ? PyUnicode_FromString(cache_names[config])
                                     : PyLong_FromLong((long)config);
@@ -458,7 +252,6 @@ static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(c
 {
     CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
-    CUresult result;
     bool pushed;
     int config = -1;
 
@@ -475,13 +268,9 @@ static int set_cache_config(PyObject *object, PyObject *value, void *Py_UNUSED(c
     if (cudriver_context_begin(state, self, &pushed) < 0) {
         return -1;
     }
-    result = cuda.cuCtxSetCacheConfig((CUfunc_cache)config);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuCtxSetCacheConfig", "%s", cache_names[config]);
-        return -1;
-    }
-    return 0;
+    return cudriver_context_finish(state, self, pushed,
+                                   cuda.cuCtxSetCacheConfig((CUfunc_cache)config),
+                                   "cuCtxSetCacheConfig", "%s", cache_names[config]);
 }
 
 static PyObject *get_priority_range(PyObject *object, void *Py_UNUSED(closure))
@@ -489,42 +278,27 @@ static PyObject *get_priority_range(PyObject *object, void *Py_UNUSED(closure))
     CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     int least = 0, greatest = 0;
-    PyObject *range;
-    CUresult result;
     bool pushed;
 
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(state, self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetStreamPriorityRange(&least, &greatest),
+                  "cuCtxGetStreamPriorityRange") < 0) {
         return NULL;
     }
-    result = cuda.cuCtxGetStreamPriorityRange(&least, &greatest);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetStreamPriorityRange", "context %llu",
-                              self->number);
-    }
-    range = PyStructSequence_New(state->priority_range_type);
-    if (range != NULL) {
-        PyStructSequence_SetItem(range, 0, PyLong_FromLong(least));
-        PyStructSequence_SetItem(range, 1, PyLong_FromLong(greatest));
-    }
-    return range;
+    return cudriver_tuple_new(state->priority_range_type, 2, PyLong_FromLong(least),
+                              PyLong_FromLong(greatest));
 }
 
 static PyObject *get_api_version(PyObject *object, void *Py_UNUSED(closure))
 {
-    CoreState *state = cudriver_state_of(object);
     ContextObject *self = context_of(object);
     unsigned int version = 0;
-    CUresult result;
     bool pushed;
 
-    if (cudriver_context_begin(state, self, &pushed) < 0) {
+    if (cudriver_context_begin(cudriver_state_of(object), self, &pushed) < 0 ||
+        query_end(self, pushed, cuda.cuCtxGetApiVersion(self->handle, &version),
+                  "cuCtxGetApiVersion") < 0) {
         return NULL;
-    }
-    result = cuda.cuCtxGetApiVersion(self->handle, &version);
-    cudriver_context_end(self, pushed);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetApiVersion", "context %llu", self->number);
     }
     return PyLong_FromUnsignedLong(version);
 }
@@ -533,7 +307,6 @@ static PyGetSetDef context_getset[] = {
     {"device", get_device, NULL, "Device of the context.", NULL},
     {"closed", get_closed, NULL, "Whether the context is closed, or was reset.", NULL},
     {"is_primary", get_is_primary, NULL, "Whether this is the device's primary context.", NULL},
-    {"handle", get_handle, NULL, "Handle (CUcontext) as an int, for other libraries.", NULL},
     {"active", get_active, NULL,
      "Whether the context exists on the device; of a primary context, whether anybody in this\n"
      "process holds it (cuDevicePrimaryCtxGetState).",
@@ -558,19 +331,21 @@ static PyGetSetDef context_getset[] = {
 };
 
 static PyMethodDef context_methods[] = {
-    {"push", method_push, METH_NOARGS, push_doc},
-    {"pop", method_pop, METH_NOARGS, pop_doc},
+    {"push", cudriver_context_push, METH_NOARGS, cudriver_context_push_doc},
+    {"pop", cudriver_context_pop, METH_NOARGS, cudriver_context_pop_doc},
     {"close", method_close, METH_NOARGS, context_close_doc},
     {"synchronize", method_synchronize, METH_NOARGS, context_synchronize_doc},
     {"memory_info", method_memory_info, METH_NOARGS, context_memory_info_doc},
-    {"__enter__", method_enter, METH_NOARGS,
+    {"__enter__", cudriver_context_enter, METH_NOARGS,
      "__enter__($self, /)\n--\n\nPut the context on this thread's stack, as push() does."},
-    {"__exit__", (PyCFunction)(void (*)(void))method_exit, METH_FASTCALL,
+    {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_exit, METH_FASTCALL,
      "__exit__($self, *exception)\n--\n\nTake the context off this thread's stack, as pop() does."},
     {NULL},
 };
 
 static PyMemberDef context_members[] = {
+    {"handle", T_ULONGLONG, offsetof(ContextObject, handle), READONLY,
+     "Handle (CUcontext) as an int, for other libraries."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ContextObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -622,107 +397,6 @@ static PyType_Spec context_spec = {
     .slots = context_slots,
 };
 
-/* Whether the driver is initialised; if not, no context can be current. 1, 0 or -1. */
-static int driver_in_use(CoreState *state)
-{
-    CUcontext current;
-    CUresult result;
-
-    if (cudriver_require_loaded(state) < 0) {
-        return -1;
-    }
-    result = cuda.cuCtxGetCurrent(&current);
-    return result == CUDA_ERROR_NOT_INITIALIZED && !cudriver_driver_is_forked() ? 0 : 1;
-}
-
-PyDoc_STRVAR(current_context_doc,
-             "current_context()\n"
-             "--\n"
-             "\n"
-             "Return the context that is current in this thread.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Context or None\n"
-             "    None if there is none; none is created.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The current context was destroyed by another library.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxGetCurrent``.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> with cu.Context() as context:\n"
-             "...     cu.current_context() is context\n"
-             "True");
-
-static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    CoreState *state = cudriver_state_of_module(module);
-    ContextObject *current = NULL;
-    int in_use = driver_in_use(state);
-    CUresult result;
-
-    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
-        return NULL;
-    }
-    if (in_use == 0) {
-        Py_RETURN_NONE;
-    }
-    result = cudriver_context_find_current(state, &current);
-    if (current != NULL || PyErr_Occurred()) {
-        return (PyObject *)current;
-    }
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxGetCurrent",
-                              "this thread's current context was destroyed");
-    }
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(context_stack_doc,
-             "context_stack()\n"
-             "--\n"
-             "\n"
-             "Return the contexts on this thread's stack.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "list of Context\n"
-             "    The bottom first, those of other libraries included.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Reads the driver's own stack: ``cuCtxPopCurrent`` as far as it goes, then\n"
-             "``cuCtxPushCurrent`` in the reverse order.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> with cu.Context() as context:\n"
-             "...     cu.context_stack()[-1] is context\n"
-             "True");
-
-static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    CoreState *state = cudriver_state_of_module(module);
-    int in_use = driver_in_use(state);
-    PyObject *list;
-
-    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
-        return NULL;
-    }
-    list = PyList_New(0);
-    if (list != NULL && in_use > 0 && cudriver_context_walk_stack(state, list) < 0) {
-        Py_CLEAR(list);
-    }
-    return list;
-}
-
 PyDoc_STRVAR(memory_info_doc,
              "memory_info()\n"
              "--\n"
@@ -760,8 +434,6 @@ static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignore
 }
 
 static PyMethodDef functions[] = {
-    {"current_context", module_current_context, METH_NOARGS, current_context_doc},
-    {"context_stack", module_context_stack, METH_NOARGS, context_stack_doc},
     {"memory_info", module_memory_info, METH_NOARGS, memory_info_doc},
     {NULL},
 };
@@ -792,14 +464,9 @@ int cudriver_context_setup(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    state->context_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &context_spec, NULL);
-    state->memory_info_type = PyStructSequence_NewType(&memory_info_desc);
-    state->priority_range_type = PyStructSequence_NewType(&priority_desc);
-    if (state->context_type == NULL || state->memory_info_type == NULL ||
-        state->priority_range_type == NULL || PyModule_AddType(module, state->context_type) < 0 ||
-        PyModule_AddObjectRef(module, "MemoryInfo", (PyObject *)state->memory_info_type) < 0 ||
-        PyModule_AddObjectRef(module, "StreamPriorityRange",
-                              (PyObject *)state->priority_range_type) < 0) {
+    if (cudriver_type_add(module, &state->context_type, &context_spec) < 0 ||
+        cudriver_tuple_add(module, &state->memory_info_type, &memory_info_desc) < 0 ||
+        cudriver_tuple_add(module, &state->priority_range_type, &priority_desc) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

@@ -1,79 +1,11 @@
 /* The context and the stream of a call. See context.h, context_private.h and stream.h. */
 #include "context_private.h"
-#include "device.h"
 #include "driver/driver.h"
-#include "python/error.h"
 #include "driver/keeper.h"
+#include "python/devices.h"
+#include "python/error.h"
 #include "stream.h"
 #include "thread.h"
-
-void cudriver_context_let_go(ContextObject *self)
-{
-    cudriver_keeper_end(self->keeper);
-    self->keeper = NULL;
-}
-
-/* The package holds a reference from here on. Otherwise the context would go with its last array,
- * and finding or making it again for the next one takes up to 0.1 s. */
-static ContextObject *context_keep(ContextObject *self)
-{
-    if (!self->live.kept) {
-        self->live.kept = true;
-        Py_INCREF(self);
-    }
-    return self;
-}
-
-void cudriver_context_unkeep(ContextObject *self)
-{
-    if (self->live.kept) {
-        self->live.kept = false;
-        Py_DECREF(self);
-    }
-}
-
-/* CONTEXT_IS_DESTROYED if this thread's current context was destroyed: the driver leaves it
- * current. NULL means the current context; passing a destroyed handle is not safe. */
-static CUresult current_check(void)
-{
-    unsigned int version;
-
-    return cuda.cuCtxGetApiVersion(NULL, &version);
-}
-
-/* A foreign handle without a keeper may have been destroyed and reused: compares the ids. */
-static bool is_stale(ContextObject *self)
-{
-    unsigned long long id = 0;
-
-    return self->kind == CUDRIVER_CONTEXT_FOREIGN && cuda.cuCtxGetId != NULL &&
-           cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
-}
-
-/* A destroyed foreign context can still be made current, because its keeper has it current, but its
- * streams and events must not be queried. So check it. */
-CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
-{
-    CUcontext current = NULL;
-    CUresult result = cuda.cuCtxGetCurrent(&current);
-
-    *pushed = false;
-    if (result == CUDA_SUCCESS && current != self->handle) {
-        result = cuda.cuCtxPushCurrent_v2(self->handle);
-        *pushed = result == CUDA_SUCCESS;
-    }
-    if (result == CUDA_SUCCESS && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
-        result = current_check();
-        if (result == CUDA_SUCCESS && is_stale(self)) {
-            result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-        }
-        if (result != CUDA_SUCCESS && *pushed) {
-            cuda.cuCtxPopCurrent_v2(&current);
-            *pushed = false;
-        }
-    }
-    return result;
-}
 
 /* Drops foreign contexts that their owners have destroyed. */
 static void foreign_sweep(CoreState *state)
@@ -127,7 +59,7 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     if (cuda.cuCtxGetId != NULL) {
         cuda.cuCtxGetId(handle, &self->id);
     }
-    return context_keep(self);
+    return cudriver_context_keep(self);
 }
 
 /* Wraps a handle that is current here and that we do not know. New reference. */
@@ -152,7 +84,7 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
                 cuda.cuDevicePrimaryCtxRelease_v2(device);
                 return NULL;
             }
-            return context_keep(self);
+            return cudriver_context_keep(self);
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
@@ -175,14 +107,14 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found)
         *found = (ContextObject *)Py_NewRef((PyObject *)self);
         return CUDA_SUCCESS;
     }
-    result = current_check();
+    result = cudriver_context_current_check();
     if (result == CUDA_SUCCESS) {
         result = cuda.cuCtxGetDevice(&device);
     }
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (self != NULL && is_stale(self)) {
+    if (self != NULL && cudriver_context_is_stale(self)) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
         cudriver_context_let_go(self);
         self = NULL;
@@ -198,7 +130,7 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
     CUcontext popped;
     CUresult result;
 
-    if (self != NULL && (self->keeper != NULL || !is_stale(self))) {
+    if (self != NULL && (self->keeper != NULL || !cudriver_context_is_stale(self))) {
         return (ContextObject *)Py_NewRef((PyObject *)self);
     }
     result = cuda.cuCtxPushCurrent_v2(handle);
@@ -234,7 +166,7 @@ static ContextObject *context_kept(CoreState *state, int ordinal)
 {
     ContextObject *self = cudriver_context_primary(state, ordinal, NULL);
 
-    return self != NULL ? context_keep(self) : NULL;
+    return self != NULL ? cudriver_context_keep(self) : NULL;
 }
 
 /* Device 0's primary context, made current. New reference. */
@@ -286,6 +218,22 @@ ContextObject *cudriver_context_for_use(CoreState *state)
     return context_implicit(state);
 }
 
+ContextObject *cudriver_context_begin_use(CoreState *state, bool *pushed)
+{
+    ContextObject *self = cudriver_context_for_use(state);
+
+    if (self != NULL && cudriver_context_begin(state, self, pushed) < 0) {
+        Py_CLEAR(self);
+    }
+    return self;
+}
+
+void cudriver_context_end_use(ContextObject *self, bool pushed)
+{
+    cudriver_context_end(self, pushed);
+    Py_DECREF(self);
+}
+
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
 {
     ContextObject *current;
@@ -305,84 +253,6 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
         Py_DECREF(current);
     }
     return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
-}
-
-int cudriver_context_check(CoreState *state, ContextObject *self)
-{
-    if (self->state == CUDRIVER_CONTEXT_OPEN) {
-        return 0;
-    }
-    cudriver_raise_plain(state, "InvalidContextError", "%R %s", self,
-                         self->state == CUDRIVER_CONTEXT_RESET
-                             ? "was reset: everything in it is gone (reset_primary_context)"
-                             : "is closed");
-    return -1;
-}
-
-int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
-{
-    CUresult result;
-
-    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0) {
-        return -1;
-    }
-    result = cudriver_context_make_current(self, pushed);
-    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
-        cudriver_context_unkeep(self);
-    }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
-                       self->number, self->ordinal);
-        return -1;
-    }
-    self->in_use++;
-    return 0;
-}
-
-void cudriver_context_end(ContextObject *self, bool pushed)
-{
-    CUcontext ignored;
-
-    if (pushed) {
-        cuda.cuCtxPopCurrent_v2(&ignored);
-    }
-    self->in_use--;
-}
-
-int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
-                                bool *pushed)
-{
-    pushed[0] = false;
-    if (context != where && cudriver_context_begin(state, context, &pushed[0]) < 0) {
-        return -1;
-    }
-    if (cudriver_context_begin(state, where, &pushed[1]) < 0) {
-        if (context != where) {
-            cudriver_context_end(context, pushed[0]);
-        }
-        return -1;
-    }
-    return 0;
-}
-
-void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed)
-{
-    cudriver_context_end(where, pushed[1]);
-    if (context != where) {
-        cudriver_context_end(context, pushed[0]);
-    }
-}
-
-bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
-{
-    *pushed = false;
-    if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
-        (cudriver_context_make_current(self, pushed) == CUDA_ERROR_CONTEXT_IS_DESTROYED &&
-         self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
-        return false;
-    }
-    self->in_use++;
-    return true;
 }
 
 /* ---- the stream that a call uses ---- */

@@ -2,14 +2,13 @@
  * header, small static functions, one table of methods, one PyType_Spec, one setup function. */
 #include "device.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "context.h"
 #include "driver/cuda_attributes.h"
 #include "driver/driver.h"
 #include "python/error.h"
+#include "python/types.h"
 
 static const struct attribute {
     const char *name; /* as in cuda.h, without CU_DEVICE_ATTRIBUTE_ */
@@ -21,198 +20,6 @@ static const struct attribute {
 };
 
 #define ATTRIBUTE_COUNT (sizeof attributes / sizeof attributes[0])
-
-int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle)
-{
-    CUresult result;
-
-    if (cudriver_require(state) < 0) {
-        return -1;
-    }
-    result = cuda.cuDeviceGet(handle, ordinal);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDeviceGet", "%d", ordinal);
-        return -1;
-    }
-    return 0;
-}
-
-PyObject *cudriver_device_new(CoreState *state, int ordinal)
-{
-    DeviceObject *self;
-    CUdevice handle;
-
-    if (cudriver_device_handle(state, ordinal, &handle) < 0) {
-        return NULL;
-    }
-    self = (DeviceObject *)state->device_type->tp_alloc(state->device_type, 0);
-    if (self != NULL) {
-        self->handle = handle;
-        self->ordinal = ordinal;
-    }
-    return (PyObject *)self;
-}
-
-static int device_count(CoreState *state)
-{
-    CUresult result;
-    int count = 0;
-
-    if (cudriver_require(state) < 0) {
-        return -1;
-    }
-    result = cuda.cuDeviceGetCount(&count);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDeviceGetCount", "%s", "");
-        return -1;
-    }
-    return count;
-}
-
-/* The UUID as nvidia-smi prints it, without the prefix. `text` has 37 bytes. */
-static CUresult uuid_read(CUdevice device, char *text)
-{
-    CUuuid uuid;
-    CUresult result = cuda.cuDeviceGetUuid_v2 != NULL ? cuda.cuDeviceGetUuid_v2(&uuid, device)
-                                                      : cuda.cuDeviceGetUuid(&uuid, device);
-
-    for (int i = 0; result == CUDA_SUCCESS && i < 16; i++) {
-        bool dash = i == 4 || i == 6 || i == 8 || i == 10;
-        text += sprintf(text, "%s%02x", dash ? "-" : "", (unsigned char)uuid.bytes[i]);
-    }
-    return result;
-}
-
-/* The ordinal of the device whose UUID starts with `wanted` (ignoring case), or -1. */
-static int find_by_uuid(CoreState *state, const char *wanted)
-{
-    const char *digits = strncasecmp(wanted, "GPU-", 4) == 0 ? wanted + 4 : wanted;
-    int count = device_count(state), found = -1;
-
-    for (int i = 0; i < count; i++) {
-        CUdevice device;
-        char uuid[37];
-        if (cudriver_device_handle(state, i, &device) < 0) {
-            return -1;
-        }
-        if (uuid_read(device, uuid) == CUDA_SUCCESS &&
-            strncasecmp(uuid, digits, strlen(digits)) == 0) {
-            if (found >= 0) {
-                PyErr_Format(PyExc_ValueError, "the uuid %s fits devices %d and %d", wanted, found,
-                             i);
-                return -1;
-            }
-            found = i;
-        }
-    }
-    if (count >= 0 && found < 0) {
-        PyErr_Format(PyExc_ValueError, "no device has the uuid %s; there are %d (see devices())",
-                     wanted, count);
-    }
-    return found;
-}
-
-static int find_by_bus(CoreState *state, const char *bus)
-{
-    CUdevice wanted, device;
-    CUresult result;
-    int count = device_count(state);
-
-    if (count < 0) {
-        return -1;
-    }
-    result = cuda.cuDeviceGetByPCIBusId(&wanted, bus);
-    if (result != CUDA_SUCCESS) {
-        PyErr_Format(PyExc_ValueError,
-                     "no device has the PCI bus id %s (cuDeviceGetByPCIBusId: %s)", bus,
-                     cudriver_error_name(result));
-        return -1;
-    }
-    for (int i = 0; i < count; i++) {
-        if (cudriver_device_handle(state, i, &device) < 0) {
-            return -1;
-        }
-        if (device == wanted) {
-            return i;
-        }
-    }
-    PyErr_Format(PyExc_ValueError, "the device at PCI bus id %s is not in this process's list",
-                 bus);
-    return -1;
-}
-
-static int find_by_text(CoreState *state, PyObject *object)
-{
-    const char *text = PyUnicode_AsUTF8(object);
-
-    if (text == NULL) {
-        return -1;
-    }
-    if (strchr(text, ':') != NULL) {
-        return find_by_bus(state, text);
-    }
-    if (strncasecmp(text, "GPU-", 4) == 0 ? strlen(text) >= 8 : strlen(text) == 36) {
-        return find_by_uuid(state, text);
-    }
-    PyErr_Format(
-        PyExc_ValueError,
-        "'%s' names no device: expected an ordinal, a uuid (GPU-xxxxxxxx-...) or a PCI bus id "
-        "(0000:41:00.0)",
-        text);
-    return -1;
-}
-
-int cudriver_device_parse(CoreState *state, PyObject *object)
-{
-    long ordinal = 0;
-    int count;
-
-    if (object != NULL && Py_IS_TYPE(object, state->device_type)) {
-        return cudriver_require(state) < 0 ? -1 : ((DeviceObject *)object)->ordinal;
-    }
-    if (object != NULL && PyUnicode_Check(object)) {
-        return cudriver_require(state) < 0 ? -1 : find_by_text(state, object);
-    }
-    if (object != NULL && object != Py_None) {
-        PyObject *index = PyBool_Check(object) ? NULL : PyNumber_Index(object);
-        if (index == NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         "a device is an ordinal, a Device, a uuid or a PCI bus id, not %.100s",
-                         Py_TYPE(object)->tp_name);
-            return -1;
-        }
-        int overflow;
-        ordinal = PyLong_AsLongAndOverflow(index, &overflow);
-        Py_DECREF(index);
-        if (overflow != 0) {
-            ordinal = -1;
-        }
-    }
-    count = device_count(state);
-    if (count < 0) {
-        return -1;
-    }
-    if (ordinal < 0 || ordinal >= count) {
-        if (count == 0) {
-            cudriver_raise(state, CUDA_ERROR_NO_DEVICE, "cuDeviceGet", "%ld", ordinal);
-        } else {
-            PyErr_Format(PyExc_ValueError, "device %S does not exist: there %s %d, numbered from 0",
-                         object != NULL ? object : Py_None, count == 1 ? "is" : "are", count);
-        }
-        return -1;
-    }
-    return (int)ordinal;
-}
-
-void cudriver_device_describe(int ordinal, char *text, size_t size)
-{
-    CUdevice device;
-
-    if (cuda.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
-        cuda.cuDeviceGetName(text, (int)size, device) != CUDA_SUCCESS) {
-        snprintf(text, size, "device %d", ordinal);
-    }
-}
 
 static PyObject *device_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
@@ -226,22 +33,6 @@ static PyObject *device_create(PyTypeObject *type, PyObject *args, PyObject *key
     }
     ordinal = cudriver_device_parse(state, which);
     return ordinal < 0 ? NULL : cudriver_device_new(state, ordinal);
-}
-
-static void device_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-/* Starts every getter: it may be the first driver call in a forked child. 0 or -1. */
-static int device_begin(PyObject *self, CoreState **state, CUdevice *device)
-{
-    *state = cudriver_state_of(self);
-    *device = ((DeviceObject *)self)->handle;
-    return cudriver_require(*state);
 }
 
 static PyObject *device_repr(PyObject *self)
@@ -270,60 +61,53 @@ static Py_hash_t device_hash(PyObject *self)
     return ((DeviceObject *)self)->ordinal;
 }
 
-static PyObject *device_get_ordinal(PyObject *self, void *Py_UNUSED(closure))
+/* Starts every getter: it may be the first driver call in a forked child. 0 or -1. */
+static int device_begin(PyObject *self, CoreState **state, CUdevice *device)
 {
-    return PyLong_FromLong(((DeviceObject *)self)->ordinal);
+    *state = cudriver_state_of(self);
+    *device = ((DeviceObject *)self)->handle;
+    return cudriver_require(*state);
 }
 
-static PyObject *device_get_name(PyObject *self, void *Py_UNUSED(closure))
+static CUresult read_name(CUdevice device, char *text, int size)
 {
+    return cuda.cuDeviceGetName(text, size, device);
+}
+
+static CUresult read_uuid(CUdevice device, char *text, int size)
+{
+    (void)size;
+    return cudriver_device_uuid(device, strcpy(text, "GPU-") + 4);
+}
+
+static CUresult read_bus(CUdevice device, char *text, int size)
+{
+    return cuda.cuDeviceGetPCIBusId(text, size, device);
+}
+
+/* A property that is text. */
+static const struct text {
+    CUresult (*read)(CUdevice device, char *text, int size);
+    const char *function;
+} name_text = {read_name, "cuDeviceGetName"}, uuid_text = {read_uuid, "cuDeviceGetUuid"},
+  bus_text = {read_bus, "cuDeviceGetPCIBusId"};
+
+static PyObject *device_get_text(PyObject *self, void *closure)
+{
+    const struct text *property = closure;
     CoreState *state;
     CUdevice device;
     CUresult result;
-    char name[256];
+    char text[256];
 
     if (device_begin(self, &state, &device) < 0) {
         return NULL;
     }
-    result = cuda.cuDeviceGetName(name, sizeof name, device);
+    result = property->read(device, text, sizeof text);
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceGetName", "device %d", device);
+        return cudriver_raise(state, result, property->function, "device %d", device);
     }
-    return PyUnicode_FromString(name);
-}
-
-static PyObject *device_get_uuid(PyObject *self, void *Py_UNUSED(closure))
-{
-    CoreState *state;
-    CUdevice device;
-    CUresult result;
-    char uuid[37];
-
-    if (device_begin(self, &state, &device) < 0) {
-        return NULL;
-    }
-    result = uuid_read(device, uuid);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceGetUuid", "device %d", device);
-    }
-    return PyUnicode_FromFormat("GPU-%s", uuid);
-}
-
-static PyObject *device_get_bus(PyObject *self, void *Py_UNUSED(closure))
-{
-    CoreState *state;
-    CUdevice device;
-    CUresult result;
-    char bus[32];
-
-    if (device_begin(self, &state, &device) < 0) {
-        return NULL;
-    }
-    result = cuda.cuDeviceGetPCIBusId(bus, sizeof bus, device);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceGetPCIBusId", "device %d", device);
-    }
-    return PyUnicode_FromString(bus);
+    return PyUnicode_FromString(text);
 }
 
 static PyObject *device_get_total_memory(PyObject *self, void *Py_UNUSED(closure))
@@ -383,17 +167,20 @@ static PyObject *device_get_capability(PyObject *self, void *Py_UNUSED(closure))
     return Py_BuildValue("(ii)", major, minor);
 }
 
-/* New reference: the attribute's name in lower case. */
-static PyObject *attribute_name(const struct attribute *attribute)
+/* New reference: an attribute's value; None if this driver is too old to know it. */
+static PyObject *attribute_value(CoreState *state, CUdevice device,
+                                 const struct attribute *attribute)
 {
-    char name[128];
-    size_t i;
+    int value;
+    CUresult result =
+        cuda.cuDeviceGetAttribute(&value, (CUdevice_attribute)attribute->value, device);
 
-    for (i = 0; attribute->name[i] && i < sizeof name - 1; i++) {
-        name[i] = (char)Py_TOLOWER(attribute->name[i]);
+    if (result == CUDA_ERROR_INVALID_VALUE) {
+        return Py_NewRef(Py_None);
     }
-    name[i] = '\0';
-    return PyUnicode_FromString(name);
+    return result == CUDA_SUCCESS ? PyLong_FromLong(value)
+                                  : cudriver_raise(state, result, "cuDeviceGetAttribute",
+                                                   "%s, device %d", attribute->name, device);
 }
 
 static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
@@ -407,28 +194,15 @@ static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
     }
     values = PyDict_New();
     for (size_t i = 0; values != NULL && i < ATTRIBUTE_COUNT; i++) {
-        PyObject *name = attribute_name(&attributes[i]);
-        PyObject *number = NULL;
-        int value;
-        CUresult result =
-            cuda.cuDeviceGetAttribute(&value, (CUdevice_attribute)attributes[i].value, device);
-        if (name == NULL) {
-            Py_CLEAR(values);
-            break;
+        PyObject *value = attribute_value(state, device, &attributes[i]);
+        char name[128] = "";
+        for (size_t j = 0; attributes[i].name[j] != '\0' && j < sizeof name - 1; j++) {
+            name[j] = (char)Py_TOLOWER(attributes[i].name[j]);
         }
-        if (result == CUDA_ERROR_INVALID_VALUE) { /* an older driver does not know it */
-            number = Py_NewRef(Py_None);
-        } else if (result != CUDA_SUCCESS) {
-            cudriver_raise(state, result, "cuDeviceGetAttribute", "%s, device %d",
-                           attributes[i].name, device);
-        } else {
-            number = PyLong_FromLong(value);
-        }
-        if (number == NULL || PyDict_SetItem(values, name, number) < 0) {
+        if (value == NULL || PyDict_SetItemString(values, name, value) < 0) {
             Py_CLEAR(values);
         }
-        Py_DECREF(name);
-        Py_XDECREF(number);
+        Py_XDECREF(value);
     }
     if (values == NULL) {
         return NULL;
@@ -565,12 +339,13 @@ static PyObject *device_reset_primary(PyObject *self, PyObject *Py_UNUSED(ignore
 }
 
 static PyGetSetDef device_getset[] = {
-    {"ordinal", device_get_ordinal, NULL, "Number in this process's list, from 0.", NULL},
-    {"name", device_get_name, NULL, "Name, such as 'NVIDIA H200' (cuDeviceGetName).", NULL},
-    {"uuid", device_get_uuid, NULL,
-     "Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid).", NULL},
-    {"pci_bus_id", device_get_bus, NULL,
-     "PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId).", NULL},
+    {"name", device_get_text, NULL, "Name, such as 'NVIDIA H200' (cuDeviceGetName).",
+     (void *)&name_text},
+    {"uuid", device_get_text, NULL,
+     "Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid).",
+     (void *)&uuid_text},
+    {"pci_bus_id", device_get_text, NULL,
+     "PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId).", (void *)&bus_text},
     {"total_memory", device_get_total_memory, NULL, "Memory in bytes (cuDeviceTotalMem).", NULL},
     {"multiprocessor_count", device_get_multiprocessors, NULL,
      "Number of streaming multiprocessors (cuDeviceGetAttribute).", NULL},
@@ -588,6 +363,12 @@ static PyMethodDef device_methods[] = {
     {"primary_context", (PyCFunction)(void (*)(void))device_primary_context,
      METH_VARARGS | METH_KEYWORDS, primary_context_doc},
     {"reset_primary_context", device_reset_primary, METH_NOARGS, reset_primary_context_doc},
+    {NULL},
+};
+
+static PyMemberDef device_members[] = {
+    {"ordinal", T_INT, offsetof(DeviceObject, ordinal), READONLY,
+     "Number in this process's list, from 0."},
     {NULL},
 };
 
@@ -619,12 +400,12 @@ static PyType_Slot device_slots[] = {
                 ">>> device == cu.Device(device.uuid) == cu.Device(device.pci_bus_id)\n"
                 "True"},
     {Py_tp_new, device_create},
-    {Py_tp_dealloc, device_dealloc},
     {Py_tp_repr, device_repr},
     {Py_tp_hash, device_hash},
     {Py_tp_richcompare, device_compare},
     {Py_tp_methods, device_methods},
     {Py_tp_getset, device_getset},
+    {Py_tp_members, device_members},
     {0, NULL},
 };
 
@@ -657,7 +438,7 @@ PyDoc_STRVAR(device_count_doc,
 
 static PyObject *module_device_count(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
-    int count = device_count(cudriver_state_of_module(module));
+    int count = cudriver_device_count(cudriver_state_of_module(module));
 
     return count < 0 ? NULL : PyLong_FromLong(count);
 }
@@ -685,7 +466,7 @@ PyDoc_STRVAR(devices_doc,
 static PyObject *module_devices(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
-    int count = device_count(state);
+    int count = cudriver_device_count(state);
     PyObject *list = count < 0 ? NULL : PyList_New(count);
 
     for (int i = 0; list != NULL && i < count; i++) {
@@ -707,10 +488,8 @@ static PyMethodDef functions[] = {
 
 int cudriver_device_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->device_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &device_spec, NULL);
-    if (state->device_type == NULL || PyModule_AddType(module, state->device_type) < 0) {
+    if (cudriver_type_add(module, &cudriver_state_of_module(module)->device_type, &device_spec) <
+        0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

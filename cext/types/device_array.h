@@ -47,6 +47,9 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
  * it follows what calls with a stream started. 0, or -1 with an exception set. */
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
 
+/* array[key]: a view, by basic indexing. New reference. */
+PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key);
+
 /* tp_dealloc and close(): both free the memory that the array owns. */
 void cudriver_device_array_dealloc(PyObject *object);
 PyObject *cudriver_device_array_close(PyObject *object, PyObject *ignored);
@@ -61,9 +64,5 @@ int cudriver_device_make_setup(PyObject *module);
  * as in cudriver_stream_parse; if there is none, waits. 0 or -1. */
 int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
                                PyObject *stream);
-
-/* New reference: a view of `of` (or, if that is a view, of its root) with the given geometry. */
-PyObject *cudriver_device_view_new(CoreState *state, DeviceArrayObject *of, CUdeviceptr address,
-                                   int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides);
 
 #endif

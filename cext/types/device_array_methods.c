@@ -2,10 +2,11 @@
 #include "device_array.h"
 
 #include "python/arguments.h"
-#include "device.h"
+#include "python/devices.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
+#include "python/types.h"
 
 static DeviceArrayObject *array_of(PyObject *object)
 {
@@ -21,141 +22,6 @@ static Py_ssize_t array_bytes(DeviceArrayObject *self)
     }
     return bytes;
 }
-
-/* ---- basic indexing: integers, slices, ... and None, as NumPy defines them ---- */
-
-struct view {
-    CUdeviceptr address;
-    int ndim;
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
-    Py_ssize_t strides[CUDRIVER_MAX_DIMS];
-};
-
-/* Adds a dimension to the result. 0 or -1. */
-static int view_append(struct view *view, Py_ssize_t length, Py_ssize_t stride)
-{
-    if (view->ndim == CUDRIVER_MAX_DIMS) {
-        PyErr_Format(PyExc_IndexError, "more than %d dimensions", CUDRIVER_MAX_DIMS);
-        return -1;
-    }
-    view->shape[view->ndim] = length;
-    view->strides[view->ndim] = stride;
-    view->ndim++;
-    return 0;
-}
-
-static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
-{
-    Py_ssize_t start, stop, step, length, stride;
-
-    if (PySlice_Unpack(item, &start, &stop, &step) < 0) {
-        return -1;
-    }
-    length = PySlice_AdjustIndices(of->shape[axis], &start, &stop, step);
-    if (length > 0) {
-        view->address += (CUdeviceptr)(start * of->strides[axis]);
-    }
-    /* As in NumPy, the stride is multiplied by the step for one item too, but not for none. If the
-     * product overflows, there is only one item and the stride does not matter. */
-    if (length == 0 || __builtin_mul_overflow(of->strides[axis], step, &stride)) {
-        stride = of->strides[axis];
-    }
-    return view_append(view, length, stride);
-}
-
-static void index_refuse(PyObject *item)
-{
-    PyErr_Format(PyExc_IndexError,
-                 "a DeviceArray takes integers, slices, ... and None as indices, not %.100s",
-                 Py_TYPE(item)->tp_name);
-}
-
-static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
-{
-    Py_ssize_t index = PyNumber_AsSsize_t(item, PyExc_IndexError);
-
-    if (index == -1 && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) { /* an array of indices, or of booleans */
-            index_refuse(item);
-        }
-        return -1;
-    }
-    if (index < -of->shape[axis] || index >= of->shape[axis]) {
-        PyErr_Format(PyExc_IndexError, "index %zd is out of bounds for axis %d with size %zd",
-                     index, axis, of->shape[axis]);
-        return -1;
-    }
-    view->address +=
-        (CUdeviceptr)((index < 0 ? index + of->shape[axis] : index) * of->strides[axis]);
-    return 0;
-}
-
-/* How many axes the key's items consume, or -1. *ellipsis: the index of `...`, or -1. */
-static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellipsis)
-{
-    int axes = 0;
-
-    *ellipsis = -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (items[i] == Py_Ellipsis) {
-            if (*ellipsis >= 0) {
-                PyErr_SetString(PyExc_IndexError,
-                                "an index can only have a single ellipsis ('...')");
-                return -1;
-            }
-            *ellipsis = i;
-        } else if (PySlice_Check(items[i]) || (PyIndex_Check(items[i]) && !PyBool_Check(items[i]) &&
-                                               !cudriver_numpy_is_bool(items[i]))) {
-            axes++;
-        } else if (items[i] != Py_None) {
-            index_refuse(items[i]);
-            return -1;
-        }
-    }
-    return axes;
-}
-
-static PyObject *array_subscript(PyObject *object, PyObject *key)
-{
-    DeviceArrayObject *self = array_of(object);
-    PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
-    Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, ellipsis;
-    int axes = key_count(items, count, &ellipsis), axis = 0, failed = 0;
-    struct view view = {.address = self->address};
-
-    if (axes < 0) {
-        return NULL;
-    }
-    if (axes > self->ndim) {
-        PyErr_Format(PyExc_IndexError,
-                     "too many indices: the array is %d-dimensional, but %d were indexed",
-                     self->ndim, axes);
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count && failed == 0; i++) {
-        if (i == ellipsis) {
-            for (int left = self->ndim - axes; left > 0 && failed == 0; left--, axis++) {
-                failed = view_append(&view, self->shape[axis], self->strides[axis]);
-            }
-        } else if (items[i] == Py_None) {
-            failed = view_append(&view, 1, 0);
-        } else if (PySlice_Check(items[i])) {
-            failed = apply_slice(self, axis++, items[i], &view);
-        } else {
-            failed = apply_integer(self, axis++, items[i], &view);
-        }
-    }
-    for (; axis < self->ndim && failed == 0; axis++) {
-        failed = view_append(&view, self->shape[axis], self->strides[axis]);
-    }
-    if (failed != 0) {
-        return NULL;
-    }
-    return cudriver_device_view_new(cudriver_state_of(object), self, view.address, view.ndim,
-                                    view.shape, view.strides);
-}
-
-/* ---- methods and properties ---- */
 
 PyDoc_STRVAR(array_close_doc,
              "close($self, /)\n"
@@ -207,16 +73,6 @@ static PyObject *get_strides(PyObject *object, void *Py_UNUSED(closure))
     return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->strides);
 }
 
-static PyObject *get_dtype(PyObject *object, void *Py_UNUSED(closure))
-{
-    return Py_NewRef(array_of(object)->dtype);
-}
-
-static PyObject *get_ndim(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLong(array_of(object)->ndim);
-}
-
 static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
 {
     Py_ssize_t size = 1;
@@ -225,11 +81,6 @@ static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
         size *= array_of(object)->shape[i];
     }
     return PyLong_FromSsize_t(size);
-}
-
-static PyObject *get_itemsize(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromSsize_t(array_of(object)->itemsize);
 }
 
 static PyObject *get_nbytes(PyObject *object, void *Py_UNUSED(closure))
@@ -252,11 +103,6 @@ static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
     cudriver_device_array_root(self)->block.shared = true;
     cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     return PyLong_FromUnsignedLongLong(self->address);
-}
-
-static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
-{
-    return Py_NewRef((PyObject *)array_of(object)->context);
 }
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
@@ -466,17 +312,13 @@ static PyGetSetDef array_getset[] = {
     {"shape", get_shape, NULL, "Lengths of the dimensions, as a tuple.", NULL},
     {"strides", get_strides, NULL,
      "Bytes from one item to the next along each dimension, as a tuple.", NULL},
-    {"dtype", get_dtype, NULL, "Type of an item, a numpy.dtype.", NULL},
-    {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
     {"size", get_size, NULL, "Number of items.", NULL},
-    {"itemsize", get_itemsize, NULL, "Bytes of one item.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all items.", NULL},
     {"pointer", get_pointer, NULL,
      "Device address of the first item (CUdeviceptr) as an int. Once it has been read, the memory\n"
      "is freed only after all work of its context, as cuMemFree does.",
      NULL},
     {"device", get_device, NULL, "Device of the array.", NULL},
-    {"context", get_context, NULL, "Context of the array.", NULL},
     {"closed", get_closed, NULL, "Whether the memory has been freed.", NULL},
     {"__cuda_array_interface__", get_interface, NULL,
      "Protocol by which other libraries take the array without a copy (version 3).", NULL},
@@ -496,6 +338,11 @@ static PyMethodDef array_methods[] = {
 };
 
 static PyMemberDef array_members[] = {
+    {"dtype", T_OBJECT, offsetof(DeviceArrayObject, dtype), READONLY,
+     "Type of an item, a numpy.dtype."},
+    {"ndim", T_INT, offsetof(DeviceArrayObject, ndim), READONLY, "Number of dimensions."},
+    {"itemsize", T_PYSSIZET, offsetof(DeviceArrayObject, itemsize), READONLY, "Bytes of one item."},
+    {"context", T_OBJECT, offsetof(DeviceArrayObject, context), READONLY, "Context of the array."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(DeviceArrayObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -521,7 +368,7 @@ static PyType_Slot array_slots[] = {
     {Py_tp_getset, array_getset},
     {Py_tp_members, array_members},
     {Py_mp_length, array_length},
-    {Py_mp_subscript, array_subscript},
+    {Py_mp_subscript, cudriver_device_array_subscript},
     {0, NULL},
 };
 
@@ -534,9 +381,6 @@ static PyType_Spec array_spec = {
 
 int cudriver_device_array_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->device_array_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &array_spec, NULL);
-    return state->device_array_type == NULL ? -1
-                                            : PyModule_AddType(module, state->device_array_type);
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->device_array_type,
+                             &array_spec);
 }

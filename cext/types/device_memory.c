@@ -79,7 +79,8 @@ CUmemoryPool cudriver_device_pool(int ordinal)
     return pools[ordinal].pool;
 }
 
-void cudriver_device_trim(void)
+/* Returns the pools' free memory to the driver. */
+static void pools_trim(void)
 {
     for (int i = 0; i < DEVICES; i++) {
         if (pools[i].pool != NULL) {
@@ -123,7 +124,7 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
         cudriver_batches_reap(state, true);
         Py_BEGIN_ALLOW_THREADS
         cuda.cuCtxSynchronize();
-        cudriver_device_trim();
+        pools_trim();
         Py_END_ALLOW_THREADS
         result = alloc_once(pool, order, bytes, &block->address);
     }

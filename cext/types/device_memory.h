@@ -42,7 +42,4 @@ CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_blo
  * process keeps it. The GIL is held. */
 CUmemoryPool cudriver_device_pool(int ordinal);
 
-/* Returns the pools' free memory to the driver. */
-void cudriver_device_trim(void);
-
 #endif

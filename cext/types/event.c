@@ -1,12 +1,10 @@
 /* Event. See event.h. */
 #include "event.h"
 
-#include <math.h>
-
 #include "batch.h"
-#include "device.h"
 #include "driver/driver.h"
 #include "python/error.h"
+#include "python/types.h"
 #include "stream.h"
 
 typedef struct {
@@ -38,22 +36,18 @@ static int event_check(EventObject *self)
 PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timing)
 {
     EventObject *self = (EventObject *)state->event_type->tp_alloc(state->event_type, 0);
-    CUresult result;
+    unsigned int flags = timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
     bool pushed;
 
     if (self == NULL) {
         return NULL;
     }
     self->closed = true;
-    if (cudriver_context_begin(state, context, &pushed) < 0) {
+    if (cudriver_context_begin(state, context, &pushed) < 0 ||
+        cudriver_context_finish(state, context, pushed, cuda.cuEventCreate(&self->handle, flags),
+                                "cuEventCreate", "%s", timing ? "timing" : "") < 0) {
         Py_DECREF(self);
         return NULL;
-    }
-    result = cuda.cuEventCreate(&self->handle, timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
-    cudriver_context_end(context, pushed);
-    if (result != CUDA_SUCCESS) {
-        Py_DECREF(self);
-        return cudriver_raise(state, result, "cuEventCreate", "%s", timing ? "timing" : "");
     }
     self->closed = false;
     self->timing = timing;
@@ -186,71 +180,67 @@ static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
     return 0;
 }
 
+/* Lets a stream record the event or wait for it, during which the event cannot be closed. 0 or -1.
+ */
+static int event_use(CoreState *state, EventObject *self, const struct cudriver_stream *stream,
+                     bool record)
+{
+    CUresult result;
+    bool pushed;
+
+    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+        return -1;
+    }
+    self->users++;
+    if (record) {
+        cudriver_batch_close_before(state, stream); /* else our copies complete after it */
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = record ? cuda.cuEventRecord(self->handle, stream->handle)
+                    : cuda.cuStreamWaitEvent(stream->handle, self->handle, 0);
+    Py_END_ALLOW_THREADS
+    self->users--;
+    self->recorded |= record && result == CUDA_SUCCESS;
+    return cudriver_context_finish(state, stream->context, pushed, result,
+                                   record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
+                                   self->handle);
+}
+
 int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
 {
     EventObject *self = event_of(event);
     struct cudriver_stream stream;
-    CUresult result;
-    bool pushed;
+    int failed = -1;
 
     if (stream_for(state, self, argument, &stream) < 0) {
         return -1;
     }
-    if (stream.context->ordinal != self->context->ordinal || stream.context != self->context) {
+    if (stream.context != self->context) {
         PyErr_Format(PyExc_ValueError,
                      "%R belongs to %R, the stream to %R: record an event of the "
                      "stream's own context",
                      event, self->context, stream.context);
-        cudriver_stream_done(&stream);
-        return -1;
+    } else {
+        failed = event_use(state, self, &stream, true);
     }
-    if (cudriver_context_begin(state, stream.context, &pushed) < 0) {
-        cudriver_stream_done(&stream);
-        return -1;
-    }
-    self->users++;
-    cudriver_batch_close_before(state, &stream); /* else our copies complete after it */
-    Py_BEGIN_ALLOW_THREADS
-    result = cuda.cuEventRecord(self->handle, stream.handle);
-    Py_END_ALLOW_THREADS
-    self->users--;
-    cudriver_context_end(stream.context, pushed);
     cudriver_stream_done(&stream);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuEventRecord", "%p", self->handle);
-        return -1;
-    }
-    self->recorded = true;
-    return 0;
+    return failed;
 }
 
 int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
 {
     EventObject *self = event_of(event);
     struct cudriver_stream stream;
-    CUresult result;
-    bool pushed;
+    int failed = -1;
 
     if (stream_for(state, self, argument, &stream) < 0) {
         return -1;
     }
-    if (cudriver_context_check(state, self->context) < 0 ||
-        cudriver_context_begin(state, stream.context, &pushed) < 0) {
-        cudriver_stream_done(&stream);
-        return -1;
+    if (cudriver_context_check(state, self->context) == 0) {
+        failed = event_use(state, self, &stream, false);
     }
-    self->users++;
-    Py_BEGIN_ALLOW_THREADS
-    result = cuda.cuStreamWaitEvent(stream.handle, self->handle, 0);
-    Py_END_ALLOW_THREADS
-    self->users--;
-    cudriver_context_end(stream.context, pushed);
     cudriver_stream_done(&stream);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuStreamWaitEvent", "event %p", self->handle);
-        return -1;
-    }
-    return 0;
+    return failed;
 }
 
 PyDoc_STRVAR(event_record_doc,
@@ -405,11 +395,25 @@ PyDoc_STRVAR(event_elapsed_doc,
              "-----\n"
              "Uses ``cuEventElapsedTime``.");
 
+static int event_check_time(EventObject *self)
+{
+    if (event_check(self) < 0) {
+        return -1;
+    }
+    if (!self->timing || !self->recorded) {
+        PyErr_Format(PyExc_ValueError, "%R %s", self,
+                     self->timing ? "was never recorded"
+                                  : "takes no time: make it with Event(timing=True)");
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *event_elapsed(PyObject *object, PyObject *other)
 {
     EventObject *start = event_of(object), *end = event_of(other);
     CoreState *state = cudriver_state_of(object);
-    float milliseconds = NAN;
+    float milliseconds = 0;
     CUresult result;
     bool pushed;
 
@@ -418,17 +422,8 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
                      Py_TYPE(other)->tp_name);
         return NULL;
     }
-    if (event_check(start) < 0 || event_check(end) < 0) {
+    if (event_check_time(start) < 0 || event_check_time(end) < 0) {
         return NULL;
-    }
-    for (int i = 0; i < 2; i++) {
-        EventObject *event = i == 0 ? start : end;
-        if (!event->timing || !event->recorded) {
-            PyErr_Format(PyExc_ValueError, "%R %s", event,
-                         event->timing ? "was never recorded"
-                                       : "takes no time: make it with Event(timing=True)");
-            return NULL;
-        }
     }
     if (start->context != end->context) {
         PyErr_Format(PyExc_ValueError,
@@ -454,33 +449,9 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
     return PyFloat_FromDouble((double)milliseconds);
 }
 
-static PyObject *event_get_handle(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromVoidPtr(event_of(object)->handle);
-}
-
-static PyObject *event_get_timing(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(event_of(object)->timing);
-}
-
-static PyObject *event_get_closed(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(event_of(object)->closed);
-}
-
-static PyObject *event_get_context(PyObject *object, void *Py_UNUSED(closure))
-{
-    return Py_NewRef((PyObject *)event_of(object)->context);
-}
-
 static PyGetSetDef event_getset[] = {
     {"done", event_get_done, NULL,
      "Whether the marked work is over; True before the first record (cuEventQuery).", NULL},
-    {"timing", event_get_timing, NULL, "Whether the event notes the time.", NULL},
-    {"handle", event_get_handle, NULL, "Handle (CUevent) as an int, for other libraries.", NULL},
-    {"closed", event_get_closed, NULL, "Whether the event is closed.", NULL},
-    {"context", event_get_context, NULL, "Context of the event.", NULL},
     {NULL},
 };
 
@@ -495,6 +466,12 @@ static PyMethodDef event_methods[] = {
 };
 
 static PyMemberDef event_members[] = {
+    {"handle", T_ULONGLONG, offsetof(EventObject, handle), READONLY,
+     "Handle (CUevent) as an int, for other libraries."},
+    {"timing", T_BOOL, offsetof(EventObject, timing), READONLY,
+     "Whether the event notes the time."},
+    {"closed", T_BOOL, offsetof(EventObject, closed), READONLY, "Whether the event is closed."},
+    {"context", T_OBJECT, offsetof(EventObject, context), READONLY, "Context of the event."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -551,8 +528,5 @@ static PyType_Spec event_spec = {
 
 int cudriver_event_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->event_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &event_spec, NULL);
-    return state->event_type == NULL ? -1 : PyModule_AddType(module, state->event_type);
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->event_type, &event_spec);
 }

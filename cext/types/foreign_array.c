@@ -252,13 +252,8 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuStreamSynchronize(handle);
     Py_END_ALLOW_THREADS
-    cudriver_context_end(end->context, pushed);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuStreamSynchronize", "the producer's stream %p",
-                       (void *)handle);
-        return -1;
-    }
-    return 0;
+    return cudriver_context_finish(state, end->context, pushed, result, "cuStreamSynchronize",
+                                   "the producer's stream %p", (void *)handle);
 }
 
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,

@@ -2,9 +2,10 @@
 #include "stream.h"
 
 #include "batch.h"
-#include "device.h"
 #include "driver/driver.h"
+#include "python/devices.h"
 #include "python/error.h"
+#include "python/types.h"
 #include "event.h"
 #include "thread.h"
 
@@ -43,10 +44,10 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         Py_DECREF(context);
         return NULL;
     }
-    self->closed = true; /* nothing to destroy yet */
+    self->closed = true;     /* nothing to destroy yet */
+    self->context = context; /* takes the reference */
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         Py_DECREF(self);
-        Py_DECREF(context);
         return NULL;
     }
     self->priority = (int)priority;
@@ -68,11 +69,9 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     cudriver_context_end(context, pushed);
     if (PyErr_Occurred()) {
         Py_DECREF(self);
-        Py_DECREF(context);
         return NULL;
     }
     self->closed = false;
-    self->context = context; /* takes the reference */
     context->children++;
     cudriver_live_add(state, &self->live, "stream", 0, (uintptr_t)self->handle, context->ordinal);
     return (PyObject *)self;
@@ -368,26 +367,6 @@ static PyObject *stream_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
     Py_RETURN_NONE;
 }
 
-static PyObject *stream_get_handle(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromVoidPtr(stream_of(object)->handle);
-}
-
-static PyObject *stream_get_priority(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromLong(stream_of(object)->priority);
-}
-
-static PyObject *stream_get_closed(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(stream_of(object)->closed);
-}
-
-static PyObject *stream_get_context(PyObject *object, void *Py_UNUSED(closure))
-{
-    return Py_NewRef((PyObject *)stream_of(object)->context);
-}
-
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 {
     return cudriver_device_new(cudriver_state_of(object), stream_of(object)->context->ordinal);
@@ -404,10 +383,6 @@ static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
 static PyGetSetDef stream_getset[] = {
     {"done", stream_get_done, NULL, "Whether all work in the stream is over (cuStreamQuery).",
      NULL},
-    {"handle", stream_get_handle, NULL, "Handle (CUstream) as an int, for other libraries.", NULL},
-    {"priority", stream_get_priority, NULL, "Priority; smaller numbers come first.", NULL},
-    {"closed", stream_get_closed, NULL, "Whether the stream is closed.", NULL},
-    {"context", stream_get_context, NULL, "Context of the stream.", NULL},
     {"device", stream_get_device, NULL, "Device of the stream.", NULL},
     {NULL},
 };
@@ -428,6 +403,12 @@ static PyMethodDef stream_methods[] = {
 };
 
 static PyMemberDef stream_members[] = {
+    {"handle", T_ULONGLONG, offsetof(StreamObject, handle), READONLY,
+     "Handle (CUstream) as an int, for other libraries."},
+    {"priority", T_INT, offsetof(StreamObject, priority), READONLY,
+     "Priority; smaller numbers come first."},
+    {"closed", T_BOOL, offsetof(StreamObject, closed), READONLY, "Whether the stream is closed."},
+    {"context", T_OBJECT, offsetof(StreamObject, context), READONLY, "Context of the stream."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(StreamObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -482,8 +463,5 @@ static PyType_Spec stream_spec = {
 
 int cudriver_stream_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->stream_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &stream_spec, NULL);
-    return state->stream_type == NULL ? -1 : PyModule_AddType(module, state->stream_type);
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->stream_type, &stream_spec);
 }

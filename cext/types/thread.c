@@ -24,7 +24,8 @@ ThreadObject *cudriver_thread_find(CoreState *state)
     return state->thread_seen;
 }
 
-ThreadObject *cudriver_thread_get(CoreState *state)
+/* This thread's record, created at first use. Borrowed; NULL with an exception set. */
+static ThreadObject *thread_get(CoreState *state)
 {
     ThreadObject *self = cudriver_thread_find(state);
     PyObject *dict = PyThreadState_GetDict();
@@ -71,7 +72,7 @@ static int room_for_one(void *pointers, Py_ssize_t count, Py_ssize_t *room)
 
 int cudriver_thread_push(CoreState *state, ContextObject *context)
 {
-    ThreadObject *self = cudriver_thread_get(state);
+    ThreadObject *self = thread_get(state);
 
     if (self == NULL ||
         room_for_one(&self->contexts, self->context_count, &self->context_room) < 0) {
@@ -153,7 +154,7 @@ StreamObject *cudriver_thread_stream(CoreState *state)
 
 int cudriver_thread_enter_stream(CoreState *state, StreamObject *stream)
 {
-    ThreadObject *self = cudriver_thread_get(state);
+    ThreadObject *self = thread_get(state);
 
     if (self == NULL || room_for_one(&self->streams, self->stream_count, &self->stream_room) < 0) {
         return -1;

@@ -16,9 +16,6 @@ typedef struct ThreadObject {
     struct StreamObject **streams; /* owned references, innermost last */
 } ThreadObject;
 
-/* This thread's record, created at first use. Borrowed; NULL with an exception set. */
-ThreadObject *cudriver_thread_get(CoreState *state);
-
 /* This thread's record if there is one, else NULL without an exception. Borrowed. */
 ThreadObject *cudriver_thread_find(CoreState *state);
 

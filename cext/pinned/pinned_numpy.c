@@ -1,7 +1,7 @@
 /* pinned_numpy(): NumPy's memory handler (NEP 49) that allocates page-locked memory. */
 #include "pinned_numpy.h"
 
-#include "context.h"
+#include "types/context.h"
 #include "python/numpy_api.h"
 
 #include <string.h>
@@ -12,6 +12,7 @@
 #include "python/live.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
+#include "python/types.h"
 
 /* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so
  * keeps it alive. */
@@ -83,17 +84,15 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     }
     held = PyGILState_Ensure();
     PyErr_Fetch(&type, &value, &traceback);
-    context = cudriver_context_for_use(handler->state);
-    if (context != NULL && cudriver_context_begin(handler->state, context, &pushed) == 0) {
+    context = cudriver_context_begin_use(handler->state, &pushed);
+    if (context != NULL) {
         Py_BEGIN_ALLOW_THREADS
         result = cudriver_hostmem_alloc(bytes, &address, zeroed);
         Py_END_ALLOW_THREADS
-        cudriver_context_end(context, pushed);
+        cudriver_context_end_use(context, pushed);
     }
-    Py_XDECREF(context);
     PyErr_Clear();
     if (result != CUDA_SUCCESS) {
-        address = NULL;
         handler_warn(handler, bytes);
     } else {
         handler_count(handler, bytes);
@@ -420,8 +419,6 @@ static PyType_Spec block_spec = {
 
 int cudriver_pinned_numpy_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->numpy_block_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &block_spec, NULL);
-    return state->numpy_block_type == NULL ? -1 : PyModule_AddType(module, state->numpy_block_type);
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->numpy_block_type,
+                             &block_spec);
 }

@@ -5,6 +5,7 @@
 #include "python/error.h"
 #include "hostmem/hostmem.h"
 #include "python/numpy_bridge.h"
+#include "python/types.h"
 #include "driver/platform.h"
 
 typedef struct {
@@ -72,22 +73,19 @@ static int pin_check(PinObject *self, char *low)
 /* Page-locks the memory. 0 or -1. */
 static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable)
 {
-    ContextObject *context = cudriver_context_for_use(state);
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
     bool pushed;
+    ContextObject *context = cudriver_context_begin_use(state, &pushed);
 
-    if (context == NULL || cudriver_context_begin(state, context, &pushed) < 0) {
-        Py_XDECREF(context);
+    if (context == NULL) {
         return -1;
     }
-    result = CUDA_SUCCESS;
     if (self->bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
         result = cudriver_pin_create(low, self->bytes, !writable, &self->pin);
         Py_END_ALLOW_THREADS
     }
-    cudriver_context_end(context, pushed);
-    Py_DECREF(context);
+    cudriver_context_end_use(context, pushed);
     if (result != CUDA_SUCCESS) {
         char limit[160] = "";
         if (result != CUDA_ERROR_INVALID_VALUE) {
@@ -242,31 +240,6 @@ static PyObject *pin_repr(PyObject *object)
                                 self->closed ? ", closed" : "");
 }
 
-static PyObject *pin_get_array(PyObject *object, void *Py_UNUSED(closure))
-{
-    PyObject *array = pin_of(object)->array;
-
-    return Py_NewRef(array != NULL ? array : Py_None);
-}
-
-static PyObject *pin_get_nbytes(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromSize_t(pin_of(object)->bytes);
-}
-
-static PyObject *pin_get_closed(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(pin_of(object)->closed);
-}
-
-static PyGetSetDef pin_getset[] = {
-    {"array", pin_get_array, NULL, "Array that the pin holds; None once it is closed.", NULL},
-    {"nbytes", pin_get_nbytes, NULL, "Bytes that the pin holds, from the lowest to the highest.",
-     NULL},
-    {"closed", pin_get_closed, NULL, "Whether the pin is closed.", NULL},
-    {NULL},
-};
-
 static PyMethodDef pin_methods[] = {
     {"close", pin_close, METH_NOARGS, pin_close_doc},
     {"__enter__", pin_enter, METH_NOARGS, "__enter__($self, /)\n--\n\nReturn the pin itself."},
@@ -276,6 +249,11 @@ static PyMethodDef pin_methods[] = {
 };
 
 static PyMemberDef pin_members[] = {
+    {"array", T_OBJECT, offsetof(PinObject, array), READONLY,
+     "Array that the pin holds; None once it is closed."},
+    {"nbytes", T_PYSSIZET, offsetof(PinObject, bytes), READONLY,
+     "Bytes that the pin holds, from the lowest to the highest."},
+    {"closed", T_BOOL, offsetof(PinObject, closed), READONLY, "Whether the pin is closed."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(PinObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -324,7 +302,6 @@ static PyType_Slot pin_slots[] = {
     {Py_tp_clear, pin_clear},
     {Py_tp_repr, pin_repr},
     {Py_tp_methods, pin_methods},
-    {Py_tp_getset, pin_getset},
     {Py_tp_members, pin_members},
     {0, NULL},
 };
@@ -338,8 +315,5 @@ static PyType_Spec pin_spec = {
 
 int cudriver_pin_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->pin_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &pin_spec, NULL);
-    return state->pin_type == NULL ? -1 : PyModule_AddType(module, state->pin_type);
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->pin_type, &pin_spec);
 }

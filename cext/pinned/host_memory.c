@@ -1,0 +1,179 @@
+/* HostMemory: one block of page-locked memory, from the pool or write-combined. */
+#include "host_memory.h"
+
+#include <stdio.h>
+
+#include "driver/driver.h"
+#include "driver/platform.h"
+#include "hostmem/hostmem.h"
+#include "python/error.h"
+#include "python/types.h"
+#include "types/batch.h"
+
+/* Allocates write-combined memory, which the driver owns and which lives in `self->context`. */
+static CUresult combined_alloc(CoreState *state, HostMemoryObject *self, size_t bytes, bool mapped)
+{
+    unsigned int flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED |
+                         (mapped ? CU_MEMHOSTALLOC_DEVICEMAP : 0);
+    CUresult result;
+    bool pushed;
+
+    self->context = cudriver_context_begin_use(state, &pushed);
+    if (self->context == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cuda.cuMemHostAlloc(&self->address, bytes, flags);
+    Py_END_ALLOW_THREADS
+    cudriver_context_end(self->context, pushed);
+    if (result != CUDA_SUCCESS) {
+        self->address = NULL;
+        Py_CLEAR(self->context);
+        return result;
+    }
+    self->context->children++;
+    self->context->pinning++;
+    return CUDA_SUCCESS;
+}
+
+/* Takes memory from the pool of registered process memory. All of it is mapped. */
+static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_t bytes,
+                                 bool *zeroed)
+{
+    ContextObject *context;
+    CUresult result;
+    bool pushed;
+
+    *zeroed = false;
+    self->address = cudriver_hostmem_try_alloc(bytes);
+    if (self->address == NULL) {
+        /* Before page-locking more: completed copies may hold the last reference to arrays. */
+        cudriver_batches_reap(state, true);
+        self->address = cudriver_hostmem_try_alloc(bytes);
+    }
+    if (self->address != NULL) {
+        return CUDA_SUCCESS;
+    }
+    context = cudriver_context_begin_use(state, &pushed);
+    if (context == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_hostmem_alloc(bytes, &self->address, zeroed);
+    Py_END_ALLOW_THREADS
+    cudriver_context_end_use(context, pushed);
+    return result;
+}
+
+/* Raises, and says which limit was met if that is known. Returns NULL. */
+static void *raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes,
+                         bool combined)
+{
+    const char *function = combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2";
+    size_t least = cudriver_hostmem_least(bytes);
+    struct cudriver_hostmem_stats stats;
+    char limit[160], ours[64];
+
+    cudriver_hostmem_get_stats(&stats);
+    platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !combined) {
+        size_t left = cudriver_hostmem_left();
+        snprintf(ours, sizeof ours, "cudriver.%s", called); /* the driver may not have been asked */
+        function = ours;
+        if (stats.registered_bytes + least > stats.limit_bytes) {
+            snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)", stats.limit_bytes);
+        } else if (left < least) {
+            snprintf(limit, sizeof limit,
+                     "; the machine's memory and this process's cgroups leave %zu bytes", left);
+        }
+    }
+    return cudriver_raise(state, result, function, "%zu bytes; %zu page-locked already%s", bytes,
+                          stats.registered_bytes, limit);
+}
+
+HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
+                                           bool mapped, bool combined, bool *zeroed)
+{
+    HostMemoryObject *self =
+        (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
+    CUresult result;
+
+    if (self == NULL) {
+        return NULL;
+    }
+    *zeroed = false;
+    self->bytes = bytes;
+    bytes = bytes > 0 ? bytes : 1;
+    result = combined ? combined_alloc(state, self, bytes, mapped)
+                      : registered_alloc(state, self, bytes, zeroed);
+    if (result != CUDA_SUCCESS) {
+        Py_DECREF(self);
+        return PyErr_Occurred() ? NULL : raise_alloc(state, result, function, bytes, combined);
+    }
+    cudriver_live_add(state, &self->live, combined ? "write-combined host memory" : "host memory",
+                      self->bytes, (uintptr_t)self->address,
+                      self->context != NULL ? self->context->ordinal : -1);
+    return self;
+}
+
+static void memory_dealloc(PyObject *object)
+{
+    HostMemoryObject *self = (HostMemoryObject *)object;
+    CoreState *state = cudriver_state_of(object);
+    PyTypeObject *type = Py_TYPE(object);
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+
+    cudriver_live_remove(state, &self->live);
+    if (self->address != NULL && self->context == NULL) {
+        cudriver_hostmem_free(self->address);
+    } else if (self->address != NULL) {
+        if (cudriver_context_begin_free(self->context, &pushed)) {
+            Py_BEGIN_ALLOW_THREADS
+            result = cuda.cuMemFreeHost(self->address);
+            Py_END_ALLOW_THREADS
+            cudriver_context_end(self->context, pushed);
+        }
+        self->context->children--;
+        self->context->pinning--;
+        cudriver_report(state, result, "cuMemFreeHost", NULL);
+    }
+    Py_XDECREF(self->context);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *memory_repr(PyObject *object)
+{
+    HostMemoryObject *self = (HostMemoryObject *)object;
+
+    return PyUnicode_FromFormat("<page-locked memory: %zu bytes at %p>", self->bytes,
+                                self->address);
+}
+
+static PyMemberDef memory_members[] = {
+    {"nbytes", T_PYSSIZET, offsetof(HostMemoryObject, bytes), READONLY, "Size in bytes."},
+    {NULL},
+};
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_doc,
+     "A block of page-locked memory: the base of the arrays that lie in it, which keep it."},
+    {Py_tp_dealloc, memory_dealloc},
+    {Py_tp_repr, memory_repr},
+    {Py_tp_members, memory_members},
+    {0, NULL},
+};
+
+static PyType_Spec memory_spec = {
+    .name = "cudriver.HostMemory",
+    .basicsize = sizeof(HostMemoryObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = memory_slots,
+};
+
+int cudriver_host_memory_setup(PyObject *module)
+{
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->host_memory_type,
+                             &memory_spec);
+}

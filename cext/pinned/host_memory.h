@@ -1,0 +1,27 @@
+/* Page-locked memory behind NumPy arrays, pins, and the module's functions about both. */
+#ifndef CUDRIVER_HOST_MEMORY_H
+#define CUDRIVER_HOST_MEMORY_H
+
+#include "types/context.h"
+
+/* Owner of one block: the base of a page-locked array. */
+typedef struct {
+    PyObject_HEAD
+    struct cudriver_live live;
+    void *address;
+    size_t bytes;
+    ContextObject *context; /* owned: the context of write-combined memory; else NULL */
+} HostMemoryObject;
+
+/* New reference: `bytes` of page-locked memory. `function`: the Python function that was called,
+ * for a message. `combined`: write-combined memory of the context for use, which the driver owns;
+ * other memory comes from the pool, and is always mapped. *zeroed: it is all zero. */
+HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
+                                           bool mapped, bool combined, bool *zeroed);
+
+int cudriver_host_memory_setup(PyObject *module);
+int cudriver_pinned_arrays_setup(PyObject *module);
+int cudriver_host_functions_setup(PyObject *module);
+int cudriver_pin_setup(PyObject *module);
+
+#endif

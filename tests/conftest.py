@@ -187,9 +187,3 @@ def _alive(cu: Any, simulator: Simulator | None) -> dict[str, object]:
     if simulator is not None:
         alive.update({what: simulator.live(what) for what in LIVE})
     return alive
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    """The source tree that these tests lie in."""
-    return Path(__file__).resolve().parent.parent

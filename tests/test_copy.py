@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 import cudriver as cu
+from native_build import TESTS
 from program import output, run
 
 pytestmark = pytest.mark.threads  # those of the copy engine
@@ -485,7 +486,7 @@ def test_a_stream_whose_kernels_cannot_use_the_memory() -> None:
     """Memory of no pool belongs to one context."""
     program = """
         import itertools, sys
-        sys.path.insert(0, sys.argv[1])
+        sys.path[:0] = sys.argv[1:]
         from test_copy import ELSEWHERE, copy_elsewhere, cu, np
         for arguments in itertools.product([False, True], [False, True], ELSEWHERE):
             copy_elsewhere(*arguments)
@@ -497,6 +498,7 @@ def test_a_stream_whose_kernels_cannot_use_the_memory() -> None:
         filled = array.to_numpy() == np.void(b"123456789012")
         assert filled[::2, ::2, ::2].all() and filled.sum() == 75 * 15 * 10
     """
+    folders = str(Path(__file__).parent), str(TESTS)
     environ = {"CUDRIVER_LIBRARY": "sim", "CUDRIVER_SIM_FAIL": "cuMemPoolCreate:*:801"}
-    done = run(program, str(Path(__file__).parent), CUDRIVER_SIM_LATENCY_US="500", **environ)
+    done = run(program, *folders, CUDRIVER_SIM_LATENCY_US="500", **environ)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -14,6 +14,7 @@ import pytest
 
 from cudriver import _elf
 from elfkit import DT_STRTAB, Patch, compile_c
+from native_build import TESTS
 
 # Run in a process of its own, so that a crash is a failure with a number and not the end of pytest.
 READER = r"""
@@ -62,7 +63,7 @@ print(outcomes["read"], outcomes["refused"])
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seeds") / "seeds"
-    script = Path(__file__).parent / "fuzz/make_seeds.py"
+    script = TESTS / "fuzz/make_seeds.py"
     subprocess.run([sys.executable, script, folder], check=True, capture_output=True)
     return folder
 

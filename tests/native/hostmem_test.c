@@ -995,7 +995,7 @@ static void test_loss_in_between(void)
 static void use_everything(void)
 {
     char *blocks[6] = {0}, *buffer = malloc(9 * MIB);
-    const size_t sizes[6] = {10, 3000, 5000, 2 * MIB, 18 * MIB, 40 * MIB};
+    const size_t sizes[6] = {10, 3000, 5000, 2 * MIB, 10 * MIB, 20 * MIB};
     struct cudriver_pin *pins[4] = {0};
     size_t released;
 

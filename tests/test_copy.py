@@ -20,7 +20,8 @@ import cudriver as cu
 from native_build import TESTS
 from program import output, run
 
-pytestmark = pytest.mark.threads  # those of the copy engine
+#: The copy engine packs with threads of its own: of each kind of copy ThreadSanitizer sees one.
+watched = pytest.mark.threads
 
 DTYPES = ["u1", "<i2", "<f4", "<f8", "<c16", "S3", "S5", "V24", "<M8[ns]"]
 
@@ -117,7 +118,19 @@ def test_a_copy_is_numpys(data: st.DataObject, to: str, source: str, dtype: str,
 @pytest.mark.parametrize("offset", [0, 1, 4095])
 @pytest.mark.parametrize(
     "size",
-    [0, 1, 3, 4096, 65535, 65536, 65537, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7],
+    [
+        0,
+        1,
+        3,
+        4096,
+        65535,
+        65536,
+        65537,
+        (1 << 20) - 1,
+        1 << 20,
+        (1 << 20) + 1,
+        pytest.param((5 << 20) + 7, marks=watched),
+    ],
 )
 def test_sizes_around_every_threshold(kind: str, offset: int, size: int) -> None:
     total = offset + size + 17
@@ -147,7 +160,7 @@ def large_views(rows: int) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-@pytest.mark.parametrize("dtype", ["u1", "<f4", "<c16"])
+@pytest.mark.parametrize("dtype", ["u1", pytest.param("<f4", marks=watched), "<c16"])
 @pytest.mark.parametrize(("name", "view"), large_views(0))
 def test_large_strided_copies(pinned: bool, dtype: str, name: str, view: Any) -> None:
     shape = ((6 << 20) // np.dtype(dtype).itemsize // 1024, 1024)
@@ -164,7 +177,7 @@ def test_large_strided_copies(pinned: bool, dtype: str, name: str, view: Any) ->
         assert raw(view(back)) == raw(source), name
 
 
-@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16, 3])
+@pytest.mark.parametrize("itemsize", [1, pytest.param(2, marks=watched), 4, 8, 16, 3])
 @pytest.mark.parametrize("axes", [(1, 0, 2), (2, 1, 0), (2, 0, 1)])
 def test_large_transposed_copies(itemsize: int, axes: tuple[int, int, int]) -> None:
     dtype = np.dtype(f"V{itemsize}")
@@ -177,6 +190,7 @@ def test_large_transposed_copies(itemsize: int, axes: tuple[int, int, int]) -> N
     assert raw(back) == raw(model)
 
 
+@watched
 def test_a_broadcast_source_and_overlapping_views() -> None:
     row = np.arange(1000, dtype=np.int32)
     there = cu.device_empty((300, 1000), np.int32)
@@ -282,6 +296,7 @@ def test_page_locked_rows_are_the_drivers_up_to_64_calls(
     assert calls == planes if few else calls < 64
 
 
+@watched
 def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> None:
     """Nothing is under way to memory that nobody holds."""
     base = cu.pinned_zeros(1 << 16, np.uint8)
@@ -299,6 +314,7 @@ def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> 
     soon.join()
 
 
+@watched
 @pytest.mark.parametrize("threads", [1, 2, 40])
 def test_copies_with_another_number_of_threads(threads: int) -> None:
     usual = cu.copy_threads()
@@ -315,6 +331,7 @@ def test_copies_with_another_number_of_threads(threads: int) -> None:
     assert cu.copy_threads() == usual
 
 
+@watched
 @pytest.mark.parametrize("how", ["an old driver", "a refusal"])
 def test_without_stream_memory_operations_the_caller_copies(how: str) -> None:
     """Drivers before CUDA 11.7 have none, and some of WSL refuse them."""
@@ -414,6 +431,7 @@ def test_the_number_of_threads_from_the_environment() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
 
 
+@watched
 @pytest.mark.parametrize("nbytes", [1024, 100_000, 1 << 20, 8 << 20])
 def test_plain_memory_is_read_after_the_default_streams_work(sim, nbytes: int) -> None:
     """What a host function of another library's writes before, on the default stream, is copied."""
@@ -471,6 +489,7 @@ def copy_elsewhere(blocking: bool, pinned: bool, name: str) -> None:
     context.close()
 
 
+@watched
 @pytest.mark.parametrize("name", ELSEWHERE)
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])

@@ -21,7 +21,7 @@ NATIVE = TESTS / "native"
 WRAPPED = ("mmap", "munmap", "madvise", "calloc", "realloc", "pthread_create")
 COMMON = [NATIVE / "hostmem_test.c", *sources("hostmem/*.c", "driver/platform.c")]
 LOADED = [NATIVE / "loaded_driver.c", CEXT / "driver" / "driver.c"]
-SMALL_PIECES = {"asan": ["-DHOSTMEM_PIECE=((size_t)8<<20)"]}
+SMALLER = {"asan": ["-DHOSTMEM_PIECE=((size_t)8<<20)"], "tsan": ["-DROUNDS=400"]}
 
 # As `hostmem_test` prints them (a test holds the two together): on any driver, on the fake one.
 ANY = [
@@ -55,7 +55,7 @@ class Programs:
             build = "plain" if name == "loaded" else name
             native_build.need(self.folder, build)
             driver = LOADED if name == "loaded" else [NATIVE / "fake_driver.c"]
-            arguments = [*BUILDS[build], *SMALL_PIECES.get(name, [])]
+            arguments = [*BUILDS[build], *SMALLER.get(name, [])]
             arguments.append("-Wl," + ",".join(f"--wrap={symbol}" for symbol in WRAPPED))
             output = self.folder / name
             self.made[name] = native_build.compile_c(output, [*COMMON, *driver], *arguments)

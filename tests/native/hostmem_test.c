@@ -1197,7 +1197,10 @@ static void test_pin_model(void)
     check_clean();
 }
 
-enum { THREADS = 4, ROUNDS = 1500, EXCHANGED = 64 };
+#ifndef ROUNDS
+#define ROUNDS 1500
+#endif
+enum { THREADS = 4, EXCHANGED = 64 };
 static _Atomic(char *) exchanged[EXCHANGED]; /* blocks that one thread makes and another frees */
 static char pinned_by_all[20000];
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from native_build import ROOT
-from test_surroundings import TWO
+from program import TWO
 
 pytestmark = pytest.mark.static
 

@@ -91,9 +91,19 @@ editable: $(VENV)/.requirements ## install for development: edits of Python show
 run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
+# Without ARGS in two processes, each with its files in their order, so that a failure comes again.
+HALF = $(wildcard tests/engine tests/sim tests/elf $(addprefix tests/test_,native_* sim_* elf_*))
+
 .PHONY: test
 test: install ## the suite on the simulated driver, without large downloads
+ifeq ($(ARGS),)
+	@mkdir -p build; export CUDRIVER_TEST_DRIVER=sim; \
+	$(PYTEST) -p no:cacheprovider $(HALF) >build/test.log 2>&1 & \
+	$(PYTEST) $(HALF:%=--ignore=%); status=$$?; \
+	wait $$! || status=1; cat build/test.log; exit $$status
+else
 	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(ARGS)
+endif
 
 .PHONY: test-gpu
 test-gpu: install ## the suite on the real driver

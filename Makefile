@@ -199,7 +199,7 @@ ubsan: $(VENV)/.requirements ## the suite with UndefinedBehaviorSanitizer alone:
 
 .PHONY: tsan
 tsan: $(VENV)/.requirements ## the tests that use threads, with ThreadSanitizer
-	$(call sanitize,tsan,thread,$(WITH_TSAN),$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED) and threads")
+	$(call sanitize,tsan,thread,$(WITH_TSAN),$(SANITIZED_PYTEST) $(NOT_SANITIZED) -m "$(SANITIZED) and threads and not slow")
 
 STORM = tests.storm --seeds 0-299
 

@@ -50,7 +50,8 @@ def compile_c(output: Path, files: list[Path], *arguments: str) -> Path:
     """Builds a program, or with -shared a library. Any warning is an error."""
     command = [*compiler(), "-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     command += ["-iquote", str(CEXT), *arguments, "-o", str(output), *map(str, files)]
-    done = subprocess.run([*command, "-ldl", "-lrt"], capture_output=True, text=True)
+    command += ["-ldl", "-lrt"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr
     return output
 

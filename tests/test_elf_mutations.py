@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import SANITIZER
 from cudriver import _elf
 from elfkit import DT_STRTAB, Patch, compile_c
 from native_build import TESTS
@@ -157,6 +158,7 @@ def test_each_lie_is_named(library: Path) -> None:
     assert edited(where, "<Q", 0xFFFFFFF << 32 | 6) == "a relocation names symbol 268435455"
 
 
+@pytest.mark.skipif(bool(SANITIZER), reason="2**28 steps, sanitized, take half a minute: make test")
 def test_hash_chains_that_no_linker_makes_do_not_take_for_ever(tmp_path: Path) -> None:
     """One bucket, a full filter, equal hashes: each lookup would walk the whole chain."""
     count = 20000

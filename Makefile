@@ -92,7 +92,8 @@ run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
 # Without ARGS in two processes, each with its files in their order, so that a failure comes again.
-HALF = $(wildcard tests/engine tests/sim tests/elf $(addprefix tests/test_,native_* sim_* elf_*))
+HALF = $(wildcard tests/engine tests/sim tests/elf tests/project \
+    $(addprefix tests/test_,native_* sim_* elf_* abi* build* benchmarks*))
 
 .PHONY: test
 test: install ## the suite on the simulated driver, without large downloads

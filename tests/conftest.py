@@ -62,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """gc.collect(), which hundreds of tests call, need not look through pytest's own objects."""
+    gc.collect()
+    gc.freeze()
+
+
 class Simulator:
     """The simulated driver's own functions (cext/sim/cudriver_sim.h), in the library that the
     extension has open: one file, so one set of globals."""
@@ -187,9 +193,3 @@ def _alive(cu: Any, simulator: Simulator | None) -> dict[str, object]:
     if simulator is not None:
         alive.update({what: simulator.live(what) for what in LIVE})
     return alive
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    """The source tree that these tests lie in."""
-    return Path(__file__).resolve().parent.parent

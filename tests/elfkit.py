@@ -59,7 +59,8 @@ def compile_c(
         script = target.with_name(target.name + ".map")
         script.write_text(versions)
         command.append(f"-Wl,--version-script={script}")
-    subprocess.run([*command, *flags], check=True, capture_output=True, text=True)
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    subprocess.run([*command, *flags], check=True, capture_output=True, text=True, env=plain)
     return target
 
 

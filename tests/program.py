@@ -32,3 +32,49 @@ def output(source: str, *arguments: str, timeout: float = 120, **environ: str | 
     done = run(source, *arguments, timeout=timeout, **environ)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
     return done.stdout
+
+
+#: Two builds in one process: the installed one, and that in the folder of the argument.
+TWO = """
+    import sys
+
+    import numpy as np
+
+    import cudriver as first
+
+    a, p = first.to_device(np.arange(100)), first.pinned_full(1000, 3.0)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cudriver"]:
+        del sys.modules[name]
+    sys.path.insert(0, sys.argv[1])
+    import cudriver as second
+
+    assert second.__file__ != first.__file__
+    assert second.is_pinned(p)
+    b = second.device_empty(100, int)
+    second.copy(b, a)
+    assert (b.to_numpy() == np.arange(100)).all()
+    with second.Context() as context:
+        array, stream = first.to_device(p), first.Stream()
+        first.copy_async(array, p, stream).wait()
+        assert array.context.handle == context.handle
+    array.close(), stream.close()
+    memory = np.zeros(10000)
+    one, other = first.pin(memory), second.pin(memory)
+    one.close()
+    assert second.is_pinned(memory)
+    other.close()
+    assert not second.is_pinned(memory)
+    # Each has threads, slots and an allocator for NumPy of its own.
+    large = np.arange(4 << 20, dtype="u1").reshape(1024, -1).T
+    for one, other in ((first, second), (second, first)):
+        there, back = one.to_device(large), np.zeros_like(large)
+        other.copy_async(back, there, other.Stream()).wait()
+        assert (back == large).all()
+        with one.pinned_numpy():
+            outer = np.zeros(1 << 20)
+            with other.pinned_numpy():
+                inner = np.zeros(1 << 20)
+            again = np.zeros(1 << 20)
+        assert all(one.is_pinned(x) and other.is_pinned(x) for x in (outer, inner, again))
+    print("the end")
+"""

@@ -5,51 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
+from native_build import CEXT, TESTS
 
-ROOT = Path(__file__).resolve().parent.parent
-CEXT = ROOT / "cext"
-PROGRAMS = ROOT / "tests" / "sim"
-ASAN_UBSAN = (
-    "-fsanitize=address,undefined",
-    "-fno-sanitize-recover=all",
-    "-fno-omit-frame-pointer",
-)
-TSAN = ("-fsanitize=thread", "-fno-omit-frame-pointer")
-
-marks = [
-    pytest.mark.skipif(
-        bool(os.environ.get("CUDRIVER_TEST_SANITIZER")),
-        reason="these programs are built with sanitizers of their own: make test",
-    ),
-    pytest.mark.skipif(not (CEXT / "sim").is_dir(), reason="no C sources beside the tests"),
-]
-
-
-def compiler() -> list[str]:
-    command = os.environ.get("CC", "cc").split()
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"no C compiler ({command[0]})")
-    return command
-
-
-def compile_c(output: Path, sources: list[Path], *arguments: str) -> Path:
-    command = [*compiler(), "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-iquote", str(CEXT)]
-    command += [*arguments, "-o", str(output), *map(str, sources), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return output
-
-
-def build_library(folder: Path, *arguments: str) -> Path:
-    """The simulated driver as setup.py makes it; an own file, so with globals of its own."""
-    flags = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", *arguments)
-    return compile_c(folder / "libsim.so", sorted((CEXT / "sim").glob("*.c")), *flags)
+PROGRAMS = TESTS / "sim"
 
 
 def environment(**knobs: object) -> dict[str, str]:

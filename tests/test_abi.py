@@ -10,8 +10,9 @@ import pytest
 
 from abi import compare, headers
 from abi.declarations import read
+from native_build import CEXT
 
-HEADERS = Path(__file__).resolve().parent.parent / "cext" / "driver"
+HEADERS = CEXT / "driver"
 
 pytestmark = [
     pytest.mark.static,

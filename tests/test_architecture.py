@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from native_build import CEXT, ROOT
+
 pytestmark = pytest.mark.static
 
-ROOT = Path(__file__).resolve().parent.parent
-CEXT, PACKAGE = ROOT / "cext", ROOT / "python" / "cudriver"
+PACKAGE = ROOT / "python" / "cudriver"
 
 # A folder of cext/ and those that it may use; "." is module.c. The plain ones know no Python.
 PLAIN = {

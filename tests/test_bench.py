@@ -30,6 +30,7 @@ from cudriver.ladder import bench as ladder
 from cudriver.ladder import report as text_report
 from cudriver.ladder.result import Measured, add_ratios, show_size
 from cudriver.ladder.rungs import BY_NAME, RUNGS
+from native_build import CEXT
 
 SOURCES = str(Path(cudriver.__file__).parent.parent)
 COMMAND = [sys.executable, "-m", "cudriver", "bench"]
@@ -561,7 +562,7 @@ def test_a_failing_call_is_raised_and_leaves_nothing(sim: Any, function: str) ->
 @pytest.mark.static
 @pytest.mark.parametrize("kernel", ["read", "write", "shared_read", "shared_write"])
 def test_nvidias_assembler_takes_the_kernels(tmp_path: Path, kernel: str) -> None:
-    source = Path(__file__).resolve().parent.parent / "cext" / "ladder" / "kernels.c"
+    source = CEXT / "ladder" / "kernels.c"
     if not source.exists():
         pytest.skip("no C sources beside the tests")
     ptxas = shutil.which("ptxas") or shutil.which("/usr/local/cuda/bin/ptxas")

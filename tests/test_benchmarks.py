@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from native_build import ROOT
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="no benchmarks beside the tests"),

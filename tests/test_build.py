@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from test_surroundings import TWO
+from native_build import ROOT
+from program import TWO
 
 pytestmark = pytest.mark.static
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "cudriver"
 LEFT_OUT = {".git", "build", "dist", "__pycache__", ".probe"}
 
@@ -75,12 +75,17 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: Path) -> Path:
-    """Built from what the archive holds and nothing else."""
-    folder = sdist.parent
-    tree = unpack(sdist, folder / "unpacked")
+def tree(sdist: Path) -> Path:
+    """What the archive holds and nothing else; tests build in it, without optimising."""
+    return unpack(sdist, sdist.parent / "unpacked")
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path) -> Path:
+    folder = tree.parent
     code = f"from setuptools import build_meta; print(build_meta.build_wheel({str(folder)!r}))"
-    return folder / run(sys.executable, "-c", code, cwd=tree).splitlines()[-1]
+    made = run(sys.executable, "-c", code, cwd=tree, CUDRIVER_DEBUG="1")
+    return folder / made.splitlines()[-1]
 
 
 def unpack(sdist: Path, folder: Path) -> Path:
@@ -220,10 +225,10 @@ def test_one_version() -> None:
     assert said == f"cudriver {cudriver.__version__}"
 
 
-def test_editable_install(sdist: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("wheel")  # whose objects it takes
+def test_editable_install(tree: Path, tmp_path: Path) -> None:
     """make editable: the extensions and the simulated driver lie beside the Python files. And this
     build works beside the installed one, which is optimised, in one process."""
-    tree = unpack(sdist, tmp_path)
     build = "setup.py", "--quiet", "build_ext", "--inplace"
     run(sys.executable, *build, cwd=tree, CUDRIVER_DEBUG="1")
     built = {p.name.split(".")[0] for p in (tree / "python" / "cudriver").glob("*.so")}

@@ -4,9 +4,8 @@ and how it takes its arguments."""
 from __future__ import annotations
 
 import os
+import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import native_build
 import program
 
-ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "cext" / "driver" / "cuda_abi.h"
+HEADER = native_build.CEXT / "driver" / "cuda_abi.h"
 BYTES = 1 << 20
 
 
@@ -220,18 +219,11 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that counts a thread's allocations, for LD_PRELOAD."""
     if os.environ.get("CUDRIVER_TEST_SANITIZER"):
         pytest.skip("a sanitizer brings its own malloc")
-    compiler = os.environ.get("CC", "cc").split()
-    if shutil.which(compiler[0]) is None:
-        pytest.skip(f"no C compiler ({compiler[0]})")
-    library = tmp_path_factory.mktemp("count") / "libcount.so"
-    flags = ["-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    source = ROOT / "tests" / "native" / "count_malloc.c"
-    command = [*compiler, *flags, "-fno-builtin", "-o", str(library), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if "__libc_malloc" in done.stderr:
+    if platform.libc_ver()[0] != "glibc":
         pytest.skip("not glibc: there is no name for the malloc behind malloc")
-    assert done.returncode == 0, done.stderr
-    return library
+    compiled = tmp_path_factory.mktemp("count") / "libcount.so"
+    source = native_build.TESTS / "native" / "count_malloc.c"
+    return native_build.shared(compiled, [source], "-O1", "-fno-builtin")
 
 
 def test_issuing_a_copy_of_page_locked_memory_allocates_nothing(counter: Path) -> None:

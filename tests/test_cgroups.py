@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import native_build
 from conftest import DRIVER, SANITIZER
 
-ROOT = Path(__file__).resolve().parent.parent
-CEXT, NATIVE = ROOT / "cext", ROOT / "tests" / "native"
 MIB, NONE = 1 << 20, 0x7FFFFFFFFFFFF000  # what version 1 says where there is no limit
 MACHINE = 8000 * MIB
 
@@ -25,13 +23,9 @@ MACHINE = 8000 * MIB
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], int]:
     """What the C code says of the files below a folder."""
-    command = os.environ.get("CC", "cc").split()
-    if shutil.which(command[0]) is None or not CEXT.is_dir():
-        pytest.skip(f"no C compiler ({command[0]}), or no C sources beside the tests")
-    program = tmp_path_factory.mktemp("left") / "left"
-    command += ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-iquote", str(CEXT)]
-    command += [str(NATIVE / "left.c"), str(CEXT / "hostmem" / "left.c"), "-o", str(program)]
-    subprocess.run(command, check=True)
+    output = tmp_path_factory.mktemp("left") / "left"
+    files = [native_build.TESTS / "native" / "left.c", *native_build.sources("hostmem/left.c")]
+    program = native_build.compile_c(output, files)
     return lambda root: int(subprocess.check_output([program, root], env={}))
 
 

@@ -21,29 +21,11 @@ import numpy as np
 import pytest
 
 from conftest import DRIVER
+from parallel import in_thread, together
 from program import output
 
 #: Contexts in a loop: on a GPU one takes 0.2 s.
 FEW = 20 if DRIVER == "sim" else 3
-
-
-def in_thread(body: Callable[[], Any]) -> Any:
-    """Runs `body` in a fresh thread, whose stack is empty; its result, or its exception."""
-    box: list[Any] = []
-
-    def run() -> None:
-        try:
-            box.append((body(), None))
-        except BaseException as error:
-            box.append((None, error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    result, error = box[0]
-    if error is not None:
-        raise error
-    return result
 
 
 class Driver:
@@ -180,11 +162,7 @@ def test_one_context_on_many_threads_at_once(cu, context) -> None:
             seen.append(cu.current_context() is context)
             gate.wait()
 
-    threads = [threading.Thread(target=body) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[body] * 8)
     assert seen == [True] * 8
 
 
@@ -1107,11 +1085,7 @@ def test_many_threads_meet_one_foreign_context(cu, driver: Driver) -> None:
         gate.wait()
         driver.pop()
 
-    threads = [threading.Thread(target=body) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[body] * 8)
     wait_for_keepers(1)
     assert len(set(map(id, seen))) == 1
     seen.pop().close()

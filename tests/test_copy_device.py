@@ -65,6 +65,7 @@ def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any
     return tuple(base), (*index, ...), list(axes)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     data=st.data(),
@@ -98,6 +99,7 @@ def test_a_copy_between_devices_is_numpys(
         assert raw(root.to_numpy()) == raw(model)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     data=st.data(),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
+
+from native_build import CEXT
 
 
 @pytest.fixture
@@ -54,8 +55,8 @@ def test_properties_agree_with_attributes(device) -> None:
     assert int(device.pci_bus_id.split(":")[1], 16) == attributes["pci_bus_id"]
 
 
-def names_in_header(repository: Path) -> list[tuple[str, int]]:
-    header = repository / "cext" / "driver" / "cuda_attributes.h"
+def names_in_header() -> list[tuple[str, int]]:
+    header = CEXT / "driver" / "cuda_attributes.h"
     if not header.exists():
         pytest.skip("no C sources beside the tests")
     found = re.findall(r"X\((\w+), (\d+)\)", header.read_text())
@@ -63,13 +64,13 @@ def names_in_header(repository: Path) -> list[tuple[str, int]]:
     return [(name, int(value)) for name, value in found]
 
 
-def test_every_attribute_by_name(cu, device, repository: Path) -> None:
+def test_every_attribute_by_name(cu, device) -> None:
     """The oracle is the driver, asked through ctypes by the attribute's number."""
     library = ctypes.CDLL(cu.driver_path())
     attributes = device.attributes
     assert isinstance(attributes, Mapping)
     expected = {}
-    for name, number in names_in_header(repository):
+    for name, number in names_in_header():
         value = ctypes.c_int()
         result = library.cuDeviceGetAttribute(ctypes.byref(value), number, device.ordinal)
         assert result in (0, 1)

@@ -8,7 +8,6 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from cudriver import _elf
 from cudriver.stack.loader import Loader
 from elfkit import DT_STRTAB, Patch, compile_c
+from parallel import together
 
 elftools = pytest.importorskip("elftools.elf.elffile")
 
@@ -469,20 +469,12 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
 def test_threads_share_files() -> None:
     files = [_elf.ElfFile(path) for path in LIBRARIES[:8]]
     wanted = [_elf.missing([(f, files)])[0] for f in files]
-    wrong: list[object] = []
 
     def work() -> None:
         for _ in range(5):
-            answers = [_elf.missing([(f, files)])[0] for f in files]
-            if answers != wanted:
-                wrong.append(answers)
+            assert [_elf.missing([(f, files)])[0] for f in files] == wanted
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    together(*[work] * 4)
 
 
 def read_and_drop(times: int) -> None:

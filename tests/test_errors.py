@@ -6,10 +6,10 @@ import copy
 import ctypes
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 
+from native_build import CEXT
 from program import run
 
 CLASSES = {
@@ -22,8 +22,8 @@ CLASSES = {
 }
 
 
-def codes_in_header(repository: Path) -> dict[int, str]:
-    header = repository / "cext" / "driver" / "cuda_errors.h"
+def codes_in_header() -> dict[int, str]:
+    header = CEXT / "driver" / "cuda_errors.h"
     if not header.exists():
         pytest.skip("no C sources beside the tests")
     return {int(c): n for c, n in re.findall(r"X\((\d+), (\w+),", header.read_text())}
@@ -42,9 +42,9 @@ def test_hierarchy(cu) -> None:
         assert error.__doc__
 
 
-def test_all_codes_by_name(cu, repository: Path) -> None:
+def test_all_codes_by_name(cu) -> None:
     names = cu.error_names()
-    assert names == codes_in_header(repository)
+    assert names == codes_in_header()
     assert names[0] == "CUDA_SUCCESS"
     assert names[712] == "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"
     names.clear()

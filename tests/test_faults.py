@@ -15,11 +15,11 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from native_build import CEXT
 from scenarios import SCENARIOS
 
 LIVE = ("contexts", "streams", "events", "allocations", "host_allocs", "modules", "pending")
@@ -54,8 +54,8 @@ APART = {("pins", "cuMemHostUnregister")}
 
 
 @pytest.fixture(scope="module")
-def functions(repository: Path) -> list[str]:
-    header = repository / "cext" / "driver" / "cuda_abi.h"
+def functions() -> list[str]:
+    header = CEXT / "driver" / "cuda_abi.h"
     if not header.exists():
         pytest.skip("no C sources beside the tests")
     found = set(re.findall(r"X\((cu\w+), \(", header.read_text()))

@@ -7,12 +7,12 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from forking import ASAN, let_threads_rest
+from native_build import TESTS
 from program import output
 
 pytestmark = [
@@ -247,7 +247,7 @@ def test_fork_from_a_thread_while_others_allocate() -> None:
     assert output(program) == "{7}\n"
 
 
-def test_child_of_a_process_that_never_used_the_driver(repository: Path) -> None:
+def test_child_of_a_process_that_never_used_the_driver() -> None:
     program = """
         import os, sys, cudriver as cu
         sys.path.insert(0, sys.argv[1])
@@ -259,10 +259,10 @@ def test_child_of_a_process_that_never_used_the_driver(repository: Path) -> None
             sys.exit(0)
         os.wait()
     """
-    assert output(program, str(repository / "tests")) == "[1, 2]\n"
+    assert output(program, str(TESTS)) == "[1, 2]\n"
 
 
-def test_child_that_exits_as_interpreters_do(repository: Path) -> None:
+def test_child_that_exits_as_interpreters_do() -> None:
     program = """
         import os, sys, numpy as np, cudriver as cu
         sys.path.insert(0, sys.argv[1])
@@ -278,7 +278,7 @@ def test_child_that_exits_as_interpreters_do(repository: Path) -> None:
     """
     quiet = "ignore:This process:DeprecationWarning"  # of Python 3.12 on, about threads and fork()
     environ = {"CUDRIVER_REPORT_LEAKS": "0", "PYTHONWARNINGS": quiet}
-    assert output(program, str(repository / "tests"), **environ) == "0.0\n"
+    assert output(program, str(TESTS), **environ) == "0.0\n"
 
 
 def child_work(queue: multiprocessing.Queue, array: np.ndarray) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import DRIVER
+from native_build import TESTS
 from program import output
 from scenarios import SCENARIOS
 
@@ -96,14 +97,14 @@ if DRIVER == "real":
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_resident_memory_does_not_grow(name: str, repository) -> None:
+def test_resident_memory_does_not_grow(name: str) -> None:
     import os
 
     if os.environ.get("CUDRIVER_TEST_SANITIZER"):
         pytest.skip("a sanitizer keeps freed memory on purpose: make test")
     rounds = SLOW.get(name, 60)
     loops = 6 if DRIVER == "real" and name in OF_CONTEXTS else LOOPS
-    program = (RESIDENT, str(repository / "tests"), name, str(rounds), str(loops))
+    program = (RESIDENT, str(TESTS), name, str(rounds), str(loops))
     said = output(*program, timeout=300)
     growth, seen = said.split(" ", 1)
     # 60 rounds of anything that leaks a page, or objects of a hundred bytes, are above 8 KiB. The

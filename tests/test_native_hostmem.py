@@ -6,39 +6,22 @@ driver library: the simulated one, or the system's with CUDRIVER_TEST_DRIVER=rea
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-CEXT, NATIVE = ROOT / "cext", ROOT / "tests" / "native"
+import native_build
+from conftest import DRIVER
+from native_build import BUILDS, CEXT, TESTS, sources
 
-pytestmark = [
-    pytest.mark.skipif(
-        bool(os.environ.get("CUDRIVER_TEST_SANITIZER")),
-        reason="these programs are built with sanitizers of their own: make test",
-    ),
-    pytest.mark.skipif(not CEXT.is_dir(), reason="no C sources beside the tests"),
-]
+pytestmark = native_build.marks
 
+NATIVE = TESTS / "native"
 WRAPPED = ("mmap", "munmap", "madvise", "calloc", "realloc", "pthread_create")
-COMMON = [NATIVE / "hostmem_test.c", *sorted(CEXT.glob("hostmem/*.c")), CEXT / "driver/platform.c"]
-
-# build: (sources, compiler's arguments, the scenarios: None for all)
-SMALL_PIECES = "-DHOSTMEM_PIECE=((size_t)8<<20)"
-SANITIZE = ["-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
-BUILDS: dict[str, tuple[list[Path], list[str]]] = {
-    "plain": ([NATIVE / "fake_driver.c"], ["-O2"]),
-    "asan": (
-        [NATIVE / "fake_driver.c"],
-        [*SANITIZE, "-fsanitize=address,undefined", SMALL_PIECES],
-    ),
-    "tsan": ([NATIVE / "fake_driver.c"], [*SANITIZE, "-fsanitize=thread"]),
-    "loaded": ([NATIVE / "loaded_driver.c", CEXT / "driver" / "driver.c"], ["-O2"]),
-}
+COMMON = [NATIVE / "hostmem_test.c", *sources("hostmem/*.c", "driver/platform.c")]
+LOADED = [NATIVE / "loaded_driver.c", CEXT / "driver" / "driver.c"]
+SMALLER = {"asan": ["-DHOSTMEM_PIECE=((size_t)8<<20)"], "tsan": ["-DROUNDS=400"]}
 
 # As `hostmem_test` prints them (a test holds the two together): on any driver, on the fake one.
 ANY = [
@@ -59,105 +42,54 @@ CASES += [("tsan", name) for name in THREADED]
 CASES += [("loaded", name) for name in ANY]
 
 
-def compiler() -> list[str]:
-    command = os.environ.get("CC", "cc").split()
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"no C compiler ({command[0]})")
-    return command
+class Programs:
+    """The test program by build, made when first needed: on the fake driver, or a loaded one."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made: dict[str, Path] = {}
+        self.library: Path | None = None
 
-def build(folder: Path, name: str) -> Path:
-    sources, arguments = BUILDS[name]
-    program = folder / name
-    command = [*compiler(), "-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    command += ["-iquote", str(CEXT), *arguments]
-    command += map(str, [*COMMON, *sources])
-    command += ["-Wl," + ",".join(f"--wrap={symbol}" for symbol in WRAPPED), "-ldl"]
-    done = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return program
+    def get(self, name: str) -> Path:
+        if name not in self.made:
+            build = "plain" if name == "loaded" else name
+            native_build.need(self.folder, build)
+            driver = LOADED if name == "loaded" else [NATIVE / "fake_driver.c"]
+            arguments = [*BUILDS[build], *SMALLER.get(name, [])]
+            arguments.append("-Wl," + ",".join(f"--wrap={symbol}" for symbol in WRAPPED))
+            output = self.folder / name
+            self.made[name] = native_build.compile_c(output, [*COMMON, *driver], *arguments)
+        return self.made[name]
 
-
-def has_sanitizer(folder: Path, arguments: list[str]) -> bool:
-    """Whether a program built with these arguments links and starts here."""
-    (folder / "empty.c").write_text("int main(void) { return 0; }\n")
-    command = [*compiler(), *arguments, str(folder / "empty.c"), "-o", str(folder / "empty")]
-    if subprocess.run(command, capture_output=True).returncode != 0:
-        return False
-    return subprocess.run([*PREFIX, folder / "empty"], capture_output=True).returncode == 0
-
-
-def fixed_addresses() -> list[str]:
-    """gcc's ThreadSanitizer cannot live with the widest address randomisation of newer kernels."""
-    if shutil.which("setarch") is None:
-        return []
-    prefix = ["setarch", os.uname().machine, "-R"]
-    works = subprocess.run([*prefix, "true"], capture_output=True).returncode == 0
-    return prefix if works else []
-
-
-PREFIX = fixed_addresses()
+    def run(self, name: str, *arguments: str) -> None:
+        environment = native_build.environment()
+        environment |= {f"{which}SAN_OPTIONS": "allocator_may_return_null=1" for which in "AT"}
+        if name == "loaded" and DRIVER == "sim":
+            self.library = self.library or native_build.simulator(self.folder)
+            environment["CUDRIVER_LIBRARY"] = str(self.library)
+        done = native_build.run(self.get(name), *arguments, build=name, env=environment)
+        if name == "loaded" and done.returncode == 2:
+            pytest.skip(done.stderr.strip())
+        assert done.returncode == 0, f"{arguments}: {done.stderr[-4000:]}"
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {"": tmp_path_factory.mktemp("hostmem")}
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    return Programs(tmp_path_factory.mktemp("hostmem"))
 
 
-def program(programs: dict[str, Path], name: str) -> Path:
-    """Built when first needed, once."""
-    if name not in programs:
-        folder = programs[""]
-        if name in ("asan", "tsan") and not has_sanitizer(folder, BUILDS[name][1]):
-            pytest.skip(f"the compiler's {name} does not work on this machine")
-        programs[name] = build(folder, name)
-    return programs[name]
-
-
-def environment(programs: dict[str, Path], name: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and "SAN_OPTIONS" not in k}
-    kept |= {f"{which}SAN_OPTIONS": "allocator_may_return_null=1" for which in ("A", "T")}
-    kept.pop("CUDRIVER_LIBRARY", None)
-    if name == "loaded" and os.environ.get("CUDRIVER_TEST_DRIVER", "sim") == "sim":
-        library = programs[""] / "libcudriver_sim.so"
-        if not library.exists():
-            sources = [str(path) for path in sorted((CEXT / "sim").glob("*.c"))]
-            command = [*compiler(), "-std=c11", "-O2", "-g", "-fPIC", "-shared", "-pthread"]
-            command += ["-iquote", str(CEXT), *sources, "-o", str(library), "-lrt"]
-            subprocess.run(command, check=True)
-        kept["CUDRIVER_LIBRARY"] = str(library)
-    return kept
-
-
-def run(programs: dict[str, Path], name: str, *arguments: str) -> None:
-    file = program(programs, name)
-    done = subprocess.run(
-        [*(PREFIX if name == "tsan" else []), str(file), *arguments],
-        env=environment(programs, name),
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    if name == "loaded" and done.returncode == 2:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, f"{arguments}: {done.stderr[-4000:]}"
-
-
-@pytest.mark.threads
 @pytest.mark.parametrize(("name", "scenario"), CASES)
-def test_scenario(programs: dict[str, Path], name: str, scenario: str) -> None:
-    run(programs, name, scenario)
+def test_scenario(programs: Programs, name: str, scenario: str) -> None:
+    programs.run(name, scenario)
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("scenario", ["model", "pin_model"])
-def test_other_seeds(programs: dict[str, Path], scenario: str, seed: int) -> None:
-    run(programs, "plain", scenario, str(seed * 7919))
+def test_other_seeds(programs: Programs, scenario: str, seed: int) -> None:
+    programs.run("plain", scenario, str(seed * 7919))
 
 
-def test_every_scenario_is_run(programs: dict[str, Path]) -> None:
-    listed = subprocess.run(
-        [str(program(programs, "plain"))], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+def test_every_scenario_is_run(programs: Programs) -> None:
+    listed = subprocess.check_output([programs.get("plain")], text=True).splitlines()
     assert sorted(line for line in listed if " " not in line) == sorted(ANY)
     assert sorted(line.split()[0] for line in listed if " " in line) == sorted(FAKE)

@@ -55,7 +55,7 @@ def layout_between(dst: np.ndarray, src: np.ndarray) -> Layout:
     return layout_of(src.dtype.itemsize, src.shape, dst.strides, src.strides)
 
 
-@pytest.fixture(scope="module", params=["-O0", "-O3"])
+@pytest.fixture(scope="module", params=["-O3"] if SANITIZE else ["-O0", "-O3"])
 def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     compiler = os.environ.get("CC", "cc").split()
     if shutil.which(compiler[0]) is None:

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import mmap
 import sys
-import threading
 import weakref
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import cudriver as cu
+from parallel import together
 
 
 @pytest.fixture(autouse=True)
@@ -242,25 +242,16 @@ def test_a_range_that_is_mapped_in_part_is_refused() -> None:
 
 def test_many_threads_pin_overlapping_ranges() -> None:
     array = np.zeros(1 << 20, np.uint8)
-    failures: list[BaseException] = []
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
-        try:
-            for _ in range(60):
-                low, high = np.sort(rng.integers(0, array.size, 2))
-                with cu.pin(array[low : high + 1]) as pin:
-                    assert cu.is_pinned(array[low : high + 1])
-                    assert pin.nbytes == high + 1 - low
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(60):
+            low, high = np.sort(rng.integers(0, array.size, 2))
+            with cu.pin(array[low : high + 1]) as pin:
+                assert cu.is_pinned(array[low : high + 1])
+                assert pin.nbytes == high + 1 - low
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    together(*[lambda i=i: work(i) for i in range(6)])
     assert not cu.is_pinned(array)
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import cudriver as cu
+from parallel import together
 
 try:
     from numpy._core.multiarray import get_handler_name
@@ -355,37 +356,23 @@ def test_arrays_freed_in_other_threads() -> None:
 
     lots = [arrays[i::4] for i in range(4)]
     del arrays
-    threads = [threading.Thread(target=work, args=(lot,)) for lot in lots]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[lambda lot=lot: work(lot) for lot in lots])
     assert not wrong
     assert listed() == 0
 
 
 @pytest.mark.threads
 def test_many_threads_each_with_a_block() -> None:
-    wrong: list[object] = []
-
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
-        try:
-            for _ in range(30):
-                with cu.pinned_numpy(min_bytes=1000):
-                    size = int(rng.integers(1, 200000))
-                    array = np.full(size, seed, np.uint8)
-                    if cu.is_pinned(array) != (size >= 1000) or (array + 1 != seed + 1).any():
-                        wrong.append(size)
-        except BaseException as error:
-            wrong.append(error)
+        for _ in range(30):
+            with cu.pinned_numpy(min_bytes=1000):
+                size = int(rng.integers(1, 200000))
+                array = np.full(size, seed, np.uint8)
+                assert cu.is_pinned(array) == (size >= 1000)
+                assert (array + 1 == seed + 1).all()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    together(*[lambda i=i: work(i) for i in range(6)])
 
 
 def test_other_threads_are_not_affected() -> None:

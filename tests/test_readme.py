@@ -10,8 +10,9 @@ from pathlib import Path
 
 import cudriver as cu
 from cudriver.cli import COMMANDS
+from native_build import ROOT
 
-README = Path(__file__).parent.parent / "README.md"
+README = ROOT / "README.md"
 
 
 def test_the_example_runs_and_is_short(tmp_path: Path) -> None:

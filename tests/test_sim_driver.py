@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import native_build
 import simkit
 from simkit import Driver
 
-pytestmark = simkit.marks
+pytestmark = native_build.marks
 
 KINDS = (
     *("contexts", "primary_retains", "streams", "events", "allocations", "allocation_bytes"),
@@ -28,7 +29,7 @@ PTX = ".version 7.0\n.target sm_50\n.visible .entry {name}(.param .u64 a)\n{{ re
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simkit.build_library(tmp_path_factory.mktemp("sim"))
+    return native_build.simulator(tmp_path_factory.mktemp("sim"))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_exports_the_list_and_nothing_else(library: Path) -> None:
     ).stdout
     exported = {line.split()[-1] for line in printed.splitlines()}
     assert {name for name in exported if name.startswith("cu")} >= set(simkit.function_names())
-    header = (simkit.CEXT / "sim" / "cudriver_sim.h").read_text()
+    header = (native_build.CEXT / "sim" / "cudriver_sim.h").read_text()
     rest = exported - set(simkit.function_names())
     assert rest
     assert [name for name in rest if not name.startswith("cudriver_sim_")] == []
@@ -87,7 +88,7 @@ def ask_child(library: Path, code: str, **knobs: object) -> str:
     script = f"from simkit import Driver\nsim = Driver({str(library)!r})\n{code}"
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
-        env=simkit.environment(**knobs) | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=simkit.environment(**knobs) | {"PYTHONPATH": str(native_build.TESTS)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -8,17 +8,17 @@ that (the simulator must answer with an error), and the values of the device's a
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import simkit
+import native_build
+from simkit import PROGRAMS, environment
 
-pytestmark = simkit.marks
+pytestmark = native_build.marks
 
-RECORDED = simkit.PROGRAMS / "facts-580.159.04-h200.txt"
+RECORDED = PROGRAMS / "facts-580.159.04-h200.txt"
 
 # What the simulator answers otherwise, and why.
 DIFFERENT = {
@@ -45,28 +45,27 @@ Ask = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    folder = tmp_path_factory.mktemp("facts")
-    program = simkit.compile_c(folder / "facts", [simkit.PROGRAMS / "facts.c"], "-std=gnu11", "-O1")
-    library = simkit.build_library(folder)
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("facts") / "facts"
+    return native_build.compile_c(output, [PROGRAMS / "facts.c"], "-std=gnu11", "-O1")
+
+
+@pytest.fixture(scope="module")
+def ask(program: Path) -> Ask:
+    library = native_build.simulator(program.parent)
 
     def run(group: str, patience: int = 300, dies: int = 0) -> list[str]:
         """The lines that it prints; what it says on stderr where it is to die of a signal."""
-        environment = simkit.environment() | {"FACTS_PATIENCE_MS": str(patience)}
-        done = subprocess.run(
-            [program, library, group], env=environment, capture_output=True, text=True, timeout=300
-        )
+        env = environment() | {"FACTS_PATIENCE_MS": str(patience)}
+        done = native_build.run(program, str(library), group, env=env)
         assert done.returncode == -dies, f"{group} ended with {done.returncode}: {done.stderr}"
         return (done.stderr if dies else done.stdout).splitlines()
 
     return run
 
 
-def test_every_group_is_known(tmp_path: Path) -> None:
-    program = simkit.compile_c(
-        tmp_path / "facts", [simkit.PROGRAMS / "facts.c"], "-std=gnu11", "-O1"
-    )
-    printed = set(subprocess.run([program], capture_output=True, text=True).stdout.split())
+def test_every_group_is_known(program: Path) -> None:
+    printed = set(native_build.run(program).stdout.split())
     others = {*DEADLY, *STALE, *STALE_STREAM, "device_attributes"}
     assert printed == {*GROUPS} | others
 

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-import simkit
+import native_build
+from native_build import BUILDS, compile_c, sources
+from simkit import PROGRAMS
 
-pytestmark = simkit.marks
-
-BUILDS = {
-    "plain": (("-O2",), 300),
-    "asan": (("-O1", *simkit.ASAN_UBSAN), 120),
-    "tsan": (("-O1", *simkit.TSAN), 60),
-}
+pytestmark = native_build.marks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", BUILDS)
-def test_stress(tmp_path: Path, build: str) -> None:
-    flags, rounds = BUILDS[build]
-    sources = [simkit.PROGRAMS / "stress.c", *sorted((simkit.CEXT / "sim").glob("*.c"))]
-    program = simkit.compile_c(tmp_path / "stress", sources, "-std=c11", *flags)
-    done = subprocess.run(
-        [program, str(rounds)],
-        env=simkit.environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+@pytest.mark.parametrize(("build", "rounds"), [("plain", 300), ("asan", 120), ("tsan", 60)])
+def test_stress(tmp_path: Path, build: str, rounds: int) -> None:
+    files = [PROGRAMS / "stress.c", *sources("sim/*.c")]
+    program = compile_c(tmp_path / "stress", files, *BUILDS[build])
+    done = native_build.run(program, str(rounds), build=build)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_failure_leaves_nothing_alive(tmp_path: Path) -> None:
-    sources = [simkit.PROGRAMS / "sweep.c", *sorted((simkit.CEXT / "sim").glob("*.c"))]
-    program = simkit.compile_c(tmp_path / "sweep", sources, "-std=c11", "-O1", *simkit.ASAN_UBSAN)
-    done = subprocess.run(
-        [program], env=simkit.environment(), capture_output=True, text=True, timeout=300
-    )
+    files = [PROGRAMS / "sweep.c", *sources("sim/*.c")]
+    done = native_build.run(compile_c(tmp_path / "sweep", files, *BUILDS["asan"]))
     assert done.returncode == 0, done.stderr

@@ -6,12 +6,13 @@ import os
 
 import pytest
 
+from native_build import TESTS
 from program import run
 
 ROUNDS = 20_000
 
 
-def test_short_soak(repository) -> None:
+def test_short_soak() -> None:
     if os.environ.get("CUDRIVER_TEST_SANITIZER"):
         pytest.skip("a sanitizer keeps freed memory on purpose: make test")
     program = """
@@ -20,5 +21,5 @@ def test_short_soak(repository) -> None:
         import soak
         print(soak.soak(int(sys.argv[2]), quiet=True))
     """
-    done = run(program, str(repository / "tests"), str(ROUNDS), timeout=600)
+    done = run(program, str(TESTS), str(ROUNDS), timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{}\n", "")

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from conftest import DRIVER
+from native_build import ROOT
 from program import run
 from storm.parent import as_script, fewer
-
-ROOT = Path(__file__).resolve().parent.parent
 
 WITHOUT_SHAPES = """
 def copy(dst, src, right=cu.copy):

@@ -12,32 +12,12 @@ import numpy as np
 import pytest
 
 from conftest import DRIVER
+from parallel import together
 
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.threads]
 
 THREADS = 8
 ROUNDS = 30
-
-
-def together(*bodies: Callable[[], None]) -> None:
-    """Runs the bodies in threads that start at once; raises what they raised."""
-    gate = threading.Barrier(len(bodies))
-    failures: list[BaseException] = []
-
-    def run(body: Callable[[], None]) -> None:
-        gate.wait()
-        try:
-            body()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def test_copies_of_each_kind(cu) -> None:
@@ -74,7 +54,7 @@ def test_contexts(cu) -> None:
     shared = cu.Context()
 
     def body() -> None:
-        for _ in range(ROUNDS):
+        for _ in range(rounds_of("context")):
             with shared, cu.Context() as own:
                 assert cu.current_context() is own
                 array = cu.device_zeros(10)
@@ -270,7 +250,7 @@ def test_manual_contexts_that_close_leave_other_contexts_alone(cu) -> None:
     """Each opens, copies and closes; the copies go through slots that all of them share."""
 
     def body() -> None:
-        for _ in range(10 * ROUNDS):
+        for _ in range(10 * rounds_of("context")):
             with cu.Context():
                 assert not cu.device_zeros(3).to_numpy().any()
 
@@ -287,7 +267,7 @@ def test_manual_contexts_that_close_leave_copies_in_the_primary_one_alone(cu, ki
 
     def contexts() -> None:
         try:
-            for _ in range(ROUNDS):
+            for _ in range(rounds_of("context")):
                 with cu.Context():
                     arrays = [cu.pinned_empty(1000) for _ in range(300)]
                     cu.to_device(arrays[0])

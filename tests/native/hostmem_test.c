@@ -995,7 +995,7 @@ static void test_loss_in_between(void)
 static void use_everything(void)
 {
     char *blocks[6] = {0}, *buffer = malloc(9 * MIB);
-    const size_t sizes[6] = {10, 3000, 5000, 2 * MIB, 18 * MIB, 40 * MIB};
+    const size_t sizes[6] = {10, 3000, 5000, 2 * MIB, 10 * MIB, 20 * MIB};
     struct cudriver_pin *pins[4] = {0};
     size_t released;
 
@@ -1197,7 +1197,10 @@ static void test_pin_model(void)
     check_clean();
 }
 
-enum { THREADS = 4, ROUNDS = 1500, EXCHANGED = 64 };
+#ifndef ROUNDS
+#define ROUNDS 1500
+#endif
+enum { THREADS = 4, EXCHANGED = 64 };
 static _Atomic(char *) exchanged[EXCHANGED]; /* blocks that one thread makes and another frees */
 static char pinned_by_all[20000];
 

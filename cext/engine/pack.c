@@ -428,6 +428,7 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
+    staging.ring_users += transfer->lost && !transfer->started; /* its stream came after all */
     transfer->started = true;
     transfer->listed = true;
     transfer->packing = NULL;

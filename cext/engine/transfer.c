@@ -115,10 +115,13 @@ void staging_transfer_abandon(struct cudriver_staging_transfer *transfer)
 
 void staging_transfer_lose(struct cudriver_staging_transfer *transfer)
 {
-    transfer->lost = true;
     if (transfer->ring != NULL && (transfer->listed || !transfer->started)) { /* else it has left */
         transfer->ring->lost = true;
+        if (!transfer->started && !transfer->lost) { /* nobody waits for it to arrive */
+            staging.ring_users--;
+        }
     }
+    transfer->lost = true;
     staging_transfer_abandon(transfer);
 }
 
@@ -158,6 +161,7 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     CUresult result;
     CUcontext popped;
     CUstream probe = NULL;
+    bool scarce = false; /* no memory for the probe, which says nothing about the context */
 
     staging_lock();
     if (!transfer->over && now - transfer->checked > STAGING_POLL_NS) {
@@ -174,6 +178,7 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     if (result == CUDA_SUCCESS) {
         if (probe == NULL) {
             result = cuda.cuStreamCreateWithPriority(&probe, CU_STREAM_NON_BLOCKING, 0);
+            scarce = result == CUDA_ERROR_OUT_OF_MEMORY;
             staging_lock();
             if (result == CUDA_SUCCESS && place->probe == NULL) {
                 place->probe = probe;
@@ -188,7 +193,7 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
         }
         cuda.cuCtxPopCurrent_v2(&popped);
     }
-    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && !scarce;
     staging_lock();
     transfer->doubts = failed ? transfer->doubts + 1 : 0;
     bool lost = transfer->doubts == 2; /* a broken context stays broken */

@@ -16,17 +16,6 @@ static bool place_is_quiet(const struct staging_place *place)
     return place->users == 0 && place->transfers == NULL;
 }
 
-/* Whether no stream will use the slots of a ring any more. Lost rings do not count: they stay. */
-static bool rings_are_quiet(const struct staging_place *place)
-{
-    const struct staging_ring *ring = place->rings;
-
-    while (ring != NULL && (ring->users == 0 || ring->lost)) {
-        ring = ring->next;
-    }
-    return ring == NULL;
-}
-
 static void place_unlink(struct staging_place *place)
 {
     struct staging_place **link = &staging.places;
@@ -293,7 +282,7 @@ void cudriver_staging_trim(void)
         if (place->closing) {
             continue;
         }
-        bool quiet = place_is_quiet(place) && rings_are_quiet(place);
+        bool quiet = place_is_quiet(place) && staging.cancelled == 0;
         struct spare spare = spare_take(place, quiet, quiet);
         CUcontext popped;
         place->users++; /* keeps the place */
@@ -329,12 +318,10 @@ void cudriver_staging_forget_context(CUcontext context)
             break;
         }
         place->closing = true;
-        staging_unlock();
         staging_place_cancel(place, CUDA_ERROR_CONTEXT_IS_DESTROYED, false);
-        staging_lock();
         unsigned long long until = platform_nanoseconds() + RINGS_NS;
-        while (!place_is_quiet(place) || ((!rings_are_quiet(place) || staging.strays > 0) &&
-                                          platform_nanoseconds() < until)) {
+        while (!place_is_quiet(place) ||
+               (staging.cancelled > 0 && platform_nanoseconds() < until)) {
             staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
         }
         place_unlink(place);
@@ -363,18 +350,14 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
     }
     staging_lock();
     staging.stopping = true;
-    staging_ring_rouse();
+    staging_threads_call(staging.ring_idle);
     for (place = staging.places; place != NULL; place = place->next) {
-        place->users++;
-        staging_unlock();
         staging_place_cancel(place, CUDA_ERROR_DEINITIALIZED, true);
-        staging_lock();
-        place->users--;
     }
     for (;;) {
-        quiet = staging.ring_threads == 0 && staging.strays == 0;
+        quiet = staging.ring_threads == 0 && staging.cancelled == 0;
         for (place = staging.places; place != NULL && quiet; place = place->next) {
-            quiet = place_is_quiet(place) && rings_are_quiet(place);
+            quiet = place_is_quiet(place);
         }
         now = platform_nanoseconds();
         if (quiet || now >= until) {

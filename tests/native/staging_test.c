@@ -1169,7 +1169,8 @@ static void refused(struct random *random, int rounds)
     ends_free(&ends);
 }
 
-/* What nobody knows the state of does not delay the end of the process, and lets its stream go on. */
+/* What nobody knows the state of does not delay the end of the process, and lets its stream go on.
+ */
 static void lost(struct random *random, int rounds)
 {
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};

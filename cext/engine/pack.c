@@ -4,7 +4,6 @@
 #include "private.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "driver/platform.h"
 
@@ -184,13 +183,6 @@ static void look_away(void)
     }
 }
 
-static void nap(long nanoseconds)
-{
-    struct timespec time = {.tv_sec = 0, .tv_nsec = nanoseconds};
-
-    nanosleep(&time, NULL);
-}
-
 /* Locked. How many threads should be awake for what the transfers want. */
 static int threads_allowed(void)
 {
@@ -270,7 +262,7 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             if (alone && platform_nanoseconds() - idle < TUNING_SPIN_NS) {
                 ring_look(ring, news);
             } else {
-                nap(TUNING_NAP_LEAST_NS);
+                staging_nap(TUNING_NAP_LEAST_NS);
             }
         }
         if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
@@ -358,7 +350,7 @@ static void *ring_main(void *unused)
             staging.watched |= watch;
             staging_unlock();
             if (!linger) {
-                nap(pause);
+                staging_nap(pause);
                 pause = pause * 3 / 2 < TUNING_NAP_MOST_NS ? pause * 3 / 2 : TUNING_NAP_MOST_NS;
             } else if (watch) {
                 look_away(); /* this thread polls the counters */

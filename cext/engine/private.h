@@ -18,7 +18,7 @@
  *   kernels.c     the permuting kernel: PTX, loading, launching
  *   between.c     copies between device memory
  *   place.c       places: creation, trim, closing, exit
- *   stream.c      waiting for the caller's stream; streams of the engine's own
+ *   stream.c      waiting for a stream or an event; streams of the engine's own
  *   rows.c        copies between a slot and strided device memory
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *   memory.c      memcpy with streaming stores                   no CUDA
@@ -211,6 +211,8 @@ bool staging_place_counts(struct staging_place *place, bool *kernels);
 bool staging_context_counts(CUcontext context, bool *kernels);
 
 /* ---- stream.c ---- */
+
+void staging_nap(long nanoseconds); /* less than a second */
 
 /* Waits until the work queued on the stream is done. INTERRUPTED if `interrupted` said so. */
 CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data);

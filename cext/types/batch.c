@@ -449,11 +449,7 @@ int cudriver_batches_wait(CoreState *state, const ContextObject *context)
         if (batch == NULL) {
             break;
         }
-        batch->refs++;
-        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
-            failed = cudriver_batch_wait(state, batch);
-        }
-        cudriver_batch_release(state, batch);
+        failed = cudriver_batch_wait(state, batch);
     }
     return failed;
 }
@@ -475,7 +471,7 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
 {
     struct cudriver_batch *batch = cudriver_batch_add(state, stream, 0, NULL, NULL, NULL);
     CUresult result;
-    int failed = 0;
+    int failed;
 
     if (batch == NULL) {
         return -1;
@@ -483,11 +479,10 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
     if (batch->state == BATCH_OPEN) {
         batch_close(state, batch);
     }
-    while (failed == 0 && (result = cudriver_batch_poll(state, batch)) == CUDA_ERROR_NOT_READY) {
-        failed = cudriver_batch_wait(state, batch);
-    }
+    failed = cudriver_batch_wait(state, batch);
+    result = failed == 0 ? batch_poll(batch) : CUDA_SUCCESS;
     cudriver_batch_release(state, batch);
-    if (failed == 0 && result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuEventQuery", "behind the work of stream %p",
                        stream->handle);
         failed = -1;
@@ -531,35 +526,28 @@ void cudriver_batch_free_spares(CoreState *state)
     state->spare_batch_count = 0;
 }
 
+bool cudriver_signal_arrived(void *data)
+{
+    PyThreadState **saved = data;
+    bool arrived;
+
+    PyEval_RestoreThread(*saved);
+    arrived = PyErr_CheckSignals() < 0;
+    *saved = PyEval_SaveThread();
+    return arrived;
+}
+
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
                   const char *function)
 {
-    unsigned long long begin = platform_nanoseconds();
-    CUresult result;
+    PyThreadState *saved = PyEval_SaveThread();
+    CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
 
-    for (;;) {
-        Py_BEGIN_ALLOW_THREADS
-        unsigned long long entered = platform_nanoseconds(), now = entered;
-        while ((result = query(handle)) == CUDA_ERROR_NOT_READY && now - entered < 20000000ull) {
-            now = platform_nanoseconds();
-            if (now - begin > 50000) { /* spin for 50 us, then sleep an eighth of the time so far */
-                unsigned long long pause = (now - begin) / 8;
-                struct timespec sleep = {0, (long)(pause > 1000000 ? 1000000 : pause)};
-                nanosleep(&sleep, NULL);
-            }
-        }
-        Py_END_ALLOW_THREADS
-        if (result == CUDA_SUCCESS) {
-            return 0;
-        }
-        if (result != CUDA_ERROR_NOT_READY) {
-            cudriver_raise(state, result, function, "%s", "");
-            return -1;
-        }
-        if (PyErr_CheckSignals() < 0) {
-            return -1;
-        }
+    PyEval_RestoreThread(saved);
+    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
+        cudriver_raise(state, result, function, "%s", "");
     }
+    return result == CUDA_SUCCESS ? 0 : -1;
 }
 
 static CUresult event_query(void *handle)
@@ -567,25 +555,35 @@ static CUresult event_query(void *handle)
     return cuda.cuEventQuery(*(CUevent *)handle);
 }
 
-int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
+/* Waits for the event of a batch that batch_poll found NOT_READY; poll again afterwards. 0, or -1
+ * with an exception set. The caller holds a reference. */
+static int batch_wait_event(CoreState *state, struct cudriver_batch *batch)
 {
     bool pushed;
-    int failed;
+    int failed = 0;
 
     if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
         return -1;
     }
-    if (batch->event == NULL) { /* not closed yet: its context could not be made current before */
-        cudriver_context_end(batch->context, pushed);
-        return 0;
+    if (batch->event != NULL) { /* else its context could not be made current before */
+        batch->waiters++;
+        failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
+        batch->waiters--;
     }
-    batch->refs++;
-    batch->waiters++;
-    failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
-    batch->waiters--;
     cudriver_context_end(batch->context, pushed);
     if (batch->state == BATCH_DONE && batch->waiters == 0) {
         batch_destroy_event(batch);
+    }
+    return failed;
+}
+
+int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
+{
+    int failed = 0;
+
+    batch->refs++;
+    while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
+        failed = batch_wait_event(state, batch);
     }
     cudriver_batch_release(state, batch);
     return failed;
@@ -602,7 +600,6 @@ int cudriver_batches_await(CoreState *state,
     }
     while (batch != NULL) {
         bool used = false;
-        int failed = 0;
         for (Py_ssize_t i = 0; i < batch->count && !used; i++) {
             used = uses(state, batch->owners[i], memory);
         }
@@ -610,12 +607,7 @@ int cudriver_batches_await(CoreState *state,
             batch = batch->next;
             continue;
         }
-        batch->refs++;
-        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
-            failed = cudriver_batch_wait(state, batch);
-        }
-        cudriver_batch_release(state, batch);
-        if (failed < 0) {
+        if (cudriver_batch_wait(state, batch) < 0) {
             return -1;
         }
         batch = state->batches; /* the list may have changed; completed batches hold no owners */

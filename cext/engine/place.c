@@ -164,7 +164,6 @@ struct spare {
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
     struct staging_ring *rings;
     bool all;
-    CUstream probe;
     CUstream sides[STAGING_SIDES];
 };
 
@@ -172,7 +171,7 @@ struct spare {
  * device. Rings in use stay, those of lost copies for good. */
 static struct spare spare_take(struct staging_place *place, bool quiet, bool all)
 {
-    struct spare spare = {.probe = NULL};
+    struct spare spare = {.all = all};
     struct staging_ring **link = &place->rings;
 
     place->tight = false;
@@ -183,8 +182,6 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
         }
     }
     if (quiet) {
-        spare.probe = place->probe;
-        place->probe = NULL;
         memcpy(spare.sides, place->sides, sizeof spare.sides);
         memset(place->sides, 0, sizeof place->sides);
     }
@@ -198,7 +195,6 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
             spare.rings = ring;
         }
     }
-    spare.all = all;
     return spare;
 }
 
@@ -215,9 +211,6 @@ static void spare_free(struct spare *spare)
         staging_kernels_unload(spare->kernels[i]);
     }
     staging_rings_free(spare->rings, true, spare->all);
-    if (spare->probe != NULL) {
-        cuda.cuStreamDestroy_v2(spare->probe);
-    }
     for (int i = 0; i < STAGING_SIDES; i++) {
         if (spare->sides[i] != NULL) {
             cuda.cuStreamDestroy_v2(spare->sides[i]);

@@ -147,7 +147,6 @@ struct staging_place {
     struct cudriver_staging_transfer *transfers; /* QUEUED, MOVING or PASSING; borrowed */
     struct staging_ring *rings;                  /* owned */
     bool tight;                                  /* no memory for rings larger than needed */
-    CUstream probe;                              /* owned; its query fails in a broken context */
     CUstream sides[STAGING_SIDES];               /* owned; for work beside the caller's stream */
     int side;                                    /* the next to use if all are busy */
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */

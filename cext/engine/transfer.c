@@ -142,15 +142,13 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     unsigned long long now = platform_nanoseconds();
     CUresult result;
     CUcontext popped;
-    CUstream probe = NULL;
-    bool scarce = false; /* no memory for the probe, which says nothing about the context */
+    CUstream side;
 
     staging_lock();
     if (!staging_transfer_ended(transfer) && now - transfer->checked > STAGING_POLL_NS) {
         transfer->checked = now;
         place = transfer->place;
         place->users++;
-        probe = place->probe;
     }
     staging_unlock();
     if (place == NULL) {
@@ -158,25 +156,14 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     }
     result = cuda.cuCtxPushCurrent_v2(place->context);
     if (result == CUDA_SUCCESS) {
-        if (probe == NULL) {
-            result = cuda.cuStreamCreateWithPriority(&probe, CU_STREAM_NON_BLOCKING, 0);
-            scarce = result == CUDA_ERROR_OUT_OF_MEMORY;
-            staging_lock();
-            if (result == CUDA_SUCCESS && place->probe == NULL) {
-                place->probe = probe;
-                probe = NULL;
-            }
-            staging_unlock();
-            if (result == CUDA_SUCCESS && probe != NULL) {
-                cuda.cuStreamDestroy_v2(probe);
-            }
-        } else {
-            result = cuda.cuStreamQuery(probe);
-        }
+        result = staging_side_get(place, &side);
+        result = result == CUDA_SUCCESS ? cuda.cuStreamQuery(side) : result;
         cuda.cuCtxPopCurrent_v2(&popped);
     }
-    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && !scarce;
     staging_lock();
+    /* A lack of memory for a stream says nothing about the context. */
+    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
+                  result != CUDA_ERROR_OUT_OF_MEMORY;
     transfer->doubts = failed ? transfer->doubts + 1 : 0;
     if (transfer->doubts == 2) { /* a broken context stays broken */
         staging_transfer_lose(transfer, result);

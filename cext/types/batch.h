@@ -1,12 +1,12 @@
 /*
  * Asynchronous work, and the objects that it keeps alive.
  *
- * Work on one stream completes in order, so it is tracked in batches. A batch owns references to
- * the memory that is being read and written, and one event is recorded behind its work. A batch
- * that has its event is closed. It is closed at once if its work is large or its stream is not
- * ours; otherwise when it is full, when somebody asks for its state while the stream is busy,
- * before the program records an event of its own, or when the stream is closed. Every function
- * needs the GIL.
+ * Work on one stream completes in order, so each stream has a queue of batches. A batch owns
+ * references to the memory that is being read and written, and one event is recorded behind its
+ * work. A batch that has its event is closed. It is closed at once if its work is large or its
+ * stream is not ours; otherwise when it is full, when somebody asks for its state while the stream
+ * is busy, before the program records an event of its own, or when the stream is closed. Every
+ * function needs the GIL.
  */
 #ifndef CUDRIVER_BATCH_H
 #define CUDRIVER_BATCH_H

@@ -1183,7 +1183,7 @@ static void lost(struct random *random, int rounds)
     need_simulator();
     sim.hold();
     CALL(cuda.cuMemsetD8Async(ends.device, 1, 1, ends.stream));
-    CALL(cudriver_staging_copy_async(&job, &transfer)); /* its stream does not come to it */
+    CALL(copy_start(&job, &transfer)); /* its stream does not come to it */
     CHECK(sim.fail("cuStreamQuery:*:719") == 0);
     CHECK(cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_LAUNCH_FAILED);
     sim.clear_faults();
@@ -1205,7 +1205,7 @@ static void scarce(struct random *random, int rounds)
                                        ends.host, &dense,  NULL,        NULL};
 
     need_simulator();
-    CALL(cudriver_staging_copy(&job)); /* has a ring from now on */
+    CALL(copy_now(&job)); /* has a ring from now on */
     for (int i = 0; i < rounds; i++) {
         struct cudriver_staging_transfer *transfer;
         unsigned later = 300; /* time enough to ask five times */
@@ -1214,9 +1214,9 @@ static void scarce(struct random *random, int rounds)
         CHECK(sim.fail("cuStreamCreateWithPriority:*:2") == 0);
         CHECK(pthread_create(&helper, NULL, release_later, &later) == 0);
         if (i % 2) {
-            CALL(cudriver_staging_copy(&job));
+            CALL(copy_now(&job));
         } else {
-            CALL(cudriver_staging_copy_async(&job, &transfer));
+            CALL(copy_start(&job, &transfer));
             CALL(cudriver_staging_wait(transfer, NULL, NULL));
             cudriver_staging_release(transfer);
         }

@@ -61,9 +61,10 @@ typedef struct {
     bool tracing;
     bool reporting; /* write what is alive to stderr at exit */
 
-    struct cudriver_batch *batches;      /* asynchronous work, oldest first */
-    struct cudriver_batch **batches_end; /* where to append the next, if there are any */
-    Py_ssize_t added, left; /* batches closed since the last reap, and how many that left */
+    struct cudriver_batch *batches;  /* the oldest of each stream with work in flight */
+    unsigned long long issued, pass; /* how many batches there were, and passes over them */
+    Py_ssize_t in_flight;            /* batches now */
+    Py_ssize_t added, left;          /* batches closed since the last pass, and left by that */
     /* Kept for reuse, so that issuing a copy seldom allocates. */
     struct cudriver_batch *spare_batches;                /* owned */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */

@@ -706,6 +706,23 @@ def test_long_finished_sources_are_let_go_on_any_stream(named: bool) -> None:
     assert sum(ref() is not None for ref in copied) <= 2
 
 
+def test_copies_behind_one_that_nobody_asks_about_are_let_go() -> None:
+    """Small copies on a Stream wait for others to join them. What another library issues on the
+    same stream does not join."""
+    stream, there = cu.Stream(), cu.device_zeros(64, np.uint8)
+    cu.copy_async(there, cu.pinned_zeros(64, np.uint8), stream)
+    copied = []
+    for _ in range(50):
+        source = cu.pinned_zeros(64, np.uint8)
+        copied.append(weakref.ref(source))
+        transfer = cu.copy_async(there, source, NamedBy(stream))
+        del source
+        while not transfer.done:
+            pass
+        del transfer
+    assert sum(ref() is not None for ref in copied) <= 2
+
+
 def test_a_failed_event_waits_for_the_engine(sim: Any) -> None:
     """Its threads are at the destination until the copy is over, whatever became of the event."""
     _, there = ends(LARGE)

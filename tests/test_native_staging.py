@@ -53,10 +53,12 @@ SCENARIOS = {
     "between": (150, 30),
     "unknown": (1, 1),
     "refused": (1, 1),
+    "lost": (1, 1),
+    "scarce": (2, 2),
 }
 # Of these a process has one round: as many processes, each with a seed of its own.
 ONCE = {"closing"}
-ON_THE_SIMULATOR = {"faults", "interrupted", "unknown", "refused"}
+ON_THE_SIMULATOR = {"faults", "interrupted", "unknown", "refused", "lost", "scarce"}
 
 if REAL:
     CASES = [("plain", name) for name in SCENARIOS]
@@ -141,7 +143,7 @@ def test_scenario(programs: Programs, build: str, name: str) -> None:
     }
     if not REAL:
         environment["CUDRIVER_LIBRARY"] = str(library)
-    if name in ("faults", "unknown"):
+    if name in ("faults", "unknown", "lost"):
         # A call that gives something back and is made to fail leaves it to the driver; what the
         # device may yet use is kept.
         environment["ASAN_OPTIONS"] = "detect_leaks=0"

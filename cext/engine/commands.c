@@ -340,14 +340,10 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
     } else {
         result = cuda.cuLaunchHostFunc(job->stream, transfer_arrive, transfer);
     }
-    struct queue queue = {transfer, job, plan, &rows, &boxes, kernels, {{0}}, 0};
-    if (result == CUDA_SUCCESS) {
-        return commands_queue(&queue);
+    if (result != CUDA_SUCCESS) {
+        staging_transfer_drop(transfer);
+        return result;
     }
-    /* Nothing was queued. Give the threads a stopped transfer, as if the stream had reached it. */
-    staging_lock();
-    transfer->stopped = true;
-    staging_ring_list(transfer);
-    staging_unlock();
-    return result;
+    struct queue queue = {transfer, job, plan, &rows, &boxes, kernels, {{0}}, 0};
+    return commands_queue(&queue);
 }

@@ -241,6 +241,14 @@ CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *jo
 bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout *layout,
                                  CUdeviceptr dst, CUdeviceptr src);
 
+/* ---- waiting ---- */
+
+/* Waits while query(handle) returns NOT_READY, and returns what else it returned: polls for a
+ * moment, then sleeps between two queries. INTERRUPTED if `interrupted`, called about every 50 ms,
+ * said so; NULL: the wait cannot be interrupted. */
+CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
+                               bool (*interrupted)(void *data), void *data);
+
 /* ---- threads, what is kept, the end ---- */
 
 /* Upper limit of packing threads for all copies together, CUDRIVER_STAGING_THREADS_MOST at most.

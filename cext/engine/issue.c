@@ -9,44 +9,46 @@
 
 /* ---- small: one slot, host functions ---- */
 
+/* Locked. Whether our thread may use the host's memory now: it was not given up before. */
+static bool small_begin(struct cudriver_staging_transfer *transfer)
+{
+    bool begin = transfer->state == STAGING_QUEUED;
+
+    if (begin) {
+        staging_transfer_move(transfer, STAGING_MOVING);
+    }
+    return begin;
+}
+
+/* Packs the slot, unless the copy was given up. */
 static void slot_pack(struct cudriver_staging_transfer *transfer)
 {
-    cudriver_layout_copy_part(&transfer->walk, transfer->slot, true, transfer->host, false, 0,
-                              transfer->bytes);
+    staging_lock();
+    bool begin = small_begin(transfer);
+    staging_unlock();
+    if (begin) {
+        cudriver_layout_copy_part(&transfer->walk, transfer->slot, true, transfer->host, false, 0,
+                                  transfer->bytes);
+        staging_lock();
+        staging_transfer_move(transfer, STAGING_PASSING);
+        staging_unlock();
+    }
 }
 
 /* Host function, before the copy up. */
 static void small_pack(void *data)
 {
-    struct cudriver_staging_transfer *transfer = data;
-    bool begin;
-
-    staging_lock();
-    begin = !transfer->begun;
-    transfer->begun = true;
-    staging_unlock();
-    if (!begin) {
-        staging_transfer_drop(transfer);
-        return;
-    }
-    slot_pack(transfer);
-    staging_lock();
-    staging_transfer_host_over(transfer);
-    staging_unlock();
-    staging_transfer_drop(transfer);
+    slot_pack(data);
+    staging_transfer_drop(data);
 }
 
 /* Host function, after the copy. */
 static void small_done(void *data)
 {
     struct cudriver_staging_transfer *transfer = data;
-    bool unpack = false;
 
     staging_lock();
-    if (!transfer->up) {
-        unpack = !transfer->begun;
-        transfer->begun = true;
-    }
+    bool unpack = !transfer->up && small_begin(transfer);
     staging_unlock();
     if (unpack) {
         cudriver_layout_copy_part(&transfer->walk, transfer->host, false, transfer->slot, true, 0,
@@ -55,15 +57,7 @@ static void small_done(void *data)
     cudriver_hostmem_free(transfer->slot);
     transfer->slot = NULL;
     staging_lock();
-    if (unpack) {
-        staging_transfer_host_over(transfer);
-    }
-    staging_transfer_device_over(transfer);
-    if (transfer->stray) {
-        transfer->stray = false;
-        staging.strays--;
-        pthread_cond_broadcast(&staging.quiet);
-    }
+    staging_transfer_move(transfer, STAGING_OVER);
     staging_unlock();
     staging_transfer_drop(transfer);
 }
@@ -90,18 +84,8 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
     transfer->bytes = plan->bytes;
     transfer->walk = plan->walk;
     staging_rows_make(&plan->walk, plan->up, &rows);
-    staging_lock();
-    transfer->small = true;
-    transfer->host_pending = 1;
-    transfer->device_pending++;
-    staging_unlock();
-
     if (plan->up && state == CUDA_SUCCESS) {
         slot_pack(transfer);
-        staging_lock();
-        transfer->begun = true;
-        transfer->host_pending = 0;
-        staging_unlock();
     } else if (plan->up) {
         staging_transfer_hold(transfer);
         result = cuda.cuLaunchHostFunc(job->stream, small_pack, transfer);
@@ -133,25 +117,28 @@ static CUresult small_start(struct cudriver_staging_transfer *transfer,
 static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
 {
     CUresult waited = CUDA_SUCCESS;
+    struct staging_ring *ring;
 
     staging_lock();
-    transfer->stopped = true; /* so that no other copy follows it in its ring */
-    transfer->making = false;
-    staging_unlock();
     staging_transfer_stop(transfer, result);
     staging_transfer_quiet(transfer);
-    staging_ring_open(transfer);
-    if (transfer->ring != NULL || transfer->slot != NULL) { /* else nothing was queued */
-        waited = cuda.cuStreamSynchronize(transfer->stream);
+    ring = transfer->ring;
+    if (ring != NULL) {
+        ring->users++; /* its stream is used below */
+        staging_ring_open(transfer);
     }
-    if (transfer->ring != NULL && waited == CUDA_SUCCESS) {
-        staging_ring_close(transfer);
+    staging_unlock();
+    if (ring != NULL || transfer->slot != NULL) { /* else nothing is queued */
+        waited = cuda.cuStreamSynchronize(transfer->stream);
     }
     staging_lock();
     if (waited != CUDA_SUCCESS) {
-        staging_transfer_lose(transfer);
+        staging_transfer_lose(transfer, result);
     } else {
-        staging_transfer_abandon(transfer);
+        staging_ring_close(transfer);
+    }
+    if (ring != NULL) {
+        staging_ring_leave(ring);
     }
     staging_unlock();
     return waited != CUDA_SUCCESS && staging_must_do_without(CUDRIVER_STAGING_PERMUTED, result)
@@ -181,10 +168,10 @@ CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct st
         return result;
     }
     staging_lock();
-    transfer->making = false;
-    staging_transfer_device_over(transfer);
-    if (transfer->stopped) {
-        staging_transfer_abandon(transfer);
+    if (transfer->ring != NULL) {
+        transfer->ring->filling = false;
+    } else if (plan->path == CUDRIVER_STAGING_EMPTY) {
+        staging_transfer_move(transfer, STAGING_OVER);
     }
     staging_unlock();
     *made = transfer;

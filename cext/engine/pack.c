@@ -4,7 +4,6 @@
 #include "private.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "driver/platform.h"
 
@@ -24,7 +23,6 @@ static int32_t chunks_passed(const struct cudriver_staging_transfer *transfer)
 static void publish(struct cudriver_staging_transfer *transfer, size_t chunks)
 {
     transfer->published = chunks;
-    transfer->packed = chunks == transfer->chunks;
     atomic_store(transfer->ring->ready, transfer->base + (uint32_t)chunks);
 }
 
@@ -33,35 +31,33 @@ static bool transfer_progress(struct cudriver_staging_transfer *transfer)
 {
     int32_t passed = chunks_passed(transfer);
 
-    if (transfer->stopped && transfer->in_flight == 0 && !transfer->packed && passed >= 0) {
+    if (transfer->state != STAGING_MOVING && transfer->published < transfer->chunks &&
+        passed >= 0) {
         publish(transfer, transfer->chunks);
     }
-    return transfer->packed && (transfer->lost || passed >= (int32_t)transfer->steps);
+    return transfer->published == transfer->chunks &&
+           (transfer->state == STAGING_LOST || passed >= (int32_t)transfer->steps);
 }
 
-static void ring_unlist(struct cudriver_staging_transfer *transfer)
+/* Locked. Ends a transfer that its stream has passed. Takes it from the list; false if it was not
+ * there. Otherwise the caller drops the list's reference, without the lock. */
+static bool ring_unlist(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
-    if (!transfer->listed) {
-        return;
-    }
-    while (*link != transfer) {
+    while (*link != NULL && *link != transfer) {
         link = &(*link)->packing;
     }
-    *link = transfer->packing;
-    transfer->listed = false;
-    staging.ring_wanted -= transfer->threads;
-    staging.ring_unwatched -= !transfer->watched;
-    staging.ring_users--;
-    if (!transfer->lost) { /* else the device may still use the slots */
-        staging_ring_leave(transfer->ring);
+    bool listed = *link != NULL;
+    if (listed) {
+        *link = transfer->packing;
+        staging.ring_wanted -= transfer->threads;
+        staging.ring_unwatched -= !transfer->watched;
     }
-    staging_transfer_device_over(transfer);
-    pthread_cond_broadcast(&staging.quiet);
-    if (staging.stopping) {
-        staging_ring_rouse();
+    if (transfer->state != STAGING_LOST) { /* else the device may still use the slots */
+        staging_transfer_move(transfer, STAGING_OVER);
     }
+    return listed;
 }
 
 /* Bytes of a piece of a chunk of this size. */
@@ -80,7 +76,7 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     int32_t passed = chunks_passed(transfer);
     size_t chunk = transfer->chunk;
 
-    if (transfer->stopped || chunk == transfer->chunks || passed < 0 ||
+    if (chunk == transfer->chunks || passed < 0 ||
         (size_t)passed < (transfer->up ? transfer->cuts[chunk].needs : chunk + 1)) {
         return false;
     }
@@ -97,7 +93,6 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
         transfer->chunk++;
     }
     transfer->in_flight++;
-    transfer->begun = true;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release); /* there may be another */
     return true;
 }
@@ -144,9 +139,8 @@ static void piece_end(const struct piece *piece)
     if (published != transfer->published) {
         publish(transfer, published);
     }
-    if (transfer->host_pending > 0 && transfer->in_flight == 0 &&
-        (transfer->packed || transfer->stopped)) {
-        staging_transfer_host_over(transfer);
+    if (transfer->in_flight == 0 && transfer->chunk == transfer->chunks) {
+        staging_transfer_move(transfer, STAGING_PASSING);
     }
 }
 
@@ -189,13 +183,6 @@ static void look_away(void)
     }
 }
 
-static void nap(long nanoseconds)
-{
-    struct timespec time = {.tv_sec = 0, .tv_nsec = nanoseconds};
-
-    nanosleep(&time, NULL);
-}
-
 /* Locked. How many threads should be awake for what the transfers want. */
 static int threads_allowed(void)
 {
@@ -204,27 +191,12 @@ static int threads_allowed(void)
     return staging.ring_wanted < 1 ? 1 : staging.ring_wanted > most ? most : staging.ring_wanted;
 }
 
-/* Locked. Wakes up to `count` sleeping threads; staging_unlock posts the wake-ups. */
-static void threads_call(int count)
-{
-    count = count < staging.ring_idle ? count : staging.ring_idle;
-    if (count > 0) {
-        staging.ring_idle -= count;
-        staging.ring_calls += count;
-    }
-}
-
-void staging_ring_rouse(void)
-{
-    threads_call(staging.ring_idle);
-}
-
 /* Locked. Brings the awake threads towards `wanted`: wakes a few, and those wake others. */
 static void threads_wake(int wanted)
 {
     int lacking = wanted - (staging.ring_threads - staging.ring_idle);
 
-    threads_call(lacking < TUNING_CALLED ? lacking : TUNING_CALLED);
+    staging_threads_call(lacking < TUNING_CALLED ? lacking : TUNING_CALLED);
 }
 
 /* Polls until the stream has copied another chunk or `news` has changed, for a moment at most.
@@ -242,11 +214,11 @@ static void ring_look(const struct staging_ring *ring, unsigned news)
     }
 }
 
-/* Locked. Notes whether the caller of a listed transfer polls its counters. If not, a packing
- * thread must: all of them may be asleep. */
+/* Locked. Notes whether the caller of a blocking copy polls its counters. If not, a packing thread
+ * must: all of them may be asleep. */
 static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watched)
 {
-    if (!transfer->listed || transfer->watched == watched) {
+    if (staging_transfer_ended(transfer) || transfer->watched == watched) {
         return;
     }
     transfer->watched = watched;
@@ -264,21 +236,20 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
 
     staging_lock();
     /* Polled even when the copy may be over, hence the extra user. NULL: it is over already. */
-    struct staging_ring *ring = transfer->listed ? transfer->ring : NULL;
+    struct staging_ring *ring = transfer->ring;
     if (ring != NULL) {
         ring->users++;
     }
     transfer_watch(transfer, true);
-    while (!transfer->over && !transfer->lost && go_on) {
+    while (!staging_transfer_ended(transfer) && go_on) { /* so it is listed */
         struct piece piece;
-        bool done = transfer->listed && transfer_progress(transfer);
         bool alone = staging.ring_users <= 2;
         unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
-        if (done) {
+        if (transfer_progress(transfer)) {
             ring_unlist(transfer);
             staging_unlock();
             staging_transfer_drop(transfer);
-        } else if (transfer->listed && piece_take(transfer, &piece)) {
+        } else if (piece_take(transfer, &piece)) {
             threads_wake(threads_allowed());
             staging_unlock();
             piece_move(&piece);
@@ -288,12 +259,10 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
             idle = platform_nanoseconds();
         } else {
             staging_unlock();
-            if (ring == NULL) {
-                look_away();
-            } else if (alone && platform_nanoseconds() - idle < TUNING_SPIN_NS) {
+            if (alone && platform_nanoseconds() - idle < TUNING_SPIN_NS) {
                 ring_look(ring, news);
             } else {
-                nap(TUNING_NAP_LEAST_NS);
+                staging_nap(TUNING_NAP_LEAST_NS);
             }
         }
         if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
@@ -381,7 +350,7 @@ static void *ring_main(void *unused)
             staging.watched |= watch;
             staging_unlock();
             if (!linger) {
-                nap(pause);
+                staging_nap(pause);
                 pause = pause * 3 / 2 < TUNING_NAP_MOST_NS ? pause * 3 / 2 : TUNING_NAP_MOST_NS;
             } else if (watch) {
                 look_away(); /* this thread polls the counters */
@@ -395,7 +364,7 @@ static void *ring_main(void *unused)
         }
     }
     staging.ring_threads--;
-    staging_ring_rouse();
+    staging_threads_call(staging.ring_idle);
     pthread_cond_broadcast(&staging.quiet);
     staging_unlock();
     return NULL;
@@ -428,8 +397,11 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
-    transfer->started = true;
-    transfer->listed = true;
+    if (transfer->state == STAGING_QUEUED) {
+        staging_transfer_move(transfer, STAGING_MOVING);
+    } else { /* given up */
+        transfer->chunk = transfer->chunks;
+    }
     transfer->packing = NULL;
     while (*link != NULL) {
         link = &(*link)->packing;
@@ -447,28 +419,16 @@ void staging_ring_list(struct cudriver_staging_transfer *transfer)
 
 void staging_ring_open(struct cudriver_staging_transfer *transfer)
 {
-    staging_lock();
-    if (transfer->listed) {
-        transfer_progress(transfer);
-    }
-    staging_unlock();
+    transfer_progress(transfer);
 }
 
 void staging_ring_close(struct cudriver_staging_transfer *transfer)
 {
-    bool listed;
-
-    staging_lock();
-    if (transfer->listed) { /* else the ring may be another transfer's by now, or freed */
+    if (transfer->ring != NULL) {
         atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->steps);
     }
-    listed = transfer->listed && transfer_progress(transfer);
-    if (listed) {
-        ring_unlist(transfer);
-    }
-    staging_unlock();
-    if (listed) {
-        staging_transfer_drop(transfer);
+    if (ring_unlist(transfer)) {
+        staging_transfer_drop(transfer); /* not the last reference: the caller has one */
     }
 }
 

@@ -16,17 +16,6 @@ static bool place_is_quiet(const struct staging_place *place)
     return place->users == 0 && place->transfers == NULL;
 }
 
-/* Whether no stream will use the slots of a ring any more. Lost rings do not count: they stay. */
-static bool rings_are_quiet(const struct staging_place *place)
-{
-    const struct staging_ring *ring = place->rings;
-
-    while (ring != NULL && (ring->users == 0 || ring->lost)) {
-        ring = ring->next;
-    }
-    return ring == NULL;
-}
-
 static void place_unlink(struct staging_place *place)
 {
     struct staging_place **link = &staging.places;
@@ -175,7 +164,6 @@ struct spare {
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
     struct staging_ring *rings;
     bool all;
-    CUstream probe;
     CUstream sides[STAGING_SIDES];
 };
 
@@ -183,7 +171,7 @@ struct spare {
  * device. Rings in use stay, those of lost copies for good. */
 static struct spare spare_take(struct staging_place *place, bool quiet, bool all)
 {
-    struct spare spare = {.probe = NULL};
+    struct spare spare = {.all = all};
     struct staging_ring **link = &place->rings;
 
     place->tight = false;
@@ -194,8 +182,6 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
         }
     }
     if (quiet) {
-        spare.probe = place->probe;
-        place->probe = NULL;
         memcpy(spare.sides, place->sides, sizeof spare.sides);
         memset(place->sides, 0, sizeof place->sides);
     }
@@ -209,7 +195,6 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
             spare.rings = ring;
         }
     }
-    spare.all = all;
     return spare;
 }
 
@@ -226,9 +211,6 @@ static void spare_free(struct spare *spare)
         staging_kernels_unload(spare->kernels[i]);
     }
     staging_rings_free(spare->rings, true, spare->all);
-    if (spare->probe != NULL) {
-        cuda.cuStreamDestroy_v2(spare->probe);
-    }
     for (int i = 0; i < STAGING_SIDES; i++) {
         if (spare->sides[i] != NULL) {
             cuda.cuStreamDestroy_v2(spare->sides[i]);
@@ -293,7 +275,7 @@ void cudriver_staging_trim(void)
         if (place->closing) {
             continue;
         }
-        bool quiet = place_is_quiet(place) && rings_are_quiet(place);
+        bool quiet = place_is_quiet(place) && staging.cancelled == 0;
         struct spare spare = spare_take(place, quiet, quiet);
         CUcontext popped;
         place->users++; /* keeps the place */
@@ -329,12 +311,10 @@ void cudriver_staging_forget_context(CUcontext context)
             break;
         }
         place->closing = true;
-        staging_unlock();
         staging_place_cancel(place, CUDA_ERROR_CONTEXT_IS_DESTROYED, false);
-        staging_lock();
         unsigned long long until = platform_nanoseconds() + RINGS_NS;
-        while (!place_is_quiet(place) || ((!rings_are_quiet(place) || staging.strays > 0) &&
-                                          platform_nanoseconds() < until)) {
+        while (!place_is_quiet(place) ||
+               (staging.cancelled > 0 && platform_nanoseconds() < until)) {
             staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
         }
         place_unlink(place);
@@ -363,18 +343,14 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
     }
     staging_lock();
     staging.stopping = true;
-    staging_ring_rouse();
+    staging_threads_call(staging.ring_idle);
     for (place = staging.places; place != NULL; place = place->next) {
-        place->users++;
-        staging_unlock();
         staging_place_cancel(place, CUDA_ERROR_DEINITIALIZED, true);
-        staging_lock();
-        place->users--;
     }
     for (;;) {
-        quiet = staging.ring_threads == 0 && staging.strays == 0;
+        quiet = staging.ring_threads == 0 && staging.cancelled == 0;
         for (place = staging.places; place != NULL && quiet; place = place->next) {
-            quiet = place_is_quiet(place) && rings_are_quiet(place);
+            quiet = place_is_quiet(place);
         }
         now = platform_nanoseconds();
         if (quiet || now >= until) {

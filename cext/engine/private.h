@@ -1,5 +1,6 @@
 /*
- * The insides of the copy engine. engine.h is the public interface.
+ * The insides of the copy engine. engine.h is the public interface. README.md draws the states of a
+ * transfer.
  *
  *   state.c       the lock, the settings
  *   plan.c        how a copy is done; what explain_copy tells
@@ -17,7 +18,7 @@
  *   kernels.c     the permuting kernel: PTX, loading, launching
  *   between.c     copies between device memory
  *   place.c       places: creation, trim, closing, exit
- *   stream.c      waiting for the caller's stream; streams of the engine's own
+ *   stream.c      waiting for a stream or an event; streams of the engine's own
  *   rows.c        copies between a slot and strided device memory
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *   memory.c      memcpy with streaming stores                   no CUDA
@@ -122,9 +123,10 @@ struct staging_ring {
     struct staging_ring *next; /* in the place's list */
     CUstream stream;           /* borrowed: the stream of the copies under way */
     CUstream own;              /* owned; NULL unless made for a blocking copy */
-    int users;                 /* copies under way, and callers that poll its counters */
+    int users;                 /* copies under way, and callers that use its memory or stream */
+    bool filling;              /* a call queues commands, or failed to: no other copy joins */
+    bool lost;                 /* one of its copies is LOST: no other copy takes it, ever */
     bool orphan;               /* the place is gone: the last user frees it */
-    bool lost;                 /* one of its copies was lost: no other copy takes it */
     char *block;               /* owned, from the page-locked pool */
     size_t slot_bytes;
     unsigned generation;      /* the engine's at creation; no copy takes an older ring */
@@ -142,10 +144,9 @@ struct staging_place {
     unsigned long long id; /* the context's, from cuCtxGetId; else 0 */
     int users;             /* calls that use it */
     bool closing;
-    struct cudriver_staging_transfer *transfers; /* those that are not over; borrowed */
+    struct cudriver_staging_transfer *transfers; /* QUEUED, MOVING or PASSING; borrowed */
     struct staging_ring *rings;                  /* owned */
     bool tight;                                  /* no memory for rings larger than needed */
-    CUstream probe;                              /* owned; its query fails in a broken context */
     CUstream sides[STAGING_SIDES];               /* owned; for work beside the caller's stream */
     int side;                                    /* the next to use if all are busy */
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */
@@ -160,15 +161,15 @@ struct staging_engine {
     struct staging_settings settings;
     bool ready; /* the first staging_lock sets it */
     bool stopping;
-    struct cudriver_staging_transfer *packing; /* the packing threads' list: started, not over */
+    struct cudriver_staging_transfer *packing; /* the packing threads' list */
     sem_t ring_sleep;                          /* idle packing threads sleep here */
     int ring_threads, ring_idle;
     int ring_calls; /* wake-ups to post after unlocking; these threads no longer count as idle */
     _Atomic unsigned news; /* changes when there may be a piece to take */
     int ring_wanted;       /* sum of the listed transfers' `threads` */
-    int ring_users;        /* copies that use a ring */
+    int ring_users;        /* copies that use a ring, without those LOST */
     int ring_unwatched;    /* listed copies whose caller does not poll the counters */
-    int strays;            /* small copies that were given up but are still in their streams */
+    int cancelled;         /* copies in state CANCELLED */
     bool watched;          /* an idle thread polls the counters */
     unsigned generation;   /* older rings are freed */
 };
@@ -178,6 +179,9 @@ extern struct staging_engine staging;
 /* Takes the lock. The first call in the process initialises the rest of `staging`. */
 void staging_lock(void);
 void staging_unlock(void);
+
+/* Locked. Wakes up to `count` sleeping packing threads, after unlocking. */
+void staging_threads_call(int count);
 
 /* Initialises a condition that uses the monotonic clock. */
 void staging_condition_init(pthread_cond_t *condition);
@@ -207,6 +211,8 @@ bool staging_context_counts(CUcontext context, bool *kernels);
 
 /* ---- stream.c ---- */
 
+void staging_nap(long nanoseconds); /* less than a second */
+
 /* Waits until the work queued on the stream is done. INTERRUPTED if `interrupted` said so. */
 CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data);
 
@@ -232,6 +238,16 @@ CUresult staging_stream_follow(struct staging_point first, struct staging_point 
 
 /* ---- transfer.c ---- */
 
+/* Where a transfer stands; README.md draws it. The caller has its result from CANCELLED on. */
+enum staging_state {
+    STAGING_QUEUED,    /* its stream has not reached it; the host's memory is untouched */
+    STAGING_MOVING,    /* its stream has reached it; our threads may use the host's memory */
+    STAGING_PASSING,   /* the host's memory is no longer used; the stream has yet to pass */
+    STAGING_CANCELLED, /* the same, but it had not begun, and nobody waits for the stream */
+    STAGING_LOST,      /* nobody knows whether its stream still uses its slots: kept for good */
+    STAGING_OVER,      /* its stream has passed it; it holds nothing */
+};
+
 /* One chunk of a transfer through a ring. */
 struct staging_chunk {
     size_t left;  /* bytes not yet packed or unpacked; under the lock */
@@ -241,20 +257,18 @@ struct staging_chunk {
 
 struct cudriver_staging_transfer {
     atomic_int references;
-    struct staging_place *place;            /* borrowed; valid until the transfer is over */
+    struct staging_place *place; /* borrowed: by its caller while it is made, then until it ended */
     struct cudriver_staging_transfer *next; /* in the place's list of transfers */
-    CUstream stream;
-    bool own; /* blocking: on the ring's own stream */
+    CUstream stream;                        /* borrowed; while there is a ring or a slot */
+    bool own;                               /* blocking: on the ring's own stream */
     bool up;
     char *host;
     struct cudriver_layout walk;
     size_t bytes;
-    /* Small: one slot, packed by host functions. */
-    bool small;
-    char *slot; /* owned, from the page-locked pool */
+    char *slot; /* small: one slot, packed by host functions; owned, from the page-locked pool */
     /* Through a ring. */
     bool host_dense, streaming;
-    struct staging_ring *ring; /* borrowed from the place */
+    struct staging_ring *ring; /* borrowed from the place; NULL once it is OVER */
     size_t at;                 /* offset of its memory in the slots */
     uint32_t base;             /* the counters' value before its first chunk */
     size_t chunks;
@@ -262,56 +276,47 @@ struct cudriver_staging_transfer {
     size_t *starts;             /* owned: chunks + 1 offsets in the walk */
     struct staging_chunk *cuts; /* owned */
     /* The rest is guarded by the lock. */
-    struct cudriver_staging_transfer *packing; /* the next in the engine's list */
-    size_t taken;                              /* bytes of the walk given out as pieces */
-    size_t chunk;                              /* the chunk that contains `taken` */
-    size_t published;                          /* chunks counted in `ready` */
-    int threads;                               /* packing threads that it wants */
-    int in_flight;                             /* pieces being moved */
-    bool packed;                               /* all chunks are published */
-    bool started;                              /* the stream has reached it */
-    bool listed;                               /* in the packing threads' list */
-    bool watched;                              /* its caller polls the counters */
-    int host_pending;                          /* whether the host's memory is still to be used */
-    int device_pending;                        /* steps that must still happen on the stream */
-    bool making;                               /* the call that makes it has not returned */
-    bool begun;                                /* the host's memory has been used */
-    bool stopped;
-    bool stray; /* small, given up, but still in its stream */
-    bool lost;  /* nobody knows whether its stream still uses its slots */
-    bool over;
+    enum staging_state state; /* written by staging_transfer_move alone */
     CUresult result;
+    struct cudriver_staging_transfer *packing; /* the next in the packing threads' list */
+    size_t taken;                              /* bytes of the walk given out as pieces */
+    size_t chunk;     /* the chunk that contains `taken`; `chunks`: no more is given out */
+    size_t published; /* chunks counted in `ready` */
+    int in_flight;    /* pieces being moved */
+    int threads;      /* packing threads that it wants */
+    bool watched;     /* its caller polls the counters */
     pthread_cond_t done;
     unsigned long long checked; /* ns; when the context was last probed */
     int doubts;                 /* failed probes in a row */
 };
 
-/* A new transfer, `making`, in the place's list; NULL: out of memory. */
+/* A new transfer, QUEUED, in the place's list; NULL: out of memory. */
 struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place,
                                                        CUstream stream);
 
 void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
 void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
 
-/* Locked. The host's memory is no longer in use. */
-void staging_transfer_host_over(struct cudriver_staging_transfer *transfer);
+/* Locked. Changes the state, and all that follows from it. States only go forward: does nothing if
+ * the transfer has reached `state` or a later one. */
+void staging_transfer_move(struct cudriver_staging_transfer *transfer, enum staging_state state);
 
-/* Locked. One pending step on the stream has happened. */
-void staging_transfer_device_over(struct cudriver_staging_transfer *transfer);
+/* Whether the caller has its result. */
+static inline bool staging_transfer_ended(const struct cudriver_staging_transfer *transfer)
+{
+    return transfer->state >= STAGING_CANCELLED;
+}
 
-/* Begins nothing more; what has begun finishes by itself. */
+/* Locked. Begins nothing more. What has begun finishes by itself: wait for it with
+ * staging_transfer_quiet, which may release the lock. */
 void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result);
-
-/* Waits until none of our threads uses the host's memory for it. */
 void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
 
-/* Locked. Stops waiting for the steps on the stream. */
-void staging_transfer_abandon(struct cudriver_staging_transfer *transfer);
+/* Locked; may release the lock. Ends a transfer whose stream may still use its slots, but cannot be
+ * waited for. */
+void staging_transfer_lose(struct cudriver_staging_transfer *transfer, CUresult result);
 
-/* Locked. Its stream may still use its slots, so they are never used again. */
-void staging_transfer_lose(struct cudriver_staging_transfer *transfer);
-
-/* Stops the transfers of a place that have not begun. `all`: all of them, blocking copies too. */
+/* Locked. Stops the transfers of a place that are QUEUED; `all`: those that are MOVING, too. */
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all);
 
 /* Probes the context, at most every 50 ms: in a broken one a copy would never end. */
@@ -351,19 +356,17 @@ void staging_rings_free(struct staging_ring *rings, bool current, bool all);
 /* Makes sure that a packing thread is alive, before a stream depends on one; else NO_THREADS. */
 CUresult staging_ring_ensure(void);
 
-/* Locked. Gives a transfer, and a reference to it, to the packing threads. */
+/* Locked. The stream has reached a transfer: gives it, and a reference to it, to the packing
+ * threads. */
 void staging_ring_list(struct cudriver_staging_transfer *transfer);
 
-/* For a stopped transfer that no thread works on. open lets its stream run to its end. close, after
- * the stream has ended, perhaps without some of its commands, ends its use of the ring. */
+/* Locked. For a transfer that is not MOVING. open lets its stream run to its end. close, after the
+ * stream has ended, perhaps without some of its commands, ends the transfer. */
 void staging_ring_open(struct cudriver_staging_transfer *transfer);
 void staging_ring_close(struct cudriver_staging_transfer *transfer);
 
 /* Announces a copy for so many threads, which wake meanwhile. */
 void staging_ring_expect(int threads);
-
-/* Locked. Wakes all threads. */
-void staging_ring_rouse(void);
 
 /* The calling thread works on a transfer until it is over. False: interrupted. */
 bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),

@@ -115,18 +115,6 @@ static size_t ring_turn(struct staging_ring *ring, bool up, size_t bytes)
     return at;
 }
 
-/* Locked. Whether all copies in a ring are queued and none was stopped. Only then is the order of
- * further copies in the stream the same as in the ring. */
-static bool ring_takes_more(const struct staging_place *place, const struct staging_ring *ring)
-{
-    const struct cudriver_staging_transfer *other = place->transfers;
-
-    while (other != NULL && (other->ring != ring || (!other->making && !other->stopped))) {
-        other = other->next;
-    }
-    return other == NULL;
-}
-
 /* Locked. A ring for the transfer: the one that earlier copies on its stream use, else a free one;
  * NULL: none. */
 static struct staging_ring *ring_find(const struct cudriver_staging_transfer *transfer,
@@ -136,8 +124,8 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
     struct staging_ring *found = NULL;
 
     for (struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
-        bool same = ring->users > 0 && !transfer->own && ring->stream == transfer->stream &&
-                    ring_takes_more(place, ring);
+        bool same =
+            ring->users > 0 && !transfer->own && ring->stream == transfer->stream && !ring->filling;
         if ((same || (ring->users == 0 && found == NULL)) && !ring->lost &&
             ring->generation == staging.generation && ring->slot_bytes >= slot_bytes &&
             (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
@@ -208,6 +196,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
         transfer->stream = found->own;
     }
     found->users++;
+    found->filling = true;
     staging.ring_users++;
     found->stream = transfer->stream;
     transfer->ring = found;
@@ -215,8 +204,6 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     transfer->base = found->issued;
     transfer->steps = transfer->chunks + (!transfer->up && !transfer->own);
     found->issued += (uint32_t)transfer->steps;
-    transfer->host_pending += !transfer->stopped; /* if stopped meanwhile, no thread touches it */
-    transfer->device_pending++;
     staging_unlock();
     return CUDA_SUCCESS;
 }

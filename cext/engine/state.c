@@ -47,6 +47,15 @@ static void calls_send(int calls)
     }
 }
 
+void staging_threads_call(int count)
+{
+    count = count < staging.ring_idle ? count : staging.ring_idle;
+    if (count > 0) {
+        staging.ring_idle -= count;
+        staging.ring_calls += count;
+    }
+}
+
 void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds)
 {
     unsigned long long until = platform_nanoseconds() + nanoseconds;

@@ -1,7 +1,9 @@
-/* Waiting for the caller's stream, and the engine's own streams beside it. See private.h. */
+/* Waiting for a stream or an event, and the engine's own streams beside the caller's. See
+ * private.h. */
+#define _GNU_SOURCE
 #include "private.h"
 
-#include <stdlib.h>
+#include <time.h>
 
 #include "driver/driver.h"
 #include "driver/platform.h"
@@ -9,101 +11,95 @@
 #define STREAM_LEGACY ((CUstream)1)
 #define STREAM_PER_THREAD ((CUstream)2)
 
-/* Polls a stream for at most `nanoseconds`: SUCCESS, NOT_READY or its work's error. */
-static CUresult stream_watch(CUstream stream, unsigned long long nanoseconds)
-{
-    unsigned long long until = platform_nanoseconds() + nanoseconds;
-    CUevent event = NULL;
-    CUresult result = CUDA_SUCCESS;
+/* ---- waiting ---- */
 
-    if (stream == NULL || stream == STREAM_LEGACY) {
-        /* The NULL stream runs after other streams' work. cuStreamQuery might not count that; an
-         * event in the stream does. */
-        result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-        if (result != CUDA_SUCCESS) {
-            return result;
+void staging_nap(long nanoseconds)
+{
+    struct timespec time = {.tv_sec = 0, .tv_nsec = nanoseconds};
+
+    nanosleep(&time, NULL);
+}
+
+CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
+                               bool (*interrupted)(void *data), void *data)
+{
+    unsigned long long begin = platform_nanoseconds(), asked = begin;
+    CUresult result;
+
+    while ((result = query(handle)) == CUDA_ERROR_NOT_READY) {
+        unsigned long long now = platform_nanoseconds();
+        if (interrupted != NULL && now - asked > STAGING_POLL_NS) {
+            if (interrupted(data)) {
+                return CUDRIVER_STAGING_INTERRUPTED;
+            }
+            asked = platform_nanoseconds();
+        } else if (now - begin > TUNING_WAIT_SPIN_NS) {
+            long nap = (long)((now - begin) / 8);
+            staging_nap(nap < TUNING_WAIT_NAP_NS ? nap : TUNING_WAIT_NAP_NS);
         }
-        result = cuda.cuEventRecord(event, stream);
-    }
-    if (result == CUDA_SUCCESS) {
-        do {
-            result = event != NULL ? cuda.cuEventQuery(event) : cuda.cuStreamQuery(stream);
-        } while (result == CUDA_ERROR_NOT_READY && platform_nanoseconds() < until);
-    }
-    if (event != NULL) {
-        cuda.cuEventDestroy_v2(event);
     }
     return result;
 }
 
-CUresult staging_stream_query(CUstream stream)
-{
-    return stream_watch(stream, 0);
-}
-
-/* Shared by a waiting thread and a host function on the stream; the last one frees it. */
-struct arrival {
-    atomic_int references;
-    bool reached;
-    pthread_cond_t condition;
+/* What is queued on a stream. */
+struct work {
+    CUstream stream;
+    CUevent event; /* owned: behind the work of a NULL stream; else NULL */
 };
 
-static void arrival_drop(struct arrival *arrival)
+/* The NULL stream runs after other streams' work. cuStreamQuery might not count that; an event in
+ * the stream does. */
+static CUresult work_open(struct work *work)
 {
-    if (atomic_fetch_sub_explicit(&arrival->references, 1, memory_order_acq_rel) == 1) {
-        pthread_cond_destroy(&arrival->condition);
-        free(arrival);
+    CUresult result = CUDA_SUCCESS;
+
+    work->event = NULL;
+    if (work->stream == NULL || work->stream == STREAM_LEGACY) {
+        result = cuda.cuEventCreate(&work->event, CU_EVENT_DISABLE_TIMING);
+        if (result != CUDA_SUCCESS) {
+            work->event = NULL;
+            return result;
+        }
+        result = cuda.cuEventRecord(work->event, work->stream);
+    }
+    return result;
+}
+
+static void work_close(struct work *work)
+{
+    if (work->event != NULL) {
+        cuda.cuEventDestroy_v2(work->event);
     }
 }
 
-static void arrival_reach(void *data)
+static CUresult work_query(void *handle)
 {
-    struct arrival *arrival = data;
+    const struct work *work = handle;
 
-    staging_lock();
-    arrival->reached = true;
-    pthread_cond_broadcast(&arrival->condition);
-    staging_unlock();
-    arrival_drop(arrival);
+    return work->event != NULL ? cuda.cuEventQuery(work->event) : cuda.cuStreamQuery(work->stream);
+}
+
+CUresult staging_stream_query(CUstream stream)
+{
+    struct work work = {.stream = stream};
+    CUresult result = work_open(&work);
+
+    if (result == CUDA_SUCCESS) {
+        result = work_query(&work);
+    }
+    work_close(&work);
+    return result;
 }
 
 CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
 {
-    CUresult result = stream_watch(stream, TUNING_STREAM_SPIN_NS);
-    struct arrival *arrival;
+    struct work work = {.stream = stream};
+    CUresult result = work_open(&work);
 
-    if (result != CUDA_ERROR_NOT_READY) {
-        return result;
+    if (result == CUDA_SUCCESS) {
+        result = cudriver_staging_poll(work_query, &work, interrupted, data);
     }
-    if (interrupted == NULL) {
-        return cuda.cuStreamSynchronize(stream);
-    }
-    arrival = calloc(1, sizeof *arrival);
-    if (arrival == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    atomic_init(&arrival->references, 2);
-    staging_condition_init(&arrival->condition);
-    result = cuda.cuLaunchHostFunc(stream, arrival_reach, arrival);
-    if (result != CUDA_SUCCESS) {
-        arrival_drop(arrival);
-    }
-    staging_lock();
-    while (result == CUDA_SUCCESS && !arrival->reached) {
-        staging_condition_wait(&arrival->condition, STAGING_POLL_NS);
-        if (arrival->reached) {
-            break;
-        }
-        staging_unlock();
-        result = cuda.cuStreamQuery(stream); /* a broken context calls no host function */
-        result = result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
-        if (result == CUDA_SUCCESS && interrupted(data)) {
-            result = CUDRIVER_STAGING_INTERRUPTED;
-        }
-        staging_lock();
-    }
-    staging_unlock();
-    arrival_drop(arrival);
+    work_close(&work);
     return result;
 }
 

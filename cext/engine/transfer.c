@@ -18,8 +18,6 @@ struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *pla
     atomic_init(&transfer->references, 1);
     transfer->place = place;
     transfer->stream = stream;
-    transfer->making = true;
-    transfer->device_pending = 1; /* the call that makes it */
     staging_condition_init(&transfer->done);
     staging_lock();
     transfer->next = place->transfers;
@@ -40,115 +38,102 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
     }
     free(transfer->starts);
     free(transfer->cuts);
-    if (transfer->slot != NULL && !transfer->lost) {
+    if (transfer->slot != NULL && transfer->state != STAGING_LOST) {
         cudriver_hostmem_free(transfer->slot);
     }
     pthread_cond_destroy(&transfer->done);
     free(transfer);
 }
 
-/* Locked. Ends the transfer if nothing is pending. */
-static void transfer_settle(struct cudriver_staging_transfer *transfer)
+/* Locked. The place may go as soon as it has no transfers. */
+static void transfer_unlink(struct cudriver_staging_transfer *transfer)
 {
-    struct cudriver_staging_transfer **link;
+    struct cudriver_staging_transfer **link = &transfer->place->transfers;
 
-    if (transfer->over || transfer->host_pending > 0 || transfer->device_pending > 0) {
-        return;
-    }
-    link = &transfer->place->transfers;
     while (*link != transfer) {
         link = &(*link)->next;
     }
     *link = transfer->next;
-    transfer->over = true;
-    pthread_cond_broadcast(&transfer->done);
+}
+
+void staging_transfer_move(struct cudriver_staging_transfer *transfer, enum staging_state state)
+{
+    enum staging_state from = transfer->state;
+    struct staging_ring *ring = transfer->ring;
+
+    if (state <= from) {
+        return;
+    }
+    if (!staging_transfer_ended(transfer) && state >= STAGING_CANCELLED) {
+        transfer_unlink(transfer);
+        pthread_cond_broadcast(&transfer->done);
+    }
+    staging.cancelled += (state == STAGING_CANCELLED) - (from == STAGING_CANCELLED);
+    transfer->state = state;
+    if (ring != NULL && (state == STAGING_LOST || state == STAGING_OVER)) {
+        staging.ring_users--;
+        if (staging.stopping) {
+            staging_threads_call(staging.ring_idle); /* the threads end with the last user */
+        }
+        if (state == STAGING_LOST) {
+            ring->lost = true;
+        } else {
+            transfer->ring = NULL;
+            staging_ring_leave(ring);
+        }
+    }
     pthread_cond_broadcast(&staging.quiet);
 }
 
-void staging_transfer_host_over(struct cudriver_staging_transfer *transfer)
+/* Locked. */
+static void result_set(struct cudriver_staging_transfer *transfer, CUresult result)
 {
-    transfer->host_pending = 0;
-    transfer_settle(transfer);
-    pthread_cond_broadcast(&staging.quiet);
-}
-
-void staging_transfer_device_over(struct cudriver_staging_transfer *transfer)
-{
-    if (!transfer->over) { /* else it was abandoned */
-        transfer->device_pending--;
-        transfer_settle(transfer);
+    if (transfer->result == CUDA_SUCCESS) {
+        transfer->result = result;
     }
 }
 
 void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result)
 {
-    staging_lock();
-    transfer->stopped = true;
-    if (transfer->result == CUDA_SUCCESS) {
-        transfer->result = result;
+    if (transfer->state == STAGING_QUEUED) {
+        result_set(transfer, result);
+        staging_transfer_move(transfer, STAGING_CANCELLED);
+    } else if (transfer->state == STAGING_MOVING && transfer->chunk < transfer->chunks) {
+        result_set(transfer, result);
+        transfer->chunk = transfer->chunks;
+        if (transfer->in_flight == 0) {
+            staging_transfer_move(transfer, STAGING_PASSING);
+        }
     }
-    if (transfer->small && !transfer->begun) {
-        transfer->begun = true; /* its host functions find nothing to do */
-        staging_transfer_host_over(transfer);
-    } else if (transfer->ring != NULL && transfer->in_flight == 0 && transfer->host_pending > 0) {
-        staging_transfer_host_over(transfer);
-    }
-    staging_unlock();
 }
 
 void staging_transfer_quiet(struct cudriver_staging_transfer *transfer)
 {
-    staging_lock();
-    while (transfer->host_pending > 0) {
+    while (transfer->state == STAGING_MOVING) {
         pthread_cond_wait(&staging.quiet, &staging.lock);
     }
-    staging_unlock();
 }
 
-void staging_transfer_abandon(struct cudriver_staging_transfer *transfer)
+void staging_transfer_lose(struct cudriver_staging_transfer *transfer, CUresult result)
 {
-    if (!transfer->making && !transfer->over) {
-        transfer->device_pending = 0;
-        transfer_settle(transfer);
+    staging_transfer_stop(transfer, result);
+    staging_transfer_quiet(transfer);
+    if (transfer->state != STAGING_OVER) {
+        result_set(transfer, result);
+        staging_transfer_move(transfer, STAGING_LOST);
     }
-}
-
-void staging_transfer_lose(struct cudriver_staging_transfer *transfer)
-{
-    transfer->lost = true;
-    if (transfer->ring != NULL && (transfer->listed || !transfer->started)) { /* else it has left */
-        transfer->ring->lost = true;
-    }
-    staging_transfer_abandon(transfer);
 }
 
 void staging_place_cancel(struct staging_place *place, CUresult result, bool all)
 {
-    struct cudriver_staging_transfer *transfer;
+    struct cudriver_staging_transfer *transfer = place->transfers, *next;
 
-    do {
-        staging_lock();
-        for (transfer = place->transfers; transfer != NULL; transfer = transfer->next) {
-            if (!transfer->stopped && (all || !transfer->begun)) {
-                break;
-            }
-        }
-        if (transfer != NULL) {
-            staging_transfer_hold(transfer);
-        }
-        staging_unlock();
-        if (transfer != NULL) {
+    for (; transfer != NULL; transfer = next) {
+        next = transfer->next;
+        if (all || transfer->state == STAGING_QUEUED) {
             staging_transfer_stop(transfer, result);
-            staging_lock();
-            if (!transfer->started && !transfer->over) { /* else its stream runs to its end */
-                transfer->stray = transfer->small && !transfer->making;
-                staging.strays += transfer->stray;
-                staging_transfer_abandon(transfer);
-            }
-            staging_unlock();
-            staging_transfer_drop(transfer);
         }
-    } while (transfer != NULL);
+    }
 }
 
 void staging_transfer_check(struct cudriver_staging_transfer *transfer)
@@ -157,14 +142,13 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     unsigned long long now = platform_nanoseconds();
     CUresult result;
     CUcontext popped;
-    CUstream probe = NULL;
+    CUstream side;
 
     staging_lock();
-    if (!transfer->over && now - transfer->checked > STAGING_POLL_NS) {
+    if (!staging_transfer_ended(transfer) && now - transfer->checked > STAGING_POLL_NS) {
         transfer->checked = now;
         place = transfer->place;
         place->users++;
-        probe = place->probe;
     }
     staging_unlock();
     if (place == NULL) {
@@ -172,34 +156,18 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     }
     result = cuda.cuCtxPushCurrent_v2(place->context);
     if (result == CUDA_SUCCESS) {
-        if (probe == NULL) {
-            result = cuda.cuStreamCreateWithPriority(&probe, CU_STREAM_NON_BLOCKING, 0);
-            staging_lock();
-            if (result == CUDA_SUCCESS && place->probe == NULL) {
-                place->probe = probe;
-                probe = NULL;
-            }
-            staging_unlock();
-            if (result == CUDA_SUCCESS && probe != NULL) {
-                cuda.cuStreamDestroy_v2(probe);
-            }
-        } else {
-            result = cuda.cuStreamQuery(probe);
-        }
+        result = staging_side_get(place, &side);
+        result = result == CUDA_SUCCESS ? cuda.cuStreamQuery(side) : result;
         cuda.cuCtxPopCurrent_v2(&popped);
     }
-    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
     staging_lock();
+    /* A lack of memory for a stream says nothing about the context. */
+    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
+                  result != CUDA_ERROR_OUT_OF_MEMORY;
     transfer->doubts = failed ? transfer->doubts + 1 : 0;
-    bool lost = transfer->doubts == 2; /* a broken context stays broken */
-    staging_unlock();
-    if (lost) {
-        staging_transfer_stop(transfer, result);
-        staging_lock();
-        staging_transfer_lose(transfer);
-        staging_unlock();
+    if (transfer->doubts == 2) { /* a broken context stays broken */
+        staging_transfer_lose(transfer, result);
     }
-    staging_lock();
     place->users--;
     pthread_cond_broadcast(&staging.quiet);
     staging_unlock();
@@ -208,15 +176,15 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
                                bool (*interrupted)(void *data), void *data)
 {
-    CUresult result = CUDA_ERROR_NOT_READY;
+    CUresult result;
 
     if (cudriver_driver_is_forked()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     staging_lock();
-    while (!transfer->over) {
+    while (!staging_transfer_ended(transfer)) {
         staging_condition_wait(&transfer->done, STAGING_POLL_NS);
-        if (transfer->over) {
+        if (staging_transfer_ended(transfer)) {
             break;
         }
         staging_unlock();

@@ -152,9 +152,10 @@
  * us, longer than anybody polls, and ran at 0.96 of the driver's own rate with the word. */
 #define TUNING_SOON_MOST (64 * TUNING_MIB)
 
-/* ns that a wait for a stream polls before it queues a host function. That wakes a thread of the
- * driver's and then this one: some hundred microseconds. */
-#define TUNING_STREAM_SPIN_NS 50000ull
+/* A wait for a stream or an event polls for SPIN ns, then sleeps an eighth of the time so far, at
+ * most NAP ns: it ends at most that late. Not measured. */
+#define TUNING_WAIT_SPIN_NS 50000ull
+#define TUNING_WAIT_NAP_NS 250000l
 
 /* Bytes from which on work gets its own event, so that waiting for other work never waits for it.
  * The event costs about as much as issuing a small copy. Not measured. */

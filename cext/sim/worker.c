@@ -242,11 +242,12 @@ static void *worker_main(void *argument)
         if (!worker_await(stream, op)) {
             break;
         }
-        result = sim_context_state(stream->context);
+        CUresult broken = sim_context_state(stream->context);
         sim_unlock();
-        result = op_run(stream, op, result);
+        result = op_run(stream, op, broken);
         sim_lock();
-        if (result != CUDA_SUCCESS && sim_context_state(stream->context) == CUDA_SUCCESS) {
+        /* What only inherited the error does not break a device that was mended meanwhile. */
+        if (result != broken && sim_context_state(stream->context) == CUDA_SUCCESS) {
             sim_context_break(stream->context, result);
         }
         if (op->finish != NULL) {

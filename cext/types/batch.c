@@ -14,12 +14,22 @@ enum batch_state {
     BATCH_DONE,   /* complete: `result` is set, owners are released */
 };
 
-/* How many owners an open batch takes before it is closed. */
+/* How many owners and engine's transfers an open batch takes before it is closed. */
 #define BATCH_OWNERS 32
+#define BATCH_STAGED 16
 
+/*
+ * The batches in flight of one stream form a queue, in the order in which they were issued: `next`.
+ * A stream's work ends in that order, so only the oldest batch is asked whether it is complete. The
+ * oldest batches of all streams form the list state->batches: `across`.
+ */
 struct cudriver_batch {
-    struct cudriver_batch *next; /* state->batches */
-    Py_ssize_t refs;             /* one for the list, one for each Transfer */
+    struct cudriver_batch *next;
+    struct cudriver_batch *across; /* of the oldest */
+    struct cudriver_batch *last;   /* of the oldest: the newest */
+    Py_ssize_t refs;               /* one for the queue, one for each Transfer */
+    unsigned long long serial;     /* in the order of issue over all streams */
+    unsigned long long asked;      /* the pass that found it not complete */
     enum batch_state state;
     CUresult result;
     ContextObject *context; /* owned */
@@ -27,10 +37,9 @@ struct cudriver_batch {
     CUstream stream;
     CUevent event;      /* owned while closed */
     Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
-    Py_ssize_t staged_count, staged_room;
-    struct cudriver_staging_transfer **staged; /* owned: the engine's transfers in this batch */
-    Py_ssize_t count;
-    PyObject *owners[BATCH_OWNERS]; /* owned references */
+    Py_ssize_t staged_count, count;
+    struct cudriver_staging_transfer *staged[BATCH_STAGED]; /* owned: the engine's transfers */
+    PyObject *owners[BATCH_OWNERS];                         /* owned references */
 };
 
 /* Freed batches kept for reuse, so that issuing a copy seldom allocates. */
@@ -45,12 +54,6 @@ static void batch_let_go(struct cudriver_batch *batch)
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_DECREF(batch->owners[i]); /* may run any code */
     }
-}
-
-static void batch_free(struct cudriver_batch *batch)
-{
-    PyMem_Free(batch->staged);
-    PyMem_Free(batch);
 }
 
 static void batch_destroy_event(struct cudriver_batch *batch)
@@ -197,7 +200,7 @@ void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
     }
     Py_DECREF(batch->context);
     if (state->spare_batch_count == SPARE_BATCHES) {
-        batch_free(batch);
+        PyMem_Free(batch);
         return;
     }
     batch->next = state->spare_batches;
@@ -208,24 +211,68 @@ void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
 /* An empty batch, or NULL. */
 static struct cudriver_batch *batch_alloc(CoreState *state)
 {
-    struct cudriver_staging_transfer **staged = NULL;
     struct cudriver_batch *batch = state->spare_batches;
-    Py_ssize_t room = 0;
 
     if (batch != NULL) {
         state->spare_batches = batch->next;
         state->spare_batch_count--;
-        staged = batch->staged;
-        room = batch->staged_room;
     } else {
         batch = PyMem_Malloc(sizeof *batch);
     }
     if (batch != NULL) {
-        memset(batch, 0, offsetof(struct cudriver_batch, owners));
-        batch->staged = staged;
-        batch->staged_room = room;
+        memset(batch, 0, offsetof(struct cudriver_batch, staged));
     }
     return batch;
+}
+
+/* Appends a batch to the queue of its stream. */
+static void queue_append(CoreState *state, struct cudriver_batch *batch)
+{
+    struct cudriver_batch *head = state->batches;
+
+    while (head != NULL && (head->context != batch->context || head->stream != batch->stream)) {
+        head = head->across;
+    }
+    if (head != NULL) {
+        head->last->next = batch;
+        head->last = batch;
+    } else {
+        batch->across = state->batches;
+        batch->last = batch;
+        state->batches = batch;
+    }
+    batch->serial = ++state->issued;
+    state->in_flight++;
+}
+
+/* Takes the oldest batch out of a queue. */
+static void queue_pop(CoreState *state, struct cudriver_batch *head)
+{
+    struct cudriver_batch **link = &state->batches, *next = head->next;
+
+    while (*link != head) {
+        link = &(*link)->across;
+    }
+    if (next != NULL) {
+        next->across = head->across;
+        next->last = head->last;
+        *link = next;
+    } else {
+        *link = head->across;
+    }
+    state->in_flight--;
+}
+
+/* The batch behind this one, or the oldest of the next stream; NULL: none. `*head` is the oldest of
+ * its queue. */
+static struct cudriver_batch *after(struct cudriver_batch **head,
+                                    const struct cudriver_batch *batch)
+{
+    if (batch->next != NULL) {
+        return batch->next;
+    }
+    *head = (*head)->across;
+    return *head;
 }
 
 static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
@@ -238,9 +285,8 @@ static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_
     }
     batch->context = (ContextObject *)Py_NewRef((PyObject *)stream->context);
     batch->stream = stream->handle;
-    batch->refs = 1; /* the list's */
-    *(state->batches != NULL ? state->batches_end : &state->batches) = batch;
-    state->batches_end = &batch->next;
+    batch->refs = 1; /* the queue's */
+    queue_append(state, batch);
     if (stream->object != NULL) {
         batch->object = stream->object;
         stream->object->open = batch;
@@ -255,52 +301,34 @@ static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
     }
 }
 
-/* How many busy streams one pass over the list remembers. */
-#define BUSY_STREAMS 8
-
 void cudriver_batches_reap(CoreState *state, bool all)
 {
-    struct cudriver_batch **link = &state->batches;
-    struct {
-        const ContextObject *context;
-        CUstream stream;
-    } busy[BUSY_STREAMS]; /* streams with a batch that is not complete */
-    int count = 0;
+    unsigned long long pass = ++state->pass;
+    struct cudriver_batch *batch = state->batches;
 
-    while (*link != NULL) {
-        struct cudriver_batch *batch = *link;
-        bool behind = false;
+    while (batch != NULL) {
         if (batch->state == BATCH_DONE) {
-            *link = batch->next;
-            state->batches_end = *link == NULL ? link : state->batches_end;
-            cudriver_batch_release(state, batch);
-            link = &state->batches; /* the release may have run any code and changed the list */
+            queue_pop(state, batch);
+            cudriver_batch_release(state, batch); /* may run any code and change the queues */
+            batch = state->batches;
             continue;
         }
-        for (int i = 0; i < count && i < BUSY_STREAMS && !behind; i++) {
-            behind = batch->context == busy[i].context && batch->stream == busy[i].stream;
-        }
-        /* On one stream nothing completes before what was issued earlier. */
-        if ((batch->state == BATCH_OPEN && !all) || behind) {
-            link = &batch->next;
+        /* One is open with others behind it if a program uses our stream by its handle, too. */
+        bool open = batch->state == BATCH_OPEN && batch->next == NULL;
+        if (batch->asked == pass || (open && !all)) {
+            batch = batch->across;
             continue;
         }
+        batch->asked = pass;
         batch->refs++; /* completing it may run any code */
         batch_poll(batch);
-        if (batch->state != BATCH_DONE) {
-            busy[count % BUSY_STREAMS].context = batch->context;
-            busy[count % BUSY_STREAMS].stream = batch->stream;
-            count++;
-            link = &batch->next;
-        } else {
-            link = &state->batches;
-        }
+        bool done = batch->state == BATCH_DONE;
+        struct cudriver_batch *next = batch->across;
         cudriver_batch_release(state, batch);
+        batch = done ? state->batches : next; /* one that is not done stays in its queue */
     }
-    state->added = state->left = 0;
-    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
-        state->left++;
-    }
+    state->added = 0;
+    state->left = state->in_flight;
 }
 
 /* Reaps once more batches were closed than the last pass left, so that the cost of closing a batch
@@ -310,24 +338,6 @@ static void reap_in_turn(CoreState *state)
     if (++state->added > state->left) {
         cudriver_batches_reap(state, false);
     }
-}
-
-/* Adds one of the engine's transfers to the batch, which takes it. 0 or -1. */
-static int batch_hold_staged(struct cudriver_batch *batch, struct cudriver_staging_transfer *staged)
-{
-    if (batch->staged_count == batch->staged_room) {
-        Py_ssize_t room = batch->staged_room == 0 ? 1 : batch->staged_room * 2;
-        struct cudriver_staging_transfer **grown =
-            PyMem_Realloc(batch->staged, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        batch->staged = grown;
-        batch->staged_room = room;
-    }
-    batch->staged[batch->staged_count++] = staged;
-    return 0;
 }
 
 /* Waits for work that no batch could be had for. Keeps the exception. */
@@ -355,15 +365,19 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     if (batch == NULL) {
         batch = batch_new(state, stream);
     }
-    if (batch == NULL || (staged != NULL && batch_hold_staged(batch, staged) < 0)) {
+    if (batch == NULL) {
         wait_unheld(stream->handle, staged);
         return NULL;
     }
     batch_hold(batch, first);
     batch_hold(batch, second);
+    if (staged != NULL) {
+        batch->staged[batch->staged_count++] = staged;
+    }
     batch->refs++;
     /* We are not told when a stream that is not ours is destroyed: record the event now. */
-    if (stream->object == NULL || bytes >= TUNING_BATCH_ALONE || batch->count + 2 > BATCH_OWNERS) {
+    if (stream->object == NULL || bytes >= TUNING_BATCH_ALONE || batch->count + 2 > BATCH_OWNERS ||
+        batch->staged_count == BATCH_STAGED) {
         batch_close(state, batch);
         reap_in_turn(state);
     }
@@ -372,7 +386,9 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
 
 bool cudriver_batches_hold(CoreState *state, PyObject *object)
 {
-    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
+    struct cudriver_batch *head, *batch;
+
+    for (head = batch = state->batches; batch != NULL; batch = after(&head, batch)) {
         for (Py_ssize_t i = 0; i < batch->count; i++) {
             if (batch->owners[i] == object) {
                 return true;
@@ -394,8 +410,11 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : state->batches;
 
     if (stream->object == NULL) { /* it may still be one of ours, by its handle */
-        while (batch != NULL && (batch->state != BATCH_OPEN || batch->context != stream->context ||
-                                 batch->stream != stream->handle)) {
+        while (batch != NULL &&
+               (batch->context != stream->context || batch->stream != stream->handle)) {
+            batch = batch->across;
+        }
+        while (batch != NULL && batch->state != BATCH_OPEN) {
             batch = batch->next;
         }
     }
@@ -405,12 +424,32 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
     }
 }
 
+/* A batch of this context in this state, issued no later than `serial`; NULL: none. */
+static struct cudriver_batch *batch_find(const CoreState *state, const ContextObject *context,
+                                         enum batch_state wanted, unsigned long long serial)
+{
+    struct cudriver_batch *head, *batch;
+
+    for (head = batch = state->batches; batch != NULL; batch = after(&head, batch)) {
+        if (batch->context == context && batch->state == wanted && batch->serial <= serial) {
+            break;
+        }
+    }
+    return batch;
+}
+
+bool cudriver_batches_use(CoreState *state, const ContextObject *context)
+{
+    return batch_find(state, context, BATCH_OPEN, state->issued) != NULL ||
+           batch_find(state, context, BATCH_CLOSED, state->issued) != NULL;
+}
+
 /* Closes all open batches of a context. */
 static void batches_close(CoreState *state, const ContextObject *context)
 {
-    struct cudriver_batch *batch = state->batches;
+    struct cudriver_batch *head, *batch;
 
-    while (batch != NULL) {
+    for (head = batch = state->batches; batch != NULL;) {
         bool closed = false;
         if (batch->state == BATCH_OPEN && batch->context == context) {
             batch->refs++;
@@ -418,42 +457,23 @@ static void batches_close(CoreState *state, const ContextObject *context)
             closed = batch->state != BATCH_OPEN;
             cudriver_batch_release(state, batch);
         }
-        batch = closed ? state->batches : batch->next; /* the list may have changed */
+        if (closed) {
+            head = batch = state->batches; /* the queues may have changed */
+        } else {
+            batch = after(&head, batch);
+        }
     }
-}
-
-bool cudriver_batches_use(CoreState *state, const ContextObject *context)
-{
-    const struct cudriver_batch *batch = state->batches;
-
-    while (batch != NULL && (batch->context != context || batch->state == BATCH_DONE)) {
-        batch = batch->next;
-    }
-    return batch != NULL;
 }
 
 int cudriver_batches_wait(CoreState *state, const ContextObject *context)
 {
-    Py_ssize_t count = 0;
+    unsigned long long newest = state->issued;
+    struct cudriver_batch *batch;
     int failed = 0;
 
     batches_close(state, context);
-    for (struct cudriver_batch *batch = state->batches; batch != NULL; batch = batch->next) {
-        count += batch->context == context && batch->state == BATCH_CLOSED;
-    }
-    for (; count > 0 && failed == 0; count--) { /* newer batches are behind these */
-        struct cudriver_batch *batch = state->batches;
-        while (batch != NULL && (batch->context != context || batch->state != BATCH_CLOSED)) {
-            batch = batch->next;
-        }
-        if (batch == NULL) {
-            break;
-        }
-        batch->refs++;
-        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
-            failed = cudriver_batch_wait(state, batch);
-        }
-        cudriver_batch_release(state, batch);
+    while (failed == 0 && (batch = batch_find(state, context, BATCH_CLOSED, newest)) != NULL) {
+        failed = cudriver_batch_wait(state, batch);
     }
     return failed;
 }
@@ -475,7 +495,7 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
 {
     struct cudriver_batch *batch = cudriver_batch_add(state, stream, 0, NULL, NULL, NULL);
     CUresult result;
-    int failed = 0;
+    int failed;
 
     if (batch == NULL) {
         return -1;
@@ -483,11 +503,10 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
     if (batch->state == BATCH_OPEN) {
         batch_close(state, batch);
     }
-    while (failed == 0 && (result = cudriver_batch_poll(state, batch)) == CUDA_ERROR_NOT_READY) {
-        failed = cudriver_batch_wait(state, batch);
-    }
+    failed = cudriver_batch_wait(state, batch);
+    result = failed == 0 ? batch_poll(batch) : CUDA_SUCCESS;
     cudriver_batch_release(state, batch);
-    if (failed == 0 && result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuEventQuery", "behind the work of stream %p",
                        stream->handle);
         failed = -1;
@@ -526,40 +545,33 @@ void cudriver_batch_free_spares(CoreState *state)
     while (state->spare_batches != NULL) {
         struct cudriver_batch *batch = state->spare_batches;
         state->spare_batches = batch->next;
-        batch_free(batch);
+        PyMem_Free(batch);
     }
     state->spare_batch_count = 0;
+}
+
+bool cudriver_signal_arrived(void *data)
+{
+    PyThreadState **saved = data;
+    bool arrived;
+
+    PyEval_RestoreThread(*saved);
+    arrived = PyErr_CheckSignals() < 0;
+    *saved = PyEval_SaveThread();
+    return arrived;
 }
 
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
                   const char *function)
 {
-    unsigned long long begin = platform_nanoseconds();
-    CUresult result;
+    PyThreadState *saved = PyEval_SaveThread();
+    CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
 
-    for (;;) {
-        Py_BEGIN_ALLOW_THREADS
-        unsigned long long entered = platform_nanoseconds(), now = entered;
-        while ((result = query(handle)) == CUDA_ERROR_NOT_READY && now - entered < 20000000ull) {
-            now = platform_nanoseconds();
-            if (now - begin > 50000) { /* spin for 50 us, then sleep an eighth of the time so far */
-                unsigned long long pause = (now - begin) / 8;
-                struct timespec sleep = {0, (long)(pause > 1000000 ? 1000000 : pause)};
-                nanosleep(&sleep, NULL);
-            }
-        }
-        Py_END_ALLOW_THREADS
-        if (result == CUDA_SUCCESS) {
-            return 0;
-        }
-        if (result != CUDA_ERROR_NOT_READY) {
-            cudriver_raise(state, result, function, "%s", "");
-            return -1;
-        }
-        if (PyErr_CheckSignals() < 0) {
-            return -1;
-        }
+    PyEval_RestoreThread(saved);
+    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
+        cudriver_raise(state, result, function, "%s", "");
     }
+    return result == CUDA_SUCCESS ? 0 : -1;
 }
 
 static CUresult event_query(void *handle)
@@ -567,25 +579,35 @@ static CUresult event_query(void *handle)
     return cuda.cuEventQuery(*(CUevent *)handle);
 }
 
-int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
+/* Waits for the event of a batch that batch_poll found NOT_READY; poll again afterwards. 0, or -1
+ * with an exception set. The caller holds a reference. */
+static int batch_wait_event(CoreState *state, struct cudriver_batch *batch)
 {
     bool pushed;
-    int failed;
+    int failed = 0;
 
     if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
         return -1;
     }
-    if (batch->event == NULL) { /* not closed yet: its context could not be made current before */
-        cudriver_context_end(batch->context, pushed);
-        return 0;
+    if (batch->event != NULL) { /* else its context could not be made current before */
+        batch->waiters++;
+        failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
+        batch->waiters--;
     }
-    batch->refs++;
-    batch->waiters++;
-    failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
-    batch->waiters--;
     cudriver_context_end(batch->context, pushed);
     if (batch->state == BATCH_DONE && batch->waiters == 0) {
         batch_destroy_event(batch);
+    }
+    return failed;
+}
+
+int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
+{
+    int failed = 0;
+
+    batch->refs++;
+    while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
+        failed = batch_wait_event(state, batch);
     }
     cudriver_batch_release(state, batch);
     return failed;
@@ -595,30 +617,25 @@ int cudriver_batches_await(CoreState *state,
                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
                            const void *memory)
 {
-    struct cudriver_batch *batch = state->batches;
+    struct cudriver_batch *head, *batch;
 
-    if (batch != NULL && cudriver_require(state) < 0) { /* in a forked child nothing completes */
-        return -1;
+    if (state->batches != NULL && cudriver_require(state) < 0) {
+        return -1; /* in a forked child nothing completes */
     }
-    while (batch != NULL) {
+    for (head = batch = state->batches; batch != NULL;) {
         bool used = false;
-        int failed = 0;
         for (Py_ssize_t i = 0; i < batch->count && !used; i++) {
             used = uses(state, batch->owners[i], memory);
         }
         if (!used) {
-            batch = batch->next;
+            batch = after(&head, batch);
             continue;
         }
-        batch->refs++;
-        while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
-            failed = cudriver_batch_wait(state, batch);
-        }
-        cudriver_batch_release(state, batch);
-        if (failed < 0) {
+        if (cudriver_batch_wait(state, batch) < 0) {
             return -1;
         }
-        batch = state->batches; /* the list may have changed; completed batches hold no owners */
+        /* The queues may have changed. Completed batches hold no owners. */
+        head = batch = state->batches;
     }
     return 0;
 }

@@ -1,12 +1,12 @@
 /*
  * Asynchronous work, and the objects that it keeps alive.
  *
- * Work on one stream completes in order, so it is tracked in batches. A batch owns references to
- * the memory that is being read and written, and one event is recorded behind its work. A batch
- * that has its event is closed. It is closed at once if its work is large or its stream is not
- * ours; otherwise when it is full, when somebody asks for its state while the stream is busy,
- * before the program records an event of its own, or when the stream is closed. Every function
- * needs the GIL.
+ * Work on one stream completes in order, so each stream has a queue of batches. A batch owns
+ * references to the memory that is being read and written, and one event is recorded behind its
+ * work. A batch that has its event is closed. It is closed at once if its work is large or its
+ * stream is not ours; otherwise when it is full, when somebody asks for its state while the stream
+ * is busy, before the program records an event of its own, or when the stream is closed. Every
+ * function needs the GIL.
  */
 #ifndef CUDRIVER_BATCH_H
 #define CUDRIVER_BATCH_H
@@ -69,16 +69,18 @@ void cudriver_batches_drain(CoreState *state);
 /* The batch's result, or NOT_READY. The caller holds a reference. */
 CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch);
 
-/* Waits for a batch that cudriver_batch_poll found NOT_READY; poll again afterwards. 0, or -1 with
- * an exception set. */
+/* Waits until the batch is over; cudriver_batch_poll then has its result. 0, or -1 with an
+ * exception set. The caller holds a reference. */
 int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch);
 
 /* Frees the batches kept for reuse. For the module's end. */
 void cudriver_batch_free_spares(CoreState *state);
 
-/* Waits without the GIL while query(handle) returns NOT_READY: spins, then sleeps. Checks for
- * signals every 20 ms. 0, or -1 with an exception set: a signal handler's, or one that names
- * `function`. */
+/* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */
+bool cudriver_signal_arrived(void *data);
+
+/* Waits without the GIL while query(handle) returns NOT_READY, as cudriver_staging_poll does. 0, or
+ * -1 with an exception set: a signal handler's, or one that names `function`. */
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
                   const char *function);
 

@@ -107,18 +107,6 @@ static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct end
     return 0;
 }
 
-/* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */
-static bool signal_arrived(void *data)
-{
-    PyThreadState **saved = data;
-    bool arrived;
-
-    PyEval_RestoreThread(*saved);
-    arrived = PyErr_CheckSignals() < 0;
-    *saved = PyEval_SaveThread();
-    return arrived;
-}
-
 static void end_describe(const struct cudriver_endpoint *from, struct cudriver_copy_end *end)
 {
     end->on_device = cudriver_endpoint_is_device(from);
@@ -166,7 +154,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
 {
     PyThreadState *saved = PyEval_SaveThread();
     struct cudriver_copy_call call = {
-        .stream = stream, .interrupted = signal_arrived, .data = &saved};
+        .stream = stream, .interrupted = cudriver_signal_arrived, .data = &saved};
     CUresult result = transfer == NULL ? cudriver_copy_follow(plan, &call)
                                        : cudriver_copy_follow_async(plan, &call, transfer);
 

@@ -127,7 +127,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     CoreState *state = cudriver_state_of(object);
     CUresult result = transfer_poll(self);
 
-    while (result == CUDA_ERROR_NOT_READY) {
+    if (result == CUDA_ERROR_NOT_READY) {
         if (cudriver_batch_wait(state, self->batch) < 0) {
             return NULL;
         }

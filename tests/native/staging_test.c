@@ -1169,6 +1169,65 @@ static void refused(struct random *random, int rounds)
     ends_free(&ends);
 }
 
+/* What nobody knows the state of does not delay the end of the process, and lets its stream go on.
+ */
+static void lost(struct random *random, int rounds)
+{
+    const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
+    struct ends ends = ends_make(random, (size_t)4 << 20);
+    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
+                                       ends.host, &dense,  NULL,        NULL};
+    struct cudriver_staging_transfer *transfer;
+
+    (void)rounds;
+    need_simulator();
+    sim.hold();
+    CALL(cuda.cuMemsetD8Async(ends.device, 1, 1, ends.stream));
+    CALL(copy_start(&job, &transfer)); /* its stream does not come to it */
+    CHECK(sim.fail("cuStreamQuery:*:719") == 0);
+    CHECK(cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_LAUNCH_FAILED);
+    sim.clear_faults();
+    CHECK(cudriver_staging_shutdown(1000));
+    check_engine_is_empty();
+    sim.release();
+    CALL(cuda.cuStreamSynchronize(ends.stream));
+    CHECK(cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_LAUNCH_FAILED);
+    cudriver_staging_release(transfer);
+    ends_free(&ends);
+}
+
+/* The stream that asks whether a context is whole cannot be made: no reason to doubt a copy. */
+static void scarce(struct random *random, int rounds)
+{
+    const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
+    struct ends ends = ends_make(random, (size_t)4 << 20);
+    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
+                                       ends.host, &dense,  NULL,        NULL};
+
+    need_simulator();
+    CALL(copy_now(&job)); /* has a ring from now on */
+    for (int i = 0; i < rounds; i++) {
+        struct cudriver_staging_transfer *transfer;
+        unsigned later = 300; /* time enough to ask five times */
+        pthread_t helper;
+        sim.hold();
+        CHECK(sim.fail("cuStreamCreateWithPriority:*:2") == 0);
+        CHECK(pthread_create(&helper, NULL, release_later, &later) == 0);
+        if (i % 2) {
+            CALL(copy_now(&job));
+        } else {
+            CALL(copy_start(&job, &transfer));
+            CALL(cudriver_staging_wait(transfer, NULL, NULL));
+            cudriver_staging_release(transfer);
+        }
+        pthread_join(helper, NULL);
+        sim.clear_faults();
+    }
+    CALL(cuda.cuMemcpyDtoH_v2(ends.back, ends.device, ends.bytes));
+    CHECK(memcmp(ends.back, ends.host, ends.bytes) == 0);
+    ends_free(&ends);
+}
+
 /* Everything still under way at exit: streams go on, threads end, nothing is left. */
 static void shutdown(struct random *random, int rounds)
 {
@@ -1266,6 +1325,7 @@ static const struct scenario {
     {"shutdown", shutdown, 1},   {"old", old, 60},
     {"sizes", sizes, 1},         {"between", between, 60},
     {"unknown", unknown, 1},     {"refused", refused, 1},
+    {"lost", lost, 1},           {"scarce", scarce, 2},
 };
 
 int main(int count, char **arguments)
@@ -1280,7 +1340,7 @@ int main(int count, char **arguments)
             cudriver_staging_trim();
             CHECK(cudriver_staging_shutdown(10000));
             check_engine_is_empty();
-            if (strcmp(arguments[1], "unknown") == 0) {
+            if (strcmp(arguments[1], "unknown") == 0 || strcmp(arguments[1], "lost") == 0) {
                 return 0; /* the slots are kept for good */
             }
             CALL(cuda.cuCtxSynchronize());

@@ -449,6 +449,47 @@ def test_plain_memory_is_read_after_the_default_streams_work(sim, nbytes: int) -
     assert (there.to_numpy() == 7).all()
 
 
+class Foreign:
+    """A stream of another library's."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+@watched
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("kind", ["made by default", "per thread"])
+def test_memory_is_read_after_the_default_streams_work_that_a_stream_waits_for(
+    kind: str, pinned: bool
+) -> None:
+    """A stream made without CU_STREAM_NON_BLOCKING, or the per-thread default stream, says that it
+    is idle while the default stream's work, which comes before its next operation, still runs.
+    """
+    shape = (20, 1 << 16)
+    source = cu.pinned_zeros(shape, "u1") if pinned else np.zeros(shape, "u1")
+    there = cu.device_zeros(shape, "u1")
+    library = ctypes.CDLL(cu.driver_path())
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def write(_: object) -> None:
+        time.sleep(0.1)
+        source[:] = 7
+
+    with cu.Device(0).primary_context():
+        made = ctypes.c_void_p(2)  # CU_STREAM_PER_THREAD
+        if kind == "made by default":
+            assert library.cuStreamCreateWithPriority(ctypes.byref(made), 0, 0) == 0
+        assert made.value is not None
+        assert library.cuLaunchHostFunc(None, write, None) == 0
+        cu.copy_async(there[::-1], source, Foreign(made.value)).wait()
+        assert (there.to_numpy() == 7).all()
+        if kind == "made by default":
+            assert library.cuStreamDestroy_v2(made) == 0
+
+
 #: The shape of the device's array and a view of it; a view of the host's, of (120, 500, 8) items.
 ELSEWHERE: dict[str, tuple[tuple[int, ...], Any, Callable[[Any], Any]]] = {
     "dense": ((120, 500, 8), np.s_[:], lambda a: a),

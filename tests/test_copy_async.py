@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import random
 import threading
@@ -65,6 +66,41 @@ def test_a_transfer_is_waited_for() -> None:
     transfer.wait()
     assert repr(transfer) == f"<Transfer of {source.nbytes} bytes, done>"
     assert np.array_equal(there.to_numpy(), source)
+
+
+def test_a_blocking_copy_does_not_wait_for_work_that_comes_later(sim: Any) -> None:
+    """Another thread may keep the stream busy for ever."""
+    library = ctypes.CDLL(cu.driver_path())
+    stream, there = cu.Stream(), cu.device_zeros(LARGE, np.uint8)
+    gates = threading.Event(), threading.Event()
+    source = np.full(LARGE, 7, np.uint8)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def pause(number: int | None) -> None:
+        assert gates[number or 0].wait(60)
+
+    def copy() -> None:
+        with stream:
+            cu.copy(there, source)
+
+    def queue(number: int) -> None:
+        assert library.cuLaunchHostFunc(ctypes.c_void_p(stream.handle), pause, number) == 0
+
+    queue(0)
+    asked = sim.call_count("cuEventQuery")
+    copying = threading.Thread(target=copy)
+    copying.start()
+    while sim.call_count("cuEventQuery") == asked:  # it waits
+        time.sleep(0.001)
+    queue(1)
+    gates[0].set()
+    copying.join(60)
+    finished = not copying.is_alive()
+    gates[1].set()
+    copying.join()
+    stream.synchronize()
+    assert finished
+    assert (there.to_numpy() == 7).all()
 
 
 def test_it_is_in_flight_until_the_device_has_done_it(held: Any) -> None:

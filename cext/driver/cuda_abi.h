@@ -380,6 +380,7 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuStreamSynchronize, (CUstream stream), 2000) \
     X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags), 3020) \
     X(cuStreamGetPriority, (CUstream stream, int *priority), 5050) \
+    X(cuStreamGetFlags, (CUstream stream, unsigned int *flags), 5050) \
     X(cuStreamGetCtx, (CUstream stream, CUcontext *context), 9020) \
     X(cuStreamGetCtx_v2, (CUstream stream, CUcontext *context, CUgreenCtx *green), 12050) \
     X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), 10000) \

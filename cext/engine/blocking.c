@@ -173,7 +173,7 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
         staging_ring_expect(plan->threads - 1);
     }
     if (plan->path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(job->stream) != CUDA_SUCCESS) {
-        result = staging_stream_wait(job->stream, job->interrupted, job->data);
+        result = cudriver_staging_stream_wait(job->stream, job->interrupted, job->data);
         if (result != CUDA_SUCCESS) {
             return result;
         }

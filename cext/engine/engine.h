@@ -249,6 +249,9 @@ bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout
 CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
                                bool (*interrupted)(void *data), void *data);
 
+/* Waits in this way until the work that is queued on the stream by now is done. */
+CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *data), void *data);
+
 /* ---- threads, what is kept, the end ---- */
 
 /* Upper limit of packing threads for all copies together, CUDRIVER_STAGING_THREADS_MOST at most.

@@ -213,9 +213,6 @@ bool staging_context_counts(CUcontext context, bool *kernels);
 
 void staging_nap(long nanoseconds); /* less than a second */
 
-/* Waits until the work queued on the stream is done. INTERRUPTED if `interrupted` said so. */
-CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data);
-
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
 

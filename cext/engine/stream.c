@@ -41,65 +41,66 @@ CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
     return result;
 }
 
-/* What is queued on a stream. */
-struct work {
-    CUstream stream;
-    CUevent event; /* owned: behind the work of a NULL stream; else NULL */
-};
-
-/* The NULL stream runs after other streams' work. cuStreamQuery might not count that; an event in
- * the stream does. */
-static CUresult work_open(struct work *work)
+static CUresult event_query(void *event)
 {
-    CUresult result = CUDA_SUCCESS;
+    return cuda.cuEventQuery((CUevent)event);
+}
 
-    work->event = NULL;
-    if (work->stream == NULL || work->stream == STREAM_LEGACY) {
-        result = cuda.cuEventCreate(&work->event, CU_EVENT_DISABLE_TIMING);
+/* Whether cuStreamQuery sees all that the stream's next operation waits for. It sees the stream's
+ * own work alone; an operation of a default or blocking stream waits for other streams' work, too.
+ */
+static bool stream_is_apart(CUstream stream)
+{
+    unsigned int flags;
+
+    return !staging_stream_is_default(stream) &&
+           cuda.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
+           (flags & CU_STREAM_NON_BLOCKING) != 0;
+}
+
+/* An event behind all work that is queued by now. Work that other threads add later does not delay
+ * it. */
+static CUresult stream_mark(CUstream stream, CUevent *event)
+{
+    CUresult result = cuda.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventRecord(*event, stream);
         if (result != CUDA_SUCCESS) {
-            work->event = NULL;
-            return result;
+            cuda.cuEventDestroy_v2(*event);
         }
-        result = cuda.cuEventRecord(work->event, work->stream);
     }
     return result;
-}
-
-static void work_close(struct work *work)
-{
-    if (work->event != NULL) {
-        cuda.cuEventDestroy_v2(work->event);
-    }
-}
-
-static CUresult work_query(void *handle)
-{
-    const struct work *work = handle;
-
-    return work->event != NULL ? cuda.cuEventQuery(work->event) : cuda.cuStreamQuery(work->stream);
 }
 
 CUresult staging_stream_query(CUstream stream)
 {
-    struct work work = {.stream = stream};
-    CUresult result = work_open(&work);
+    CUevent event;
+    CUresult result;
 
-    if (result == CUDA_SUCCESS) {
-        result = work_query(&work);
+    if (stream_is_apart(stream)) {
+        return cuda.cuStreamQuery(stream);
     }
-    work_close(&work);
+    result = stream_mark(stream, &event);
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventQuery(event);
+        cuda.cuEventDestroy_v2(event);
+    }
     return result;
 }
 
-CUresult staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
+CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *), void *data)
 {
-    struct work work = {.stream = stream};
-    CUresult result = work_open(&work);
+    CUevent event;
+    CUresult result = stream_is_apart(stream) ? cuda.cuStreamQuery(stream) : CUDA_ERROR_NOT_READY;
 
-    if (result == CUDA_SUCCESS) {
-        result = cudriver_staging_poll(work_query, &work, interrupted, data);
+    if (result == CUDA_ERROR_NOT_READY) {
+        result = stream_mark(stream, &event);
+        if (result == CUDA_SUCCESS) {
+            result = cudriver_staging_poll(event_query, event, interrupted, data);
+            cuda.cuEventDestroy_v2(event);
+        }
     }
-    work_close(&work);
     return result;
 }
 

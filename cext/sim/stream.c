@@ -225,6 +225,21 @@ CUresult cuStreamGetPriority(CUstream handle, int *priority)
     return sim_leave(CUDA_SUCCESS);
 }
 
+CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamGetFlags, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (flags == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *flags = stream->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+    return sim_leave(CUDA_SUCCESS);
+}
+
 /* For the two calls that return a stream's context. */
 static CUresult context_of(enum sim_call call, CUstream handle, CUcontext *context)
 {

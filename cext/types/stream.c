@@ -3,6 +3,7 @@
 
 #include "batch.h"
 #include "driver/driver.h"
+#include "engine/engine.h"
 #include "python/devices.h"
 #include "python/error.h"
 #include "python/types.h"
@@ -161,14 +162,16 @@ static PyObject *stream_repr(PyObject *object)
                                 self->context->ordinal, self->priority);
 }
 
-static CUresult stream_query(void *handle)
-{
-    return cuda.cuStreamQuery(*(CUstream *)handle);
-}
-
 int cudriver_stream_wait(CoreState *state, CUstream handle)
 {
-    return cudriver_wait(state, stream_query, &handle, "cuStreamQuery");
+    PyThreadState *saved = PyEval_SaveThread();
+    CUresult result = cudriver_staging_stream_wait(handle, cudriver_signal_arrived, &saved);
+
+    PyEval_RestoreThread(saved);
+    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
+        cudriver_raise(state, result, "cuStreamQuery", "%s", "");
+    }
+    return result == CUDA_SUCCESS ? 0 : -1;
 }
 
 /* The stream's state: NOT_READY, or the result of its work. Between begin and end. */

@@ -1154,7 +1154,8 @@ static void test_model(void)
     check_clean();
 }
 
-/* Pins at random: what live pins cover is registered, and nothing once they have gone. */
+/* Pins at random, some of them refused half-way: what live pins cover is registered, and nothing
+ * once they have gone. */
 static void test_pin_model(void)
 {
     enum { PINS = 40, BYTES = 20000 };
@@ -1171,8 +1172,14 @@ static void test_pin_model(void)
         } else {
             begins[i] = random_below(BYTES);
             ends[i] = begins[i] + random_below((BYTES - begins[i]) / (1 + random_below(8)) + 1);
-            pins[i] = pin_on(buffer + begins[i], ends[i] - begins[i]);
-            live++;
+            if (random_below(4) == 0) { /* on the fake driver */
+                driver_fail(1 + (unsigned)random_below(30), CUDA_ERROR_LAUNCH_FAILED);
+            }
+            CUresult result =
+                cudriver_pin_create(buffer + begins[i], ends[i] - begins[i], false, &pins[i]);
+            CHECK((result == CUDA_SUCCESS) != driver_has_failed());
+            driver_fail(0, CUDA_SUCCESS);
+            live += result == CUDA_SUCCESS;
         }
         CHECK(stats_now().pins == live);
         CHECK(!driver_is_fake() || stats_now().pinned_bytes == driver_registered_bytes());

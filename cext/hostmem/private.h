@@ -159,6 +159,7 @@ struct hostmem_pool {
     size_t reserved;    /* bytes being registered */
     size_t arena_bytes; /* of arenas, in any state */
     unsigned releasing; /* regions being released */
+    size_t releases;    /* how many ended */
     size_t peak, limit;
     size_t used_bytes, used_blocks;
     unsigned long long hits, misses;

@@ -32,9 +32,10 @@ ANY = [
 ]
 FAKE = [
     *("spoilt_address", "trim_refused", "no_waiting", "loss_in_between", "driver_faults"),
-    *("system_faults", "losses_by_threads", "stall", "pin_makes_room"),
+    *("system_faults", "losses_by_threads", "stall", "pin_makes_room", "wait_for_release"),
 ]
-THREADED = ["fork", "no_waiting", "loss_in_between", "threads", "losses_by_threads", "settings"]
+THREADED = ["fork", "no_waiting", "wait_for_release", "loss_in_between", "threads"]
+THREADED += ["losses_by_threads", "settings"]
 
 CASES = [("plain", name) for name in ANY + FAKE]
 CASES += [("asan", name) for name in ANY + FAKE]

@@ -286,31 +286,36 @@ def test_the_lock_goes_before_the_memory(sim: Any, kind: str, how: str) -> None:
     assert seen == [before]
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4, 5])
 def test_a_pin_of_which_a_part_is_refused_locks_nothing(sim: Any, nth: int) -> None:
-    """It has three gaps between other pins to lock, one after the other."""
+    """It has five gaps between other pins to lock, one after the other."""
     array = np.zeros(1 << 16, np.uint8)
-    others = [cu.pin(array[10000:20000]), cu.pin(array[40000:50000])]
+    parts = [array[at : at + 5000] for at in range(5000, 65000, 10000)]
+    others = [cu.pin(part) for part in parts]
+    wide = array[1000:50000]
+    gaps = [array[1000:5000], *(array[at : at + 5000] for at in range(10000, 50000, 10000))]
     registered = sim.live("registrations"), sim.live("registration_bytes")
     stats = cu.host_memory_stats()
     sim.fail(f"cuMemHostRegister_v2:{nth}:999")
     with pytest.raises(cu.CudaError) as caught:
-        cu.pin(array)
+        cu.pin(wide)
     assert caught.value.code == 999
     sim.clear_faults()
     assert (sim.live("registrations"), sim.live("registration_bytes")) == registered
     now = cu.host_memory_stats()
     assert (now.pins, now.pinned_bytes) == (stats.pins, stats.pinned_bytes)
-    for part in (array[:1], array[30000:30001], array[-1:]):
-        assert not cu.is_pinned(part)
-    for part in (array[10000:20000], array[40000:50000]):
-        assert cu.is_pinned(part)
-    with cu.pin(array):
-        assert cu.is_pinned(array)
-        for other in others:
+    assert all(cu.is_pinned(part) for part in parts)
+    assert not any(cu.is_pinned(gap[at:][:1]) for gap in gaps for at in (0, -1))
+    with cu.pin(wide):
+        assert cu.is_pinned(wide)
+        for other in others[::2]:
             other.close()
-        assert cu.is_pinned(array)
-    assert not cu.is_pinned(array)
+        assert cu.is_pinned(wide)
+    assert [cu.is_pinned(part) for part in parts] == [False, True] * 3
+    assert not any(cu.is_pinned(gap) for gap in gaps)
+    for other in others:
+        other.close()
+    assert not any(cu.is_pinned(part) for part in parts)
 
 
 @pytest.mark.parametrize("size", [5000, 1 << 20, 9 << 20])

@@ -1,47 +1,18 @@
 /* The lock of this folder: see private.h. A forked child finds it free: its blocks are ordinary
  * memory. */
-#include <pthread.h>
-
 #include "private.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&lock);
-}
+pthread_mutex_t hostmem_mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t hostmem_changed = PTHREAD_COND_INITIALIZER;
 
 static void after_fork_in_child(void)
 {
-    pthread_cond_init(&changed, NULL); /* the waiting threads are not in the child */
-    pthread_mutex_unlock(&lock);
+    pthread_cond_init(&hostmem_changed, NULL); /* the waiting threads are not in the child */
+    hostmem_unlock();
 }
 
-static void watch_forks(void)
+/* When the module is loaded, so before the lock is taken for the first time. */
+__attribute__((constructor)) static void watch_forks(void)
 {
-    pthread_atfork(before_fork, hostmem_unlock, after_fork_in_child);
-}
-
-void hostmem_lock(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, watch_forks);
-    pthread_mutex_lock(&lock);
-}
-
-void hostmem_unlock(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
-void hostmem_wait(void)
-{
-    pthread_cond_wait(&changed, &lock);
-}
-
-void hostmem_announce(void)
-{
-    pthread_cond_broadcast(&changed);
+    pthread_atfork(hostmem_lock, hostmem_unlock, after_fork_in_child);
 }

@@ -31,6 +31,7 @@ enum piece_state {
     PIECE_REGISTERED,
     PIECE_LOST, /* its home was reset; the next pin that touches it registers it again */
     PIECE_LEAVING,
+    PIECE_GONE, /* to be freed before the lock is given up */
 };
 
 struct piece {
@@ -43,6 +44,7 @@ struct piece {
 };
 
 struct cudriver_pin {
+    uintptr_t begin, end;
     size_t count;
     size_t pending;         /* while it is made: how many pieces, at the front, it must register */
     struct piece *pieces[]; /* borrowed from the list; each counts this pin */
@@ -73,35 +75,43 @@ static size_t pieces_find(uintptr_t address)
     return low;
 }
 
-static bool pieces_reserve(size_t more)
+/* Inserts new pieces at an index. False: out of memory. */
+static bool pieces_insert(size_t at, struct piece *const *fresh, size_t more)
 {
-    if (pins.room - pins.count >= more) {
-        return true;
+    if (more > pins.room - pins.count) {
+        size_t room = 2 * (pins.count + more);
+        struct piece **grown = realloc(pins.pieces, room * sizeof(struct piece *));
+        if (grown == NULL) {
+            return false;
+        }
+        pins.pieces = grown;
+        pins.room = room;
     }
-    size_t room = 2 * (pins.count + more);
-    struct piece **grown = realloc(pins.pieces, room * sizeof(struct piece *));
-    if (grown == NULL) {
-        return false;
+    if (more > 0) {
+        memmove(&pins.pieces[at + more], &pins.pieces[at],
+                (pins.count - at) * sizeof(struct piece *));
+        memcpy(&pins.pieces[at], fresh, more * sizeof(struct piece *));
+        pins.count += more;
     }
-    pins.pieces = grown;
-    pins.room = room;
     return true;
 }
 
-static void pieces_insert(size_t at, struct piece *piece)
+/* Removes and frees the pieces in the range that are GONE. */
+static void pieces_sweep(uintptr_t begin, uintptr_t end)
 {
-    memmove(&pins.pieces[at + 1], &pins.pieces[at], (pins.count - at) * sizeof(struct piece *));
-    pins.pieces[at] = piece;
-    pins.count++;
-}
+    size_t i = pieces_find(begin), kept = i;
 
-static void pieces_remove(struct piece *piece)
-{
-    size_t at = pieces_find(piece->begin);
-
-    pins.count--;
-    memmove(&pins.pieces[at], &pins.pieces[at + 1], (pins.count - at) * sizeof(struct piece *));
-    free(piece);
+    for (; i < pins.count && pins.pieces[i]->begin < end; i++) {
+        if (pins.pieces[i]->state == PIECE_GONE) {
+            free(pins.pieces[i]);
+        } else {
+            pins.pieces[kept++] = pins.pieces[i];
+        }
+    }
+    if (kept < i) {
+        memmove(&pins.pieces[kept], &pins.pieces[i], (pins.count - i) * sizeof(struct piece *));
+        pins.count -= i - kept;
+    }
 }
 
 static bool is_in_motion(const struct piece *piece)
@@ -254,44 +264,45 @@ static struct cudriver_pin *range_hold(CUdevice home, uintptr_t begin, uintptr_t
     size_t first = pieces_settle(begin, end), gaps;
     size_t count = range_count(first, begin, end, &gaps);
     struct cudriver_pin *pin = calloc(1, sizeof *pin + count * sizeof pin->pieces[0]);
-    struct piece **fresh = calloc(gaps + 1, sizeof *fresh);
     size_t made = 0;
 
-    while (fresh != NULL && made < gaps && (fresh[made] = calloc(1, sizeof **fresh)) != NULL) {
+    while (pin != NULL && made < gaps &&
+           (pin->pieces[made] = calloc(1, sizeof(struct piece))) != NULL) {
         made++;
     }
-    if (pin == NULL || fresh == NULL || made < gaps || !pieces_reserve(gaps)) {
+    if (pin == NULL || made < gaps || !pieces_insert(first, pin->pieces, gaps)) {
         while (made > 0) {
-            free(fresh[--made]);
+            free(pin->pieces[--made]);
         }
-        free(fresh);
         free(pin);
         return NULL;
     }
+    pin->begin = begin;
+    pin->end = end;
     pin->count = count;
-    for (size_t i = first, shared = count; begin < end; i++) {
-        struct piece *piece = i < pins.count ? pins.pieces[i] : NULL;
-        if (piece == NULL || piece->begin > begin) {
-            uintptr_t gap_end = piece != NULL && piece->begin < end ? piece->begin : end;
-            piece = fresh[--made];
+    /* The new pieces that have no place yet are those from `to` up to `next`. */
+    for (size_t to = first, next = first + gaps, shared = count; begin < end; to++) {
+        struct piece *old = next < pins.count ? pins.pieces[next] : NULL;
+        struct piece *piece = pins.pieces[to];
+        if (old != NULL && old->begin <= begin) {
+            pins.pieces[next++] = piece;
+            pins.pieces[to] = piece = old;
+            piece->renewed = piece->state == PIECE_LOST;
+        } else {
+            uintptr_t gap_end = old != NULL && old->begin < end ? old->begin : end;
             piece->begin = begin;
             piece->end = gap_end - begin < HOSTMEM_PIECE ? gap_end : begin + HOSTMEM_PIECE;
-            pieces_insert(i, piece);
-        } else if (piece->state == PIECE_LOST) {
-            piece->renewed = true;
-        } else {
-            piece->pins++;
-            pin->pieces[--shared] = piece;
-            begin = piece->end;
-            continue;
         }
-        piece->state = PIECE_PENDING;
-        piece->home = home;
         piece->pins++;
-        pin->pieces[pin->pending++] = piece;
         begin = piece->end;
+        if (piece->state == PIECE_REGISTERED) {
+            pin->pieces[--shared] = piece;
+        } else {
+            piece->state = PIECE_PENDING;
+            piece->home = home;
+            pin->pieces[pin->pending++] = piece;
+        }
     }
-    free(fresh);
     return pin;
 }
 
@@ -309,7 +320,7 @@ static void range_resolve(struct cudriver_pin *pin, bool succeeded)
             } else if (piece->renewed) {
                 piece->state = PIECE_LOST;
             } else {
-                pieces_remove(piece); /* no other pin has it: locked by others, or failed */
+                piece->state = PIECE_GONE; /* no other pin has it: locked by others, or failed */
                 continue;
             }
             piece->renewed = piece->ours = false;
@@ -317,6 +328,7 @@ static void range_resolve(struct cudriver_pin *pin, bool succeeded)
         pin->pieces[kept++] = piece;
     }
     pin->count = kept;
+    pieces_sweep(pin->begin, pin->end);
     hostmem_announce();
 }
 
@@ -333,13 +345,14 @@ static CUresult pieces_release(struct cudriver_pin *pin)
             continue;
         }
         if (piece->state == PIECE_LOST) {
-            pieces_remove(piece);
+            piece->state = PIECE_GONE;
             continue;
         }
         piece->state = PIECE_LEAVING;
         pin->pieces[leaving++] = piece;
     }
     pin->count = leaving;
+    pieces_sweep(pin->begin, pin->end);
     if (leaving == 0) {
         return CUDA_SUCCESS;
     }
@@ -355,8 +368,9 @@ static CUresult pieces_release(struct cudriver_pin *pin)
     for (size_t i = 0; i < leaving; i++) {
         struct piece *piece = pin->pieces[i];
         pins.bytes -= piece->end - piece->begin;
-        pieces_remove(piece);
+        piece->state = PIECE_GONE;
     }
+    pieces_sweep(pin->begin, pin->end);
     hostmem_announce();
     return first;
 }

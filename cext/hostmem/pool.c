@@ -113,7 +113,10 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
             return CUDA_SUCCESS;
         }
         if (hostmem_pool.releasing > 0) {
-            hostmem_wait(); /* memory is being released */
+            size_t seen = hostmem_pool.releases;
+            while (hostmem_pool.releasing > 0 && hostmem_pool.releases == seen) {
+                hostmem_wait(); /* pins announce too */
+            }
             continue;
         }
         if (trimmed) {

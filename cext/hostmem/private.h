@@ -20,6 +20,7 @@
 #ifndef CUDRIVER_HOSTMEM_PRIVATE_H
 #define CUDRIVER_HOSTMEM_PRIVATE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -69,10 +70,28 @@ enum hostmem_fit {
 
 /* The lock stays usable across fork(). wait releases it until a thread announces that a region is
  * no longer BUSY, or a pinned piece no longer PENDING or LEAVING; it may return early. */
-void hostmem_lock(void);
-void hostmem_unlock(void);
-void hostmem_wait(void);
-void hostmem_announce(void);
+extern pthread_mutex_t hostmem_mutex;
+extern pthread_cond_t hostmem_changed;
+
+static inline void hostmem_lock(void)
+{
+    pthread_mutex_lock(&hostmem_mutex);
+}
+
+static inline void hostmem_unlock(void)
+{
+    pthread_mutex_unlock(&hostmem_mutex);
+}
+
+static inline void hostmem_wait(void)
+{
+    pthread_cond_wait(&hostmem_changed, &hostmem_mutex);
+}
+
+static inline void hostmem_announce(void)
+{
+    pthread_cond_broadcast(&hostmem_changed);
+}
 
 /* --- block.c: under the lock, but for open, close and the two size functions --- */
 
@@ -159,6 +178,7 @@ struct hostmem_pool {
     size_t reserved;    /* bytes being registered */
     size_t arena_bytes; /* of arenas, in any state */
     unsigned releasing; /* regions being released */
+    size_t releases;    /* how many ended */
     size_t peak, limit;
     size_t used_bytes, used_blocks;
     unsigned long long hits, misses;

@@ -266,6 +266,7 @@ CUresult hostmem_region_release(struct hostmem_region *region)
 
     hostmem_lock();
     hostmem_pool.releasing--;
+    hostmem_pool.releases++;
     if (registered) {
         hostmem_pool.registered -= region->bytes;
     }

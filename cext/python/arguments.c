@@ -42,8 +42,8 @@ int cudriver_arguments(const struct cudriver_signature *signature, PyObject *con
     }
     for (int i = 0; i < signature->required; i++) {
         if (values[i] == NULL) {
-            PyErr_Format(PyExc_TypeError, "%s() misses its argument '%s'", signature->function,
-                         signature->names[i]);
+            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s' (pos %d)",
+                         signature->function, signature->names[i], i + 1);
             return -1;
         }
     }

@@ -35,5 +35,7 @@ void driver_set_read_only(const void *address, size_t bytes);
 void driver_set_allocated(const void *address, size_t bytes);
 /* Called inside each cuMemHostRegister, without any lock; NULL for none. */
 void driver_set_hook(void (*hook)(const void *address));
+/* The same for cuMemHostUnregister. */
+void driver_set_unregister_hook(void (*hook)(const void *address));
 
 #endif

@@ -26,7 +26,7 @@ static struct range *ranges, read_only, allocated;
 static unsigned calls, fail_at;
 static CUresult fail_with;
 static bool failed;
-static void (*_Atomic hook)(const void *);
+static void (*_Atomic hook)(const void *), (*_Atomic unregister_hook)(const void *);
 static _Thread_local CUcontext current;
 static uintptr_t next_context = 0x1000;
 static const CUcontext primary = (CUcontext)0x800;
@@ -145,6 +145,10 @@ static CUresult unregister_locked(uintptr_t begin)
 static CUresult fake_unregister(void *address)
 {
     must_not_be_forked("cuMemHostUnregister");
+    void (*call)(const void *) = atomic_load(&unregister_hook);
+    if (call != NULL) {
+        call(address);
+    }
     pthread_mutex_lock(&lock);
     CUresult result = unregister_locked((uintptr_t)address);
     pthread_mutex_unlock(&lock);
@@ -423,4 +427,9 @@ void driver_set_allocated(const void *address, size_t bytes)
 void driver_set_hook(void (*call)(const void *address))
 {
     atomic_store(&hook, call);
+}
+
+void driver_set_unregister_hook(void (*call)(const void *address))
+{
+    atomic_store(&unregister_hook, call);
 }

@@ -39,6 +39,9 @@ static atomic_size_t mapped_bytes;
 static atomic_int system_fail_at;
 static atomic_bool system_has_failed;
 
+/* A thread that gets no memory from the system posts this each time. */
+static _Thread_local sem_t *starves;
+
 static bool system_fails(void)
 {
     if (atomic_load(&system_fail_at) > 0 && atomic_fetch_sub(&system_fail_at, 1) == 1) {
@@ -59,8 +62,13 @@ int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
 {
-    void *made =
-        system_fails() ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
+    void *made = MAP_FAILED;
+    if (starves != NULL) {
+        sem_post(starves);
+        errno = ENOMEM;
+    } else if (!system_fails()) {
+        made = __real_mmap(address, bytes, protection, flags, file, offset);
+    }
     if (made != MAP_FAILED) {
         atomic_fetch_add(&mapped_bytes, bytes);
     }
@@ -967,6 +975,53 @@ static void test_no_waiting(void)
     check_clean();
 }
 
+static void *trim_in_thread(void *argument)
+{
+    (void)argument;
+    CHECK(trim_all() == 6 * MIB);
+    return NULL;
+}
+
+static void *starve(void *attempts)
+{
+    char *block;
+
+    CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    starves = attempts;
+    CHECK(try_make(6 * MIB, &block) == CUDA_ERROR_OUT_OF_MEMORY);
+    return NULL;
+}
+
+/* A request that waits for memory that is being released tries again when that is done, and not
+ * with each pin that comes or goes. */
+static void test_wait_for_release(void)
+{
+    pthread_t releasing, starving;
+    sem_t attempts;
+    char other[64];
+    int more;
+
+    CHECK(sem_init(&inside, 0, 0) == 0 && sem_init(&leave, 0, 0) == 0);
+    CHECK(sem_init(&attempts, 0, 0) == 0);
+    cudriver_hostmem_free(make(6 * MIB));
+    driver_set_unregister_hook(wait_in_driver);
+    CHECK(pthread_create(&releasing, NULL, trim_in_thread, NULL) == 0);
+    wait_for(&inside);
+    driver_set_unregister_hook(NULL);
+    CHECK(pthread_create(&starving, NULL, starve, &attempts) == 0);
+    wait_for(&attempts);
+    for (int i = 0; i < 20; i++) {
+        unpin(pin_on(other, 64));
+        usleep(1000); /* time to do it wrong */
+    }
+    sem_post(&leave);
+    pthread_join(releasing, NULL);
+    pthread_join(starving, NULL);
+    /* Once more after the release, and a last time after it has trimmed the pool itself. */
+    CHECK(sem_getvalue(&attempts, &more) == 0 && more == 2);
+    check_clean();
+}
+
 /* A home that is reset while memory is being registered in it. */
 static void forget_in_driver(const void *address)
 {
@@ -1154,7 +1209,8 @@ static void test_model(void)
     check_clean();
 }
 
-/* Pins at random: what live pins cover is registered, and nothing once they have gone. */
+/* Pins at random, some of them refused half-way: what live pins cover is registered, and nothing
+ * once they have gone. */
 static void test_pin_model(void)
 {
     enum { PINS = 40, BYTES = 20000 };
@@ -1171,8 +1227,14 @@ static void test_pin_model(void)
         } else {
             begins[i] = random_below(BYTES);
             ends[i] = begins[i] + random_below((BYTES - begins[i]) / (1 + random_below(8)) + 1);
-            pins[i] = pin_on(buffer + begins[i], ends[i] - begins[i]);
-            live++;
+            if (random_below(4) == 0) { /* on the fake driver */
+                driver_fail(1 + (unsigned)random_below(30), CUDA_ERROR_LAUNCH_FAILED);
+            }
+            CUresult result =
+                cudriver_pin_create(buffer + begins[i], ends[i] - begins[i], false, &pins[i]);
+            CHECK((result == CUDA_SUCCESS) != driver_has_failed());
+            driver_fail(0, CUDA_SUCCESS);
+            live += result == CUDA_SUCCESS;
         }
         CHECK(stats_now().pins == live);
         CHECK(!driver_is_fake() || stats_now().pinned_bytes == driver_registered_bytes());
@@ -1420,6 +1482,7 @@ static const struct scenario {
     {"pooled_pins", test_pooled_pins, false},
     {"lost_pins", test_lost_pins, false},
     {"no_waiting", test_no_waiting, true},
+    {"wait_for_release", test_wait_for_release, true},
     {"loss_in_between", test_loss_in_between, true},
     {"driver_faults", test_driver_faults, true},
     {"system_faults", test_system_faults, true},

@@ -79,3 +79,8 @@ void driver_set_hook(void (*hook)(const void *address))
 {
     (void)hook;
 }
+
+void driver_set_unregister_hook(void (*hook)(const void *address))
+{
+    (void)hook;
+}

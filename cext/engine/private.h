@@ -66,6 +66,7 @@
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_SIDES 4
 #define STAGING_POLL_NS 50000000ull
+#define STREAM_PER_THREAD ((CUstream)2) /* another stream in each thread */
 
 /* No packing thread can be started. Not a driver code: the calling thread then copies alone. */
 #define STAGING_NO_THREADS ((CUresult)0x7fff0002)

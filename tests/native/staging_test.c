@@ -1133,6 +1133,34 @@ static void unknown(struct random *random, int rounds)
     undo_fails(random, true);
 }
 
+/* Copies on one stream share a ring, unless the stream's handle names another stream in each
+ * thread. (The simulated driver has one such stream for all threads, so only the rings tell.) */
+static void rings(struct random *random, int rounds)
+{
+    const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
+    struct ends ends = ends_make(random, (size_t)4 << 20);
+    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
+                                       ends.host, &dense,  NULL,        NULL};
+
+    need_simulator();
+    for (int i = 0; i < 2 * rounds; i++) {
+        struct cudriver_staging_transfer *transfers[2];
+        job.stream = i % 2 ? (CUstream)2 : ends.stream;
+        sim.hold();
+        CALL(copy_start(&job, &transfers[0]));
+        CALL(copy_start(&job, &transfers[1]));
+        CHECK((transfers[0]->ring == transfers[1]->ring) == (i % 2 == 0));
+        sim.release();
+        for (int k = 0; k < 2; k++) {
+            CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+            cudriver_staging_release(transfers[k]);
+        }
+        CALL(cuda.cuMemcpyDtoH_v2(ends.back, ends.device, ends.bytes));
+        CHECK(memcmp(ends.back, ends.host, ends.bytes) == 0);
+    }
+    ends_free(&ends);
+}
+
 /* A driver that refuses stream memory operations is asked for them once. */
 static void refused(struct random *random, int rounds)
 {
@@ -1326,6 +1354,7 @@ static const struct scenario {
     {"sizes", sizes, 1},         {"between", between, 60},
     {"unknown", unknown, 1},     {"refused", refused, 1},
     {"lost", lost, 1},           {"scarce", scarce, 2},
+    {"rings", rings, 2},
 };
 
 int main(int count, char **arguments)

@@ -1197,6 +1197,65 @@ static void refused(struct random *random, int rounds)
     ends_free(&ends);
 }
 
+/* Copies that the stream has not passed when their context is closed: an idle stream has begun with
+ * the first, of 4 MiB, another has not come to the first. The last one is small. */
+static void close_under_way(const struct cudriver_staging_job *job, bool idle, CUresult first)
+{
+    const struct cudriver_layout little = {.ndim = 0, .itemsize = 1 << 14};
+    struct cudriver_staging_job small = *job;
+    struct cudriver_staging_transfer *transfers[3];
+
+    small.layout = &little;
+    sim.hold();
+    if (!idle) {
+        CALL(cuda.cuMemsetD8Async(job->device, 1, 1, job->stream));
+    }
+    CALL(copy_start(job, &transfers[0]));
+    CALL(copy_start(job, &transfers[1]));
+    CALL(copy_start(&small, &transfers[2]));
+    CHECK(transfers[0]->ring != NULL && transfers[2]->slot != NULL);
+    CHECK((transfers[0]->state == STAGING_QUEUED) == !idle);
+    if (first != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "cuStreamQuery:*:%d", (int)first);
+        CHECK(sim.fail(spec) == 0);
+    }
+    cudriver_staging_forget_context(context);
+    sim.clear_faults();
+    staging_lock();
+    CHECK(staging.places == NULL && staging.ring_users == 0);
+    staging_unlock();
+    for (int i = 0; i < 3; i++) {
+        CHECK(transfers[i]->state == STAGING_LOST);
+        CHECK(cudriver_staging_wait(transfers[i], NULL, NULL) ==
+              (i == 0 ? first : CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        cudriver_staging_release(transfers[i]);
+    }
+    sim.release(); /* the stream comes to them after all */
+    CALL(cuda.cuStreamSynchronize(job->stream));
+    CALL(copy_now(job));
+}
+
+/* What a probe may answer while the copy's stream stands still. */
+static void probes(const struct cudriver_staging_job *job)
+{
+    struct cudriver_staging_transfer *transfer;
+    long long asked;
+
+    sim.hold();
+    CALL(cuda.cuMemsetD8Async(job->device, 1, 1, job->stream));
+    CALL(copy_start(job, &transfer));
+    /* The context is gone: the driver is not given its streams. */
+    asked = sim.call_count("cuStreamQuery");
+    CHECK(sim.fail("cuCtxGetApiVersion:*:201") == 0);
+    CHECK(cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(sim.call_count("cuStreamQuery") == asked);
+    sim.clear_faults();
+    sim.release();
+    CALL(cuda.cuStreamSynchronize(job->stream));
+    cudriver_staging_release(transfer);
+}
+
 /* What nobody knows the state of does not delay the end of the process, and lets its stream go on.
  */
 static void lost(struct random *random, int rounds)
@@ -1209,6 +1268,9 @@ static void lost(struct random *random, int rounds)
 
     (void)rounds;
     need_simulator();
+    probes(&job);
+    close_under_way(&job, true, CUDA_ERROR_LAUNCH_FAILED);
+    close_under_way(&job, false, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     sim.hold();
     CALL(cuda.cuMemsetD8Async(ends.device, 1, 1, ends.stream));
     CALL(copy_start(&job, &transfer)); /* its stream does not come to it */

@@ -161,11 +161,11 @@ static CUresult place_probe(struct staging_place *place)
 }
 
 /* Whether the answer to a probe is a reason to doubt the context. A lack of memory for a stream is
- * none. */
+ * none; nor is a thread that captures a graph, which forbids other threads such calls. */
 static bool probe_failed(CUresult result)
 {
     return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
-           result != CUDA_ERROR_OUT_OF_MEMORY;
+           result != CUDA_ERROR_OUT_OF_MEMORY && !cudriver_driver_is_capturing(result);
 }
 
 void staging_transfer_check(struct cudriver_staging_transfer *transfer)

@@ -1236,15 +1236,36 @@ static void close_under_way(const struct cudriver_staging_job *job, bool idle, C
     CALL(copy_now(job));
 }
 
+/* The fourth time it is asked. */
+static bool interrupt_later(void *data)
+{
+    return --*(int *)data == 0;
+}
+
 /* What a probe may answer while the copy's stream stands still. */
 static void probes(const struct cudriver_staging_job *job)
 {
+    static const CUresult passing[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                                       CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+                                       CUDA_ERROR_STREAM_CAPTURE_IMPLICIT};
     struct cudriver_staging_transfer *transfer;
     long long asked;
 
     sim.hold();
     CALL(cuda.cuMemsetD8Async(job->device, 1, 1, job->stream));
     CALL(copy_start(job, &transfer));
+    /* Another thread captures a graph. */
+    for (int i = 0; i < 3; i++) {
+        char spec[64];
+        int times = 4;
+        asked = sim.call_count("cuStreamQuery");
+        snprintf(spec, sizeof spec, "cuStreamQuery:*:%d", (int)passing[i]);
+        CHECK(sim.fail(spec) == 0);
+        CHECK(cudriver_staging_wait(transfer, interrupt_later, &times) ==
+              CUDRIVER_STAGING_INTERRUPTED);
+        CHECK(sim.call_count("cuStreamQuery") >= asked + 2);
+        sim.clear_faults();
+    }
     /* The context is gone: the driver is not given its streams. */
     asked = sim.call_count("cuStreamQuery");
     CHECK(sim.fail("cuCtxGetApiVersion:*:201") == 0);

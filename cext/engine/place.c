@@ -8,18 +8,37 @@
 #include "driver/platform.h"
 
 /* ns to wait before a context is destroyed, if a copy that was given up is still in one of its
- * streams. After that its slots are never used again. */
-#define RINGS_NS 2000000000ull
+ * streams. After that it is LOST. */
+#define CANCELLED_NS 2000000000ull
 
-static bool place_is_quiet(const struct staging_place *place)
+/* Locked. The next transfer to wait for: one whose caller lacks its result comes before one that is
+ * CANCELLED. NULL: none. */
+static struct cudriver_staging_transfer *place_transfer(const struct staging_place *place)
 {
-    return place->users == 0 && place->transfers == NULL;
+    struct cudriver_staging_transfer *transfer = place->transfers;
+
+    while (transfer != NULL && staging_transfer_ended(transfer)) {
+        transfer = transfer->next;
+    }
+    return transfer != NULL ? transfer : place->transfers;
 }
 
+/* Locked. Nothing uses the place but copies that are CANCELLED. */
+static bool place_is_quiet(const struct staging_place *place)
+{
+    const struct cudriver_staging_transfer *transfer = place_transfer(place);
+
+    return place->users == 0 && (transfer == NULL || staging_transfer_ended(transfer));
+}
+
+/* Locked; the place is quiet. */
 static void place_unlink(struct staging_place *place)
 {
     struct staging_place **link = &staging.places;
 
+    while (place->transfers != NULL) {
+        staging_transfer_move(place->transfers, STAGING_LOST);
+    }
     while (*link != place) {
         link = &(*link)->next;
     }
@@ -227,21 +246,19 @@ static void spare_bury(struct spare *spare)
     staging_rings_free(spare->rings, false, false);
 }
 
-/* Pushes a place's context. False if it was destroyed: the push succeeds even then, but the driver
- * may crash when given objects of that context. */
-static bool place_open(const struct staging_place *place)
+CUresult staging_place_open(const struct staging_place *place)
 {
     CUcontext popped;
     unsigned version;
+    CUresult result = cuda.cuCtxPushCurrent_v2(place->context);
 
-    if (cuda.cuCtxPushCurrent_v2(place->context) != CUDA_SUCCESS) {
-        return false;
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuCtxGetApiVersion(NULL, &version);
+        if (result != CUDA_SUCCESS) {
+            cuda.cuCtxPopCurrent_v2(&popped);
+        }
     }
-    if (cuda.cuCtxGetApiVersion(NULL, &version) != CUDA_SUCCESS) {
-        cuda.cuCtxPopCurrent_v2(&popped);
-        return false;
-    }
-    return true;
+    return result;
 }
 
 /* Not locked; the place is unlinked and quiet. `all`: device memory and kernels too, which waits
@@ -254,7 +271,7 @@ static void place_free(struct staging_place *place, bool all)
     staging_lock();
     spare = spare_take(place, true, all);
     staging_unlock();
-    if (place_open(place)) {
+    if (staging_place_open(place) == CUDA_SUCCESS) {
         spare_free(&spare);
         staging_rings_free(place->rings, true, false); /* those whose scratch memory stays */
         place->rings = NULL;
@@ -275,12 +292,12 @@ void cudriver_staging_trim(void)
         if (place->closing) {
             continue;
         }
-        bool quiet = place_is_quiet(place) && staging.cancelled == 0;
+        bool quiet = place_is_quiet(place) && place->transfers == NULL;
         struct spare spare = spare_take(place, quiet, quiet);
         CUcontext popped;
         place->users++; /* keeps the place */
         staging_unlock();
-        if (place_open(place)) {
+        if (staging_place_open(place) == CUDA_SUCCESS) {
             spare_free(&spare);
             cuda.cuCtxPopCurrent_v2(&popped);
         } else {
@@ -291,6 +308,25 @@ void cudriver_staging_trim(void)
         pthread_cond_broadcast(&staging.quiet);
     }
     staging_unlock();
+}
+
+/* Locked; releases the lock. Waits for the transfers and users of a place, for those that are
+ * CANCELLED at most CANCELLED_NS. In a broken context a transfer never ends, hence the checks. */
+static void place_settle(struct staging_place *place)
+{
+    unsigned long long until = platform_nanoseconds() + CANCELLED_NS;
+
+    while (!place_is_quiet(place) || (place->transfers != NULL && platform_nanoseconds() < until)) {
+        staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
+        struct cudriver_staging_transfer *transfer = place_transfer(place);
+        if (transfer != NULL) {
+            staging_transfer_hold(transfer);
+            staging_unlock();
+            staging_transfer_check(transfer);
+            staging_transfer_drop(transfer);
+            staging_lock();
+        }
+    }
 }
 
 void cudriver_staging_forget_context(CUcontext context)
@@ -312,11 +348,7 @@ void cudriver_staging_forget_context(CUcontext context)
         }
         place->closing = true;
         staging_place_cancel(place, CUDA_ERROR_CONTEXT_IS_DESTROYED, false);
-        unsigned long long until = platform_nanoseconds() + RINGS_NS;
-        while (!place_is_quiet(place) ||
-               (staging.cancelled > 0 && platform_nanoseconds() < until)) {
-            staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
-        }
+        place_settle(place);
         place_unlink(place);
         staging_unlock();
         place_free(place, true);
@@ -348,9 +380,9 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
         staging_place_cancel(place, CUDA_ERROR_DEINITIALIZED, true);
     }
     for (;;) {
-        quiet = staging.ring_threads == 0 && staging.cancelled == 0;
+        quiet = staging.ring_threads == 0;
         for (place = staging.places; place != NULL && quiet; place = place->next) {
-            quiet = place_is_quiet(place);
+            quiet = place_is_quiet(place) && place->transfers == NULL;
         }
         now = platform_nanoseconds();
         if (quiet || now >= until) {

@@ -66,6 +66,7 @@
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_SIDES 4
 #define STAGING_POLL_NS 50000000ull
+#define STREAM_PER_THREAD ((CUstream)2) /* another stream in each thread */
 
 /* No packing thread can be started. Not a driver code: the calling thread then copies alone. */
 #define STAGING_NO_THREADS ((CUresult)0x7fff0002)
@@ -144,7 +145,7 @@ struct staging_place {
     unsigned long long id; /* the context's, from cuCtxGetId; else 0 */
     int users;             /* calls that use it */
     bool closing;
-    struct cudriver_staging_transfer *transfers; /* QUEUED, MOVING or PASSING; borrowed */
+    struct cudriver_staging_transfer *transfers; /* neither LOST nor OVER; borrowed */
     struct staging_ring *rings;                  /* owned */
     bool tight;                                  /* no memory for rings larger than needed */
     CUstream sides[STAGING_SIDES];               /* owned; for work beside the caller's stream */
@@ -169,7 +170,6 @@ struct staging_engine {
     int ring_wanted;       /* sum of the listed transfers' `threads` */
     int ring_users;        /* copies that use a ring, without those LOST */
     int ring_unwatched;    /* listed copies whose caller does not poll the counters */
-    int cancelled;         /* copies in state CANCELLED */
     bool watched;          /* an idle thread polls the counters */
     unsigned generation;   /* older rings are freed */
 };
@@ -202,6 +202,10 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
  * CONTEXT_IS_DESTROYED while the place is being closed. */
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
+
+/* Pushes a place's context. Fails if that was destroyed: the driver's push succeeds even then, but
+ * it may crash when given objects of that context. */
+CUresult staging_place_open(const struct staging_place *place);
 
 /* Whether rings can be used, which need stream memory operations: the driver has them and has not
  * refused them in this context. *kernels: whether the permuting kernel, which a ring feeds, may be
@@ -254,7 +258,7 @@ struct staging_chunk {
 
 struct cudriver_staging_transfer {
     atomic_int references;
-    struct staging_place *place; /* borrowed: by its caller while it is made, then until it ended */
+    struct staging_place *place; /* borrowed: until it is LOST or OVER, and while it is made */
     struct cudriver_staging_transfer *next; /* in the place's list of transfers */
     CUstream stream;                        /* borrowed; while there is a ring or a slot */
     bool own;                               /* blocking: on the ring's own stream */

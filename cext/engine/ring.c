@@ -116,7 +116,7 @@ static size_t ring_turn(struct staging_ring *ring, bool up, size_t bytes)
 }
 
 /* Locked. A ring for the transfer: the one that earlier copies on its stream use, else a free one;
- * NULL: none. */
+ * NULL: none. The handle of the per-thread stream does not tell whether it is the same stream. */
 static struct staging_ring *ring_find(const struct cudriver_staging_transfer *transfer,
                                       size_t slot_bytes, bool scratch)
 {
@@ -124,8 +124,8 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
     struct staging_ring *found = NULL;
 
     for (struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
-        bool same =
-            ring->users > 0 && !transfer->own && ring->stream == transfer->stream && !ring->filling;
+        bool same = ring->users > 0 && !transfer->own && !ring->filling &&
+                    ring->stream == transfer->stream && ring->stream != STREAM_PER_THREAD;
         if ((same || (ring->users == 0 && found == NULL)) && !ring->lost &&
             ring->generation == staging.generation && ring->slot_bytes >= slot_bytes &&
             (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {

@@ -9,7 +9,6 @@
 #include "driver/platform.h"
 
 #define STREAM_LEGACY ((CUstream)1)
-#define STREAM_PER_THREAD ((CUstream)2)
 
 /* ---- waiting ---- */
 

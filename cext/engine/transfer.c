@@ -45,7 +45,7 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
     free(transfer);
 }
 
-/* Locked. The place may go as soon as it has no transfers. */
+/* Locked. */
 static void transfer_unlink(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &transfer->place->transfers;
@@ -64,12 +64,13 @@ void staging_transfer_move(struct cudriver_staging_transfer *transfer, enum stag
     if (state <= from) {
         return;
     }
-    if (!staging_transfer_ended(transfer) && state >= STAGING_CANCELLED) {
+    if (from < STAGING_LOST && state >= STAGING_LOST) {
         transfer_unlink(transfer);
+    }
+    transfer->state = state;
+    if (staging_transfer_ended(transfer)) {
         pthread_cond_broadcast(&transfer->done);
     }
-    staging.cancelled += (state == STAGING_CANCELLED) - (from == STAGING_CANCELLED);
-    transfer->state = state;
     if (ring != NULL && (state == STAGING_LOST || state == STAGING_OVER)) {
         staging.ring_users--;
         if (staging.stopping) {
@@ -136,16 +137,45 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
     }
 }
 
+/* Asks the first of a place's own streams, which is made if there is none. */
+static CUresult place_probe(struct staging_place *place)
+{
+    CUresult result = staging_place_open(place);
+    CUcontext popped;
+    CUstream side;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    staging_lock();
+    side = place->sides[0];
+    staging_unlock();
+    if (side == NULL) {
+        result = staging_side_get(place, &side);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuStreamQuery(side);
+    }
+    cuda.cuCtxPopCurrent_v2(&popped);
+    return result;
+}
+
+/* Whether the answer to a probe is a reason to doubt the context. A lack of memory for a stream is
+ * none; nor is a thread that captures a graph, which forbids other threads such calls. */
+static bool probe_failed(CUresult result)
+{
+    return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
+           result != CUDA_ERROR_OUT_OF_MEMORY && !cudriver_driver_is_capturing(result);
+}
+
 void staging_transfer_check(struct cudriver_staging_transfer *transfer)
 {
     struct staging_place *place = NULL;
     unsigned long long now = platform_nanoseconds();
     CUresult result;
-    CUcontext popped;
-    CUstream side;
 
     staging_lock();
-    if (!staging_transfer_ended(transfer) && now - transfer->checked > STAGING_POLL_NS) {
+    if (transfer->state < STAGING_LOST && now - transfer->checked > STAGING_POLL_NS) {
         transfer->checked = now;
         place = transfer->place;
         place->users++;
@@ -154,17 +184,9 @@ void staging_transfer_check(struct cudriver_staging_transfer *transfer)
     if (place == NULL) {
         return;
     }
-    result = cuda.cuCtxPushCurrent_v2(place->context);
-    if (result == CUDA_SUCCESS) {
-        result = staging_side_get(place, &side);
-        result = result == CUDA_SUCCESS ? cuda.cuStreamQuery(side) : result;
-        cuda.cuCtxPopCurrent_v2(&popped);
-    }
+    result = place_probe(place);
     staging_lock();
-    /* A lack of memory for a stream says nothing about the context. */
-    bool failed = result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
-                  result != CUDA_ERROR_OUT_OF_MEMORY;
-    transfer->doubts = failed ? transfer->doubts + 1 : 0;
+    transfer->doubts = probe_failed(result) ? transfer->doubts + 1 : 0;
     if (transfer->doubts == 2) { /* a broken context stays broken */
         staging_transfer_lose(transfer, result);
     }

@@ -1133,6 +1133,34 @@ static void unknown(struct random *random, int rounds)
     undo_fails(random, true);
 }
 
+/* Copies on one stream share a ring, unless the stream's handle names another stream in each
+ * thread. (The simulated driver has one such stream for all threads, so only the rings tell.) */
+static void rings(struct random *random, int rounds)
+{
+    const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
+    struct ends ends = ends_make(random, (size_t)4 << 20);
+    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
+                                       ends.host, &dense,  NULL,        NULL};
+
+    need_simulator();
+    for (int i = 0; i < 2 * rounds; i++) {
+        struct cudriver_staging_transfer *transfers[2];
+        job.stream = i % 2 ? (CUstream)2 : ends.stream;
+        sim.hold();
+        CALL(copy_start(&job, &transfers[0]));
+        CALL(copy_start(&job, &transfers[1]));
+        CHECK((transfers[0]->ring == transfers[1]->ring) == (i % 2 == 0));
+        sim.release();
+        for (int k = 0; k < 2; k++) {
+            CALL(cudriver_staging_wait(transfers[k], NULL, NULL));
+            cudriver_staging_release(transfers[k]);
+        }
+        CALL(cuda.cuMemcpyDtoH_v2(ends.back, ends.device, ends.bytes));
+        CHECK(memcmp(ends.back, ends.host, ends.bytes) == 0);
+    }
+    ends_free(&ends);
+}
+
 /* A driver that refuses stream memory operations is asked for them once. */
 static void refused(struct random *random, int rounds)
 {
@@ -1169,6 +1197,86 @@ static void refused(struct random *random, int rounds)
     ends_free(&ends);
 }
 
+/* Copies that the stream has not passed when their context is closed: an idle stream has begun with
+ * the first, of 4 MiB, another has not come to the first. The last one is small. */
+static void close_under_way(const struct cudriver_staging_job *job, bool idle, CUresult first)
+{
+    const struct cudriver_layout little = {.ndim = 0, .itemsize = 1 << 14};
+    struct cudriver_staging_job small = *job;
+    struct cudriver_staging_transfer *transfers[3];
+
+    small.layout = &little;
+    sim.hold();
+    if (!idle) {
+        CALL(cuda.cuMemsetD8Async(job->device, 1, 1, job->stream));
+    }
+    CALL(copy_start(job, &transfers[0]));
+    CALL(copy_start(job, &transfers[1]));
+    CALL(copy_start(&small, &transfers[2]));
+    CHECK(transfers[0]->ring != NULL && transfers[2]->slot != NULL);
+    CHECK((transfers[0]->state == STAGING_QUEUED) == !idle);
+    if (first != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "cuStreamQuery:*:%d", (int)first);
+        CHECK(sim.fail(spec) == 0);
+    }
+    cudriver_staging_forget_context(context);
+    sim.clear_faults();
+    staging_lock();
+    CHECK(staging.places == NULL && staging.ring_users == 0);
+    staging_unlock();
+    for (int i = 0; i < 3; i++) {
+        CHECK(transfers[i]->state == STAGING_LOST);
+        CHECK(cudriver_staging_wait(transfers[i], NULL, NULL) ==
+              (i == 0 ? first : CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        cudriver_staging_release(transfers[i]);
+    }
+    sim.release(); /* the stream comes to them after all */
+    CALL(cuda.cuStreamSynchronize(job->stream));
+    CALL(copy_now(job));
+}
+
+/* The fourth time it is asked. */
+static bool interrupt_later(void *data)
+{
+    return --*(int *)data == 0;
+}
+
+/* What a probe may answer while the copy's stream stands still. */
+static void probes(const struct cudriver_staging_job *job)
+{
+    static const CUresult passing[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                                       CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+                                       CUDA_ERROR_STREAM_CAPTURE_IMPLICIT};
+    struct cudriver_staging_transfer *transfer;
+    long long asked;
+
+    sim.hold();
+    CALL(cuda.cuMemsetD8Async(job->device, 1, 1, job->stream));
+    CALL(copy_start(job, &transfer));
+    /* Another thread captures a graph. */
+    for (int i = 0; i < 3; i++) {
+        char spec[64];
+        int times = 4;
+        asked = sim.call_count("cuStreamQuery");
+        snprintf(spec, sizeof spec, "cuStreamQuery:*:%d", (int)passing[i]);
+        CHECK(sim.fail(spec) == 0);
+        CHECK(cudriver_staging_wait(transfer, interrupt_later, &times) ==
+              CUDRIVER_STAGING_INTERRUPTED);
+        CHECK(sim.call_count("cuStreamQuery") >= asked + 2);
+        sim.clear_faults();
+    }
+    /* The context is gone: the driver is not given its streams. */
+    asked = sim.call_count("cuStreamQuery");
+    CHECK(sim.fail("cuCtxGetApiVersion:*:201") == 0);
+    CHECK(cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(sim.call_count("cuStreamQuery") == asked);
+    sim.clear_faults();
+    sim.release();
+    CALL(cuda.cuStreamSynchronize(job->stream));
+    cudriver_staging_release(transfer);
+}
+
 /* What nobody knows the state of does not delay the end of the process, and lets its stream go on.
  */
 static void lost(struct random *random, int rounds)
@@ -1181,6 +1289,9 @@ static void lost(struct random *random, int rounds)
 
     (void)rounds;
     need_simulator();
+    probes(&job);
+    close_under_way(&job, true, CUDA_ERROR_LAUNCH_FAILED);
+    close_under_way(&job, false, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     sim.hold();
     CALL(cuda.cuMemsetD8Async(ends.device, 1, 1, ends.stream));
     CALL(copy_start(&job, &transfer)); /* its stream does not come to it */
@@ -1326,6 +1437,7 @@ static const struct scenario {
     {"sizes", sizes, 1},         {"between", between, 60},
     {"unknown", unknown, 1},     {"refused", refused, 1},
     {"lost", lost, 1},           {"scarce", scarce, 2},
+    {"rings", rings, 2},
 };
 
 int main(int count, char **arguments)

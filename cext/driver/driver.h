@@ -51,4 +51,13 @@ bool cudriver_driver_is_initialised(void);
 /* Whether this process was forked after the driver was initialised: no driver call is allowed. */
 bool cudriver_driver_is_forked(void);
 
+/* Whether a query or a wait was refused only because a stream is being captured into a graph, maybe
+ * by another thread. Nothing is known about the work asked about; ask again later. */
+static inline bool cudriver_driver_is_capturing(CUresult result)
+{
+    return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+           result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
+           result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
 #endif

@@ -212,6 +212,11 @@ static CUresult batch_poll(struct cudriver_batch *batch)
     return result;
 }
 
+void cudriver_batch_keep(struct cudriver_batch *batch)
+{
+    batch->refs++;
+}
+
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
 {
     if (--batch->refs > 0) {

@@ -224,8 +224,19 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context)
     return result != CUDA_SUCCESS || owner == NULL || owner == context;
 }
 
+/* Finds the pools of the temporaries that the copy needs. False: one cannot be had. */
+static bool has_pools(struct cudriver_copy_plan *plan)
+{
+    if (!plan->two_devices && !plan->overlap) {
+        return true;
+    }
+    plan->dst_pool = plan->pool_of(plan->dst.ordinal);
+    plan->src_pool = plan->pool_of(plan->src.ordinal);
+    return plan->dst_pool != NULL && plan->src_pool != NULL;
+}
+
 /* Whether the copy engine can do the copy on the devices alone. */
-static bool can_stay(const struct cudriver_copy_plan *plan)
+static bool can_stay(struct cudriver_copy_plan *plan)
 {
     const struct cudriver_layout *layout = &plan->layout;
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
@@ -234,8 +245,7 @@ static bool can_stay(const struct cudriver_copy_plan *plan)
         !cudriver_copy_is_usable(src->device, plan->two_devices ? src->context : dst->context)) {
         return false;
     }
-    if ((plan->overlap && dst->pool == NULL) ||
-        (plan->two_devices && (dst->pool == NULL || src->pool == NULL))) {
+    if (!has_pools(plan)) {
         return false;
     }
     return layout->ndim == 0 ||
@@ -319,6 +329,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->from_device = plan->src.on_device;
     plan->context = plan->to_device ? plan->dst.context : plan->src.context;
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
+    plan->dst_pool = plan->src_pool = NULL;
     same = is_same_memory(plan);
     plan->bytes = cudriver_layout_simplify(&plan->layout);
     if (plan->bytes == 0) {

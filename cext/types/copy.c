@@ -114,10 +114,9 @@ static void end_describe(const struct cudriver_endpoint *from, struct cudriver_c
     end->device = from->device;
     end->context = end->on_device ? from->context->handle : NULL;
     end->ordinal = end->on_device ? from->context->ordinal : -1;
-    end->pool = NULL;
 }
 
-/* Plans a copy between matching ends. May create the devices' pools. */
+/* Plans a copy between matching ends. Creates the pools of temporaries that it needs. */
 static void ends_plan(const struct ends *ends, bool blocking, bool ask,
                       struct cudriver_copy_plan *plan)
 {
@@ -126,10 +125,7 @@ static void ends_plan(const struct ends *ends, bool blocking, bool ask,
 
     end_describe(dst, &plan->dst);
     end_describe(src, &plan->src);
-    if (plan->dst.on_device && plan->src.on_device) {
-        plan->dst.pool = cudriver_device_pool(plan->dst.ordinal);
-        plan->src.pool = cudriver_device_pool(plan->src.ordinal);
-    }
+    plan->pool_of = cudriver_device_pool;
     plan->blocking = blocking;
     plan->ask = ask;
     layout->ndim = dst->ndim;

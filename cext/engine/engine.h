@@ -125,7 +125,7 @@ bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
-/* Whether the first and the last byte of [low, high) are page-locked, as the driver knows it. */
+/* Whether all of [low, high) is page-locked, as the driver knows it. */
 bool cudriver_copy_is_page_locked(const char *low, const char *high);
 
 /* Whether kernels in a context can use a device's memory: pool memory in every context of its

@@ -26,17 +26,30 @@ const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
     return names[kind];
 }
 
-bool cudriver_copy_is_page_locked(const char *low, const char *high)
+static bool is_byte_page_locked(const char *byte)
 {
     unsigned int type = 0;
 
-    /* Registrations end at any byte: check the last byte too. */
     return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                      (CUdeviceptr)(uintptr_t)low) == CUDA_SUCCESS &&
-           type == CU_MEMORYTYPE_HOST &&
-           cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                      (CUdeviceptr)(uintptr_t)(high - 1)) == CUDA_SUCCESS &&
+                                      (CUdeviceptr)(uintptr_t)byte) == CUDA_SUCCESS &&
            type == CU_MEMORYTYPE_HOST;
+}
+
+bool cudriver_copy_is_page_locked(const char *low, const char *high)
+{
+    size_t run;
+
+    /* Registrations end at any byte: look at the last byte and behind the end of each. */
+    if (!is_byte_page_locked(low) || !is_byte_page_locked(high - 1)) {
+        return false;
+    }
+    while ((run = cudriver_hostmem_run(low, (size_t)(high - low))) < (size_t)(high - low)) {
+        low += run;
+        if (!is_byte_page_locked(low)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* Whether the items of one side lie in the gaps of the other, like the even and the odd items of an

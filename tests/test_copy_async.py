@@ -1059,6 +1059,32 @@ def test_waiting_in_many_threads_for_one_transfer(held: Any) -> None:
     assert transfer.done
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transfer_that_is_asked_about_while_it_lets_go_of_its_ends(sim: Any, fails: bool) -> None:
+    plain, there = np.full(LARGE, 7, np.uint8), cu.device_zeros(LARGE, np.uint8)
+    stream, inner = cu.Stream(), []
+
+    def ask(_: object = None) -> object:
+        try:
+            return transfer.done
+        except cu.CudaError as error:
+            return error.code
+
+    gone = weakref.ref(plain, lambda _: inner.append(ask()))
+    sim.hold()
+    transfer = cu.copy_async(there, plain, stream)
+    del plain
+    assert ask() is False
+    if fails:
+        sim.fail("async:1:719")
+    sim.release()
+    wait_for(lambda: ask() is not False, "the copy ends")
+    assert inner == [ask()] == [719 if fails else True]
+    assert gone() is None
+    sim.clear_faults()
+    sim.reset()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_random_programs_give_what_the_same_program_gives_in_order(seed: int) -> None:
     """Copies and fills on a few streams, with events where they depend on each other, against the

@@ -918,6 +918,58 @@ def test_an_event_that_cannot_be_recorded_behind_a_copy(sim: Any, what: str) -> 
     event.close()
 
 
+#: What queries and waits are told while another thread captures a graph; it says nothing about
+#: the work that they ask about.
+CAPTURING = (900, 901, 906)
+
+
+@pytest.mark.parametrize("code", CAPTURING)
+def test_memory_in_use_is_kept_while_the_driver_does_not_tell(held: Any, code: int) -> None:
+    source, there = ends_before(held)
+    wanted, address, gone = source.copy(), source.ctypes.data, weakref.ref(source)
+    transfer = cu.copy_async(there, source, cu.Stream())
+    assert not transfer.done
+    held.fail(f"cuEventQuery:*:{code}")
+    assert not transfer.done
+    del source
+    gc.collect()
+    assert gone() is not None
+    assert cu.pinned_full(1 << 16, 99, np.uint8).ctypes.data != address
+    held.clear_faults()
+    assert not transfer.done
+    held.release()
+    transfer.wait()
+    assert transfer.done
+    assert gone() is None
+    assert np.array_equal(there.to_numpy(), wanted)
+
+
+@pytest.mark.parametrize("code", CAPTURING)
+@pytest.mark.parametrize("what", ["cuEventCreate", "cuEventRecord"])
+def test_memory_is_kept_while_no_event_can_be_recorded(held: Any, what: str, code: int) -> None:
+    """The default stream refuses one while a blocking stream is being captured."""
+    source, there = ends_before(held)
+    wanted, gone = source.copy(), weakref.ref(source)
+    for call in (what, "cuStreamSynchronize", "cuStreamQuery"):
+        held.fail(f"{call}:*:{code}")
+    transfer = cu.copy_async(there, source, None)
+    del source
+    gc.collect()
+    assert not transfer.done
+    assert gone() is not None
+    waiting = threading.Thread(target=transfer.wait)
+    waiting.start()
+    asked = held.call_count(what)
+    wait_for(lambda: held.call_count(what) > asked + 1, "the wait asks again")
+    assert not transfer.done
+    held.clear_faults()
+    held.release()
+    waiting.join()
+    assert transfer.done
+    assert gone() is None
+    assert np.array_equal(there.to_numpy(), wanted)
+
+
 def test_a_transfer_is_done_after_synchronize_on_any_driver() -> None:
     source, there = ends()
     stream = cu.Stream()
@@ -1005,6 +1057,32 @@ def test_waiting_in_many_threads_for_one_transfer(held: Any) -> None:
         thread.join()
     assert results == [None] * 6
     assert transfer.done
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transfer_that_is_asked_about_while_it_lets_go_of_its_ends(sim: Any, fails: bool) -> None:
+    plain, there = np.full(LARGE, 7, np.uint8), cu.device_zeros(LARGE, np.uint8)
+    stream, inner = cu.Stream(), []
+
+    def ask(_: object = None) -> object:
+        try:
+            return transfer.done
+        except cu.CudaError as error:
+            return error.code
+
+    gone = weakref.ref(plain, lambda _: inner.append(ask()))
+    sim.hold()
+    transfer = cu.copy_async(there, plain, stream)
+    del plain
+    assert ask() is False
+    if fails:
+        sim.fail("async:1:719")
+    sim.release()
+    wait_for(lambda: ask() is not False, "the copy ends")
+    assert inner == [ask()] == [719 if fails else True]
+    assert gone() is None
+    sim.clear_faults()
+    sim.reset()
 
 
 @pytest.mark.parametrize("seed", range(4))

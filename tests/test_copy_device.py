@@ -183,6 +183,57 @@ def test_overlapping_ends_go_through_a_temporary_on_the_device(
     assert sim.live("allocations") == before
 
 
+def test_memory_pools_are_made_only_for_copies_that_need_them() -> None:
+    """To share a device's pool is to give every other device access to it."""
+    program = """
+        import ctypes, sys, numpy as np, cudriver as cu
+        sim = ctypes.CDLL(cu.driver_path())
+        class Theirs:
+            def __init__(self, address, rows=120, strides=(1024, 1)):
+                self.__cuda_array_interface__ = {
+                    "shape": (rows, 512), "typestr": "|u1", "data": (address, False),
+                    "strides": strides, "version": 3}
+        contexts = [cu.Device(device).primary_context() for device in range(2)]
+        def memory(device):
+            address = ctypes.c_ulonglong()
+            with contexts[device]:
+                assert sim.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20)) == 0
+            return address.value
+        def upwards(address):
+            return Theirs(address + 119 * 1024, strides=(-1024, 1))
+        def dense(address):
+            return Theirs(address, strides=None)
+        def asked():
+            return sim.cudriver_sim_call_count(b"cuMemPoolCreate")
+        a, b, far = memory(0), memory(0), memory(1)
+        stream = cu.Stream()
+        def step(*ends):
+            path = cu.explain_copy(*ends).path
+            cu.copy(*ends)
+            cu.copy_async(*ends, stream).wait()
+            print(path, asked())
+        step(dense(a), dense(b))
+        step(dense(a), dense(a))
+        step(Theirs(a), Theirs(b))
+        step(upwards(a), Theirs(b))
+        step(Theirs(a, rows=0), Theirs(b, rows=0))
+        step(dense(far), dense(a))
+        step(upwards(a), Theirs(a))
+        step(upwards(far), Theirs(b))
+    """
+    said = output(program, CUDRIVER_SIM_DEVICES="2").split("\n")
+    assert said[:-1] == [
+        "direct 0",
+        "same 0",
+        "2D 0",
+        "kernel 0",
+        "empty 0",
+        "peer 0",
+        "temporary 1",
+        "temporary 2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("to", "source", "path"),
     [

@@ -269,6 +269,33 @@ def test_arrays_of_which_a_part_is_pinned_are_copied_whole(part: slice, nbytes: 
     assert np.array_equal(plain, wanted)
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "low", "high"), [(1 << 16, 8192, 50000), (4 << 20, 1 << 20, 3 << 20)]
+)
+def test_memory_with_a_gap_between_its_pins_is_pageable(
+    sim: Any, nbytes: int, low: int, high: int
+) -> None:
+    plain = np.zeros(nbytes, np.uint8)
+    there, stream = cu.device_zeros(nbytes, np.uint8), cu.Stream()
+    with cu.pin(plain[:low]), cu.pin(plain[high:]):
+        assert cu.is_pinned(plain[:low])
+        assert cu.is_pinned(plain[high:])
+        assert not cu.is_pinned(plain)
+        assert not cu.explain_copy(there, plain).page_locked
+        sim.hold()
+        try:
+            there.fill(1, stream)
+            transfer = cu.copy_async(there, plain, stream)
+            plain[:] = 7  # before the stream comes to the copy
+        finally:
+            sim.release()
+        transfer.wait()
+        assert (there.to_numpy() == 7).all()
+        with cu.pin(plain[low:high]):
+            assert cu.is_pinned(plain), "three pins without a gap"
+            assert cu.explain_copy(there, plain).path == "direct"
+
+
 @pytest.mark.parametrize("how", ["close", "drop"])
 @pytest.mark.parametrize("kind", ["array", "buffer"])
 def test_the_lock_goes_before_the_memory(sim: Any, kind: str, how: str) -> None:

@@ -73,6 +73,22 @@ def test_transfer_wait(cu, sim, interrupted, held) -> None:
     assert (array.to_numpy() == 7).all(), "the copy went on"
 
 
+@pytest.mark.parametrize("what", ["cuEventQuery", "cuEventRecord"])
+def test_transfer_wait_while_the_driver_does_not_tell(cu, sim, interrupted, what) -> None:
+    """As while another thread captures a graph."""
+    pinned, array = cu.pinned_full(1000, 7, "u1"), cu.device_zeros(1000, "u1")
+    sim.hold()
+    for call in (what, "cuStreamQuery", "cuStreamSynchronize"):
+        sim.fail(f"{call}:*:906")
+    transfer = cu.copy_async(array, pinned, None)
+    interrupted(transfer.wait)
+    assert not transfer.done
+    sim.clear_faults()
+    sim.release()
+    transfer.wait()
+    assert (array.to_numpy() == 7).all(), "the copy went on"
+
+
 def test_stream_and_event_synchronize(cu, sim, interrupted, held) -> None:
     stream, transfer, array = held
     event = stream.record()

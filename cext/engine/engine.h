@@ -86,31 +86,36 @@ struct cudriver_copy_end {
     CUdeviceptr device; /* device memory: the first item */
     CUcontext context;  /* where kernels can use it */
     int ordinal;        /* of the device */
-    CUmemoryPool pool;  /* the device's, for temporaries; NULL: none */
 };
 
 struct cudriver_copy_plan {
     /* Set by the caller. */
     struct cudriver_copy_end dst, src; /* borrowed memory and handles */
-    struct cudriver_layout layout;     /* of any form; the planner simplifies it */
+    /* The memory pool of a device, for temporaries, or NULL. Called only where the copy needs
+     * one. */
+    CUmemoryPool (*pool_of)(int ordinal);
+    struct cudriver_layout layout; /* of any form; the planner simplifies it */
     bool blocking;
     bool ask; /* ask the driver whether host memory is page-locked, however small the copy */
     /* Set by the planner. */
     enum cudriver_copy_kind kind;
     const char *why; /* a sentence (string literal) */
     size_t bytes;
-    CUcontext context;          /* the context of the stream; NULL: host to host */
-    bool to_device;             /* dst is in device memory */
-    bool from_device;           /* src is in device memory */
-    bool page_locked;           /* the host end; false if the driver was not asked */
-    bool one_run;               /* the host end is known to lie in one registration */
-    bool unlooked;              /* a small dense copy: the driver was not asked */
-    bool overlap;               /* the device ends share memory but are not the same */
-    bool two_devices;           /* device to device */
+    CUcontext context;     /* the context of the stream; NULL: host to host */
+    bool to_device;        /* dst is in device memory */
+    bool from_device;      /* src is in device memory */
+    bool page_locked;      /* the host end; false if the driver was not asked */
+    bool one_run;          /* the host end is known to lie in one registration */
+    bool unlooked;         /* a small dense copy: the driver was not asked */
+    bool overlap;          /* the device ends share memory but are not the same */
+    bool two_devices;      /* device to device */
+    CUmemoryPool dst_pool; /* of the device, for temporaries; NULL: none is needed or had */
+    CUmemoryPool src_pool;
     struct staging_plan staged; /* STAGED */
 };
 
-/* Chooses how a copy is done, on a stream of the ends' own context. Calls only queries. */
+/* Chooses how a copy is done, on a stream of the ends' own context. Calls only queries and
+ * pool_of. */
 void cudriver_copy_plan_make(struct cudriver_copy_plan *plan);
 
 /* Adapts a plan to a stream of another context, which is on the device of the copy (on either,
@@ -120,7 +125,7 @@ bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
-/* Whether the first and the last byte of [low, high) are page-locked, as the driver knows it. */
+/* Whether all of [low, high) is page-locked, as the driver knows it. */
 bool cudriver_copy_is_page_locked(const char *low, const char *high);
 
 /* Whether kernels in a context can use a device's memory: pool memory in every context of its

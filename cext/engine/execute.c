@@ -111,8 +111,8 @@ static CUresult issue_between(const struct cudriver_copy_plan *plan,
     const struct cudriver_staging_between job = {
         .context = plan->context,
         .stream = call->stream,
-        .dst = {two ? plan->dst.context : plan->context, plan->dst.device, plan->dst.pool},
-        .src = {two ? plan->src.context : plan->context, plan->src.device, plan->src.pool},
+        .dst = {two ? plan->dst.context : plan->context, plan->dst.device, plan->dst_pool},
+        .src = {two ? plan->src.context : plan->context, plan->src.device, plan->src_pool},
         .layout = &plan->layout,
         .overlap = plan->overlap,
     };

@@ -157,7 +157,7 @@ CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct st
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     transfer->own = own;
-    if (plan->path == CUDRIVER_STAGING_DRIVER || plan->path == CUDRIVER_STAGING_ONE_SLOT) {
+    if (plan->path == CUDRIVER_STAGING_ONE_SLOT) {
         result = small_start(transfer, job, plan);
     } else if (plan->path != CUDRIVER_STAGING_EMPTY) {
         result = staging_ring_start(transfer, job, plan);

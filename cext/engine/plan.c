@@ -26,17 +26,30 @@ const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
     return names[kind];
 }
 
-bool cudriver_copy_is_page_locked(const char *low, const char *high)
+static bool is_byte_page_locked(const char *byte)
 {
     unsigned int type = 0;
 
-    /* Registrations end at any byte: check the last byte too. */
     return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                      (CUdeviceptr)(uintptr_t)low) == CUDA_SUCCESS &&
-           type == CU_MEMORYTYPE_HOST &&
-           cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                      (CUdeviceptr)(uintptr_t)(high - 1)) == CUDA_SUCCESS &&
+                                      (CUdeviceptr)(uintptr_t)byte) == CUDA_SUCCESS &&
            type == CU_MEMORYTYPE_HOST;
+}
+
+bool cudriver_copy_is_page_locked(const char *low, const char *high)
+{
+    size_t run;
+
+    /* Registrations end at any byte: look at the last byte and behind the end of each. */
+    if (!is_byte_page_locked(low) || !is_byte_page_locked(high - 1)) {
+        return false;
+    }
+    while ((run = cudriver_hostmem_run(low, (size_t)(high - low))) < (size_t)(high - low)) {
+        low += run;
+        if (!is_byte_page_locked(low)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* Whether the items of one side lie in the gaps of the other, like the even and the odd items of an
@@ -224,8 +237,19 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context)
     return result != CUDA_SUCCESS || owner == NULL || owner == context;
 }
 
+/* Finds the pools of the temporaries that the copy needs. False: one cannot be had. */
+static bool has_pools(struct cudriver_copy_plan *plan)
+{
+    if (!plan->two_devices && !plan->overlap) {
+        return true;
+    }
+    plan->dst_pool = plan->pool_of(plan->dst.ordinal);
+    plan->src_pool = plan->pool_of(plan->src.ordinal);
+    return plan->dst_pool != NULL && plan->src_pool != NULL;
+}
+
 /* Whether the copy engine can do the copy on the devices alone. */
-static bool can_stay(const struct cudriver_copy_plan *plan)
+static bool can_stay(struct cudriver_copy_plan *plan)
 {
     const struct cudriver_layout *layout = &plan->layout;
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
@@ -234,8 +258,7 @@ static bool can_stay(const struct cudriver_copy_plan *plan)
         !cudriver_copy_is_usable(src->device, plan->two_devices ? src->context : dst->context)) {
         return false;
     }
-    if ((plan->overlap && dst->pool == NULL) ||
-        (plan->two_devices && (dst->pool == NULL || src->pool == NULL))) {
+    if (!has_pools(plan)) {
         return false;
     }
     return layout->ndim == 0 ||
@@ -319,6 +342,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->from_device = plan->src.on_device;
     plan->context = plan->to_device ? plan->dst.context : plan->src.context;
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
+    plan->dst_pool = plan->src_pool = NULL;
     same = is_same_memory(plan);
     plan->bytes = cudriver_layout_simplify(&plan->layout);
     if (plan->bytes == 0) {

@@ -9,7 +9,7 @@
 #include "driver/platform.h"
 
 enum batch_state {
-    BATCH_OPEN,   /* more work may join; no event yet */
+    BATCH_OPEN,   /* no event yet; more work may join while it has an `object` */
     BATCH_CLOSED, /* its event is recorded */
     BATCH_DONE,   /* complete: `result` is set, owners are released */
 };
@@ -95,8 +95,28 @@ static void batch_finish(struct cudriver_batch *batch, CUresult result)
     batch_let_go(batch);
 }
 
+/* Records an event behind the batch's work, with its context current. */
+static CUresult batch_record_event(struct cudriver_batch *batch)
+{
+    CUevent event = NULL;
+    CUresult result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = cuda.cuEventRecord(event, batch->stream);
+    if (result != CUDA_SUCCESS) {
+        cuda.cuEventDestroy_v2(event);
+        return result;
+    }
+    batch->event = event;
+    batch->state = BATCH_CLOSED;
+    return CUDA_SUCCESS;
+}
+
 /* Records the event behind the batch's work; if that fails, waits for the stream instead. With
- * `look`, an idle stream completes the batch at once: an event recorded now would be later. */
+ * `look`, an idle stream completes the batch at once: an event recorded now would be later. The
+ * batch stays open where neither can be had while a stream is being captured. */
 static void batch_record(struct cudriver_batch *batch, bool look)
 {
     CUcontext current = NULL;
@@ -126,15 +146,9 @@ static void batch_record(struct cudriver_batch *batch, bool look)
         batch_finish(batch, CUDA_SUCCESS);
         return;
     } else {
-        result = cuda.cuEventCreate(&batch->event, CU_EVENT_DISABLE_TIMING);
+        result = batch_record_event(batch);
     }
     if (result == CUDA_SUCCESS) {
-        result = cuda.cuEventRecord(batch->event, batch->stream);
-    } else {
-        batch->event = NULL;
-    }
-    if (result == CUDA_SUCCESS) {
-        batch->state = BATCH_CLOSED;
         cudriver_context_end(batch->context, pushed);
         return;
     }
@@ -142,9 +156,18 @@ static void batch_record(struct cudriver_batch *batch, bool look)
     result = cuda.cuStreamSynchronize(batch->stream);
     Py_END_ALLOW_THREADS
     cudriver_context_end(batch->context, pushed);
-    if (batch->state == BATCH_OPEN) {
+    if (batch->state == BATCH_OPEN && !cudriver_driver_is_capturing(result)) {
         batch_finish(batch, result);
     }
+}
+
+/* cuEventQuery; NOT_READY too if the driver does not tell while a stream is being captured: the
+ * device may still use the batch's memory. */
+static CUresult event_query(void *handle)
+{
+    CUresult result = cuda.cuEventQuery(*(CUevent *)handle);
+
+    return cudriver_driver_is_capturing(result) ? CUDA_ERROR_NOT_READY : result;
 }
 
 /* Closes the batch. Holds a reference, because other threads may run and drop theirs. */
@@ -181,12 +204,17 @@ static CUresult batch_poll(struct cudriver_batch *batch)
         batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED); /* by its owner, another library */
         return batch->result;
     }
-    result = cuda.cuEventQuery(batch->event);
+    result = event_query(&batch->event);
     cudriver_context_end(batch->context, pushed);
     if (result != CUDA_ERROR_NOT_READY) {
         batch_finish(batch, result);
     }
     return result;
+}
+
+void cudriver_batch_keep(struct cudriver_batch *batch)
+{
+    batch->refs++;
 }
 
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
@@ -447,17 +475,13 @@ bool cudriver_batches_use(CoreState *state, const ContextObject *context)
 /* Closes all open batches of a context. */
 static void batches_close(CoreState *state, const ContextObject *context)
 {
+    unsigned long long pass = ++state->pass;
     struct cudriver_batch *head, *batch;
 
     for (head = batch = state->batches; batch != NULL;) {
-        bool closed = false;
-        if (batch->state == BATCH_OPEN && batch->context == context) {
-            batch->refs++;
-            batch_record(batch, false);
-            closed = batch->state != BATCH_OPEN;
-            cudriver_batch_release(state, batch);
-        }
-        if (closed) {
+        if (batch->state == BATCH_OPEN && batch->context == context && batch->asked < pass) {
+            batch->asked = pass; /* it may stay open */
+            batch_close(state, batch);
             head = batch = state->batches; /* the queues may have changed */
         } else {
             batch = after(&head, batch);
@@ -574,9 +598,15 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
     return result == CUDA_SUCCESS ? 0 : -1;
 }
 
-static CUresult event_query(void *handle)
+/* Waits a moment for a batch that stays open. 0, or -1 with a signal handler's exception. */
+static int batch_wait_open(void)
 {
-    return cuda.cuEventQuery(*(CUevent *)handle);
+    struct timespec pause = {0, 1000000};
+
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&pause, NULL);
+    Py_END_ALLOW_THREADS
+    return PyErr_CheckSignals();
 }
 
 /* Waits for the event of a batch that batch_poll found NOT_READY; poll again afterwards. 0, or -1
@@ -589,12 +619,15 @@ static int batch_wait_event(CoreState *state, struct cudriver_batch *batch)
     if (cudriver_context_begin(state, batch->context, &pushed) < 0) {
         return -1;
     }
-    if (batch->event != NULL) { /* else its context could not be made current before */
+    if (batch->event != NULL) {
         batch->waiters++;
         failed = cudriver_wait(state, event_query, &batch->event, "cuEventQuery");
         batch->waiters--;
     }
     cudriver_context_end(batch->context, pushed);
+    if (batch->state == BATCH_OPEN) { /* no event could be recorded yet */
+        failed = batch_wait_open();
+    }
     if (batch->state == BATCH_DONE && batch->waiters == 0) {
         batch_destroy_event(batch);
     }

@@ -26,6 +26,9 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
                                           size_t bytes, PyObject *first, PyObject *second,
                                           struct cudriver_staging_transfer *staged);
 
+/* Takes one more reference. */
+void cudriver_batch_keep(struct cudriver_batch *batch);
+
 /* Drops one reference. The work continues, and what it needs stays alive. */
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
 

@@ -114,10 +114,9 @@ static void end_describe(const struct cudriver_endpoint *from, struct cudriver_c
     end->device = from->device;
     end->context = end->on_device ? from->context->handle : NULL;
     end->ordinal = end->on_device ? from->context->ordinal : -1;
-    end->pool = NULL;
 }
 
-/* Plans a copy between matching ends. May create the devices' pools. */
+/* Plans a copy between matching ends. Creates the pools of temporaries that it needs. */
 static void ends_plan(const struct ends *ends, bool blocking, bool ask,
                       struct cudriver_copy_plan *plan)
 {
@@ -126,10 +125,7 @@ static void ends_plan(const struct ends *ends, bool blocking, bool ask,
 
     end_describe(dst, &plan->dst);
     end_describe(src, &plan->src);
-    if (plan->dst.on_device && plan->src.on_device) {
-        plan->dst.pool = cudriver_device_pool(plan->dst.ordinal);
-        plan->src.pool = cudriver_device_pool(plan->src.ordinal);
-    }
+    plan->pool_of = cudriver_device_pool;
     plan->blocking = blocking;
     plan->ask = ask;
     layout->ndim = dst->ndim;
@@ -494,9 +490,12 @@ PyDoc_STRVAR(copy_async_doc,
              "\n"
              "Notes\n"
              "-----\n"
-             "`explain_copy` names the path, and with it the CUDA function. The call waits for\n"
-             "host to host copies, for those whose path is ``'bounced'``, and for pageable\n"
-             "ones where no thread, page-locked memory or stream memory operation can be had.\n"
+             "`explain_copy` names the path, and with it the CUDA function. The call waits\n"
+             "until the copy is over if the path is ``'host'`` or ``'bounced'``, or if kernels\n"
+             "in the stream's context cannot use the memory. For a ``'staged'`` copy, of\n"
+             "pageable or strided memory, it waits where no thread or no page-locked memory can\n"
+             "be had, and, unless the copy is small, where the driver has no stream memory\n"
+             "operations.\n"
              "\n"
              "Examples\n"
              "--------\n"

@@ -84,18 +84,23 @@ static CUresult transfer_poll(TransferObject *self)
     if (batch == NULL) {
         return self->result;
     }
-    result = cudriver_batch_poll(state, batch);
-    if (result != CUDA_ERROR_NOT_READY && self->batch == batch &&
-        !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
+    cudriver_batch_keep(batch);
+    result = cudriver_batch_poll(state, batch); /* other code may run and finish the transfer */
+    if (result == CUDA_SUCCESS && self->batch == batch && self->staged != NULL) {
+        /* After a fault the engine lets the stream continue and reports the fault here. */
+        Py_BEGIN_ALLOW_THREADS
+        result = cudriver_staging_wait(self->staged, NULL, NULL);
+        Py_END_ALLOW_THREADS
+    }
+    if (self->batch == NULL) {
+        result = self->result;
+    } else if (result != CUDA_ERROR_NOT_READY &&
+               !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
         self->batch = NULL;
         self->result = result;
-        /* After a fault the engine lets the stream continue and reports the fault here. */
-        if (result == CUDA_SUCCESS && self->staged != NULL) {
-            self->result = cudriver_staging_wait(self->staged, NULL, NULL);
-        }
         cudriver_batch_release(state, batch);
-        return self->result;
     }
+    cudriver_batch_release(state, batch);
     return result;
 }
 

@@ -246,21 +246,6 @@ static void spare_bury(struct spare *spare)
     staging_rings_free(spare->rings, false, false);
 }
 
-CUresult staging_place_open(const struct staging_place *place)
-{
-    CUcontext popped;
-    unsigned version;
-    CUresult result = cuda.cuCtxPushCurrent_v2(place->context);
-
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuCtxGetApiVersion(NULL, &version);
-        if (result != CUDA_SUCCESS) {
-            cuda.cuCtxPopCurrent_v2(&popped);
-        }
-    }
-    return result;
-}
-
 /* Not locked; the place is unlinked and quiet. `all`: device memory and kernels too, which waits
  * for the device. */
 static void place_free(struct staging_place *place, bool all)

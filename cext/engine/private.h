@@ -203,10 +203,6 @@ CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
-/* Pushes a place's context. Fails if that was destroyed: the driver's push succeeds even then, but
- * it may crash when given objects of that context. */
-CUresult staging_place_open(const struct staging_place *place);
-
 /* Whether rings can be used, which need stream memory operations: the driver has them and has not
  * refused them in this context. *kernels: whether the permuting kernel, which a ring feeds, may be
  * used too. */
@@ -222,6 +218,10 @@ CUresult staging_stream_query(CUstream stream);
 
 /* Whether it is a default stream (NULL, legacy or per-thread). */
 bool staging_stream_is_default(CUstream stream);
+
+/* Pushes a place's context. Fails if that was destroyed: the driver's push succeeds even then, but
+ * it may crash when given objects of that context. */
+CUresult staging_place_open(const struct staging_place *place);
 
 /* A stream of the place's, an idle one if there is one; staging_stream_follow orders it with
  * others. Borrowed for the call. (A stream that is destroyed still finishes its work.) The place's

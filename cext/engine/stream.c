@@ -105,6 +105,21 @@ CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void 
 
 /* ---- the engine's own streams ---- */
 
+CUresult staging_place_open(const struct staging_place *place)
+{
+    CUcontext popped;
+    unsigned version;
+    CUresult result = cuda.cuCtxPushCurrent_v2(place->context);
+
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuCtxGetApiVersion(NULL, &version);
+        if (result != CUDA_SUCCESS) {
+            cuda.cuCtxPopCurrent_v2(&popped);
+        }
+    }
+    return result;
+}
+
 bool staging_stream_is_default(CUstream stream)
 {
     return stream == NULL || stream == STREAM_LEGACY || stream == STREAM_PER_THREAD;

@@ -92,8 +92,7 @@ run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
 # Without ARGS in two processes, each with its files in their order, so that a failure comes again.
-HALF = $(wildcard tests/engine tests/sim tests/elf tests/project \
-    $(addprefix tests/test_,native_* sim_* elf_* abi* build* benchmarks*))
+HALF = $(wildcard tests/engine tests/sim tests/elf tests/project)
 
 .PHONY: test
 test: install ## the suite on the simulated driver, without large downloads
@@ -127,7 +126,7 @@ corpus: install $(VENV)/.dev ## how right the check is on real environments: doc
 
 .PHONY: check-newest
 check-newest: install ## our declarations against the newest cuda.h of NVIDIA's wheels
-	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/test_abi.py $(ARGS)
+	CUDRIVER_TEST_HEADERS=newest $(PYTEST) tests/project/test_abi.py $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## fuzz the ELF reader (clang); ARGS=10000000: so many runs
@@ -169,7 +168,7 @@ REFUSED = WARNING: AddressSanitizer failed to allocate
 # Tests of files, headers and builds run none of our code; those of the check run no C but the ELF
 # reader, which has tests of its own beside them, and is fuzzed with these sanitizers.
 SANITIZED = not network and not static
-NOT_SANITIZED = --ignore=tests/stack --ignore-glob='tests/test_loader_*' --ignore=tests/test_symbols_dlopen.py
+NOT_SANITIZED = --ignore=tests/stack
 
 # $(1) name, $(2) -fsanitize=, $(3) variables for the run, $(4) what is run
 define sanitize
@@ -220,8 +219,9 @@ storm-tsan: $(VENV)/.requirements ## the same with ThreadSanitizer
 
 # Copies, contexts and the ELF reader. Not what runs other programs (nothing here starts one of arm64),
 # nor the sweeps and loops, which take too long under emulation.
-EMULATED = $(wildcard $(patsubst %,tests/test_%.py,contexts copy device_array devices elf_mutations \
-    errors events))
+EMULATED = $(wildcard $(patsubst %,tests/%.py, \
+    core/test_contexts core/test_copy \
+    core/test_device_array core/test_devices elf/test_elf_mutations core/test_errors core/test_events))
 
 .PHONY: test-aarch64
 test-aarch64: ## build for aarch64 and run the suite there under qemu

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import real
 from test_breakage_built import MODULE, SUFFIX, Venv, library, pytestmark, rpath, runpath  # noqa: F401
-
 from test_loader_preload import HEAD, SPLIT
 
 PYTORCH = HEAD + SPLIT.replace("'cublas': 'libcublas", "'cuda_runtime': 'libcudart")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from test_copy import DTYPES, random_bytes, raw, slices
 
 import cudriver as cu
 from program import output
-from test_copy import DTYPES, random_bytes, raw, slices
 
 pytestmark = pytest.mark.threads
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CEXT, NATIVE = ROOT / "cext", ROOT / "tests" / "native"
 REAL = os.environ.get("CUDRIVER_TEST_DRIVER", "sim") == "real"
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from abi import compare, headers
 from abi.declarations import read
+
 from native_build import CEXT
 
 HEADERS = CEXT / "driver"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-CEXT = Path(__file__).resolve().parent.parent / "cext"
+CEXT = Path(__file__).resolve().parents[2] / "cext"
 MAX_DIMS = 64
 INT64 = np.iinfo(np.int64)
 SANITIZE = {

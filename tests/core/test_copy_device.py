@@ -183,7 +183,7 @@ def test_overlapping_ends_go_through_a_temporary_on_the_device(
     assert sim.live("allocations") == before
 
 
-def test_memory_pools_are_made_only_for_copies_that_need_them() -> None:
+def test_memory_pools_are_made_only_for_copies_that_need_them(sim: Any) -> None:
     """To share a device's pool is to give every other device access to it."""
     program = """
         import ctypes, sys, numpy as np, cudriver as cu

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import json
 import operator
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 import cudriver as cu
 from cudriver import stack
+from program import output
 
 SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "Warns", "Notes", "Examples"]
 
@@ -62,11 +65,36 @@ def test_a_docstring_has_the_form_and_names_every_parameter(name: str) -> None:
     assert "Examples" in titles or "." in name
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if ">>>" in (NAMES[n].__doc__ or "")])
-def test_an_example_does_what_it_shows(name: str) -> None:
+EXAMPLES = [name for name in NAMES if ">>>" in (NAMES[name].__doc__ or "")]
+
+
+def complaints() -> dict[str, str]:
+    """What doctest says of each example."""
     parser = doctest.DocTestParser()
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-    names = {"cu": cu, "np": np, "stack": stack}
-    said: list[str] = []
-    runner.run(parser.get_doctest(NAMES[name].__doc__, names, name, None, 0), out=said.append)
-    assert not said, "".join(said)
+    said: dict[str, str] = {}
+    for name in EXAMPLES:
+        lines: list[str] = []
+        names = {"cu": cu, "np": np, "stack": stack}
+        runner.run(parser.get_doctest(NAMES[name].__doc__, names, name, None, 0), out=lines.append)
+        said[name] = "".join(lines)
+    return said
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, str]:
+    """In a fresh process: what other tests have left alive changes no figure."""
+    folder = Path(__file__).parent
+    program = """
+        import json, sys
+        sys.path[:0] = sys.argv[1:]
+        import test_docstrings
+        print(json.dumps(test_docstrings.complaints()))
+    """
+    answer: dict[str, str] = json.loads(output(program, str(folder), str(folder.parent)))
+    return answer
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_does_what_it_shows(said: dict[str, str], name: str) -> None:
+    assert not said[name], said[name]

@@ -257,6 +257,16 @@ class TestWrapper:
         wrap(venv, kind)
         assert real.rules_of_environment(venv.check()) == set()
 
+    def test_a_python_of_another_version_stands_in(self, venv, kind, monkeypatch, tmp_path):
+        """It lacks symbols that the environment's own has, or had before that was removed."""
+        other = tmp_path / "python3"
+        source = "int _Py_NoneStruct;\nint main(void) { return 0; }"
+        compile_c(other, source, "-rdynamic", shared=False)
+        monkeypatch.setattr(libraries, "STAND_INS", (str(other),))
+        chain(venv, *runpath(SECOND_HOP))
+        wrap(venv, kind)
+        assert real.rules_of_environment(venv.check()) == set()
+
 
 def test_a_package_nobody_heard_of(venv):
     """Neither its name nor what it requires tells that it uses CUDA: its library does."""

@@ -217,7 +217,7 @@ class Resolver:
             try:
                 if program:
                     process = Process(self.loader, program)
-                    process.stand_in = not any(
+                    process.stand_in = program != self.env.executable or not any(
                         each.elf.find("_Py_NoneStruct") for each in process.start.objects
                     )
                     if process.stand_in and program == self.env.executable:

@@ -394,6 +394,7 @@ static int module_exec(PyObject *module)
         cudriver_event_setup,
         cudriver_transfer_setup,
         cudriver_copy_setup,
+        cudriver_explain_setup,
         cudriver_copy_settings_setup,
         cudriver_ladder_setup,
         cudriver_device_array_setup,

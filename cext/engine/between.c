@@ -229,6 +229,18 @@ static void between_split(struct between *between)
     cudriver_layout_simplify_by_src(unpack);
 }
 
+/* Splits the copy into two legs and makes their kernels ready. */
+static CUresult between_prepare(struct between *between)
+{
+    struct leg *src = &between->src, *dst = &between->dst;
+    CUresult result;
+
+    between_split(between);
+    *between->function = "cuModuleLoadDataEx";
+    result = leg_prepare(src, 0, src->memory);
+    return result == CUDA_SUCCESS ? leg_prepare(dst, dst->memory, 0) : result;
+}
+
 /* One context, no overlap: one copy by the kernel. */
 static CUresult direct_queue(struct between *between)
 {
@@ -249,14 +261,8 @@ static CUresult direct_queue(struct between *between)
 static CUresult overlapping_queue(struct between *between)
 {
     struct leg *src = &between->src, *dst = &between->dst;
-    CUresult result;
+    CUresult result = between_prepare(between);
 
-    between_split(between);
-    *between->function = "cuModuleLoadDataEx";
-    result = leg_prepare(src, 0, src->memory);
-    if (result == CUDA_SUCCESS) {
-        result = leg_prepare(dst, dst->memory, 0);
-    }
     if (result == CUDA_SUCCESS) {
         *between->function = "cuMemAllocFromPoolAsync";
         result = leg_allocate(src, between->bytes);
@@ -296,14 +302,8 @@ static CUresult peers_queue(struct between *between)
     bool from_src = between->job->context == src->at.context;
     struct leg *near = from_src ? src : dst, *far = from_src ? dst : src;
     bool no_handle = staging_stream_is_default(near->at.stream);
-    CUresult result;
+    CUresult result = between_prepare(between);
 
-    between_split(between);
-    *between->function = "cuModuleLoadDataEx";
-    result = leg_prepare(src, 0, src->memory);
-    if (result == CUDA_SUCCESS) {
-        result = leg_prepare(dst, dst->memory, 0);
-    }
     if (result != CUDA_SUCCESS) {
         return result;
     }

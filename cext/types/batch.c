@@ -5,8 +5,9 @@
 #include <time.h>
 
 #include "driver/driver.h"
-#include "python/error.h"
 #include "driver/platform.h"
+#include "python/error.h"
+#include "python/wait.h"
 
 enum batch_state {
     BATCH_OPEN,   /* no event yet; more work may join while it has an `object` */
@@ -572,30 +573,6 @@ void cudriver_batch_free_spares(CoreState *state)
         PyMem_Free(batch);
     }
     state->spare_batch_count = 0;
-}
-
-bool cudriver_signal_arrived(void *data)
-{
-    PyThreadState **saved = data;
-    bool arrived;
-
-    PyEval_RestoreThread(*saved);
-    arrived = PyErr_CheckSignals() < 0;
-    *saved = PyEval_SaveThread();
-    return arrived;
-}
-
-int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
-                  const char *function)
-{
-    PyThreadState *saved = PyEval_SaveThread();
-    CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
-
-    PyEval_RestoreThread(saved);
-    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
-        cudriver_raise(state, result, function, "%s", "");
-    }
-    return result == CUDA_SUCCESS ? 0 : -1;
 }
 
 /* Waits a moment for a batch that stays open. 0, or -1 with a signal handler's exception. */

@@ -79,12 +79,4 @@ int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch);
 /* Frees the batches kept for reuse. For the module's end. */
 void cudriver_batch_free_spares(CoreState *state);
 
-/* The copy engine's `interrupted`, called without the GIL. `data`: the saved thread state. */
-bool cudriver_signal_arrived(void *data);
-
-/* Waits without the GIL while query(handle) returns NOT_READY, as cudriver_staging_poll does. 0, or
- * -1 with an exception set: a signal handler's, or one that names `function`. */
-int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
-                  const char *function);
-
 #endif

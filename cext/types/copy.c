@@ -1,4 +1,4 @@
-/* Reading both ends, blocking and asynchronous copies, the module's functions. See copy.h. */
+/* Reading both ends, blocking and asynchronous copies, their functions. See copy.h. */
 #include "copy.h"
 
 #include <string.h>
@@ -6,10 +6,12 @@
 #include "device_array.h"
 #include "device_memory.h"
 #include "engine/engine.h"
-#include "python/error.h"
 #include "foreign_array.h"
+#include "python/arguments.h"
+#include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
+#include "python/wait.h"
 #include "stream.h"
 #include "transfer.h"
 
@@ -137,6 +139,19 @@ static void ends_plan(const struct ends *ends, bool blocking, bool ask,
     cudriver_copy_plan_make(plan);
 }
 
+int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
+                          struct cudriver_copy_plan *plan)
+{
+    struct ends ends;
+
+    if (ends_parse(state, dst, src, &ends) < 0) {
+        return -1;
+    }
+    ends_plan(&ends, true, true, plan);
+    ends_done(&ends);
+    return 0;
+}
+
 /* Borrowed: the context whose stream a copy uses by default; NULL for host to host. */
 static ContextObject *ends_home(const struct ends *ends)
 {
@@ -213,7 +228,7 @@ static int stream_wait_apart(CoreState *state, const struct cudriver_stream *str
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
         return -1;
     }
-    failed = cudriver_stream_wait(state, stream->handle);
+    failed = cudriver_wait_stream(state, stream->handle);
     cudriver_context_end(stream->context, pushed);
     return failed;
 }
@@ -253,7 +268,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
         return -1;
     }
     if (given && plan->kind != CUDRIVER_COPY_STAGED &&
-        cudriver_stream_wait(state, stream.handle) < 0) {
+        cudriver_wait_stream(state, stream.handle) < 0) {
         failed = -1; /* Ctrl-C before anything was issued, or the stream's earlier work failed */
     } else {
         failed = plan_follow(state, plan, given ? stream.handle : NULL, NULL);
@@ -523,118 +538,13 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     return cudriver_copy_async(state, args[0], args[1], args[2]);
 }
 
-PyDoc_STRVAR(explain_copy_doc,
-             "explain_copy(dst, src, /)\n"
-             "--\n"
-             "\n"
-             "Return which path a copy would take, and why. Copies nothing.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "dst : numpy.ndarray or DeviceArray\n"
-             "    As for `copy`.\n"
-             "src : numpy.ndarray or DeviceArray\n"
-             "    As for `copy`.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "CopyPlan\n"
-             "    A named tuple, with the path's name and the reason first.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "TypeError, ValueError\n"
-             "    An end is not an array, or the two do not fit.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "The paths ``'kernel'`` and ``'temporary'`` become ``'bounced'`` if the driver\n"
-             "refuses the kernel or has no memory left.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> there = cu.device_empty(1000)\n"
-             ">>> cu.explain_copy(there, cu.pinned_zeros(1000)).path\n"
-             "'direct'");
-
-static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    CoreState *state = cudriver_state_of_module(module);
-    struct cudriver_copy_plan plan;
-    struct ends ends;
-    PyObject *row;
-
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "explain_copy(dst, src) takes two arguments");
-        return NULL;
-    }
-    if (ends_parse(state, args[0], args[1], &ends) < 0) {
-        return NULL;
-    }
-    ends_plan(&ends, true, true, &plan);
-    row = PyStructSequence_New(state->copy_plan_type);
-    if (row != NULL) {
-        const struct staging_plan *staged = &plan.staged;
-        bool is_staged = plan.kind == CUDRIVER_COPY_STAGED;
-        PyStructSequence_SetItem(row, 0, PyUnicode_FromString(cudriver_copy_kind_name(plan.kind)));
-        PyStructSequence_SetItem(row, 1, PyUnicode_FromString(plan.why));
-        PyStructSequence_SetItem(row, 2, PyLong_FromSize_t(plan.bytes));
-        PyStructSequence_SetItem(row, 3, PyBool_FromLong(plan.page_locked));
-        PyStructSequence_SetItem(
-            row, 4,
-            is_staged ? PyUnicode_FromString(cudriver_staging_path_name(staged->path))
-                      : Py_NewRef(Py_None));
-        PyStructSequence_SetItem(row, 5, PyLong_FromSize_t(is_staged ? staged->chunk : 0));
-        PyStructSequence_SetItem(row, 6, PyLong_FromLong(is_staged ? staged->threads : 0));
-        PyStructSequence_SetItem(row, 7, PyLong_FromSize_t(is_staged ? staged->crossover : 0));
-    }
-    if (PyErr_Occurred()) {
-        Py_CLEAR(row);
-    }
-    ends_done(&ends);
-    return row;
-}
-
-static PyStructSequence_Field plan_fields[] = {
-    {"path",
-     "'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same' or "
-     "'empty'"},
-    {"why", "the reason, in a sentence"},
-    {"nbytes", "bytes to be moved"},
-    {"page_locked", "whether the host side is page-locked"},
-    {"staging",
-     "how a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged, permuted', "
-     "'one slot' or 'driver'; else None"},
-    {"chunk", "bytes of one page-locked slot of a staged copy; else 0"},
-    {"threads", "threads that may work on a staged copy; else 0"},
-    {"crossover", "bytes from which on a dense pageable copy is staged; 0 where not staged"},
-    {NULL, NULL},
-};
-
-static PyStructSequence_Desc plan_desc = {
-    .name = "cudriver.CopyPlan",
-    .doc = "Which path a copy takes, and why; see explain_copy().",
-    .fields = plan_fields,
-    .n_in_sequence = 8,
-};
-
 static PyMethodDef functions[] = {
-    {"copy", (PyCFunction)(void (*)(void))module_copy, METH_FASTCALL | METH_KEYWORDS, copy_doc},
-    {"copy_async", (PyCFunction)(void (*)(void))module_copy_async, METH_FASTCALL | METH_KEYWORDS,
-     copy_async_doc},
-    {"explain_copy", (PyCFunction)(void (*)(void))module_explain_copy, METH_FASTCALL,
-     explain_copy_doc},
+    {"copy", CUDRIVER_FAST(module_copy), copy_doc},
+    {"copy_async", CUDRIVER_FAST(module_copy_async), copy_async_doc},
     {NULL},
 };
 
 int cudriver_copy_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->copy_plan_type = PyStructSequence_NewType(&plan_desc);
-    if (state->copy_plan_type == NULL ||
-        PyModule_AddObjectRef(module, "CopyPlan", (PyObject *)state->copy_plan_type) < 0) {
-        return -1;
-    }
     return PyModule_AddFunctions(module, functions);
 }

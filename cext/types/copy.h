@@ -3,6 +3,7 @@
 #define CUDRIVER_COPY_H
 
 #include "context.h"
+#include "engine/engine.h"
 #include "python/endpoint.h"
 
 /* Reads one end of a copy: a DeviceArray, an ndarray, or another library's array with
@@ -25,6 +26,12 @@ int cudriver_copy_from(CoreState *state, PyObject *dst, struct cudriver_endpoint
 /* Issues a copy on a stream argument. New reference: a Transfer. */
 PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *stream);
 
+/* The plan that a blocking copy would follow. Copies nothing; its pointers to the ends may be
+ * stale. 0 or -1. */
+int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
+                          struct cudriver_copy_plan *plan);
+
 int cudriver_copy_setup(PyObject *module);
+int cudriver_explain_setup(PyObject *module); /* explain.c */
 
 #endif

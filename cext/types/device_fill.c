@@ -226,6 +226,25 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
     return result;
 }
 
+/* The same; `wait`: until it is done. */
+static CUresult fill_follow(DeviceArrayObject *self, const char *pattern,
+                            const struct cudriver_stream *stream, bool wait, const char **function)
+{
+    CUresult result = fill_issue(self, pattern, stream, function), waited;
+
+    if (result == CUDA_SUCCESS && !wait) {
+        return CUDA_SUCCESS;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    waited = cuda.cuStreamSynchronize(stream->handle); /* after a failure a part may be in flight */
+    Py_END_ALLOW_THREADS
+    if (result == CUDA_SUCCESS) {
+        *function = "cuStreamSynchronize";
+        result = waited;
+    }
+    return result;
+}
+
 /* A stream on another device is an error if the caller passed it. One from a `with stream:` is
  * ignored. 0 or -1. */
 static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
@@ -284,17 +303,7 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     if (given && (size_t)bytes >= TUNING_BATCH_ALONE) {
         cudriver_batch_close_before(state, &stream);
     }
-    result = fill_issue(self, pattern, &stream, &function);
-    if (result == CUDA_SUCCESS && !given) {
-        Py_BEGIN_ALLOW_THREADS
-        function = "cuStreamSynchronize";
-        result = cuda.cuStreamSynchronize(stream.handle);
-        Py_END_ALLOW_THREADS
-    } else if (result != CUDA_SUCCESS) {
-        Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream.handle); /* a part may be in flight */
-        Py_END_ALLOW_THREADS
-    }
+    result = fill_follow(self, pattern, &stream, !given, &function);
     root->busy--;
     cudriver_context_end_both(self->context, stream.context, pushed);
     PyMem_Free(pattern);

@@ -5,6 +5,7 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/types.h"
+#include "python/wait.h"
 #include "stream.h"
 
 typedef struct {

@@ -3,7 +3,6 @@
 
 #include "batch.h"
 #include "driver/driver.h"
-#include "engine/engine.h"
 #include "python/devices.h"
 #include "python/error.h"
 #include "python/types.h"
@@ -160,18 +159,6 @@ static PyObject *stream_repr(PyObject *object)
     }
     return PyUnicode_FromFormat("<Stream %p on device %d, priority %d>", self->handle,
                                 self->context->ordinal, self->priority);
-}
-
-int cudriver_stream_wait(CoreState *state, CUstream handle)
-{
-    PyThreadState *saved = PyEval_SaveThread();
-    CUresult result = cudriver_staging_stream_wait(handle, cudriver_signal_arrived, &saved);
-
-    PyEval_RestoreThread(saved);
-    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
-        cudriver_raise(state, result, "cuStreamQuery", "%s", "");
-    }
-    return result == CUDA_SUCCESS ? 0 : -1;
 }
 
 /* The stream's state: NOT_READY, or the result of its work. Between begin and end. */

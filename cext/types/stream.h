@@ -55,10 +55,6 @@ static inline void cudriver_stream_done(struct cudriver_stream *stream)
     Py_CLEAR(stream->context);
 }
 
-/* Waits for a stream's queued work, between begin and end of a context. Other threads run, and
- * signals interrupt the wait. 0, or -1 with an exception set. */
-int cudriver_stream_wait(CoreState *state, CUstream handle);
-
 int cudriver_stream_setup(PyObject *module);
 
 #endif

@@ -1,0 +1,44 @@
+/* See wait.h. */
+#include "wait.h"
+
+#include "engine/engine.h"
+#include "error.h"
+
+bool cudriver_signal_arrived(void *data)
+{
+    PyThreadState **saved = data;
+    bool arrived;
+
+    PyEval_RestoreThread(*saved);
+    arrived = PyErr_CheckSignals() < 0;
+    *saved = PyEval_SaveThread();
+    return arrived;
+}
+
+/* What the wait's result is to Python. 0 or -1. */
+static int waited(CoreState *state, CUresult result, const char *function)
+{
+    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
+        cudriver_raise(state, result, function, "%s", "");
+    }
+    return result == CUDA_SUCCESS ? 0 : -1;
+}
+
+int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,
+                  const char *function)
+{
+    PyThreadState *saved = PyEval_SaveThread();
+    CUresult result = cudriver_staging_poll(query, handle, cudriver_signal_arrived, &saved);
+
+    PyEval_RestoreThread(saved);
+    return waited(state, result, function);
+}
+
+int cudriver_wait_stream(CoreState *state, CUstream stream)
+{
+    PyThreadState *saved = PyEval_SaveThread();
+    CUresult result = cudriver_staging_stream_wait(stream, cudriver_signal_arrived, &saved);
+
+    PyEval_RestoreThread(saved);
+    return waited(state, result, "cuStreamQuery");
+}

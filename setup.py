@@ -89,7 +89,7 @@ if not sys.platform.startswith("linux"):
     sys.exit(f"cudriver builds on Linux (x86-64, aarch64, WSL); this is {sys.platform}.")
 
 COMPILE, LINK = flags()
-CORE = (".", "pinned", "types", "python", "engine", "hostmem", "driver", "ladder")
+CORE = (".", "pinned", "arrays", "contexts", "python", "engine", "hostmem", "driver", "ladder")
 
 
 def extension(name: str, files: list[str], **kwargs) -> Extension:

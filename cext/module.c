@@ -1,12 +1,12 @@
 /* cudriver._core: the module, its state, and the functions about the driver itself. */
-#include "types/context.h"
-#include "types/copy.h"
+#include "contexts/context.h"
+#include "arrays/copy.h"
 #include "python/copy_settings.h"
-#include "types/device.h"
-#include "types/device_array.h"
+#include "contexts/device.h"
+#include "arrays/device_array.h"
 #include "driver/driver.h"
 #include "python/error.h"
-#include "types/event.h"
+#include "contexts/event.h"
 #include "pinned/host_memory.h"
 #include "ladder/ladder.h"
 #include "python/live.h"
@@ -14,9 +14,9 @@
 #include "pinned/pinned_numpy.h"
 #include "engine/engine.h"
 #include "state.h"
-#include "types/stream.h"
-#include "types/thread.h"
-#include "types/transfer.h"
+#include "contexts/stream.h"
+#include "contexts/thread.h"
+#include "contexts/transfer.h"
 
 #include <string.h>
 

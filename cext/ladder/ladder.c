@@ -2,7 +2,7 @@
  * pageable memory, and memory bandwidth in kernels. See ladder.h. */
 #include "ladder.h"
 
-#include "types/copy.h"
+#include "arrays/copy.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "kernels.h"

@@ -8,7 +8,7 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/types.h"
-#include "types/batch.h"
+#include "contexts/batch.h"
 #include "engine/engine.h"
 
 /* An ndarray's or buffer's memory, and the address of its first item. 0 or -1. */

@@ -8,7 +8,7 @@
 #include "hostmem/hostmem.h"
 #include "python/error.h"
 #include "python/types.h"
-#include "types/batch.h"
+#include "contexts/batch.h"
 
 /* Allocates write-combined memory, which the driver owns and which lives in `self->context`. */
 static CUresult combined_alloc(CoreState *state, HostMemoryObject *self, size_t bytes, bool mapped)

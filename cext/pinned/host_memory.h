@@ -2,7 +2,7 @@
 #ifndef CUDRIVER_HOST_MEMORY_H
 #define CUDRIVER_HOST_MEMORY_H
 
-#include "types/context.h"
+#include "contexts/context.h"
 
 /* Owner of one block: the base of a page-locked array. */
 typedef struct {

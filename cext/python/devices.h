@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-/* A Device, whose type is in types/device.c. */
+/* A Device, whose type is in contexts/device.c. */
 typedef struct {
     PyObject_HEAD
     CUdevice handle;

@@ -24,16 +24,17 @@ PLAIN = {
 }
 FOLDERS = PLAIN | {
     "python": {*PLAIN} - {"sim"},
-    "types": {"python", *PLAIN} - {"sim"},
-    "pinned": {"types", "python", *PLAIN} - {"sim"},
-    "ladder": {"types", "python", *PLAIN} - {"sim"},
-    ".": {"ladder", "pinned", "types", "python", *PLAIN} - {"sim"},
+    "contexts": {"python", *PLAIN} - {"sim"},
+    "arrays": {"contexts", "python", *PLAIN} - {"sim"},
+    "pinned": {"contexts", "python", *PLAIN} - {"sim"},
+    "ladder": {"arrays", "contexts", "python", *PLAIN} - {"sim"},
+    ".": {"ladder", "pinned", "arrays", "contexts", "python", *PLAIN} - {"sim"},
     "elf": set(),
 }
 # Beside module.c, for what knows Python: the module's state, and the differences between versions.
 GROUND = {
-    "state.h": {"pinned", "types", "python", "ladder"},
-    "compat.h": {"types", "python", "elf"},
+    "state.h": {"pinned", "arrays", "contexts", "python", "ladder"},
+    "compat.h": {"contexts", "arrays", "python", "elf"},
 }
 # What the other folders may include of a folder. Every header of those that are not named.
 DOORS = {
@@ -152,7 +153,7 @@ def uses() -> dict[str, set[str]]:
     """For each file of the extensions those that it takes functions and variables from."""
     texts = {name: code(name) for name in FILES if name.endswith(".c") and folder(name) != "sim"}
     home = {symbol: name for name, text in texts.items() for symbol in defines(text)}
-    assert home["cudriver_copy_setup"] == "types/copy.c"
+    assert home["cudriver_copy_setup"] == "arrays/copy.c"
     assert home["cuda"] == "driver/driver.c"
     return {
         name: {home[word] for word in re.findall(r"\w+", text) if word in home} - {name}

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "batch.h"
+#include "contexts/batch.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "batch.h"
+#include "contexts/batch.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"

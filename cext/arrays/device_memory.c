@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "batch.h"
+#include "contexts/batch.h"
 #include "driver/driver.h"
 #include "python/error.h"
 

@@ -2,8 +2,8 @@
 #ifndef CUDRIVER_DEVICE_MEMORY_H
 #define CUDRIVER_DEVICE_MEMORY_H
 
-#include "context.h"
-#include "stream.h"
+#include "contexts/context.h"
+#include "contexts/stream.h"
 
 struct cudriver_device_block {
     CUdeviceptr address; /* 0 for an empty block */

@@ -12,8 +12,8 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/wait.h"
-#include "stream.h"
-#include "transfer.h"
+#include "contexts/stream.h"
+#include "contexts/transfer.h"
 
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           struct cudriver_endpoint *end)

@@ -2,7 +2,7 @@
 #ifndef CUDRIVER_COPY_H
 #define CUDRIVER_COPY_H
 
-#include "context.h"
+#include "contexts/context.h"
 #include "engine/engine.h"
 #include "python/endpoint.h"
 

@@ -323,6 +323,12 @@ def test_repr_is_short(report):
     assert report.verdict in repr(report)
 
 
+def test_print_shows_the_report(report, capsys):
+    print(report)
+    shown = report.to_text().encode("utf-8", "backslashreplace").decode()
+    assert capsys.readouterr().out == shown
+
+
 def test_facts_are_not_changed_by_showing_them():
     facts = samples.healthy()
     before = copy.deepcopy(facts.to_dict())

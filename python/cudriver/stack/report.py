@@ -61,7 +61,7 @@ class Report:
 
     Notes
     -----
-    Read only. A notebook shows it as a table.
+    Read only. ``print`` shows it as the terminal does, a notebook as a table.
 
     Examples
     --------
@@ -236,6 +236,10 @@ class Report:
         from cudriver.stack.report_html import fragment
 
         return fragment(self)
+
+    def __str__(self) -> str:
+        text = self.to_text().rstrip("\n")
+        return text.encode("utf-8", "backslashreplace").decode()  # a path may hold any byte
 
     def __repr__(self) -> str:
         from cudriver.stack.text import clean

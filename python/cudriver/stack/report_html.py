@@ -44,7 +44,7 @@ border-radius:1rem;color:#fff;font-weight:600}
 .cudriver th,.cudriver td{text-align:left;vertical-align:top;padding:.35rem .8rem .35rem 0;
 border-bottom:1px solid var(--line);overflow-wrap:anywhere;background:none;color:inherit}
 .cudriver thead th{color:var(--soft);font-weight:500;font-size:.85rem}
-.cudriver tbody th{font-weight:600}
+.cudriver tbody th{font-weight:600;overflow-wrap:break-word;max-width:16rem}
 .cudriver thead th,.cudriver .whole{overflow-wrap:normal;white-space:nowrap}
 .cudriver .mark{width:1.6rem;font-weight:700;padding-right:0}
 .cudriver .mark.good,.cudriver .tag.good{color:var(--good)}
@@ -64,7 +64,8 @@ padding:.7rem 1rem;margin:.7rem 0}
 color:inherit;background:none;padding:0;overflow-wrap:anywhere}
 .cudriver pre{background:var(--code);border-radius:4px;padding:.4rem .6rem;margin:0 0 .3rem;
 white-space:pre-wrap;word-break:normal;max-width:none}
-.cudriver details{margin-top:1.4rem}
+.cudriver details{margin-top:1.4rem;overflow-x:auto}
+.cudriver details td:not(.whole){min-width:9rem}
 .cudriver summary{cursor:pointer;font-weight:600}
 @media (prefers-color-scheme:dark){.cudriver.page{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;
 --page:#14181e;--code:#1f252d;--good:#4cc38a;--doubt:#f0b429;--bad:#ff7b7f;--note:#70b8ff}}

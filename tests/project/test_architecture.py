@@ -53,6 +53,8 @@ PARTS = {
     "stack": {"_elf"},
     "ladder": {"__init__", "_core", "errors"},
     "cli": {"__init__", "ladder", "stack", "_elf", "errors"},
+    "testing": {"__init__", "stack"},
+    "pytest_plugin": {"testing"},
 }
 
 FILES = {str(p.relative_to(CEXT)): p for p in sorted(CEXT.rglob("*.[ch]"))}

@@ -1,0 +1,1 @@
+"""What `cudriver.pytest_plugin` imports when it is used: docs/pytest.md."""

@@ -17,8 +17,8 @@ PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
 WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
 
-RELEASE = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
-_IN_NAME = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z")
+RELEASE = r"\d{3}\.\d+(?:\.\d+)?"
+_IN_NAME = r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z"
 _CANDIDATES = (
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
@@ -128,7 +128,7 @@ def _kernel(root: Root, driver: Driver) -> None:
             driver.kernel_evidence = Evidence(PROC_VERSION, 1, text.splitlines()[0].strip())
             return
     text = root.text(SYS_VERSION, 256)
-    if text and RELEASE.match(text.strip()):
+    if text and re.match(RELEASE, text.strip()):
         driver.kernel_release = text.strip()
         driver.kernel_evidence = Evidence(SYS_VERSION, 1, text.strip())
 
@@ -180,7 +180,7 @@ def _kind(path: str, named: str) -> str:
 
 def _user_release(root: Root, driver: Driver, named: str) -> None:
     """From the file's name; on WSL and Tegra the name says nothing."""
-    match = _IN_NAME.search(driver.path or "")
+    match = re.search(_IN_NAME, driver.path or "")
     if match:
         driver.release = match[1]
         driver.release_evidence = Evidence(named, None, os.path.basename(driver.path or ""))
@@ -193,7 +193,7 @@ def _paired(root: Root, driver: Driver) -> None:
         driver.paired_release = driver.release
         return
     for path in (*driver.copies, *_CANDIDATES):
-        match = _IN_NAME.search(root.resolve(path)) if root.exists(path) else None
+        match = re.search(_IN_NAME, root.resolve(path)) if root.exists(path) else None
         if match and _kind(root.resolve(path), path) == "native":
             driver.paired_release = match[1]
             return
@@ -205,8 +205,8 @@ def _compat(root: Root, driver: Driver) -> None:
             continue
         folder = f"/usr/local/{name}/compat"
         for file in root.names(folder):
-            match = _IN_NAME.search(file)
-            if match and file.startswith("libcuda.so."):
+            match = re.search(_IN_NAME, file) if file.startswith("libcuda.so.") else None
+            if match:
                 real = root.resolve(f"{folder}/{file}")
                 if all(known.file != real for known in driver.compat):
                     driver.compat.append(Evidence(real, None, match[1]))

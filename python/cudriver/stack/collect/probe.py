@@ -148,7 +148,7 @@ def complete(
 
 def _from_nvml(driver: Driver, probe: Probe) -> None:
     release = probe.first("nvml.driver")
-    if release and RELEASE.match(release):
+    if release and re.match(RELEASE, release):
         if driver.kernel_release is None:
             driver.kernel_release = release
             driver.kernel_evidence = Evidence("libnvidia-ml.so.1", None, release)

@@ -16,9 +16,10 @@ from cudriver.stack.model import (
     Problem,
     Toolkit,
 )
+from cudriver.stack.names import split
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import toolkit_of
-from cudriver.stack.versions import cut, from_code, major
+from cudriver.stack.versions import cut, from_code, major, plain
 
 DEFAULT_HOME = "/usr/local/cuda"
 JSON_LIMIT = 1 << 20
@@ -212,9 +213,9 @@ def _from_library(root: Root, toolkit: Toolkit, claims: list[Evidence]) -> None:
     """libcudart's file name, where nothing else speaks."""
     for folder in toolkit.libraries:
         for name in root.names(folder):
-            match = re.fullmatch(r"libcudart\.so\.(\d+\.\d+)\.\d+", name)
-            if match:
-                claims.append(Evidence(f"{folder}/{name}", None, match[1]))
+            stem, number = split(name)
+            if stem == "libcudart" and len(plain(number) or ()) == 3:
+                claims.append(Evidence(f"{folder}/{name}", None, cut(number, 2) or ""))
                 return
 
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 static const uint64_t MAX_HELD = 512u << 20; /* bytes of blocks and shelves a file may hold */
+static const uint64_t MAX_FILE = (uint64_t)1 << 40; /* bytes */
 
 /* ---- faults ---- */
 
@@ -137,7 +138,7 @@ static int make_shelf(struct elf_file *file, size_t number)
 {
     if (file->shelves == NULL) {
         uint64_t count = (file->size >> (ELF_BLOCK_BITS + ELF_SHELF_BITS)) + 1;
-        if (count > SIZE_MAX / sizeof(*file->shelves) || count > (1u << 28 >> ELF_SHELF_BITS)) {
+        if (count > SIZE_MAX / sizeof(*file->shelves) || file->size > MAX_FILE) {
             return elf_damaged(file, "the file is too large (%llu bytes)",
                                (unsigned long long)file->size);
         }
@@ -243,51 +244,73 @@ int elf_read_pieces(struct elf_file *file, uint64_t offset, void *to, size_t len
     return 0;
 }
 
-int elf_string(struct elf_file *file, uint64_t index, size_t limit, char **out, size_t *length)
+int elf_text_append(struct elf_text *text, const char *bytes, size_t length)
+{
+    size_t needed = text->used + length + 1;
+    if (needed > text->room) {
+        size_t room = needed < 2 * text->room ? 2 * text->room : needed;
+        char *grown = realloc(text->bytes, room);
+        if (grown == NULL) {
+            return -ENOMEM;
+        }
+        text->bytes = grown;
+        text->room = room;
+    }
+    memcpy(text->bytes + text->used, bytes, length);
+    text->used += length;
+    text->bytes[text->used++] = '\0';
+    return 0;
+}
+
+int elf_string_append(struct elf_file *file, uint64_t index, size_t limit, struct elf_text *text,
+                      size_t *length)
 {
     uint64_t offset, end;
-    char *copy = NULL;
-    size_t size = 0;
+    size_t start = text->used, size = 0;
+    int status = 0;
     if (!file->strings.present || index >= file->strings.end - file->strings.offset) {
         return elf_damaged(file, "a name lies outside the string table");
     }
     offset = file->strings.offset + index;
     end = file->strings.end;
-    for (;;) {
+    while (status == 0) {
         const uint8_t *at, *nul;
         size_t available, piece;
-        char *grown;
-        int status = peek(file, offset, end, &at, &available);
+        status = peek(file, offset, end, &at, &available);
         if (status < 0) {
-            free(copy);
-            return status;
+            break;
         }
         nul = memchr(at, '\0', available);
         piece = nul != NULL ? (size_t)(nul - at) : available;
+        text->used = start + size; /* a piece goes on over the NUL of the one before it */
         if (piece > limit - size) {
-            free(copy);
-            return elf_damaged(file, "a name is longer than %zu bytes", limit);
-        }
-        grown = realloc(copy, size + piece + 1);
-        if (grown == NULL) {
-            free(copy);
-            return elf_no_memory(file);
-        }
-        copy = grown;
-        memcpy(copy + size, at, piece);
-        size += piece;
-        copy[size] = '\0';
-        if (nul != NULL) {
-            *out = copy;
-            *length = size;
+            status = elf_damaged(file, "a name is longer than %zu bytes", limit);
+        } else if (elf_text_append(text, (const char *)at, piece) < 0) {
+            status = elf_no_memory(file);
+        } else if (nul != NULL) {
+            *length = size + piece;
             return 0;
         }
+        size += piece;
         offset += piece;
-        if (offset >= end) {
-            free(copy);
-            return elf_damaged(file, "the string table does not end in a NUL");
+        if (status == 0 && offset >= end) {
+            status = elf_damaged(file, "the string table does not end in a NUL");
         }
     }
+    text->used = start;
+    return status;
+}
+
+int elf_string(struct elf_file *file, uint64_t index, size_t limit, char **out, size_t *length)
+{
+    struct elf_text text = {0};
+    int status = elf_string_append(file, index, limit, &text, length);
+    if (status < 0) {
+        free(text.bytes);
+        return status;
+    }
+    *out = text.bytes;
+    return 0;
 }
 
 int elf_string_equals(struct elf_file *file, uint64_t index, const char *text, size_t length)

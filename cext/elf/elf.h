@@ -59,18 +59,24 @@ struct elf_meaning {
     bool hidden;
 };
 
-/* An undefined symbol that a relocation binds. The list that holds it owns `name`. */
+/* Strings, each with its NUL, one behind another. Adding one may move them: keep offsets. */
+struct elf_text {
+    char *bytes; /* owned */
+    size_t used, room;
+};
+
+/* An undefined symbol that a relocation binds. */
 struct elf_reference {
-    char *name;
+    size_t name; /* where it begins in the list's names */
     size_t length;
     const struct elf_meaning *version; /* NULL: none; borrowed from the file */
     bool weak, lazy;
 };
 
 struct elf_references {
-    struct elf_reference *items;
+    struct elf_reference *items; /* owned */
     size_t count, room;
-    uint64_t bytes; /* of names */
+    struct elf_text names; /* one buffer: a library has thousands of names */
 };
 
 struct elf_file {

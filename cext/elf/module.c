@@ -87,9 +87,10 @@ static PyObject *row(PyTypeObject *type, PyObject *const *values, int count)
     return made;
 }
 
-static PyObject *reference_row(const struct elf_state *state, const struct elf_reference *item)
+static PyObject *reference_row(const struct elf_state *state, const struct elf_references *list,
+                               const struct elf_reference *item)
 {
-    PyObject *values[] = {text(item->name),
+    PyObject *values[] = {text(list->names.bytes + item->name),
                           text(item->version != NULL ? item->version->version : NULL),
                           text(item->version != NULL ? item->version->library : NULL),
                           PyBool_FromLong(item->weak), PyBool_FromLong(item->lazy)};
@@ -100,7 +101,7 @@ static PyObject *reference_list(const struct elf_state *state, const struct elf_
 {
     PyObject *made = PyList_New((Py_ssize_t)list->count);
     for (size_t i = 0; made != NULL && i < list->count; i++) {
-        PyObject *item = reference_row(state, &list->items[i]);
+        PyObject *item = reference_row(state, list, &list->items[i]);
         if (item == NULL) {
             Py_CLEAR(made);
         } else {

@@ -52,9 +52,9 @@ int elf_failed(struct elf_file *file, int error, const char *format, ...)
 int elf_open_descriptor(struct elf_file *file, bool first);
 
 enum {
-    ELF_BLOCK_BITS = 12,
+    ELF_BLOCK_BITS = 14,             /* 4 KiB take twice the calls, 64 KiB read too much */
     ELF_BLOCK = 1 << ELF_BLOCK_BITS, /* bytes in a block; lookups are scattered */
-    ELF_SHELF_BITS = 9,
+    ELF_SHELF_BITS = 7,
     ELF_SHELF = 1 << ELF_SHELF_BITS, /* blocks on one shelf: 2 MiB of the file */
 };
 
@@ -93,6 +93,13 @@ int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length);
  * frees *out; *length does not count the NUL.
  */
 int elf_string(struct elf_file *file, uint64_t index, size_t limit, char **out, size_t *length);
+
+/* Appends that string and its NUL to `text`. On failure text->used is as it was. */
+int elf_string_append(struct elf_file *file, uint64_t index, size_t limit, struct elf_text *text,
+                      size_t *length);
+
+/* Appends `length` bytes and a NUL. 0 or -ENOMEM. */
+int elf_text_append(struct elf_text *text, const char *bytes, size_t length);
 
 /* Whether the string at `index` of the string table equals `text`. 1, 0 or -errno. */
 int elf_string_equals(struct elf_file *file, uint64_t index, const char *text, size_t length);

@@ -97,13 +97,13 @@ static int add_reference(struct elf_file *file, uint64_t number, bool lazy,
     }
     item = &out->items[out->count];
     *item = (struct elf_reference){.version = version, .weak = binding == STB_WEAK, .lazy = lazy};
-    status = elf_string(file, symbol.name, ELF_MAX_SYMBOL_NAME, &item->name, &item->length);
+    item->name = out->names.used;
+    status = elf_string_append(file, symbol.name, ELF_MAX_SYMBOL_NAME, &out->names, &item->length);
     if (status < 0) {
         return status;
     }
     out->count++;
-    out->bytes += item->length;
-    if (out->bytes > ELF_MAX_NAME_BYTES) {
+    if (out->names.used > ELF_MAX_NAME_BYTES) {
         return elf_damaged(file, "its symbol names take too much room");
     }
     return 0;
@@ -192,10 +192,8 @@ int elf_list_references(struct elf_file *file, struct elf_references *out)
 
 void elf_references_free(struct elf_references *list)
 {
-    for (size_t i = 0; i < list->count; i++) {
-        free(list->items[i].name);
-    }
     free(list->items);
+    free(list->names.bytes);
     *list = (struct elf_references){0};
 }
 
@@ -293,11 +291,11 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
     }
     for (size_t i = 0; status >= 0 && i < file->references.count; i++) {
         const struct elf_reference *item = &file->references.items[i];
-        struct elf_wanted wanted = {.name = item->name,
+        const char *name = file->references.names.bytes + item->name;
+        struct elf_wanted wanted = {.name = name,
                                     .length = item->length,
-                                    .gnu_hash = elf_gnu_hash(item->name, item->length),
-                                    .sysv_hash =
-                                        old_tables ? elf_sysv_hash(item->name, item->length) : 0,
+                                    .gnu_hash = elf_gnu_hash(name, item->length),
+                                    .sysv_hash = old_tables ? elf_sysv_hash(name, item->length) : 0,
                                     .version = item->version};
         if (item->weak) {
             continue;
@@ -312,8 +310,8 @@ int elf_list_missing(struct elf_file *file, struct elf_file **scope, size_t scop
             continue;
         }
         out->items[out->count] = *item;
-        out->items[out->count].name = strdup(item->name);
-        if (out->items[out->count].name == NULL) {
+        out->items[out->count].name = out->names.used;
+        if (elf_text_append(&out->names, name, item->length) < 0) {
             status = elf_no_memory(file);
             continue;
         }

@@ -17,7 +17,7 @@ import pytest
 import real
 
 from cudriver.stack.collect import frameworks, libraries
-from cudriver.stack.recipes import parse, recipes
+from cudriver.stack.recipes import listed
 from elfkit import compile_c
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -131,8 +131,8 @@ RECIPE = {
 @pytest.fixture
 def venv(tmp_path, monkeypatch) -> Venv:
     """fastnet is modelled: this recipe is all that a new framework needs."""
-    known = [*recipes(), parse(RECIPE)]
-    monkeypatch.setattr(frameworks, "recipes", lambda: known)
+    known = [*listed(), RECIPE]
+    monkeypatch.setattr(frameworks, "listed", lambda: known)
     return Venv(tmp_path / "env")
 
 
@@ -452,7 +452,7 @@ def test_no_verdict_on_a_package_without_a_recipe(venv, monkeypatch):
     """Its library may be one that nothing loads: a note, and the verdict stays open."""
     link, _ = chain(venv, *runpath(SECOND_HOP))
     link_library(link.parent, "__nvJitLinkCreate_12_1")
-    monkeypatch.setattr(frameworks, "recipes", recipes)
+    monkeypatch.setattr(frameworks, "listed", listed)
     report = venv.check()
     assert real.rules(report, "error", "warning") <= {"CU404"}
     assert real.finding(report, "CU303").severity == "note"

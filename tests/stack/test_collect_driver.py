@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cudriver.stack import inspect
-from cudriver.stack.collect import collect_machine, driver
+from cudriver.stack.collect import collect_machine, driver, probe
 from cudriver.stack.collect.child import Child
 from cudriver.stack.model import Shadowed
 from cudriver.stack.rootfs import Root
@@ -221,10 +221,10 @@ def nvml(tmp_path):
 
 def probed(environ, monkeypatch, limit=20.0):
     """What NVML in LD_LIBRARY_PATH tells of a driver that has no files."""
-    monkeypatch.setattr(driver, "TIME_LIMIT", limit)
+    monkeypatch.setattr(probe, "TIME_LIMIT", limit)
     assert driver.worth_asking(Root("/"), environ)
     found = driver.Driver()
-    driver.complete(found, driver.Probe(environ), environ, driver.Inspected(()))
+    probe.complete(found, probe.Probe(environ), environ, probe.Inspected(()))
     return found
 
 
@@ -288,14 +288,14 @@ class TestCuInit:
     def ask(self, tmp_path, body):
         path = compile_c(tmp_path / "libcuda.so.1", CUDA % body, "-Wl,-soname,libcuda.so.1")
         found = driver.Driver(path=str(path), kind="compat")
-        driver.complete(found, driver.Probe({}), {}, driver.Inspected(()))
+        probe.complete(found, probe.Probe({}), {}, probe.Inspected(()))
         return found
 
     @pytest.mark.parametrize("code", [34, 100, 802, 803, 804, 999])
     def test_codes(self, tmp_path, code):
         found = self.ask(tmp_path, f"return {code};")
         assert found.init_code == code
-        assert found.error == f"cuInit returns {code}"
+        assert driver.trouble(found) == f"cuInit returns {code}"
 
     def test_success_shows_devices(self, tmp_path):
         found = self.ask(tmp_path, "return 0;")
@@ -308,7 +308,7 @@ class TestCuInit:
         )
 
     def test_a_hang(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(driver, "CUDA_TIME_LIMIT", 1.0)
+        monkeypatch.setattr(probe, "CUDA_TIME_LIMIT", 1.0)
         assert self.ask(tmp_path, "for (;;);").probe_error == "cuInit gave no answer within 1 s"
 
 
@@ -356,7 +356,7 @@ class TestInspected:
         """An environment with a driver of its own, whose code leaves a trace where it runs."""
         prefix = tmp_path / "env"
         trace = TELL_TALE % (tmp_path / "trace")
-        for name, source in ((driver.NVML, NVML % {"code": 0, "init": "", "name": ""}),
+        for name, source in ((probe.NVML, NVML % {"code": 0, "init": "", "name": ""}),
                              ("libcuda.so.1", CUDA % "return 0;"), ("libmine.so", "")):  # fmt: skip
             compile_c(prefix / "lib" / name, source + trace, f"-Wl,-soname,{name}")
         (prefix / "bin").mkdir()
@@ -375,7 +375,7 @@ class TestInspected:
         assert not (tmp_path / "trace").exists()
         assert os.path.realpath(report.driver.path) == str(prefix / "lib/libcuda.so.1")
         unasked = [p.file for p in report.facts.problems if "did not ask it" in p.text]
-        assert unasked[0].endswith(driver.NVML)
+        assert unasked[0].endswith(probe.NVML)
         subprocess.run(  # what a program there does
             [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"],
             env=environ, check=True,
@@ -384,12 +384,12 @@ class TestInspected:
 
     def test_one_outside_is_asked_in_its_place(self, tmp_path, prefix):
         source = NVML % {"code": 0, "init": "", "name": ""}
-        compile_c(tmp_path / "other" / driver.NVML, source, f"-Wl,-soname,{driver.NVML}")
+        compile_c(tmp_path / "other" / probe.NVML, source, f"-Wl,-soname,{probe.NVML}")
         environ = {"LD_LIBRARY_PATH": f"{prefix}/lib:{tmp_path}/other", "PATH": os.environ["PATH"]}
         report = inspect(str(prefix), environ=environ)
         assert not (tmp_path / "trace").exists()
         assert [device.name for device in report.driver.devices] == ["NVIDIA H200"] * 2
-        assert any(p.file.endswith(f"env/lib/{driver.NVML}") for p in report.facts.problems)
+        assert any(p.file.endswith(f"env/lib/{probe.NVML}") for p in report.facts.problems)
 
     def test_of_another_environment_it_is_asked(self, tmp_path, prefix):
         (tmp_path / "empty/bin").mkdir(parents=True)
@@ -399,7 +399,7 @@ class TestInspected:
         assert not any("did not ask" in p.text for p in report.facts.problems)
 
     def test_the_systems_own_folders_count_as_outside(self):
-        assert not driver.Inspected(["/usr"]).holds("/usr/lib/libcuda.so.1")
-        assert driver.Inspected(["/opt/x", "/usr"]).holds("/opt/x/lib/libcuda.so.1")
-        assert not driver.Inspected(["/opt/x"]).holds("/opt/xy/lib")
-        assert not driver.Inspected([]).holds("/opt/xy/lib")
+        assert not probe.Inspected(["/usr"]).holds("/usr/lib/libcuda.so.1")
+        assert probe.Inspected(["/opt/x", "/usr"]).holds("/opt/x/lib/libcuda.so.1")
+        assert not probe.Inspected(["/opt/x"]).holds("/opt/xy/lib")
+        assert not probe.Inspected([]).holds("/opt/xy/lib")

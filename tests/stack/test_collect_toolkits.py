@@ -5,7 +5,7 @@ import os
 import pytest
 from synth import Prefix, toolkit
 
-from cudriver.stack.collect import distributions, environment, toolkits
+from cudriver.stack.collect import compilers, distributions, environment, toolkits
 from cudriver.stack.rootfs import Root
 
 
@@ -246,8 +246,8 @@ class TestChoice:
             (tmp_path / name / "nvcc").chmod(mode)
         (tmp_path / "folder/nvcc").mkdir(parents=True)
         folders = ["/absent", "/folder", "/one", "/two", "/three"]
-        assert toolkits.which(Root(str(tmp_path)), "nvcc", folders) == "/two/nvcc"
-        assert toolkits.which(Root(str(tmp_path)), "nvcc", folders[:3]) is None
+        assert compilers.which(Root(str(tmp_path)), "nvcc", folders) == "/two/nvcc"
+        assert compilers.which(Root(str(tmp_path)), "nvcc", folders[:3]) is None
 
 
 class TestCompiler:
@@ -256,7 +256,7 @@ class TestCompiler:
         if not (tree / "env").exists():
             Prefix(tree / "env", root=tree).venv()
         env = environment.describe(root, "/env", variables, [])
-        return toolkits.host_compiler(root, variables, env)
+        return compilers.host_compiler(root, variables, env)
 
     def program(self, path):
         path.parent.mkdir(parents=True, exist_ok=True)

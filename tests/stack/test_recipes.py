@@ -21,7 +21,7 @@ from cudriver.stack.recipes import parse
 from cudriver.stack.rules import judge, verdict
 from elfkit import compile_c
 
-ALL = {recipe.name: recipe for recipe in recipes.recipes()}
+ALL = {recipe.name: recipe for recipe in map(parse, recipes.listed())}
 ABI = f".cpython-{sys.version_info[0]}{sys.version_info[1]}-x86_64-linux-gnu.so"
 
 
@@ -62,8 +62,8 @@ def outside(prefix, name):
 def model(monkeypatch, **fields):
     """A recipe of ours in place of all others, for a framework `net`."""
     recipe = {"name": "net", "distributions": ["net"], "module": "net", "source": "here", **fields}
-    parsed = parse(json.loads(json.dumps(recipe)))
-    monkeypatch.setattr(frameworks, "recipes", lambda: [parsed])
+    data = json.loads(json.dumps(recipe))
+    monkeypatch.setattr(frameworks, "listed", lambda: [data])
 
 
 def loads(found, name="net"):
@@ -283,8 +283,8 @@ class TestSteps:
         )
 
     def test_the_build_for_the_nearest_cuda(self, venv, monkeypatch):
-        recipe = ALL["bitsandbytes"]
-        monkeypatch.setattr(frameworks, "recipes", lambda: [ALL["torch"], recipe])
+        two = [data for data in recipes.listed() if data["name"] in ("torch", "bitsandbytes")]
+        monkeypatch.setattr(frameworks, "listed", lambda: two)
         venv.torch("2.8.0+cu128", "12.8", pins={})
         venv.dist("bitsandbytes", "0.50.0")
         for cuda in ("118", "121", "126", "130"):
@@ -335,8 +335,7 @@ class TestSteps:
                   "after": ["net"], "steps": [{"load": ["kin/a.so"]}]}  # fmt: skip
         net = {**recipe, "name": "net", "distributions": ["net"], "module": "net", "after": [],
                "steps": [{"load": ["net/libnet.so"]}]}  # fmt: skip
-        both = [parse(dict(net)), parse(dict(recipe))]
-        monkeypatch.setattr(frameworks, "recipes", lambda: both)
+        monkeypatch.setattr(frameworks, "listed", lambda: [net, recipe])
         venv.dist("net", "1.0")
         venv.dist("kin", "1.0")
         base = library(venv, "net/libnet.so")
@@ -537,7 +536,7 @@ class TestNoRecipe:
 @pytest.mark.parametrize("version", ["2.10.0", "2.11.0.dev20260101", "2.11.0a0+abc", "2.11.0rc1"])
 def test_a_release_before_its_final_one_is_followed_too(version):
     """As its final one is: PEP 440 has 2.11.0rc1 neither in "<2.11" nor in ">=2.11"."""
-    (recipe,) = [r for r in recipes.recipes() if r.name == "torchaudio"]
+    (recipe,) = [r for r in map(parse, recipes.listed()) if r.name == "torchaudio"]
     framework = Framework("torchaudio", version=version)
     (step,) = [step for step in recipe.steps if applies(step, framework)]
     assert ("libtorchaudio*.so" in str(step.load)) == version.startswith("2.11")

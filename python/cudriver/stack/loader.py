@@ -40,7 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 DF_1_NODEFLIB = 0x800
-_NAME = re.compile("[A-Za-z0-9_]")  # what would make another name of a token before it
+_NAME = "[A-Za-z0-9_]"  # what would make another name of a token before it
 
 CANNOT_OPEN = "cannot open shared object file"
 
@@ -93,7 +93,7 @@ class Loader(LoaderFiles):
             for token in ("ORIGIN", "LIB", "PLATFORM"):
                 if text.startswith("{" + token + "}", at):
                     length = len(token) + 2
-                elif text.startswith(token, at) and not _NAME.match(text, at + len(token)):
+                elif text.startswith(token, at) and not re.match(_NAME, text[at + len(token) :]):
                     length = len(token)
                 else:
                     continue

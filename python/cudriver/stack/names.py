@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from cudriver.stack.tables import table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_STEM = re.compile(r"(lib[A-Za-z0-9_-]+?)(?:\.alt)?\.so(?:\.([0-9][0-9.]*))?\Z")
 # A library that needs one of these uses CUDA.
 _CUDA = frozenset(
     (
@@ -39,8 +36,14 @@ def is_cuda_library(name: str) -> bool:
 
 def split(soname: str) -> tuple[str, str]:
     """("libcublas", "12") from "libcublas.so.12"; the second is "" where there is none."""
-    match = _STEM.match(soname)
-    return (match[1], match[2] or "") if match else (soname, "")
+    stem, _, rest = soname.partition(".")
+    so, dot, number = rest.removeprefix("alt.").partition(".")
+    plain = stem[3:].replace("-", "a").replace("_", "a")
+    if so != "so" or not stem.startswith("lib") or not (plain.isascii() and plain.isalnum()):
+        return soname, ""
+    if dot and (not number[:1].isdigit() or number.strip("0123456789.")):
+        return soname, ""
+    return stem, number
 
 
 def describe(stem: str) -> dict[str, Any]:

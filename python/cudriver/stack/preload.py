@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 SOURCE_LIMIT = 1 << 20  # bytes of a torch/__init__.py
 
 _FUNCTIONS = ("_load_global_deps", "_preload_cuda_deps", "_preload_cuda_lib", "_get_cuda_dep_paths")
-_NEXT = re.compile(r"\n(?=[^\s#)])")  # what follows a function at the top level
-_COMMENT = re.compile(r"^[ \t]*#.*\n", re.MULTILINE)
 _PAIR = re.compile(
     r"""(?:\(\s*|cuda_libs\[)?['"](\w+)['"]\]?\s*[:,=]\s*['"](lib[\w.+-]+\.so[^'"]*)['"]"""
 )
@@ -81,9 +79,12 @@ def _function(text: str, name: str) -> str:
     start = text.find(f"\ndef {name}(")
     if start < 0:
         return ""
-    end = _NEXT.search(text, start + 1)
+    end = text.find("\n", start + 1)
+    while end >= 0 and (text[end + 1 : end + 2].isspace() or text[end + 1 : end + 2] in "#)"):
+        end = text.find("\n", end + 1)  # not yet what follows the function
+    lines = text[start + 1 : end if end >= 0 else None].split("\n")
     # Comments may name libraries too.
-    return _COMMENT.sub("", text[start + 1 : end.start() + 1 if end else None])
+    return "\n".join(line for line in lines if not line.lstrip(" \t").startswith("#"))
 
 
 def _pairs(text: str, cuda_major: int | None) -> list[Preload]:

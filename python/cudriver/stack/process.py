@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 PRELOAD_FILE = "/etc/ld.so.preload"
-PYTHON_SYMBOL = re.compile(r"_?Py[A-Z_]")
+PYTHON_SYMBOL = r"_?Py[A-Z_]"
 EXEC_STACK = "cannot enable executable stack as shared object requires"
 
 
@@ -298,8 +298,8 @@ class Process:
             asserts=self.loader.settings.asserts_versions,
         )
         if self.stand_in:
-            faults = [fault for fault in faults if not PYTHON_SYMBOL.match(fault.name)]
-            load.later = [fault for fault in load.later if not PYTHON_SYMBOL.match(fault.name)]
+            faults = [fault for fault in faults if not re.match(PYTHON_SYMBOL, fault.name)]
+            load.later = [fault for fault in load.later if not re.match(PYTHON_SYMBOL, fault.name)]
         load.faults += faults
 
 

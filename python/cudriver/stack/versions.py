@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-_CLAUSE = re.compile(r"\s*(==|!=|<=|>=|<|>|~=)\s*([0-9][0-9.]*?)(\.\*)?\s*\Z", re.ASCII)
+_SPACE = " \t\n\r\f\v"
+_OPERATORS = ("==", "!=", "<=", ">=", "~=", "<", ">")
 _LOCAL = r"\+[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*\Z"
 
 
@@ -69,11 +70,13 @@ def _quickly(version: str, specifier: str) -> bool | None:
         return None
     answer = True
     for clause in specifier.split(","):
-        match = _CLAUSE.match(clause)
-        wanted = plain(match[2]) if match else None
-        if match is None or wanted is None:
+        text = clause.strip(_SPACE)
+        operator = next((sign for sign in _OPERATORS if text.startswith(sign)), "")
+        stated = text[len(operator) :].lstrip(_SPACE)
+        wildcard = stated.endswith(".*")
+        wanted = plain(stated[:-2] if wildcard else stated)
+        if not operator or wanted is None:
             return None
-        operator, wildcard = match[1], match[3] is not None
         if wildcard and operator not in ("==", "!="):
             return None
         if operator == "~=" and len(wanted) < 2:

@@ -13,7 +13,8 @@ from cudriver.stack.rootfs import Root
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.collect.debian import DebianOwners
-    from cudriver.stack.collect.driver import Found, Inspected, Probe
+    from cudriver.stack.collect.driver import Found
+    from cudriver.stack.collect.probe import Inspected, Probe
     from cudriver.stack.collect.records import Owners
     from cudriver.stack.loader import Loader
 
@@ -71,9 +72,13 @@ class Machine:
                 self._driver = self.assumed
             else:
                 self._driver = driver.collect(self.root, self.variables, self.search, self.problems)
-                inspected = self.inspected or driver.Inspected(())
-                why = driver.complete(self._driver, self.probe, self.variables, inspected)
-                self.problems += why
+                if self.probe is not None and self.inspected is not None:
+                    from cudriver.stack.collect import probe
+
+                    self.problems += probe.complete(
+                        self._driver, self.probe, self.variables, self.inspected
+                    )
+                self._driver.error = driver.trouble(self._driver)
                 if self.gpus is not None:
                     self._driver.devices = self.gpus.devices
         return self._driver
@@ -113,13 +118,15 @@ def collect_machine(
     elif assume_gpus:
         machine.gpus = driver.assumed(None, assume_gpus)
     if machine.assumed is None and probe_driver and driver.worth_asking(tree, machine.variables):
-        machine.inspected = driver.Inspected(prefixes)
-        found = machine.search(driver.NVML)
+        from cudriver.stack.collect import probe
+
+        machine.inspected = probe.Inspected(prefixes)
+        found = machine.search(probe.NVML)
         nvml = machine.inspected.outside(found)
         if nvml != found.path:
-            machine.problems.append(driver.not_asked(found.path or driver.NVML))
+            machine.problems.append(probe.not_asked(found.path or probe.NVML))
         if nvml is not None or found.path is None:
-            machine.probe = driver.Probe(machine.inspected.without(machine.variables), nvml=nvml)
+            machine.probe = probe.Probe(machine.inspected.without(machine.variables), nvml=nvml)
     machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
     return machine
 
@@ -145,7 +152,7 @@ def collect(
     problems: list[Problem] = list(machine.problems)
 
     from cudriver.stack import visible
-    from cudriver.stack.collect import distributions, environment, toolkits
+    from cudriver.stack.collect import compilers, distributions, environment, toolkits
     from cudriver.stack.collect.frameworks import Finder
     from cudriver.stack.collect.libraries import Resolver
 
@@ -160,13 +167,13 @@ def collect(
         tree, env, facts.distributions, problems
     )
     facts.nvcc = toolkits.choice(tree, machine.variables, env, facts.toolkits)
-    facts.compiler = toolkits.host_compiler(tree, machine.variables, env)
+    facts.compiler = compilers.host_compiler(tree, machine.variables, env)
     finder = Finder(tree, facts.distributions, owners, env.site_packages, problems)
     resolver = Resolver(tree, machine.loader, env, owners, problems)
     frameworks = finder.all()
     facts.frameworks = resolver.run(frameworks, finder.recipes, machine.debian)
-    facts.libraries = list(resolver.libraries.values())
-    facts.resolutions = list(resolver.resolutions.values())
+    facts.libraries = list(resolver.catalogue.libraries.values())
+    facts.resolutions = list(resolver.catalogue.resolutions.values())
     facts.load_faults = resolver.faults
     facts.unsure = resolver.unsure + _unread(tree, facts, problems)
     facts.driver = machine.driver()

@@ -1,6 +1,6 @@
-"""The driver: the kernel's half, libcuda as the loader finds it, device nodes, NVML, devices.
+"""The driver as files show it: the kernel's half, libcuda as the loader finds it, device nodes.
 
-libcuda is never loaded here. What asks the driver runs in a child (probe_child.py).
+libcuda is never loaded here. What the driver itself says is asked by probe.py.
 """
 
 from __future__ import annotations
@@ -9,22 +9,16 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from cudriver.stack.collect.child import Child, interpreter
 from cudriver.stack.model import Device, DeviceNode, Driver, Evidence, Problem, Shadowed
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import driver_cuda, table
-from cudriver.stack.versions import from_code
 
-NVML = "libnvidia-ml.so.1"
 PROC_VERSION = "/proc/driver/nvidia/version"
 SYS_VERSION = "/sys/module/nvidia/version"
 WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"
-TIME_LIMIT = 3.0  # seconds for NVML; a driver that wakes its GPUs can take two
-CUDA_TIME_LIMIT = 10.0
-FABRIC_DONE = 3
 
-_RELEASE = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
-_IN_NAME = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z")
+RELEASE = r"\d{3}\.\d+(?:\.\d+)?"
+_IN_NAME = r"\.so\.(\d{3}\.\d+(?:\.\d+)?)\Z"
 _CANDIDATES = (
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
@@ -76,84 +70,6 @@ def capability(text: str) -> str:
     return wanted
 
 
-SYSTEM = ("/", "/usr", "/usr/local")  # environments too, and where the driver is
-
-
-class Inspected:
-    """The environments that are looked at: no driver library in them is loaded, for that would run
-    their code.
-    """
-
-    def __init__(self, prefixes: Sequence[str]) -> None:
-        real = {os.path.realpath(prefix) for prefix in prefixes}
-        self.stems = tuple(f"{prefix}/" for prefix in real.difference(SYSTEM))
-
-    def holds(self, path: str) -> bool:
-        """Whether the file or folder, links followed, lies in one of them."""
-        return f"{os.path.realpath(path)}/".startswith(self.stems)
-
-    def outside(self, found: Found) -> str | None:
-        """The first of what the loader finds that does not; None: there is none."""
-        paths = [found.path, *(other.path for other in found.shadowed)]
-        return next((path for path in paths if path is not None and not self.holds(path)), None)
-
-    def without(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """The variables for a process that is to load nothing from them."""
-        kept = dict(variables)
-        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT") if self.stems else ():
-            words = [word for word in re.split(r"[:; \t]", kept.get(name, "")) if word]
-            if any("$" in word or self.holds(word) for word in words):
-                kept[name] = ":".join(w for w in words if "$" not in w and not self.holds(w))
-        return kept
-
-
-def not_asked(path: str) -> Problem:
-    """What the report says of a driver library in an inspected environment."""
-    text = "lies in the inspected environment: programs there load it as the driver's, and the "
-    return Problem(path, text + "check, which runs nothing of that environment, did not ask it")
-
-
-class Probe:
-    """The child that asks NVML, started early and joined late."""
-
-    def __init__(
-        self, environ: Mapping[str, str], cuda: str | None = None, nvml: str | None = None
-    ) -> None:
-        """cuda: a libcuda to initialise, in place of NVML. nvml: its file, if it is known.
-
-        Never raises; `error` says what went wrong.
-        """
-        self.values: dict[str, list[str]] = {}
-        self.error: str | None = None
-        self._child: Child | None = None
-        python = interpreter()
-        if python is None:
-            self.error = "this process has no Python interpreter of its own to ask the driver with"
-            return
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe_child.py")
-        jobs = [f"nvml={nvml or NVML}"] if cuda is None else [f"cuda={cuda}"]
-        limit = TIME_LIMIT if cuda is None else CUDA_TIME_LIMIT
-        try:
-            self._child = Child([python, "-I", "-S", "-E", script, *jobs], environ, limit)
-        except OSError as error:
-            self.error = f"could not be started: {error.strerror}"
-
-    def join(self) -> dict[str, list[str]]:
-        """Every name it printed, with its values in order."""
-        if self._child is not None:
-            output, self.error = self._child.join()
-            self._child = None
-            for line in output.splitlines():
-                name, sign, value = line.partition("=")
-                if sign:
-                    self.values.setdefault(name, []).append(value)
-        return self.values
-
-    def first(self, name: str) -> str | None:
-        values = self.values.get(name)
-        return values[0] if values else None
-
-
 def worth_asking(root: Root, environ: Mapping[str, str]) -> bool:
     """Whether there is a sign of a driver. A child for nothing would cost its start."""
     if not root.host:
@@ -177,7 +93,7 @@ def collect(
     search: Search,
     problems: list[Problem],
 ) -> Driver:
-    """What files say. NVML's answers are added by `complete`."""
+    """What files say. What the driver says is added by `probe.complete`."""
     driver = Driver()
     _kernel(root, driver)
     _surroundings(root, variables, driver)
@@ -212,7 +128,7 @@ def _kernel(root: Root, driver: Driver) -> None:
             driver.kernel_evidence = Evidence(PROC_VERSION, 1, text.splitlines()[0].strip())
             return
     text = root.text(SYS_VERSION, 256)
-    if text and _RELEASE.match(text.strip()):
+    if text and re.match(RELEASE, text.strip()):
         driver.kernel_release = text.strip()
         driver.kernel_evidence = Evidence(SYS_VERSION, 1, text.strip())
 
@@ -264,7 +180,7 @@ def _kind(path: str, named: str) -> str:
 
 def _user_release(root: Root, driver: Driver, named: str) -> None:
     """From the file's name; on WSL and Tegra the name says nothing."""
-    match = _IN_NAME.search(driver.path or "")
+    match = re.search(_IN_NAME, driver.path or "")
     if match:
         driver.release = match[1]
         driver.release_evidence = Evidence(named, None, os.path.basename(driver.path or ""))
@@ -277,7 +193,7 @@ def _paired(root: Root, driver: Driver) -> None:
         driver.paired_release = driver.release
         return
     for path in (*driver.copies, *_CANDIDATES):
-        match = _IN_NAME.search(root.resolve(path)) if root.exists(path) else None
+        match = re.search(_IN_NAME, root.resolve(path)) if root.exists(path) else None
         if match and _kind(root.resolve(path), path) == "native":
             driver.paired_release = match[1]
             return
@@ -289,8 +205,8 @@ def _compat(root: Root, driver: Driver) -> None:
             continue
         folder = f"/usr/local/{name}/compat"
         for file in root.names(folder):
-            match = _IN_NAME.search(file)
-            if match and file.startswith("libcuda.so."):
+            match = re.search(_IN_NAME, file) if file.startswith("libcuda.so.") else None
+            if match:
                 real = root.resolve(f"{folder}/{file}")
                 if all(known.file != real for known in driver.compat):
                     driver.compat.append(Evidence(real, None, match[1]))
@@ -335,117 +251,8 @@ def _pci(root: Root) -> list[str]:
     return found
 
 
-def doubtful(driver: Driver, probe: Probe) -> bool:
-    """Whether cuInit should be asked too. It takes a tenth of a second and more, so not always."""
-    if driver.path is None or driver.kind == "simulated":
-        return False
-    if driver.kind in ("stub", "compat", "wsl", "tegra"):
-        return True
-    if not probe.first("nvml.done"):
-        return True
-    fabric = [
-        v for name, values in probe.values.items() if name.endswith(".fabric") for v in values
-    ]
-    if any(not _fabric_fine(value) for value in fabric):
-        return True
-    return _was_suspended()
-
-
-def _fabric_fine(value: str) -> bool:
-    """State 0 is "no fabric here", 3 "done"; a status other than 0 is an error."""
-    state, _, status = value.partition(" ")
-    return state == "0" or (state == str(FABRIC_DONE) and status in ("0", ""))
-
-
-def _was_suspended() -> bool:
-    try:
-        with open("/sys/power/suspend_stats/success", encoding="ascii") as file:
-            return int(file.read(32)) > 0
-    except (OSError, ValueError):
-        return False
-
-
-def complete(
-    driver: Driver, probe: Probe | None, environ: Mapping[str, str], inspected: Inspected
-) -> list[Problem]:
-    """Adds what NVML said, and cuInit where there is doubt; then says what is wrong.
-
-    Returns who was not asked.
-    """
-    problems = []
-    if probe is not None:
-        probe.join()
-        driver.probed = True
-        driver.probe_error = probe.error
-        driver.nvml_error = probe.first("nvml.error")
-        _from_nvml(driver, probe)
-        if driver.path and inspected.holds(driver.path):
-            problems.append(not_asked(driver.path))
-        elif driver.path and doubtful(driver, probe):
-            second = Probe(inspected.without(environ), cuda=driver.path)
-            second.join()
-            _from_cuda(driver, second)
-    driver.error = _error(driver)
-    return problems
-
-
-def _from_nvml(driver: Driver, probe: Probe) -> None:
-    release = probe.first("nvml.driver")
-    if release and _RELEASE.match(release):
-        if driver.kernel_release is None:
-            driver.kernel_release = release
-            driver.kernel_evidence = Evidence("libnvidia-ml.so.1", None, release)
-        if driver.release is None and driver.kind in ("native", "wsl", "tegra") and driver.path:
-            driver.release = release
-            driver.release_evidence = Evidence("libnvidia-ml.so.1", None, release)
-    code = probe.first("nvml.cuda")
-    if code and code.isdigit() and driver.kind not in ("compat", "stub"):
-        driver.cuda = from_code(int(code))
-    elif driver.cuda is None:
-        driver.cuda = driver_cuda(driver.release)
-    count = probe.first("nvml.count") or "0"
-    for index in range(min(int(count), 256) if count.isdigit() else 0):
-        driver.devices.append(_device(probe, index))
-
-
-def _device(probe: Probe, index: int) -> Device:
-    stem = f"device.{index}."
-    memory = probe.first(stem + "memory")
-    return Device(
-        index,
-        name=probe.first(stem + "name") or None,
-        uuid=probe.first(stem + "uuid") or None,
-        pci_bus_id=probe.first(stem + "pci"),
-        compute_capability=probe.first(stem + "capability"),
-        memory=int(memory) if memory and memory.isdigit() else None,
-        mig=probe.first(stem + "mig") == "1",
-        instances=probe.values.get(stem + "instance", []),
-    )
-
-
-def _from_cuda(driver: Driver, probe: Probe) -> None:
-    code, version = probe.first("cuda.init"), probe.first("cuda.version")
-    if code and code.lstrip("-").isdigit():
-        driver.init_code = int(code)
-    if version and version.isdigit() and int(version) > 0:
-        driver.cuda = from_code(int(version))
-    if probe.error:
-        driver.probe_error = f"cuInit {probe.error}"
-    elif probe.first("cuda.error"):
-        driver.probe_error = probe.first("cuda.error")
-    count = probe.first("cuda.count") or "0"
-    if not driver.devices and count.isdigit():
-        for index in range(min(int(count), 256)):
-            driver.devices.append(
-                Device(
-                    index,
-                    name=probe.first(f"visible.{index}.name"),
-                    compute_capability=probe.first(f"visible.{index}.capability"),
-                )
-            )
-
-
-def _error(driver: Driver) -> str | None:
+def trouble(driver: Driver) -> str | None:
+    """What is wrong with it, in words."""
     if driver.assumed:
         return None
     if driver.path is None:

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_HASH = re.compile(r"-[0-9a-f]{8}\Z")
+_HASH = r"-[0-9a-f]{8}\Z"
 _ITS_OWN = ("lib", "cuda-", "cudnn", "nccl")  # conda's names that start so are a library's own
 CODE_LIMIT = 2048  # bytes of a version function that are looked at
 X86_64, AARCH64 = 62, 183
@@ -43,7 +43,7 @@ def own_version(
             if owned and owner
             else (
                 # auditwheel's hash in a name goes with the SONAME's number, which is no version.
-                number if number.count(".") and not _HASH.search(stem) else None,
+                number if number.count(".") and not re.search(_HASH, stem) else None,
                 Evidence(path, None, os.path.basename(real)),
             )
         )

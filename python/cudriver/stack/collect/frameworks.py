@@ -9,7 +9,7 @@ from cudriver.stack.collect.distributions import matters
 from cudriver.stack.collect.records import Owners
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import Distribution, Evidence, Framework, Problem
-from cudriver.stack.recipes import Recipe, recipes
+from cudriver.stack.recipes import Recipe, listed, parse
 from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut
 
@@ -77,9 +77,12 @@ class Finder:
         """Every framework, PyTorch first; those without a recipe last."""
         found = []
         known: set[str] = set()
-        for recipe in recipes():
-            dists = self._installed(recipe)
+        for data in listed():
+            dists = self._installed(data["distributions"])
             known.update(dist.name for dist in dists)
+            if not dists and "version" not in data.get("build", {}):
+                continue  # nothing else would tell that it is there
+            recipe = parse(data)
             try:
                 framework = self.of(recipe, dists)
             except (OSError, ValueError) as error:
@@ -96,10 +99,10 @@ class Finder:
                     found.append(other)
         return found
 
-    def _installed(self, recipe: Recipe) -> list[Distribution]:
-        """The recipe's distributions that are there, the one that counts first."""
+    def _installed(self, patterns: list[str]) -> list[Distribution]:
+        """A recipe's distributions that are there, the one that counts first."""
         found: list[Distribution] = []
-        for pattern in recipe.distributions:
+        for pattern in patterns:
             if "*" in pattern:
                 head, _, tail = pattern.partition("*")
                 for name, dist in self.distributions.items():

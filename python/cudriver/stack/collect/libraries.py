@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from cudriver.stack.collect.file_version import cuda_of, own_version
+from cudriver.stack.collect.catalogue import Catalogue
+from cudriver.stack.collect.file_version import own_version
 from cudriver.stack.collect.imports import Event, Importer
 from cudriver.stack.collect.records import Owners
+from cudriver.stack.collect.runtime_versions import fill_runtime_versions
 from cudriver.stack.model import (
     ERROR,
     FEATURE,
-    GONE,
     IMPORT,
     NOTHING,
     SPARE,
@@ -24,17 +25,14 @@ from cudriver.stack.model import (
     Environment,
     Evidence,
     Framework,
-    Library,
     LoadFault,
     Problem,
-    Resolution,
-    Shadowed,
 )
-from cudriver.stack.names import describe, is_cuda_library, split
+from cudriver.stack.names import is_cuda_library
 from cudriver.stack.recipes import Recipe, Rescue, Step
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import table
-from cudriver.stack.versions import at_least, cut, satisfies
+from cudriver.stack.versions import cut, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from cudriver.stack.collect.debian import DebianOwners
-    from cudriver.stack.loader import LoadedObject, Loader, Search
+    from cudriver.stack.loader import LoadedObject, Loader
     from cudriver.stack.process import Fault, Process
 
     T = TypeVar("T")
@@ -62,8 +60,7 @@ class Resolver:
         self.env = env
         self.owners = owners
         self.problems = problems
-        self.libraries: dict[str, Library] = {}  # by path
-        self.resolutions: dict[tuple[str, str, str], Resolution] = {}
+        self.catalogue = Catalogue(root, env, owners)
         self.faults: list[LoadFault] = []
         self.unsure: list[str] = []
         self.frameworks: dict[str, Framework] = {}
@@ -83,7 +80,7 @@ class Resolver:
         debian: DebianOwners | None = None,
     ) -> list[Framework]:
         """Resolves all; returns the frameworks without those that turn out to use no CUDA."""
-        self.debian = debian
+        self.catalogue.debian = debian
         self.frameworks = {framework.name: framework for framework in frameworks}
         self.recipes = recipes
         torch = self.frameworks.get("torch")
@@ -104,7 +101,7 @@ class Resolver:
                 if entries or framework.variant != "unknown":
                     kept.append(framework)
         for framework in kept:
-            self._runtime_versions(framework)
+            fill_runtime_versions(self.root, framework, self.catalogue.libraries)
         return kept
 
     def _has_fault(self, framework: Framework) -> bool:
@@ -141,9 +138,9 @@ class Resolver:
         imports first.
         """
         for mapped in process.start.objects:
-            self._library(mapped, framework, "LD_PRELOAD")
+            self.catalogue.enter(mapped, framework, "LD_PRELOAD")
         paths = (os.path.normpath(each.path) for each in process.objects)
-        framework.loads = [path for path in paths if path in self.libraries]
+        framework.loads = [path for path in paths if path in self.catalogue.libraries]
 
     def _use(self, framework: Framework, recipe: Recipe) -> None:
         """Imports a framework and uses it; where that fails, as a program can that knows how."""
@@ -310,11 +307,11 @@ class Resolver:
         load, how = event.load, event.how
         for search in (load.search, *load.searches):
             first = search is load.search
-            self._resolution(search, how if first else "needed", event.means == NOTHING)
+            self.catalogue.resolve(search, how if first else "needed", event.means == NOTHING)
         for mapped in load.objects if load.error is None or event.means != NOTHING else ():
-            self._library(mapped, framework, how)
+            self.catalogue.enter(mapped, framework, how)
             path = os.path.normpath(mapped.path)
-            if path in self.libraries and path not in framework.loads:
+            if path in self.catalogue.libraries and path not in framework.loads:
                 framework.loads.append(path)
         if event.means == NOTHING:
             self._idle.update((id(mapped), mapped) for mapped in load.objects)
@@ -345,7 +342,7 @@ class Resolver:
             lazy=fault.lazy,
             framework=framework.name,
             optional=event.means not in (IMPORT, USE),
-            own_copy=self._unseen(fault) if fault.kind == "not found" else None,
+            own_copy=self.catalogue.unseen(fault.name) if fault.kind == "not found" else None,
             means=event.means,
             says=event.says,
             purpose=event.purpose,
@@ -362,161 +359,7 @@ class Resolver:
         ):
             self.faults.append(found)
 
-    def _resolution(self, search: Search, how: str, optional: bool) -> None:
-        name = os.path.basename(search.name)
-        if not is_cuda_library(name) or (search.rule == "loaded" and how == "needed"):
-            return
-        key = (search.name, search.requested_by or "", search.rule)
-        if key in self.resolutions:
-            return
-        path = os.path.normpath(search.path) if search.path else None
-        self.resolutions[key] = Resolution(
-            soname=name,
-            needed_by=search.requested_by or "",
-            path=path,
-            rule=search.rule,
-            detail=search.entry,
-            how=how,
-            optional=optional,
-            shadowed=self._shadowed(search),
-            searched=[place.folder for place in search.searched],
-        )
-
-    def _shadowed(self, search: Search) -> list[Shadowed]:
-        return [
-            Shadowed(os.path.normpath(hit.path), hit.rule)
-            for hit in search.shadowed
-            if hit.real_path != search.real_path
-        ]
-
-    def _library(self, mapped: LoadedObject, framework: Framework, how: str) -> None:
-        soname = mapped.elf.soname or os.path.basename(mapped.path)
-        path = os.path.normpath(mapped.path)
-        if not is_cuda_library(soname) or path in self.libraries:
-            return
-        if soname.startswith(("libcuda.so", "libnvidia-ml")):
-            return  # the driver's, reported there
-        search = mapped.search
-        owner = self.owners.owner(path) or self.owners.owner(mapped.real_path)
-        version, evidence = own_version(self.root, path, soname, owner)
-        library = Library(
-            soname=soname,
-            path=path,
-            version=version,
-            provided_by=f"{owner.name} {owner.version}" if owner else None,
-            found_by=_rule(search, framework, how) if search else "",
-            shadowed=self._shadowed(search) if search else [],
-            family=describe(split(soname)[0]).get("family", ""),
-            cuda=cuda_of(soname, version, owner),
-            real_path=mapped.real_path,
-            needed_by=[mapped.loader.path] if mapped.loader else [],
-            origin=self.origin(path, mapped.real_path),
-            version_evidence=evidence,
-            detail=search.entry if search else "",
-        )
-        if owner is None and self.debian is not None and library.origin == "system":
-            library.provided_by = self.debian.owner(path) or self.debian.owner(mapped.real_path)
-        if library.origin == "system":
-            library.own_copy = self._own_copy(soname, library.shadowed)
-        for other in library.shadowed:
-            other.version = own_version(self.root, other.path, soname, None)[0]
-        self.libraries[path] = library
-
-    def origin(self, path: str, real: str) -> str:
-        """Where a file comes from: this environment, the base of a venv, or the system."""
-        folders = list(self.env.site_packages)
-        if self.env.kind != "system":
-            folders.append(self.env.prefix)
-        inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
-        return "environment" if inside else "system"
-
-    def _unseen(self, fault: Fault) -> str | None:
-        """The environment's own file of that name, in a folder where the loader did not look."""
-        own = self._own_copy(fault.name, [])
-        if own is None or own.rule == GONE:
-            return None
-        folder = os.path.dirname(own.path)
-        failed = [r for r in self.resolutions.values() if r.soname == fault.name and r.path is None]
-        looked = {os.path.normpath(folder) for r in failed for folder in r.searched}
-        return None if folder in looked else own.path  # else it looked, and refused the file
-
-    def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
-        """The environment's file of this name, which a library from outside keeps from use."""
-        for path, claims in self.owners.by_path.items():
-            if path.endswith("/" + soname):
-                owner = claims[0].distribution
-                if not self.root.is_file(path):
-                    return Shadowed(path, GONE, owner.version)
-                version, _ = own_version(self.root, path, soname, owner)
-                return Shadowed(path, "environment", version)
-        for other in shadowed:
-            if self.origin(other.path, other.path) == "environment":
-                return other
-        return None
-
-    def _runtime_versions(self, framework: Framework) -> None:
-        """cuDNN and NCCL as the framework gets them."""
-        if framework.variant not in ("cuda", "unknown") or framework.name in ("triton", "numba"):
-            return
-        used = [self.libraries[path] for path in framework.loads]
-        # cudnnGetVersion is answered by libcudnn_graph in 9, by libcudnn_ops_infer in 8.
-        framework.cudnn = _first(used, "libcudnn_graph.so", "libcudnn_ops_infer.so", "libcudnn.so")
-        framework.nccl = _first(used, "libnccl.so")
-        if framework.name == "torch" and framework.nccl is None:
-            framework.nccl = self._built_in_nccl(framework)
-        if framework.name == "torch" and framework.cudnn_by_pin:
-            self._compiled_cudnn(framework)
-
-    def _built_in_nccl(self, framework: Framework) -> str | None:
-        """The NCCL that is a part of PyTorch's own library: of wheels up to 1.13, of conda's."""
-        for name in ("libtorch_cuda_cpp.so", "libtorch_cuda.so"):
-            path = f"{framework.path}/lib/{name}"
-            version, said = own_version(self.root, path, "libnccl.so.2", None)
-            if version is not None and said and said.value.startswith("ncclGetVersion"):
-                return version
-        return None
-
-    def _compiled_cudnn(self, framework: Framework) -> None:
-        """Where the cuDNN in use is older than the pin: what the code itself wants."""
-        if at_least(framework.cudnn, framework.cudnn_built or "0") is not False:
-            return
-        from cudriver.stack.collect.torch_cudnn import compiled_against
-
-        library = f"{framework.path}/lib/libtorch_python.so"
-        version = compiled_against(self.root, library)
-        if version is not None:
-            framework.cudnn_built, framework.cudnn_by_pin = version, False
-            said = f"compiled against cuDNN {version}"
-            framework.cudnn_evidence = Evidence(library, None, said)
-
 
 def _normal(path: str | None) -> str | None:
     """A path in its normal form; a SONAME as it is."""
     return os.path.normpath(path) if path and "/" in path else path
-
-
-def _rule(search: Search, framework: Framework, how: str) -> str:
-    """The loader's rule in words: "RPATH of libtorch_cuda.so ($ORIGIN/../../nvidia/nccl/lib)"."""
-    if how == "LD_PRELOAD":
-        return how
-    if search.rule in ("rpath", "runpath"):
-        owner = os.path.basename(search.owner) or "the program"
-        return f"{search.rule.upper()} of {owner} ({search.entry})"
-    if search.rule == "absolute":
-        if how != "preload":
-            return "its path"
-        return "cuda-pathfinder" if framework.finds_wheels else f"preload by {framework.name}"
-    if search.rule == "cache":
-        return "ld.so.cache"
-    if search.rule in ("LD_LIBRARY_PATH", "default", "configuration") and search.entry:
-        return f"{search.rule} ({search.entry})"
-    return search.rule
-
-
-def _first(libraries: list[Library], *stems: str) -> str | None:
-    """The version of the first library that has one, stem by stem."""
-    for stem in stems:
-        for library in libraries:
-            if library.soname.startswith(stem) and library.version:
-                return cut(library.version, 3)
-    return None

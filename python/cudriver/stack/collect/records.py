@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from itertools import pairwise
 
 from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
@@ -22,8 +21,8 @@ _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
 MODULES = 50_000  # Python files of one RECORD; the largest framework has 12,000
 LOST = 100  # of them that are told
 ASKED = 8  # of one folder that are asked for one by one; to list it costs as much
-VITAL = ("__init__", "version")
-_MODULE = b".py,sha256="  # what ends a module's name in a RECORD
+VITAL = frozenset(("__init__", "version"))
+_MODULE = ".py,sha256="  # what ends a module's name in a RECORD
 
 
 class Lines:
@@ -136,34 +135,36 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
         raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
     except (OSError, ValueError):
         return []  # told by `libraries`
-    # Of each folder the names, ".py" left out, and whether to ask for the size: of thousands only
-    # those are asked that every import reads.
-    folders: dict[str, dict[str, bool]] = {}
-    modules = folders.setdefault("", {})
-    last = ""
-    # A piece ends in a path; the next one begins with that file's hash and size.
-    for piece, rest in pairwise(raw.split(_MODULE, MODULES)):
-        path = piece[piece.rfind(b"\n") + 1 :]
-        text = path.decode() if path.isascii() else os.fsdecode(path)
-        folder, _, name = text.rpartition("/")
+    # A piece ends in a path; the next one begins with that file's hash and size. Of thousands of
+    # files only those are asked for their size that every import reads.
+    pieces = os.fsdecode(raw).split(_MODULE, MODULES)
+    folders: dict[str, list[str]] = {}
+    vital: dict[str, list[str]] = {}
+    modules: list[str] = []
+    last = None
+    for number, piece in enumerate(pieces[:-1], 1):
+        folder, _, name = piece[piece.rfind("\n") + 1 :].rpartition("/")
         if folder != last:  # most lines of a folder stand together
-            modules = folders.setdefault(folder, {})
+            modules = folders.setdefault(folder, [])
             last = folder
-        modules[name] = name in VITAL and not _line_at(rest, 0).endswith(b",0")
+        if name in VITAL and not pieces[number].partition("\n")[0].rstrip().endswith(",0"):
+            vital.setdefault(folder, []).append(name)
+        else:
+            modules.append(name + ".py")
     found: list[FileFault] = []
     for folder, modules in folders.items():
         if not folder or folder.startswith(("/", "..", '"')) or _of_tests(folder):
             continue
         place = f"{dist.location}/{folder}"
-        for name in _doubtful(root, place, modules):
-            what = "missing"
-            if modules[name]:
-                what = {None: "missing", 0: "size"}.get(_size(root, f"{place}/{name}.py"), "")
-            if what and len(found) < LOST:
-                start = os.fsencode(f"{folder}/{name}") + _MODULE
-                evidence = _line(f"{dist.path}/RECORD", raw, start)
-                owners = [f"{dist.name} {dist.version}"]
-                found.append(FileFault(dist.name, f"{place}/{name}.py", what, evidence, owners))
+        faults = {(name, "missing") for name in _lost(root, place, modules)}
+        for name in vital.get(folder, ()):
+            size = _size(root, f"{place}/{name}.py")
+            if not size:
+                faults.add((f"{name}.py", "missing" if size is None else "size"))
+        for name, what in sorted(faults)[: LOST - len(found)]:
+            evidence = _line(f"{dist.path}/RECORD", raw, os.fsencode(f"{folder}/{name},sha256="))
+            owners = [f"{dist.name} {dist.version}"]
+            found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
     return found
 
 
@@ -172,13 +173,12 @@ def _of_tests(folder: str) -> bool:
     return "/tests/" in whole or "/test/" in whole
 
 
-def _doubtful(root: Root, place: str, modules: dict[str, bool]) -> list[str]:
-    """Of the modules that a folder should have those that are not there, or whose size decides."""
-    unsized = [f"{name}.py" for name, sized in modules.items() if not sized]
-    if len(unsized) <= ASKED and root.has_all(place, unsized):
-        return [name for name, sized in modules.items() if sized]
-    there = set(root.names(place))
-    return [name for name, sized in modules.items() if sized or name + ".py" not in there]
+def _lost(root: Root, place: str, modules: list[str]) -> list[str]:
+    """Of the files that a folder should have those that are not there."""
+    if len(modules) <= ASKED and root.has_all(place, modules):
+        return []
+    there = {*root.names(place)}
+    return [name for name in modules if name not in there]
 
 
 def _line_at(raw: bytes, at: int) -> bytes:

@@ -6,48 +6,26 @@ import os
 import re
 from collections.abc import Mapping
 
+from cudriver.stack.collect.compilers import HEADER_LIMIT, host_limits, search_path, which
 from cudriver.stack.elfbits import ElfBits
 from cudriver.stack.model import (
     Distribution,
     Environment,
     Evidence,
-    HostCompiler,
     NvccChoice,
     Problem,
     Toolkit,
 )
+from cudriver.stack.names import split
 from cudriver.stack.rootfs import Root
 from cudriver.stack.tables import toolkit_of
 from cudriver.stack.versions import cut, from_code, major, plain
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_HOME = "/usr/local/cuda"
-HEADER_LIMIT = 256 << 10
 JSON_LIMIT = 1 << 20
 NVCC_LIMIT = 128 << 20
 _NVCC_SAYS = rb"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)"
 _TARGETS = ("x86_64-linux", "sbsa-linux", "aarch64-linux")
-
-
-def search_path(variables: Mapping[str, str], prefix: str | None) -> list[str]:
-    """PATH as it is with the environment activated: its bin first."""
-    folders = [f for f in variables.get("PATH", DEFAULT_PATH).split(":") if f.startswith("/")]
-    if prefix and f"{prefix}/bin" not in folders and prefix not in ("/", "/usr"):
-        folders.insert(0, f"{prefix}/bin")
-    return folders
-
-
-def which(root: Root, name: str, folders: list[str]) -> str | None:
-    """The first executable of this name."""
-    for folder in folders:
-        path = os.path.join(folder, name)
-        try:
-            status = root.stat(path)
-        except (OSError, ValueError):
-            continue
-        if status.st_mode & 0o170000 == 0o100000 and status.st_mode & 0o111:
-            return path
-    return None
 
 
 def system(root: Root, variables: Mapping[str, str], problems: list[Problem]) -> list[Toolkit]:
@@ -142,7 +120,7 @@ def directory(root: Root, path: str, problems: list[Problem]) -> Toolkit | None:
         toolkit.nvcc_version, evidence = nvcc_release(root, toolkit.nvcc)
         if evidence:
             claims.append(evidence)
-    _host_limits(root, toolkit)
+    host_limits(root, toolkit)
     named = re.search(r"cuda-?(\d+\.\d+)\Z", path)
     if claims:
         toolkit.evidence = claims[0]
@@ -235,9 +213,9 @@ def _from_library(root: Root, toolkit: Toolkit, claims: list[Evidence]) -> None:
     """libcudart's file name, where nothing else speaks."""
     for folder in toolkit.libraries:
         for name in root.names(folder):
-            match = re.fullmatch(r"libcudart\.so\.(\d+\.\d+)\.\d+", name)
-            if match:
-                claims.append(Evidence(f"{folder}/{name}", None, match[1]))
+            stem, number = split(name)
+            if stem == "libcudart" and len(plain(number) or ()) == 3:
+                claims.append(Evidence(f"{folder}/{name}", None, cut(number, 2) or ""))
                 return
 
 
@@ -259,28 +237,6 @@ def nvcc_release(root: Root, nvcc: str) -> tuple[str | None, Evidence | None]:
     return match[2].decode(), Evidence(true, None, match[1].decode())
 
 
-def _host_limits(root: Root, toolkit: Toolkit) -> None:
-    """The newest host compilers that crt/host_config.h accepts."""
-    if toolkit.headers is None:
-        return
-    file = f"{toolkit.headers}/crt/host_config.h"
-    text = root.text(file, HEADER_LIMIT) if root.exists(file) else None
-    if text is None:
-        return
-    gcc = re.search(r"^[ \t]*#[ \t]*if\s+__GNUC__\s*>\s*(\d+)", text, re.MULTILINE)
-    if gcc:
-        toolkit.host_compiler_limit = int(gcc[1])
-        line = text.count("\n", 0, gcc.start()) + 1
-        toolkit.host_compiler_evidence = Evidence(file, line, gcc[0].strip())
-    clang = re.search(r"__clang_major__\s*>=\s*(\d+)\)\s*\|\|\s*\(__clang_major__\s*<\s*3\)", text)
-    if clang:
-        toolkit.clang_limit = int(clang[1]) - 1
-        return
-    older = re.search(r"__clang_major__\s*>\s*(\d+)\)", text)
-    if older:
-        toolkit.clang_limit = int(older[1])
-
-
 def environment(
     root: Root, env: Environment, distributions: list[Distribution], problems: list[Problem]
 ) -> list[Toolkit]:
@@ -299,7 +255,7 @@ def environment(
     for toolkit in found:
         if toolkit.nvcc:
             toolkit.nvcc_version = nvcc_release(root, toolkit.nvcc)[0] or toolkit.nvcc_version
-        _host_limits(root, toolkit)
+        host_limits(root, toolkit)
     return found
 
 
@@ -386,57 +342,3 @@ def choice(
         if beside and beside.version:
             chosen.version, chosen.evidence = beside.version, beside.evidence
     return chosen
-
-
-def host_compiler(
-    root: Root, variables: Mapping[str, str], env: Environment
-) -> HostCompiler | None:
-    """The compiler that nvcc would run: NVCC_CCBIN, else gcc on PATH."""
-    folders = search_path(variables, env.prefix)
-    stated = variables.get("NVCC_CCBIN", "")
-    if stated:
-        path = stated if "/" in stated else which(root, stated, folders)
-        if path and root.is_dir(path):
-            path = which(root, "gcc", [path]) or which(root, "g++", [path])
-        why = "NVCC_CCBIN"
-    else:
-        path, why = which(root, "gcc", folders), "PATH"
-        wrapper = variables.get("CXX", "")
-        if env.kind == "conda" and "conda" in os.path.basename(wrapper):
-            path, why = (wrapper if "/" in wrapper else which(root, wrapper, folders)), "CXX"
-        elif env.kind == "conda":
-            names = [
-                n
-                for n in root.names(f"{env.prefix}/bin")
-                if re.fullmatch(r".*-conda-linux-gnu-g\+\+", n)
-            ]
-            if names:
-                path, why = f"{env.prefix}/bin/{names[0]}", "conda"
-    if not path or not root.exists(path):
-        return None
-    true = root.resolve(path)
-    kind = "clang" if "clang" in os.path.basename(true) else "gcc"
-    return HostCompiler(path, compiler_version(root, true), kind, why)
-
-
-def compiler_version(root: Root, true: str) -> str | None:
-    """From the program's name (gcc-12), else from its private folder (lib/gcc/TRIPLE/12)."""
-    name = os.path.basename(true)
-    _, dash, last = name.rpartition("-")
-    if dash and plain(last):
-        return last
-    llvm = re.search(r"/llvm-(\d+)/", true) if "/llvm-" in true else None
-    if llvm:
-        return llvm[1]
-    triple = re.match(r"(.+?)-(?:gcc|g\+\+|cc|c\+\+)\Z", name)
-    top = os.path.dirname(os.path.dirname(true))
-    for folder in (f"{top}/lib/gcc", f"{top}/lib64/gcc", f"{top}/libexec/gcc"):
-        for target in root.names(folder):
-            if triple and target != triple[1]:
-                continue
-            versions = [
-                n for n in root.names(f"{folder}/{target}") if re.fullmatch(r"\d+(\.\d+)*", n)
-            ]
-            if len(versions) == 1:
-                return versions[0]
-    return None

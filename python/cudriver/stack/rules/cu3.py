@@ -137,7 +137,7 @@ def cu303(facts: Facts) -> Iterator[Finding]:
             continue
         if (fault.library, fault.name) in seen or told_by_record(facts, fault):
             continue
-        if fault.lazy and DRIVER_CALL.match(fault.name):
+        if fault.lazy and re.match(DRIVER_CALL, fault.name):
             continue  # older drivers lack what newer libraries call where it is there
         if other_build(facts, fault.framework):
             continue

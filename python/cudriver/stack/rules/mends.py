@@ -11,7 +11,7 @@ from cudriver.stack.rules import fix
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, minor
 
-DRIVER_CALL = re.compile(r"cu(?!File)[A-Z]")  # a function of libcuda; cuFile's are like it
+DRIVER_CALL = r"cu(?!File)[A-Z]"  # a function of libcuda; cuFile's are like it
 
 
 def pinned(facts: Facts, family: str, soname: str = "") -> tuple[Distribution, str] | None:
@@ -102,7 +102,7 @@ def symbol_mend(facts: Facts, fault: LoadFault, provider: Library | None) -> lis
     stranger = leak_of(facts, os.path.normpath(fault.provider)) if fault.provider else []
     if stranger:
         return stranger
-    if DRIVER_CALL.match(fault.name):
+    if re.match(DRIVER_CALL, fault.name):
         asking = facts.framework(fault.framework) if fault.framework else None
         version = cut(asking.cuda, 2) if asking else None
         asked, offered = minor(version), minor(facts.driver.cuda)

@@ -1,0 +1,140 @@
+"""The CUDA libraries that were met: whose each is, its version, by which rule it was found."""
+
+from __future__ import annotations
+
+import os
+
+from cudriver.stack.collect.file_version import cuda_of, own_version
+from cudriver.stack.collect.records import Owners
+from cudriver.stack.model import GONE, Environment, Framework, Library, Resolution, Shadowed
+from cudriver.stack.names import describe, is_cuda_library, split
+from cudriver.stack.rootfs import Root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.collect.debian import DebianOwners
+    from cudriver.stack.loader import LoadedObject, Search
+
+
+class Catalogue:
+    """The libraries and lookups of one environment."""
+
+    def __init__(self, root: Root, env: Environment, owners: Owners) -> None:
+        self.root = root
+        self.env = env
+        self.owners = owners
+        self.debian: DebianOwners | None = None
+        self.libraries: dict[str, Library] = {}  # by path
+        self.resolutions: dict[tuple[str, str, str], Resolution] = {}
+
+    def resolve(self, search: Search, how: str, optional: bool) -> None:
+        """Keeps what a lookup found, where it was for a CUDA library."""
+        name = os.path.basename(search.name)
+        if not is_cuda_library(name) or (search.rule == "loaded" and how == "needed"):
+            return
+        key = (search.name, search.requested_by or "", search.rule)
+        if key in self.resolutions:
+            return
+        path = os.path.normpath(search.path) if search.path else None
+        self.resolutions[key] = Resolution(
+            soname=name,
+            needed_by=search.requested_by or "",
+            path=path,
+            rule=search.rule,
+            detail=search.entry,
+            how=how,
+            optional=optional,
+            shadowed=self._shadowed(search),
+            searched=[place.folder for place in search.searched],
+        )
+
+    def _shadowed(self, search: Search) -> list[Shadowed]:
+        return [
+            Shadowed(os.path.normpath(hit.path), hit.rule)
+            for hit in search.shadowed
+            if hit.real_path != search.real_path
+        ]
+
+    def enter(self, mapped: LoadedObject, framework: Framework, how: str) -> None:
+        """Keeps a mapped file, where it is a CUDA library."""
+        soname = mapped.elf.soname or os.path.basename(mapped.path)
+        path = os.path.normpath(mapped.path)
+        if not is_cuda_library(soname) or path in self.libraries:
+            return
+        if soname.startswith(("libcuda.so", "libnvidia-ml")):
+            return  # the driver's, reported there
+        search = mapped.search
+        owner = self.owners.owner(path) or self.owners.owner(mapped.real_path)
+        version, evidence = own_version(self.root, path, soname, owner)
+        library = Library(
+            soname=soname,
+            path=path,
+            version=version,
+            provided_by=f"{owner.name} {owner.version}" if owner else None,
+            found_by=_rule(search, framework, how) if search else "",
+            shadowed=self._shadowed(search) if search else [],
+            family=describe(split(soname)[0]).get("family", ""),
+            cuda=cuda_of(soname, version, owner),
+            real_path=mapped.real_path,
+            needed_by=[mapped.loader.path] if mapped.loader else [],
+            origin=self.origin(path, mapped.real_path),
+            version_evidence=evidence,
+            detail=search.entry if search else "",
+        )
+        if owner is None and self.debian is not None and library.origin == "system":
+            library.provided_by = self.debian.owner(path) or self.debian.owner(mapped.real_path)
+        if library.origin == "system":
+            library.own_copy = self._own_copy(soname, library.shadowed)
+        for other in library.shadowed:
+            other.version = own_version(self.root, other.path, soname, None)[0]
+        self.libraries[path] = library
+
+    def origin(self, path: str, real: str) -> str:
+        """Where a file comes from: this environment, the base of a venv, or the system."""
+        folders = list(self.env.site_packages)
+        if self.env.kind != "system":
+            folders.append(self.env.prefix)
+        inside = any(p.startswith(f + "/") for f in folders for p in (path, real))
+        return "environment" if inside else "system"
+
+    def unseen(self, name: str) -> str | None:
+        """The environment's own file of that name, in a folder where the loader did not look."""
+        own = self._own_copy(name, [])
+        if own is None or own.rule == GONE:
+            return None
+        folder = os.path.dirname(own.path)
+        failed = [r for r in self.resolutions.values() if r.soname == name and r.path is None]
+        looked = {os.path.normpath(folder) for r in failed for folder in r.searched}
+        return None if folder in looked else own.path  # else it looked, and refused the file
+
+    def _own_copy(self, soname: str, shadowed: list[Shadowed]) -> Shadowed | None:
+        """The environment's file of this name, which a library from outside keeps from use."""
+        for path, claims in self.owners.by_path.items():
+            if path.endswith("/" + soname):
+                owner = claims[0].distribution
+                if not self.root.is_file(path):
+                    return Shadowed(path, GONE, owner.version)
+                version, _ = own_version(self.root, path, soname, owner)
+                return Shadowed(path, "environment", version)
+        for other in shadowed:
+            if self.origin(other.path, other.path) == "environment":
+                return other
+        return None
+
+
+def _rule(search: Search, framework: Framework, how: str) -> str:
+    """The loader's rule in words: "RPATH of libtorch_cuda.so ($ORIGIN/../../nvidia/nccl/lib)"."""
+    if how == "LD_PRELOAD":
+        return how
+    if search.rule in ("rpath", "runpath"):
+        owner = os.path.basename(search.owner) or "the program"
+        return f"{search.rule.upper()} of {owner} ({search.entry})"
+    if search.rule == "absolute":
+        if how != "preload":
+            return "its path"
+        return "cuda-pathfinder" if framework.finds_wheels else f"preload by {framework.name}"
+    if search.rule == "cache":
+        return "ld.so.cache"
+    if search.rule in ("LD_LIBRARY_PATH", "default", "configuration") and search.entry:
+        return f"{search.rule} ({search.entry})"
+    return search.rule

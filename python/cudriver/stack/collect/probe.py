@@ -1,0 +1,202 @@
+"""What the driver itself says: NVML, and cuInit where there is doubt, asked in a child process.
+
+The child is probe_child.py. No library of an inspected environment is loaded in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from cudriver.stack.collect.child import Child, interpreter
+from cudriver.stack.collect.driver import RELEASE, Found
+from cudriver.stack.model import Device, Driver, Evidence, Problem
+from cudriver.stack.tables import driver_cuda
+from cudriver.stack.versions import from_code
+
+NVML = "libnvidia-ml.so.1"
+TIME_LIMIT = 3.0  # seconds for NVML; a driver that wakes its GPUs can take two
+CUDA_TIME_LIMIT = 10.0
+FABRIC_DONE = 3
+
+SYSTEM = ("/", "/usr", "/usr/local")  # environments too, and where the driver is
+
+
+class Inspected:
+    """The environments that are looked at: no driver library in them is loaded, for that would run
+    their code.
+    """
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        real = {os.path.realpath(prefix) for prefix in prefixes}
+        self.stems = tuple(f"{prefix}/" for prefix in real.difference(SYSTEM))
+
+    def holds(self, path: str) -> bool:
+        """Whether the file or folder, links followed, lies in one of them."""
+        return f"{os.path.realpath(path)}/".startswith(self.stems)
+
+    def outside(self, found: Found) -> str | None:
+        """The first of what the loader finds that does not; None: there is none."""
+        paths = [found.path, *(other.path for other in found.shadowed)]
+        return next((path for path in paths if path is not None and not self.holds(path)), None)
+
+    def without(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """The variables for a process that is to load nothing from them."""
+        kept = dict(variables)
+        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT") if self.stems else ():
+            words = [word for word in re.split(r"[:; \t]", kept.get(name, "")) if word]
+            if any("$" in word or self.holds(word) for word in words):
+                kept[name] = ":".join(w for w in words if "$" not in w and not self.holds(w))
+        return kept
+
+
+def not_asked(path: str) -> Problem:
+    """What the report says of a driver library in an inspected environment."""
+    text = "lies in the inspected environment: programs there load it as the driver's, and the "
+    return Problem(path, text + "check, which runs nothing of that environment, did not ask it")
+
+
+class Probe:
+    """The child that asks NVML, started early and joined late."""
+
+    def __init__(
+        self, environ: Mapping[str, str], cuda: str | None = None, nvml: str | None = None
+    ) -> None:
+        """cuda: a libcuda to initialise, in place of NVML. nvml: its file, if it is known.
+
+        Never raises; `error` says what went wrong.
+        """
+        self.values: dict[str, list[str]] = {}
+        self.error: str | None = None
+        self._child: Child | None = None
+        python = interpreter()
+        if python is None:
+            self.error = "this process has no Python interpreter of its own to ask the driver with"
+            return
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe_child.py")
+        jobs = [f"nvml={nvml or NVML}"] if cuda is None else [f"cuda={cuda}"]
+        limit = TIME_LIMIT if cuda is None else CUDA_TIME_LIMIT
+        try:
+            self._child = Child([python, "-I", "-S", "-E", script, *jobs], environ, limit)
+        except OSError as error:
+            self.error = f"could not be started: {error.strerror}"
+
+    def join(self) -> dict[str, list[str]]:
+        """Every name it printed, with its values in order."""
+        if self._child is not None:
+            output, self.error = self._child.join()
+            self._child = None
+            for line in output.splitlines():
+                name, sign, value = line.partition("=")
+                if sign:
+                    self.values.setdefault(name, []).append(value)
+        return self.values
+
+    def first(self, name: str) -> str | None:
+        values = self.values.get(name)
+        return values[0] if values else None
+
+
+def doubtful(driver: Driver, probe: Probe) -> bool:
+    """Whether cuInit should be asked too. It takes a tenth of a second and more, so not always."""
+    if driver.path is None or driver.kind == "simulated":
+        return False
+    if driver.kind in ("stub", "compat", "wsl", "tegra"):
+        return True
+    if not probe.first("nvml.done"):
+        return True
+    fabric = [
+        v for name, values in probe.values.items() if name.endswith(".fabric") for v in values
+    ]
+    if any(not _fabric_fine(value) for value in fabric):
+        return True
+    return _was_suspended()
+
+
+def _fabric_fine(value: str) -> bool:
+    """State 0 is "no fabric here", 3 "done"; a status other than 0 is an error."""
+    state, _, status = value.partition(" ")
+    return state == "0" or (state == str(FABRIC_DONE) and status in ("0", ""))
+
+
+def _was_suspended() -> bool:
+    try:
+        with open("/sys/power/suspend_stats/success", encoding="ascii") as file:
+            return int(file.read(32)) > 0
+    except (OSError, ValueError):
+        return False
+
+
+def complete(
+    driver: Driver, probe: Probe, environ: Mapping[str, str], inspected: Inspected
+) -> list[Problem]:
+    """Adds what NVML said, and cuInit where there is doubt. Returns who was not asked."""
+    probe.join()
+    driver.probed = True
+    driver.probe_error = probe.error
+    driver.nvml_error = probe.first("nvml.error")
+    _from_nvml(driver, probe)
+    if driver.path and inspected.holds(driver.path):
+        return [not_asked(driver.path)]
+    if driver.path and doubtful(driver, probe):
+        second = Probe(inspected.without(environ), cuda=driver.path)
+        second.join()
+        _from_cuda(driver, second)
+    return []
+
+
+def _from_nvml(driver: Driver, probe: Probe) -> None:
+    release = probe.first("nvml.driver")
+    if release and re.match(RELEASE, release):
+        if driver.kernel_release is None:
+            driver.kernel_release = release
+            driver.kernel_evidence = Evidence("libnvidia-ml.so.1", None, release)
+        if driver.release is None and driver.kind in ("native", "wsl", "tegra") and driver.path:
+            driver.release = release
+            driver.release_evidence = Evidence("libnvidia-ml.so.1", None, release)
+    code = probe.first("nvml.cuda")
+    if code and code.isdigit() and driver.kind not in ("compat", "stub"):
+        driver.cuda = from_code(int(code))
+    elif driver.cuda is None:
+        driver.cuda = driver_cuda(driver.release)
+    count = probe.first("nvml.count") or "0"
+    for index in range(min(int(count), 256) if count.isdigit() else 0):
+        driver.devices.append(_device(probe, index))
+
+
+def _device(probe: Probe, index: int) -> Device:
+    stem = f"device.{index}."
+    memory = probe.first(stem + "memory")
+    return Device(
+        index,
+        name=probe.first(stem + "name") or None,
+        uuid=probe.first(stem + "uuid") or None,
+        pci_bus_id=probe.first(stem + "pci"),
+        compute_capability=probe.first(stem + "capability"),
+        memory=int(memory) if memory and memory.isdigit() else None,
+        mig=probe.first(stem + "mig") == "1",
+        instances=probe.values.get(stem + "instance", []),
+    )
+
+
+def _from_cuda(driver: Driver, probe: Probe) -> None:
+    code, version = probe.first("cuda.init"), probe.first("cuda.version")
+    if code and code.lstrip("-").isdigit():
+        driver.init_code = int(code)
+    if version and version.isdigit() and int(version) > 0:
+        driver.cuda = from_code(int(version))
+    if probe.error:
+        driver.probe_error = f"cuInit {probe.error}"
+    elif probe.first("cuda.error"):
+        driver.probe_error = probe.first("cuda.error")
+    count = probe.first("cuda.count") or "0"
+    if not driver.devices and count.isdigit():
+        for index in range(min(int(count), 256)):
+            driver.devices.append(
+                Device(
+                    index,
+                    name=probe.first(f"visible.{index}.name"),
+                    compute_capability=probe.first(f"visible.{index}.capability"),
+                )
+            )

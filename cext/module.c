@@ -430,6 +430,7 @@ static PyObject **state_reference(CoreState *state, int index)
         (PyObject **)&state->stream_type,
         (PyObject **)&state->event_type,
         (PyObject **)&state->device_array_type,
+        (PyObject **)&state->array_flags_type,
         (PyObject **)&state->transfer_type,
         (PyObject **)&state->host_memory_type,
         (PyObject **)&state->pin_type,

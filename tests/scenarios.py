@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import mmap
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -247,6 +249,39 @@ def device_arrays(cu: Any) -> None:
     empty = cu.device_empty(0)
     empty.fill(1)
     assert empty.to_numpy().size == 0
+
+
+@covers(
+    "ArrayFlags", "DeviceArray.T", "DeviceArray.transpose", "DeviceArray.reshape",
+    "DeviceArray.view", "DeviceArray.flags",
+)  # fmt: skip
+def views_of_device_arrays(cu: Any) -> None:
+    array = cu.device_zeros((8, 16), "i4")
+    views = [array.T, array.transpose(1, 0), array.T.reshape(4, -1, order="F"), array.view("f8")]
+    del array
+    assert [view.flags.c_contiguous for view in views] == [False, False, False, True]
+    with contextlib.suppress(ValueError):
+        views[0].reshape(-1)
+    assert not views[2].to_numpy().any()
+
+
+@covers("DeviceArray.copy")
+def assignments_to_device_arrays(cu: Any) -> None:
+    array, stream = cu.device_zeros((8, 16), "i4"), cu.Stream()
+    array[...] = 1
+    array[2] = range(16)
+    array[:, 3] = np.ones((1, 8), "i4")
+    array[1:] = array[:-1]
+    for value in (object(), np.zeros(3), np.zeros(16)):
+        with contextlib.suppress(ValueError, TypeError):
+            array[0] = value
+    twin, later = copy.copy(array.T), array.copy(stream)
+    stream.synchronize()
+    assert (later.to_numpy() == twin.to_numpy().T).all()
+    assert hash(array) != hash(twin)
+    for ask in (bool, float, list, pickle.dumps, lambda array: array == twin):
+        with contextlib.suppress(TypeError):
+            ask(array)
 
 
 @covers("copy_threads", "set_copy_threads")

@@ -83,15 +83,8 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
 
 /* ---- basic indexing: integers, slices, ... and None, as NumPy defines them ---- */
 
-struct view {
-    CUdeviceptr address;
-    int ndim;
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
-    Py_ssize_t strides[CUDRIVER_MAX_DIMS];
-};
-
 /* Adds a dimension to the result. 0 or -1. */
-static int view_append(struct view *view, Py_ssize_t length, Py_ssize_t stride)
+static int view_append(struct cudriver_device_view *view, Py_ssize_t length, Py_ssize_t stride)
 {
     if (view->ndim == CUDRIVER_MAX_DIMS) {
         PyErr_Format(PyExc_IndexError, "more than %d dimensions", CUDRIVER_MAX_DIMS);
@@ -103,7 +96,8 @@ static int view_append(struct view *view, Py_ssize_t length, Py_ssize_t stride)
     return 0;
 }
 
-static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
+static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item,
+                       struct cudriver_device_view *view)
 {
     Py_ssize_t start, stop, step, length, stride;
 
@@ -129,7 +123,8 @@ static void index_refuse(PyObject *item)
                  Py_TYPE(item)->tp_name);
 }
 
-static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item, struct view *view)
+static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item,
+                         struct cudriver_device_view *view)
 {
     Py_ssize_t index = PyNumber_AsSsize_t(item, PyExc_IndexError);
 
@@ -174,8 +169,8 @@ static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellip
     return axes;
 }
 
-/* New reference: a view of `of` (or, if that is a view, of its root). */
-static PyObject *view_new(CoreState *state, DeviceArrayObject *of, const struct view *view)
+PyObject *cudriver_device_array_view(CoreState *state, DeviceArrayObject *of,
+                                     const struct cudriver_device_view *view)
 {
     DeviceArrayObject *self = array_alloc(state, view->ndim);
 
@@ -199,7 +194,7 @@ PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
     PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
     Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, ellipsis;
     int axes = key_count(items, count, &ellipsis), axis = 0, failed = 0;
-    struct view view = {.address = self->address};
+    struct cudriver_device_view view = {.address = self->address};
 
     if (axes < 0) {
         return NULL;
@@ -229,7 +224,7 @@ PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
     if (failed != 0) {
         return NULL;
     }
-    return view_new(cudriver_state_of(object), self, &view);
+    return cudriver_device_array_view(cudriver_state_of(object), self, &view);
 }
 
 /* ---- the end ---- */

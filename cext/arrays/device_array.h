@@ -47,8 +47,23 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
  * it follows what calls with a stream started. 0, or -1 with an exception set. */
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
 
+/* The geometry of a view. */
+struct cudriver_device_view {
+    CUdeviceptr address;
+    int ndim;
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    Py_ssize_t strides[CUDRIVER_MAX_DIMS];
+};
+
+/* New reference: a view of `of` (or, if that is a view, of its root), with its dtype. */
+PyObject *cudriver_device_array_view(CoreState *state, DeviceArrayObject *of,
+                                     const struct cudriver_device_view *view);
+
 /* array[key]: a view, by basic indexing. New reference. */
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key);
+
+/* array[key] = value, in device_assign.c. 0 or -1. */
+int cudriver_device_array_assign(PyObject *object, PyObject *key, PyObject *value);
 
 /* tp_dealloc and close(): both free the memory that the array owns. */
 void cudriver_device_array_dealloc(PyObject *object);
@@ -57,8 +72,22 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *ignored);
 /* device_array_methods.c: the type. */
 int cudriver_device_array_setup(PyObject *module);
 
-/* device_make.c: the module's functions. */
+/* device_array_views.c, device_array_reshape.c: T, transpose(), reshape(), view() and flags. */
+PyObject *cudriver_device_array_reversed(PyObject *object, void *closure);
+PyObject *cudriver_device_array_transpose(PyObject *object, PyObject *args);
+PyObject *cudriver_device_array_reshape(PyObject *object, PyObject *args, PyObject *keywords);
+PyObject *cudriver_device_array_view_as(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                        PyObject *keywords);
+PyObject *cudriver_device_array_flags(PyObject *object, void *closure);
+int cudriver_device_array_views_setup(PyObject *module);
+extern const char cudriver_device_array_transpose_doc[];
+extern const char cudriver_device_array_reshape_doc[];
+extern const char cudriver_device_array_view_doc[];
+
+/* device_make.c: the module's functions; a new array on the same device, in C order. `stream` as
+ * in cudriver_stream_parse; if there is none, waits. New reference. */
 int cudriver_device_make_setup(PyObject *module);
+PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, PyObject *stream);
 
 /* device_fill.c: sets every item to `value` (NULL: zero bytes), cast to the array's dtype. `stream`
  * as in cudriver_stream_parse; if there is none, waits. 0 or -1. */

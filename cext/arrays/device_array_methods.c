@@ -15,12 +15,7 @@ static DeviceArrayObject *array_of(PyObject *object)
 
 static Py_ssize_t array_bytes(DeviceArrayObject *self)
 {
-    Py_ssize_t bytes = self->itemsize;
-
-    for (int i = 0; i < self->ndim; i++) {
-        bytes *= self->shape[i];
-    }
-    return bytes;
+    return cudriver_shape_bytes(self->ndim, self->shape, self->itemsize); /* fits: it was made */
 }
 
 PyDoc_STRVAR(array_close_doc,
@@ -75,12 +70,9 @@ static PyObject *get_strides(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
 {
-    Py_ssize_t size = 1;
+    Py_ssize_t size = cudriver_shape_bytes(array_of(object)->ndim, array_of(object)->shape, 1);
 
-    for (int i = 0; i < array_of(object)->ndim; i++) {
-        size *= array_of(object)->shape[i];
-    }
-    return PyLong_FromSsize_t(size);
+    return size < 0 ? NULL : PyLong_FromSsize_t(size);
 }
 
 static PyObject *get_nbytes(PyObject *object, void *Py_UNUSED(closure))
@@ -298,6 +290,60 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
     return out;
 }
 
+PyDoc_STRVAR(copy_doc, "copy($self, stream=None)\n"
+                       "--\n"
+                       "\n"
+                       "Return a copy on the same device.\n"
+                       "\n"
+                       "Parameters\n"
+                       "----------\n"
+                       "stream : Stream, optional\n"
+                       "    The stream in whose order to allocate and copy. Without one, the call "
+                       "waits.\n"
+                       "\n"
+                       "Returns\n"
+                       "-------\n"
+                       "DeviceArray\n"
+                       "    In C order, with memory of its own.\n"
+                       "\n"
+                       "Raises\n"
+                       "------\n"
+                       "OutOfMemoryError\n"
+                       "    The device has too little memory; the message says how much is free.\n"
+                       "\n"
+                       "Notes\n"
+                       "-----\n"
+                       "Uses what `device_empty` and `copy` use. `copy.copy` and `copy.deepcopy`\n"
+                       "call it.");
+
+static PyObject *method_copy(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords)
+{
+    static const char *const names[] = {"stream", NULL};
+    static const struct cudriver_signature signature = {"copy", 1, 0, names};
+    PyObject *stream;
+
+    if (cudriver_arguments(&signature, args, count, keywords, &stream) < 0) {
+        return NULL;
+    }
+    return cudriver_device_array_copy(cudriver_state_of(object), array_of(object), stream);
+}
+
+/* copy.copy() and copy.deepcopy(), whose memo has nothing to find here. */
+static PyObject *method_copy_plain(PyObject *object, PyObject *Py_UNUSED(memo))
+{
+    return cudriver_device_array_copy(cudriver_state_of(object), array_of(object), NULL);
+}
+
+static PyObject *method_reduce(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    PyErr_Format(PyExc_TypeError,
+                 "cannot pickle %R: device memory belongs to this process; pickle its to_numpy(), "
+                 "and give that to to_device() where it is loaded",
+                 object);
+    return NULL;
+}
+
 static PyObject *method_refuse(PyObject *object, PyObject *Py_UNUSED(args),
                                PyObject *Py_UNUSED(keywords))
 {
@@ -308,11 +354,54 @@ static PyObject *method_refuse(PyObject *object, PyObject *Py_UNUSED(args),
     return NULL;
 }
 
+/* ---- what would read items on the device, one by one ---- */
+
+static PyObject *array_refuse(PyObject *object, const char *verb, const char *or)
+{
+    PyErr_Format(PyExc_TypeError,
+                 "cannot %s %R: its items are in device memory; call to_numpy() first%s", verb,
+                 object, or);
+    return NULL;
+}
+
+static PyObject *array_number(PyObject *object)
+{
+    return array_refuse(object, "make a number of", "");
+}
+
+static int array_truth(PyObject *object)
+{
+    array_refuse(object, "take the truth value of", ", or ask `is None` or `size`");
+    return -1;
+}
+
+static PyObject *array_iterate(PyObject *object)
+{
+    return array_refuse(object, "iterate over", ", or index it: array[i] is a view");
+}
+
+/* An array equals itself, so that it can be a key; for all else its items would count. */
+static PyObject *array_compare(PyObject *object, PyObject *other, int operation)
+{
+    if (object == other && (operation == Py_EQ || operation == Py_NE)) {
+        return PyBool_FromLong(operation == Py_EQ);
+    }
+    return array_refuse(object, "compare", ", or ask `is` for the same object");
+}
+
+static Py_hash_t array_hash(PyObject *object)
+{
+    return PyBaseObject_Type.tp_hash(object);
+}
+
 static PyGetSetDef array_getset[] = {
     {"shape", get_shape, NULL, "Lengths of the dimensions, as a tuple.", NULL},
     {"strides", get_strides, NULL,
      "Bytes from one item to the next along each dimension, as a tuple.", NULL},
     {"size", get_size, NULL, "Number of items.", NULL},
+    {"T", cudriver_device_array_reversed, NULL, "View with the axes in reverse order.", NULL},
+    {"flags", cudriver_device_array_flags, NULL,
+     "How the array lies in memory: an ArrayFlags, a named tuple of bools.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of all items.", NULL},
     {"pointer", get_pointer, NULL,
      "Device address of the first item (CUdeviceptr) as an int. Once it has been read, the memory\n"
@@ -330,7 +419,18 @@ static PyMethodDef array_methods[] = {
     {"copy_from", CUDRIVER_FAST(method_copy_from), copy_from_doc},
     {"copy_to", CUDRIVER_FAST(method_copy_to), copy_to_doc},
     {"to_numpy", CUDRIVER_FAST(method_to_numpy), to_numpy_doc},
+    {"copy", CUDRIVER_FAST(method_copy), copy_doc},
+    {"__copy__", method_copy_plain, METH_NOARGS, "__copy__($self, /)\n--\n\nReturn copy()."},
+    {"__deepcopy__", method_copy_plain, METH_O,
+     "__deepcopy__($self, memo, /)\n--\n\nReturn copy()."},
+    {"__reduce__", method_reduce, METH_NOARGS,
+     "__reduce__($self, /)\n--\n\nRaise TypeError: device memory cannot be pickled."},
     {"close", cudriver_device_array_close, METH_NOARGS, array_close_doc},
+    {"transpose", cudriver_device_array_transpose, METH_VARARGS,
+     cudriver_device_array_transpose_doc},
+    {"reshape", (PyCFunction)(void (*)(void))cudriver_device_array_reshape,
+     METH_VARARGS | METH_KEYWORDS, cudriver_device_array_reshape_doc},
+    {"view", CUDRIVER_FAST(cudriver_device_array_view_as), cudriver_device_array_view_doc},
     {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
      "__array__($self, *args, **kwargs)\n--\n\n"
      "Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."},
@@ -356,6 +456,10 @@ static PyType_Slot array_slots[] = {
                 "views, as NumPy's does: ``a[2:5, ::-1]``, ``a[..., 0]``, ``a[None]``. An array\n"
                 "keeps its context alive. Its memory is freed with its last owner, or by `close`.\n"
                 "\n"
+                "``a[key] = value`` fills with a scalar, which is cast, or copies an array, which\n"
+                "must have the same dtype and is broadcast; it is ordered as `fill` and `copy`\n"
+                "are. An array is a key in a dict by its identity: ``==`` between two raises.\n"
+                "\n"
                 "Examples\n"
                 "--------\n"
                 ">>> array = cu.to_device(np.arange(6).reshape(2, 3))\n"
@@ -369,6 +473,13 @@ static PyType_Slot array_slots[] = {
     {Py_tp_members, array_members},
     {Py_mp_length, array_length},
     {Py_mp_subscript, cudriver_device_array_subscript},
+    {Py_mp_ass_subscript, cudriver_device_array_assign},
+    {Py_tp_richcompare, array_compare},
+    {Py_tp_hash, array_hash},
+    {Py_tp_iter, array_iterate},
+    {Py_nb_bool, array_truth},
+    {Py_nb_float, array_number},
+    {Py_nb_int, array_number},
     {0, NULL},
 };
 
@@ -381,6 +492,9 @@ static PyType_Spec array_spec = {
 
 int cudriver_device_array_setup(PyObject *module)
 {
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->device_array_type,
-                             &array_spec);
+    if (cudriver_type_add(module, &cudriver_state_of_module(module)->device_array_type,
+                          &array_spec) < 0) {
+        return -1;
+    }
+    return cudriver_device_array_views_setup(module);
 }

@@ -164,6 +164,52 @@ static int source_read(CoreState *state, PyObject *object, struct cudriver_endpo
     return found < 0 ? -1 : 0;
 }
 
+/* Copies an endpoint, and releases it. `home`: of a source on the device where the copy is to be,
+ * else NULL. New reference. */
+static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, ContextObject *home,
+                          PyObject *argument)
+{
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    struct cudriver_stream stream;
+    PyObject *array = NULL;
+    bool given, elsewhere;
+
+    for (int i = 0; i < end->ndim; i++) {
+        shape[i] = (Py_ssize_t)end->shape[i];
+    }
+    if (cudriver_stream_parse(state, argument, home, &stream, &given) < 0) {
+        cudriver_endpoint_done(end);
+        return NULL;
+    }
+    elsewhere = home != NULL && stream.context->ordinal != home->ordinal;
+    if (elsewhere && argument != NULL && argument != Py_None) {
+        PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
+                     stream.context->ordinal, home->ordinal);
+    } else {
+        /* A `with stream:` on another device is ignored. */
+        array = cudriver_device_array_new(state, elsewhere ? home : stream.context,
+                                          given && !elsewhere ? stream.object : NULL, end->dtype,
+                                          (Py_ssize_t)end->itemsize, end->ndim, shape);
+    }
+    if (array == NULL) {
+        cudriver_endpoint_done(end);
+    } else if (cudriver_copy_from(state, array, end, argument) < 0) {
+        Py_CLEAR(array);
+    }
+    cudriver_stream_done(&stream);
+    return array;
+}
+
+PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, PyObject *stream)
+{
+    struct cudriver_endpoint end;
+
+    if (cudriver_device_array_endpoint(state, (PyObject *)self, &end) < 0) {
+        return NULL;
+    }
+    return end_copy(state, &end, self->context, stream);
+}
+
 PyDoc_STRVAR(to_device_doc,
              "to_device(array, stream=None)\n"
              "--\n"
@@ -204,33 +250,14 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     static const char *const names[] = {"array", "stream", NULL};
     static const struct cudriver_signature signature = {"to_device", 2, 1, names};
     CoreState *state = cudriver_state_of_module(module);
-    PyObject *values[2], *argument, *array = NULL;
     struct cudriver_endpoint end;
-    struct cudriver_stream stream;
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
-    bool given;
+    PyObject *values[2];
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
         source_read(state, values[0], &end) < 0) {
         return NULL;
     }
-    argument = values[1];
-    for (int i = 0; i < end.ndim; i++) {
-        shape[i] = (Py_ssize_t)end.shape[i];
-    }
-    if (cudriver_stream_parse(state, argument, NULL, &stream, &given) < 0) {
-        cudriver_endpoint_done(&end);
-        return NULL;
-    }
-    array = cudriver_device_array_new(state, stream.context, given ? stream.object : NULL,
-                                      end.dtype, (Py_ssize_t)end.itemsize, end.ndim, shape);
-    if (array == NULL) {
-        cudriver_endpoint_done(&end);
-    } else if (cudriver_copy_from(state, array, &end, argument) < 0) {
-        Py_CLEAR(array);
-    }
-    cudriver_stream_done(&stream);
-    return array;
+    return end_copy(state, &end, NULL, values[1]);
 }
 
 static PyMethodDef functions[] = {

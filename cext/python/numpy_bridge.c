@@ -62,6 +62,11 @@ static bool holds_objects(PyArray_Descr *descr)
     return false;
 }
 
+bool cudriver_numpy_is_scalar(PyObject *object)
+{
+    return PyArray_IsAnyScalar(object);
+}
+
 bool cudriver_numpy_is_bool(PyObject *object)
 {
     return PyArray_IsScalar(object, Bool);
@@ -257,6 +262,15 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 PyObject *cudriver_numpy_asarray(PyObject *object)
 {
     return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);
+}
+
+PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype)
+{
+    if (cudriver_numpy_require() < 0) {
+        return NULL;
+    }
+    Py_INCREF(dtype); /* PyArray_FromAny takes a reference */
+    return PyArray_FromAny(object, (PyArray_Descr *)dtype, 0, 0, NPY_ARRAY_FORCECAST, NULL);
 }
 
 /* Whether the memory ranges of two arrays share a byte. */

@@ -41,6 +41,9 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 /* New reference: np.asarray(object). */
 PyObject *cudriver_numpy_asarray(PyObject *object);
 
+/* New reference: the object as an array of that dtype, cast as by `array[...] = object`. */
+PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype);
+
 /* Copies; if the two overlap, as if the source had been copied first. Both have the same shape and
  * dtype. 0 or -1. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
@@ -57,6 +60,9 @@ PyObject *cudriver_numpy_typestr(PyObject *dtype);
 
 /* New reference: the dtype's array-interface description; [('', typestr)] if it has none. */
 PyObject *cudriver_numpy_descr(PyObject *dtype);
+
+/* Whether the object is a number, a string, or a scalar of NumPy's. NumPy is imported. */
+bool cudriver_numpy_is_scalar(PyObject *object);
 
 /* Whether the object is a NumPy bool, which old versions accept as a number. */
 bool cudriver_numpy_is_bool(PyObject *object);

@@ -1,7 +1,8 @@
 /* See shape.h. */
 #include "shape.h"
 
-static int length_read(PyObject *item, Py_ssize_t *length)
+/* `least`: 0, or -1 where that stands for a length that follows from the others. */
+static int length_read(PyObject *item, Py_ssize_t least, Py_ssize_t *length)
 {
     if (!PyIndex_Check(item)) {
         PyErr_Format(PyExc_TypeError, "a shape's lengths are ints, not %R (%.100s)", item,
@@ -16,14 +17,14 @@ static int length_read(PyObject *item, Py_ssize_t *length)
         }
         return -1;
     }
-    if (*length < 0) {
+    if (*length < least) {
         PyErr_Format(PyExc_ValueError, "a shape has no negative lengths: %zd", *length);
         return -1;
     }
     return 0;
 }
 
-int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
+static int shape_read(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_t *shape)
 {
     PyObject *items;
 
@@ -31,7 +32,7 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
     if (PyIndex_Check(argument) && (!PySequence_Check(argument) || PyObject_Size(argument) < 0)) {
         PyErr_Clear();
         *ndim = 1;
-        return length_read(argument, &shape[0]);
+        return length_read(argument, least, &shape[0]);
     }
     if (!PySequence_Check(argument) || PyUnicode_Check(argument) || PyBytes_Check(argument)) {
         PyErr_Format(PyExc_TypeError, "a shape is an int or a sequence of ints, not %R (%.100s)",
@@ -51,7 +52,7 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
     }
     *ndim = (int)PyTuple_GET_SIZE(items);
     for (int i = 0; i < *ndim; i++) {
-        if (length_read(PyTuple_GET_ITEM(items, i), &shape[i]) < 0) {
+        if (length_read(PyTuple_GET_ITEM(items, i), least, &shape[i]) < 0) {
             Py_DECREF(items);
             return -1;
         }
@@ -60,14 +61,32 @@ int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
     return 0;
 }
 
+int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
+{
+    return shape_read(argument, 0, ndim, shape);
+}
+
+int cudriver_shape_parse_open(PyObject *argument, int *ndim, Py_ssize_t *shape)
+{
+    return shape_read(argument, -1, ndim, shape);
+}
+
+bool cudriver_shape_is_empty(int ndim, const Py_ssize_t *shape)
+{
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize)
 {
     Py_ssize_t bytes = itemsize;
 
-    for (int i = 0; i < ndim; i++) {
-        if (shape[i] == 0) {
-            return 0;
-        }
+    if (cudriver_shape_is_empty(ndim, shape)) {
+        return 0;
     }
     for (int i = 0; i < ndim; i++) {
         if (__builtin_mul_overflow(bytes, shape[i], &bytes)) {

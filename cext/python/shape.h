@@ -9,6 +9,12 @@
 /* Reads a shape of at most CUDRIVER_MAX_DIMS dimensions. 0, or -1 with TypeError or ValueError. */
 int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape);
 
+/* The same, with -1 as a length: one that follows from the others. */
+int cudriver_shape_parse_open(PyObject *argument, int *ndim, Py_ssize_t *shape);
+
+/* Whether such an array has no items. */
+bool cudriver_shape_is_empty(int ndim, const Py_ssize_t *shape);
+
 /* The size of such an array in bytes, or -1 with ValueError if it overflows. */
 Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize);
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver import errors, stack
     from cudriver._core import (
         Allocation,
+        ArrayFlags,
         Context,
         CopyPlan,
         Device,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
 
 __all__ = [
     "Allocation",
+    "ArrayFlags",
     "Context",
     "ContextFlags",
     "CopyPlan",

@@ -1,0 +1,120 @@
+/* DeviceArray: array[key] = value. A scalar is a fill, an array is a copy; see device_array.h. */
+#include "device_array.h"
+
+#include "python/numpy_bridge.h"
+#include "python/shape.h"
+
+/* Sets ValueError: the source does not fit the region. -1. */
+static int broadcast_refuse(const struct cudriver_endpoint *src, const DeviceArrayObject *region)
+{
+    Py_ssize_t lengths[CUDRIVER_MAX_DIMS];
+    PyObject *from, *to = cudriver_shape_tuple(region->ndim, region->shape);
+
+    for (int i = 0; i < src->ndim; i++) {
+        lengths[i] = (Py_ssize_t)src->shape[i];
+    }
+    from = cudriver_shape_tuple(src->ndim, lengths);
+    if (from != NULL && to != NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     "an array of shape %R cannot be broadcast into shape %R (nothing was copied)",
+                     from, to);
+    }
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    return -1;
+}
+
+/* Gives the source the region's shape, by NumPy's rules for assignment: axes of length 1 are
+ * repeated, missing ones too, and leading ones of length 1 may be too many. 0 or -1. */
+static int broadcast(struct cudriver_endpoint *src, const DeviceArrayObject *region)
+{
+    int extra = src->ndim - region->ndim;
+    int64_t strides[CUDRIVER_MAX_DIMS];
+
+    for (int i = 0; i < extra; i++) {
+        if (src->shape[i] != 1) {
+            return broadcast_refuse(src, region);
+        }
+    }
+    for (int i = 0; i < region->ndim; i++) {
+        int from = i + extra;
+        if (from >= 0 && src->shape[from] != 1 && src->shape[from] != region->shape[i]) {
+            return broadcast_refuse(src, region);
+        }
+        strides[i] = from < 0 || src->shape[from] != region->shape[i] ? 0 : src->strides[from];
+    }
+    src->ndim = region->ndim;
+    for (int i = 0; i < region->ndim; i++) {
+        src->shape[i] = region->shape[i];
+        src->strides[i] = strides[i];
+    }
+    return 0;
+}
+
+/* Reads what is no array, such as a list, as one of the region's dtype. 1 read; 0 it is one item,
+ * which *item then is (a new reference); -1 an exception. */
+static int sequence_read(const DeviceArrayObject *region, PyObject *value, PyObject **item,
+                         struct cudriver_endpoint *src)
+{
+    PyObject *array = cudriver_numpy_cast(value, region->dtype);
+    int found = array == NULL ? -1 : cudriver_numpy_endpoint(array, false, src);
+
+    if (found == 0 && src->ndim > 0) {
+        found = 1; /* the endpoint keeps the array alive */
+    } else if (found == 0) {
+        cudriver_endpoint_done(src);
+        *item = Py_NewRef(array);
+    }
+    Py_XDECREF(array);
+    return found;
+}
+
+static int region_assign(CoreState *state, DeviceArrayObject *region, PyObject *value)
+{
+    struct cudriver_endpoint src;
+    PyObject *item = NULL;
+    int found;
+
+    if (cudriver_numpy_is_scalar(value)) {
+        return cudriver_device_array_fill(state, region, value, NULL);
+    }
+    found = cudriver_endpoint_try(state, value, false, &src);
+    if (found == 0) {
+        found = sequence_read(region, value, &item, &src);
+    } else if (found > 0 && src.ndim == 0 && cudriver_numpy_is_array(value)) {
+        cudriver_endpoint_done(&src);
+        item = Py_NewRef(value);
+        found = 0;
+    }
+    if (found < 0) {
+        return -1;
+    }
+    if (found == 0) {
+        found = cudriver_device_array_fill(state, region, item, NULL);
+        Py_DECREF(item);
+        return found;
+    }
+    if (broadcast(&src, region) < 0) {
+        cudriver_endpoint_done(&src);
+        return -1;
+    }
+    return cudriver_copy_from(state, (PyObject *)region, &src, NULL);
+}
+
+int cudriver_device_array_assign(PyObject *object, PyObject *key, PyObject *value)
+{
+    PyObject *region;
+    int failed;
+
+    if (value == NULL) {
+        PyErr_SetString(PyExc_TypeError, "the items of a DeviceArray cannot be deleted");
+        return -1;
+    }
+    region = cudriver_device_array_subscript(object, key);
+    if (region == NULL) {
+        return -1;
+    }
+    failed = region_assign(cudriver_state_of(object), (DeviceArrayObject *)region, value);
+    Py_DECREF(region);
+    return failed;
+}

@@ -444,6 +444,7 @@ static PyObject **state_reference(CoreState *state, int index)
         &state->errors,
         &state->choice,
         &state->thread_key,
+        &state->stream_scope,
     };
 
     return index < (int)(sizeof references / sizeof references[0]) ? references[index] : NULL;

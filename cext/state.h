@@ -50,6 +50,9 @@ typedef struct {
     PyObject *choice;     /* owned: the argument of use_driver, or NULL */
     PyObject *thread_key; /* owned: this module's key in thread state dictionaries */
 
+    PyObject *stream_scope; /* owned: the context variable of `with stream:` */
+    bool stream_scope_used; /* whether it was ever set */
+
     /* The id of the thread state that last asked for its record (0: none; ids are never reused),
      * and that record. Borrowed; NULL if it has none. */
     uint64_t thread_seen_id;

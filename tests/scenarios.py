@@ -56,7 +56,8 @@ def the_devices(cu: Any) -> None:
     device = cu.Device(0)
     repr(device), hash(device), device.ordinal
     cu.Device(device.uuid)
-    cu.Device(device.pci_bus_id)
+    cu.Device(device.pci_bus_id), cu.Device("cuda"), cu.Device("cuda:0")
+    cu.Device(SimpleNamespace(type="cuda", index=0)), cu.Device(SimpleNamespace(device_id=0))
     device.name, device.total_memory, device.multiprocessor_count, device.compute_capability
     device.can_access_peer(cu.device_count() - 1)
 
@@ -133,6 +134,22 @@ def two_streams(cu: Any) -> None:
     repr(first), first.handle, first.priority, first.closed, first.context, first.device
     first.__cuda_stream__()
     first.close()
+
+
+@covers("Stream.from_handle", "Stream.wait")
+def a_stream_from_a_handle(cu: Any) -> None:
+    theirs, ours, event = cu.Stream(), cu.Stream(), cu.Event()
+    stream = cu.Stream.from_handle(theirs.handle)
+    array = cu.device_empty(MIDDLE)
+    with stream:
+        array.fill(1)
+    event.record(stream)
+    ours.wait(SimpleNamespace(cuda_event=event.handle))
+    ours.wait(SimpleNamespace(cuda_stream=theirs.handle))
+    stream.synchronize()
+    ours.synchronize()
+    stream.close()
+    cu.Stream.from_handle(SimpleNamespace(cuda_stream=theirs.handle))
 
 
 @covers("to_device", "copy_async", "DeviceArray.fill", "Event.record")

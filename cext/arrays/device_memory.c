@@ -192,7 +192,8 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
         cuda.cuCtxSynchronize(); /* whoever uses the memory gets the error */
         Py_END_ALLOW_THREADS
     } else if (cuda.cuStreamQuery(home->handle) == CUDA_ERROR_NOT_READY) {
-        const struct cudriver_stream stream = {home->handle, home, context};
+        const struct cudriver_stream stream = {
+            .handle = home->handle, .object = home, .context = context};
         home->users++;
         failed = cudriver_batch_wait_all(state, &stream);
         home->users--;

@@ -74,7 +74,7 @@ static int query_end(ContextObject *self, bool pushed, CUresult result, const ch
  * work and the default stream's. 0, or -1 with an exception set. */
 static int wait_for_known(CoreState *state, ContextObject *self)
 {
-    const struct cudriver_stream stream = {NULL, NULL, self};
+    const struct cudriver_stream stream = {.context = self};
 
     if (cudriver_batches_wait(state, self) < 0) {
         return -1;
@@ -358,7 +358,7 @@ static PyType_Slot context_slots[] = {
                 "\n"
                 "Parameters\n"
                 "----------\n"
-                "device : int, str or Device, optional\n"
+                "device : Device or what `Device` takes, optional\n"
                 "    Where to create it.\n"
                 "flags : int or ContextFlags, optional\n"
                 "    How it waits for the device.\n"

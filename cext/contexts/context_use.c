@@ -1,10 +1,9 @@
-/* The context and the stream of a call. See context.h, context_private.h and stream.h. */
+/* The context of a call. See context.h and context_private.h. */
 #include "context_private.h"
 #include "driver/driver.h"
 #include "driver/keeper.h"
 #include "python/devices.h"
 #include "python/error.h"
-#include "stream.h"
 #include "thread.h"
 
 /* Drops foreign contexts that their owners have destroyed. */
@@ -253,119 +252,4 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
         Py_DECREF(current);
     }
     return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
-}
-
-/* ---- the stream that a call uses ---- */
-
-/* The handle of another library's stream object. 1 found, 0 no such protocol, -1 error. */
-static int foreign_handle(PyObject *object, CUstream *handle)
-{
-    PyObject *value = PyObject_GetAttrString(object, "cuda_stream");
-
-    if (value == NULL) {
-        PyObject *pair;
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear();
-        if (!PyObject_HasAttrString(object, "__cuda_stream__")) {
-            return 0;
-        }
-        pair = PyObject_CallMethod(object, "__cuda_stream__", NULL);
-        if (pair == NULL) {
-            return -1;
-        }
-        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            PyErr_Format(PyExc_TypeError, "%.100s.__cuda_stream__() must give (version, handle)",
-                         Py_TYPE(object)->tp_name);
-            Py_DECREF(pair);
-            return -1;
-        }
-        value = Py_NewRef(PyTuple_GET_ITEM(pair, 1));
-        Py_DECREF(pair);
-    }
-    *handle = (CUstream)PyLong_AsVoidPtr(value);
-    if (PyErr_Occurred()) {
-        PyErr_Format(PyExc_TypeError, "%.100s says that its stream is %R, which is no handle",
-                     Py_TYPE(object)->tp_name, value);
-        Py_DECREF(value);
-        return -1;
-    }
-    Py_DECREF(value);
-    return 1;
-}
-
-/* Whether a handle is a default stream, which belongs to whichever context is current. */
-static bool is_default(CUstream handle)
-{
-    return (uintptr_t)handle <= 2; /* NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
-}
-
-/* New reference: the context of another library's stream. For a green context's, the device's
- * primary context: making a green context current takes it from the thread that has it current. */
-static ContextObject *foreign_context(CoreState *state, CUstream handle)
-{
-    bool newer;
-    CUcontext context = NULL;
-    CUgreenCtx green;
-    CUresult result;
-
-    if (cudriver_require(state) < 0) {
-        return NULL;
-    }
-    newer = cuda.cuStreamGetCtx_v2 != NULL;
-    result = newer ? cuda.cuStreamGetCtx_v2(handle, &context, &green)
-                   : cuda.cuStreamGetCtx(handle, &context);
-    if (result != CUDA_SUCCESS) {
-        return (ContextObject *)cudriver_raise(state, result,
-                                               newer ? "cuStreamGetCtx_v2" : "cuStreamGetCtx",
-                                               "stream %p", (void *)handle);
-    }
-    return cudriver_context_of_handle(state, context);
-}
-
-int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
-                          struct cudriver_stream *stream, bool *given)
-{
-    StreamObject *object = NULL;
-    int foreign;
-
-    stream->object = NULL;
-    stream->handle = NULL;
-    stream->context = NULL;
-    if (argument == NULL || argument == Py_None) {
-        argument = (PyObject *)cudriver_thread_stream(state);
-    }
-    *given = argument != NULL;
-    if (argument != NULL && Py_IS_TYPE(argument, state->stream_type)) {
-        if (cudriver_stream_check((StreamObject *)argument) < 0) {
-            return -1;
-        }
-        object = (StreamObject *)argument;
-        stream->handle = object->handle;
-        fallback = object->context;
-    } else if (argument != NULL) {
-        foreign = foreign_handle(argument, &stream->handle);
-        if (foreign == 0) {
-            PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s",
-                         Py_TYPE(argument)->tp_name);
-        }
-        if (foreign <= 0) {
-            return -1;
-        }
-        if (!is_default(stream->handle)) {
-            stream->context = foreign_context(state, stream->handle);
-            return stream->context == NULL ? -1 : 0;
-        }
-    }
-    stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)
-                                       : cudriver_context_for_use(state);
-    if (stream->context == NULL) {
-        return -1;
-    }
-    if (object != NULL) {
-        stream->object = (StreamObject *)Py_NewRef((PyObject *)object);
-        object->users++;
-    }
-    return 0;
 }

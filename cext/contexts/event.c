@@ -207,23 +207,30 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
                                    self->handle);
 }
 
-int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
+int cudriver_event_record_on(CoreState *state, PyObject *event,
+                             const struct cudriver_stream *stream)
 {
     EventObject *self = event_of(event);
-    struct cudriver_stream stream;
-    int failed = -1;
 
-    if (stream_for(state, self, argument, &stream) < 0) {
-        return -1;
-    }
-    if (stream.context != self->context) {
+    if (stream->context != self->context) {
         PyErr_Format(PyExc_ValueError,
                      "%R belongs to %R, the stream to %R: record an event of the "
                      "stream's own context",
-                     event, self->context, stream.context);
-    } else {
-        failed = event_use(state, self, &stream, true);
+                     event, self->context, stream->context);
+        return -1;
     }
+    return event_use(state, self, stream, true);
+}
+
+int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
+{
+    struct cudriver_stream stream;
+    int failed;
+
+    if (stream_for(state, event_of(event), argument, &stream) < 0) {
+        return -1;
+    }
+    failed = cudriver_event_record_on(state, event, &stream);
     cudriver_stream_done(&stream);
     return failed;
 }
@@ -487,7 +494,7 @@ static PyType_Slot event_slots[] = {
                 "----------\n"
                 "timing : bool, optional\n"
                 "    Whether the event notes the time, which costs a little.\n"
-                "device : int, str or Device, optional\n"
+                "device : Device or what `Device` takes, optional\n"
                 "    Where to create it: in the current context if that is on the device, else in\n"
                 "    the device's primary one. The default is the context of the enclosing\n"
                 "    ``with stream:``, else the current one.\n"

@@ -7,7 +7,7 @@
 #include "python/error.h"
 #include "python/types.h"
 #include "event.h"
-#include "thread.h"
+#include "foreign_stream.h"
 
 static StreamObject *stream_of(PyObject *object)
 {
@@ -87,6 +87,10 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
         return CUDA_SUCCESS;
     }
     self->closed = true; /* first, because what follows may release the GIL */
+    if (self->owner != NULL) {
+        Py_SETREF(self->owner, Py_NewRef(Py_None));
+        return CUDA_SUCCESS;
+    }
     cudriver_live_remove(state, &self->live);
     cudriver_batch_close_open(self);
     if (cudriver_context_begin_free(self->context, &pushed)) {
@@ -109,20 +113,40 @@ static void stream_dealloc(PyObject *object)
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
 
+    PyObject_GC_UnTrack(object);
     if (self->weak != NULL) {
         PyObject_ClearWeakRefs(object);
     }
     cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2", NULL);
+    Py_XDECREF(self->owner);
     Py_XDECREF(self->context);
     type->tp_free(object);
     Py_DECREF(type);
+}
+
+/* Only another library's object can refer back to its stream. */
+static int stream_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(stream_of(object)->owner);
+    return 0;
+}
+
+static int stream_clear(PyObject *object)
+{
+    StreamObject *self = stream_of(object);
+
+    if (self->owner != NULL) {
+        stream_release(cudriver_state_of(object), self);
+    }
+    return 0;
 }
 
 PyDoc_STRVAR(stream_close_doc,
              "close($self, /)\n"
              "--\n"
              "\n"
-             "Destroy the stream.\n"
+             "Destroy the stream; one of another library (see `from_handle`) is let go.\n"
              "\n"
              "Raises\n"
              "------\n"
@@ -157,8 +181,9 @@ static PyObject *stream_repr(PyObject *object)
     if (self->closed) {
         return PyUnicode_FromString("<Stream, closed>");
     }
-    return PyUnicode_FromFormat("<Stream %p on device %d, priority %d>", self->handle,
-                                self->context->ordinal, self->priority);
+    return PyUnicode_FromFormat("<Stream %p on device %d, priority %d%s>", self->handle,
+                                self->context->ordinal, self->priority,
+                                self->owner != NULL ? ", of another library" : "");
 }
 
 /* The stream's state: NOT_READY, or the result of its work. Between begin and end. */
@@ -193,7 +218,9 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
 {
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
-    const struct cudriver_stream stream = {self->handle, self, self->context};
+    const struct cudriver_stream stream = {.handle = self->handle,
+                                           .object = self->owner == NULL ? self : NULL,
+                                           .context = self->context};
     unsigned long long allocated = self->allocated;
     bool pushed;
     int failed = 0;
@@ -300,49 +327,98 @@ PyDoc_STRVAR(stream_wait_doc,
              "Parameters\n"
              "----------\n"
              "other : Event or Stream\n"
-             "    An event, or the stream whose work so far is waited for.\n"
+             "    An event, or the stream whose work so far is waited for; ours, or of PyTorch,\n"
+             "    CuPy, Numba, cuda-core or what else has ``__cuda_stream__``.\n"
              "\n"
              "Notes\n"
              "-----\n"
-             "Uses ``cuStreamWaitEvent``. The device waits; this call does not.");
+             "Uses ``cuStreamWaitEvent``. The device waits; this call does not. Another\n"
+             "library's default stream is that of this stream's context.");
+
+/* Lets our stream wait for the work so far of a stream, ours or another library's. 0 or -1. */
+static int wait_for_stream(CoreState *state, StreamObject *self, PyObject *other)
+{
+    struct cudriver_stream first;
+    PyObject *event;
+    bool given;
+    int failed = -1;
+
+    if (cudriver_stream_parse(state, other, self->context, &first, &given) < 0) {
+        return -1;
+    }
+    event = cudriver_event_new(state, first.context, false);
+    if (event != NULL && cudriver_event_record_on(state, event, &first) == 0) {
+        failed = cudriver_event_wait(state, event, (PyObject *)self);
+    }
+    Py_XDECREF(event);
+    cudriver_stream_done(&first);
+    return failed;
+}
+
+/* Lets our stream wait for another library's event. 1; 0 if `other` is none; -1. */
+static int wait_for_foreign_event(CoreState *state, StreamObject *self, PyObject *other)
+{
+    CUevent event;
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+    int found = cudriver_foreign_event(other, &event);
+
+    if (found <= 0) {
+        return found;
+    }
+    /* Reading the event may have run code that closes the stream. */
+    if (cudriver_stream_check(self) < 0 ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
+        return -1;
+    }
+    if (event != NULL) {
+        self->users++;
+        Py_BEGIN_ALLOW_THREADS
+        result = cuda.cuStreamWaitEvent(self->handle, event, 0);
+        Py_END_ALLOW_THREADS
+        self->users--;
+    }
+    return cudriver_context_finish(state, self->context, pushed, result, "cuStreamWaitEvent",
+                                   "event %p of %.100s", (void *)event, Py_TYPE(other)->tp_name) < 0
+               ? -1
+               : 1;
+}
 
 static PyObject *stream_wait(PyObject *object, PyObject *other)
 {
     CoreState *state = cudriver_state_of(object);
-    PyObject *event;
-    int failed;
+    StreamObject *self = stream_of(object);
+    CUstream handle;
+    int found;
 
-    if (cudriver_stream_check(stream_of(object)) < 0) {
+    if (cudriver_stream_check(self) < 0) {
         return NULL;
     }
-    if (Py_IS_TYPE(other, state->stream_type)) {
-        if (cudriver_stream_check(stream_of(other)) < 0) {
+    if (Py_IS_TYPE(other, state->event_type)) {
+        return cudriver_event_wait(state, other, object) < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    if (!Py_IS_TYPE(other, state->stream_type)) {
+        found = wait_for_foreign_event(state, self, other);
+        if (found != 0) {
+            return found < 0 ? NULL : Py_NewRef(Py_None);
+        }
+        found = cudriver_foreign_stream(other, &handle);
+        if (found == 0) {
+            PyErr_Format(PyExc_TypeError, "a stream waits for an Event or a Stream, not %.100s%s",
+                         Py_TYPE(other)->tp_name,
+                         PyLong_Check(other) ? " (Stream.from_handle takes a handle)" : "");
+        }
+        if (found <= 0) {
             return NULL;
         }
-        event = cudriver_event_new(state, stream_of(other)->context, false);
-        if (event == NULL || cudriver_event_record(state, event, other) < 0) {
-            Py_XDECREF(event);
-            return NULL;
-        }
-    } else if (Py_IS_TYPE(other, state->event_type)) {
-        event = Py_NewRef(other);
-    } else {
-        PyErr_Format(PyExc_TypeError, "a stream waits for an Event or a Stream, not %.100s",
-                     Py_TYPE(other)->tp_name);
-        return NULL;
     }
-    failed = cudriver_event_wait(state, event, object);
-    Py_DECREF(event);
-    if (failed < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return wait_for_stream(state, self, other) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_stream_check(stream_of(object)) < 0 ||
-        cudriver_thread_enter_stream(cudriver_state_of(object), stream_of(object)) < 0) {
+        cudriver_stream_enter(cudriver_state_of(object), stream_of(object)) < 0) {
         return NULL;
     }
     return Py_NewRef(object);
@@ -351,7 +427,7 @@ static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 static PyObject *stream_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
                              Py_ssize_t Py_UNUSED(count))
 {
-    if (cudriver_thread_leave_stream(cudriver_state_of(object), stream_of(object)) < 0) {
+    if (cudriver_stream_leave(cudriver_state_of(object), stream_of(object)) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -383,10 +459,12 @@ static PyMethodDef stream_methods[] = {
      stream_record_doc},
     {"wait", stream_wait, METH_O, stream_wait_doc},
     {"close", stream_close, METH_NOARGS, stream_close_doc},
+    {"from_handle", cudriver_stream_from_handle, METH_O | METH_CLASS,
+     cudriver_stream_from_handle_doc},
     {"__cuda_stream__", stream_protocol, METH_NOARGS,
      "__cuda_stream__($self, /)\n--\n\nReturn (0, handle), the protocol by which other libraries take the stream."},
     {"__enter__", stream_enter, METH_NOARGS,
-     "__enter__($self, /)\n--\n\nMake the stream this thread's default for calls that are given none."},
+     "__enter__($self, /)\n--\n\nMake the stream the default, in this thread or task, for calls that are given none."},
     {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL,
      "__exit__($self, *exception)\n--\n\nEnd what `__enter__` began. Does not wait."},
     {NULL},
@@ -413,7 +491,7 @@ static PyType_Slot stream_slots[] = {
                 "----------\n"
                 "priority : int, optional\n"
                 "    Smaller numbers come first; see `Context.stream_priority_range`.\n"
-                "device : int, str or Device, optional\n"
+                "device : Device or what `Device` takes, optional\n"
                 "    Where to create it: in the current context if that is on the device, else in\n"
                 "    the device's primary one. The default is the current context.\n"
                 "\n"
@@ -425,8 +503,9 @@ static PyType_Slot stream_slots[] = {
                 "Notes\n"
                 "-----\n"
                 "Uses ``cuStreamCreateWithPriority``, non-blocking: the work of other streams and\n"
-                "of the default stream runs beside it. In ``with stream:`` it is this thread's\n"
-                "stream for calls that are given none; the end of the block does not wait.\n"
+                "of the default stream runs beside it. In ``with stream:`` it is the stream of\n"
+                "this thread or asyncio task for calls that are given none; the end of the block\n"
+                "does not wait.\n"
                 "\n"
                 "Examples\n"
                 "--------\n"
@@ -437,6 +516,8 @@ static PyType_Slot stream_slots[] = {
                 "array([0, 1, 2])"},
     {Py_tp_new, stream_create},
     {Py_tp_dealloc, stream_dealloc},
+    {Py_tp_traverse, stream_traverse},
+    {Py_tp_clear, stream_clear},
     {Py_tp_repr, stream_repr},
     {Py_tp_methods, stream_methods},
     {Py_tp_getset, stream_getset},
@@ -447,11 +528,17 @@ static PyType_Slot stream_slots[] = {
 static PyType_Spec stream_spec = {
     .name = "cudriver.Stream",
     .basicsize = sizeof(StreamObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = stream_slots,
 };
 
 int cudriver_stream_setup(PyObject *module)
 {
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->stream_type, &stream_spec);
+    CoreState *state = cudriver_state_of_module(module);
+
+    state->stream_scope = PyContextVar_New("cudriver.stream", NULL);
+    if (state->stream_scope == NULL) {
+        return -1;
+    }
+    return cudriver_type_add(module, &state->stream_type, &stream_spec);
 }

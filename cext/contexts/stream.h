@@ -8,7 +8,8 @@ typedef struct StreamObject {
     PyObject_HEAD
     struct cudriver_live live;
     ContextObject *context; /* owned */
-    CUstream handle;        /* owned while not closed */
+    PyObject *owner;        /* owned: whose stream it is (None: not known); NULL: ours */
+    CUstream handle;        /* ours: owned while not closed */
     bool closed;
     Py_ssize_t users; /* calls that use the handle, perhaps without the GIL */
     int priority;
@@ -30,30 +31,39 @@ static inline int cudriver_stream_check(StreamObject *self)
 
 /* The stream that a stream argument names, for the time of a call. */
 struct cudriver_stream {
-    CUstream handle;      /* NULL: the legacy default stream */
-    StreamObject *object; /* owned, cannot be closed meanwhile; NULL for other libraries' streams */
+    CUstream handle;        /* NULL: the legacy default stream */
+    StreamObject *object;   /* borrowed from `held`; NULL for other libraries' streams */
     ContextObject *context; /* owned: release with cudriver_stream_done */
+    StreamObject *held;     /* owned: the Stream that was named, which cannot be closed meanwhile */
 };
 
 /*
- * Reads a stream argument. A Stream is itself. None or NULL is this thread's innermost `with
- * stream:`, else the default stream of `fallback` (NULL: of the current context). Another library's
- * stream is read through `cuda_stream` or `__cuda_stream__`; its context is the one that the driver
+ * Reads a stream argument. A Stream is itself. None or NULL is the innermost `with stream:` of this
+ * thread or task, else the default stream of `fallback` (NULL: of the current context). Another
+ * library's stream is read by cudriver_foreign_stream; its context is the one that the driver
  * names, or for a default stream's handle that of `fallback`. *given: whether a stream was named or
- * a `with stream:` entered. 0, or -1 with an exception set. Release with cudriver_stream_done. In
- * context_use.c.
+ * a `with stream:` entered. 0, or -1 with an exception set. Release with cudriver_stream_done. This
+ * and the next three are in stream_use.c.
  */
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
                           struct cudriver_stream *stream, bool *given);
 
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
-    if (stream->object != NULL) {
-        stream->object->users--;
-        Py_CLEAR(stream->object);
+    stream->object = NULL;
+    if (stream->held != NULL) {
+        stream->held->users--;
+        Py_CLEAR(stream->held);
     }
     Py_CLEAR(stream->context);
 }
+
+/* The innermost `with stream:` of this thread or task. Borrowed, or NULL. Never raises. */
+StreamObject *cudriver_stream_entered(CoreState *state);
+
+/* Enters or leaves a `with stream:`. 0 or -1; only the innermost can be left. */
+int cudriver_stream_enter(CoreState *state, StreamObject *stream);
+int cudriver_stream_leave(CoreState *state, StreamObject *stream);
 
 int cudriver_stream_setup(PyObject *module);
 

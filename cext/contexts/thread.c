@@ -1,10 +1,7 @@
-/* A thread's contexts and streams. See thread.h. */
+/* A thread's contexts. See thread.h. */
 #include "thread.h"
 
-#include <string.h>
-
 #include "driver/platform.h"
-#include "stream.h"
 
 ThreadObject *cudriver_thread_find(CoreState *state)
 {
@@ -51,22 +48,22 @@ static ThreadObject *thread_get(CoreState *state)
     return self;
 }
 
-/* Makes room for one more pointer. 0 or -1. */
-static int room_for_one(void *pointers, Py_ssize_t count, Py_ssize_t *room)
+/* Makes room for one more context. 0 or -1. */
+static int room_for_one(ThreadObject *self)
 {
-    void **array = pointers, *grown;
-    Py_ssize_t wanted = *room == 0 ? 4 : *room * 2;
+    Py_ssize_t wanted = self->context_room == 0 ? 4 : self->context_room * 2;
+    ContextObject **grown;
 
-    if (count < *room) {
+    if (self->context_count < self->context_room) {
         return 0;
     }
-    grown = PyMem_Realloc(*array, (size_t)wanted * sizeof(void *));
+    grown = PyMem_Realloc(self->contexts, (size_t)wanted * sizeof *grown);
     if (grown == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    *array = grown;
-    *room = wanted;
+    self->contexts = grown;
+    self->context_room = wanted;
     return 0;
 }
 
@@ -74,8 +71,7 @@ int cudriver_thread_push(CoreState *state, ContextObject *context)
 {
     ThreadObject *self = thread_get(state);
 
-    if (self == NULL ||
-        room_for_one(&self->contexts, self->context_count, &self->context_room) < 0) {
+    if (self == NULL || room_for_one(self) < 0) {
         return -1;
     }
     self->contexts[self->context_count++] = (ContextObject *)Py_NewRef((PyObject *)context);
@@ -145,49 +141,6 @@ void cudriver_thread_reconcile(CoreState *state, const CUcontext *stack, Py_ssiz
     }
 }
 
-StreamObject *cudriver_thread_stream(CoreState *state)
-{
-    ThreadObject *self = cudriver_thread_find(state);
-
-    return self != NULL && self->stream_count > 0 ? self->streams[self->stream_count - 1] : NULL;
-}
-
-int cudriver_thread_enter_stream(CoreState *state, StreamObject *stream)
-{
-    ThreadObject *self = thread_get(state);
-
-    if (self == NULL || room_for_one(&self->streams, self->stream_count, &self->stream_room) < 0) {
-        return -1;
-    }
-    self->streams[self->stream_count++] = (StreamObject *)Py_NewRef((PyObject *)stream);
-    return 0;
-}
-
-int cudriver_thread_leave_stream(CoreState *state, StreamObject *stream)
-{
-    ThreadObject *self = cudriver_thread_find(state);
-    Py_ssize_t count = self != NULL ? self->stream_count : 0, at = count - 1;
-    bool innermost;
-
-    while (at >= 0 && self->streams[at] != stream) {
-        at--;
-    }
-    innermost = at >= 0 && at == count - 1;
-    if (!innermost) {
-        PyErr_Format(PyExc_RuntimeError,
-                     "with %R: left, but it is not the innermost `with stream:` of this thread "
-                     "(tasks that take turns in one thread name their streams in each call)",
-                     stream);
-    }
-    if (at >= 0) { /* leave it anyway: nothing else would */
-        memmove(&self->streams[at], &self->streams[at + 1],
-                (size_t)(count - 1 - at) * sizeof(StreamObject *));
-        self->stream_count--;
-        Py_DECREF(stream);
-    }
-    return innermost ? 0 : -1;
-}
-
 /* The thread has ended, and its driver stack with it; or the interpreter is ending. */
 static void thread_dealloc(PyObject *object)
 {
@@ -199,13 +152,9 @@ static void thread_dealloc(PyObject *object)
         state->thread_seen = NULL;
         state->thread_seen_id = 0;
     }
-    while (self->stream_count > 0) {
-        Py_DECREF(self->streams[--self->stream_count]);
-    }
     while (self->context_count > 0) {
         context_drop(self, self->context_count - 1);
     }
-    PyMem_Free(self->streams);
     PyMem_Free(self->contexts);
     type->tp_free(object);
     Py_DECREF(type);

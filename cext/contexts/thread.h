@@ -1,19 +1,15 @@
-/* A thread's record: the contexts that cudriver pushed on it, and its entered `with stream:`
- * blocks. It lives in the thread's state dictionary and goes with the thread. */
+/* A thread's record: the contexts that cudriver pushed on it. It lives in the thread's state
+ * dictionary and goes with the thread. */
 #ifndef CUDRIVER_THREAD_H
 #define CUDRIVER_THREAD_H
 
 #include "context.h"
-
-struct StreamObject;
 
 typedef struct ThreadObject {
     PyObject_HEAD
     unsigned long id; /* the system's number of the thread */
     Py_ssize_t context_count, context_room;
     ContextObject **contexts; /* owned references, bottom first */
-    Py_ssize_t stream_count, stream_room;
-    struct StreamObject **streams; /* owned references, innermost last */
 } ThreadObject;
 
 /* This thread's record if there is one, else NULL without an exception. Borrowed. */
@@ -32,13 +28,6 @@ ContextObject *cudriver_thread_pushed(CoreState *state, CUcontext handle);
 /* Compares the record with the driver's stack of `count` handles, bottom first, and drops entries
  * that another library has popped. */
 void cudriver_thread_reconcile(CoreState *state, const CUcontext *stack, Py_ssize_t count);
-
-/* This thread's innermost `with stream:`. Borrowed, or NULL. Never raises. */
-struct StreamObject *cudriver_thread_stream(CoreState *state);
-
-/* Enters or leaves a `with stream:`. 0 or -1; only the innermost can be left. */
-int cudriver_thread_enter_stream(CoreState *state, struct StreamObject *stream);
-int cudriver_thread_leave_stream(CoreState *state, struct StreamObject *stream);
 
 int cudriver_thread_setup(PyObject *module);
 

@@ -1,7 +1,9 @@
 /* The devices of this process. See devices.h. */
 #include "devices.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -126,12 +128,71 @@ static int find_by_bus(CoreState *state, const char *bus)
     return -1;
 }
 
+/* Checks that there is such a device: the ordinal, or -1. `object` is for the message. */
+static int find_by_ordinal(CoreState *state, long ordinal, PyObject *object)
+{
+    int count = cudriver_device_count(state);
+
+    if (count == 0) {
+        cudriver_raise(state, CUDA_ERROR_NO_DEVICE, "cuDeviceGet", "%ld", ordinal);
+    } else if (count > 0 && (ordinal < 0 || ordinal >= count)) {
+        PyErr_Format(PyExc_ValueError, "device %S does not exist: there %s %d, numbered from 0",
+                     object, count == 1 ? "is" : "are", count);
+    }
+    return PyErr_Occurred() ? -1 : (int)ordinal;
+}
+
+/* The device of this thread's current context; without one, the first. */
+static int find_current(CoreState *state)
+{
+    int first = find_by_ordinal(state, 0, Py_None);
+    int count = first < 0 ? -1 : cudriver_device_count(state);
+    CUdevice current, device;
+
+    if (count < 0 || cuda.cuCtxGetDevice(&current) != CUDA_SUCCESS) {
+        return count < 0 ? -1 : first;
+    }
+    for (int i = 0; i < count; i++) {
+        if (cuda.cuDeviceGet(&device, i) == CUDA_SUCCESS && device == current) {
+            return i;
+        }
+    }
+    return first;
+}
+
+/* "cuda" is the current device, "cuda:1" the second: what PyTorch calls them. */
+static int find_by_kind(CoreState *state, const char *text, PyObject *object)
+{
+    const char *digits = text + strlen("cuda:");
+    char *end;
+    long ordinal;
+
+    if (strcmp(text, "cuda") == 0) {
+        return find_current(state);
+    }
+    errno = 0;
+    ordinal = strtol(digits, &end, 10);
+    if (digits[0] < '0' || digits[0] > '9' || *end != '\0') {
+        PyErr_Format(PyExc_ValueError, "'%s' names no device: expected cuda or cuda:ORDINAL", text);
+        return -1;
+    }
+    return find_by_ordinal(state, errno == ERANGE ? -1 : ordinal, object);
+}
+
 static int find_by_text(CoreState *state, PyObject *object)
 {
-    const char *text = PyUnicode_AsUTF8(object);
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(object, &length);
 
     if (text == NULL) {
         return -1;
+    }
+    if (strlen(text) != (size_t)length) {
+        PyErr_Format(PyExc_ValueError, "%R names no device", object);
+        return -1;
+    }
+    if (strcmp(text, "cuda") == 0 || strncmp(text, "cuda:", strlen("cuda:")) == 0) {
+        return find_by_kind(state, text, object);
     }
     if (strchr(text, ':') != NULL) {
         return find_by_bus(state, text);
@@ -141,52 +202,83 @@ static int find_by_text(CoreState *state, PyObject *object)
     }
     PyErr_Format(
         PyExc_ValueError,
-        "'%s' names no device: expected an ordinal, a uuid (GPU-xxxxxxxx-...) or a PCI bus id "
-        "(0000:41:00.0)",
+        "'%s' names no device: expected an ordinal, cuda:ORDINAL, a uuid (GPU-xxxxxxxx-...) or a "
+        "PCI bus id (0000:41:00.0)",
         text);
     return -1;
 }
 
+/* What a device object of another library calls itself: torch.device's `type` and `index`, or
+ * cuda.core.Device's `device_id`. New reference: text or an ordinal. NULL without an exception if
+ * it is no such object. */
+static PyObject *foreign_name(PyObject *object)
+{
+    PyObject *type, *index = NULL, *name = NULL;
+
+    if (PyObject_GetOptionalAttrString(object, "device_id", &name) != 0) {
+        if (name != NULL && !PyLong_Check(name)) {
+            Py_CLEAR(name);
+        }
+        return name;
+    }
+    if (PyObject_GetOptionalAttrString(object, "type", &type) <= 0) {
+        return NULL;
+    }
+    if (PyUnicode_Check(type) && PyObject_GetOptionalAttrString(object, "index", &index) > 0) {
+        if (PyUnicode_CompareWithASCIIString(type, "cuda") != 0) {
+            PyErr_Format(PyExc_ValueError, "%R is no CUDA device", object);
+        } else {
+            name = index == Py_None ? Py_NewRef(type) : PyUnicode_FromFormat("cuda:%S", index);
+        }
+    }
+    Py_XDECREF(index);
+    Py_DECREF(type);
+    return name;
+}
+
+static int find_by_object(CoreState *state, PyObject *object)
+{
+    PyObject *name = foreign_name(object);
+    int found = -1;
+
+    if (name != NULL) {
+        found = cudriver_device_parse(state, name);
+    } else if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_TypeError,
+                     "a device is an ordinal, a Device, a uuid or a PCI bus id, \"cuda:0\", a "
+                     "torch.device or a cuda.core.Device, not %.100s",
+                     Py_TYPE(object)->tp_name);
+    }
+    Py_XDECREF(name);
+    return found;
+}
+
 int cudriver_device_parse(CoreState *state, PyObject *object)
 {
-    long ordinal = 0;
-    int count;
+    PyObject *index;
+    long ordinal;
+    int overflow;
 
-    if (object != NULL && Py_IS_TYPE(object, state->device_type)) {
+    if (object == NULL || object == Py_None) {
+        return find_by_ordinal(state, 0, Py_None);
+    }
+    if (Py_IS_TYPE(object, state->device_type)) {
         return cudriver_require(state) < 0 ? -1 : ((DeviceObject *)object)->ordinal;
     }
-    if (object != NULL && PyUnicode_Check(object)) {
+    if (PyUnicode_Check(object)) {
         return cudriver_require(state) < 0 ? -1 : find_by_text(state, object);
     }
-    if (object != NULL && object != Py_None) {
-        PyObject *index = PyBool_Check(object) ? NULL : PyNumber_Index(object);
-        if (index == NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         "a device is an ordinal, a Device, a uuid or a PCI bus id, not %.100s",
-                         Py_TYPE(object)->tp_name);
+    index = PyBool_Check(object) || !PyIndex_Check(object) ? NULL : PyNumber_Index(object);
+    if (index == NULL) {
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError)) {
             return -1;
         }
-        int overflow;
-        ordinal = PyLong_AsLongAndOverflow(index, &overflow);
-        Py_DECREF(index);
-        if (overflow != 0) {
-            ordinal = -1;
-        }
+        PyErr_Clear(); /* an array's, which has an index only if it holds one item */
+        return find_by_object(state, object);
     }
-    count = cudriver_device_count(state);
-    if (count < 0) {
-        return -1;
-    }
-    if (ordinal < 0 || ordinal >= count) {
-        if (count == 0) {
-            cudriver_raise(state, CUDA_ERROR_NO_DEVICE, "cuDeviceGet", "%ld", ordinal);
-        } else {
-            PyErr_Format(PyExc_ValueError, "device %S does not exist: there %s %d, numbered from 0",
-                         object != NULL ? object : Py_None, count == 1 ? "is" : "are", count);
-        }
-        return -1;
-    }
-    return (int)ordinal;
+    ordinal = PyLong_AsLongAndOverflow(index, &overflow);
+    Py_DECREF(index);
+    return find_by_ordinal(state, overflow != 0 ? -1 : ordinal, object);
 }
 
 void cudriver_device_describe(int ordinal, char *text, size_t size)

@@ -17,8 +17,9 @@ PyObject *cudriver_device_new(CoreState *state, int ordinal);
 /* The number of devices, or -1 with an exception set. Initialises the driver. */
 int cudriver_device_count(CoreState *state);
 
-/* Reads a device argument: None (0), an ordinal, a Device, a UUID or a PCI bus ID. Returns the
- * ordinal, or -1 with an exception set. Initialises the driver. */
+/* Reads a device argument: None (0), an ordinal, a Device, a UUID, a PCI bus ID, "cuda" (the
+ * current context's), "cuda:1", a torch.device or a cuda.core.Device. Returns the ordinal, or -1
+ * with an exception set. Initialises the driver. */
 int cudriver_device_parse(CoreState *state, PyObject *object);
 
 /* The driver's handle for an ordinal. 0, or -1 with an exception set. Initialises the driver. */

@@ -10,6 +10,7 @@ from typing import (
     NoReturn,
     Protocol,
     SupportsIndex,
+    SupportsInt,
     TypeAlias,
     final,
     overload,
@@ -46,8 +47,36 @@ class _StreamAttribute(Protocol):
     @property
     def cuda_stream(self) -> int: ...
 
-_AnyStream: TypeAlias = Stream | _StreamProtocol | _StreamAttribute
-_DeviceLike: TypeAlias = SupportsIndex | str | Device
+@type_check_only
+class _StreamPointer(Protocol):  # CuPy's, whose class must be called Stream
+    @property
+    def ptr(self) -> int: ...
+
+@type_check_only
+class _StreamHandle(Protocol):  # that of Numba, PyCUDA, cuda-core: likewise
+    @property
+    def handle(self) -> Any: ...
+
+@type_check_only
+class _EventAttribute(Protocol):
+    @property
+    def cuda_event(self) -> int: ...
+
+@type_check_only
+class _TorchDevice(Protocol):
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> int | None: ...
+
+@type_check_only
+class _CoreDevice(Protocol):
+    @property
+    def device_id(self) -> int: ...
+
+_AnyStream: TypeAlias = Stream | _StreamProtocol | _StreamAttribute | _StreamPointer | _StreamHandle
+_AnyEvent: TypeAlias = Event | _EventAttribute | _StreamPointer | _StreamHandle
+_DeviceLike: TypeAlias = SupportsIndex | str | Device | _TorchDevice | _CoreDevice
 _Array: TypeAlias = NDArray[Any] | DeviceArray | _DeviceArrayLike
 
 @final
@@ -260,8 +289,10 @@ class Stream:
     def device(self) -> Device: ...
     def synchronize(self) -> None: ...
     def record(self, event: Event | None = None) -> Event: ...
-    def wait(self, other: Event | Stream, /) -> None: ...
+    def wait(self, other: _AnyEvent | _AnyStream, /) -> None: ...
     def close(self) -> None: ...
+    @classmethod
+    def from_handle(cls, handle: SupportsInt | _AnyStream, /) -> Self: ...
     def __cuda_stream__(self) -> tuple[int, int]: ...
     def __enter__(self) -> Self: ...
     def __exit__(

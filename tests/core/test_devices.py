@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
 from native_build import CEXT
@@ -158,7 +159,96 @@ def test_text_that_names_no_device(cu, text: str) -> None:
         cu.Device(text)
 
 
-@pytest.mark.parametrize("other", [1.5, True, b"0", [], object()])
+class TorchDevice:
+    def __init__(self, kind: object, index: object) -> None:
+        self.type, self.index = kind, index
+
+    def __repr__(self) -> str:
+        return f"device(type={self.type!r}, index={self.index})"
+
+
+class CoreDevice:
+    def __init__(self, ordinal: object) -> None:
+        self.device_id = ordinal
+
+    def __int__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["cuda:1", "cuda:01", TorchDevice("cuda", 1), CoreDevice(1), np.array(1), np.uint8(1)],
+    ids=repr,
+)
+def test_other_libraries_names(cu, two_devices, other: object) -> None:
+    second = two_devices[1]
+    assert cu.Device(other) == second
+    assert two_devices[0].can_access_peer(other) is two_devices[0].can_access_peer(1)
+    for made in (cu.device_empty(3, device=other), cu.Stream(device=other), cu.Event(device=other)):
+        assert made.context.device == second
+        made.close()
+    with cu.Context(other) as context:
+        assert context.device == second
+    context.close()
+
+
+@pytest.mark.parametrize("other", ["cuda", TorchDevice("cuda", None)], ids=repr)
+def test_cuda_is_the_current_device(cu, two_devices, other: object) -> None:
+    assert cu.Device(other) == cu.Device(0)
+    with two_devices[1].primary_context() as context:
+        assert cu.Device(other) == two_devices[1]
+        array = cu.device_empty(3, device=other)
+        assert array.context is context
+        array.close()
+    assert cu.Device(other) == cu.Device(0)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "mps", "meta", ""])
+def test_other_kinds_of_pytorchs_devices(cu, kind: str) -> None:
+    with pytest.raises(ValueError, match=rf"device\(type='{kind}', index=0\) is no CUDA device"):
+        cu.Device(TorchDevice(kind, 0))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("cuda:99", "device cuda:99 does not exist: there (is|are)"),
+        (f"cuda:{1 << 80}", "does not exist: there (is|are)"),
+        (TorchDevice("cuda", 99), "device cuda:99 does not exist"),
+        (TorchDevice("cuda", -1), "'cuda:-1' names no device"),
+        (CoreDevice(99), "device 99 does not exist"),
+        (CoreDevice(-1), "device -1 does not exist"),
+        ("cuda:", "'cuda:' names no device: expected cuda or cuda:ORDINAL"),
+        ("cuda:+1", "names no device"),
+        ("cuda: 1", "names no device"),
+        ("cuda:0\0", "names no device"),
+        ("cuda:0,1", "names no device"),
+        ("cpu", "'cpu' names no device: expected an ordinal, cuda:ORDINAL, a uuid"),
+    ],
+)
+def test_other_libraries_names_of_no_device(cu, other: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        cu.Device(other)
+
+
+def test_what_another_librarys_device_raises_is_passed_on(cu) -> None:
+    class Broken:
+        @property
+        def type(self) -> str:
+            raise ZeroDivisionError("theirs")
+
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        cu.Device(Broken())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        1.5, True, b"0", [], object(), np.arange(2), np.dtype("f4"), TorchDevice(3, 0),
+        CoreDevice("x"), CoreDevice(None),
+    ],
+    ids=repr,
+)  # fmt: skip
 def test_what_is_no_name_at_all(cu, other: object) -> None:
     with pytest.raises(TypeError, match="an ordinal, a Device, a uuid or a PCI bus id"):
         cu.Device(other)

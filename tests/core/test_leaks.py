@@ -25,6 +25,7 @@ ROUNDS = 5
 
 DESCRIPTORS = (
     types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )

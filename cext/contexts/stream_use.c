@@ -1,0 +1,153 @@
+/* `with stream:`, and the stream that a call uses. See stream.h. */
+#include "stream.h"
+
+#include "foreign_stream.h"
+
+/* The value of the context variable state->stream_scope is a tuple of streams, the innermost last.
+ * A context variable, so that tasks which take turns in a thread each see their own. */
+
+/* New reference: the streams that are entered here, perhaps none. NULL with an exception set. */
+static PyObject *scope_read(CoreState *state)
+{
+    PyObject *streams;
+
+    if (PyContextVar_Get(state->stream_scope, NULL, &streams) < 0) {
+        return NULL;
+    }
+    if (streams == NULL || !PyTuple_CheckExact(streams)) {
+        Py_XSETREF(streams, PyTuple_New(0));
+    }
+    return streams;
+}
+
+/* Makes a scope of `count` streams that are those of `streams` from the first on, but for the one
+ * at `without`, and `last` if that is not NULL. 0 or -1. */
+static int scope_set(CoreState *state, PyObject *streams, Py_ssize_t without, PyObject *last)
+{
+    Py_ssize_t old = PyTuple_GET_SIZE(streams);
+    Py_ssize_t count = 0;
+    PyObject *changed = PyTuple_New(old - (without < old) + (last != NULL)), *token;
+
+    if (changed == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < old; i++) {
+        if (i != without) {
+            PyTuple_SET_ITEM(changed, count++, Py_NewRef(PyTuple_GET_ITEM(streams, i)));
+        }
+    }
+    if (last != NULL) {
+        PyTuple_SET_ITEM(changed, count, Py_NewRef(last));
+    }
+    token = PyContextVar_Set(state->stream_scope, changed);
+    Py_DECREF(changed);
+    Py_XDECREF(token);
+    return token == NULL ? -1 : 0;
+}
+
+StreamObject *cudriver_stream_entered(CoreState *state)
+{
+    PyObject *streams, *last = NULL;
+
+    if (!state->stream_scope_used) { /* the usual case, without a look */
+        return NULL;
+    }
+    streams = scope_read(state);
+    if (streams == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if (PyTuple_GET_SIZE(streams) > 0) {
+        last = PyTuple_GET_ITEM(streams, PyTuple_GET_SIZE(streams) - 1);
+    }
+    Py_DECREF(streams); /* the context keeps them alive */
+    return last != NULL && Py_IS_TYPE(last, state->stream_type) ? (StreamObject *)last : NULL;
+}
+
+int cudriver_stream_enter(CoreState *state, StreamObject *stream)
+{
+    PyObject *streams = scope_read(state);
+    int failed;
+
+    if (streams == NULL) {
+        return -1;
+    }
+    failed = scope_set(state, streams, PyTuple_GET_SIZE(streams), (PyObject *)stream);
+    state->stream_scope_used = true;
+    Py_DECREF(streams);
+    return failed;
+}
+
+int cudriver_stream_leave(CoreState *state, StreamObject *stream)
+{
+    PyObject *streams = scope_read(state);
+    Py_ssize_t count, at;
+    int failed = 0;
+
+    if (streams == NULL) {
+        return -1;
+    }
+    count = PyTuple_GET_SIZE(streams);
+    at = count - 1;
+    while (at >= 0 && PyTuple_GET_ITEM(streams, at) != (PyObject *)stream) {
+        at--;
+    }
+    if (at >= 0) { /* leave it even if it is not the innermost: nothing else would */
+        failed = scope_set(state, streams, at, NULL);
+    }
+    if (failed == 0 && (at < 0 || at < count - 1)) {
+        PyErr_Format(PyExc_RuntimeError,
+                     "with %R: left, but it is not the innermost `with stream:` of this thread or "
+                     "task",
+                     stream);
+        failed = -1;
+    }
+    Py_DECREF(streams);
+    return failed;
+}
+
+int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
+                          struct cudriver_stream *stream, bool *given)
+{
+    StreamObject *object = NULL;
+    int foreign;
+
+    *stream = (struct cudriver_stream){.handle = NULL};
+    if (argument == NULL || argument == Py_None) {
+        argument = (PyObject *)cudriver_stream_entered(state);
+    }
+    *given = argument != NULL;
+    if (argument != NULL && Py_IS_TYPE(argument, state->stream_type)) {
+        if (cudriver_stream_check((StreamObject *)argument) < 0) {
+            return -1;
+        }
+        object = (StreamObject *)argument;
+        stream->handle = object->handle;
+        fallback = object->context;
+    } else if (argument != NULL) {
+        foreign = cudriver_foreign_stream(argument, &stream->handle);
+        if (foreign == 0) {
+            PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s%s",
+                         Py_TYPE(argument)->tp_name,
+                         PyLong_Check(argument) ? " (Stream.from_handle takes a handle)" : "");
+        }
+        if (foreign <= 0) {
+            return -1;
+        }
+        if (!cudriver_stream_is_default(stream->handle)) {
+            stream->context = cudriver_foreign_stream_context(state, stream->handle);
+            return stream->context == NULL ? -1 : 0;
+        }
+    }
+    stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)
+                                       : cudriver_context_for_use(state);
+    if (stream->context == NULL) {
+        return -1;
+    }
+    if (object != NULL) {
+        stream->held = (StreamObject *)Py_NewRef((PyObject *)object);
+        stream->object = object->owner == NULL ? object : NULL;
+        object->users++;
+    }
+    return 0;
+}

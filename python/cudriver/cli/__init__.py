@@ -107,11 +107,16 @@ def _available() -> dict[str, str]:
 def _help(topic: list[str]) -> int:
     if topic and topic[0] in COMMANDS:
         return _run([topic[0], "--help"])
+    from textwrap import wrap
+
+    from cudriver.cli import terminal
+
     commands = _available()
     width = max(map(len, commands), default=0)
     print("usage: cudriver COMMAND [OPTIONS]\n")
     for name, text in commands.items():
-        print(f"  {name:<{width}}  {text}")
+        lines = wrap(text, terminal.width(sys.stdout) - width - 4)
+        print(f"  {name:<{width}}  " + f"\n{' ' * (width + 4)}".join(lines))
     print("\ncudriver COMMAND --help lists a command's options.")
     print("cudriver --version prints the version.")
     return 0

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "devices": ("cudriver.cli.devices", "the GPUs that the driver shows"),
     "demo": ("cudriver.cli.demo", "the memory round trip, verified byte for byte"),
     "bench": ("cudriver.cli.bench", "the memory ladder, measured: pageable memory to shared"),
+    "completion": ("cudriver.cli.completion", "a script with which a shell completes all this"),
 }
 
 USAGE_ERROR = 2

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from hypothesis import strategies as st
 import cudriver
 from conftest import DRIVER
 from cudriver import _core, cli
-from cudriver.cli import bench
+from cudriver.cli import sizes as cli_sizes
+from cudriver.cli import terminal
 from cudriver.ladder import bench as ladder
 from cudriver.ladder import report as text_report
 from cudriver.ladder.result import Measured, add_ratios, show_size
@@ -238,17 +240,63 @@ def test_wrong_bytes_are_told(
     assert {row["rung"] for row in report["rungs"] if row["verified"] is False} == {"pageable"}
 
 
+# --- Ctrl-C ---
+
+
+@pytest.mark.parametrize("words", [["--size", "64K"], ["--sizes", "64K,128K"]])
+def test_ctrl_c_prints_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def interrupted(steps: list[ladder.Step], *_: object) -> Iterator[ladder.Step]:
+        yield from steps[:3]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terminal, "progress", interrupted)
+    whole = ["bench", *words, "--rounds", "1"]
+    assert cli.main([*whole, "--json"]) == 130
+    report = json.loads(capsys.readouterr().out)
+    assert report["interrupted"] is True
+    assert {row["rung"] for row in report["rungs"]} == {rung.name for rung in RUNGS[:3]}
+    assert cli.main(whole) == 130
+    text = capsys.readouterr().out
+    assert "Interrupted: what is missing was not measured." in text
+    assert "every byte is right" in text
+
+
+def test_ctrl_c_before_any_figure_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> list[ladder.Step]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terminal, "progress", interrupted)
+    assert cli.main(["bench", "--size", "64K"]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_a_caller_of_measure_has_its_interrupt() -> None:
+    def interrupted(steps: list[ladder.Step]) -> Iterator[ladder.Step]:
+        yield steps[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ladder.measure(cudriver.Device(0), [1 << 16], 1, interrupted)
+
+
 # --- the text ---
 
 
+@pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("words", [("--size", "1M"), ("--sizes", "64K,1M")])
-def test_text_fits_80_columns_and_no_progress_shows(words: tuple[str, str]) -> None:
-    done = run(*words, "--rounds", "1", COLUMNS="")
+def test_text_fits_the_terminal_and_no_progress_shows(words: tuple[str, str], width: int) -> None:
+    done = run(*words, "--rounds", "1", COLUMNS="" if width == 80 else str(width))
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     paths = ("driver  ", "        /", "SIMULATED")  # a path may be as long as it likes
     assert [
-        line for line in done.stdout.splitlines() if len(line) > 80 and not line.startswith(paths)
+        line
+        for line in done.stdout.splitlines()
+        if len(line) > width and not line.startswith(paths)
     ] == []
     for rung in RUNGS:
         assert rung.title in done.stdout or rung.short in done.stdout
@@ -256,7 +304,8 @@ def test_text_fits_80_columns_and_no_progress_shows(words: tuple[str, str]) -> N
     assert "GB/s" in done.stdout
 
 
-def test_the_widest_rates_fit_80_columns() -> None:
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_widest_rates_fit(width: int) -> None:
     """Figures no machine has today, on the device with the longest row."""
     rows = [
         Measured(rung, way, MIB, (10, 11) if way == "copy" and rung.name == "peer" else None,
@@ -271,8 +320,8 @@ def test_the_widest_rates_fit_80_columns() -> None:
     }  # fmt: skip
     for sizes in ([MIB], [MIB, 2 * MIB]):
         report["sizes"] = sizes
-        lines = list(text_report.lines(report, None, text_report.Style()))
-        assert [line for line in lines if len(line) > 80] == []
+        lines = list(text_report.lines(report, None, text_report.Style(width)))
+        assert [line for line in lines if len(line) > width] == []
         assert any("131,072" in line for line in lines)
 
 
@@ -340,7 +389,7 @@ def test_bad_usage_is_2_and_says_why(words: tuple[str, ...]) -> None:
     ],
 )  # fmt: skip
 def test_sizes_are_read(text: str, sizes: list[int]) -> None:
-    assert bench.parse_sweep(text) == sizes
+    assert cli_sizes.parse_sweep(text) == sizes
 
 
 def test_sizes_are_written() -> None:
@@ -370,7 +419,7 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path) -> No
         env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install 'cudriver[plot]'" in done.stderr
+    assert "pip install matplotlib" in done.stderr
     assert not target.exists()
 
 

@@ -69,3 +69,7 @@ def refused_keyword(value: Callable[..., Any], before: list[object], name: str) 
         if "keyword" in text or " takes two " in text:
             return text
     return ""
+
+
+def test_dir_shows_the_public_names_only() -> None:
+    assert dir(cu) == sorted(cu.__all__)

@@ -133,6 +133,15 @@ def test_a_check_imports_no_heavy_module(cpu_torch):
     assert done.stdout.splitlines()[-1].split() == ["heavy:"]
 
 
+@pytest.mark.parametrize("name", ["", *sorted(cli.COMMANDS)])
+@pytest.mark.parametrize("width", [60, 80])
+def test_help_fits_the_terminal(name, width):
+    done = run(*[name] * bool(name), "--help", COLUMNS=str(width))
+    assert [line for line in done.stdout.splitlines() if len(line) > width] == []
+    whole = run(*[name] * bool(name), "--help", COLUMNS="100")
+    assert sorted(done.stdout.split()) == sorted(whole.stdout.split())
+
+
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_in_help_explains_itself(name):
     assert name in cli._available()
@@ -500,6 +509,35 @@ def test_progress_shows_on_a_terminal_once_it_takes_long(monkeypatch):
     os.close(master)
     assert done.stdout.strip() == str(list(range(9)))
     assert "checking" in shown
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        ({}, True),
+        ({"JPY_PARENT_PID": "1"}, False),
+        ({"PAGER": "cat", "GIT_PAGER": "cat"}, False),
+        ({"PAGER": "cat", "GIT_PAGER": "less"}, True),
+    ],
+)
+def test_a_notebook_s_terminal_gets_no_progress(environ, shown):
+    script = (
+        "from cudriver.cli import terminal; terminal.PATIENCE = -1.0\n"
+        "list(terminal.progress(range(9), 9, 'checking'))\n"
+        "with terminal.busy('importing'): pass"
+    )
+    usual = {k: v for k, v in os.environ.items() if k not in ("PAGER", "GIT_PAGER")}
+    master, slave = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-c", script],
+        env={**usual, "PYTHONPATH": SOURCES, "TERM": "xterm", **environ}, stderr=slave, check=True,
+    )  # fmt: skip
+    os.write(slave, b".")
+    os.close(slave)
+    drawn = os.read(master, 1 << 20).decode()
+    os.close(master)
+    assert ("checking" in drawn and "importing" in drawn) is shown
+    assert (drawn == ".") is not shown
 
 
 def test_main_takes_arguments_and_returns_a_code(capsys):

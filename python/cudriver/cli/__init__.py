@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "devices": ("cudriver.cli.devices", "the GPUs that the driver shows"),
     "demo": ("cudriver.cli.demo", "the memory round trip, verified byte for byte"),
     "bench": ("cudriver.cli.bench", "the memory ladder, measured: pageable memory to shared"),
+    "completion": ("cudriver.cli.completion", "a script with which a shell completes all this"),
 }
 
 USAGE_ERROR = 2
@@ -107,11 +108,16 @@ def _available() -> dict[str, str]:
 def _help(topic: list[str]) -> int:
     if topic and topic[0] in COMMANDS:
         return _run([topic[0], "--help"])
+    from textwrap import wrap
+
+    from cudriver.cli import terminal
+
     commands = _available()
     width = max(map(len, commands), default=0)
     print("usage: cudriver COMMAND [OPTIONS]\n")
     for name, text in commands.items():
-        print(f"  {name:<{width}}  {text}")
+        lines = wrap(text, terminal.width(sys.stdout) - width - 4)
+        print(f"  {name:<{width}}  " + f"\n{' ' * (width + 4)}".join(lines))
     print("\ncudriver COMMAND --help lists a command's options.")
     print("cudriver --version prints the version.")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from cudriver.cli import terminal
+from cudriver.cli.sizes import parse_size, parse_sweep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,9 +14,8 @@ if TYPE_CHECKING:
 
 WRONG = 1
 USAGE_ERROR = 2
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-SUFFIXES = {"K": KIB, "M": MIB, "G": GIB}
-SMALLEST, LARGEST = 4 * KIB, 1 << 40
+INTERRUPTED = 130
+MIB = 1 << 20
 
 # By whether the driver is simulated: size, sweep, rounds.
 SIZE = {False: 512 * MIB, True: 8 * MIB}
@@ -40,6 +40,8 @@ and said. Without a driver the simulated one runs; its figures mean nothing.
   cudriver bench                            the ladder with arrays of 512 MiB
   cudriver bench --sizes                    the same for 64 KiB to 1 GiB
   cudriver bench --sizes --plot ladder.svg  and a drawing of it
+
+Ctrl-C prints what has been measured.
 
 exit status: 0 every byte was right, 1 one was not or the driver failed, 2 usage
 """
@@ -103,7 +105,7 @@ def run(arguments: Namespace) -> int:
     except (cu.CudaError, MemoryError) as error:
         terminal.complain(str(error) or "out of memory")
         return WRONG
-    if arguments.plot is not None:
+    if arguments.plot is not None and not report["interrupted"]:
         from cudriver.ladder import plot
 
         try:
@@ -117,11 +119,13 @@ def run(arguments: Namespace) -> int:
         print(json.dumps({**report, "why_simulated": reason}, indent=1))
     else:
         print_text(report, reason)
-    return 0 if report["verified"] else WRONG
+    if not report["verified"]:
+        return WRONG
+    return INTERRUPTED if report["interrupted"] else 0
 
 
 def measure(device: Any, sizes: list[int], rounds: int) -> dict[str, Any]:
-    """The measurements, with progress on a terminal's standard error."""
+    """The measurements, with progress on a terminal's standard error. Ctrl-C ends them early."""
     from cudriver import ladder
 
     return ladder.measure(
@@ -129,6 +133,7 @@ def measure(device: Any, sizes: list[int], rounds: int) -> dict[str, Any]:
         sizes,
         rounds,
         lambda steps: terminal.progress(steps, len(steps), "measuring", lambda step: step.name),
+        keep_interrupted=True,
     )
 
 
@@ -161,33 +166,6 @@ def parse_sizes(arguments: Namespace, simulated: bool) -> list[int]:
         return parse_sweep(text) if option == "--sizes" else [parse_size(text)]
     except ValueError as error:
         raise ValueError(f"{option} {text}: {error}") from None
-
-
-def parse_sweep(text: str) -> list[int]:
-    """`1M,64M,1G`, or `64K:1G` for 64K, 256K, 1M ... and 1G; in order, each once."""
-    if ":" not in text:
-        return sorted({parse_size(part) for part in text.split(",")})
-    low, high = map(parse_size, text.split(":", 1))
-    if low > high:
-        raise ValueError("the smaller comes first")
-    sizes = []
-    while low < high:
-        sizes.append(low)
-        low *= 4
-    return [*sizes, high]
-
-
-def parse_size(text: str) -> int:
-    """Bytes of `64K`, `1.5M`, `2G`; a bare number is MiB."""
-    word = text.strip().upper().removesuffix("B").removesuffix("I")
-    unit = SUFFIXES.get(word[-1:], 0)
-    try:
-        size = round(float(word[:-1] if unit else word) * (unit or MIB))
-    except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not as 512M, 2G, 64K, or a number of MiB") from None
-    if not SMALLEST <= size <= LARGEST or size % 16:
-        raise ValueError("a size is a multiple of 16 bytes from 4K to 1024G")
-    return size
 
 
 def print_text(report: dict[str, Any], why_simulated: str | None) -> None:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from cudriver import DeviceArray
 
 WRONG = 1
+USAGE_ERROR = 2
 MIB = 1 << 20
-MOST = 1 << 30  # MiB: more than any host has, and less than a shape can say
+ROW = 4096  # bytes of a row of the arrays
 
 
 def parser() -> ArgumentParser:
@@ -31,7 +32,7 @@ def parser() -> ArgumentParser:
         epilog="exit status: 0 every byte was right, 1 one was not or the driver failed, 2 usage",
     )
     add = result.add_argument
-    add("--size", metavar="MIB", type=int, help="MiB of each array (default: 256; simulated: 16)")
+    add("--size", metavar="SIZE", help="of each array: 2G, 64K, 100 MiB (256M; simulated: 16M)")
     add("--json", action="store_true", help="as JSON")
     return result
 
@@ -39,15 +40,21 @@ def parser() -> ArgumentParser:
 def run(arguments: Namespace) -> int:
     """Runs the demonstration and returns the exit code."""
     import cudriver as cu
+    from cudriver.cli.sizes import parse_size
 
-    if arguments.size is not None and not 1 <= arguments.size <= MOST:
-        terminal.complain(f"--size is a number of MiB from 1 to {MOST}, not {arguments.size}")
-        return 2
+    size = None
+    try:
+        if arguments.size is not None:
+            size = parse_size(arguments.size, ROW)
+    except ValueError as error:
+        terminal.complain(f"--size {arguments.size}: {error}")
+        return USAGE_ERROR
     try:
         reason = choose_driver()
         if isinstance(reason, int):
             return reason
-        size = (arguments.size or (16 if cu.driver_is_simulated() else 256)) * MIB
+        if size is None:
+            size = 16 * MIB if cu.driver_is_simulated() else 256 * MIB
         with terminal.busy("copying and comparing"):
             report = demonstrate(size)
     except (cu.CudaError, MemoryError) as error:
@@ -86,10 +93,16 @@ def choose_driver() -> str | int | None:
         return "no CUDA driver library was found on this machine"
     except cu.CudaError as error:
         reason = str(error)
+    import signal
     import subprocess
 
     environ = dict(os.environ, CUDRIVER_LIBRARY="sim", CUDRIVER_DEMO_REASON=reason)
-    return subprocess.run([sys.executable, "-m", "cudriver", *sys.argv[1:]], env=environ).returncode
+    with subprocess.Popen([sys.executable, "-m", "cudriver", *sys.argv[1:]], env=environ) as child:
+        usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the child to answer
+        try:
+            return child.wait()
+        finally:
+            signal.signal(signal.SIGINT, usual)
 
 
 def demonstrate(size: int) -> dict[str, Any]:
@@ -113,12 +126,12 @@ def demonstrate(size: int) -> dict[str, Any]:
 
     with device.primary_context():
         rng = np.random.default_rng(20)
-        shape = (size // 4096, 1024)
+        shape = (size // ROW, ROW // 4)
+        there = cu.device_empty(shape, np.uint32)  # first: too large a size ends here
         plain = rng.integers(0, 2**32, shape, dtype=np.uint32)
         pinned = cu.pinned_empty(shape, np.uint32)
         pinned[...] = plain
         step("page-locked NumPy array", cu.is_pinned(pinned) and not cu.is_pinned(plain))
-        there = cu.device_empty(shape, np.uint32)
         back = np.empty_like(plain)
 
         _measure(step, "plain array to device", there, plain, plain)
@@ -192,6 +205,8 @@ def _print_json(report: dict[str, Any]) -> None:
 
 
 def _print_text(report: dict[str, Any]) -> None:
+    from cudriver.ladder.result import show_size
+
     driver = report["driver"]
     if driver["simulated"]:
         why = terminal.fit(f"SIMULATED DRIVER: {report['why_simulated']}.", sys.stdout)
@@ -200,14 +215,16 @@ def _print_text(report: dict[str, Any]) -> None:
     terminal.write(
         f"{terminal.beside(head, driver['path'], sys.stdout, 8)}\n"
         f"device  {report['device']}\n"
-        f"arrays  {report['bytes'] / MIB:g} MiB\n\n"
+        f"arrays  {show_size(report['bytes'])}\n\n"
     )
     good, bad = ("✓", "✗ WRONG") if terminal.can_encode(sys.stdout, "✓✗") else ("ok", "WRONG")
     colour = terminal.wants_colour(sys.stdout)
     for entry in report["steps"]:
         mark = good if entry["right"] else bad
         rate = f"{entry['gb_per_s']:8.1f} GB/s" if entry["gb_per_s"] else " " * 13
-        line = f"{mark} {entry['step']:<36}{rate}  {entry['detail']}".rstrip()
+        line = f"{mark} {entry['step']:<36}{rate}"
+        line = terminal.beside(line, entry["detail"], sys.stdout, 2)
+        line = "\n".join(part.rstrip() for part in line.split("\n"))
         if colour:
             line = f"\x1b[{32 if entry['right'] else 31}m{mark}\x1b[0m{line[len(mark) :]}"
         terminal.write(line + "\n")

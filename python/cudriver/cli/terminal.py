@@ -70,6 +70,16 @@ def beside(head: str, tail: str, stream: TextIO, indent: int) -> str:
     return f"{head}\n{' ' * indent}{tail}"
 
 
+def redraws(stream: TextIO) -> bool:
+    """Whether a line can be drawn again and again: on a terminal, but not in a notebook.
+
+    IPython's kernels give a `!command` a terminal that keeps all that was ever drawn. They set both
+    pagers to cat, because nothing can be steered there.
+    """
+    pagers = {os.environ.get("PAGER"), os.environ.get("GIT_PAGER")}
+    return stream.isatty() and "JPY_PARENT_PID" not in os.environ and pagers != {"cat"}
+
+
 def can_encode(stream: TextIO, text: str) -> bool:
     """Whether the stream's encoding has these characters (a C locale has no tick)."""
     try:
@@ -102,7 +112,7 @@ def progress(
 
     `rich` is imported only then: it costs more than a whole quiet check.
     """
-    if not sys.stderr.isatty():
+    if not redraws(sys.stderr):
         yield from items
         return
     from time import monotonic
@@ -132,7 +142,7 @@ class busy:
         self.status: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> None:
-        if sys.stderr.isatty():
+        if redraws(sys.stderr):
             from rich.console import Console
 
             self.status = Console(stderr=True).status(self.label)
@@ -148,8 +158,8 @@ def parser(
 ) -> ArgumentParser:
     """A command's parser: it knows the terminal's width, for its help and for its errors.
 
-    raw: the lines of the description and the epilog stay as they are. verbose: what -v shows
-    besides the traceback of what fails in cudriver.
+    raw: the lines of the description and the epilog stay as they are where they fit. verbose:
+    what -v shows besides the traceback of what fails in cudriver.
     """
     from argparse import ArgumentParser
 
@@ -170,11 +180,40 @@ def parser(
 
 def formatter(raw: bool = False) -> Callable[[str], HelpFormatter]:
     """A help formatter that knows its width: argparse would import shutil to ask, on every run."""
-    from argparse import HelpFormatter, RawDescriptionHelpFormatter
+    from argparse import HelpFormatter
 
-    kind = RawDescriptionHelpFormatter if raw else HelpFormatter
+    class Raw(HelpFormatter):
+        def _fill_text(self, text: str, width: int, indent: str) -> str:
+            return "\n".join(fit_help(text, width + 2))
+
+    kind = Raw if raw else HelpFormatter
     columns = width(sys.stdout) - 2
     return lambda prog: kind(prog, width=columns)
+
+
+def fit_help(text: str, room: int) -> list[str]:
+    """The lines as they are if all fit; else each paragraph is wrapped, and an example (a line that
+    starts with blanks) has what it says about a command below that.
+    """
+    from textwrap import wrap
+
+    lines, paragraph = text.splitlines(), ""
+    if max(map(len, lines), default=0) <= room:
+        return lines
+    shown: list[str] = []
+    for line in [*lines, ""]:
+        if line and not line.startswith(" "):
+            paragraph = f"{paragraph} {line}".strip()
+            continue
+        shown += wrap(paragraph, room)
+        paragraph = ""
+        command, gap, about = line.rpartition("  ")
+        if len(line) <= room or not about:
+            shown.append(line)
+            continue
+        shown += [command.rstrip()] * bool(command.strip())
+        shown.append(f"      {about}" if gap else line)
+    return shown[:-1]
 
 
 class plain_warnings:

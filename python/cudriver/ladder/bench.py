@@ -49,6 +49,7 @@ def measure(
     sizes: Sequence[int],
     rounds: int,
     follow: Callable[[list[Step]], Iterable[Step]] = iter,
+    keep_interrupted: bool = False,
 ) -> dict[str, Any]:
     """Measures every rung at every size and returns the report, as `cudriver bench --json` has it.
 
@@ -58,6 +59,7 @@ def measure(
             the half is tried, and so on; the report says so.
         rounds: timings of each way.
         follow: yields the steps as they are to be run; shows progress if it likes.
+        keep_interrupted: report what there is on KeyboardInterrupt, if there is anything.
 
     Raises:
         ValueError: a size or the number of rounds is out of range.
@@ -70,9 +72,16 @@ def measure(
             raise ValueError(f"a size is a multiple of 16 from {SMALLEST} bytes on, not {size}")
     bench = Bench(device, rounds, cu.driver_is_simulated())
     results: list[Measured] = []
+    interrupted = False
     with device.primary_context():
-        for step in follow(bench.steps(sizes)):
-            results += step.run()
+        try:
+            for step in follow(bench.steps(sizes)):
+                results += step.run()
+        except KeyboardInterrupt:
+            if not (keep_interrupted and results):
+                raise
+            interrupted = True
+            bench.notes.append("Interrupted: what is missing was not measured.")
         bench.forget()
     rows = [result.to_dict() for result in results]
     add_ratios(rows)
@@ -92,6 +101,7 @@ def measure(
         "rounds": rounds,
         "sizes": list(sizes),
         "rate_unit": "GB/s, 1e9 bytes a second",
+        "interrupted": interrupted,
         "verified": all(row["verified"] for row in rows if row["skipped"] is None),
         "notes": bench.notes,
         "rungs": rows,

@@ -9,7 +9,7 @@ from cudriver.ladder.result import number, show_size
 from cudriver.ladder.rungs import BACK, BY_NAME, RUNGS
 
 FORMATS = (".png", ".svg")
-MISSING = "a plot needs matplotlib: pip install 'cudriver[plot]'"
+MISSING = "a plot needs matplotlib: pip install matplotlib, or conda install matplotlib"
 
 THERE, BACK_AGAIN, WITHIN = "#0072b2", "#e69f00", "#7f7f7f"
 #: Okabe and Ito's, which people with any colour vision can tell apart; from the slowest rung on.

@@ -1,4 +1,4 @@
-"""The report as text: a table that fits 80 columns, with a word on each rung."""
+"""The report as text: a table that fits 80 columns, or 60, with a word on each rung."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from cudriver.ladder.result import number, show_size
 from cudriver.ladder.rungs import BACK, RUNGS, Rung
 
+WHOLE = 80
 TITLE, RATE, ABOVE, LOCKED = 24, 16, 11, 13
+NARROW_RATE, NARROW_LOCKED = 13, 10  # where 60 columns have to do, without the rung above
 SIZE, COLUMN = 9, 10
 LABEL = " " * 8
 
@@ -78,14 +80,13 @@ def lines(report: dict[str, Any], why_simulated: str | None, style: Style) -> It
 
 def one_size(report: dict[str, Any], style: Style) -> Iterator[str]:
     """A row a rung, slowest first, and what it teaches below it."""
-    heads = (
+    last = "page-locked" if style.width >= WHOLE else "locked"
+    for cells in (
         ("", "to device", "from device", "against", "against"),
-        ("GB/s", "or read", "or write", "one above", "page-locked"),
-    )
-    for title, there, back, above, locked in heads:
-        head = f"{title:<{TITLE}}{there:<{RATE}}{back:<{RATE}}{above:>{ABOVE}}{locked:>{LOCKED}}"
-        yield style.strong(head)
-    yield style.faint(sign(style, "─", "-") * (TITLE + 2 * RATE + ABOVE + LOCKED))
+        ("GB/s", "or read", "or write", "one above", last),
+    ):
+        yield style.strong(columns(style, *cells))
+    yield style.faint(sign(style, "─", "-") * len(columns(style, "", "", "", "", "")))
     for rung in RUNGS:
         rows = [row for row in report["rungs"] if row["rung"] == rung.name]
         for pair in pairs(rows):
@@ -93,6 +94,14 @@ def one_size(report: dict[str, Any], style: Style) -> Iterator[str]:
         if rows:
             for text in dict.fromkeys([rung.teaches, *(n for row in rows for n in row["notes"])]):
                 yield from map(style.faint, style.wrap(text, "  "))
+
+
+def columns(style: Style, title: str, there: str, back: str, above: str, locked: str) -> str:
+    """A line of the table; a narrow one leaves out the ratio to the rung above."""
+    if style.width >= WHOLE:
+        rates = f"{there:<{RATE}}{back:<{RATE}}{above:>{ABOVE}}"
+        return f"{title:<{TITLE}}{rates}{locked:>{LOCKED}}"
+    return f"{title:<{TITLE}}{there:<{NARROW_RATE}}{back:<{NARROW_RATE}}{locked:>{NARROW_LOCKED}}"
 
 
 def pairs(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any] | None]]:
@@ -112,14 +121,14 @@ def row_lines(title: str, pair: list[dict[str, Any] | None], style: Style) -> It
     first = pair[0] or pair[1]
     assert first is not None
     if first["skipped"]:
-        yield f"{title:<{TITLE}}{first['skipped']}"
+        yield from style.wrap(f"{title:<{TITLE}}{first['skipped']}", hang=" " * TITLE)
         return
     if first["devices"]:
         arrow = sign(style, "⇄", "<>")
         title = f"{title}, GPU {first['devices'][0]} {arrow} {first['devices'][1]}"
-    rates = "".join(f"{show_rate(row, style):<{RATE}}" for row in pair)
-    above, locked = (show_ratio(first[f"ratio_to_{name}"]) for name in ("above", "page_locked"))
-    yield f"{title:<{TITLE}}{rates}{above:>{ABOVE}}{locked:>{LOCKED}}"
+    rates = [show_rate(row, style) for row in pair]
+    ratios = [show_ratio(first[f"ratio_to_{name}"]) for name in ("above", "page_locked")]
+    yield columns(style, title, rates[0], rates[1], ratios[0], ratios[1])
     if any(row is not None and not row["verified"] for row in pair):
         yield style.loud("  WRONG BYTES arrived")
 
@@ -145,10 +154,10 @@ def sweep(report: dict[str, Any], style: Style) -> Iterator[str]:
         rows = [row for row in report["rungs"] if measured(row, rung)]
         if not rung.sized and rows:
             ways = ", ".join(f"{row['direction']} {show_rate(row, style)}" for row in rows)
-            yield f"{rung.title}, at any size: {ways} (GB/s)"
+            yield from style.wrap(f"{rung.title}, at any size: {ways} (GB/s)", hang="  ")
     for row in report["rungs"]:
         if row["size"] == report["sizes"][0] and row["skipped"]:
-            yield f"{row['title']}: {row['skipped']}"
+            yield from style.wrap(f"{row['title']}: {row['skipped']}", hang="  ")
     notes: dict[tuple[str, str], dict[str, None]] = {}
     for row in report["rungs"]:
         for note in row["notes"]:

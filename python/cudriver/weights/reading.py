@@ -172,7 +172,7 @@ class Reader:
                 for transfer in copies[turn]:
                     transfer.wait()
                 slot = slots[turn]
-                job.source.read_into(memoryview(slot)[: job.nbytes], job.offset)
+                job.source.read_into(slot.data[: job.nbytes], job.offset)
                 copies[turn] = [
                     copy_async(target, slot[start : start + target.nbytes], self.stream)
                     for start, target in job.parts

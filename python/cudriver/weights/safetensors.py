@@ -78,12 +78,13 @@ def numpy_type(name: str) -> np.dtype[Any]:
     if hasattr(np, name) or name == "bool":
         return np.dtype(name)
     try:
-        import ml_dtypes
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise ImportError(
             f"NumPy has no {name}; the package ml_dtypes has it: pip install ml_dtypes"
         ) from None
-    return np.dtype(getattr(ml_dtypes, name))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 def header(source: Source) -> dict[str, Tensor]:

@@ -55,7 +55,7 @@ def tensors() -> dict[str, np.ndarray]:
         f"t{i}": RNG.integers(0, 2, (i + 1, 37)).astype(np.dtype(kind)).reshape(37, i + 1)
         for i, kind in enumerate(types)
     }
-    return made | {"scalar": np.float32(3).reshape(()), "none": np.empty((0, 3), "f4")}
+    return made | {"scalar": np.array(3, "f4"), "none": np.empty((0, 3), "f4")}
 
 
 @pytest.mark.usefixtures("small_slots")
@@ -187,7 +187,7 @@ def test_a_wrong_file_is_an_error_before_anything_is_allocated(
         cu.load_safetensors(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_a_changed_file_is_refused_or_read_as_safetensors_reads_it(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -278,7 +278,11 @@ WRONG_NUMPY = {
     "another file": (cu.load_npy, b"PK\3\4" + bytes(100), "no .npy array"),
     "a version of the future": (cu.load_npy, b"\x93NUMPY\7\0" + NPY[8:], "unknown"),
     "a header that is no dict": (cu.load_npy, NPY.replace(b"{", b"[", 1), "no .npy array"),
-    "a cut .npy": (cu.load_npy, NPY[:-1], r"cut off: int64 of shape \(100,\) has 800 bytes, and 799"),
+    "a cut .npy": (
+        cu.load_npy,
+        NPY[:-1],
+        r"cut off: int64 of shape \(100,\) has 800 bytes, and 799",
+    ),
     "a negative length": (cu.load_npy, NPY.replace(b"(100,", b"(-10,"), "shape"),
     "objects": (cu.load_npy, saved(np.save, np.array([None])), "dtype object"),
     "records": (cu.load_npy, saved(np.save, np.zeros(2, "i4,f4")), "dtype"),
@@ -361,6 +365,6 @@ def test_no_file_and_no_memory_stays_open_after_an_error(tmp_path: Path) -> None
     for _ in range(3):
         with pytest.raises(ValueError, match="begins at byte"):
             cu.load_safetensors(tmp_path / "x")
-        with pytest.raises(ValueError, match="no .npz"):
+        with pytest.raises(ValueError, match="is no"):
             cu.load_npz(tmp_path / "x")
     assert (sorted(os.listdir("/proc/self/fd")), cu.live_allocations()) == before

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import Piece, Source, chosen, read
+from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read
 
 HEADER_MOST = 1 << 16  # bytes that are read to find the header of an array
 LOCAL_HEADER = 30  # bytes of a zip member's local header, before its name
@@ -32,11 +32,6 @@ class Stored:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
-
-    def array(self, memory: DeviceArray) -> DeviceArray:
-        """The array over its bytes on the device."""
-        items = memory.view(self.dtype)
-        return items.reshape(self.shape[::-1]).T if self.fortran else items.reshape(self.shape)
 
 
 def stored(source: Source, begin: int, end: int, name: str) -> Stored:
@@ -70,12 +65,17 @@ def loaded(
 ) -> dict[str, DeviceArray]:
     """Reads arrays of a file into an allocation each."""
     memory = {
-        name: device_empty(each.nbytes, np.uint8, device=device, stream=stream)
+        name: device_empty(
+            each.shape[::-1] if each.fortran else each.shape,
+            each.dtype,
+            device=device,
+            stream=stream,
+        )
         for name, each in found.items()
     }
-    arrays = {name: each.array(memory[name]) for name, each in found.items()}
-    read([Piece(source, found[name].begin, memory[name]) for name in found], stream, device)
-    return arrays
+    pieces = [Piece(source, found[name].begin, in_bytes(memory[name])) for name in found]
+    read(pieces, stream, device)
+    return {name: array.T if found[name].fortran else array for name, array in memory.items()}
 
 
 def load_npy(

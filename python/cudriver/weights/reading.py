@@ -100,6 +100,11 @@ def chosen(path: str, found: Iterable[str], names: Iterable[str] | None) -> set[
     return wanted
 
 
+def in_bytes(array: DeviceArray) -> DeviceArray:
+    """The bytes of an array in C order."""
+    return array.reshape(-1).view(np.uint8)
+
+
 @dataclass(frozen=True)
 class Piece:
     """Bytes of a file, from `offset` on, that fill `target`, a one-dimensional array of bytes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import Piece, Source, chosen, read
+from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read
 
 HEADER_MOST = 100_000_000  # bytes: the format's own limit
 INDEX = ".index.json"
@@ -64,14 +64,14 @@ class Tensor:
     def nbytes(self) -> int:
         return self.end - self.begin
 
-    def array(self, memory: DeviceArray) -> DeviceArray:
-        """The tensor over its bytes on the device."""
+    def kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """The shape and dtype of its array."""
         bits, name = TYPES[self.dtype]
         if name is not None:
-            return memory.view(numpy_type(name)).reshape(self.shape)
+            return self.shape, numpy_type(name)
         if self.shape and (self.shape[-1] * bits) % 8 == 0:
-            return memory.reshape((*self.shape[:-1], self.shape[-1] * bits // 8))
-        return memory
+            return (*self.shape[:-1], self.shape[-1] * bits // 8), np.dtype(np.uint8)
+        return (self.nbytes,), np.dtype(np.uint8)
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
@@ -198,20 +198,21 @@ def shards(path: str) -> dict[str, set[str] | None]:
     return files
 
 
-def placed(
+def arrays_for(
     tensors: list[Tensor], device: Any, stream: Any, *, together: bool
-) -> Iterator[DeviceArray]:
-    """Memory for each tensor, as bytes: parts of one allocation, or one each."""
+) -> list[DeviceArray]:
+    """An array for each tensor: views of one allocation, or an allocation each."""
+    kinds = [each.kind() for each in tensors]
     if not together:
-        for each in tensors:
-            yield device_empty(each.nbytes, np.uint8, device=device, stream=stream)
-        return
+        return [device_empty(*kind, device=device, stream=stream) for kind in kinds]
     places = [0]
     for each in tensors:
         places.append(places[-1] + -(-each.nbytes // ALIGNMENT) * ALIGNMENT)
     memory = device_empty(places[-1], np.uint8, device=device, stream=stream)
-    for each, start in zip(tensors, places, strict=False):
-        yield memory[start : start + each.nbytes]
+    return [
+        memory[start : start + each.nbytes].view(dtype).reshape(shape)
+        for each, start, (shape, dtype) in zip(tensors, places, kinds, strict=False)
+    ]
 
 
 def load_safetensors(
@@ -268,26 +269,25 @@ def load_safetensors(
     """
     path = os.fspath(path)
     with ExitStack() as opened:
-        files = []
+        files: list[tuple[Source, dict[str, Tensor]]] = []
         for file, listed in shards(path).items():
             source = opened.enter_context(Source(file))
             tensors = header(source)
-            if listed is not None:
-                tensors = {
-                    name: tensors[name] for name in tensors if name in chosen(file, tensors, listed)
-                }
-            files.append((source, tensors))
+            some = chosen(file, tensors, listed)
+            files.append((source, {name: tensors[name] for name in tensors if name in some}))
         wanted = chosen(path, (name for _, tensors in files for name in tensors), names)
+        found = [
+            (source, [each for name, each in tensors.items() if name in wanted])
+            for source, tensors in files
+        ]
+        for _, some_tensors in found:
+            for each in some_tensors:
+                each.kind()  # raises what it has to before anything is allocated
         pieces, arrays = [], {}
-        for source, tensors in files:
-            some = [each for each in tensors.values() if each.name in wanted]
-            for each in some:
-                if (name := TYPES[each.dtype][1]) is not None:
-                    numpy_type(name)
-            for each, memory in zip(
-                some, placed(some, device, stream, together=names is None), strict=True
-            ):
-                pieces.append(Piece(source, each.begin, memory))
-                arrays[each.name] = each.array(memory)
+        for source, some_tensors in found:
+            made = arrays_for(some_tensors, device, stream, together=names is None)
+            for each, array in zip(some_tensors, made, strict=True):
+                pieces.append(Piece(source, each.begin, in_bytes(array)))
+                arrays[each.name] = array
         read(pieces, stream, device)
     return arrays

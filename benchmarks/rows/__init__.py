@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
 from benchmarks.measure import Row
-from benchmarks.rows import calls, dense, memory, processes, strided, together
+from benchmarks.rows import calls, dense, files, memory, processes, strided, together
 
 TABLE = [
     Row(
@@ -75,4 +75,10 @@ TABLE = [
         "<= 250 ms",
         processes.large_environment,
     ),
+    Row(
+        "safetensors, 5 GiB of bfloat16 in 40 tensors, in the page cache",
+        ">= 5 x safetensors",
+        files.row(cold=False),
+    ),
+    Row("the same, not in the page cache", ">= 1.0 of a parallel read", files.row(cold=True)),
 ]

@@ -75,6 +75,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
+    from cudriver.weights import load_npy, load_npz, load_safetensors
 
 __all__ = [
     "Allocation",
@@ -119,6 +120,9 @@ __all__ = [
     "is_available",
     "is_pinned",
     "live_allocations",
+    "load_npy",
+    "load_npz",
+    "load_safetensors",
     "mapped_pointer",
     "memory_info",
     "pin",
@@ -152,6 +156,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"cudriver.{name}")
     if name in _ERRORS:
         home = "cudriver.errors"
+    elif name.startswith("load_"):
+        home = "cudriver.weights"
     elif name == "ContextFlags":
         home = "cudriver.flags"
     else:

@@ -54,6 +54,7 @@ PARTS = {
     "ladder": {"__init__", "_core", "errors"},
     "cli": {"__init__", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack"},
+    "weights": {"_core"},
     "pytest_plugin": {"testing"},
 }
 

@@ -55,6 +55,8 @@ WORKS = [
     "1 MiB plain, one copy right after another",
     "`to_device` of 1000 floats",
     "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",
+    "safetensors, 5 GiB of bfloat16 in 40 tensors, in the page cache",
+    "the same, not in the page cache",
 ]
 NOT_HERE = {"one GPU", "needs PyTorch", "no --environment given"}
 OURS = "cudriver"

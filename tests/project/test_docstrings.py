@@ -82,16 +82,18 @@ def complaints() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, str]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """In a fresh process: what other tests have left alive changes no figure."""
     folder = Path(__file__).parent
     program = """
-        import json, sys
-        sys.path[:0] = sys.argv[1:]
+        import json, os, sys
+        sys.path[:0] = sys.argv[2:]
         import test_docstrings
+        os.chdir(sys.argv[1])  # examples may write files
         print(json.dumps(test_docstrings.complaints()))
     """
-    answer: dict[str, str] = json.loads(output(program, str(folder), str(folder.parent)))
+    folders = tmp_path_factory.mktemp("examples"), folder, folder.parent
+    answer: dict[str, str] = json.loads(output(program, *map(str, folders)))
     return answer
 
 

@@ -1,0 +1,152 @@
+"""Weights from a file into device memory, warm (the file is in the page cache) and cold."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cudriver as cu
+from benchmarks.bench import MIB, Bench, fill
+from benchmarks.measure import OURS, Part, Skip, Work, times_as_fast
+
+TENSORS = 40
+SIZE = 5 * 1024 * MIB
+PLAIN = "parallel read"  # into host memory: what the disk gives
+
+
+def written(folder: str, nbytes: int) -> Path:
+    """A safetensors file of bfloat16 tensors, made without the package."""
+    each = nbytes // TENSORS // 8192 * 8192
+    header = {
+        f"layer{i}": {
+            "dtype": "BF16",
+            "shape": [each // 8192, 4096],
+            "data_offsets": [i * each, (i + 1) * each],
+        }
+        for i in range(TENSORS)
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = np.empty(each, np.uint8)
+    fill(data)
+    path = Path(folder) / "weights.safetensors"
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _ in range(TENSORS):
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def twin(path: Path) -> Path:
+    """A file of tensors of the same sizes, as PyTorch saves them."""
+    import torch
+
+    file = path.with_suffix(".pt")
+    if not file.exists():
+        each = path.stat().st_size // TENSORS // 8192 * 4096  # two bytes an item
+        torch.save({str(i): torch.zeros(each, dtype=torch.bfloat16) for i in range(TENSORS)}, file)
+        os.sync()
+    return file
+
+
+def ours(path: Path) -> Any:
+    return cu.load_safetensors(path)
+
+
+def safetensors(path: Path) -> Any:
+    import torch
+    from safetensors.torch import load_file
+
+    loaded = load_file(path, device="cuda")
+    torch.cuda.synchronize()
+    return loaded
+
+
+def torch_load(path: Path) -> Any:
+    import torch
+
+    loaded = torch.load(path, mmap=True, map_location="cuda")
+    torch.cuda.synchronize()
+    return loaded
+
+
+def fastsafetensors(path: Path) -> Any:
+    from fastsafetensors import fastsafe_open
+
+    with fastsafe_open([str(path)], device="cuda:0", nogds=True) as file:
+        return [file.get_tensor(name).clone() for name in file.keys()]  # noqa: SIM118 (no dict)
+
+
+def streamer(path: Path) -> Any:
+    from runai_model_streamer import SafetensorsStreamer
+
+    with SafetensorsStreamer() as stream:
+        stream.stream_file(str(path))
+        return [tensor.to("cuda") for _, tensor in stream.get_tensors()]
+
+
+def parallel_read(path: Path) -> None:
+    """Every byte into host memory, by as many threads as ours has, and nothing else."""
+    step, size = 4 * MIB, path.stat().st_size
+    threads = cu.copy_threads()
+    with path.open("rb") as file, ThreadPoolExecutor(threads) as pool:
+
+        def read(first: int) -> None:
+            room = memoryview(bytearray(step))
+            for offset in range(first * step, size, threads * step):
+                os.preadv(file.fileno(), [room], offset)
+
+        list(pool.map(read, range(threads)))
+
+
+def forget(path: Path) -> None:
+    """Takes a file out of the page cache."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+PEERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "safetensors": ("safetensors", safetensors),
+    "torch.load": ("torch", torch_load),
+    "fastsafetensors": ("fastsafetensors", fastsafetensors),
+    "Run:ai streamer": ("runai_model_streamer", streamer),
+}
+
+
+def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
+    def build(bench: Bench) -> list[Part]:
+        if find_spec("ml_dtypes") is None:
+            raise Skip("needs ml_dtypes")
+        folder = tempfile.TemporaryDirectory()
+        path = written(folder.name, bench.size(SIZE))
+        goal = times_as_fast(1.0, PLAIN) if cold else times_as_fast(5.0, "safetensors")
+        label = bench.label("", SIZE)
+        part = Part(label, nbytes=path.stat().st_size, goals=[goal], warm=not cold)
+        part.effort = {"rounds": 3, "least": 2, "long": 8} if cold else {"rounds": 7, "long": 3}
+
+        def work(load: Callable[[Path], Any], file: Path = path) -> Work:
+            before = partial(forget, file) if cold else None
+            return Work(partial(load, file), before=before, how=load.__name__, keep=(folder,))
+
+        part.add(OURS, partial(work, ours))
+        part.add(PLAIN, partial(work, parallel_read))
+        if bench.peers and find_spec("torch") is not None:
+            for name, (module, load) in PEERS.items():
+                if name == "torch.load":
+                    part.add(name, lambda: work(torch_load, twin(path)))
+                elif find_spec(module) is not None:
+                    part.add(name, partial(work, load))
+        return [part]
+
+    return build

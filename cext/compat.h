@@ -29,6 +29,9 @@ static inline int PyObject_GetOptionalAttrString(PyObject *object, const char *n
     PyErr_Clear();
     return 0;
 }
+
+/* The same by a name that is an object; makes no exception for most types. */
+#define PyObject_GetOptionalAttr _PyObject_LookupAttr
 #endif
 
 #if PY_VERSION_HEX >= 0x030C0000

@@ -4,6 +4,7 @@
 #include "python/copy_settings.h"
 #include "contexts/device.h"
 #include "arrays/device_array.h"
+#include "arrays/dlpack.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "contexts/event.h"
@@ -399,6 +400,8 @@ static int module_exec(PyObject *module)
         cudriver_ladder_setup,
         cudriver_device_array_setup,
         cudriver_device_make_setup,
+        cudriver_dlpack_exchange_setup,
+        cudriver_dlpack_from_setup,
         cudriver_host_memory_setup,
         cudriver_pinned_arrays_setup,
         cudriver_host_functions_setup,
@@ -443,6 +446,8 @@ static PyObject **state_reference(CoreState *state, int index)
         (PyObject **)&state->host_stats_type,
         &state->errors,
         &state->choice,
+        &state->dlpack_words,
+        &state->dlpack_dtypes,
         &state->thread_key,
         &state->stream_scope,
     };

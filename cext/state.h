@@ -46,9 +46,11 @@ typedef struct {
     PyTypeObject *copy_plan_type;
     PyTypeObject *host_stats_type;
 
-    PyObject *errors;     /* owned: cudriver.errors, imported at the first raise */
-    PyObject *choice;     /* owned: the argument of use_driver, or NULL */
-    PyObject *thread_key; /* owned: this module's key in thread state dictionaries */
+    PyObject *errors;        /* owned: cudriver.errors, imported at the first raise */
+    PyObject *choice;        /* owned: the argument of use_driver, or NULL */
+    PyObject *dlpack_words;  /* owned: names of the protocol; see dlpack_lent.c */
+    PyObject *dlpack_dtypes; /* owned: a tuple, filled as they are met; see dlpack_types.c */
+    PyObject *thread_key;    /* owned: this module's key in thread state dictionaries */
 
     PyObject *stream_scope; /* owned: the context variable of `with stream:` */
     bool stream_scope_used; /* whether it was ever set */

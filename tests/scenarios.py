@@ -301,6 +301,43 @@ def assignments_to_device_arrays(cu: Any) -> None:
             ask(array)
 
 
+@covers(
+    "from_dlpack", "DeviceArray.__dlpack__", "DeviceArray.__dlpack_device__",
+)  # fmt: skip
+def lent_and_borrowed_arrays(cu: Any) -> None:
+    stream, model = cu.Stream(), np.arange(24, dtype="f4").reshape(4, 6)
+    array = cu.to_device(model, stream)
+    capsules = [array.__dlpack__(stream=1), array[1:].__dlpack__(max_version=(1, 0))]
+    lender = _Lender(array)
+    borrowed = cu.from_dlpack(lender)
+    borrowed.flags, borrowed.__dlpack_device__()
+    assert (borrowed.to_numpy() == model).all()
+    assert (cu.from_dlpack(model) == model).all()
+    assert (cu.from_dlpack(lender, device="cpu") == model).all()
+    there = cu.from_dlpack(borrowed, copy=True)
+    cu.copy(there, lender)
+    cu.copy_async(model.copy(), lender, stream).wait()
+    array.__dlpack__(copy=True)
+    array.__dlpack__(dl_device=(1, 0))
+    last = cu.from_dlpack(model, device=cu.device_count() - 1)
+    assert (last.to_numpy() == model).all()
+    del capsules
+    borrowed.close()
+
+
+class _Lender:
+    """An array that is no DeviceArray, so that it is borrowed by DLPack."""
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.of.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.of.__dlpack_device__()
+
+
 @covers("copy_threads", "set_copy_threads")
 def copy_settings(cu: Any) -> None:
     usual = cu.copy_threads()

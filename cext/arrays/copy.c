@@ -5,6 +5,7 @@
 
 #include "device_array.h"
 #include "device_memory.h"
+#include "dlpack.h"
 #include "engine/engine.h"
 #include "foreign_array.h"
 #include "python/arguments.h"
@@ -18,18 +19,25 @@
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           struct cudriver_endpoint *end)
 {
+    int found;
+
     end->owner = end->dtype = NULL;
     end->context = NULL;
     end->host = NULL;
     end->device = 0;
     end->busy = NULL;
     if (Py_IS_TYPE(object, state->device_array_type)) {
+        if (write && ((DeviceArrayObject *)object)->read_only) {
+            PyErr_SetString(PyExc_ValueError, "the destination is read-only");
+            return -1;
+        }
         return cudriver_device_array_endpoint(state, object, end) < 0 ? -1 : 1;
     }
     if (cudriver_numpy_is_array(object)) {
         return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;
     }
-    return cudriver_foreign_endpoint(state, object, write, end);
+    found = cudriver_foreign_endpoint(state, object, write, end);
+    return found == 0 ? cudriver_dlpack_endpoint(state, object, write, end) : found;
 }
 
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,

@@ -81,6 +81,28 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
     return (PyObject *)self;
 }
 
+PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_endpoint *end,
+                                     PyObject *lender, bool read_only)
+{
+    DeviceArrayObject *self = array_alloc(state, end->ndim);
+
+    if (self == NULL) {
+        return NULL;
+    }
+    self->dtype = Py_NewRef(end->dtype);
+    self->itemsize = (Py_ssize_t)end->itemsize;
+    self->address = end->device;
+    self->read_only = read_only;
+    self->lender = Py_NewRef(lender);
+    for (int i = 0; i < end->ndim; i++) {
+        self->shape[i] = (Py_ssize_t)end->shape[i];
+        self->strides[i] = (Py_ssize_t)end->strides[i];
+    }
+    self->context = (ContextObject *)Py_NewRef((PyObject *)end->context);
+    self->context->children++;
+    return (PyObject *)self;
+}
+
 /* ---- basic indexing: integers, slices, ... and None, as NumPy defines them ---- */
 
 /* Adds a dimension to the result. 0 or -1. */
@@ -180,6 +202,7 @@ PyObject *cudriver_device_array_view(CoreState *state, DeviceArrayObject *of,
     self->dtype = Py_NewRef(of->dtype);
     self->itemsize = of->itemsize;
     self->address = view->address;
+    self->read_only = of->read_only;
     self->root = (DeviceArrayObject *)Py_NewRef((PyObject *)cudriver_device_array_root(of));
     self->root->views++;
     self->context = (ContextObject *)Py_NewRef((PyObject *)of->context);
@@ -245,6 +268,7 @@ static CUresult array_release(CoreState *state, DeviceArrayObject *self, const c
     cudriver_live_remove(state, &self->live);
     result = cudriver_device_free(self->context, &self->block, function);
     self->context->children--;
+    Py_CLEAR(self->lender); /* runs another library's code */
     return result;
 }
 
@@ -299,6 +323,13 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
                          : self->views == 1 ? " uses"
                                             : " use");
         }
+        return NULL;
+    }
+    if (self->exports > 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "cannot close %R: another library's array uses its memory (exported %zd "
+                     "time%s by DLPack)",
+                     object, self->exports, self->exports == 1 ? "" : "s");
         return NULL;
     }
     if (Py_REFCNT(object) > 1 && cudriver_batches_hold(state, object)) {

@@ -11,12 +11,15 @@ typedef struct DeviceArrayObject {
     ContextObject *context;             /* owned */
     struct DeviceArrayObject *root;     /* owned: the root of a view; NULL for a root */
     struct cudriver_device_block block; /* of a root: its memory */
-    CUdeviceptr address;                /* of the first item */
-    PyObject *dtype;                    /* owned: a numpy.dtype */
+    PyObject *lender;    /* owned: keeps a root's memory alive if it is another library's */
+    CUdeviceptr address; /* of the first item */
+    PyObject *dtype;     /* owned: a numpy.dtype */
     Py_ssize_t itemsize;
-    Py_ssize_t busy;  /* of a root: calls that use the memory, perhaps without the GIL */
-    Py_ssize_t views; /* of a root: live views */
-    bool closed;      /* of a root */
+    Py_ssize_t busy;    /* of a root: calls that use the memory, perhaps without the GIL */
+    Py_ssize_t views;   /* of a root: live views */
+    Py_ssize_t exports; /* of a root: DLPack tensors that other libraries hold */
+    bool closed;        /* of a root */
+    bool read_only;
     int ndim;
     Py_ssize_t *shape;   /* `ndim` lengths, then `ndim` strides in bytes */
     Py_ssize_t *strides; /* within `shape`'s block */
@@ -28,6 +31,11 @@ typedef struct DeviceArrayObject {
 PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, StreamObject *stream,
                                     PyObject *dtype, Py_ssize_t itemsize, int ndim,
                                     const Py_ssize_t *shape);
+
+/* New reference: an array over another library's memory, as `end` says; `lender` (borrowed; the
+ * array takes a new reference) keeps that alive. */
+PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_endpoint *end,
+                                     PyObject *lender, bool read_only);
 
 /* The array that owns the memory. Borrowed. */
 static inline DeviceArrayObject *cudriver_device_array_root(DeviceArrayObject *self)

@@ -1,6 +1,8 @@
 /* DeviceArray: the type. See device_array.h. */
 #include "device_array.h"
 
+#include "dlpack.h"
+
 #include "python/arguments.h"
 #include "python/devices.h"
 #include "python/error.h"
@@ -121,7 +123,7 @@ static PyObject *get_interface(PyObject *object, void *closure)
     if (typestr != NULL && descr != NULL && shape != NULL && strides != NULL) {
         result = Py_BuildValue("{s:i,s:O,s:O,s:O,s:O,s:(OO),s:O}", "version", 3, "typestr", typestr,
                                "descr", descr, "shape", shape, "strides", strides, "data", pointer,
-                               Py_False, "stream", Py_None);
+                               self->read_only ? Py_True : Py_False, "stream", Py_None);
     }
     Py_DECREF(pointer);
     Py_XDECREF(typestr);
@@ -431,6 +433,10 @@ static PyMethodDef array_methods[] = {
     {"reshape", (PyCFunction)(void (*)(void))cudriver_device_array_reshape,
      METH_VARARGS | METH_KEYWORDS, cudriver_device_array_reshape_doc},
     {"view", CUDRIVER_FAST(cudriver_device_array_view_as), cudriver_device_array_view_doc},
+    {"__dlpack__", CUDRIVER_FAST(cudriver_device_array_dlpack), cudriver_device_array_dlpack_doc},
+    {"__dlpack_device__", cudriver_device_array_dlpack_device, METH_NOARGS,
+     "__dlpack_device__($self, /)\n--\n\n"
+     "Return DLPack's type of the device (2, CUDA) and its ordinal."},
     {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
      "__array__($self, *args, **kwargs)\n--\n\n"
      "Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."},

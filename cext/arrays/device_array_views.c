@@ -288,14 +288,16 @@ PyObject *cudriver_device_array_flags(PyObject *object, void *Py_UNUSED(closure)
     return cudriver_tuple_new(cudriver_state_of(object)->array_flags_type, 4,
                               PyBool_FromLong(is_dense(self, false)),
                               PyBool_FromLong(is_dense(self, true)),
-                              PyBool_FromLong(self->root == NULL), PyBool_FromLong(true));
+                              PyBool_FromLong(self->root == NULL && self->lender == NULL),
+                              PyBool_FromLong(!self->read_only));
 }
 
 static PyStructSequence_Field flags_fields[] = {
     {"c_contiguous", "whether the items are dense, the last index running fastest"},
     {"f_contiguous", "whether the items are dense, the first index running fastest"},
-    {"owndata", "whether the array owns its memory; False for a view"},
-    {"writeable", "whether the items can be changed"},
+    {"owndata",
+     "whether the array owns its memory; False for a view, or if another library lends it"},
+    {"writeable", "whether the items can be changed; False if another library lends them so"},
     {NULL, NULL},
 };
 

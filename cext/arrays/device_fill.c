@@ -279,6 +279,10 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     if (cudriver_device_array_check(state, self) < 0) {
         return -1;
     }
+    if (self->read_only) {
+        PyErr_Format(PyExc_ValueError, "%R is read-only", self);
+        return -1;
+    }
     pattern = PyMem_Calloc(1, (size_t)self->itemsize + 1);
     if (pattern == NULL) {
         PyErr_NoMemory();

@@ -205,6 +205,48 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
     return failed;
 }
 
+/* An event behind the home stream's work so far, which `stream` waits for. */
+static CUresult follow_home(const StreamObject *home, CUstream stream)
+{
+    CUevent event;
+    CUresult result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventRecord(event, home->handle);
+        if (result == CUDA_SUCCESS) {
+            result = cuda.cuStreamWaitEvent(stream, event, 0);
+        }
+        cuda.cuEventDestroy_v2(event); /* the driver keeps it until it is over */
+    }
+    return result;
+}
+
+int cudriver_device_follow(CoreState *state, ContextObject *context,
+                           struct cudriver_device_block *block, ContextObject *use, CUstream stream)
+{
+    const StreamObject *home = block->home;
+    bool pushed[2];
+    CUresult result;
+
+    if (home == NULL || block->turn <= home->settled || home->handle == stream) {
+        return 0;
+    }
+    if (home->closed || use != home->context) {
+        return cudriver_device_reach(state, context, block);
+    }
+    if (cudriver_context_begin_both(state, context, use, pushed) < 0) {
+        return -1;
+    }
+    result = follow_home(home, stream);
+    cudriver_context_end_both(context, use, pushed);
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuStreamWaitEvent", "the consumer's stream %p",
+                       (void *)stream);
+        return -1;
+    }
+    return 0;
+}
+
 /* Pool memory survives its context. If no other context is current, makes the device's primary one
  * current for the call. */
 static CUresult free_without_context(CUdevice device, CUdeviceptr address)

@@ -34,6 +34,12 @@ void cudriver_device_settle(ContextObject *context, const struct cudriver_device
 int cudriver_device_reach(CoreState *state, ContextObject *context,
                           struct cudriver_device_block *block);
 
+/* Lets `stream`, of `use`, wait until the block's home stream has reached its allocation. 0 or -1.
+ */
+int cudriver_device_follow(CoreState *state, ContextObject *context,
+                           struct cudriver_device_block *block, ContextObject *use,
+                           CUstream stream);
+
 /* Frees the block and empties it. None of our work may be using it. Needs no current context. */
 CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_block *block,
                               const char **function);

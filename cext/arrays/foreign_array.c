@@ -183,8 +183,8 @@ static bool place_reaches(struct place *place, CUdeviceptr end, bool dense)
     return true;
 }
 
-/* New reference: the context of the array's memory, which must reach as far as the strides do. */
-static ContextObject *context_of(CoreState *state, const struct cudriver_endpoint *end)
+ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
+                                        const char *protocol)
 {
     struct cudriver_layout layout = {.ndim = end->ndim, .itemsize = end->itemsize};
     struct place first, last;
@@ -201,17 +201,15 @@ static ContextObject *context_of(CoreState *state, const struct cudriver_endpoin
     low = end->device + (CUdeviceptr)from;
     high = end->device + (CUdeviceptr)to;
     if (!place_look(low, &first)) {
-        PyErr_Format(PyExc_ValueError,
-                     "__cuda_array_interface__: %p is no memory that the driver knows",
+        PyErr_Format(PyExc_ValueError, "%s: %p is no memory that the driver knows", protocol,
                      (void *)(uintptr_t)low);
         return NULL;
     }
     last = first;
     if (high <= low || !place_reaches(&last, high, high - low == cudriver_layout_bytes(&layout))) {
         PyErr_Format(PyExc_ValueError,
-                     "__cuda_array_interface__: the array takes %zu bytes from %p on, but the "
-                     "memory there ends at %p",
-                     (size_t)(high - low), (void *)(uintptr_t)low,
+                     "%s: the array takes %zu bytes from %p on, but the memory there ends at %p",
+                     protocol, (size_t)(high - low), (void *)(uintptr_t)low,
                      (void *)(uintptr_t)(last.start + last.bytes));
         return NULL;
     }
@@ -242,7 +240,7 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
     if (cudriver_require(state) < 0) {
         return -1;
     }
-    end->context = context_of(state, end);
+    end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");
     if (end->context == NULL || stream == NULL) {
         return end->context == NULL ? -1 : 0;
     }

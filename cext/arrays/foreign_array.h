@@ -8,4 +8,9 @@
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
                               struct cudriver_endpoint *end);
 
+/* New reference: the context of a device end's memory, which must reach as far as its strides do.
+ * The driver is initialised. `protocol` is for messages. */
+ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
+                                        const char *protocol);
+
 #endif

@@ -623,29 +623,86 @@ int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
     return failed;
 }
 
+/* The first batch in flight from `*batch` on of which uses() is true for an owner; NULL: none. */
+static struct cudriver_batch *
+batch_using(CoreState *state, struct cudriver_batch **head, struct cudriver_batch *batch,
+            bool (*uses)(CoreState *state, PyObject *owner, const void *memory), const void *memory)
+{
+    for (; batch != NULL; batch = after(head, batch)) {
+        for (Py_ssize_t i = 0; i < batch->count; i++) {
+            if (uses(state, batch->owners[i], memory)) {
+                return batch;
+            }
+        }
+    }
+    return NULL;
+}
+
 int cudriver_batches_await(CoreState *state,
                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
                            const void *memory)
 {
-    struct cudriver_batch *head, *batch;
+    struct cudriver_batch *head = state->batches, *batch;
 
     if (state->batches != NULL && cudriver_require(state) < 0) {
         return -1; /* in a forked child nothing completes */
     }
-    for (head = batch = state->batches; batch != NULL;) {
-        bool used = false;
-        for (Py_ssize_t i = 0; i < batch->count && !used; i++) {
-            used = uses(state, batch->owners[i], memory);
-        }
-        if (!used) {
-            batch = after(&head, batch);
-            continue;
-        }
+    while ((batch = batch_using(state, &head, head, uses, memory)) != NULL) {
         if (cudriver_batch_wait(state, batch) < 0) {
             return -1;
         }
-        /* The queues may have changed. Completed batches hold no owners. */
-        head = batch = state->batches;
+        head = state->batches; /* the queues may have changed; completed batches hold no owners */
     }
     return 0;
+}
+
+/* Closes every open batch that uses the memory, or waits for it. 0 or -1. */
+static int batches_close_using(CoreState *state,
+                               bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
+                               const void *memory)
+{
+    struct cudriver_batch *head = state->batches, *batch = head;
+    int failed = 0;
+
+    while (failed == 0 && (batch = batch_using(state, &head, batch, uses, memory)) != NULL) {
+        if (batch->state != BATCH_OPEN) {
+            batch = after(&head, batch);
+            continue;
+        }
+        batch->refs++;
+        batch_record(batch, true);
+        if (batch->state == BATCH_OPEN) { /* no event could be recorded */
+            failed = cudriver_batch_wait(state, batch);
+        }
+        cudriver_batch_release(state, batch);
+        head = batch = state->batches; /* the queues may have changed */
+    }
+    return failed;
+}
+
+int cudriver_batches_follow(CoreState *state,
+                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
+                            const void *memory, ContextObject *context, CUstream stream)
+{
+    struct cudriver_batch *head, *batch;
+    CUresult result = CUDA_SUCCESS;
+    bool pushed;
+
+    if (state->batches == NULL) {
+        return 0;
+    }
+    if (cudriver_require(state) < 0 || batches_close_using(state, uses, memory) < 0 ||
+        cudriver_context_begin(state, context, &pushed) < 0) {
+        return -1;
+    }
+    head = state->batches;
+    batch = batch_using(state, &head, head, uses, memory);
+    while (batch != NULL && result == CUDA_SUCCESS) {
+        if (batch->event != NULL && (batch->stream != stream || batch->context != context)) {
+            result = cuda.cuStreamWaitEvent(stream, batch->event, 0);
+        }
+        batch = batch_using(state, &head, after(&head, batch), uses, memory);
+    }
+    return cudriver_context_finish(state, context, pushed, result, "cuStreamWaitEvent",
+                                   "the consumer's stream %p", (void *)stream);
 }

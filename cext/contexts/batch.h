@@ -45,6 +45,13 @@ int cudriver_batches_await(CoreState *state,
                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
                            const void *memory);
 
+/* Lets `stream`, of `context`, wait for the same work, without a wait on the host: whoever uses the
+ * memory gets that work's error. Waits only for work behind which no event can be recorded. 0, or
+ * -1 with an exception set. */
+int cudriver_batches_follow(CoreState *state,
+                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
+                            const void *memory, ContextObject *context, CUstream stream);
+
 /* Closes the stream's open batch, so that neither later work nor the stream's end delays it. May
  * release the GIL. */
 void cudriver_batch_close_open(StreamObject *stream);

@@ -259,6 +259,11 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
     return array;
 }
 
+void cudriver_numpy_set_read_only(PyObject *array)
+{
+    PyArray_CLEARFLAGS((PyArrayObject *)array, NPY_ARRAY_WRITEABLE);
+}
+
 PyObject *cudriver_numpy_asarray(PyObject *object)
 {
     return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);

@@ -38,6 +38,9 @@ PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shap
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
                               const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran);
 
+/* Makes a new array read-only. */
+void cudriver_numpy_set_read_only(PyObject *array);
+
 /* New reference: np.asarray(object). */
 PyObject *cudriver_numpy_asarray(PyObject *object);
 

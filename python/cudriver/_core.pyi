@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
 from typing import (
     Any,
+    ClassVar,
     Final,
     Literal,
     NoReturn,
@@ -37,6 +38,11 @@ _LadderKernel = Literal["read", "write", "shared_read", "shared_write"]
 class _DeviceArrayLike(Protocol):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+@type_check_only
+class _Lender(Protocol):
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, int]: ...
 
 @type_check_only
 class _StreamProtocol(Protocol):
@@ -77,7 +83,7 @@ class _CoreDevice(Protocol):
 _AnyStream: TypeAlias = Stream | _StreamProtocol | _StreamAttribute | _StreamPointer | _StreamHandle
 _AnyEvent: TypeAlias = Event | _EventAttribute | _StreamPointer | _StreamHandle
 _DeviceLike: TypeAlias = SupportsIndex | str | Device | _TorchDevice | _CoreDevice
-_Array: TypeAlias = NDArray[Any] | DeviceArray | _DeviceArrayLike
+_Array: TypeAlias = NDArray[Any] | DeviceArray | _DeviceArrayLike | _Lender
 
 @final
 class DriverVersion(structseq[int], tuple[int, int]):
@@ -370,6 +376,16 @@ class DeviceArray:
     def closed(self) -> bool: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    __dlpack_c_exchange_api__: ClassVar[Any]
+    def __dlpack__(
+        self,
+        *,
+        stream: SupportsIndex | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[SupportsIndex, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
     def fill(self, value: Any, stream: _AnyStream | None = None) -> None: ...
     @overload
     def copy_from(self, src: _Array, stream: None = None) -> None: ...
@@ -507,6 +523,18 @@ def to_device(array: ArrayLike | _Array, stream: _AnyStream | None = None) -> De
 def copy(dst: _Array, src: _Array, /) -> None: ...
 def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transfer: ...
 def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan: ...
+@overload
+def from_dlpack(
+    x: _Lender, /, *, device: Literal["cpu"], copy: bool | None = None
+) -> NDArray[Any]: ...
+@overload
+def from_dlpack(
+    x: DeviceArray, /, *, device: SupportsIndex | Device | None = None, copy: bool | None = None
+) -> DeviceArray: ...
+@overload
+def from_dlpack(
+    x: _Lender, /, *, device: _DeviceLike | None = None, copy: bool | None = None
+) -> DeviceArray | NDArray[Any]: ...
 def live_allocations() -> list[Allocation]: ...
 def trace_allocations(enabled: bool = True) -> None: ...
 def error_names() -> dict[int, str]: ...

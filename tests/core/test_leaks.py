@@ -31,7 +31,7 @@ DESCRIPTORS = (
 )
 PROTOCOLS = {
     "__enter__", "__exit__", "__await__", "__cuda_stream__", "__cuda_array_interface__",
-    "__array__",
+    "__array__", "__dlpack__", "__dlpack_device__",
 }  # fmt: skip
 
 #: Public names that are no functions of the memory half: exceptions, modules, the version.

@@ -1,0 +1,366 @@
+/* Tensors that other libraries lend us. See dlpack.h. */
+#include "dlpack.h"
+
+#include <string.h>
+
+#include "contexts/stream.h"
+
+#define KEEPER "cudriver dlpack keeper"
+#define KEEPER_OLD "cudriver old dlpack keeper"
+
+/* ---- the keeper ---- */
+
+static void keeper_end(PyObject *capsule)
+{
+    struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, KEEPER);
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback); /* the deleter may run Python code */
+    if (tensor->deleter != NULL) {
+        tensor->deleter(tensor);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
+static void keeper_end_old(PyObject *capsule)
+{
+    struct cudriver_dl_old *tensor = PyCapsule_GetPointer(capsule, KEEPER_OLD);
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    if (tensor->deleter != NULL) {
+        tensor->deleter(tensor);
+    }
+    PyErr_Restore(type, value, traceback);
+}
+
+int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent)
+{
+    lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
+    lent->tensor = &tensor->tensor;
+    lent->flags = tensor->flags;
+    if (lent->keeper == NULL && tensor->deleter != NULL) {
+        tensor->deleter(tensor);
+    }
+    return lent->keeper == NULL ? -1 : 0;
+}
+
+/* Says what a capsule is that cannot be taken. */
+static int capsule_refuse(PyObject *capsule)
+{
+    const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
+
+    if (!PyCapsule_CheckExact(capsule)) {
+        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %.100s, which is no capsule",
+                     Py_TYPE(capsule)->tp_name);
+    } else if (name != NULL && strncmp(name, "used_dltensor", 13) == 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "__dlpack__() returned a capsule whose tensor was taken already");
+    } else {
+        PyErr_Format(PyExc_ValueError,
+                     "__dlpack__() returned a capsule named '%s', not 'dltensor' or "
+                     "'dltensor_versioned'",
+                     name != NULL ? name : "");
+    }
+    return -1;
+}
+
+/* Takes the tensor out of a capsule. If this fails, the capsule still owns it. 0 or -1. */
+static int capsule_take(PyObject *capsule, struct cudriver_dl_lent *lent)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        if (tensor->version.major != CUDRIVER_DL_MAJOR) {
+            PyErr_Format(PyExc_BufferError,
+                         "__dlpack__() returned a tensor of DLPack %u.%u; this package knows %d.%d",
+                         (unsigned)tensor->version.major, (unsigned)tensor->version.minor,
+                         CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR);
+            return -1;
+        }
+        lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
+        lent->tensor = &tensor->tensor;
+        lent->flags = tensor->flags;
+        if (lent->keeper != NULL) {
+            PyCapsule_SetName(capsule, "used_dltensor_versioned");
+        }
+    } else if (PyCapsule_IsValid(capsule, "dltensor")) {
+        struct cudriver_dl_old *tensor = PyCapsule_GetPointer(capsule, "dltensor");
+        lent->keeper = PyCapsule_New(tensor, KEEPER_OLD, keeper_end_old);
+        lent->tensor = &tensor->tensor;
+        lent->flags = 0;
+        if (lent->keeper != NULL) {
+            PyCapsule_SetName(capsule, "used_dltensor");
+        }
+    } else {
+        return capsule_refuse(capsule);
+    }
+    return lent->keeper == NULL ? -1 : 0;
+}
+
+/* ---- the stream ---- */
+
+StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal)
+{
+    StreamObject *stream = cudriver_stream_entered(state);
+
+    return stream != NULL && !stream->closed && stream->context->ordinal == ordinal ? stream : NULL;
+}
+
+/* The same as the standard has it: 1 is the default stream. */
+static uintptr_t stream_number(CoreState *state, int ordinal)
+{
+    const StreamObject *stream = cudriver_dlpack_stream(state, ordinal);
+
+    return stream != NULL && stream->handle != NULL ? (uintptr_t)stream->handle : 1;
+}
+
+/* ---- the protocol's names, made once ---- */
+
+enum word {
+    WORD_TABLE,
+    WORD_DLPACK,
+    WORD_DEVICE,
+    WORD_GRAD,
+    WORD_CONJ,
+    WORD_NEG,
+    WORD_VERSION,  /* the pair that is max_version */
+    WORD_KEYWORDS, /* four tuples of keywords: with `stream` the second, with `copy` the last two */
+    WORD_OLD = WORD_KEYWORDS + 4, /* the tuple of keywords of an older library's `stream` */
+    WORDS,
+};
+
+static int words_make(CoreState *state)
+{
+    PyObject *words =
+        Py_BuildValue("(ssssss(ii)(s)(ss)(ss)(sss)(s))", "__dlpack_c_exchange_api__", "__dlpack__",
+                      "__dlpack_device__", "requires_grad", "is_conj", "is_neg", CUDRIVER_DL_MAJOR,
+                      CUDRIVER_DL_MINOR, "max_version", "max_version", "stream", "max_version",
+                      "copy", "max_version", "stream", "copy", "stream");
+
+    if (words == NULL) {
+        return -1;
+    }
+    for (int i = 0; i < WORD_VERSION; i++) {
+        PyUnicode_InternInPlace(&PyTuple_GET_ITEM(words, i));
+    }
+    Py_XSETREF(state->dlpack_words, words);
+    return 0;
+}
+
+/* Borrowed: a name, after words_make. */
+static PyObject *word(const CoreState *state, int which)
+{
+    return PyTuple_GET_ITEM(state->dlpack_words, which);
+}
+
+/* ---- asking: the method __dlpack__ ---- */
+
+/* Calls __dlpack_device__. 0 or -1. */
+static int ask_device(CoreState *state, PyObject *object, struct cudriver_dl_device *device)
+{
+    PyObject *pair = PyObject_CallMethodNoArgs(object, word(state, WORD_DEVICE));
+    long type, id;
+
+    if (pair == NULL) {
+        return -1;
+    }
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+        PyErr_Format(PyExc_TypeError, "%.100s.__dlpack_device__() returned %R, no pair of integers",
+                     Py_TYPE(object)->tp_name, pair);
+        Py_DECREF(pair);
+        return -1;
+    }
+    type = PyLong_AsLong(PyTuple_GET_ITEM(pair, 0));
+    id = type == -1 && PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(pair, 1));
+    Py_DECREF(pair);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    device->type = (int32_t)type;
+    device->id = (int32_t)id;
+    return 0;
+}
+
+/* New reference: what __dlpack__ returns. First with the arguments of DLPack 1; a library that does
+ * not know them raises TypeError, and is asked as before. `stream` may be NULL. */
+static PyObject *ask_capsule(CoreState *state, PyObject *method, PyObject *stream,
+                             bool never_copied)
+{
+    int keywords = WORD_KEYWORDS + (stream != NULL ? 1 : 0) + (never_copied ? 2 : 0), count = 0;
+    PyObject *values[3], *capsule;
+
+    values[count++] = word(state, WORD_VERSION);
+    if (stream != NULL) {
+        values[count++] = stream;
+    }
+    if (never_copied) {
+        values[count++] = Py_False;
+    }
+    capsule = PyObject_Vectorcall(method, values, 0, word(state, keywords));
+    if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        values[0] = stream;
+        capsule =
+            PyObject_Vectorcall(method, values, 0, stream != NULL ? word(state, WORD_OLD) : NULL);
+    }
+    return capsule;
+}
+
+/* 1 done, 0 no such method, -1 an exception. */
+static int ask_method(CoreState *state, PyObject *object, bool never_copied,
+                      struct cudriver_dl_lent *lent)
+{
+    PyObject *method, *stream = NULL, *capsule = NULL;
+    struct cudriver_dl_device device;
+    int found = PyObject_GetOptionalAttr(object, word(state, WORD_DLPACK), &method), failed = -1;
+
+    if (found <= 0) {
+        return found;
+    }
+    if (ask_device(state, object, &device) == 0) {
+        /* Memory of the host has no stream, and is asked for without one. */
+        if (device.type == CUDRIVER_DL_CUDA || device.type == CUDRIVER_DL_CUDA_MANAGED) {
+            stream = PyLong_FromUnsignedLongLong(stream_number(state, device.id));
+        }
+        if (!PyErr_Occurred()) {
+            capsule = ask_capsule(state, method, stream, never_copied);
+        }
+    }
+    if (capsule != NULL) {
+        failed = capsule_take(capsule, lent);
+    }
+    Py_DECREF(method);
+    Py_XDECREF(stream);
+    Py_XDECREF(capsule);
+    return failed < 0 ? -1 : 1;
+}
+
+/* ---- asking: the exchange table ---- */
+
+/* The table of an object's type; NULL if it has none that we know. Only the type's own counts: the
+ * table's functions take what has it on trust, and a proxy or a class has the attribute too. */
+static const struct cudriver_dl_exchange *exchange_of(CoreState *state, PyObject *object)
+{
+    PyObject *capsule = _PyType_Lookup(Py_TYPE(object), word(state, WORD_TABLE)); /* borrowed */
+    const struct cudriver_dl_exchange *table = NULL;
+
+    if (capsule != NULL && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+        table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    }
+    while (table != NULL && table->version.major != CUDRIVER_DL_MAJOR) {
+        table = table->older;
+    }
+    return table;
+}
+
+/* Whether the tensor's memory is ready for our stream without any call. */
+static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
+                     const struct cudriver_dl_device *device)
+{
+    void *stream = NULL;
+
+    if (device->type == CUDRIVER_DL_CPU || device->type == CUDRIVER_DL_CUDA_HOST) {
+        return true;
+    }
+    if (table->current_stream == NULL ||
+        table->current_stream(device->type, device->id, &stream) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    /* 0 and 1 are the default stream. */
+    return (stream == NULL ? 1 : (uintptr_t)stream) == stream_number(state, device->id);
+}
+
+/* 1 done, 0 it cannot be had this way (no exception), -1 an exception. */
+static int ask_table(CoreState *state, PyObject *object, struct cudriver_dl_lent *lent)
+{
+    const struct cudriver_dl_exchange *table = exchange_of(state, object);
+    struct cudriver_dl_managed *tensor = NULL;
+
+    if (table == NULL || table->from_object == NULL) {
+        return 0;
+    }
+    if (table->from_object(object, &tensor) < 0 || tensor == NULL) {
+        PyErr_Clear(); /* __dlpack__ says why */
+        return 0;
+    }
+    if (cudriver_dlpack_take(tensor, lent) < 0) {
+        return -1;
+    }
+    if (tensor->version.major != CUDRIVER_DL_MAJOR ||
+        !is_ready(state, table, &tensor->tensor.device)) {
+        Py_CLEAR(lent->keeper);
+        return 0;
+    }
+    return 1;
+}
+
+/* ---- PyTorch's tensors that are more than their memory ---- */
+
+enum kind {
+    KIND_PLAIN,
+    KIND_SPECIAL, /* its __dlpack__ refuses it, and its table would lend the memory as it is */
+};
+
+/* Whether a method returns true. 1, 0, or -1; 0 if there is none. */
+static int method_says(PyObject *object, PyObject *name)
+{
+    PyObject *method, *value = NULL;
+    int truth = PyObject_GetOptionalAttr(object, name, &method);
+
+    if (truth > 0) {
+        value = PyObject_CallNoArgs(method);
+        truth = value != NULL ? PyObject_IsTrue(value) : -1;
+        Py_DECREF(method);
+        Py_XDECREF(value);
+    }
+    return truth;
+}
+
+int cudriver_dlpack_requires_grad(CoreState *state, PyObject *object, bool *is_tensor)
+{
+    PyObject *grad;
+    int found = state->dlpack_words == NULL ? words_make(state) : 0;
+
+    if (found == 0) {
+        found = PyObject_GetOptionalAttr(object, word(state, WORD_GRAD), &grad);
+    }
+    *is_tensor = found > 0;
+    if (found > 0) {
+        found = PyObject_IsTrue(grad);
+        Py_DECREF(grad);
+    }
+    return found;
+}
+
+/* The object's kind, or -1: BufferError for a lazily negated tensor, which __dlpack__ lends as its
+ * memory is. */
+static int kind_of(CoreState *state, PyObject *object)
+{
+    bool is_tensor;
+    int grad = cudriver_dlpack_requires_grad(state, object, &is_tensor), lazy;
+
+    if (!is_tensor || grad < 0) {
+        return grad < 0 ? -1 : KIND_PLAIN;
+    }
+    lazy = method_says(object, word(state, WORD_NEG));
+    if (lazy > 0) {
+        PyErr_Format(PyExc_BufferError,
+                     "the %.100s is lazily negated, which DLPack cannot say: call resolve_neg()",
+                     Py_TYPE(object)->tp_name);
+    }
+    if (lazy != 0) {
+        return -1;
+    }
+    lazy = method_says(object, word(state, WORD_CONJ));
+    return lazy < 0 ? -1 : grad > 0 || lazy > 0 ? KIND_SPECIAL : KIND_PLAIN;
+}
+
+int cudriver_dlpack_borrow(CoreState *state, PyObject *object, bool never_copied,
+                           struct cudriver_dl_lent *lent)
+{
+    int kind = kind_of(state, object);
+    int found = kind == KIND_PLAIN ? ask_table(state, object, lent) : kind < 0 ? -1 : 0;
+
+    return found == 0 ? ask_method(state, object, never_copied, lent) : found;
+}

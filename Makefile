@@ -259,6 +259,10 @@ debug: $(VENV)/.requirements ## build unoptimised, warnings are errors, into bui
 sdist: $(VENV)/.requirements ## a source archive, in dist/
 	$(PY) -c "from setuptools import build_meta; print('dist/' + build_meta.build_sdist('dist'))"
 
+.PHONY: wheels
+wheels: ## wheels for x86-64 and aarch64, in dist/: docs/wheels.md
+	release/wheels $(ARGS)
+
 .PHONY: clean
 clean: ## remove what was built, and .venv
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis python/*.egg-info

@@ -4,10 +4,14 @@ CUDRIVER_DEBUG=1      -O0 -g, all warnings are errors
 CUDRIVER_WERROR=1     optimised as usual, all warnings are errors
 CUDRIVER_SANITIZE=... a value for -fsanitize= ("address,undefined", "thread")
 
+CUDRIVER_URL=https://  where the repository lives: for the links of the metadata, and those of the
+                      README as PyPI shows it
+
 Each kind of build has a folder of its own below build/, so that none takes the objects of another.
 """
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -47,6 +51,19 @@ def kind() -> str:
 
 def sources(*folders: str, suffix: str = ".c") -> list[str]:
     return sorted(str(path) for folder in folders for path in CEXT.glob(f"{folder}/*{suffix}"))
+
+
+def metadata() -> dict[str, object]:
+    """The README, and links to the repository if it is known where that is."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    about = {"long_description": text, "long_description_content_type": "text/markdown"}
+    url = os.environ.get("CUDRIVER_URL", "").rstrip("/")
+    if not url:
+        return about
+    files = f"{url}/blob/HEAD/"
+    about["long_description"] = re.sub(r"\]\((?!\w+:|#)", f"]({files}", text)
+    links = {"Source": url, "Documentation": f"{files}docs", "Issues": f"{url}/issues"}
+    return {**about, "project_urls": {**links, "Changelog": f"{files}CHANGELOG.md"}}
 
 
 class Build(build_ext):
@@ -104,6 +121,7 @@ def extension(name: str, files: list[str], **kwargs) -> Extension:
 
 
 setup(
+    **metadata(),
     cmdclass={"build_ext": Build},
     options={"build": {"build_base": f"build/{kind()}"}},
     ext_modules=[

@@ -1,0 +1,59 @@
+"""What a release says about itself: one version, the supported Pythons, links that lead on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudriver
+from native_build import ROOT
+
+pytestmark = pytest.mark.static
+
+MANIFEST = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+CLASSIFIED = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', MANIFEST)
+
+
+def test_the_recipe_has_the_packages_version_and_needs() -> None:
+    recipe = (ROOT / "release" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f'  version: "{cudriver.__version__}"' in recipe
+    needs = re.search(r"^dependencies = \[(.*)\]$", MANIFEST, re.MULTILINE)
+    assert needs is not None
+    for need in re.findall(r'"(.*?)"', needs[1]):
+        assert f"    - {need.replace('>=', ' >=')}\n" in recipe
+
+
+def test_the_workflow_builds_and_tests_the_supported_pythons() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert re.findall(r"^ +(3\.\d+)$", workflow, re.MULTILINE) == CLASSIFIED
+    matrix = re.search(r"^ +python: \[(.*)\]$", workflow, re.MULTILINE)
+    assert matrix is not None
+    assert re.findall(r'"(.*?)"', matrix[1]) == CLASSIFIED
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"CPython {CLASSIFIED[0]} to {CLASSIFIED[-1]}" in readme
+
+
+def test_links_of_the_metadata_are_absolute(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77", reason="needs setuptools 77 to build")
+    url = "https://example.org/cudriver"
+    for given in (url + "/", ""):
+        subprocess.run(
+            [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)],
+            env=os.environ | {"CUDRIVER_URL": given},
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        metadata = (tmp_path / "cudriver.egg-info" / "PKG-INFO").read_text(encoding="utf-8")
+        links = re.findall(r"\]\((.*?)\)", metadata)
+        assert links
+        relative = [link for link in links if not link.startswith(f"{url}/blob/HEAD/")]
+        assert bool(relative) == (not given)
+        assert (f"Project-URL: Source, {url}\n" in metadata) == bool(given)
+        for link in links:
+            assert (ROOT / link.removeprefix(f"{url}/blob/HEAD/")).exists(), link

@@ -292,6 +292,15 @@ def test_what_is_asked_of_the_lender() -> None:
     assert host.asked == [{"max_version": (1, 3)}, {"max_version": (1, 3), "copy": False}]
 
 
+@pytest.mark.parametrize("handle", [0, 1, 2])
+def test_the_numbers_of_the_default_streams(handle: int) -> None:
+    """0 is the default stream in CUDA, and nothing in the standard."""
+    lender = lend(placed())
+    with cu.Stream.from_handle(handle):
+        cu.from_dlpack(lender)
+    assert lender.asked[0]["stream"] == max(handle, 1)
+
+
 def test_an_old_library_is_asked_as_it_knows() -> None:
     lender, host = lend(placed(), old=True), lend(MODEL.copy(), old=True)
     assert (cu.from_dlpack(lender, copy=False).to_numpy() == MODEL).all()

@@ -150,6 +150,16 @@ def test_offset_and_dense_strides() -> None:
     assert (made.to_numpy() == MODEL[1:]).all()
 
 
+def test_strides_as_cupy_writes_negative_ones() -> None:
+    """CuPy 14: -24 bytes by 4, divided as unsigned numbers."""
+    array = placed()
+    strides = ((2**64 - 24) // 4, 1)
+    lender = kit.Lender(array[3].pointer, (4, 6), strides, owner=array)
+    made = cu.from_dlpack(lender)
+    assert made.strides == (-24, 4)
+    assert (made.to_numpy() == MODEL[::-1]).all()
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2)])
 @pytest.mark.parametrize("kind", [kit.CPU, kit.CUDA])
 def test_no_dimensions_and_no_items(shape: tuple[int, ...], kind: int) -> None:

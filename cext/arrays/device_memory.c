@@ -206,14 +206,18 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
 }
 
 /* An event behind the home stream's work so far, which `stream` waits for. */
-static CUresult follow_home(const StreamObject *home, CUstream stream)
+static CUresult follow_home(const StreamObject *home, CUstream stream, const char **function)
 {
     CUevent event;
-    CUresult result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    CUresult result;
 
+    *function = "cuEventCreate";
+    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS) {
+        *function = "cuEventRecord";
         result = cuda.cuEventRecord(event, home->handle);
         if (result == CUDA_SUCCESS) {
+            *function = "cuStreamWaitEvent";
             result = cuda.cuStreamWaitEvent(stream, event, 0);
         }
         cuda.cuEventDestroy_v2(event); /* the driver keeps it until it is over */
@@ -225,6 +229,7 @@ int cudriver_device_follow(CoreState *state, ContextObject *context,
                            struct cudriver_device_block *block, ContextObject *use, CUstream stream)
 {
     const StreamObject *home = block->home;
+    const char *function;
     bool pushed[2];
     CUresult result;
 
@@ -237,11 +242,10 @@ int cudriver_device_follow(CoreState *state, ContextObject *context,
     if (cudriver_context_begin_both(state, context, use, pushed) < 0) {
         return -1;
     }
-    result = follow_home(home, stream);
+    result = follow_home(home, stream, &function);
     cudriver_context_end_both(context, use, pushed);
     if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuStreamWaitEvent", "the consumer's stream %p",
-                       (void *)stream);
+        cudriver_raise(state, result, function, "for the consumer's stream %p", (void *)stream);
         return -1;
     }
     return 0;

@@ -9,24 +9,33 @@
 #include "python/shape.h"
 #include "python/wait.h"
 
-/* What a shape or a stride may be: less, so that an array's extent fits an address. 0 or -1. */
+/* Whether a tensor's memory is a device's: its range is checked with the driver. */
+static bool is_on_device(const struct cudriver_dl_tensor *tensor)
+{
+    return tensor->device.type == CUDRIVER_DL_CUDA ||
+           tensor->device.type == CUDRIVER_DL_CUDA_MANAGED;
+}
+
+/* Reads an axis; `dense` is its stride in items if the tensor has no strides. 0 or -1. */
 static int read_axis(const struct cudriver_dl_tensor *tensor, int axis, int64_t dense,
                      struct cudriver_endpoint *end)
 {
     int64_t length = tensor->shape[axis], stride;
+    int64_t items = tensor->strides != NULL ? tensor->strides[axis] : dense;
 
     if (length < 0) {
         PyErr_Format(PyExc_ValueError, "DLPack: the length of axis %d is %lld", axis,
                      (long long)length);
         return -1;
     }
-    if (__builtin_mul_overflow(tensor->strides != NULL ? tensor->strides[axis] : dense,
-                               (int64_t)end->itemsize, &stride)) {
+    /* CuPy divides negative strides as unsigned numbers, so that only the product that wraps around
+     * is right. On a device the driver then tells whether there is memory. */
+    if (__builtin_mul_overflow(items, (int64_t)end->itemsize, &stride) && !is_on_device(tensor)) {
         if (length > 1) {
             PyErr_Format(PyExc_ValueError,
                          "DLPack: the stride of axis %d, %lld items of %zu bytes, is larger than "
                          "the address space",
-                         axis, (long long)tensor->strides[axis], end->itemsize);
+                         axis, (long long)items, end->itemsize);
             return -1;
         }
         stride = (int64_t)end->itemsize; /* it does not matter */

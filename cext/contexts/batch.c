@@ -623,7 +623,7 @@ int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
     return failed;
 }
 
-/* The first batch in flight from `*batch` on of which uses() is true for an owner; NULL: none. */
+/* The first batch in flight from `batch` on of which uses() is true for an owner; NULL: none. */
 static struct cudriver_batch *
 batch_using(CoreState *state, struct cudriver_batch **head, struct cudriver_batch *batch,
             bool (*uses)(CoreState *state, PyObject *owner, const void *memory), const void *memory)

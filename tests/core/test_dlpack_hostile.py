@@ -39,6 +39,17 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "lengths whose product wraps around": (
         {"shape": (1 << 33, 1 << 33)}, ValueError, "larger than|too large",
     ),
+    "dense strides that overflow": (
+        {"shape": (4, 1 << 31, 1 << 31)}, ValueError, "larger than|too large",
+    ),
+    "dense strides that overflow on a device": (
+        {"shape": (4, 1 << 31, 1 << 31), "device": (kit.CUDA, 0)}, ValueError,
+        "larger than|too large",
+    ),
+    "strides that overflow on a device": (
+        {"shape": (3, 2), "strides": (BIG + 2, 1), "device": (kit.CUDA, 0)}, ValueError,
+        "is no memory that the driver knows",
+    ),
     "a stride that overflows": (
         {"shape": (2, 2), "strides": (BIG, 1)}, ValueError, "the stride of axis 0",
     ),

@@ -150,6 +150,16 @@ def test_offset_and_dense_strides() -> None:
     assert (made.to_numpy() == MODEL[1:]).all()
 
 
+def test_strides_as_cupy_writes_negative_ones() -> None:
+    """CuPy 14: -24 bytes by 4, divided as unsigned numbers."""
+    array = placed()
+    strides = ((2**64 - 24) // 4, 1)
+    lender = kit.Lender(array[3].pointer, (4, 6), strides, owner=array)
+    made = cu.from_dlpack(lender)
+    assert made.strides == (-24, 4)
+    assert (made.to_numpy() == MODEL[::-1]).all()
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2)])
 @pytest.mark.parametrize("kind", [kit.CPU, kit.CUDA])
 def test_no_dimensions_and_no_items(shape: tuple[int, ...], kind: int) -> None:
@@ -290,6 +300,15 @@ def test_what_is_asked_of_the_lender() -> None:
         {"stream": stream.handle, "max_version": (1, 3), "copy": False},
     ]
     assert host.asked == [{"max_version": (1, 3)}, {"max_version": (1, 3), "copy": False}]
+
+
+@pytest.mark.parametrize("handle", [0, 1, 2])
+def test_the_numbers_of_the_default_streams(handle: int) -> None:
+    """0 is the default stream in CUDA, and nothing in the standard."""
+    lender = lend(placed())
+    with cu.Stream.from_handle(handle):
+        cu.from_dlpack(lender)
+    assert lender.asked[0]["stream"] == max(handle, 1)
 
 
 def test_an_old_library_is_asked_as_it_knows() -> None:

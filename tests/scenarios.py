@@ -11,6 +11,7 @@ import contextlib
 import copy
 import mmap
 import pickle
+import tempfile
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -336,6 +337,19 @@ class _Lender:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.of.__dlpack_device__()
+
+
+@covers("load_npy", "load_npz", "load_safetensors")
+def arrays_from_files(cu: Any) -> None:
+    header = b'{"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/a.npy", np.arange(6.0).reshape(2, 3).T)
+        np.savez(f"{folder}/a.npz", a=np.arange(3))
+        with open(f"{folder}/a.safetensors", "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header + b"abc")
+        cu.load_npy(f"{folder}/a.npy", stream=cu.Stream()).to_numpy()
+        cu.load_npz(f"{folder}/a.npz")["a"].to_numpy()
+        assert cu.load_safetensors(f"{folder}/a.safetensors")["x"].to_numpy().tobytes() == b"abc"
 
 
 @covers("copy_threads", "set_copy_threads")

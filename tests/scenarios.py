@@ -435,6 +435,24 @@ def awaited_copies(cu: Any) -> None:
     asyncio.run(main())
 
 
+@covers("copy", "copy_async", "to_device", "pin", "is_pinned")
+def arrays_that_are_no_ndarrays(cu: Any) -> None:
+    stream, buffer = cu.Stream(), bytearray(MIDDLE)
+    data = np.zeros(MIDDLE, "u1")
+    shown = SimpleNamespace(__array_interface__=data.__array_interface__, owner=data)
+    device = cu.to_device(buffer)
+    cu.copy(buffer, device)
+    cu.copy(shown, device)
+    device.to_numpy(out=buffer)
+    with contextlib.suppress(TypeError):
+        cu.copy(device, [1, 2])
+    with contextlib.suppress(ValueError):
+        cu.copy(bytes(MIDDLE), device)
+    with cu.pin(shown):
+        cu.is_pinned(shown)
+    cu.copy_async(device, buffer, stream).wait()
+
+
 @covers("copy")
 def copies_between_devices(cu: Any) -> None:
     last = cu.device_count() - 1

@@ -16,6 +16,19 @@
 #include "contexts/stream.h"
 #include "contexts/transfer.h"
 
+/* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
+static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
+{
+    PyObject *array;
+    int found = cudriver_numpy_view(object, &array);
+
+    if (found > 0 && cudriver_numpy_endpoint(array, write, end) < 0) {
+        found = -1;
+    }
+    Py_XDECREF(array); /* the endpoint keeps it alive */
+    return found;
+}
+
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
                           struct cudriver_endpoint *end)
 {
@@ -37,7 +50,10 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
         return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;
     }
     found = cudriver_foreign_endpoint(state, object, write, end);
-    return found == 0 ? cudriver_dlpack_endpoint(state, object, write, end) : found;
+    if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
+        found = cudriver_dlpack_endpoint(state, object, write, end);
+    }
+    return found == 0 ? view_endpoint(object, write, end) : found;
 }
 
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
@@ -46,8 +62,8 @@ int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, cons
     int found = cudriver_endpoint_try(state, object, write, end);
 
     if (found == 0) {
-        PyErr_Format(PyExc_TypeError, "%s must be a numpy.ndarray or a DeviceArray, not %.100s%s",
-                     name, Py_TYPE(object)->tp_name,
+        PyErr_Format(PyExc_TypeError, "%s is not an array, but a %.100s%s", name,
+                     Py_TYPE(object)->tp_name,
                      write ? "" : " (np.asarray() makes an array of most things)");
     }
     return found > 0 ? 0 : -1;
@@ -443,7 +459,8 @@ PyDoc_STRVAR(copy_doc,
              "Parameters\n"
              "----------\n"
              "dst : numpy.ndarray or DeviceArray\n"
-             "    Where to, with any strides; another library's device array too.\n"
+             "    Where to, with any strides; also another library's device array, a buffer such\n"
+             "    as a ``bytearray``, or what has ``__array_interface__``.\n"
              "src : numpy.ndarray or DeviceArray\n"
              "    Where from, of the same shape and dtype, with any strides.\n"
              "\n"

@@ -6,8 +6,9 @@
 #include "engine/engine.h"
 #include "python/endpoint.h"
 
-/* Reads one end of a copy: a DeviceArray, an ndarray, or another library's array with
- * __cuda_array_interface__. `name` is the argument's name for messages. 0 or -1. */
+/* Reads one end of a copy: a DeviceArray, an ndarray, another library's array with
+ * __cuda_array_interface__, a buffer, or what has __array_interface__. `name` is the argument's
+ * name for messages. 0 or -1. */
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
                             struct cudriver_endpoint *end);
 

@@ -257,7 +257,7 @@ PyDoc_STRVAR(to_numpy_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "out : numpy.ndarray, optional\n"
+             "out : numpy.ndarray or buffer, optional\n"
              "    An array of the same shape and dtype to copy into.\n"
              "\n"
              "Returns\n"
@@ -272,24 +272,29 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
     static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
     DeviceArrayObject *self = array_of(object);
     CoreState *state = cudriver_state_of(object);
-    PyObject *out;
+    PyObject *out, *array = NULL;
 
     if (cudriver_arguments(&signature, args, count, keywords, &out) < 0 ||
         cudriver_device_array_check(state, self) < 0) {
         return NULL;
     }
     out = out != Py_None ? out : NULL;
-    if (out != NULL && !cudriver_numpy_is_array(out)) {
-        PyErr_Format(PyExc_TypeError, "out must be a numpy.ndarray, not %.100s",
+    if (out == NULL) {
+        array = cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
+    } else if (cudriver_numpy_is_array(out)) {
+        array = Py_NewRef(out);
+    } else if (cudriver_numpy_view(out, &array) == 0) {
+        PyErr_Format(PyExc_TypeError, "out is not an array in host memory, but a %.100s",
                      Py_TYPE(out)->tp_name);
+    }
+    if (array == NULL || cudriver_copy_blocking(state, array, object) < 0) {
+        Py_XDECREF(array);
         return NULL;
     }
-    out = out != NULL ? Py_NewRef(out)
-                      : cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
-    if (out != NULL && cudriver_copy_blocking(state, out, object) < 0) {
-        Py_CLEAR(out);
+    if (out != NULL) {
+        Py_SETREF(array, Py_NewRef(out));
     }
-    return out;
+    return array;
 }
 
 PyDoc_STRVAR(copy_doc, "copy($self, stream=None)\n"

@@ -154,7 +154,8 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py
 /* Reads to_device()'s source: a device array as it is, anything else as an ndarray. 0 or -1. */
 static int source_read(CoreState *state, PyObject *object, struct cudriver_endpoint *end)
 {
-    int found = cudriver_endpoint_try(state, object, false, end);
+    /* To np.asarray, bytes are one string. */
+    int found = PyBytes_Check(object) ? 0 : cudriver_endpoint_try(state, object, false, end);
 
     if (found == 0) {
         PyObject *array = cudriver_numpy_asarray(object);

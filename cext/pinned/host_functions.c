@@ -23,9 +23,16 @@ static int memory_of(PyObject *object, char **low, size_t *bytes, char **first)
         return 0;
     }
     if (!PyObject_CheckBuffer(object)) {
-        PyErr_Format(PyExc_TypeError, "expected a numpy.ndarray or a buffer, not %.100s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
+        PyObject *array;
+        int found = cudriver_numpy_view(object, &array), failed = -1;
+        if (found > 0) {
+            failed = memory_of(array, low, bytes, first);
+            Py_DECREF(array); /* the object keeps its memory alive */
+        } else if (found == 0) {
+            PyErr_Format(PyExc_TypeError, "expected an array in host memory, not %.100s",
+                         Py_TYPE(object)->tp_name);
+        }
+        return failed;
     }
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) {
         return -1;
@@ -44,7 +51,7 @@ PyDoc_STRVAR(is_pinned_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "array : numpy.ndarray or buffer\n"
+             "array : numpy.ndarray, buffer, or what has ``__array_interface__``\n"
              "    The memory to ask about.\n"
              "\n"
              "Returns\n"
@@ -89,7 +96,7 @@ PyDoc_STRVAR(mapped_pointer_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "array : numpy.ndarray or buffer\n"
+             "array : numpy.ndarray, buffer, or what has ``__array_interface__``\n"
              "    For example of ``pinned_empty(..., mapped=True)``.\n"
              "\n"
              "Returns\n"

@@ -33,10 +33,17 @@ static int pin_take(PinObject *self, PyObject *object, char **low, bool *writabl
         return cudriver_numpy_holds_objects(object) ? -1 : 0;
     }
     if (!PyObject_CheckBuffer(object)) {
-        PyErr_Format(PyExc_TypeError,
-                     "only a numpy.ndarray or a buffer can be page-locked, not %.100s",
-                     Py_TYPE(object)->tp_name);
-        return -1;
+        PyObject *array;
+        int found = cudriver_numpy_view(object, &array), failed = -1;
+        if (found > 0) {
+            failed = pin_take(self, array, low, writable);
+            Py_DECREF(array); /* the pin keeps it alive */
+        } else if (found == 0) {
+            PyErr_Format(PyExc_TypeError,
+                         "only an array in host memory can be page-locked, not %.100s",
+                         Py_TYPE(object)->tp_name);
+        }
+        return failed;
     }
     if (PyObject_GetBuffer(object, &self->view, PyBUF_WRITABLE) < 0) {
         PyErr_Clear();
@@ -266,7 +273,7 @@ static PyType_Slot pin_slots[] = {
                 "\n"
                 "Parameters\n"
                 "----------\n"
-                "array : numpy.ndarray or buffer\n"
+                "array : numpy.ndarray, buffer, or what has ``__array_interface__``\n"
                 "    Also an ``mmap``, shared memory, or read-only memory such as ``bytes``,\n"
                 "    which can be copied from. It stays alive as long as the pin is open.\n"
                 "mapped : bool, optional\n"

@@ -264,6 +264,54 @@ void cudriver_numpy_set_read_only(PyObject *array)
     PyArray_CLEARFLAGS((PyArrayObject *)array, NPY_ARRAY_WRITEABLE);
 }
 
+/* New reference: an ndarray over a buffer. NumPy would copy the items of a buffer whose format it
+ * does not know. */
+static PyObject *view_of_buffer(PyObject *object)
+{
+    PyObject *buffer = PyMemoryView_FromObject(object), *array = NULL, *base;
+
+    if (buffer != NULL) {
+        array = PyArray_FromAny(buffer, NULL, 0, 0, 0, NULL);
+    }
+    base = array != NULL ? PyArray_BASE((PyArrayObject *)array) : NULL;
+    if (array != NULL &&
+        (base == NULL || !PyMemoryView_Check(base) ||
+         PyArray_ITEMSIZE((PyArrayObject *)array) != PyMemoryView_GET_BUFFER(buffer)->itemsize)) {
+        const char *format = PyMemoryView_GET_BUFFER(buffer)->format;
+        PyErr_Format(PyExc_TypeError, "%.100s has items of the format '%.100s', which is no dtype",
+                     Py_TYPE(object)->tp_name, format != NULL ? format : "B");
+        Py_CLEAR(array);
+    }
+    Py_XDECREF(buffer);
+    return array;
+}
+
+int cudriver_numpy_view(PyObject *object, PyObject **array)
+{
+    PyObject *view;
+
+    *array = NULL;
+    if (cudriver_numpy_require() < 0) {
+        return -1;
+    }
+    if (PyType_Check(object) || PyArray_IsScalar(object, Generic)) { /* as NumPy sees them */
+        return 0;
+    }
+    if (PyObject_CheckBuffer(object)) {
+        *array = view_of_buffer(object);
+        return *array != NULL ? 1 : -1;
+    }
+    view = PyArray_FromStructInterface(object);
+    if (view == Py_NotImplemented) { /* borrowed */
+        view = PyArray_FromInterface(object);
+    }
+    if (view == Py_NotImplemented) {
+        return 0;
+    }
+    *array = view;
+    return view != NULL ? 1 : -1;
+}
+
 PyObject *cudriver_numpy_asarray(PyObject *object)
 {
     return cudriver_numpy_require() < 0 ? NULL : PyArray_FromAny(object, NULL, 0, 0, 0, NULL);

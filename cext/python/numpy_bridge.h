@@ -41,6 +41,11 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
 /* Makes a new array read-only. */
 void cudriver_numpy_set_read_only(PyObject *array);
 
+/* Makes an ndarray over the memory of a buffer, or of what has __array_interface__ or
+ * __array_struct__; the array keeps the object alive, and a buffer exported. 1 and a new reference;
+ * 0: the object is none of these; -1 with an exception set. Never copies. */
+int cudriver_numpy_view(PyObject *object, PyObject **array);
+
 /* New reference: np.asarray(object). */
 PyObject *cudriver_numpy_asarray(PyObject *object);
 

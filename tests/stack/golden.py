@@ -1,5 +1,6 @@
 """What rules say, word by word: tests/stack/golden/CODE.txt has a block for each time that a test
-lets a rule find something. `make golden` writes them anew; the diff is for people to read.
+lets a rule find something, report.txt one for each report that a test shows. `make golden` writes
+them anew; the diff is for people to read.
 """
 
 import os
@@ -17,22 +18,26 @@ seen: Counter[tuple[str, str]] = Counter()  # blocks of the test that is running
 
 def assert_as_before(rule: str, findings: list[Finding], **names: str) -> None:
     """Compares with the block of the test that is running. `names`: what long paths are called."""
-    path, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
-    test = f"{os.path.basename(path)}::{name}"
-    seen[rule, test] += 1
-    number = seen[rule, test]
-    key = f"{test} ({number})" if number > 1 else test
     text = "\n".join(map(render, findings))
     for name, path in names.items():
         text = text.replace(path, name)
+    assert_words_as_before(rule, text)
+
+
+def assert_words_as_before(stem: str, text: str) -> None:
+    path, _, name = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
+    test = f"{os.path.basename(path)}::{name}"
+    seen[stem, test] += 1
+    number = seen[stem, test]
+    key = f"{test} ({number})" if number > 1 else test
     if WRITING:
         FOLDER.mkdir(exist_ok=True)
-        with open(FOLDER / f"{rule}.txt", "a", encoding="utf-8") as file:
+        with open(FOLDER / f"{stem}.txt", "a", encoding="utf-8") as file:
             file.write(f"{chr(10) if file.tell() else ''}== {key}\n{text}\n")
     else:
-        known = blocks(rule)
-        assert key in known, f"{key} is not in {rule}.txt: make golden"
-        assert text == known[key], f"meant so? make golden, and read the diff of {rule}.txt"
+        known = blocks(stem)
+        assert key in known, f"{key} is not in {stem}.txt: make golden"
+        assert text == known[key], f"meant so? make golden, and read the diff of {stem}.txt"
 
 
 def render(finding: Finding) -> str:

@@ -10,6 +10,7 @@ from cudriver.stack.model import (
     Framework,
     Library,
     Problem,
+    Resolution,
     Shadowed,
     Toolkit,
 )
@@ -93,6 +94,78 @@ def broken_findings() -> list[Finding]:
         ),
         Finding("CU302", "warning", "libnccl.so.2 comes from outside the environment"),
     ]
+
+
+def busy() -> tuple[Facts, list[Finding]]:
+    """One of everything that a report can tell, and more of some than it shows at once."""
+    site, system = "/srv/image/env/lib/python3.12/site-packages", "/usr/lib/x86_64-linux-gnu"
+    facts = Facts(
+        Environment("/srv/image/env", "conda", python="3.12.1", site_packages=[site]),
+        driver=Driver(
+            release="580.95.05",
+            kernel_release="570.10",
+            cuda="13.0",
+            path="/opt/compat/libcuda.so.1",
+            kind="compat",
+            error="cuInit returns 804",
+            devices=[
+                Device(0, "Tesla T4", compute_capability="7.5"),
+                Device(1, "Tesla T4", compute_capability="7.5"),
+                Device(2),
+            ],
+            assumed=True,
+        ),
+        toolkits=[
+            Toolkit("environment", "conda", None, "/srv/image/env"),
+            Toolkit("system", "directory", None, "/opt/cuda"),
+            Toolkit("system", "directory", "12.4.1", "/usr/local/cuda-12.4"),
+        ],
+        frameworks=[
+            Framework("torch", "2.8.0+cpu", variant="cpu", distribution="torch"),
+            Framework("jax", "0.7.2", variant="rocm", fails=True),
+            Framework("cupy", "14.0", cuda="13", nccl="2.28", path=f"{site}/cupy", blocked="jax"),
+        ],
+        libraries=[
+            Library(f"lib{name}.so.1", f"{folder}/lib{name}.so.1", version, origin=origin, **more)
+            for name, folder, version, origin, more in (
+                ("cuda", system, "580", "system", {"family": "driver"}),
+                ("a", f"{site}/a", "1.2", "environment", {"found_by": "preload by torch"}),
+                ("b", system, None, "system", {"provided_by": "libb 1.0-1", "found_by": "cache"}),
+                ("c", f"{site}/c", "3.4", "framework", {"found_by": "runpath of liba.so.1"}),
+            )
+        ],
+        resolutions=[
+            Resolution(name, f"{site}/x.so", None, "none", optional=optional)
+            for name, optional in (
+                ("libz.so.4", False), ("liby.so.3", False), ("libx.so.2", False),
+                ("libw.so.1", False), ("libw.so.1", False), ("libv.so.9", True),
+                ("libcuda.so.1", False),
+            )
+        ],
+        problems=[Problem(f"{site}/p{n}/RECORD", "no text", n or None) for n in range(5)],
+        unsure=["jax: unread"],
+        root="/srv",
+    )  # fmt: skip
+    facts.libraries[1].shadowed = [
+        Shadowed(f"{system}/liba.so.1", "cache", "1.1"),
+        Shadowed("/srv/image/env/lib/liba.so.1", "default", None),
+    ]
+    facts.libraries[3].shadowed = [Shadowed("/srv/image/env/lib/libc.so.1", "default", "3.3")]
+    evidence = [Evidence(f"{site}/{n}/x", n, f"line {n}, " + "word " * n) for n in range(1, 9)]
+    findings = [
+        Finding("CU501", "note", "a note that is long enough for a second line " * 2, evidence[:1]),
+        Finding("CU302", "warning", "libb.so.1 comes from outside", evidence, subject="cupy"),
+        Finding("CU404", "warning", "without a mend", [Evidence("/etc/x", None, "")]),
+        Finding(
+            "CU401",
+            "error",
+            "a title that is long enough for a second line " * 2,
+            predicts="Error: " + "words " * 20,
+            fix=["Read the manual. " * 6, "pip install " + "torch==2.8.0 " * 9],
+            subject="torch",
+        ),
+    ]
+    return facts, findings
 
 
 def hostile() -> tuple[Facts, list[Finding]]:

@@ -136,6 +136,25 @@ class TestFiles:
             put(tmp_path, f"/sys/bus/pci/devices/{name}/class", kind + "\n")
         assert collect(tmp_path).pci_devices == ["0000:01:00.0"]
 
+    def test_nodes_that_may_not_be_opened(self, monkeypatch):
+        """A GPU's own is not opened: that would wake it."""
+        names = ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps", "nvidia-uvm-tools", "null"]
+        opened = []
+
+        def refuse(path, flags):
+            opened.append(path)
+            raise PermissionError(1, "Operation not permitted", path)
+
+        monkeypatch.setattr(os, "listdir", lambda _: names)
+        monkeypatch.setattr(os, "access", lambda path, _: False)
+        monkeypatch.setattr(os, "open", refuse)
+        found = driver.Driver()
+        driver._nodes(found)
+        monkeypatch.undo()
+        told = {node.path: node.errno for node in found.nodes}
+        assert told == {"/dev/nvidia0": 13, "/dev/nvidiactl": 1, "/dev/nvidia-uvm": 1}
+        assert sorted(opened) == ["/dev/nvidia-uvm", "/dev/nvidiactl"]
+
     def test_a_gpu_of_a_virtual_machine_is_not_this_ones(self, tmp_path):
         for name, kind in (("0000:01:00.0", "vfio-pci"), ("0000:02:00.0", "nouveau")):
             folder = f"/sys/bus/pci/devices/{name}"
@@ -202,10 +221,16 @@ int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, dev *d) { *d = (dev)(long)(i + 1); return 0; }
 int nvmlDeviceGetName(dev d, char *b, unsigned n) { %(name)s copy(b, "NVIDIA H200", n); return 0; }
 int nvmlDeviceGetUUID(dev d, char *b, unsigned n)
-{ copy(b, d == (dev)1 ? "GPU-aaaa" : "GPU-bbbb", n); return 0; }
+{ copy(b, d == (dev)1 ? "GPU-aaaa" : d == (dev)2 ? "GPU-bbbb" : "MIG-cccc", n); return 0; }
 int nvmlDeviceGetCudaComputeCapability(dev d, int *a, int *b) { *a = 9; *b = 0; return 0; }
 int nvmlDeviceGetMemoryInfo(dev d, unsigned long long *m)
 { m[0] = 150754820096ull; m[1] = m[2] = 0; return 0; }
+struct pci { char legacy[16]; unsigned numbers[5]; char bus[32]; };
+int nvmlDeviceGetPciInfo_v3(dev d, struct pci *p)
+{ copy(p->bus, d == (dev)1 ? "00000000:1B:00.0" : "00000000:43:00.0", 32); return 0; }
+int nvmlDeviceGetMigMode(dev d, unsigned *a, unsigned *b) { *a = *b = d == (dev)2; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(dev d, unsigned i, dev *to)
+{ *to = (dev)3; return i == 1 ? 0 : 6; }
 """
 
 
@@ -232,12 +257,17 @@ class TestNvml:
     def test_devices(self, nvml, monkeypatch):
         found = probed(nvml(), monkeypatch)
         assert (found.kernel_release, found.cuda, found.probe_error) == ("580.95.05", "13.0", None)
-        assert [
-            (d.index, d.name, d.uuid, d.compute_capability, d.memory) for d in found.devices
-        ] == [
-            (0, "NVIDIA H200", "GPU-aaaa", "9.0", 150754820096),
-            (1, "NVIDIA H200", "GPU-bbbb", "9.0", 150754820096),
-        ]
+        one, other = found.devices
+        for d in found.devices:
+            assert (d.name, d.compute_capability, d.memory) == ("NVIDIA H200", "9.0", 150754820096)
+        assert (one.index, one.uuid, one.pci_bus_id) == (0, "GPU-aaaa", "00000000:1B:00.0")
+        assert (other.index, other.uuid, other.pci_bus_id) == (1, "GPU-bbbb", "00000000:43:00.0")
+        assert (one.mig, one.instances, other.mig, other.instances) == (
+            False,
+            [],
+            True,
+            ["MIG-cccc"],
+        )
 
     def test_an_error_is_an_answer(self, nvml, monkeypatch):
         found = probed(nvml(code=18), monkeypatch)
@@ -285,9 +315,9 @@ int cuDeviceGetName(char *b, int n, int d) { b[0] = 'G'; b[1] = 0; return 0; }
 
 
 class TestCuInit:
-    def ask(self, tmp_path, body):
+    def ask(self, tmp_path, body, **more):
         path = compile_c(tmp_path / "libcuda.so.1", CUDA % body, "-Wl,-soname,libcuda.so.1")
-        found = driver.Driver(path=str(path), kind="compat")
+        found = driver.Driver(path=str(path), kind="compat", **more)
         probe.complete(found, probe.Probe({}), {}, probe.Inspected(()))
         return found
 
@@ -301,6 +331,39 @@ class TestCuInit:
         found = self.ask(tmp_path, "return 0;")
         assert (found.init_code, found.cuda) == (0, "13.0")
         assert {d.compute_capability for d in found.devices} == {"9.0"}
+
+    def test_a_library_that_cannot_be_loaded(self, tmp_path):
+        file = put(tmp_path, "libcuda.so.1", "no library")
+        found = driver.Driver(path=str(file), kind="compat")
+        probe.complete(found, probe.Probe({}), {}, probe.Inspected(()))
+        assert f"{file}: " in found.probe_error
+
+    @pytest.mark.parametrize(
+        ("kind", "told", "asked"),
+        [
+            ("native", {"nvml.done": ["1"]}, False),
+            ("native", {}, True),  # NVML did not come to its end
+            *((kind, {"nvml.done": ["1"]}, True) for kind in ("stub", "compat", "wsl", "tegra")),
+            ("simulated", {}, False),
+            *(
+                ("native", {"nvml.done": ["1"], "device.0.fabric": ["0 0", fabric]}, asked)
+                for fabric, asked in [("0 9", False), ("3 0", False), ("3 1", True), ("1 0", True)]
+            ),
+        ],
+    )
+    def test_when_it_is_asked(self, monkeypatch, kind, told, asked):
+        """Where NVML leaves a doubt; FABRIC_DONE is NVML's NVML_GPU_FABRIC_STATE_COMPLETED."""
+        monkeypatch.setattr(probe, "_was_suspended", lambda: False)
+        answers = probe.Probe({})
+        answers.join()
+        answers.values = told
+        assert probe.doubtful(driver.Driver(path="/l", kind=kind), answers) is asked
+        assert not probe.doubtful(driver.Driver(kind=kind), answers)
+
+    def test_devices_that_nvml_told_are_not_told_again(self, tmp_path):
+        told = [driver.Device(0), driver.Device(1)]
+        found = self.ask(tmp_path, "return 0;", devices=[*told])
+        assert found.devices == told
 
     def test_a_crash(self, tmp_path):
         assert (
@@ -330,6 +393,17 @@ class TestChild:
     def test_output_closed_and_still_running(self):
         output, error = self.run("import os, time; os.close(1); time.sleep(60)", limit=1.0)
         assert (output, error) == ("", "did not end within 1 s")
+        self.assert_no_child_is_left()
+
+    def test_no_end_of_its_output(self):
+        assert (
+            self.run("import time; time.sleep(60)", limit=0.5)[1] == "gave no answer within 0.5 s"
+        )
+        self.assert_no_child_is_left()
+
+    def assert_no_child_is_left(self):
+        with pytest.raises(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
 
     def test_no_such_program(self):
         with pytest.raises(OSError, match="No such file"):

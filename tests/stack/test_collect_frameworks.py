@@ -6,12 +6,15 @@ import os
 import struct
 
 import pytest
+from facts import wheel
 from synth import Prefix
 
 from cudriver.stack.collect import collect, file_version
 from cudriver.stack.collect.debian import DebianOwners
 from cudriver.stack.collect.records import is_library
+from cudriver.stack.collect.runtime_versions import _first
 from cudriver.stack.elfbits import ElfBits
+from cudriver.stack.model import Library
 from cudriver.stack.names import fits, is_cuda_library
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
@@ -220,6 +223,13 @@ class TestOthers:
         assert "libnvrtc.so.13" in found
         assert (f"libnvrtc-builtins.so.{minor}" in found) == loaded
 
+    @pytest.mark.parametrize("finds", [True, False])
+    def test_a_package_without_a_recipe(self, venv, finds):
+        needs = ["nvidia-cublas-cu12", *["cuda-pathfinder>=1.3"] * finds]
+        venv.dist("mine", "1.0", needs)
+        found = framework(venv, "mine")
+        assert (found.modelled, found.variant, found.finds_wheels) == (False, "cuda", finds)
+
     def test_onnxruntime(self, venv):
         venv.dist("onnxruntime-gpu", "1.22.0")
         text = "package_name = 'onnxruntime-gpu'\n__version__ = '1.22.0'\ncuda_version = \"12.4\"\n"
@@ -308,6 +318,41 @@ class TestVersions:
         assert found == version
         assert evidence.file == path
 
+    @pytest.mark.parametrize(
+        ("soname", "version", "package", "build", "cuda"),
+        [
+            ("libnccl.so.2", "2.27.3", "nvidia-nccl-cu12", None, "12"),
+            ("libnccl.so.2", "2.27.3", "nccl", "h4d09622_cuda129_0", "12.9"),
+            ("libnccl.so.2", "2.27.3", "nccl", "cuda_118_0", "11.8"),
+            ("libnccl.so.2", "2.27.3", "nccl", "cuda12_0", "12"),
+            ("libnccl.so.2", "2.27.3", "nccl", None, None),
+            ("libcudart.so.12", "12.8.90", None, None, "12.8"),
+            ("libcudart.so.12", "12", None, None, "12"),
+            ("libcublas.so.12", "12.8.4.1", None, None, "12.8.1"),
+            ("libcufft.so.12", None, None, None, "13"),
+            ("libcusparse.so.12", None, None, None, None),  # CUDA 12 and 13 have it
+            ("libm.so.6", None, None, None, None),
+        ],
+    )
+    def test_the_cuda_that_a_library_belongs_to(self, soname, version, package, build, cuda):
+        owner = wheel(package, "2.27.3") if package else None
+        if owner:
+            owner.build = build
+        assert file_version.cuda_of(soname, version, owner) == cuda
+
+    def test_the_version_of_a_framework_s_library(self):
+        """The first stem that has one, and three numbers of it."""
+        found = [
+            Library(name, f"/{name}", version)
+            for name, version in (
+                ("libnccl.so.2", "2.27.3"), ("libcudnn.so.9", "9.1.0"),
+                ("libcudnn_graph.so.9", None), ("libcudnn_graph.so.9", "9.10.2.21"),
+            )
+        ]  # fmt: skip
+        assert _first(found, "libcudnn_graph.so", "libcudnn.so") == "9.10.2"
+        assert _first(found[:3], "libcudnn_graph.so", "libcudnn.so") == "9.1.0"
+        assert _first(found[:1], "libcudnn_graph.so", "libcudnn.so") is None
+
     @pytest.mark.parametrize("name", ["libtorch_cuda.so", "libtorch_cuda_cpp.so"])
     def test_nccl_inside_pytorchs_own_library(self, tmp_path, name):
         """The wheels of PyTorch up to 1.13, and conda's. What its function answers counts."""
@@ -322,16 +367,12 @@ class TestVersions:
 
     def test_the_code_wins_over_a_package_that_contradicts(self, tmp_path):
         """Another wheel wrote over the file: its owner says one thing, the file another."""
-        from facts import wheel
-
         source = "int ncclGetVersion(int *v) { *v = 22809; return 0; }"
         path = self.library(tmp_path, "libnccl.so.2", source)
         owner = wheel("nvidia-nccl-cu12", "2.27.3")
         assert self.version(path, "libnccl.so.2", owner)[0] == "2.28.9"
 
     def test_the_package_adds_what_the_code_leaves_out(self, tmp_path):
-        from facts import wheel
-
         source = "int nvrtcVersion(int *a, int *b) { *a = 12; *b = 8; return 0; }"
         path = self.library(tmp_path, "libnvrtc.so.12", source)
         owner = wheel("nvidia-cuda-nvrtc-cu12", "12.8.93")

@@ -39,6 +39,24 @@ class TestKinds:
         assert env.site_packages == [str(venv.site)]
         assert problems == []
 
+    def test_the_patch_level_by_the_headers(self, tmp_path):
+        """Debian's pyvenv.cfg and its python3.12 tell no more than 3.12."""
+        prefix = Prefix(tmp_path / "env", root=tmp_path, python="3.12")
+        (prefix.path / "bin/python3.12").touch()
+        (prefix.path / "bin/python").symlink_to("python3.12")
+        assert describe(prefix)[0].python == "3.12"
+        header = prefix.path / "include/python3.12/patchlevel.h"
+        header.parent.mkdir(parents=True)
+        header.write_text('#define PY_VERSION      "3.12.4+"\n')
+        assert describe(prefix)[0].python == "3.12.4"
+
+    @pytest.mark.parametrize(("other", "threaded"), [("3.11t", True), ("3.12t", False)])
+    def test_a_free_threaded_python_by_its_folder(self, tmp_path, other, threaded):
+        prefix = Prefix(tmp_path / "env").venv()
+        site = prefix.path / f"lib/python{other}/site-packages"
+        site.mkdir(parents=True)
+        assert describe(prefix)[0].site_packages == [str(site if threaded else prefix.site)]
+
     def test_uv(self, tmp_path):
         prefix = Prefix(tmp_path / "env").venv(uv="0.9.1", version_info="3.11.7")
         env, _, _ = describe(prefix)
@@ -84,7 +102,7 @@ class TestPath:
         extra = tmp_path / "extra"
         extra.mkdir()
         (venv.site / "a.pth").write_text(
-            f"# words\nimport os; os._exit(9)\n{extra}\n{tmp_path}/absent\n"
+            f"# words\nimport os; os._exit(9)\n\n{tmp_path}/absent\n{extra}\n{extra}\n"
         )
         env, _, _ = describe(venv)
         assert env.site_packages == [str(venv.site), str(extra)]
@@ -251,9 +269,12 @@ class TestRequirements:
         info = venv.dist("plain", "1.0", ["requests"])
         with (info / "METADATA").open("a") as file:
             file.write("\n\nRequires-Dist: torch==1.0\n")
-        found, _ = installed(venv)
-        assert found["plain"].requires == []
-        assert found["plain"].installer is None  # not looked at
+        for end in (b"\n", b"\r\n"):
+            text = (info / "METADATA").read_bytes().replace(b"\n", end)
+            (info / "METADATA").write_bytes(text)
+            found, _ = installed(venv)
+            assert found["plain"].requires == []
+            assert found["plain"].installer is None  # not looked at
 
     def test_old_brackets(self, venv):
         venv.dist("torch", "2.1.0", ["nvidia-cudnn-cu12 (==8.9.2.26) ; platform_system == 'Linux'"])
@@ -329,6 +350,16 @@ class TestRecords:
         assert problems == []
         assert owners.owner(f"{venv.site}/nvidia/nccl/lib/libnccl.so.2").name == "nvidia-nccl-cu12"
 
+    def test_paths_are_in_their_normal_form(self, venv):
+        """As the loader's are, and as those of faults are compared."""
+        info = venv.dist("nvidia-x", "1.0")
+        lines = ["../../libup.so", "./a//libtwo.so.1", "/opt/libfar.so", "a/libplain.so"]
+        (info / "RECORD").write_text("".join(f"{line},,\n" for line in lines))
+        entries = records.libraries(Root("/"), installed(venv)[0]["nvidia-x"], [])
+        assert [entry.path for entry in entries] == [
+            os.path.normpath(venv.site / line) for line in lines
+        ]
+
     def test_missing(self, venv):
         info = venv.dist(
             "nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"}
@@ -338,6 +369,17 @@ class TestRecords:
         (fault,) = owners.faults()
         assert (fault.what, fault.file) == ("missing", f"{venv.site}/nvidia/nccl/lib/libnccl.so.2")
         assert (fault.evidence.file, fault.evidence.line) == (f"{info}/RECORD", 1)
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_the_line_of_a_module_that_is_gone(self, venv, first):
+        """The first of all, or the second, after one that lies in no folder."""
+        names = ["torch/__init__.py", "functorch.py"][:: 1 if first else -1]
+        info = venv.dist("torch", "2.8.0", files=dict.fromkeys(names, b"x = 1\n"))
+        (venv.site / "torch/__init__.py").unlink()
+        (fault,) = records.lost_modules(Root("/"), installed(venv)[0]["torch"])
+        said = (info / "RECORD").read_text().splitlines()[0 if first else 1]
+        assert (fault.evidence.line, fault.evidence.value) == (1 if first else 2, said)
+        assert said.startswith("torch/__init__.py,")
 
     def test_another_size(self, venv):
         venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"})
@@ -455,7 +497,8 @@ class TestDamage:
         os.mkfifo(info / "METADATA")
         found, problems = installed(venv)
         assert found["torch"].version == "2.8.0+cu128"
-        assert problems[0].file == f"{info}/METADATA"
+        (problem,) = [p for p in problems if p.file == f"{info}/METADATA"]
+        assert problem.text == "cannot be read: not a regular file"
 
     @pytest.mark.parametrize(
         "content",

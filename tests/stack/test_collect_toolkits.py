@@ -38,6 +38,7 @@ class TestSystem:
         assert (only.evidence.file, only.evidence.line) == ("/usr/local/cuda-12.4/version.json", 4)
         assert only.chosen_by == ["/usr/local/cuda"]
         assert only.nvcc_version == "12.4.77"
+        assert "/usr/local/cuda-12.4/bin/nvcc" in {claim.file for claim in only.claims}
         assert only.host_compiler_limit == 14
         assert only.host_compiler_evidence.line == 2
         assert problems == []
@@ -191,8 +192,10 @@ class TestEnvironment:
         prefix = Prefix(tmp_path / "env").conda()
         for name, number in packages.items():
             prefix.conda_package(name, number)
+        (prefix.path / "bin/nvcc").touch()  # tells nothing itself
         found = self.of(prefix)
         assert [t.version for t in found] == ([version] if version else [])
+        assert [t.nvcc_version for t in found] == [packages.get("cuda-nvcc")] * len(found)
 
 
 class TestChoice:
@@ -279,6 +282,10 @@ class TestCompiler:
         self.program(tree / "usr/bin/gcc")
         (tree / "usr/lib/gcc/x86_64-redhat-linux/11").mkdir(parents=True)
         assert self.of(tree).version == "11"
+        self.program(tree / "usr/bin/x86_64-redhat-linux-g++")  # of that target alone
+        (tree / "usr/lib/gcc/aarch64-linux-gnu/14").mkdir(parents=True)
+        found = self.of(tree, NVCC_CCBIN="/usr/bin/x86_64-redhat-linux-g++")
+        assert found.version == "11"
 
     def test_ccbin(self, tree):
         self.program(tree / "usr/bin/gcc-13")
@@ -294,6 +301,21 @@ class TestCompiler:
 
     def test_none(self, tree):
         assert self.of(tree) is None
+
+    def test_condas(self, tree):
+        """CXX as its activation sets it, else the only one that is there."""
+        prefix = Prefix(tree / "env", root=tree).conda()
+        name = "x86_64-conda-linux-gnu-g++"
+        self.program(prefix.path / "bin" / name)
+        self.program(tree / f"opt/{name}")
+        for variables, path, why in (
+            ({}, f"/env/bin/{name}", "conda"),
+            ({"CXX": f"/opt/{name}"}, f"/opt/{name}", "CXX"),
+            ({"CXX": name, "PATH": "/opt"}, f"/env/bin/{name}", "CXX"),
+            ({"CXX": "/opt/g++"}, f"/env/bin/{name}", "conda"),
+        ):
+            found = self.of(tree, **variables)
+            assert (found.path, found.chosen_by) == (path, why)
 
     @pytest.mark.parametrize(
         ("line", "limit"),

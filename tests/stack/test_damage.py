@@ -105,10 +105,16 @@ def test_it_works_as_it_was_made(venv):
     assert told(venv) == []
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_library_of_a_wheel(venv, damage):
+@pytest.mark.parametrize(
+    ("damage", "stated"), [*((damage, True) for damage in DAMAGE), ("page", False)]
+)
+def test_a_damaged_library_of_a_wheel(venv, damage, stated):
+    """Whether its RECORD states the size that it should have, or not."""
     file = venv.site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     DAMAGE[damage](file)
+    if not stated:
+        (record,) = venv.site.glob("nvidia_nccl*/RECORD")
+        record.write_text(f"{file.relative_to(venv.site)},,\n")
     seen = outcome(venv)
     (found,) = told(venv)
     assert (found.rule, found.severity) == ("CU404", "error")

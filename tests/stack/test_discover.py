@@ -164,6 +164,14 @@ def test_working_folder(machine):
     assert set(found(machine, cwd="/code")) == {"/code/.venv"}
 
 
+@pytest.mark.parametrize(("start", "levels"), [("/code", 1), ("/srv", 2), ("/home/ana", 3)])
+def test_how_deep_projects_are_looked_for(machine, start, levels):
+    for depth in range(1, 6):
+        venv(machine, f"{start}/{depth}{'/below' * (depth - 1)}")
+    near = {path for path in found(machine, cwd="/code") if path.startswith(f"{start}/")}
+    assert near == {f"{start}/{n}{'/below' * (n - 1)}" for n in range(1, levels + 1)}
+
+
 def test_a_huge_home_ends(machine, monkeypatch):
     monkeypatch.setattr("cudriver.stack.discover.MAX_FOLDERS", 50)
     assert MAX_FOLDERS > 50

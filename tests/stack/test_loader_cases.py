@@ -70,6 +70,32 @@ def test_a_loop_below_glibc_hwcaps_ends_nothing(host: Path, tmp_path: Path) -> N
     assert error == "libx.so.1: cannot open shared object file: No such file or directory"
 
 
+@pytest.mark.parametrize("kind", ["-no-pie", "-pie"])
+def test_a_program_is_no_library(host: Path, tmp_path: Path, kind: str) -> None:
+    file = compile_c(tmp_path / "libx.so.1", "int main(void) { return 0; }", kind, shared=False)
+    (error,) = same(host, [f"NL:{file}"], tmp_path)
+    assert "cannot dynamically load" in (error or "")
+
+
+def test_a_folder_that_may_not_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in it is opened all the same (mode 0711); root, who may run this, lists any."""
+    library(tmp_path / "libx.so.1")
+
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    for folder, found in ((str(tmp_path), f"{tmp_path}/libx.so.1"), (f"{tmp_path}/absent", None)):
+        loader = Loader(environ={"LD_LIBRARY_PATH": folder})
+        assert loader.search("libx.so.1").path == found
+
+
+def test_an_entry_below_an_unknown_program_is_passed_over(tmp_path: Path) -> None:
+    library(tmp_path / "libx.so.1")
+    loader = Loader(environ={"LD_LIBRARY_PATH": f"$ORIGIN/../lib:{tmp_path}"})
+    assert loader.search("libx.so.1").path == f"{tmp_path}/libx.so.1"
+
+
 def test_a_relative_entry_that_leads_through_a_file(host: Path, tmp_path: Path) -> None:
     library(tmp_path / "two/libx.so.1")
     (tmp_path / "file").write_text("no folder\n")
@@ -201,6 +227,19 @@ def test_another_machine_s_file_is_shadowed_by_nobody(tmp_path: Path) -> None:
     search = Loader(environ={"LD_LIBRARY_PATH": path}).search("libx.so.1")
     assert search.path == str(made)
     assert [hit.path for hit in search.shadowed] == [f"{tmp_path}/three/libx.so.1"]
+
+
+@pytest.mark.parametrize("machine", [b"\0\x15", b"\0\x3e", b"\x3e\0"])
+def test_a_big_endian_file(host: Path, tmp_path: Path, machine: bytes) -> None:
+    """ld.so reads its machine as if the byte order were its own, and minds that order after."""
+    made = library(tmp_path / "one/libx.so.1")
+    library(tmp_path / "two/libx.so.1")
+    data = bytearray(made.read_bytes())
+    data[5], data[18:20] = 2, machine
+    made.write_bytes(data)
+    path = f"{tmp_path}/one:{tmp_path}/two"
+    same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path)
+    same(host, [f"NL:{made}"], tmp_path)
 
 
 def test_places_after_the_file_were_not_searched(tmp_path: Path) -> None:

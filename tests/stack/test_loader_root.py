@@ -83,6 +83,19 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.parametrize("path", ["a/b/..", "a/up", "a/up/..", "a/./b/", "a//b/.", "a", "../a/b"])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_path_of_a_root_as_the_kernel_takes_it(tmp_path: Path, path: str, last: bool) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/up").symlink_to("/a/b")
+    inside = Root(str(tmp_path)).real(f"/{path}", last)
+    if path == "a/up":
+        assert inside == str(tmp_path / ("a/b" if last else "a/up"))
+    else:
+        wanted = tmp_path / "a/b/.." if path == "a/up/.." else tmp_path / path.removeprefix("../")
+        assert inside == os.path.realpath(wanted)
+
+
 def run_inside(root: Path, dlopens: list[str], **variables: str) -> list[Step]:
     """The program run in the root for real. Skips where this user may not chroot."""
     command = [shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin:/bin") or "chroot", str(root)]

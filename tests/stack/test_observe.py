@@ -252,6 +252,7 @@ def test_an_answer_that_is_none_is_no_verdict_and_is_shown(facts, tmp_path, answ
         ),
         ("cat /dev/zero >&$3", f"the interpreter's answer is longer than {8 << 20} bytes"),
         ("sleep 20 & exit 5", "the interpreter ended with status 5 and no answer"),
+        ("exit 0", "the interpreter ended with status 0 and no answer"),
     ],
 )
 def test_an_interpreter_that_dies_or_never_ends_its_answer(facts, script, error):

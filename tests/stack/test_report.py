@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 import samples
 from facts import SITE, facts, library
+from golden import assert_words_as_before
 
 import cudriver.stack
 from cudriver.stack.components import libraries_line
@@ -52,6 +53,7 @@ REPORTS = {
     "broken": Report(samples.healthy(), samples.broken_findings()),
     "hostile": Report(*samples.hostile()),
     "observed": Report(samples.healthy(), [], observation=observed()),
+    "busy": Report(*samples.busy()),
 }
 
 
@@ -169,6 +171,17 @@ def parse(text: str) -> Markup:
     return markup
 
 
+@pytest.mark.parametrize(("width", "verbose"), [(60, True), (80, False)])
+def test_text_is_as_before(report, width, verbose):
+    text = report.to_text(width=width, verbose=verbose) + one_line(report, Style(width=width))
+    assert_words_as_before("report", text.encode("utf-8", "backslashreplace").decode())
+
+
+def test_html_is_as_before(report):
+    body = report._repr_html_().rpartition("</style>")[2]
+    assert_words_as_before("report", re.sub(r"(?=<(?!/))", "\n", body).strip())
+
+
 def test_json_follows_the_shipped_schema(report):
     jsonschema.validate(json.loads(report.to_json()), strict_schema())
 
@@ -280,6 +293,13 @@ def test_html_is_one_file_without_script_or_address(report):
     assert not tags & {"script", "link", "img", "iframe", "object"}
     assert not [a for _, attributes in markup.tags for a in attributes if a.startswith("on")]
     assert [way for way in ("http", "url(", "@import") if way in text] == []
+
+
+def test_a_heading_that_just_fits():
+    whole = "/home/ana/envs/train (venv, Python 3.11.7)"
+    text = REPORTS["healthy"].to_text
+    assert text(width=len(whole)).splitlines()[0] == whole
+    assert text(width=len(whole) - 1).splitlines()[:2] == whole.split(" ", 1)
 
 
 def test_one_library_is_one():

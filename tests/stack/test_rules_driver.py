@@ -46,16 +46,22 @@ class TestNoDriver:
         )
         assert says in found.fix[0]
 
-    def test_silent_with_a_driver_an_assumed_one_or_wsls(self):
-        assert fired(facts(), "CU101") == []
-        assert fired(facts(driver=Driver(assumed=True)), "CU101") == []
-        assert fired(facts(driver=Driver(devices=[gpu(assumed=True)])), "CU101") == []
-        assert (
-            fired(
-                facts(driver=Driver(wsl=True, wsl_library="/usr/lib/wsl/lib/libcuda.so.1")), "CU101"
-            )
-            == []
-        )
+    WSL = "/usr/lib/wsl/lib/libcuda.so.1"
+
+    @pytest.mark.parametrize(
+        ("made", "told"),
+        [
+            (driver(), False),
+            (Driver(assumed=True), False),
+            (Driver(devices=[gpu(assumed=True)]), False),
+            (Driver(wsl=True, wsl_library=WSL), False),
+            (Driver(wsl=True), True),
+            (Driver(devices=[gpu()]), True),
+        ],
+        ids=["installed", "assumed", "assumed GPU", "WSL", "WSL without", "GPU"],
+    )
+    def test_silent_with_a_driver_an_assumed_one_or_wsls(self, made, told):
+        assert bool(fired(facts(driver=made), "CU101")) is told
 
     def test_the_gpu_is_evidence_with_its_line(self):
         found = one(facts(driver=Driver(pci_devices=["0000:01:00.0"])), "CU101", "error")
@@ -219,8 +225,9 @@ class TestCompat:
         assert "803" in found.predicts
         assert found.fix == ["unset LD_LIBRARY_PATH"]
 
-    def test_newer_is_its_purpose(self):
-        assert fired(facts(driver=self.made(kernel_release="535.104.05")), "CU105") == []
+    @pytest.mark.parametrize("kernel", ["535.104.05", "580.95.05", None])
+    def test_newer_is_its_purpose(self, kernel):
+        assert fired(facts(driver=self.made(kernel_release=kernel)), "CU105") == []
 
     def test_cuinit_says_it(self):
         one(facts(driver=self.made(kernel_release="535.104.05", init_code=803)), "CU105", "error")

@@ -5,6 +5,7 @@ from facts import (
     PYTHON,
     SITE,
     WHEELS,
+    environment,
     facts,
     fault,
     fired,
@@ -109,6 +110,8 @@ class TestNowhere:
         of.load_faults = of.load_faults[:1]
         of.distributions.append(wheel("jax", "0.7.2"))
         mend = [f"{PYTHON} -m pip install 'cupy-cuda13x[ctk]==14.2.0'"]
+        assert one(of, "CU305", "warning").fix == mend
+        of.environment = environment("conda", "conda")  # where pip installed that one
         assert one(of, "CU305", "warning").fix == mend
 
     @pytest.mark.parametrize(

@@ -155,45 +155,80 @@ class TestPins:
         assert fired(of, "CU402") == []
 
     def test_an_extra_that_others_explain(self):
-        """TensorFlow without its extra, beside a PyTorch whose wheels are others'."""
-        extra = "[and-cuda]nvidia-cudnn-cu12>=9.19"
+        """TensorFlow without its extra, beside a PyTorch that brought two of its three wheels."""
+        extra = ["[and-cuda]nvidia-cudnn-cu12>=9.19", "[and-cuda]nvidia-nccl-cu12>=2.18"]
+        brought = "nvidia-cudnn-cu12==9.10.2.21", "nvidia-nccl-cu12==2.27.3"
         of = facts(
             distributions=[
-                wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
-                wheel("tensorflow", "2.21.0", extra, "[and-cuda]nvidia-cuda-nvcc-cu12>=12.5"),
-                wheel("nvidia-cudnn-cu12", "9.10.2.21"),
+                wheel("torch", "2.8.0", *brought),
+                wheel("tensorflow", "2.21.0", *extra, "[and-cuda]nvidia-cuda-nvcc-cu12>=12.5"),
+                *(wheel(*pin.split("==")) for pin in brought),
             ]
         )
         assert fired(of, "CU402") == []
 
-    def test_torchvision_for_another_torch(self):
+    @pytest.mark.parametrize(
+        ("name", "frameworks", "words"),
+        [
+            ("torchvision", [torch()], "torch==2.8.0 'torchvision==0.23.*'"),
+            ("xformers", [torch()], "torch==2.8.0 xformers"),
+            ("xformers", [], "xformers"),
+        ],
+        ids=["kin", "other", "unread"],
+    )
+    def test_a_package_for_another_torch(self, name, frameworks, words):
         of = facts(
-            distributions=[
-                wheel("torch", "2.8.0+cu128"),
-                wheel("torchvision", "0.20.0", "torch==2.5.0"),
-            ]
+            frameworks=frameworks,
+            distributions=[wheel("torch", "2.8.0+cu128"), wheel(name, "0.0.20", "torch==2.5.0")],
         )
         found = one(of, "CU402", "warning")  # that it does not load is CU303's to prove
-        assert found.fix == [
-            f"{PYTHON} -m pip install torch==2.8.0 'torchvision==0.23.*' --index-url "
-            "https://download.pytorch.org/whl/cu128"
-        ]
+        index = " --index-url https://download.pytorch.org/whl/cu128" if frameworks else ""
+        assert found.fix == [f"{PYTHON} -m pip install {words}{index}"]
 
-    @pytest.mark.parametrize("installer", ["uv", "pipx"])
-    def test_other_installers(self, installer):
+    CUDNN = "nvidia-cudnn-cu12==9.10.2.21"
+
+    @pytest.mark.parametrize(
+        ("installer", "executable", "install", "uninstall"),
+        [
+            ("pip", "/opt/py", f"/opt/py -m pip install {CUDNN}", "/opt/py -m pip uninstall -y x"),
+            ("pip", None, f"{PYTHON} -m pip install {CUDNN}", f"{PYTHON} -m pip uninstall -y x"),
+            (
+                "uv",
+                "/opt/py",
+                f"uv pip install --python /opt/py {CUDNN}",
+                "uv pip uninstall --python /opt/py x",
+            ),
+            (
+                "uv",
+                None,
+                f"uv pip install --python {PREFIX} {CUDNN}",
+                f"uv pip uninstall --python {PYTHON} x",
+            ),
+            (
+                "pipx",
+                None,
+                f"pipx runpip train install {CUDNN}",
+                "pipx runpip train uninstall -y x",
+            ),
+            (
+                "conda",
+                None,
+                f"conda install -p {PREFIX} --force-reinstall pytorch=2.8.0",
+                f"conda remove -p {PREFIX} x",
+            ),
+        ],
+        ids=["pip", "pip-prefix", "uv", "uv-prefix", "pipx", "conda"],
+    )
+    def test_installers(self, installer, executable, install, uninstall):
         of = self.of("9.1.0.70")
-        of.environment = environment("uv", installer)
-        assert (
-            fix.uninstall(of.environment, wheel("x", "1"))
-            == {
-                "uv": f"uv pip uninstall --python {PYTHON} x",
-                "pipx": "pipx runpip train uninstall -y x",
-            }[installer]
-        )
-        command = one(of, "CU402").fix[0]
-        assert command.startswith(
-            {"uv": "uv pip install --python", "pipx": "pipx runpip train install"}[installer]
-        )
+        of.environment = environment("conda" if installer == "conda" else "venv", installer)
+        of.environment.executable = executable
+        for dist in of.distributions:
+            dist.installer = installer
+        assert fix.uninstall(of.environment, wheel("x", "1", installer=installer)) == uninstall
+        upgrade = fix.install(of.environment, "x", upgrade=True)
+        assert upgrade.endswith(" install --upgrade x") or installer in ("uv", "conda")
+        assert one(of, "CU402").fix == [install]
 
     def test_met(self):
         assert fired(self.of("9.10.2.21"), "CU402") == []
@@ -264,6 +299,14 @@ class TestNames:
         start = f"sudo apt-get install nvidia-driver-{branch}  # "
         assert fix.driver_package(cuda).startswith(start)
 
+    @pytest.mark.parametrize(
+        ("release", "oldest", "usual"),
+        [("2.8.0+cu126", "12.6", "12.8"), ("2.6.0", "11.8", "12.4"), ("99.9", None, None)],
+    )
+    def test_the_variants_of_a_release(self, release, oldest, usual):
+        assert fix.variants(release)[:1] == ([oldest] if oldest else [])
+        assert fix.usual_variant(release) == usual
+
     def test_titles_are_sentences(self):
         one_file = self.of("conda")
         assert one(one_file, "CU404").title == "libtorch.so is missing: torch 2.7.1 brought it"
@@ -291,6 +334,18 @@ class TestTogether:
         mend = "uv venv tensorflow-env && uv pip install --python tensorflow-env tensorflow"
         assert one(of, "CU407", "warning").fix[0] == mend
         assert fired(of, "CU402") == []  # one finding for one clash
+
+    def test_pairs_that_agree_hide_no_clash(self):
+        """A second of one framework and a range that fits come before the one that clashes."""
+        of = facts(
+            distributions=[
+                wheel("torch", "2.8.0", "nvidia-cudnn-cu12==9.10.2.21"),
+                wheel("jax-cuda12-plugin", "0.7.0", "nvidia-cudnn-cu12>=9.8"),
+                wheel("tensorflow", "2.18.0", "nvidia-cudnn-cu12==9.3.0.75"),
+            ]
+        )
+        subjects = [found.subject for found in fired(of, "CU407")]
+        assert subjects == ["tensorflow", "tensorflow"]
 
     def test_every_pair_with_an_exact_version_is_compared(self):
         stated = [object() for _ in range(5)]

@@ -91,6 +91,22 @@ class TestMatch:
     def test_equal_is_silent(self):
         assert fired(facts(toolkits=[toolkit("12.8.1", "PATH"), OWN]), "CU201") == []
 
+    @pytest.mark.parametrize(
+        ("chosen", "theirs"),
+        [
+            (((), (), ()), "12.6"),  # the newest
+            (((), (), ("/usr/local/cuda",)), "12.4"),
+            (((), ("PATH",), ("/usr/local/cuda",)), "12.6"),
+            ((("CUDA_HOME",), ("PATH",), ("CUDA_PATH",)), "11.8"),
+            (((), ("PATH",), ("CUDA_PATH",)), "12.4"),
+        ],
+    )
+    def test_which_of_several_toolkits_is_the_systems(self, chosen, theirs):
+        versions = ("11.8.0", "12.6.1", "12.4.0")
+        kits = [toolkit(version, *by) for version, by in zip(versions, chosen, strict=True)]
+        told = one(facts(toolkits=kits, match="system"), "CU201", "error").title
+        assert told.endswith(f"the system's toolkit is {theirs}")
+
     def test_where_both_sides_of_a_match_stand(self):
         inside = toolkit("12.8.1", path=f"{SITE}/nvidia", origin="environment")
         system = toolkit("12.4.1", "PATH")
@@ -139,6 +155,21 @@ class TestNvcc:
         found = one(of, "CU204", "warning")
         assert found.evidence[0].file.endswith("deepspeed-0.17.0.dist-info/METADATA")
         assert "CUDA_HOME environment variable is not set" in found.predicts
+
+    @pytest.mark.parametrize(
+        ("path", "by", "package", "severity"),
+        [
+            ("/usr/local/cuda-11.8", "PATH", "x", "note"),
+            ("/usr/local/cuda-11.8", "PATH", "deepspeed", "warning"),
+            ("/usr/local/cuda-11.8", "CUDA_PATH", "x", "warning"),
+            (PREFIX, "PATH", "x", "warning"),
+            (f"{PREFIX}-2", "PATH", "x", "note"),
+        ],
+    )
+    def test_signs_that_somebody_compiles(self, path, by, package, severity):
+        kit = toolkit("11.8.0", by, path=path)
+        of = facts(toolkits=[kit], nvcc=nvcc(kit, by), distributions=[wheel(package, "1.0")])
+        one(of, "CU202", severity)
 
     def test_no_nvcc_and_nobody_wants_it(self):
         assert fired(facts(), "CU204") == []

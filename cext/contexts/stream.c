@@ -160,12 +160,13 @@ PyDoc_STRVAR(stream_close_doc,
              "Uses ``cuStreamDestroy``. The work in it is finished first, in the background.\n"
              "A second call does nothing.");
 
-/* Whether a graph captures the stream, as far as the driver tells. */
+/* Whether the stream, one of ours, is being captured, as far as the driver tells. */
 static bool stream_is_captured(StreamObject *self)
 {
     bool pushed, captured = false;
 
-    if (!self->closed && cudriver_context_begin_free(self->context, &pushed)) {
+    if (!self->closed && self->owner == NULL &&
+        cudriver_context_begin_free(self->context, &pushed)) {
         captured = cudriver_capture_forbids(self->handle);
         cudriver_context_end(self->context, pushed);
     }

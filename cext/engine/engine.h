@@ -276,8 +276,11 @@ void cudriver_staging_set_threads(int threads);
 #define CUDRIVER_STAGING_VARIABLE "CUDRIVER_COPY_THREADS"
 int cudriver_staging_wish(void);
 
-/* Frees the streams, slots and kernels that no copy uses. May block. */
-void cudriver_staging_trim(void);
+/* Frees the streams and slots that no copy uses. If the caller knows that its work on the devices
+ * is over (`idle`), kernels too: to wait for a context before would break a capture in it. May
+ * block.
+ */
+void cudriver_staging_trim(bool idle);
 
 /* Call before `context` is destroyed. Copies that have begun are finished. Those that still wait
  * for their stream fail with CONTEXT_IS_DESTROYED. Everything the engine holds in the context is

@@ -57,7 +57,10 @@ def in_context(context: Any) -> None:
         ("copy_async(there, pooled, stream)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoDAsync_v2"),
         ("copy_async(pooled, there, stream)", f"cuCtxGetCurrent {ASK} cuMemcpyDtoHAsync_v2"),
         ("copy_async(there, ordinary, stream)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoDAsync_v2"),
-        ("copy_async(there[::2], pooled[::2], stream)", f"cuCtxGetCurrent {ASK} cuMemcpy2DAsync_v2"),
+        (
+            "copy_async(there[::2], pooled[::2], stream)",
+            f"cuCtxGetCurrent {ASK} cuMemcpy2DAsync_v2",
+        ),
         ("copy(there, pooled)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoDAsync_v2"),
         ("copy(pooled, there)", f"cuCtxGetCurrent {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
         ("copy(there, plain)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoD_v2"),

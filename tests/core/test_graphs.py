@@ -149,7 +149,11 @@ def test_copies_are_nodes_that_each_launch_runs(capture: Any, mode: int) -> None
 
 @pytest.mark.parametrize(
     ("shape", "key"),
-    [((16, 64), np.s_[:, :8]), ((4, 8, 64), np.s_[:, 2:4, :16]), ((2, 3, 4, 64), np.s_[..., :2, :8])],
+    [
+        ((16, 64), np.s_[:, :8]),
+        ((4, 8, 64), np.s_[:, 2:4, :16]),
+        ((2, 3, 4, 64), np.s_[..., :2, :8]),
+    ],
     ids=["2D", "3D", "planes"],
 )
 def test_page_locked_rows_are_captured(capture: Any, shape: Any, key: Any) -> None:
@@ -297,7 +301,18 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "to_numpy": (lambda x: x.in_stream(x.d.to_numpy), "call it before or after"),
     "copy_from": (lambda x: x.d.copy_from(x.a, x.s), "pageable"),
     "copy_to": (lambda x: x.d.copy_to(x.a, x.s), "pageable"),
-    "to_device": (lambda x: cu.to_device(x.p, x.s), "an allocation cannot be captured"),
+    "to_device": (lambda x: cu.to_device(x.p, x.s), "into a new array cannot be captured"),
+    "to_device here": (lambda x: x.in_stream(lambda: cu.to_device(x.a)), "into a new array cannot"),
+    "to_device, foreign": (
+        lambda x: cu.to_device(x.p, types.SimpleNamespace(cuda_stream=x.s.handle)),
+        "into a new array cannot",
+    ),
+    "array's copy": (lambda x: x.d.copy(x.s), "into a new array cannot"),
+    "assignment": (lambda x: x.in_stream(lambda: x.d.__setitem__(0, 1)), "cannot be captured"),
+    "assigned array": (
+        lambda x: x.in_stream(lambda: x.d.__setitem__(slice(0, 9), x.p[:9])),
+        "cannot be captured",
+    ),
     "device_empty": (lambda x: cu.device_empty(3, stream=x.s), "an allocation cannot"),
     "device_zeros": (lambda x: cu.device_zeros(3, stream=x.s), "an allocation cannot"),
     "fill": (lambda x: x.d.fill(1, x.s), r"fill\(\) cannot be captured"),
@@ -357,6 +372,7 @@ def test_other_calls_are_made_at_once(capture: Any, mode: int) -> None:
     """They are no part of the graph, and the thread that captures may make them."""
     things = Things()
     before = cu.copy_async(things.large, np.full(1 << 21, 5, np.uint8), things.side)
+    cu.copy(things.large[:99], things.large[199:100:-1])  # its kernel is loaded
     with capture(things.s, mode) as graph:
         before.wait()
         assert before.done
@@ -366,6 +382,7 @@ def test_other_calls_are_made_at_once(capture: Any, mode: int) -> None:
         made.fill(7)
         cu.copy(things.p, made)
         assert (things.p == 7).all()
+        cu.copy(made[:99], things.large[199:100:-1])
         cu.copy_async(made, np.zeros(SIZE, np.uint8), things.side).wait()
         assert not made.to_numpy().any()
         made.close()
@@ -473,7 +490,8 @@ def test_another_thread_works_as_usual(capture: Any, mode: int) -> None:
         in_thread(work)
         assert graph.status() == ACTIVE
         kept = cu.copy_async(there, source, stream)
-        in_thread(lambda: pytest.raises(cu.CudaError, stream.synchronize))
+        with pytest.raises(cu.CudaError, match="being captured"):
+            in_thread(stream.synchronize)
     assert graph.ended == 0
     graph.launch()
     assert np.array_equal(there.to_numpy(), source)

@@ -6,6 +6,7 @@
 #include "device_array.h"
 #include "device_memory.h"
 #include "dlpack.h"
+#include "driver/driver.h"
 #include "engine/engine.h"
 #include "foreign_array.h"
 #include "python/arguments.h"
@@ -13,6 +14,7 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/wait.h"
+#include "contexts/capture.h"
 #include "contexts/stream.h"
 #include "contexts/transfer.h"
 
@@ -182,17 +184,34 @@ static ContextObject *ends_home(const struct ends *ends)
     return ends->dst.context != NULL ? ends->dst.context : ends->src.context;
 }
 
+/* Whether the copy is issued by calls that any thread may make while another captures a graph. */
+static bool plan_is_plain(const struct cudriver_copy_plan *plan)
+{
+    return plan->kind == CUDRIVER_COPY_DIRECT || plan->kind == CUDRIVER_COPY_2D ||
+           plan->kind == CUDRIVER_COPY_3D;
+}
+
 /* Follows a plan between begin and end; waits if `transfer` is NULL. 0 or -1; 1 if the copy was
  * refused and may be bounced. */
 static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, CUstream stream,
-                       struct cudriver_staging_transfer **transfer)
+                       bool captured, struct cudriver_staging_transfer **transfer)
 {
+    bool relax = transfer == NULL || !plan_is_plain(plan);
     PyThreadState *saved = PyEval_SaveThread();
-    struct cudriver_copy_call call = {
-        .stream = stream, .interrupted = cudriver_signal_arrived, .data = &saved};
-    CUresult result = transfer == NULL ? cudriver_copy_follow(plan, &call)
-                                       : cudriver_copy_follow_async(plan, &call, transfer);
+    struct cudriver_copy_call call = {.stream = stream,
+                                      .interrupted = cudriver_signal_arrived,
+                                      .data = &saved,
+                                      .captured = captured};
+    CUresult result;
 
+    if (relax) {
+        cudriver_driver_relax();
+    }
+    result = transfer == NULL ? cudriver_copy_follow(plan, &call)
+                              : cudriver_copy_follow_async(plan, &call, transfer);
+    if (relax) {
+        cudriver_driver_restore();
+    }
     PyEval_RestoreThread(saved);
     if (call.refused) {
         return 1;
@@ -243,8 +262,9 @@ static bool stream_is_near(const struct cudriver_stream *stream, const struct en
            (from != NULL && from->ordinal == stream->context->ordinal);
 }
 
-/* Waits for a stream in its own context. 0 or -1. */
-static int stream_wait_apart(CoreState *state, const struct cudriver_stream *stream)
+/* Waits for a stream in its own context, for `call`. 0 or -1. */
+static int stream_wait_apart(CoreState *state, const struct cudriver_stream *stream,
+                             const char *call)
 {
     bool pushed;
     int failed;
@@ -252,7 +272,10 @@ static int stream_wait_apart(CoreState *state, const struct cudriver_stream *str
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
         return -1;
     }
-    failed = cudriver_wait_stream(state, stream->handle);
+    failed = cudriver_capture_refuse(state, stream->handle, call);
+    if (failed == 0) {
+        failed = cudriver_wait_stream(state, stream->handle);
+    }
     cudriver_context_end(stream->context, pushed);
     return failed;
 }
@@ -280,7 +303,8 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     context = stream.context;
     if (context->ordinal != home->ordinal || !cudriver_copy_plan_move(plan, context->handle)) {
         /* A `with stream:` of another device, or whose kernels cannot use the memory. */
-        if (given && stream_is_near(&stream, ends) && stream_wait_apart(state, &stream) < 0) {
+        if (given && stream_is_near(&stream, ends) &&
+            stream_wait_apart(state, &stream, "a blocking copy") < 0) {
             cudriver_stream_done(&stream);
             return -1;
         }
@@ -291,11 +315,15 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
         cudriver_stream_done(&stream);
         return -1;
     }
-    if (given && plan->kind != CUDRIVER_COPY_STAGED &&
-        cudriver_wait_stream(state, stream.handle) < 0) {
-        failed = -1; /* Ctrl-C before anything was issued, or the stream's earlier work failed */
-    } else {
-        failed = plan_follow(state, plan, given ? stream.handle : NULL, NULL);
+    failed = cudriver_capture_refuse(state, given ? stream.handle : NULL, "a blocking copy");
+    if (failed == 0 && given && plan->kind != CUDRIVER_COPY_STAGED) {
+        /* -1: Ctrl-C before anything was issued, or the stream's earlier work failed */
+        cudriver_driver_relax();
+        failed = cudriver_wait_stream(state, stream.handle);
+        cudriver_driver_restore();
+    }
+    if (failed == 0) {
+        failed = plan_follow(state, plan, given ? stream.handle : NULL, false, NULL);
     }
     cudriver_context_end_both(home, context, pushed);
     cudriver_stream_done(&stream);
@@ -339,10 +367,30 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
         ends_plan(ends, true, false, plan);
     }
     if (plan->kind != CUDRIVER_COPY_EMPTY && plan->kind != CUDRIVER_COPY_SAME &&
-        (stream_wait_apart(state, stream) < 0 || follow_blocking(state, plan, ends) < 0)) {
+        (stream_wait_apart(state, stream, "a copy that waits") < 0 ||
+         follow_blocking(state, plan, ends) < 0)) {
         return NULL;
     }
     return cudriver_transfer_done(state, plan->bytes);
+}
+
+/* Makes a copy a node of the graph that captures the stream. New reference: a Transfer. */
+static PyObject *follow_captured(CoreState *state, const struct cudriver_copy_plan *plan,
+                                 const struct ends *ends, const struct cudriver_stream *stream)
+{
+    const char *refusal = cudriver_copy_plan_refusal(plan);
+    struct cudriver_staging_transfer *staged = NULL; /* none: the copy is not staged */
+    PyObject *transfer;
+
+    if (refusal != NULL) {
+        cudriver_capture_raise(state, stream->handle, "the copy", refusal);
+        return NULL;
+    }
+    transfer = cudriver_transfer_captured(state, plan->bytes, &ends->dst, &ends->src);
+    if (transfer != NULL && plan_follow(state, plan, stream->handle, true, &staged) != 0) {
+        Py_CLEAR(transfer);
+    }
+    return transfer;
 }
 
 /* Issues a copy as planned, on a stream of one of its devices. New reference: a Transfer. */
@@ -353,7 +401,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     struct cudriver_staging_transfer *staged = NULL;
     struct cudriver_batch *batch;
     bool pushed[2];
-    int failed;
+    int failed, captured;
 
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME ||
         plan->kind == CUDRIVER_COPY_HOST || plan->kind == CUDRIVER_COPY_BOUNCED ||
@@ -363,10 +411,16 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     if (cudriver_context_begin_both(state, home, stream->context, pushed) < 0) {
         return NULL;
     }
+    captured = cudriver_capture_check(state, stream->handle);
+    if (captured != 0) {
+        PyObject *transfer = captured > 0 ? follow_captured(state, plan, ends, stream) : NULL;
+        cudriver_context_end_both(home, stream->context, pushed);
+        return transfer;
+    }
     if (plan->bytes >= TUNING_BATCH_ALONE) {
         cudriver_batch_close_before(state, stream);
     }
-    failed = plan_follow(state, plan, stream->handle, &staged);
+    failed = plan_follow(state, plan, stream->handle, false, &staged);
     /* A batch recorded from now on completes after the copy. */
     batch = failed ? NULL
                    : cudriver_batch_add(state, stream, plan->bytes, ends->dst.owner,
@@ -519,14 +573,18 @@ PyDoc_STRVAR(copy_async_doc,
              "Returns\n"
              "-------\n"
              "Transfer\n"
-             "    What to wait for. It keeps both ends alive until the copy is over.\n"
+             "    What to wait for. It keeps both ends alive until the copy is over. If the\n"
+             "    stream is being captured into a graph, the copy becomes a node of that graph:\n"
+             "    keep the Transfer as long as the graph, because it keeps both ends alive.\n"
              "\n"
              "Raises\n"
              "------\n"
              "TypeError, ValueError\n"
              "    An end is not an array, or the two do not fit. Nothing was copied.\n"
              "CudaError\n"
-             "    The driver refuses the copy.\n"
+             "    The driver refuses the copy, or the stream is being captured and the copy cannot\n"
+             "    be: only dense page-locked or device memory, or rows of it, can. The capture\n"
+             "    goes on.\n"
              "\n"
              "Notes\n"
              "-----\n"

@@ -314,7 +314,9 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
     if (self->views > 0 || self->busy > 0) {
         bool busy = self->busy > 0;
         if (self->views == 0) {
-            PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses its memory",
+            PyErr_Format(PyExc_ValueError,
+                         "cannot close %R: a running call, or a Transfer that is a node of a "
+                         "graph, uses its memory",
                          object);
         } else {
             PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object,

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "contexts/batch.h"
+#include "contexts/capture.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -303,11 +304,18 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         PyMem_Free(pattern);
         return -1;
     }
-    cudriver_device_settle(self->context, &root->block);
-    if (given && (size_t)bytes >= TUNING_BATCH_ALONE) {
-        cudriver_batch_close_before(state, &stream);
+    cudriver_driver_relax();
+    if (cudriver_capture_refuse(state, stream.handle, "fill()") < 0) {
+        result = CUDA_SUCCESS;
+        bytes = 0;
+    } else {
+        cudriver_device_settle(self->context, &root->block);
+        if (given && (size_t)bytes >= TUNING_BATCH_ALONE) {
+            cudriver_batch_close_before(state, &stream);
+        }
+        result = fill_follow(self, pattern, &stream, !given, &function);
     }
-    result = fill_follow(self, pattern, &stream, !given, &function);
+    cudriver_driver_restore();
     root->busy--;
     cudriver_context_end_both(self->context, stream.context, pushed);
     PyMem_Free(pattern);

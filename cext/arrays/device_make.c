@@ -1,4 +1,5 @@
 /* device_empty(), device_zeros(), to_device(). */
+#include "contexts/capture.h"
 #include "python/arguments.h"
 #include "device_array.h"
 #include "python/numpy_bridge.h"
@@ -151,6 +152,21 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py
     return array;
 }
 
+/* 0 if the stream is not being captured; else -1 with CudaError: nobody would keep the source of
+ * the copy, which the graph reads. */
+static int stream_check(CoreState *state, const struct cudriver_stream *stream)
+{
+    bool pushed;
+    int failed;
+
+    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+        return -1;
+    }
+    failed = cudriver_capture_refuse(state, stream->handle, "a copy into a new array");
+    cudriver_context_end(stream->context, pushed);
+    return failed;
+}
+
 /* Reads to_device()'s source: a device array as it is, anything else as an ndarray. 0 or -1. */
 static int source_read(CoreState *state, PyObject *object, struct cudriver_endpoint *end)
 {
@@ -186,7 +202,7 @@ static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, Conte
     if (elsewhere && argument != NULL && argument != Py_None) {
         PyErr_Format(PyExc_ValueError, "the stream is on device %d, the array on device %d",
                      stream.context->ordinal, home->ordinal);
-    } else {
+    } else if (!given || elsewhere || stream_check(state, &stream) == 0) {
         /* A `with stream:` on another device is ignored. */
         array = cudriver_device_array_new(state, elsewhere ? home : stream.context,
                                           given && !elsewhere ? stream.object : NULL, end->dtype,

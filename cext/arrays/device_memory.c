@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "contexts/batch.h"
+#include "contexts/capture.h"
 #include "driver/driver.h"
 #include "python/error.h"
 
@@ -35,26 +36,20 @@ static void pool_share(CUmemoryPool pool, CUdevice device)
     }
 }
 
-CUmemoryPool cudriver_device_pool(int ordinal)
+/* Makes the device's pool, if it can have one. */
+static void pool_make(int ordinal)
 {
     CUmemPoolProps props;
     CUdevice device;
     int supported = 0, no = 0;
     cuuint64_t keep = UINT64_MAX;
 
-    if (ordinal >= DEVICES) {
-        return NULL;
-    }
-    if (pools[ordinal].tried) {
-        return pools[ordinal].pool;
-    }
-    pools[ordinal].tried = true;
     if (cuda.cuMemPoolCreate == NULL || cuda.cuMemAllocFromPoolAsync == NULL ||
         cuda.cuMemFreeAsync == NULL || cuda.cuDeviceGet(&device, ordinal) != CUDA_SUCCESS ||
         cuda.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, device) !=
             CUDA_SUCCESS ||
         !supported) {
-        return NULL;
+        return;
     }
     memset(&props, 0, sizeof props);
     props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -62,7 +57,7 @@ CUmemoryPool cudriver_device_pool(int ordinal)
     props.location.id = device;
     if (cuda.cuMemPoolCreate(&pools[ordinal].pool, &props) != CUDA_SUCCESS) {
         pools[ordinal].pool = NULL;
-        return NULL;
+        return;
     }
     /* Keep freed memory. Never hand out memory that another stream still uses, so that an
      * allocation can be used on any stream at once. */
@@ -73,9 +68,22 @@ CUmemoryPool cudriver_device_pool(int ordinal)
                                    &no) != CUDA_SUCCESS) {
         cuda.cuMemPoolDestroy(pools[ordinal].pool);
         pools[ordinal].pool = NULL;
-        return NULL;
+        return;
     }
     pool_share(pools[ordinal].pool, device);
+}
+
+CUmemoryPool cudriver_device_pool(int ordinal)
+{
+    if (ordinal >= DEVICES) {
+        return NULL;
+    }
+    if (!pools[ordinal].tried) {
+        pools[ordinal].tried = true;
+        cudriver_driver_relax();
+        pool_make(ordinal);
+        cudriver_driver_restore();
+    }
     return pools[ordinal].pool;
 }
 
@@ -111,6 +119,9 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     memset(block, 0, sizeof *block);
     if (bytes == 0) {
         return 0;
+    }
+    if (stream != NULL && cudriver_capture_refuse(state, stream->handle, "an allocation") < 0) {
+        return -1;
     }
     cudriver_batches_reap(state, false);
     if (pool != NULL) {
@@ -187,7 +198,9 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
         return -1;
     }
     allocated = home->allocated;
-    if (home->closed) { /* its work may still run */
+    if (!home->closed && cudriver_capture_refuse(state, home->handle, "waiting for memory") < 0) {
+        failed = -1;
+    } else if (home->closed) { /* its work may still run */
         Py_BEGIN_ALLOW_THREADS
         cuda.cuCtxSynchronize(); /* whoever uses the memory gets the error */
         Py_END_ALLOW_THREADS
@@ -259,6 +272,7 @@ static CUresult free_without_context(CUdevice device, CUdeviceptr address)
     CUresult result;
 
     Py_BEGIN_ALLOW_THREADS
+    cudriver_driver_relax();
     result = cuda.cuMemFree_v2(address);
     if ((result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) &&
         cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
@@ -268,6 +282,7 @@ static CUresult free_without_context(CUdevice device, CUdeviceptr address)
         }
         cuda.cuDevicePrimaryCtxRelease_v2(device);
     }
+    cudriver_driver_restore();
     Py_END_ALLOW_THREADS
     return result;
 }
@@ -283,8 +298,10 @@ CUresult cudriver_device_free(ContextObject *context, struct cudriver_device_blo
 
     *function = "cuMemFree_v2";
     if (block->address != 0 && cudriver_context_begin_free(context, &pushed)) {
-        /* A closed home stream's work may still run; cuMemFree waits for it. */
-        if (block->pooled && !block->shared && order != NULL) {
+        /* A closed home stream's work may still run; cuMemFree waits for it. On a stream that is
+         * being captured, the graph would free the memory. */
+        if (block->pooled && !block->shared && order != NULL &&
+            (block->home == NULL || !cudriver_capture_forbids(order))) {
             *function = "cuMemFreeAsync";
             result = cuda.cuMemFreeAsync(block->address, order);
         } else {

@@ -1,6 +1,7 @@
 /* Other libraries' device arrays. See foreign_array.h. */
 #include "foreign_array.h"
 
+#include "contexts/capture.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -227,6 +228,7 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
 {
     PyObject *stream = entry(interface, "stream");
     CUresult result;
+    int captured;
     bool pushed;
 
     CUstream handle = stream != NULL ? (CUstream)PyLong_AsVoidPtr(stream) : NULL;
@@ -246,6 +248,11 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
     }
     if (cudriver_context_begin(state, end->context, &pushed) < 0) {
         return -1;
+    }
+    captured = cudriver_capture_check(state, handle);
+    if (captured != 0) { /* captured work does not run now: there is nothing to wait for */
+        cudriver_context_end(end->context, pushed);
+        return captured < 0 ? -1 : 0;
     }
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuStreamSynchronize(handle);

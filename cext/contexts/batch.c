@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "capture.h"
 #include "driver/driver.h"
 #include "driver/platform.h"
 #include "python/error.h"
@@ -33,6 +34,7 @@ struct cudriver_batch {
     unsigned long long asked;      /* the pass that found it not complete */
     enum batch_state state;
     CUresult result;
+    bool captured;          /* open, because its stream was being captured when last looked at */
     ContextObject *context; /* owned */
     StreamObject *object;   /* borrowed while open: its stream, if that is ours; else NULL */
     CUstream stream;
@@ -117,7 +119,8 @@ static CUresult batch_record_event(struct cudriver_batch *batch)
 
 /* Records the event behind the batch's work; if that fails, waits for the stream instead. With
  * `look`, an idle stream completes the batch at once: an event recorded now would be later. The
- * batch stays open where neither can be had while a stream is being captured. */
+ * batch stays open where neither can be had while a stream is being captured: an event would be
+ * part of the graph. */
 static void batch_record(struct cudriver_batch *batch, bool look)
 {
     CUcontext current = NULL;
@@ -142,6 +145,9 @@ static void batch_record(struct cudriver_batch *batch, bool look)
             cudriver_context_end(batch->context, pushed);
             return;
         }
+    } else if ((batch->captured = cudriver_capture_forbids(batch->stream))) {
+        cudriver_context_end(batch->context, pushed);
+        return;
     } else if (look && cuda.cuStreamQuery(batch->stream) == CUDA_SUCCESS) {
         cudriver_context_end(batch->context, pushed);
         batch_finish(batch, CUDA_SUCCESS);
@@ -602,7 +608,12 @@ static int batch_wait_event(CoreState *state, struct cudriver_batch *batch)
         batch->waiters--;
     }
     cudriver_context_end(batch->context, pushed);
-    if (batch->state == BATCH_OPEN) { /* no event could be recorded yet */
+    if (batch->state == BATCH_OPEN && batch->captured) {
+        cudriver_capture_raise(state, batch->stream, "waiting",
+                               "earlier work on it cannot be seen before the capture ends: wait "
+                               "then");
+        failed = -1;
+    } else if (batch->state == BATCH_OPEN) { /* no event could be recorded yet */
         failed = batch_wait_open();
     }
     if (batch->state == BATCH_DONE && batch->waiters == 0) {

@@ -251,7 +251,7 @@ int cudriver_context_check(CoreState *state, ContextObject *self)
     return -1;
 }
 
-int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
+static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
@@ -271,7 +271,7 @@ int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
     return 0;
 }
 
-void cudriver_context_end(ContextObject *self, bool pushed)
+static void context_leave(ContextObject *self, bool pushed)
 {
     CUcontext ignored;
 
@@ -279,6 +279,21 @@ void cudriver_context_end(ContextObject *self, bool pushed)
         cuda.cuCtxPopCurrent_v2(&ignored);
     }
     self->in_use--;
+}
+
+int cudriver_context_begin(CoreState *state, ContextObject *self, bool *pushed)
+{
+    if (context_enter(state, self, pushed) < 0) {
+        return -1;
+    }
+    cudriver_driver_relax();
+    return 0;
+}
+
+void cudriver_context_end(ContextObject *self, bool pushed)
+{
+    cudriver_driver_restore();
+    context_leave(self, pushed);
 }
 
 int cudriver_context_finish(CoreState *state, ContextObject *self, bool pushed, CUresult result,
@@ -302,12 +317,12 @@ int cudriver_context_begin_both(CoreState *state, ContextObject *context, Contex
                                 bool *pushed)
 {
     pushed[0] = false;
-    if (context != where && cudriver_context_begin(state, context, &pushed[0]) < 0) {
+    if (context != where && context_enter(state, context, &pushed[0]) < 0) {
         return -1;
     }
-    if (cudriver_context_begin(state, where, &pushed[1]) < 0) {
+    if (context_enter(state, where, &pushed[1]) < 0) {
         if (context != where) {
-            cudriver_context_end(context, pushed[0]);
+            context_leave(context, pushed[0]);
         }
         return -1;
     }
@@ -316,9 +331,9 @@ int cudriver_context_begin_both(CoreState *state, ContextObject *context, Contex
 
 void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed)
 {
-    cudriver_context_end(where, pushed[1]);
+    context_leave(where, pushed[1]);
     if (context != where) {
-        cudriver_context_end(context, pushed[0]);
+        context_leave(context, pushed[0]);
     }
 }
 
@@ -331,5 +346,6 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
         return false;
     }
     self->in_use++;
+    cudriver_driver_relax();
     return true;
 }

@@ -65,8 +65,9 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal);
 /* Reads a flags argument. 0 or -1. */
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);
 
-/* Brackets driver calls in `context`: makes it current if it is not. Call both with the GIL held;
- * it may be released between them. begin: 0, or -1 with InvalidContextError (closed, reset or
+/* Brackets driver calls in `context`: makes it current if it is not, and lets the calls be made
+ * during a capture (cudriver_driver_relax). Call both with the GIL held; it may be released between
+ * them. begin: 0, or -1 with InvalidContextError (closed, reset or
  * destroyed) or ForkedProcessError. end never fails. */
 int cudriver_context_begin(CoreState *state, ContextObject *context, bool *pushed);
 void cudriver_context_end(ContextObject *context, bool pushed);
@@ -83,7 +84,8 @@ int cudriver_context_finish(CoreState *state, ContextObject *context, bool pushe
     __attribute__((format(printf, 6, 7)));
 
 /* The same for work on memory of `context` that is issued in `where`, which may be another context
- * of the same device: both are in use, and `where` is current. `pushed` has two entries. */
+ * of the same device: both are in use, and `where` is current. `pushed` has two entries. Does not
+ * relax, which costs more than it is worth around a small copy. */
 int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,
                                 bool *pushed);
 void cudriver_context_end_both(ContextObject *context, ContextObject *where, const bool *pushed);

@@ -1,5 +1,6 @@
 /* Context as a Python type: its methods and properties. */
 #include "batch.h"
+#include "capture.h"
 #include "context_private.h"
 #include "driver/driver.h"
 #include "python/devices.h"
@@ -77,6 +78,9 @@ static int wait_for_known(CoreState *state, ContextObject *self)
     const struct cudriver_stream stream = {.context = self};
 
     if (cudriver_batches_wait(state, self) < 0) {
+        return -1;
+    }
+    if (cudriver_capture_refuse(state, NULL, "synchronize()") < 0) {
         return -1;
     }
     return cuda.cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY

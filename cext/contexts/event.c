@@ -2,6 +2,7 @@
 #include "event.h"
 
 #include "batch.h"
+#include "capture.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/types.h"
@@ -15,6 +16,7 @@ typedef struct {
     CUevent handle;         /* owned while not closed */
     bool timing;
     bool recorded;
+    bool captured; /* last recorded in a capture: it marks a point in a graph */
     bool closed;
     Py_ssize_t users; /* calls that use the handle without the GIL */
     PyObject *weak;
@@ -188,8 +190,19 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
 {
     CUresult result;
     bool pushed;
+    int captured;
 
     if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
+        return -1;
+    }
+    captured = cudriver_capture_check(state, stream->handle);
+    if (captured > 0 && !record && !self->captured) {
+        cudriver_capture_raise(state, stream->handle, "wait()",
+                               "the event marks work outside the graph");
+        captured = -1;
+    }
+    if (captured < 0) {
+        cudriver_context_end(stream->context, pushed);
         return -1;
     }
     self->users++;
@@ -201,10 +214,26 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
                     : cuda.cuStreamWaitEvent(stream->handle, self->handle, 0);
     Py_END_ALLOW_THREADS
     self->users--;
-    self->recorded |= record && result == CUDA_SUCCESS;
+    if (record && result == CUDA_SUCCESS) {
+        self->recorded = true;
+        self->captured = captured > 0;
+    }
     return cudriver_context_finish(state, stream->context, pushed, result,
                                    record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
                                    self->handle);
+}
+
+/* 0, or -1 with CudaError: the event marks a point in a graph. */
+static int event_check_captured(CoreState *state, EventObject *self)
+{
+    if (!self->captured) {
+        return 0;
+    }
+    cudriver_raise_plain(state, "CudaError",
+                         "%R was recorded on a stream that was being captured: it marks a point in "
+                         "a graph, which is not reached once but in every launch",
+                         self);
+    return -1;
 }
 
 int cudriver_event_record_on(CoreState *state, PyObject *event,
@@ -345,7 +374,8 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     bool pushed;
     int failed;
 
-    if (event_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (event_check(self) < 0 || event_check_captured(state, self) < 0 ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     self->users++;
@@ -366,7 +396,8 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     CUresult result;
     bool pushed;
 
-    if (event_check(self) < 0 || cudriver_context_begin(state, self->context, &pushed) < 0) {
+    if (event_check(self) < 0 || event_check_captured(state, self) < 0 ||
+        cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
     result = cuda.cuEventQuery(self->handle);
@@ -414,7 +445,7 @@ static int event_check_time(EventObject *self)
                                   : "takes no time: make it with Event(timing=True)");
         return -1;
     }
-    return 0;
+    return event_check_captured(cudriver_state_of((PyObject *)self), self);
 }
 
 static PyObject *event_elapsed(PyObject *object, PyObject *other)

@@ -2,6 +2,7 @@
 #include "stream.h"
 
 #include "batch.h"
+#include "capture.h"
 #include "driver/driver.h"
 #include "python/devices.h"
 #include "python/error.h"
@@ -94,7 +95,8 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
     cudriver_live_remove(state, &self->live);
     cudriver_batch_close_open(self);
     if (cudriver_context_begin_free(self->context, &pushed)) {
-        if (self->allocated > self->settled && cuda.cuStreamQuery(self->handle) == CUDA_SUCCESS) {
+        if (self->allocated > self->settled && !cudriver_capture_forbids(self->handle) &&
+            cuda.cuStreamQuery(self->handle) == CUDA_SUCCESS) {
             self->settled = self->allocated;
         }
         Py_BEGIN_ALLOW_THREADS
@@ -158,6 +160,19 @@ PyDoc_STRVAR(stream_close_doc,
              "Uses ``cuStreamDestroy``. The work in it is finished first, in the background.\n"
              "A second call does nothing.");
 
+/* Whether the stream, one of ours, is being captured, as far as the driver tells. */
+static bool stream_is_captured(StreamObject *self)
+{
+    bool pushed, captured = false;
+
+    if (!self->closed && self->owner == NULL &&
+        cudriver_context_begin_free(self->context, &pushed)) {
+        captured = cudriver_capture_forbids(self->handle);
+        cudriver_context_end(self->context, pushed);
+    }
+    return captured;
+}
+
 static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -165,6 +180,11 @@ static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 
     if (stream_of(object)->users > 0) {
         PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
+        return NULL;
+    }
+    if (stream_is_captured(stream_of(object))) {
+        cudriver_capture_raise(state, stream_of(object)->handle, "close()",
+                               "must live until the capture ends");
         return NULL;
     }
     result = stream_release(state, stream_of(object));
@@ -230,7 +250,8 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
         return NULL;
     }
     self->users++;
-    if (stream_look(state, self) != CUDA_SUCCESS) {
+    failed = cudriver_capture_refuse(state, self->handle, "synchronize()");
+    if (failed == 0 && stream_look(state, self) != CUDA_SUCCESS) {
         failed = cudriver_batch_wait_all(state, &stream);
     }
     if (failed == 0 && allocated > self->settled) {
@@ -254,6 +275,10 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
 
     if (cudriver_stream_check(self) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
+        return NULL;
+    }
+    if (cudriver_capture_refuse(state, self->handle, "done") < 0) {
+        cudriver_context_end(self->context, pushed);
         return NULL;
     }
     self->users++;

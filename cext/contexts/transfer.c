@@ -4,10 +4,19 @@
 #include "driver/driver.h"
 #include "python/error.h"
 
+/* The ends of a copy that is a node of a graph. */
+struct captured {
+    struct captured_end {
+        PyObject *owner;  /* owned */
+        Py_ssize_t *busy; /* counted up, so that the memory cannot be closed; or NULL */
+    } ends[2];
+};
+
 typedef struct {
     PyObject_HEAD
     struct cudriver_batch *batch;             /* owned; NULL when complete */
     struct cudriver_staging_transfer *staged; /* borrowed: the engine's transfer, or NULL */
+    struct captured *captured;                /* owned: a node of a graph; else NULL */
     size_t bytes;
     CUresult result;
 } TransferObject;
@@ -23,6 +32,7 @@ static TransferObject *transfer_alloc(CoreState *state)
     self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
     self->batch = NULL;
     self->staged = NULL;
+    self->captured = NULL;
     self->bytes = 0;
     self->result = CUDA_SUCCESS;
     return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
@@ -50,6 +60,44 @@ PyObject *cudriver_transfer_done(CoreState *state, size_t bytes)
     return cudriver_transfer_new(state, NULL, NULL, bytes);
 }
 
+static void captured_end_take(struct captured_end *to, const struct cudriver_endpoint *from)
+{
+    to->owner = Py_NewRef(from->owner);
+    to->busy = from->busy;
+    if (to->busy != NULL) {
+        ++*to->busy;
+    }
+}
+
+static void captured_end_drop(struct captured_end *end)
+{
+    if (end->busy != NULL) {
+        --*end->busy;
+    }
+    Py_DECREF(end->owner); /* may run any code */
+}
+
+PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes,
+                                     const struct cudriver_endpoint *dst,
+                                     const struct cudriver_endpoint *src)
+{
+    struct captured *captured = PyMem_Malloc(sizeof *captured);
+    TransferObject *self;
+
+    if (captured == NULL) {
+        return PyErr_NoMemory();
+    }
+    self = (TransferObject *)cudriver_transfer_done(state, bytes);
+    if (self == NULL) {
+        PyMem_Free(captured);
+        return NULL;
+    }
+    captured_end_take(&captured->ends[0], dst);
+    captured_end_take(&captured->ends[1], src);
+    self->captured = captured;
+    return (PyObject *)self;
+}
+
 static void transfer_dealloc(PyObject *object)
 {
     TransferObject *self = (TransferObject *)object;
@@ -58,6 +106,11 @@ static void transfer_dealloc(PyObject *object)
 
     if (self->batch != NULL) {
         cudriver_batch_release(state, self->batch);
+    }
+    if (self->captured != NULL) {
+        captured_end_drop(&self->captured->ends[0]);
+        captured_end_drop(&self->captured->ends[1]);
+        PyMem_Free(self->captured);
     }
     if (state->spare_transfer_count < CUDRIVER_SPARE_TRANSFERS) {
         state->spare_transfers[state->spare_transfer_count++] = object;
@@ -104,6 +157,19 @@ static CUresult transfer_poll(TransferObject *self)
     return result;
 }
 
+/* 0, or -1 with CudaError: the copy is a node of a graph, and has no end of its own. */
+static int transfer_check(TransferObject *self)
+{
+    if (self->captured == NULL) {
+        return 0;
+    }
+    cudriver_raise_plain(cudriver_state_of((PyObject *)self), "CudaError",
+                         "%R is a node of a graph: it runs whenever the graph is launched; wait "
+                         "for the stream of the launch",
+                         self);
+    return -1;
+}
+
 static PyObject *transfer_raise(TransferObject *self, CUresult result)
 {
     return cudriver_raise(cudriver_state_of((PyObject *)self), result, "cuEventQuery",
@@ -119,7 +185,8 @@ PyDoc_STRVAR(transfer_wait_doc,
              "Raises\n"
              "------\n"
              "CudaError\n"
-             "    The copy failed.\n"
+             "    The copy failed, or it is a node of a graph, or its stream is being captured\n"
+             "    into one now.\n"
              "\n"
              "Notes\n"
              "-----\n"
@@ -130,8 +197,12 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     TransferObject *self = (TransferObject *)object;
     CoreState *state = cudriver_state_of(object);
-    CUresult result = transfer_poll(self);
+    CUresult result;
 
+    if (transfer_check(self) < 0) {
+        return NULL;
+    }
+    result = transfer_poll(self);
     if (result == CUDA_ERROR_NOT_READY) {
         if (cudriver_batch_wait(state, self->batch) < 0) {
             return NULL;
@@ -147,8 +218,12 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 
 static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
-    CUresult result = transfer_poll((TransferObject *)object);
+    CUresult result;
 
+    if (transfer_check((TransferObject *)object) < 0) {
+        return NULL;
+    }
+    result = transfer_poll((TransferObject *)object);
     if (result == CUDA_ERROR_NOT_READY) {
         Py_RETURN_FALSE;
     }
@@ -165,12 +240,19 @@ static PyObject *transfer_get_nbytes(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *transfer_repr(PyObject *object)
 {
-    CUresult result = transfer_poll((TransferObject *)object);
+    TransferObject *self = (TransferObject *)object;
+    CUresult result = transfer_poll(self);
 
-    return PyUnicode_FromFormat("<Transfer of %zu bytes, %s>", ((TransferObject *)object)->bytes,
-                                result == CUDA_SUCCESS           ? "done"
+    return PyUnicode_FromFormat("<Transfer of %zu bytes, %s>", self->bytes,
+                                self->captured != NULL           ? "captured"
+                                : result == CUDA_SUCCESS         ? "done"
                                 : result == CUDA_ERROR_NOT_READY ? "in flight"
                                                                  : cudriver_error_name(result));
+}
+
+static PyObject *transfer_get_captured(PyObject *object, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(((TransferObject *)object)->captured != NULL);
 }
 
 /* `await transfer`: a coroutine in Python does the polling. */
@@ -190,6 +272,8 @@ static PyObject *transfer_await(PyObject *object)
 static PyGetSetDef transfer_getset[] = {
     {"done", transfer_get_done, NULL,
      "Whether the copy is over. Does not wait. Raises where the copy failed.", NULL},
+    {"captured", transfer_get_captured, NULL,
+     "Whether the copy is a node of a graph, because its stream was being captured.", NULL},
     {"nbytes", transfer_get_nbytes, NULL, "Bytes that it moves.", NULL},
     {NULL},
 };
@@ -207,6 +291,9 @@ static PyType_Slot transfer_slots[] = {
                 "`wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until\n"
                 "the copy is over, even if the Transfer itself is dropped. Copies of less than\n"
                 "64 KiB that follow each other on a stream are over together, sixteen at most.\n"
+                "A copy on a stream that is being captured is a node of the graph (`captured`):\n"
+                "it has no end of its own, and the Transfer keeps both ends alive as long as it\n"
+                "lives.\n"
                 "\n"
                 "Examples\n"
                 "--------\n"

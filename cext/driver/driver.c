@@ -213,3 +213,27 @@ bool cudriver_driver_is_forked(void)
 {
     return atomic_load_explicit(&forked, memory_order_relaxed);
 }
+
+/* Of this thread: how many pairs are open, and its mode outside of them. */
+static _Thread_local struct {
+    unsigned depth;
+    CUstreamCaptureMode before;
+} relaxed;
+
+void cudriver_driver_relax(void)
+{
+    if (relaxed.depth++ > 0) {
+        return;
+    }
+    relaxed.before = CU_STREAM_CAPTURE_MODE_RELAXED; /* nothing to restore */
+    if (cuda.cuThreadExchangeStreamCaptureMode != NULL) {
+        cuda.cuThreadExchangeStreamCaptureMode(&relaxed.before);
+    }
+}
+
+void cudriver_driver_restore(void)
+{
+    if (--relaxed.depth == 0 && relaxed.before != CU_STREAM_CAPTURE_MODE_RELAXED) {
+        cuda.cuThreadExchangeStreamCaptureMode(&relaxed.before);
+    }
+}

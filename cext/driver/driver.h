@@ -60,4 +60,11 @@ static inline bool cudriver_driver_is_capturing(CUresult result)
            result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
+/* During a capture a thread may not make calls whose effect a launch of the graph would miss:
+ * waits, queries, allocations, frees. Such a call fails and breaks the capture: the calling
+ * thread's own, or another thread's in global mode. `relax` lifts the ban from the calling thread
+ * until `restore`; pairs nest. Calls on the captured stream itself are not concerned. */
+void cudriver_driver_relax(void);
+void cudriver_driver_restore(void);
+
 #endif

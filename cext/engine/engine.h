@@ -122,6 +122,10 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan);
  * between two). False: the copy's kernels could not use the memory there. Calls only queries. */
 bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context);
 
+/* Why the copy cannot be captured into a graph: a clause (string literal). NULL: it can, or there
+ * is nothing to do. Only the driver's own copies are captured. */
+const char *cudriver_copy_plan_refusal(const struct cudriver_copy_plan *plan);
+
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
@@ -143,6 +147,7 @@ struct cudriver_copy_call {
      * of the driver's own copy, by the waiting thread, without locks; true stops the copy. */
     bool (*interrupted)(void *data);
     void *data;
+    bool captured; /* the stream is being captured: nothing runs, and nothing is waited for */
     /* Set by the call. */
     bool refused;         /* nothing was done, and the copy may be BOUNCED instead */
     const char *function; /* after an error: the driver call that failed; NULL: several calls */
@@ -271,8 +276,11 @@ void cudriver_staging_set_threads(int threads);
 #define CUDRIVER_STAGING_VARIABLE "CUDRIVER_COPY_THREADS"
 int cudriver_staging_wish(void);
 
-/* Frees the streams, slots and kernels that no copy uses. May block. */
-void cudriver_staging_trim(void);
+/* Frees the streams and slots that no copy uses. If the caller knows that its work on the devices
+ * is over (`idle`), kernels too: to wait for a context before would break a capture in it. May
+ * block.
+ */
+void cudriver_staging_trim(bool idle);
 
 /* Call before `context` is destroyed. Copies that have begun are finished. Those that still wait
  * for their stream fail with CONTEXT_IS_DESTROYED. Everything the engine holds in the context is

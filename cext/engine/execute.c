@@ -259,7 +259,7 @@ CUresult cudriver_copy_follow_async(const struct cudriver_copy_plan *plan,
         return cudriver_staging_copy_async(&job, &plan->staged, transfer);
     }
     result = plan_issue(plan, call);
-    if (result != CUDA_SUCCESS && !call->refused) {
+    if (result != CUDA_SUCCESS && !call->refused && !call->captured) {
         /* A part may be in flight, and nobody would keep its memory alive. */
         cuda.cuStreamSynchronize(call->stream);
     }

@@ -183,6 +183,7 @@ struct spare {
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
     struct staging_ring *rings;
     bool all;
+    bool idle; /* no kernel can be running */
     CUstream sides[STAGING_SIDES];
 };
 
@@ -220,7 +221,7 @@ static struct spare spare_take(struct staging_place *place, bool quiet, bool all
 /* The context is current. Results are ignored: nobody is left to tell. */
 static void spare_free(struct spare *spare)
 {
-    bool waited = false;
+    bool waited = spare->idle;
 
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
         if (spare->kernels[i] != NULL && !waited) {
@@ -267,7 +268,7 @@ static void place_free(struct staging_place *place, bool all)
     place_drop(place);
 }
 
-void cudriver_staging_trim(void)
+void cudriver_staging_trim(bool idle)
 {
     if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
         return;
@@ -278,8 +279,9 @@ void cudriver_staging_trim(void)
             continue;
         }
         bool quiet = place_is_quiet(place) && place->transfers == NULL;
-        struct spare spare = spare_take(place, quiet, quiet);
+        struct spare spare = spare_take(place, quiet, quiet && idle);
         CUcontext popped;
+        spare.idle = idle;
         place->users++; /* keeps the place */
         staging_unlock();
         if (staging_place_open(place) == CUDA_SUCCESS) {

@@ -154,7 +154,9 @@ static CUresult place_probe(struct staging_place *place)
         result = staging_side_get(place, &side);
     }
     if (result == CUDA_SUCCESS) {
+        cudriver_driver_relax();
         result = cuda.cuStreamQuery(side);
+        cudriver_driver_restore();
     }
     cuda.cuCtxPopCurrent_v2(&popped);
     return result;

@@ -236,18 +236,20 @@ CUresult hostmem_touch_and_register(char *base, size_t bytes, unsigned flags)
 
 CUresult hostmem_register(char *base, size_t bytes, unsigned flags)
 {
-    for (size_t done = 0; done < bytes; done += HOSTMEM_PIECE) {
-        size_t piece = bytes - done < HOSTMEM_PIECE ? bytes - done : HOSTMEM_PIECE;
-        CUresult result = cuda.cuMemHostRegister_v2(base + done, piece, flags);
+    CUresult result = CUDA_SUCCESS;
+    size_t done = 0, piece;
 
-        if (result != CUDA_SUCCESS) {
-            if (done > 0) {
-                (void)hostmem_unregister(base, done);
-            }
-            return result;
-        }
+    cudriver_driver_relax();
+    while (done < bytes && result == CUDA_SUCCESS) {
+        piece = bytes - done < HOSTMEM_PIECE ? bytes - done : HOSTMEM_PIECE;
+        result = cuda.cuMemHostRegister_v2(base + done, piece, flags);
+        done += result == CUDA_SUCCESS ? piece : 0;
     }
-    return CUDA_SUCCESS;
+    cudriver_driver_restore();
+    if (result != CUDA_SUCCESS && done > 0) {
+        (void)hostmem_unregister(base, done);
+    }
+    return result;
 }
 
 CUresult hostmem_unregister(char *base, size_t bytes)
@@ -257,6 +259,7 @@ CUresult hostmem_unregister(char *base, size_t bytes)
     if (cudriver_driver_is_forked()) {
         return CUDA_SUCCESS;
     }
+    cudriver_driver_relax();
     for (size_t done = 0; done < bytes; done += HOSTMEM_PIECE) {
         CUresult result = cuda.cuMemHostUnregister(base + done);
 
@@ -265,5 +268,6 @@ CUresult hostmem_unregister(char *base, size_t bytes)
             first = result;
         }
     }
+    cudriver_driver_restore();
     return first;
 }

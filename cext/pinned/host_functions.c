@@ -255,8 +255,11 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
     }
     cudriver_batches_reap(state, true);
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
+        bool idle = state->in_flight == 0;
         Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_trim();
+        cudriver_driver_relax(); /* kernels are unloaded */
+        cudriver_staging_trim(idle);
+        cudriver_driver_restore();
         result = cudriver_hostmem_trim(keep, &released);
         Py_END_ALLOW_THREADS
     }

@@ -506,6 +506,10 @@ CUresult cuCtxSynchronize(void)
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    result = sim_capture_context(context);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
     sim_object_hold(context);
     result = sim_stream_settle_all(context);
     if (result == CUDA_SUCCESS && context->active) {

@@ -225,6 +225,8 @@ static const struct live_kind {
     {"host_allocs", sim_host_allocated, false},
     {"host_alloc_bytes", sim_host_allocated, true},
     {"modules", sim_module_live, false},
+    {"graphs", sim_graph_live, false},
+    {"executables", sim_graph_live, true},
     {"workers", live_workers, false},
 };
 

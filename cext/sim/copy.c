@@ -12,6 +12,7 @@
  *   asynchronous, from pageable  up to 2 MiB: the source is read during the call, the rest happens
  *                                later; above: done when the call returns
  *   asynchronous, to pageable    done when the call returns
+ *   on a captured stream         when the graph is launched
  */
 #include "sim.h"
 
@@ -205,6 +206,9 @@ static CUresult copy_issue(struct sim_stream *stream, const struct shape *shape)
     if (copy == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (stream->capture != NULL) {
+        return sim_stream_issue(stream, &copy->op);
+    }
     if (to_pageable || (from_pageable && copy->op.bytes > STAGED_BYTES)) {
         return sim_stream_issue_and_wait(stream, &copy->op);
     }
@@ -247,6 +251,20 @@ static CUresult copy_async(enum sim_call call, const struct shape *shape, CUstre
 
 /* ---- at once ---- */
 
+/* Begins a call that is ordered with the NULL stream. On success the monitor is held. */
+static CUresult sync_enter(enum sim_call call, struct sim_context **context)
+{
+    CUresult result = sim_enter_current(call, context);
+
+    if (result == CUDA_SUCCESS) {
+        result = sim_capture_legacy(*context);
+        if (result != CUDA_SUCCESS) {
+            sim_unlock();
+        }
+    }
+    return result;
+}
+
 /* In the monitor, given up meanwhile. */
 static CUresult copy_now(struct sim_context *context, const struct shape *shape)
 {
@@ -273,7 +291,7 @@ static CUresult copy_now(struct sim_context *context, const struct shape *shape)
 static CUresult copy_sync(enum sim_call call, const struct shape *shape)
 {
     struct sim_context *context;
-    CUresult result = sim_enter_current(call, &context);
+    CUresult result = sync_enter(call, &context);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -287,7 +305,7 @@ static CUresult copy_up(enum sim_call call, const struct shape *shape)
 {
     struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = sim_enter_current(call, &context);
+    CUresult result = sync_enter(call, &context);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -314,7 +332,7 @@ static CUresult copy_between(enum sim_call call, const struct shape *shape)
 {
     struct sim_context *context;
     struct sim_stream *stream;
-    CUresult result = sim_enter_current(call, &context);
+    CUresult result = sync_enter(call, &context);
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -408,7 +426,7 @@ CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
 {
     struct shape shape = flat(false, dst, false, src, bytes);
     struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuMemcpyPeer, &context);
+    CUresult result = sync_enter(CALL_cuMemcpyPeer, &context);
 
     if (result != CUDA_SUCCESS) {
         return result;

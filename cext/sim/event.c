@@ -11,6 +11,7 @@ struct event {
     struct sim_stream *stream;   /* of the last record; holds a reference; NULL: never recorded */
     unsigned long long sequence; /* of the record in the stream */
     unsigned long long time;     /* nanoseconds, when the stream reached it */
+    struct sim_capture *capture; /* holds a reference: the last record was in this capture */
 };
 
 struct event_op {
@@ -40,6 +41,9 @@ static void event_set_point(struct event *event, struct sim_stream *stream,
     }
     event->stream = stream;
     event->sequence = sequence;
+    sim_capture_hold(stream->capture);
+    sim_capture_drop(event->capture);
+    event->capture = stream->capture;
 }
 
 static void event_close(struct event *event, bool orphaned)
@@ -48,6 +52,8 @@ static void event_close(struct event *event, bool orphaned)
         sim_object_drop(event->stream);
         event->stream = NULL;
     }
+    sim_capture_drop(event->capture);
+    event->capture = NULL;
     sim_object_drop(event->context);
     event->context = NULL;
     if (orphaned) {
@@ -164,6 +170,10 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
     if (stream->context != event->context) {
         return sim_leave(CUDA_ERROR_INVALID_HANDLE);
     }
+    if (stream->capture != NULL) {
+        event_set_point(event, stream, stream->captured);
+        return sim_leave(CUDA_SUCCESS);
+    }
     if (sim_stream_is_idle(stream)) {
         event_set_point(event, stream, stream->issued);
         event->time = now_ns();
@@ -191,6 +201,10 @@ CUresult cuEventQuery(CUevent handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    result = sim_capture_event(event->capture);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
     result = sim_context_state(event->context);
     if (result == CUDA_SUCCESS && !event_is_done(event)) {
         result = CUDA_ERROR_NOT_READY;
@@ -206,6 +220,10 @@ CUresult cuEventSynchronize(CUevent handle)
 
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    result = sim_capture_event(event->capture);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
     }
     context = event->context;
     sim_object_hold(context);
@@ -240,6 +258,9 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start_handle, CUevent e
     if (sim_context_state(start->context) != CUDA_SUCCESS) {
         return sim_leave(sim_context_state(start->context));
     }
+    if (start->capture != NULL || end->capture != NULL) {
+        return sim_leave(CUDA_ERROR_CAPTURED_EVENT);
+    }
     if (!event_is_done(start) || !event_is_done(end)) {
         return sim_leave(CUDA_ERROR_NOT_READY);
     }
@@ -263,6 +284,9 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
     }
     if (flags > 1) { /* 1: CU_EVENT_WAIT_EXTERNAL */
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (stream->capture != NULL || event->capture != NULL) {
+        return sim_leave(sim_capture_join(stream, event->capture, event->stream, event->sequence));
     }
     /* Already reached, never recorded, or recorded in this stream: nothing to wait for. */
     if (event_is_done(event) || event->stream == stream) {

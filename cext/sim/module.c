@@ -511,14 +511,14 @@ struct launch_op {
 
 static CUresult launch_run(struct sim_stream *stream, struct sim_op *op)
 {
-    struct launch *launch = &((struct launch_op *)op)->launch;
+    struct launch launch = ((struct launch_op *)op)->launch; /* in a graph it runs again */
     CUresult result;
 
-    launch->context = stream->context;
-    result = launch->kernel->run(launch);
+    launch.context = stream->context;
+    result = launch.kernel->run(&launch);
     sim_lock();
-    for (unsigned i = 0; i < launch->pin_count; i++) {
-        sim_memory_unpin(&launch->pins[i]);
+    for (unsigned i = 0; i < launch.pin_count; i++) {
+        sim_memory_unpin(&launch.pins[i]);
     }
     sim_unlock();
     return result;
@@ -543,6 +543,9 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int gri
         return sim_leave(sim_object_missing(KIND_FUNCTION, handle));
     }
     result = sim_stream_of(stream_handle, context, &stream);
+    if (result == CUDA_SUCCESS) {
+        result = sim_capture_stream(CALL_cuLaunchKernel, stream);
+    }
     if (result != CUDA_SUCCESS) {
         return sim_leave(result);
     }

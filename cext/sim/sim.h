@@ -10,6 +10,7 @@
  *   worker.c   queues of operations, their threads     fill.c     fills
  *   stream.c   streams                                 event.c    events
  *   value.c    host functions, values in memory        module.c   kernels
+ *   graph.c    captures, graphs
  *
  * Locks. One lock, `sim.lock`, protects all bookkeeping: the monitor. "In the monitor" means that
  * the caller holds it, "given up meanwhile" that the function releases it and takes it again. It is
@@ -58,6 +59,8 @@ enum sim_kind {
     KIND_POOL,
     KIND_MODULE,
     KIND_FUNCTION,
+    KIND_GRAPH,
+    KIND_EXECUTABLE,
     KINDS
 };
 
@@ -146,9 +149,12 @@ struct sim_stream {
     int priority;
     unsigned long long issued, done; /* sequence numbers */
     struct sim_op *head, *tail;
-    bool worker;   /* its thread runs */
-    bool closing;  /* destroyed: the thread ends when the queue is empty */
-    bool unlinked; /* removed from the context's list */
+    bool worker;                 /* its thread runs */
+    bool closing;                /* destroyed: the thread ends when the queue is empty */
+    bool unlinked;               /* removed from the context's list */
+    struct sim_capture *capture; /* holds a reference; NULL: it is not being captured */
+    unsigned long long captured; /* operations and waits in the capture */
+    bool unjoined;               /* of these, the last are not waited for by the capture's origin */
     pthread_cond_t work;
 };
 
@@ -425,6 +431,36 @@ void sim_stream_wake_all(void);
 /* At exit: wakes all workers and waits a while for them to end. */
 void sim_stream_shut_down(void);
 long long sim_stream_live(bool pending);
+
+/* ---- graph.c ---- */
+
+/* Whether the thread may make the call now: breaks the captures that it would spoil. */
+CUresult sim_capture_permits(enum sim_call call);
+/* In the monitor. Whether the call may use the stream, as captures are now; if not, breaks those
+ * that it would spoil. */
+CUresult sim_capture_stream(enum sim_call call, struct sim_stream *stream);
+/* In the monitor. The same for the NULL stream, which waits for the blocking streams. */
+CUresult sim_capture_legacy(struct sim_context *context);
+/* In the monitor. The same for asking about an event; `capture`: where it was recorded last. */
+CUresult sim_capture_event(struct sim_capture *capture);
+/* In the monitor. The same for the context as a whole. */
+CUresult sim_capture_context(struct sim_context *context);
+/* In the monitor. Takes the operation into the graph of the stream's capture. */
+CUresult sim_capture_add(struct sim_stream *stream, struct sim_op *op);
+/* In the monitor. `stream` waits for an event that was recorded in `from` when that had `position`
+ * operations in `capture` (NULL: outside of captures); one of the two streams is captured. */
+CUresult sim_capture_join(struct sim_stream *stream, struct sim_capture *capture,
+                          struct sim_stream *from, unsigned long long position);
+/* In the monitor. Breaks the capture; returns `result`. */
+CUresult sim_capture_refuse(struct sim_capture *capture, CUresult result);
+/* In the monitor. The stream's end: its capture is broken. */
+void sim_capture_lose(struct sim_stream *stream);
+/* In the monitor. NULL is fine. */
+void sim_capture_hold(struct sim_capture *capture);
+void sim_capture_drop(struct sim_capture *capture);
+/* In the monitor. Frees the operations of a graph that ends. */
+void sim_graph_clear(void *graph);
+long long sim_graph_live(bool executables);
 
 /* ---- event.c, pool.c, module.c ---- */
 

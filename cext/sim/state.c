@@ -154,7 +154,8 @@ CUresult sim_enter(enum sim_call call)
     } else if (call == CALL_cuInit && atomic_load(&forked)) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    return sim_fault_call(call);
+    CUresult result = sim_fault_call(call);
+    return result != CUDA_SUCCESS ? result : sim_capture_permits(call);
 }
 
 CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
@@ -347,6 +348,8 @@ static void object_free(struct sim_object *object)
         struct sim_stream *stream = (struct sim_stream *)object;
         pthread_cond_destroy(&stream->work);
         sim_object_drop(stream->context);
+    } else if (object->kind == KIND_GRAPH) {
+        sim_graph_clear(object);
     }
     free(object);
 }

@@ -22,6 +22,7 @@ static struct sim_stream *stream_new(struct sim_context *context)
 /* Closes the handle. The work continues; the context's list has the stream until it is done. */
 static void stream_close(struct sim_stream *stream)
 {
+    sim_capture_lose(stream);
     stream->closing = true;
     pthread_cond_broadcast(&stream->work);
     if (!stream->worker || stream->done == stream->issued) {
@@ -34,6 +35,7 @@ void sim_stream_forget(struct sim_context *context)
 {
     for (struct sim_stream *stream = context->streams; stream != NULL; stream = context->streams) {
         sim_object_hold(stream);
+        sim_capture_lose(stream);
         sim_stream_unlink(stream);
         sim_object_orphan(stream);
         stream->closing = true;
@@ -112,6 +114,9 @@ CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream
     }
     if (result == CUDA_SUCCESS) {
         result = sim_stream_of(handle, context, stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = sim_capture_stream(call, *stream);
     }
     if (result != CUDA_SUCCESS) {
         sim_unlock();

@@ -111,7 +111,8 @@ bool sim_stream_is_clear(const struct sim_stream *stream)
 
 bool sim_stream_is_idle(const struct sim_stream *stream)
 {
-    return !sim.held && atomic_load_explicit(&sim_knobs.latency, memory_order_relaxed) == 0 &&
+    return !sim.held && stream->capture == NULL &&
+           atomic_load_explicit(&sim_knobs.latency, memory_order_relaxed) == 0 &&
            sim_stream_is_clear(stream);
 }
 
@@ -354,6 +355,10 @@ void sim_op_drop(struct sim_op *op)
 CUresult sim_stream_issue(struct sim_stream *stream, struct sim_op *op)
 {
     CUresult result = sim_context_state(stream->context);
+
+    if (stream->capture != NULL) {
+        return sim_capture_add(stream, op);
+    }
 
     if (result == CUDA_SUCCESS && !stream->context->active) {
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;

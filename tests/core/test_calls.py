@@ -39,6 +39,10 @@ WAITS = ("cuStreamQuery", "cuStreamSynchronize")
 WORD = "cuStreamWriteValue32_v2"
 #: Whether somebody else has page-locked the memory.
 LOOK = "cuPointerGetAttribute"
+#: Whether a graph captures the stream.
+ASK = "cuStreamIsCapturing"
+#: Before and after calls that a capture, maybe by another thread, forbids: those that wait.
+RELAX = "cuThreadExchangeStreamCaptureMode"
 
 
 def in_context(context: Any) -> None:
@@ -50,16 +54,19 @@ def in_context(context: Any) -> None:
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
-        ("copy_async(there, pooled, stream)", "cuCtxGetCurrent cuMemcpyHtoDAsync_v2"),
-        ("copy_async(pooled, there, stream)", "cuCtxGetCurrent cuMemcpyDtoHAsync_v2"),
-        ("copy_async(there, ordinary, stream)", "cuCtxGetCurrent cuMemcpyHtoDAsync_v2"),
-        ("copy_async(there[::2], pooled[::2], stream)", "cuCtxGetCurrent cuMemcpy2DAsync_v2"),
-        ("copy(there, pooled)", "cuCtxGetCurrent cuMemcpyHtoDAsync_v2"),
-        ("copy(pooled, there)", f"cuCtxGetCurrent cuMemcpyDtoHAsync_v2 {WORD}"),
-        ("copy(there, plain)", "cuCtxGetCurrent cuMemcpyHtoD_v2"),
-        ("copy(plain, there)", f"cuCtxGetCurrent cuMemcpyDtoHAsync_v2 {WORD}"),
-        ("copy(larger, large)", f"{LOOK} cuCtxGetCurrent cuMemcpyDtoHAsync_v2 {WORD}"),
-        ("copy(there, other)", f"cuCtxGetCurrent cuMemcpyDtoDAsync_v2 {WORD}"),
+        ("copy_async(there, pooled, stream)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoDAsync_v2"),
+        ("copy_async(pooled, there, stream)", f"cuCtxGetCurrent {ASK} cuMemcpyDtoHAsync_v2"),
+        ("copy_async(there, ordinary, stream)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoDAsync_v2"),
+        (
+            "copy_async(there[::2], pooled[::2], stream)",
+            f"cuCtxGetCurrent {ASK} cuMemcpy2DAsync_v2",
+        ),
+        ("copy(there, pooled)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoDAsync_v2"),
+        ("copy(pooled, there)", f"cuCtxGetCurrent {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
+        ("copy(there, plain)", f"cuCtxGetCurrent {ASK} cuMemcpyHtoD_v2"),
+        ("copy(plain, there)", f"cuCtxGetCurrent {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
+        ("copy(larger, large)", f"{LOOK} cuCtxGetCurrent {ASK} cuMemcpyDtoHAsync_v2 {WORD}"),
+        ("copy(there, other)", f"cuCtxGetCurrent {ASK} cuMemcpyDtoDAsync_v2 {WORD}"),
         ("pinned_empty(BYTES, np.uint8)", ""),
         ("numpy_array()", ""),
         ("in_context(context)", "cuCtxPushCurrent_v2 cuCtxGetCurrent cuCtxPopCurrent_v2"),
@@ -84,6 +91,7 @@ def test_driver_calls(cu, sim, work: str, expected: str) -> None:
         stream.synchronize()
     for name in WAITS:
         made.pop(name, None)
+    assert made.pop(RELAX, 0) == (2 if work.startswith("copy(") else 0)
     assert made == dict.fromkeys(expected.split(), 1)
 
 
@@ -99,7 +107,7 @@ def test_the_context_of_anothers_stream_is_one_question(cu, sim) -> None:
     made = driver_calls(sim, lambda: copy(given))
     assert made.pop("cuStreamGetCtx_v2") == 1
     assert made.keys() - {"cuEventQuery"} == {
-        "cuCtxGetCurrent",  # to wait asks, as often as it takes
+        *("cuCtxGetCurrent", ASK, RELAX),  # to wait asks, as often as it takes
         *("cuMemcpyHtoDAsync_v2", "cuEventCreate", "cuEventRecord", "cuEventDestroy_v2"),
     }
     assert "cuStreamGetCtx_v2" not in driver_calls(sim, lambda: copy(default))
@@ -109,11 +117,11 @@ def test_the_context_of_anothers_stream_is_one_question(cu, sim) -> None:
 def test_driver_calls_of_device_memory(cu, sim) -> None:
     made = driver_calls(sim, lambda: cu.device_empty(BYTES, np.uint8))
     assert made.pop("cuCtxGetCurrent") <= 3
-    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
+    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1, RELAX: 4}
     stream = cu.Stream()
     made = driver_calls(sim, lambda: cu.device_empty(BYTES, np.uint8, stream=stream))
     assert made.pop("cuCtxGetCurrent") <= 3
-    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
+    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1, RELAX: 4, ASK: 2}
 
 
 def test_a_primary_context_that_is_current_is_looked_for_once(cu, sim) -> None:

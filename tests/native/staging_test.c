@@ -560,7 +560,7 @@ static void *many_main(void *data)
         copy_free(&copy);
         stream_free(stream);
         if (below(&task->random, 50) == 0) {
-            cudriver_staging_trim();
+            cudriver_staging_trim(false);
         }
         if (below(&task->random, 50) == 0) {
             small_settings(&task->random);
@@ -617,7 +617,7 @@ static bool share_round(struct sharer *sharer)
         copied[k] = result == CUDA_SUCCESS;
     }
     if (below(random, 3) == 0) {
-        cudriver_staging_trim();
+        cudriver_staging_trim(false);
     }
     for (int k = 0; k < MANY; k++) {
         if (transfers[k] != NULL) {
@@ -750,7 +750,7 @@ static void *between_main(void *data)
                      below(&task->random, 2));
         stream_free(stream);
         if (below(&task->random, 50) == 0) {
-            cudriver_staging_trim();
+            cudriver_staging_trim(false);
         }
     }
     return NULL;
@@ -794,7 +794,7 @@ static void faults(struct random *random, int rounds)
             struct cudriver_staging_job job = copy_job(&copy);
             CUresult result;
             char spec[64];
-            cudriver_staging_trim(); /* so that streams and events are made, too */
+            cudriver_staging_trim(true); /* so that streams and events are made, too */
             snprintf(spec, sizeof spec, "*:%d:%d", nth, nth % 2 ? 999 : 2);
             sim.reset_counts();
             CHECK(sim.fail(spec) == 0);
@@ -958,7 +958,7 @@ static void forked(struct random *random, int rounds)
                          copy_start(&next_job, &none) == CUDA_ERROR_NOT_INITIALIZED &&
                          cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_NOT_INITIALIZED;
             cudriver_staging_release(transfer);
-            cudriver_staging_trim();
+            cudriver_staging_trim(false);
             cudriver_staging_forget_context(context);
             right = cudriver_staging_shutdown(10) && right;
             _exit(right ? 0 : 1);
@@ -1449,7 +1449,8 @@ int main(int count, char **arguments)
             int rounds = count > 3 ? atoi(arguments[3]) : scenarios[i].rounds;
             start();
             scenarios[i].run(&random, rounds);
-            cudriver_staging_trim();
+            (void)cuda.cuCtxSynchronize(); /* may tell of an error that a scenario caused */
+            cudriver_staging_trim(true);
             CHECK(cudriver_staging_shutdown(10000));
             check_engine_is_empty();
             if (strcmp(arguments[1], "unknown") == 0 || strcmp(arguments[1], "lost") == 0) {

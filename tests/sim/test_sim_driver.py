@@ -21,7 +21,7 @@ pytestmark = native_build.marks
 KINDS = (
     *("contexts", "primary_retains", "streams", "events", "allocations", "allocation_bytes"),
     *("device_bytes", "pools", "registrations", "registration_bytes", "host_allocs"),
-    *("host_alloc_bytes", "modules", "pending"),
+    *("host_alloc_bytes", "modules", "pending", "graphs", "executables"),
 )
 NON_BLOCKING = 1
 PTX = ".version 7.0\n.target sm_50\n.visible .entry {name}(.param .u64 a)\n{{ ret; }}\n"

@@ -1,6 +1,7 @@
 """The simulated driver against hardware: the same questions, the answers that an H200 gave.
 
-tests/sim/facts.c asks; tests/sim/facts-*.txt are its lines from a real driver, as printed. Left out
+tests/sim/facts.c asks; tests/sim/facts-*.txt are its lines from a real driver, as printed (and so
+are captures.c and captures-*.txt: calls while a stream is being captured). Left out
 there: the groups `stale_*`, which end in a crash on hardware or answer this and
 that (the simulator must answer with an error), and the values of the device's attributes.
 """
@@ -102,3 +103,27 @@ def test_every_attribute_has_a_value(ask: Ask) -> None:
     assert [line for line in lines if "refused" in line] == [
         f"device_attributes.refused_{i} 1" for i in (148, 149, 150)
     ]
+
+
+# --- calls during a capture ---
+
+CAPTURES = PROGRAMS / "captures-580.159.04-h200.txt"
+#: Memory nodes are not modelled: NOT_SUPPORTED, and the capture goes on.
+NO_NODES = {"c_alloc_on", "c_alloc_free_on"}
+
+
+def test_answers_during_a_capture_as_hardware_does(tmp_path: Path) -> None:
+    program = native_build.compile_c(
+        tmp_path / "captures", [PROGRAMS / "captures.c"], "-std=gnu11", "-O1"
+    )
+    done = native_build.run(program, str(native_build.simulator(tmp_path)), env=environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected, seen = CAPTURES.read_text().splitlines(), done.stdout.splitlines()
+    assert len(expected) > 90
+    for wanted, answered in zip(expected, seen, strict=True):
+        name, *answers = wanted.split()
+        assert len(answers) == 24
+        if name in NO_NODES:
+            assert answered.split() == [name, *["801/1/0"] * 24]
+        else:
+            assert answered == wanted

@@ -79,6 +79,8 @@ typedef struct CUexecAffinityParam_st CUexecAffinityParam;
     X(cuCtxGetDevice_v2, (CUdevice *device, CUcontext context), 13000) \
     X(cuCtxSynchronize_v2, (CUcontext context), 13000) \
     X(cuCtxDisablePeerAccess, (CUcontext peer), 4000) \
+    X(cuCtxAttach, (CUcontext *context, unsigned int flags), 2000) \
+    X(cuCtxDetach, (CUcontext context), 2000) \
     X(cuCtxGetSharedMemConfig, (CUsharedconfig *config), 4020) \
     X(cuCtxSetSharedMemConfig, (CUsharedconfig config), 4020) \
     X(cuCtxResetPersistingL2Cache, (void), 11000) \

@@ -122,6 +122,7 @@ struct sim_context {
     bool active;  /* false: destroyed, being destroyed, or primary and not retained */
     bool closing; /* being destroyed */
     unsigned flags;
+    unsigned attached; /* by cuCtxAttach, and not detached yet */
     unsigned api_version;
     unsigned long long id;
     size_t limits[SIM_LIMITS];

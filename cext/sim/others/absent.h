@@ -19,8 +19,6 @@
     X(cuCtxGetExecAffinity, 11040) \
     X(cuCtxRecordEvent, 12050) \
     X(cuCtxWaitEvent, 12050) \
-    X(cuCtxAttach, 2000) \
-    X(cuCtxDetach, 2000) \
     X(cuModuleLoadFatBinary, 2000) \
     X(cuModuleGetFunctionCount, 12040) \
     X(cuModuleEnumerateFunctions, 12040) \

@@ -159,6 +159,42 @@ CUresult cuCtxDisablePeerAccess(CUcontext handle)
     return sim_leave(CUDA_SUCCESS);
 }
 
+CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxAttach, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle == NULL || flags != 0) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    context->attached++;
+    *handle = sim_object_handle(context);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* The last detachment destroys the context, which must be current here. */
+CUresult cuCtxDetach(CUcontext handle)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxDetach, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (handle != sim_object_handle(context)) {
+        return sim_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    if (context->attached > 0) {
+        context->attached--;
+        return sim_leave(CUDA_SUCCESS);
+    }
+    sim_unlock();
+    return cuCtxDestroy_v2(handle);
+}
+
 /* Begins and ends a call that needs a context and does nothing that can be seen. */
 static CUresult current_only(enum sim_call call)
 {

@@ -18,7 +18,8 @@ static const struct entry {
 #undef X
 };
 
-/* Whether an exported name is `symbol`, with or without _v2, _v3, ... and _ptsz or _ptds. */
+/* Whether an exported name is `symbol`, a name without suffixes, or that with _v2, _v3, ... and
+ * _ptsz or _ptds. */
 static bool entry_matches(const char *name, const char *symbol, bool *per_thread)
 {
     size_t length = strlen(symbol);
@@ -52,6 +53,9 @@ static const struct entry *entry_find(const char *symbol, int version, bool per_
     int best = 0;
 
     *known = false;
+    if (strchr(symbol, '_') != NULL) {
+        return NULL; /* it has a suffix */
+    }
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         const struct entry *entry = &entries[i];
         bool variant;

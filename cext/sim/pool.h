@@ -7,7 +7,7 @@
 struct sim_pool {
     struct sim_object object;
     int device;
-    bool is_default; /* the device's own: never destroyed, not counted */
+    bool is_default;  /* the device's own: never destroyed, not counted */
     unsigned peers;   /* a bit for each device that may use its memory */
     size_t max_bytes; /* 0: no limit */
     uint64_t threshold;

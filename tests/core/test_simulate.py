@@ -1,4 +1,4 @@
-"""`cudriver simulate`: the command runs with the simulated driver as its libcuda, else as always."""
+"""`cudriver simulate`: a command with the simulated driver as its libcuda, and else as always."""
 
 from __future__ import annotations
 

@@ -76,7 +76,9 @@ def test_the_functions_for_other_libraries_agree(
     others = others.split('#include "driver/cuda_abi.h"\n', 1)[1]
     own_types, lists = others.split("/* clang-format", 1)
     # It names an enumeration, which is another type when both stand side by side.
-    callback = "typedef void (*CUstreamCallback)(CUstream hStream, CUresult status, void *userData);"
+    callback = (
+        "typedef void (*CUstreamCallback)(CUstream hStream, CUresult status, void *userData);"
+    )
     assert callback in own_types
     own_types = own_types.replace(callback, "")
     lines = simkit.listed("sim/functions.h", "SIM_OTHERS")
@@ -89,7 +91,7 @@ def test_the_functions_for_other_libraries_agree(
 
 
 def every_function(official: compare.Official) -> set[str]:
-    """All that a driver exports: cuda.h shows old versions and variants to the driver's own build."""
+    """All that a driver exports: to its own build cuda.h shows old versions and variants."""
     include = ["-I", str(official.header.directory), "-D__CUDA_API_VERSION_INTERNAL"]
     done = compare.run(["-E", "-P", *include], "#include <cuda.h>\n")
     return set(re.findall(r"\bCUresult\s+(cu\w+)\s*\(", done.stdout))

@@ -156,7 +156,9 @@ def test_c_headers_have_no_circle() -> None:
 @pytest.fixture(scope="module")
 def uses() -> dict[str, set[str]]:
     """For each file of the extensions those that it takes functions and variables from."""
-    texts = {name: code(name) for name in FILES if name.endswith(".c") and not name.startswith("sim/")}
+    texts = {
+        name: code(name) for name in FILES if name.endswith(".c") and not name.startswith("sim/")
+    }
     home = {symbol: name for name, text in texts.items() for symbol in defines(text)}
     assert home["cudriver_copy_setup"] == "arrays/copy.c"
     assert home["cuda"] == "driver/driver.c"

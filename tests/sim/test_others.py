@@ -1,4 +1,4 @@
-"""The simulated driver as the libcuda of other libraries: cuGetProcAddress, and what only they call."""
+"""The simulated driver for other libraries: cuGetProcAddress, and what only they call."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from simkit import Driver
 
 pytestmark = native_build.marks
 
-INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_CONTEXT, NOT_FOUND, NOT_READY = 1, 2, 3, 201, 500, 600
-INVALID_DEVICE, NOT_SUPPORTED, FILE_NOT_FOUND, PEER_NOT_ENABLED = 101, 801, 301, 705
+INVALID_VALUE, OUT_OF_MEMORY, NO_CONTEXT, NOT_FOUND, NOT_READY = 1, 2, 201, 500, 600
+INVALID_DEVICE, FILE_NOT_FOUND, PEER_NOT_ENABLED = 101, 301, 705
 FOUND, UNKNOWN, TOO_OLD = 0, 1, 2
 LEGACY, PER_THREAD = 1, 2
 THREAD_STREAM = 2
-POISON = 0xA5
 
 
 @pytest.fixture(scope="module")

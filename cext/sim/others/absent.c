@@ -32,11 +32,11 @@ static CUresult absent(atomic_bool *said, const char *function)
 }
 
 /* They look at no argument, and have C names of their own. */
-#define X(name, since)                                                                             \
-    CUresult absent_##name(void)                                                                   \
-    {                                                                                              \
-        static atomic_bool said;                                                                   \
-        return absent(&said, #name);                                                               \
+#define X(name, since)               \
+    CUresult absent_##name(void)     \
+    {                                \
+        static atomic_bool said;     \
+        return absent(&said, #name); \
     }
 SIM_ABSENT(X)
 #undef X

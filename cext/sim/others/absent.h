@@ -461,8 +461,7 @@
 /* clang-format on */
 
 /* Weak: a function that is defined elsewhere takes its own place. */
-#define X(name, since)                                                                             \
-    SIM_EXPORT __attribute__((weak)) CUresult absent_##name(void) __asm__(#name);
+#define X(name, since) SIM_EXPORT __attribute__((weak)) CUresult absent_##name(void) __asm__(#name);
 SIM_ABSENT(X)
 #undef X
 

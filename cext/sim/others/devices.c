@@ -43,16 +43,16 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
 CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice device)
 {
     enum { /* CU_DEVICE_ATTRIBUTE_... */
-        MAX_THREADS_PER_BLOCK = 1,
-        MAX_BLOCK_DIM_X = 2,
-        MAX_GRID_DIM_X = 5,
-        MAX_SHARED_MEMORY_PER_BLOCK = 8,
-        TOTAL_CONSTANT_MEMORY = 9,
-        WARP_SIZE = 10,
-        MAX_PITCH = 11,
-        MAX_REGISTERS_PER_BLOCK = 12,
-        CLOCK_RATE = 13,
-        TEXTURE_ALIGNMENT = 14
+           MAX_THREADS_PER_BLOCK = 1,
+           MAX_BLOCK_DIM_X = 2,
+           MAX_GRID_DIM_X = 5,
+           MAX_SHARED_MEMORY_PER_BLOCK = 8,
+           TOTAL_CONSTANT_MEMORY = 9,
+           WARP_SIZE = 10,
+           MAX_PITCH = 11,
+           MAX_REGISTERS_PER_BLOCK = 12,
+           CLOCK_RATE = 13,
+           TEXTURE_ALIGNMENT = 14
     };
     CUresult result = enter_device(CALL_cuDeviceGetProperties, device);
 

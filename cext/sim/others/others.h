@@ -12,11 +12,11 @@
 #include "sim/sim.h"
 
 /* A function that is made of others: it counts, and fails when told so, under its own name too. */
-#define SIM_MADE_OF(name, parameters, call)                                                        \
-    CUresult name parameters                                                                       \
-    {                                                                                              \
-        CUresult result = sim_enter(CALL_##name);                                                  \
-        return result != CUDA_SUCCESS ? result : (call);                                           \
+#define SIM_MADE_OF(name, parameters, call)              \
+    CUresult name parameters                             \
+    {                                                    \
+        CUresult result = sim_enter(CALL_##name);        \
+        return result != CUDA_SUCCESS ? result : (call); \
     }
 
 #endif

@@ -17,10 +17,10 @@ static CUresult waited(CUresult result)
     return result != CUDA_SUCCESS ? result : cuStreamSynchronize(PER_THREAD);
 }
 
-#define FUNCTION(name, parameters, call)                                                           \
-    CUresult name parameters                                                                       \
-    {                                                                                              \
-        return call;                                                                               \
+#define FUNCTION(name, parameters, call) \
+    CUresult name parameters             \
+    {                                    \
+        return call;                     \
     }
 
 /* clang-format off */

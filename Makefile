@@ -118,6 +118,10 @@ golden: install ## write anew what rules say, tests/stack/golden: the diff is fo
 test-network: install ## tests on real frameworks: GBs, into ~/.cache/cudriver-tests
 	CUDRIVER_TEST_DRIVER=sim $(PYTEST) -m network $(ARGS)
 
+.PHONY: test-peers
+test-peers: install ## other libraries' tests, under `cudriver simulate`
+	$(PY) -m tests.peers $(ARGS)
+
 # Each environment is downloaded (up to 6 GB), broken, mended and removed again; with the cache of wheels
 # that is 30 GB at most. Without ARGS: those that are not done since the check or they were changed.
 .PHONY: corpus

@@ -127,6 +127,12 @@ setup(
     ext_modules=[
         extension("cudriver._core", sources(*CORE), libraries=["dl"]),
         extension("cudriver._elf", sources("elf")),
-        extension(SIM, sources("sim"), libraries=["rt"]),
+        # Its functions call one another, not those of another libcuda in the process.
+        extension(
+            SIM,
+            sources("sim", "sim/others"),
+            libraries=["rt"],
+            link=["-Wl,-Bsymbolic-functions"],
+        ),
     ],
 )

@@ -19,16 +19,35 @@ def environment(**knobs: object) -> dict[str, str]:
     return kept | {f"CUDRIVER_SIM_{name}": str(value) for name, value in knobs.items()}
 
 
+def listed(path: str, macro: str) -> dict[str, str]:
+    """The functions of one of the lists in cext/, with their parameters (absent.h has none)."""
+    text = (CEXT / path).read_text().split(f"#define {macro}(X)", 1)[1]
+    text = text.replace("\\\n", " ").split("\n", 1)[0]
+    return dict(re.findall(r"X\((cu\w+), (?:\(([^)]*)\), )?\d+\)", text))
+
+
+def functions() -> dict[str, str]:
+    """Those that work, with their parameters; not the variants for per-thread default streams."""
+    ours = listed("driver/cuda_abi.h", "CUDRIVER_FUNCTIONS")
+    return ours | listed("sim/functions.h", "SIM_OTHERS")
+
+
 def function_names() -> list[str]:
-    text = (CEXT / "driver" / "cuda_abi.h").read_text()
-    return re.findall(r"^    X\((cu\w+), \(", text, re.MULTILINE)
+    return list(functions())
+
+
+def per_thread() -> dict[str, str]:
+    return listed("sim/functions.h", "SIM_PER_THREAD")
+
+
+def absent() -> list[str]:
+    """Those that only say that the simulator lacks them."""
+    return list(listed("sim/others/absent.h", "SIM_ABSENT"))
 
 
 def parameter_count(function: str) -> int:
-    text = (CEXT / "driver" / "cuda_abi.h").read_text()
-    found = re.search(rf"X\({function}, \(([^)]*)\)", text)
-    assert found is not None
-    return 0 if found[1] == "void" else found[1].count(",") + 1
+    parameters = functions()[function]
+    return 0 if parameters == "void" else parameters.count(",") + 1
 
 
 class Driver:

@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,19 @@ __attribute__((constructor)) static void read_environment(void)
     knob_from_environment("CUDRIVER_SIM_LATENCY_US", cudriver_sim_set_latency);
     knob_from_environment("CUDRIVER_SIM_BANDWIDTH", cudriver_sim_set_bandwidth);
     text_from_environment("CUDRIVER_SIM_FAIL", cudriver_sim_fail);
+}
+
+void sim_say_once(atomic_bool *said, const char *format, ...)
+{
+    char line[400];
+    va_list arguments;
+
+    if (!atomic_exchange(said, true)) {
+        va_start(arguments, format);
+        vsnprintf(line, sizeof line, format, arguments);
+        va_end(arguments);
+        fprintf(stderr, "cudriver's simulated driver %s\n", line);
+    }
 }
 
 SIM_EXPORT int cudriver_sim_version(void)

@@ -21,7 +21,7 @@ static const struct call_info {
     int since;
 } call_infos[SIM_CALLS] = {
 #define X(name, args, since) {#name, since},
-    CUDRIVER_FUNCTIONS(X)
+    SIM_FUNCTIONS(X)
 #undef X
 };
 

@@ -314,6 +314,8 @@ static CUresult ptx_check(const char *image)
     int major, minor;
 
     if (memcmp(image, "\177ELF", 4) == 0) {
+        static atomic_bool said;
+        sim_say_once(&said, "runs no kernels: it cannot load a module of machine code");
         return (CUresult)209; /* NO_BINARY_FOR_GPU */
     }
     image = ptx_skip(image);
@@ -559,6 +561,9 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned int grid_x, unsigned int gri
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     if (function->kernel == NULL || extra != NULL) {
+        static atomic_bool said;
+        sim_say_once(&said, "runs no kernels: cuLaunchKernel of %s is not supported",
+                     function->name);
         return sim_leave(CUDA_ERROR_NOT_SUPPORTED);
     }
     if (params == NULL && function->kernel->parameters[0] != 0) {

@@ -6,22 +6,10 @@
  * memory left, by making the new stream wait for the old one. When a program waits for a stream, an
  * event or the context, the pool returns to the device what exceeds its threshold.
  */
-#include "sim.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct sim_pool {
-    struct sim_object object;
-    int device;
-    unsigned peers;   /* a bit for each device that may use its memory */
-    size_t max_bytes; /* 0: no limit */
-    uint64_t threshold;
-    int follow_events, opportunistic, internal;
-    uint64_t reserved, reserved_high, used, used_high;
-    struct sim_block *free; /* blocks that the program has freed */
-    size_t blocks;          /* all its blocks; each holds a reference to the pool */
-};
 
 struct pool_op {
     struct sim_op op;
@@ -134,7 +122,8 @@ long long sim_pool_live(bool unused)
 
     (void)unused;
     for (uint32_t i = 0; i < sim_object_slots(KIND_POOL); i++) {
-        count += sim_object_at(KIND_POOL, i) != NULL;
+        const struct sim_pool *pool = sim_object_at(KIND_POOL, i);
+        count += pool != NULL && !pool->is_default;
     }
     return count;
 }
@@ -152,6 +141,19 @@ static CUresult pool_enter(enum sim_call call, CUmemoryPool handle, struct sim_p
     sim_lock();
     *pool = sim_object_find(KIND_POOL, handle);
     return *pool != NULL ? CUDA_SUCCESS : sim_leave(CUDA_ERROR_INVALID_VALUE);
+}
+
+struct sim_pool *sim_pool_new(int device)
+{
+    struct sim_pool *pool = sim_object_new(KIND_POOL, sizeof *pool);
+
+    if (pool != NULL) {
+        pool->device = device;
+        pool->follow_events = 1;
+        pool->opportunistic = 1;
+        pool->internal = 1;
+    }
+    return pool;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
@@ -173,15 +175,11 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     sim_lock();
-    pool = sim_object_new(KIND_POOL, sizeof *pool);
+    pool = sim_pool_new(props->location.id);
     if (pool == NULL) {
         return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    pool->device = props->location.id;
     pool->max_bytes = props->maxSize;
-    pool->follow_events = 1;
-    pool->opportunistic = 1;
-    pool->internal = 1;
     *handle = sim_object_handle(pool);
     return sim_leave(CUDA_SUCCESS);
 }
@@ -194,6 +192,9 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (pool->is_default) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     sim_object_hold(pool);
     sim_object_close(pool);

@@ -12,6 +12,8 @@
  *   value.c    host functions, values in memory        module.c   kernels
  *   graph.c    captures, graphs
  *
+ * others/ makes of these a libcuda for libraries that call more than cudriver does.
+ *
  * Locks. One lock, `sim.lock`, protects all bookkeeping: the monitor. "In the monitor" means that
  * the caller holds it, "given up meanwhile" that the function releases it and takes it again. It is
  * not held while bytes are moved, memory is unmapped, the user's function runs, or a thread sleeps
@@ -34,6 +36,7 @@
 
 #include "driver/cuda_abi.h"
 #include "cudriver_sim.h"
+#include "functions.h"
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_MAX_DEVICES 16
@@ -42,12 +45,13 @@
 #define SIM_GREATEST_PRIORITY (-5)
 
 #define X(name, args, since) SIM_EXPORT CUresult name args;
-CUDRIVER_FUNCTIONS(X)
+SIM_FUNCTIONS(X)
+SIM_PER_THREAD(X)
 #undef X
 
 enum sim_call {
 #define X(name, args, since) CALL_##name,
-    CUDRIVER_FUNCTIONS(X)
+    SIM_FUNCTIONS(X)
 #undef X
         SIM_CALLS
 };
@@ -121,6 +125,7 @@ struct sim_context {
     bool active;  /* false: destroyed, being destroyed, or primary and not retained */
     bool closing; /* being destroyed */
     unsigned flags;
+    unsigned attached; /* by cuCtxAttach, and not detached yet */
     unsigned api_version;
     unsigned long long id;
     size_t limits[SIM_LIMITS];
@@ -256,6 +261,11 @@ void sim_object_drop(void *object);
 void sim_object_close(void *object);
 /* The same for an object that is freed with its context. */
 void sim_object_orphan(void *object);
+
+/* ---- control.c ---- */
+
+/* Prints a line on standard error that begins with the simulator's name, the first time only. */
+void sim_say_once(atomic_bool *said, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- fault.c ---- */
 

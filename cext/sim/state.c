@@ -119,14 +119,16 @@ CUresult sim_initialise(void)
 static bool call_needs_no_init(enum sim_call call)
 {
     return call == CALL_cuInit || call == CALL_cuDriverGetVersion || call == CALL_cuGetErrorName ||
-           call == CALL_cuGetErrorString;
+           call == CALL_cuGetErrorString || call == CALL_cuGetProcAddress ||
+           call == CALL_cuGetProcAddress_v2;
 }
 
 /* These work even within the user's function on a stream. */
 static bool call_is_permitted_inside(enum sim_call call)
 {
     return call == CALL_cuDriverGetVersion || call == CALL_cuGetErrorName ||
-           call == CALL_cuGetErrorString || call == CALL_cuStreamQuery;
+           call == CALL_cuGetErrorString || call == CALL_cuGetProcAddress ||
+           call == CALL_cuGetProcAddress_v2 || call == CALL_cuStreamQuery;
 }
 
 CUresult sim_enter(enum sim_call call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from abi import compare, headers
 from abi.declarations import read
 
+import simkit
 from native_build import CEXT
 
 HEADERS = CEXT / "driver"
@@ -56,6 +58,69 @@ def test_since_covers_the_oldest_driver(officials: list[compare.Official]) -> No
     """A function that the oldest driver must have is in the oldest header."""
     needed = [f.name for f in read(HEADERS).functions if f.since <= 11000]
     assert [name for name in needed if name not in officials[0].functions] == []
+
+
+# --- the simulated driver's further functions ---
+
+PROFILER = ("cuProfilerStart", "cuProfilerStop")  # of another header, cudaProfiler.h
+
+
+def test_the_functions_for_other_libraries_agree(
+    officials: list[compare.Official], tmp_path: Path
+) -> None:
+    """functions.h, read in the place of our own list."""
+    for name in ("cuda_attributes.h", "cuda_errors.h"):
+        shutil.copy(HEADERS / name, tmp_path)
+    types = (HEADERS / "cuda_abi.h").read_text().split("/* The oldest driver API", 1)[0]
+    others = (CEXT / "sim" / "functions.h").read_text()
+    others = others.split('#include "driver/cuda_abi.h"\n', 1)[1]
+    own_types, lists = others.split("/* clang-format", 1)
+    # It names an enumeration, which is another type when both stand side by side.
+    callback = (
+        "typedef void (*CUstreamCallback)(CUstream hStream, CUresult status, void *userData);"
+    )
+    assert callback in own_types
+    own_types = own_types.replace(callback, "")
+    lines = simkit.listed("sim/functions.h", "SIM_OTHERS")
+    since = dict(re.findall(r"X\((cu\w+), \([^)]*\), (\d+)\)", lists))
+    entries = [f"X({n}, ({a}), {since[n]})" for n, a in lines.items() if n not in PROFILER]
+    text = f"{types}{own_types}#define CUDRIVER_FUNCTIONS(X) {' '.join(entries)}\n#endif\n"
+    (tmp_path / "cuda_abi.h").write_text(text)
+    assert len(entries) > 40
+    assert compare.check(tmp_path, officials) == []
+
+
+def every_function(official: compare.Official) -> set[str]:
+    """All that a driver exports: to its own build cuda.h shows old versions and variants."""
+    include = ["-I", str(official.header.directory), "-D__CUDA_API_VERSION_INTERNAL"]
+    done = compare.run(["-E", "-P", *include], "#include <cuda.h>\n")
+    return set(re.findall(r"\bCUresult\s+(cu\w+)\s*\(", done.stdout))
+
+
+def test_the_simulated_driver_has_every_function_of_cuda_13_0(
+    officials: list[compare.Official],
+) -> None:
+    [cuda13] = [official for official in officials if official.header.version == 13000]
+    real = {*simkit.functions(), *simkit.per_thread()} - {*PROFILER}
+    assert every_function(cuda13) <= real | {*simkit.absent()}
+    assert real & {*simkit.absent()} == set()
+
+
+def test_variants_for_per_thread_streams_agree(officials: list[compare.Official]) -> None:
+    [cuda13] = [official for official in officials if official.header.version == 13000]
+    text = (CEXT / "sim" / "functions.h").read_text()
+    since = dict(re.findall(r"X\((cu\w+_pt[sd][sz]), \([^)]*\), (\d+)\)", text))
+    typedefs = cuda13.header.text("cudaTypedefs.h")
+    known = set(re.findall(r"\*PFN_(cu\w+?)_v(\d+)_pt[sd][sz]\)", typedefs))
+    assert len(since) > 40
+    for name, parameters in simkit.per_thread().items():
+        function = name.rsplit("_", 1)[0]
+        assert parameters == simkit.functions()[function], name
+        assert (function.partition("_v")[0], since[name]) in known, name
+    # A variant is missing of no function that takes a stream and works.
+    wanted = {name for name in every_function(cuda13) if name.endswith(("_ptsz", "_ptds"))}
+    mine = {*simkit.functions()}
+    assert {n for n in wanted if n.rsplit("_", 1)[0] in mine} == {*simkit.per_thread()}
 
 
 MUTATIONS = {

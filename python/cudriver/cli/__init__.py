@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "which": ("cudriver.cli.which", "the file each CUDA library resolves to, and why"),
     "devices": ("cudriver.cli.devices", "the GPUs that the driver shows"),
     "demo": ("cudriver.cli.demo", "the memory round trip, verified byte for byte"),
+    "simulate": ("cudriver.cli.simulate", "run a command with the simulated driver as its libcuda"),
     "bench": ("cudriver.cli.bench", "the memory ladder, measured: pageable memory to shared"),
     "completion": ("cudriver.cli.completion", "a script with which a shell completes all this"),
 }

@@ -86,7 +86,8 @@ def choose_driver() -> str | int | None:
         return None
     try:
         if cu.device_count() > 0:
-            return None
+            simulated = cu.driver_is_simulated()
+            return "libcuda.so.1 is the simulated driver" if simulated else None
         reason = f"{cu.driver_path()} shows no device"
     except cu.DriverNotFoundError:
         cu.use_driver("sim")

@@ -1,0 +1,133 @@
+"""`cudriver simulate`: a command with the simulated driver as its libcuda, and else as always."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cudriver.cli import simulate
+from cudriver.errors import simulated_driver_path
+
+NOTICE = "cudriver: no GPU is used: libcuda is the simulated driver, which runs no kernels\n"
+PYTHON = sys.executable
+# What another library does: opens the driver by its name, and asks for its version.
+OPEN = """
+import ctypes
+for name in "libcuda.so.1", "libcuda.so":
+    library = ctypes.CDLL(name)
+    version = ctypes.c_int()
+    print(library.cuDriverGetVersion(ctypes.byref(version)), version.value,
+          library.cudriver_sim_version())
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PYTHON, "-m", "cudriver", "simulate", *command],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_command_finds_the_simulated_driver_by_its_name(cache: Path) -> None:
+    done = run("--", PYTHON, "-c", OPEN, CUDRIVER_SIM_DRIVER_VERSION="12080")
+    assert (done.returncode, done.stderr) == (0, NOTICE)
+    assert done.stdout.splitlines() == ["0 12080 1"] * 2
+    assert [p.resolve() for p in cache.rglob("libcuda.so.1")] == [
+        Path(simulated_driver_path()).resolve()
+    ]
+
+
+def test_cudriver_itself_takes_it(cache: Path) -> None:
+    script = "import cudriver as cu; print(cu.driver_is_simulated(), cu.device_count())"
+    environ = {"CUDRIVER_LIBRARY": "", "CUDRIVER_SIM_DEVICES": "2"}
+    done = run(PYTHON, "-c", script, **environ)
+    assert (done.stdout, done.stderr) == ("True 2\n", NOTICE)
+    done = run("--", PYTHON, "-m", "cudriver", "demo", "--size", "1", **environ)
+    assert "SIMULATED DRIVER: libcuda.so.1 is the simulated driver." in done.stdout
+    done = run("--", PYTHON, "-m", "cudriver", "check", **environ)
+    assert "simulated library" in done.stdout
+    assert (done.returncode, done.stderr) == (0, NOTICE)
+
+
+def test_nothing_else_changes(cache: Path) -> None:
+    script = "import os, sys; print(sorted(os.environ.items()), sys.argv[1:], os.getcwd())"
+    words = [PYTHON, "-c", script, "--", "-x", "a b", ""]
+    plain = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert run("--", *words).stdout != plain
+    for path in "", "/nowhere", "/nowhere:/else":
+        environ = {"LD_LIBRARY_PATH": path}
+        plain = subprocess.run(
+            words, env=os.environ | environ, capture_output=True, text=True, check=True
+        ).stdout
+        [place] = cache.glob("cudriver/simulate/*")
+        first = f"{place}:{path}" if path else str(place)
+        before, after = f"('LD_LIBRARY_PATH', '{path}')", f"('LD_LIBRARY_PATH', '{first}')"
+        assert run(*words, **environ).stdout == plain.replace(before, after)
+
+
+def test_the_status_and_the_signal_are_the_commands(cache: Path) -> None:
+    assert run(PYTHON, "-c", "raise SystemExit(7)").returncode == 7
+    done = run("--", PYTHON, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    assert done.returncode == -signal.SIGTERM
+    # Python ignores this one; what it starts must not.
+    done = run("--", "sh", "-c", "kill -PIPE $$; echo alive")
+    assert (done.returncode, done.stdout) == (-signal.SIGPIPE, "")
+
+
+def test_what_cannot_be_run(cache: Path, tmp_path: Path) -> None:
+    done = run("--", "no-such-command", "--help")
+    assert (done.returncode, done.stderr) == (127, "cudriver: command not found: no-such-command\n")
+    (tmp_path / "data").touch()
+    done = run("--", str(tmp_path / "data"))
+    assert done.returncode == 126
+    assert done.stderr.endswith(f"cannot run {tmp_path / 'data'}: Permission denied\n")
+    for words in [], ["--"]:
+        done = run(*words)
+        assert done.returncode == 2
+        assert done.stderr == (
+            "cudriver: say which command to run: cudriver simulate -- pytest tests/\n"
+        )
+
+
+def test_help_is_ours_before_the_command_and_its_own_after(cache: Path) -> None:
+    done = run("--help")
+    assert "cudriver simulate [-h] [-v] [--] COMMAND" in done.stdout
+    assert "CUDRIVER_SIM_DEVICES" in done.stdout
+    assert run(PYTHON, "--help").stdout.startswith(f"usage: {PYTHON}")
+
+
+def test_without_a_cache_the_folder_is_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    for cache in str(tmp_path / "file"), str(tmp_path / "a:b"), "relative":
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        place = Path(simulate.folder())
+        assert place.parent == tmp_path
+        assert {link.name for link in place.iterdir()} == {*simulate.NAMES}
+
+
+def test_a_link_that_leads_elsewhere_is_put_right(cache: Path) -> None:
+    place = Path(simulate.folder())
+    assert Path(simulate.folder()) == place
+    link = place / "libcuda.so.1"
+    link.unlink()
+    link.symlink_to("/nowhere")
+    assert Path(simulate.folder()) == place
+    assert link.resolve() == Path(simulated_driver_path()).resolve()
+    assert {entry.name for entry in place.iterdir()} == {*simulate.NAMES}

@@ -124,6 +124,7 @@ def busy() -> tuple[Facts, list[Finding]]:
             Framework("torch", "2.8.0+cpu", variant="cpu", distribution="torch"),
             Framework("jax", "0.7.2", variant="rocm", fails=True),
             Framework("cupy", "14.0", cuda="13", nccl="2.28", path=f"{site}/cupy", blocked="jax"),
+            Framework("mine", "1.0", variant="unknown", modelled=False),
         ],
         libraries=[
             Library(f"lib{name}.so.1", f"{folder}/lib{name}.so.1", version, origin=origin, **more)

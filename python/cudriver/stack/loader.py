@@ -224,7 +224,7 @@ class Loader(LoaderFiles):
             if result.path is not None or result.error is not None:
                 self._note_shadow(result, hit)
                 continue
-            outcome, error = self.outcome(hit.path)
+            outcome, error = self.outcome(hit.path, result.name)
             place.outcome = outcome
             searched.append(place)
             if outcome == "other class":

@@ -217,8 +217,12 @@ class LoaderFiles:
             self.machine
         )
 
-    def outcome(self, path: str) -> tuple[str, str | None]:
-        """What the loader makes of an existing file: "found", or why not and its fatal words."""
+    def outcome(self, path: str, name: str | None = None) -> tuple[str, str | None]:
+        """What the loader makes of an existing file: "found", or why not and its fatal words.
+
+        `name` is what was asked for, by which the loader calls a file once it has opened it.
+        """
+        called = name or path
         try:
             elf = self.open(path)
         except _elf.ElfError as error:
@@ -237,11 +241,11 @@ class LoaderFiles:
         if elf.machine != self.machine:
             return "other machine", None
         if elf.type == ET_EXEC:
-            return "rejected", f"{path}: cannot dynamically load executable"
+            return "rejected", f"{called}: cannot dynamically load executable"
         if elf.flags_1 & DF_1_PIE:
-            return "rejected", f"{path}: cannot dynamically load position-independent executable"
+            return "rejected", f"{called}: cannot dynamically load position-independent executable"
         if not elf.dynamic:
-            return "rejected", f"{path}: object file has no dynamic section"
+            return "rejected", f"{called}: object file has no dynamic section"
         return "found", None
 
     def damage(self, path: str) -> ElfError | None:

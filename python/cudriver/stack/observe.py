@@ -146,7 +146,7 @@ def observe(
     answer, error = _ask(executable, modules, environ, timeout)
     if answer is None:
         return Observation({}, [], error)
-    return Observation(answer["imports"], list(_compare(facts, answer)))
+    return Observation(answer["imports"], list(compare(facts, answer)))
 
 
 def _ask(
@@ -267,7 +267,7 @@ def _understood(raw: bytes, modules: list[str]) -> dict[str, Any] | None:
     }
 
 
-def _compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
+def compare(facts: Facts, answer: dict[str, Any]) -> Iterable[Row]:
     values = answer["values"]
     torch = facts.framework("torch")
     if torch is not None and answer["imports"].get("torch", "") is None:

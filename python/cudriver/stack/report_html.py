@@ -21,7 +21,7 @@ VERDICTS = {
     UNKNOWN: ("doubt", "could not tell"),
     "mismatch": ("bad", "mismatch"),
 }
-CLASSES = {OK: "good", ABSENT: "soft", WARNING: "doubt", ERROR: "bad"}
+CLASSES = {OK: "good", ABSENT: "soft", UNKNOWN: "doubt", WARNING: "doubt", ERROR: "bad"}
 MARKS = {"good": "✓", "soft": "-", "doubt": "!", "bad": "✗"}
 
 _RULES = """

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cudriver import stack
-from cudriver.stack.observe import Row, _compare, cudnn, dotted
+from cudriver.stack.observe import Row, compare, cudnn, dotted
 from cudriver.stack.report import Report
 
 TYPE_CHECKING = False
@@ -92,7 +92,7 @@ def _rows(facts: Facts, torch: ModuleType) -> Iterator[Row]:
         flags = _get(native._cuda_getArchFlags)
         seen = " ".join(sorted(flags.split())) if flags else None
         yield Row("architectures", " ".join(sorted(known.archs)) or None, seen)
-    yield from _compare(facts, {"imports": {}, "values": {}, "mapped": _mapped()})
+    yield from compare(facts, {"imports": {}, "values": {}, "mapped": _mapped()})
 
 
 def _get(call: Callable[[], Any]) -> Any:

@@ -283,7 +283,7 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
         array = cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
     } else if (cudriver_numpy_is_array(out)) {
         array = Py_NewRef(out);
-    } else if (cudriver_numpy_view(out, &array) == 0) {
+    } else if (cudriver_host_view(state, out, &array) == 0) {
         PyErr_Format(PyExc_TypeError, "out is not an array in host memory, but a %.100s",
                      Py_TYPE(out)->tp_name);
     }

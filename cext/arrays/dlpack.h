@@ -44,6 +44,10 @@ int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_
 /* New reference: a NumPy array over lent host memory, or a DeviceArray over lent device memory. */
 PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent);
 
+/* New reference: a NumPy array over an object's host memory, by the buffer protocol, NumPy's
+ * interface or DLPack. 1 done; 0 and NULL if it has none; -1 with an exception set. */
+int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array);
+
 /* Fills an endpoint through the protocol. A tensor that requires grad may be read. 1 done, 0 no
  * such protocol, -1 an exception. */
 int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,

@@ -81,6 +81,27 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
     return array;
 }
 
+int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array)
+{
+    struct cudriver_dl_lent lent;
+    int found = cudriver_numpy_view(object, array);
+
+    if (found != 0 || PyType_Check(object) || Py_IS_TYPE(object, state->device_array_type)) {
+        return found;
+    }
+    found = cudriver_dlpack_borrow(state, object, true, &lent);
+    if (found <= 0) {
+        return found;
+    }
+    *array = cudriver_dlpack_array(state, &lent);
+    Py_DECREF(lent.keeper);
+    if (*array != NULL && !cudriver_numpy_is_array(*array)) { /* device memory */
+        Py_CLEAR(*array);
+        return 0;
+    }
+    return *array != NULL ? 1 : -1;
+}
+
 PyDoc_STRVAR(from_dlpack_doc,
              "from_dlpack(x, /, *, device=None, copy=None)\n"
              "--\n"

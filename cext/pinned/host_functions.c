@@ -1,8 +1,8 @@
 /* Functions about page-locked memory: whose memory is, where devices see it, the pool's size. */
 #include "host_memory.h"
 
+#include "arrays/dlpack.h"
 #include "driver/driver.h"
-#include "engine/engine.h"
 #include "hostmem/hostmem.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 
 /* An ndarray's or buffer's memory, and the address of its first item. 0 or -1. */
-static int memory_of(PyObject *object, char **low, size_t *bytes, char **first)
+static int memory_of(CoreState *state, PyObject *object, char **low, size_t *bytes, char **first)
 {
     Py_buffer view;
     bool writable;
@@ -24,9 +24,9 @@ static int memory_of(PyObject *object, char **low, size_t *bytes, char **first)
     }
     if (!PyObject_CheckBuffer(object)) {
         PyObject *array;
-        int found = cudriver_numpy_view(object, &array), failed = -1;
+        int found = cudriver_host_view(state, object, &array), failed = -1;
         if (found > 0) {
-            failed = memory_of(array, low, bytes, first);
+            failed = memory_of(state, array, low, bytes, first);
             Py_DECREF(array); /* the object keeps its memory alive */
         } else if (found == 0) {
             PyErr_Format(PyExc_TypeError, "expected an array in host memory, not %.100s",
@@ -51,7 +51,7 @@ PyDoc_STRVAR(is_pinned_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "array : numpy.ndarray, buffer, or what has ``__array_interface__``\n"
+             "array : numpy.ndarray, or what else has host memory\n"
              "    The memory to ask about.\n"
              "\n"
              "Returns\n"
@@ -75,7 +75,7 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
     char *low, *first;
     size_t bytes;
 
-    if (memory_of(object, &low, &bytes, &first) < 0) {
+    if (memory_of(state, object, &low, &bytes, &first) < 0) {
         return NULL;
     }
     if (!cudriver_driver.loaded && cudriver_require_loaded(state) < 0) {
@@ -96,7 +96,7 @@ PyDoc_STRVAR(mapped_pointer_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "array : numpy.ndarray, buffer, or what has ``__array_interface__``\n"
+             "array : numpy.ndarray, or what else has host memory\n"
              "    For example of ``pinned_empty(..., mapped=True)``.\n"
              "\n"
              "Returns\n"
@@ -129,7 +129,7 @@ static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
     size_t bytes;
     bool pushed;
 
-    if (memory_of(object, &low, &bytes, &first) < 0 ||
+    if (memory_of(state, object, &low, &bytes, &first) < 0 ||
         (context = cudriver_context_begin_use(state, &pushed)) == NULL) {
         return NULL;
     }

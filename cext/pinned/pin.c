@@ -1,6 +1,7 @@
 /* Pin: memory that somebody else owns, page-locked in place. */
 #include "host_memory.h"
 
+#include "arrays/dlpack.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "hostmem/hostmem.h"
@@ -25,7 +26,7 @@ static PinObject *pin_of(PyObject *object)
 }
 
 /* Finds the memory and takes a reference to its owner. 0 or -1. */
-static int pin_take(PinObject *self, PyObject *object, char **low, bool *writable)
+static int pin_take(CoreState *state, PinObject *self, PyObject *object, char **low, bool *writable)
 {
     if (cudriver_numpy_is_array(object)) {
         self->array = Py_NewRef(object);
@@ -34,9 +35,9 @@ static int pin_take(PinObject *self, PyObject *object, char **low, bool *writabl
     }
     if (!PyObject_CheckBuffer(object)) {
         PyObject *array;
-        int found = cudriver_numpy_view(object, &array), failed = -1;
+        int found = cudriver_host_view(state, object, &array), failed = -1;
         if (found > 0) {
-            failed = pin_take(self, array, low, writable);
+            failed = pin_take(state, self, array, low, writable);
             Py_DECREF(array); /* the pin keeps it alive */
         } else if (found == 0) {
             PyErr_Format(PyExc_TypeError,
@@ -130,7 +131,7 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     }
     self->closed = true;
-    if (pin_take(self, array, &low, &writable) < 0 || pin_check(self, low) < 0 ||
+    if (pin_take(state, self, array, &low, &writable) < 0 || pin_check(self, low) < 0 ||
         cudriver_require(state) < 0 || pin_lock(state, self, low, writable) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -273,7 +274,7 @@ static PyType_Slot pin_slots[] = {
                 "\n"
                 "Parameters\n"
                 "----------\n"
-                "array : numpy.ndarray, buffer, or what has ``__array_interface__``\n"
+                "array : numpy.ndarray, or what else has host memory\n"
                 "    Also an ``mmap``, shared memory, or read-only memory such as ``bytes``,\n"
                 "    which can be copied from. It stays alive as long as the pin is open.\n"
                 "mapped : bool, optional\n"

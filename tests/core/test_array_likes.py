@@ -40,6 +40,19 @@ class Struct:
         return self.data.__array_struct__
 
 
+class Lent:
+    """What lends an ndarray's memory by DLPack only, as PyTorch's CPU tensors do."""
+
+    def __init__(self, data: np.ndarray[Any, Any]) -> None:
+        self.data = data
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.data.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> Any:
+        return self.data.__dlpack_device__()
+
+
 class Converted:
     """NumPy would convert it, which is a copy."""
 
@@ -58,6 +71,7 @@ WRITABLE: dict[str, Callable[[], Any]] = {
     "interface": lambda: Interface(np.zeros((3, 4), "f4")),
     "strided interface": lambda: Interface(np.zeros((6, 4), "f4")[::2, ::-1]),
     "struct": lambda: Struct(np.zeros((3, 4), "i8").T),
+    "DLPack": lambda: Lent(np.zeros((3, 4), "i8").T),
     "empty": lambda: bytearray(),
 }
 READABLE: dict[str, Callable[[], Any]] = {
@@ -69,6 +83,8 @@ READABLE: dict[str, Callable[[], Any]] = {
 
 def seen(thing: Any) -> np.ndarray[Any, Any]:
     """The oracle: NumPy's view of the same memory."""
+    if isinstance(thing, Lent):
+        return thing.data
     return np.asarray(memoryview(thing)) if isinstance(thing, bytes) else np.asarray(thing)
 
 
@@ -269,6 +285,17 @@ def test_references_of_a_buffer(cu) -> None:
             cu.copy(cu.device_zeros(3, "u1"), thing)
     assert sys.getrefcount(thing) == before
     there.close()
+
+
+def test_pins_by_dlpack(cu) -> None:
+    data = np.zeros(5000)
+    thing, references = Lent(data), sys.getrefcount(data)
+    with cu.pin(thing) as pinned:
+        assert cu.is_pinned(thing)
+        assert np.shares_memory(pinned.array, data)
+        assert sys.getrefcount(data) > references  # the tensor that was lent
+    assert not cu.is_pinned(thing)
+    assert sys.getrefcount(data) == references
 
 
 @pytest.mark.parametrize("how", [Interface, Struct])

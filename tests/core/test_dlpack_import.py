@@ -218,7 +218,9 @@ def test_any_strides_through_numpy_and_back(window: Any, old: bool) -> None:
     here = cu.from_dlpack(model)
     assert here.dtype == model.dtype
     assert np.array_equal(here, model)
-    assert model.size == 0 or here.strides == model.strides
+    # NumPy need not keep the stride of an axis of one item.
+    seen = [axis for axis in range(model.ndim) if model.shape[axis] != 1]
+    assert model.size == 0 or all(here.strides[i] == model.strides[i] for i in seen)
     del made
     assert lender.given_back == 1
 

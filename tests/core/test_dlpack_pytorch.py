@@ -120,3 +120,15 @@ def test_tensors_that_are_more_than_their_memory() -> None:
             cu.from_dlpack(tensor)
     resolved = torch.full((3,), 1 + 2j).conj().imag.resolve_neg()
     assert cu.from_dlpack(resolved).tolist() == [-2, -2, -2]
+
+
+def test_a_cpu_tensor_can_be_pinned() -> None:
+    tensor = torch.zeros(5000)
+    assert not cu.is_pinned(tensor)
+    with cu.pin(tensor) as pinned:
+        assert cu.is_pinned(tensor)
+        assert pinned.array.ctypes.data == tensor.data_ptr()
+    assert not cu.is_pinned(tensor)
+    there = cu.to_device(np.arange(5000, dtype="f4"))
+    assert there.to_numpy(out=tensor) is tensor
+    assert torch.equal(tensor, torch.arange(5000.0))

@@ -34,6 +34,15 @@ static unsigned retains;                  /* of the primary context */
 static _Thread_local CUcontext pushed_on; /* what was current before the one push there is */
 static atomic_bool forked;
 
+/* No stream is captured here. */
+void cudriver_driver_relax(void)
+{
+}
+
+void cudriver_driver_restore(void)
+{
+}
+
 bool cudriver_driver_is_forked(void)
 {
     return atomic_load_explicit(&forked, memory_order_relaxed);

@@ -26,7 +26,7 @@ FOLDERS = PLAIN | {
     "python": {*PLAIN} - {"sim"},
     "contexts": {"python", *PLAIN} - {"sim"},
     "arrays": {"contexts", "python", *PLAIN} - {"sim"},
-    "pinned": {"contexts", "python", *PLAIN} - {"sim"},
+    "pinned": {"arrays", "contexts", "python", *PLAIN} - {"sim"},
     "ladder": {"arrays", "contexts", "python", *PLAIN} - {"sim"},
     ".": {"ladder", "pinned", "arrays", "contexts", "python", *PLAIN} - {"sim"},
     "elf": set(),

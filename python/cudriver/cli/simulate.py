@@ -33,7 +33,7 @@ def parser() -> ArgumentParser:
         epilog="exit status: the command's; 125 cudriver failed, 126 the command cannot be run, "
         "127 it was not found, 2 usage",
     )
-    result.usage = "cudriver simulate [-h] [-v] [--] COMMAND [ARGUMENT ...]"
+    result.usage = "cudriver simulate [-h] [-v] [--] COMMAND [ARG ...]"
     result.add_argument("command", metavar="COMMAND", nargs=REMAINDER, help="and its arguments")
     return result
 

@@ -75,7 +75,7 @@ class Tensor:
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
-    if hasattr(np, name) or name == "bool":
+    if name == "bool" or hasattr(np, name):  # NumPy 1 warns about np.bool
         return np.dtype(name)
     try:
         import ml_dtypes  # type: ignore[import-not-found,unused-ignore]

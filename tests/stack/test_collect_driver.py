@@ -377,7 +377,7 @@ class TestCuInit:
 
 
 def children() -> set[str]:
-    """This process's children; multiprocessing, in another test, may have left one that helps it."""
+    """This process's children. Another test's multiprocessing may have left a helper."""
     lists = Path("/proc/self/task").glob("*/children")
     return {number for each in lists for number in each.read_text().split()}
 

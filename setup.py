@@ -132,7 +132,7 @@ setup(
             SIM,
             sources("sim", "sim/others"),
             libraries=["rt"],
-            link=["-Wl,-Bsymbolic-functions"],
+            link=["-Wl,-Bsymbolic"],
         ),
     ],
 )

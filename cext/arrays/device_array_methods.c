@@ -187,8 +187,8 @@ PyDoc_STRVAR(copy_from_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "src : numpy.ndarray or DeviceArray\n"
-             "    Of the same shape and dtype.\n"
+             "src : array\n"
+             "    Any array that `cudriver.copy` takes, of the same shape and dtype.\n"
              "stream : Stream, optional\n"
              "    The stream in whose order to copy. Without one, the call waits.\n"
              "\n"
@@ -199,7 +199,7 @@ PyDoc_STRVAR(copy_from_doc,
              "\n"
              "Notes\n"
              "-----\n"
-             "As `copy_async` with a stream, as `copy` without.");
+             "As `copy_async` with a stream, as `cudriver.copy` without.");
 
 static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords)
@@ -222,8 +222,8 @@ PyDoc_STRVAR(copy_to_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "dst : numpy.ndarray or DeviceArray\n"
-             "    Of the same shape and dtype.\n"
+             "dst : array\n"
+             "    Any array that `cudriver.copy` takes, of the same shape and dtype.\n"
              "stream : Stream, optional\n"
              "    The stream in whose order to copy. Without one, the call waits.\n"
              "\n"
@@ -234,7 +234,7 @@ PyDoc_STRVAR(copy_to_doc,
              "\n"
              "Notes\n"
              "-----\n"
-             "As `copy_async` with a stream, as `copy` without.");
+             "As `copy_async` with a stream, as `cudriver.copy` without.");
 
 static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                 PyObject *keywords)
@@ -257,8 +257,9 @@ PyDoc_STRVAR(to_numpy_doc,
              "\n"
              "Parameters\n"
              "----------\n"
-             "out : numpy.ndarray or buffer, optional\n"
-             "    An array of the same shape and dtype to copy into.\n"
+             "out : array, optional\n"
+             "    Where to copy: an array in host memory that `cudriver.copy` takes, of the same\n"
+             "    shape and dtype.\n"
              "\n"
              "Returns\n"
              "-------\n"
@@ -320,8 +321,8 @@ PyDoc_STRVAR(copy_doc, "copy($self, stream=None)\n"
                        "\n"
                        "Notes\n"
                        "-----\n"
-                       "Uses what `device_empty` and `copy` use. `copy.copy` and `copy.deepcopy`\n"
-                       "call it.");
+                       "Calls what `device_empty` and `cudriver.copy` call. Python's `copy.copy`\n"
+                       "and `copy.deepcopy` work, too.");
 
 static PyObject *method_copy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)

@@ -148,7 +148,7 @@ PyDoc_STRVAR(stream_close_doc,
              "close($self, /)\n"
              "--\n"
              "\n"
-             "Destroy the stream; one of another library (see `from_handle`) is let go.\n"
+             "Destroy the stream; one of another library (see `from_handle`) is only released.\n"
              "\n"
              "Raises\n"
              "------\n"

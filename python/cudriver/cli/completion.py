@@ -18,6 +18,7 @@ FILE, FOLDER, WORDS, OTHER = "file", "folder", "words", "other"
 KINDS = {"FILE": FILE, "PREFIX": FOLDER, "DIR": FOLDER, "DIRS": FOLDER, "RULE": WORDS}
 
 EPILOG = """\
+To use it, add this line to your shell's configuration:
   source <(cudriver completion bash)   in ~/.bashrc
   source <(cudriver completion zsh)    in ~/.zshrc, after compinit
   cudriver completion fish | source    in ~/.config/fish/config.fish

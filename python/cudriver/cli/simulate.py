@@ -34,7 +34,9 @@ def parser() -> ArgumentParser:
         "127 it was not found, 2 usage",
     )
     result.usage = "cudriver simulate [-h] [-v] [--] COMMAND [ARG ...]"
-    result.add_argument("command", metavar="COMMAND", nargs=REMAINDER, help="and its arguments")
+    result.add_argument(
+        "command", metavar="COMMAND", nargs=REMAINDER, help="the command to run, and its arguments"
+    )
     return result
 
 

@@ -172,9 +172,8 @@ def parser(
     shape: Any = formatter(raw)
     result = Parser(prog=prog, description=description, epilog=epilog, formatter_class=shape)
     shown = f"{verbose}; " if verbose else ""
-    result.add_argument(
-        "-v", "--verbose", action="store_true", help=f"{shown}where cudriver itself fails"
-    )
+    shown += "the traceback if cudriver itself fails"
+    result.add_argument("-v", "--verbose", action="store_true", help=shown)
     return result
 
 

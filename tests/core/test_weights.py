@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import os
@@ -355,8 +356,21 @@ def test_with_a_stream_the_arrays_are_filled_in_its_order(tmp_path: Path, sim: A
 def test_device_says_where(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(5))
     there = cu.load_npy(tmp_path / "x.npy", device=1)
-    assert there.device.ordinal == 1
-    assert (there.to_numpy() == np.arange(5)).all()
+    with cu.Stream(device=1):
+        here = cu.load_npy(tmp_path / "x.npy")  # as device_empty
+    assert (there.device.ordinal, here.device.ordinal) == (1, 1)
+    assert (there.to_numpy() == here.to_numpy()).all()
+
+
+def test_a_captured_stream_is_refused(tmp_path: Path, sim: Any) -> None:
+    np.save(tmp_path / "x.npy", np.arange(5))
+    stream, library = cu.Stream(), ctypes.CDLL(cu.driver_path())
+    handle, graph = ctypes.c_void_p(stream.handle), ctypes.c_void_p()
+    assert library.cuStreamBeginCapture_v2(handle, 2) == 0
+    with pytest.raises(cu.CudaError, match="captur"):
+        cu.load_npy(tmp_path / "x.npy", stream=stream)
+    assert library.cuStreamEndCapture(handle, ctypes.byref(graph)) == 0
+    assert library.cuGraphDestroy(graph) == 0
 
 
 def test_no_file_and_no_memory_stays_open_after_an_error(tmp_path: Path) -> None:

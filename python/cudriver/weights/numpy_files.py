@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read
+from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read, stream_of
 
 HEADER_MOST = 1 << 16  # bytes that are read to find the header of an array
 LOCAL_HEADER = 30  # bytes of a zip member's local header, before its name
@@ -64,17 +64,17 @@ def loaded(
     source: Source, found: dict[str, Stored], device: Any, stream: Any
 ) -> dict[str, DeviceArray]:
     """Reads arrays of a file into an allocation each."""
-    memory = {
-        name: device_empty(
-            each.shape[::-1] if each.fortran else each.shape,
-            each.dtype,
-            device=device,
-            stream=stream,
-        )
-        for name, each in found.items()
-    }
-    pieces = [Piece(source, found[name].begin, in_bytes(memory[name])) for name in found]
-    read(pieces, stream, device)
+    with stream_of(stream, device) as order:
+        memory = {
+            name: device_empty(
+                each.shape[::-1] if each.fortran else each.shape,
+                each.dtype,
+                device=device,
+                stream=order,
+            )
+            for name, each in found.items()
+        }
+        read([Piece(source, found[name].begin, in_bytes(memory[name])) for name in found], order)
     return {name: array.T if found[name].fortran else array for name, array in memory.items()}
 
 

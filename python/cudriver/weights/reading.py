@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudriver._core import DeviceArray, Stream, Transfer, copy_async, copy_threads, pinned_empty
+from cudriver._core import (
+    DeviceArray,
+    Stream,
+    Transfer,
+    copy_async,
+    copy_threads,
+    device_empty,
+    pinned_empty,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -189,17 +197,27 @@ class Reader:
             raise
 
 
-def read(pieces: list[Piece], stream: Any, device: Any) -> None:
-    """Fills all targets: in the stream's order, or by the time of the return without a stream.
+@contextmanager
+def stream_of(stream: Any, device: Any) -> Iterator[Any]:
+    """The stream to allocate and copy on: the given one, or one of our own that is waited for."""
+    if stream is not None:
+        Stream.from_handle(stream).done  # noqa: B018 (raises if the stream is being captured)
+        yield stream
+        return
+    own = Stream(device=device_empty(0, np.uint8, device=device).device)
+    yield own
+    own.synchronize()
+
+
+def read(pieces: list[Piece], stream: Any) -> None:
+    """Fills all targets in the order of a stream.
 
     Parameters
     ----------
     pieces : list of Piece
         What to read. Their sources stay open until the return.
-    stream : Stream or None
+    stream : Stream
         Where to queue the copies.
-    device : device_like
-        The targets' device.
 
     Raises
     ------
@@ -208,7 +226,7 @@ def read(pieces: list[Piece], stream: Any, device: Any) -> None:
     """
     work = list(jobs(pieces))
     total = sum(job.nbytes for job in work)
-    reader = Reader(work, Stream(device=device) if stream is None else stream)
+    reader = Reader(work, stream)
     threads = max(1, min(copy_threads(), len(work)))
     with (
         ThreadPoolExecutor(threads, thread_name_prefix="cudriver-read") as pool,
@@ -225,8 +243,6 @@ def read(pieces: list[Piece], stream: Any, device: Any) -> None:
             reader.stop()
     for source in {piece.source for piece in pieces}:
         source.check_unchanged()
-    if stream is None:
-        reader.stream.synchronize()
 
 
 @contextmanager

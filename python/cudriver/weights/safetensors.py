@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read
+from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read, stream_of
 
 HEADER_MOST = 100_000_000  # bytes: the format's own limit
 INDEX = ".index.json"
@@ -284,10 +284,11 @@ def load_safetensors(
             for each in some_tensors:
                 each.kind()  # raises what it has to before anything is allocated
         pieces, arrays = [], {}
-        for source, some_tensors in found:
-            made = arrays_for(some_tensors, device, stream, together=names is None)
-            for each, array in zip(some_tensors, made, strict=True):
-                pieces.append(Piece(source, each.begin, in_bytes(array)))
-                arrays[each.name] = array
-        read(pieces, stream, device)
+        with stream_of(stream, device) as order:
+            for source, some_tensors in found:
+                made = arrays_for(some_tensors, device, order, together=names is None)
+                for each, array in zip(some_tensors, made, strict=True):
+                    pieces.append(Piece(source, each.begin, in_bytes(array)))
+                    arrays[each.name] = array
+            read(pieces, order)
     return arrays

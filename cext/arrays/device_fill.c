@@ -246,6 +246,27 @@ static CUresult fill_follow(DeviceArrayObject *self, const char *pattern,
     return result;
 }
 
+/* Fills between the brackets of a call. 0, and *result is the driver's answer; -1 with an exception
+ * set: the stream is being captured. */
+static int fill_run(CoreState *state, DeviceArrayObject *self, const char *pattern,
+                    const struct cudriver_stream *stream, bool given, size_t bytes,
+                    CUresult *result, const char **function)
+{
+    int failed;
+
+    cudriver_driver_relax();
+    failed = cudriver_capture_refuse(state, stream->handle, "fill()");
+    if (failed == 0) {
+        cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
+        if (given && bytes >= TUNING_BATCH_ALONE) {
+            cudriver_batch_close_before(state, stream);
+        }
+        *result = fill_follow(self, pattern, stream, !given, function);
+    }
+    cudriver_driver_restore();
+    return failed;
+}
+
 /* A stream on another device is an error if the caller passed it. One from a `with stream:` is
  * ignored. 0 or -1. */
 static int fill_stream_check(DeviceArrayObject *self, PyObject *argument,
@@ -273,7 +294,8 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
     DeviceArrayObject *root = cudriver_device_array_root(self);
     const char *function = "";
     char *pattern;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
+    int failed;
     Py_ssize_t bytes = cudriver_shape_bytes(self->ndim, self->shape, self->itemsize);
     bool pushed[2], given;
 
@@ -304,22 +326,11 @@ int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObje
         PyMem_Free(pattern);
         return -1;
     }
-    cudriver_driver_relax();
-    if (cudriver_capture_refuse(state, stream.handle, "fill()") < 0) {
-        result = CUDA_SUCCESS;
-        bytes = 0;
-    } else {
-        cudriver_device_settle(self->context, &root->block);
-        if (given && (size_t)bytes >= TUNING_BATCH_ALONE) {
-            cudriver_batch_close_before(state, &stream);
-        }
-        result = fill_follow(self, pattern, &stream, !given, &function);
-    }
-    cudriver_driver_restore();
+    failed = fill_run(state, self, pattern, &stream, given, (size_t)bytes, &result, &function);
     root->busy--;
     cudriver_context_end_both(self->context, stream.context, pushed);
     PyMem_Free(pattern);
-    if (result == CUDA_SUCCESS && given && bytes > 0) {
+    if (failed == 0 && result == CUDA_SUCCESS && given && bytes > 0) {
         batch = cudriver_batch_add(state, &stream, (size_t)bytes, (PyObject *)self, NULL, NULL);
         if (batch != NULL) {
             cudriver_batch_release(state, batch);

@@ -160,7 +160,7 @@ def uses() -> dict[str, set[str]]:
         name: code(name) for name in FILES if name.endswith(".c") and not name.startswith("sim/")
     }
     home = {symbol: name for name, text in texts.items() for symbol in defines(text)}
-    assert home["cudriver_copy_setup"] == "arrays/copy.c"
+    assert home["cudriver_copy_blocking"] == "arrays/copy.c"
     assert home["cuda"] == "driver/driver.c"
     return {
         name: {home[word] for word in re.findall(r"\w+", text) if word in home} - {name}

@@ -61,6 +61,7 @@ def metadata() -> dict[str, object]:
     if not url:
         return about
     files = f"{url}/blob/HEAD/"
+    text = re.sub(r"(!\[.*?\]\()(?!\w+:)", rf"\1{url}/raw/HEAD/", text)  # pictures as they are
     about["long_description"] = re.sub(r"\]\((?!\w+:|#)", f"]({files}", text)
     links = {"Source": url, "Documentation": f"{files}docs", "Issues": f"{url}/issues"}
     return {**about, "project_urls": {**links, "Changelog": f"{files}CHANGELOG.md"}}

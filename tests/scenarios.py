@@ -438,6 +438,7 @@ def captured_copies(cu: Any) -> None:
         transfer = cu.copy_async(device, pinned, stream)
         assert transfer.captured
         repr(transfer)
+        device.fill(3, stream)
         with contextlib.suppress(cu.CudaError):
             stream.synchronize()
     finally:

@@ -9,9 +9,12 @@
 #include <Python.h>
 
 #include "elf.h"
+#include "record.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <unistd.h>
 
 struct elf_state {
     PyObject *error;         /* ElfError */
@@ -619,6 +622,58 @@ done:
     return made;
 }
 
+/* ---- absent() ---- */
+
+/* New reference: the modules of a record that are not in its folder, as str. */
+static PyObject *absent_list(struct elf_record *record)
+{
+    PyObject *made = PyList_New(0);
+
+    while (made != NULL) {
+        PyObject *item;
+        const char *path = NULL;
+        size_t length = 0;
+        bool found;
+
+        Py_BEGIN_ALLOW_THREADS
+        found = elf_record_next(record, &path, &length);
+        Py_END_ALLOW_THREADS
+        if (!found) {
+            return made;
+        }
+        item = PyUnicode_DecodeFSDefaultAndSize(path, (Py_ssize_t)length);
+        if (item == NULL || PyList_Append(made, item) < 0) {
+            Py_CLEAR(made);
+        }
+        Py_XDECREF(item);
+    }
+    return NULL;
+}
+
+static PyObject *absent(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *text, *given, *folder = NULL, *made;
+    struct elf_record record = {.folder = -1};
+
+    if (!PyArg_ParseTuple(args, "SO:absent", &text, &given) ||
+        (given != Py_None && !PyUnicode_FSConverter(given, &folder))) {
+        return NULL;
+    }
+    record.text = PyBytes_AS_STRING(text);
+    record.size = (size_t)PyBytes_GET_SIZE(text);
+    if (folder != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        record.folder = open(PyBytes_AS_STRING(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        Py_END_ALLOW_THREADS
+    }
+    made = absent_list(&record);
+    if (record.folder >= 0) {
+        close(record.folder);
+    }
+    Py_XDECREF(folder);
+    return made;
+}
+
 /* ---- the module ---- */
 
 static PyStructSequence_Field need_fields[] = {
@@ -649,12 +704,17 @@ PyDoc_STRVAR(missing_doc,
              "missing($module, jobs, /)\n--\n\n"
              "For each (file, scope): the references of `file`, weak ones aside, that no file of\n"
              "`scope` defines. A damaged file gives its ElfError in the place of the answer.");
+PyDoc_STRVAR(absent_doc,
+             "absent($module, record, folder, /)\n--\n\n"
+             "The Python files that a wheel's RECORD lists, tests aside, and that `folder` lacks, or\n"
+             "has empty where RECORD gives them bytes. folder: None: all that it lists.");
 PyDoc_STRVAR(error_doc, "A file that cannot be read as ELF: missing, damaged, hostile.");
 PyDoc_STRVAR(foreign_doc,
              "A sound ELF header of a class or byte order that this reader leaves alone.");
 
 static PyMethodDef functions[] = {
     {"missing", missing, METH_O, missing_doc},
+    {"absent", absent, METH_VARARGS, absent_doc},
     {0},
 };
 

@@ -124,3 +124,8 @@ def missing(
     A file that turns out damaged gives its ElfError in the place of its answer; a damaged file in
     the scope does so for every job that had to look into it.
     """
+
+def absent(record: bytes, folder: str | None, /) -> list[str]:
+    """The Python files that a wheel's RECORD lists, tests aside, and that `folder` lacks, or has
+    empty where RECORD gives them bytes. folder: None: all that it lists.
+    """

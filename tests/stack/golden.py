@@ -1,6 +1,6 @@
 """What rules say, word by word: tests/stack/golden/CODE.txt has a block for each time that a test
-lets a rule find something, report.txt one for each report that a test shows. `make golden` writes
-them anew; the diff is for people to read.
+lets a rule find something, report.txt one for each report that a test shows, facts.txt one for each
+environment that a test collects. `make golden` writes them anew; the diff is for people to read.
 """
 
 import os

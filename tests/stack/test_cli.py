@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import warnings
 from pathlib import Path
 
 import jsonschema
@@ -375,13 +376,32 @@ def test_no_answer_to_observe_is_3(cpu_torch):
 
 
 def test_which_asks_no_driver(cpu_torch, monkeypatch):
+    """Not even in the machine's own root, where `check` does."""
     from cudriver.stack.collect import driver
 
-    def refuse(*_):
-        raise AssertionError("NVML was asked")
+    asked = []
+    monkeypatch.setattr(driver, "worth_asking", lambda *_: asked.append(1))
+    prefix = str(cpu_torch / "envs/plain")
+    assert cli.main(["which", "--prefix", prefix]) == 3
+    assert asked == []
+    cli.main(["check", prefix, "--json"])
+    assert asked == [1]
 
-    monkeypatch.setattr(driver, "worth_asking", refuse)
-    assert cli.main(["which", "--root", str(cpu_torch), "--prefix", "/envs/plain"]) == 3
+
+def test_match_reaches_the_rules(cpu_torch, capsys):
+    """A PyTorch of CUDA 12.8 beside a toolkit of 12.4: a match by the major number alone."""
+    version = cpu_torch / "envs/plain/lib/python3.11/site-packages/torch/version.py"
+    version.write_text("__version__ = '2.8.0'\ncuda = '12.8'\n")
+    (cpu_torch / "usr/local/cuda").mkdir(parents=True)
+    stated = '{"cuda": {"version": "12.4.1"}}'
+    (cpu_torch / "usr/local/cuda/version.json").write_text(stated)
+    words = ["check", "--root", str(cpu_torch), "/envs/plain", "--json"]
+    told = []
+    for more in ([], ["--match", "system"], ["--match", "system", "--match-level", "major"]):
+        cli.main([*words, *more])
+        found = json.loads(capsys.readouterr().out)["findings"]
+        told.append([f["severity"] for f in found if f["rule"] == "CU201"])
+    assert told == [["note"], ["error"], []]
 
 
 def test_which_says_that_it_could_not_tell(cpu_torch):
@@ -538,6 +558,12 @@ def test_a_notebook_s_terminal_gets_no_progress(environ, shown):
     os.close(master)
     assert ("checking" in drawn and "importing" in drawn) is shown
     assert (drawn == ".") is not shown
+
+
+def test_a_warning_reads_as_a_complaint(capsys):
+    with terminal.plain_warnings():
+        warnings.warn("the clock\x1b is slow", stacklevel=1)
+    assert capsys.readouterr().err == "cudriver: the clock\\x1b is slow\n"
 
 
 def test_main_takes_arguments_and_returns_a_code(capsys):

@@ -142,7 +142,7 @@ def test_one_environment_that_breaks_the_check_leaves_the_others(root, failure):
     assert done.stdout.count("\nconsistent\n") == 2
     assert done.stdout.count("\ncould not tell\n") == 1
     assert len(done.stderr.splitlines()) == 1
-    assert "/opt/broken" in done.stderr
+    assert done.stderr.startswith("cudriver: /opt/broken: ")
     assert "\x1b" not in done.stdout + done.stderr
     traced = patched(source, *words, "-v")
     assert "Traceback (most recent call last):" in traced.stderr
@@ -269,3 +269,31 @@ def test_names_that_are_no_text_are_written_in_any_locale(tmp_path, locale):
         done = run(*words, *more, **locale)
         assert done.returncode in (0, 2, 3), (words, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "shows"),
+    [
+        ([], "", ["consistent"]),
+        (
+            [],
+            "import atexit as a; a.register(print, 'called')",
+            ["consistent", "returned", "called"],
+        ),
+        (["-m", "cProfile"], "", ["consistent", "returned", "function calls"]),
+        (["-i"], "", ["consistent", "returned"]),
+    ],
+)
+def test_the_command_ends_at_once_where_nobody_waits_for_the_interpreters_end(
+    root, tmp_path, options, before, shows
+):
+    script = tmp_path / "program.py"
+    script.write_text(f"{before}\nfrom cudriver.cli import program\nprogram()\nprint('returned')\n")
+    done = subprocess.run(
+        [sys.executable, *options, script, "check", "--root", root, "/opt/a"],
+        env={**os.environ, "PYTHONPATH": SOURCES}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert [word for word in ("consistent", "returned", "called", "function calls")
+            if word in done.stdout] == shows  # fmt: skip
+    assert done.returncode == 0

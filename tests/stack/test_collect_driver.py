@@ -1,5 +1,6 @@
 """The driver: from files of a root, from NVML and libcuda made by the test, and assumed."""
 
+import io
 import os
 import subprocess
 import sys
@@ -261,6 +262,7 @@ class TestNvml:
         one, other = found.devices
         for d in found.devices:
             assert (d.name, d.compute_capability, d.memory) == ("NVIDIA H200", "9.0", 150754820096)
+            assert not d.assumed
         assert (one.index, one.uuid, one.pci_bus_id) == (0, "GPU-aaaa", "00000000:1B:00.0")
         assert (other.index, other.uuid, other.pci_bus_id) == (1, "GPU-bbbb", "00000000:43:00.0")
         assert (one.mig, one.instances, other.mig, other.instances) == (
@@ -274,6 +276,11 @@ class TestNvml:
         found = probed(nvml(code=18), monkeypatch)
         assert found.nvml_error == "Driver/library version mismatch"
         assert found.probe_error is None
+
+    @pytest.mark.parametrize(("init", "told"), [("", ["1"]), ("raise(SIGSEGV);", None)])
+    def test_the_end_is_told(self, nvml, init, told):
+        """Without it cuInit is asked too, which takes longer."""
+        assert probe.Probe(nvml(init=init)).join().get("nvml.done") == told
 
     def test_a_crash_is_a_result(self, nvml, monkeypatch):
         found = probed(nvml(init="raise(SIGSEGV);"), monkeypatch)
@@ -315,11 +322,14 @@ int cuDeviceGetName(char *b, int n, int d) { b[0] = 'G'; b[1] = 0; return 0; }
 """
 
 
+NO_NVML = "/absent/libnvidia-ml.so.1"  # a machine with a GPU has one of its own
+
+
 class TestCuInit:
     def ask(self, tmp_path, body, **more):
         path = compile_c(tmp_path / "libcuda.so.1", CUDA % body, "-Wl,-soname,libcuda.so.1")
         found = driver.Driver(path=str(path), kind="compat", **more)
-        probe.complete(found, probe.Probe({}), {}, probe.Inspected(()))
+        probe.complete(found, probe.Probe({}, nvml=NO_NVML), {}, probe.Inspected(()))
         return found
 
     @pytest.mark.parametrize("code", [34, 100, 802, 803, 804, 999])
@@ -336,7 +346,7 @@ class TestCuInit:
     def test_a_library_that_cannot_be_loaded(self, tmp_path):
         file = put(tmp_path, "libcuda.so.1", "no library")
         found = driver.Driver(path=str(file), kind="compat")
-        probe.complete(found, probe.Probe({}), {}, probe.Inspected(()))
+        probe.complete(found, probe.Probe({}, nvml=NO_NVML), {}, probe.Inspected(()))
         assert f"{file}: " in found.probe_error
 
     @pytest.mark.parametrize(
@@ -360,6 +370,12 @@ class TestCuInit:
         answers.values = told
         assert probe.doubtful(driver.Driver(path="/l", kind=kind), answers) is asked
         assert not probe.doubtful(driver.Driver(kind=kind), answers)
+
+    @pytest.mark.parametrize(("count", "suspended"), [("0\n", False), ("1\n", True), ("", False)])
+    def test_a_machine_that_has_slept(self, monkeypatch, count, suspended):
+        """CUDA may answer 999 until its kernel module is loaded anew."""
+        monkeypatch.setattr(probe, "open", lambda *_, **__: io.StringIO(count), raising=False)
+        assert probe._was_suspended() is suspended
 
     def test_devices_that_nvml_told_are_not_told_again(self, tmp_path):
         told = [driver.Device(0), driver.Device(1)]
@@ -391,6 +407,11 @@ class TestChild:
     def test_output_and_exit_code(self):
         assert self.run("print('a')") == ("a\n", None)
         assert self.run("import sys; print('a'); sys.exit(3)") == ("a\n", "ended with exit code 3")
+
+    def test_one_that_says_nothing_for_a_while_is_waited_for(self):
+        """A driver may take seconds to start."""
+        script = "import time; time.sleep(1.3); print('here')"
+        assert self.run(script, limit=60.0) == ("here\n", None)
 
     def test_endless_output_ends(self):
         output, error = self.run("while True: print('x' * 1000)", limit=5.0)

@@ -11,6 +11,7 @@ from synth import Prefix
 
 from cudriver.stack.collect import collect, file_version
 from cudriver.stack.collect.debian import DebianOwners
+from cudriver.stack.collect.frameworks import Finder
 from cudriver.stack.collect.records import is_library
 from cudriver.stack.collect.runtime_versions import _first
 from cudriver.stack.elfbits import ElfBits
@@ -119,6 +120,21 @@ class TestPyTorch:
         if content:
             assert path in [p.file for p in found.problems]
 
+    def test_one_that_cannot_be_read_leaves_the_others(self, venv, monkeypatch):
+        venv.torch()
+        venv.dist("mine", "1.0", ["nvidia-cublas-cu12"])
+        of = Finder.of
+
+        def broken(self, recipe, dists):
+            if recipe.name == "torch":
+                raise ValueError("damaged")
+            return of(self, recipe, dists)
+
+        monkeypatch.setattr(Finder, "of", broken)
+        found = facts(venv)
+        assert found.framework("mine") is not None
+        assert ("torch", "could not be read: damaged") in [(p.file, p.text) for p in found.problems]
+
     def test_a_folder_called_torch_is_not_pytorch(self, venv):
         write(venv, "torch/readme.txt", "no")
         assert facts(venv).framework("torch") is None
@@ -153,9 +169,11 @@ class TestOthers:
 
     def test_tensorflow_for_the_cpu(self, venv):
         venv.dist("tensorflow-cpu", "2.18.0")
-        text = "build_info = collections.OrderedDict([('is_cuda_build', False)])\n"
-        write(venv, "tensorflow/python/platform/build_info.py", text)
-        assert framework(venv, "tensorflow").variant == "cpu"
+        text = "import collections\n\nbuild_info = dict([('is_cuda_build', False)])\n"
+        file = write(venv, "tensorflow/python/platform/build_info.py", text)
+        found = framework(venv, "tensorflow")
+        assert (found.variant, found.cuda_evidence.file) == ("cpu", file)
+        assert found.cuda_evidence.line == 3
 
     def test_jax(self, venv):
         venv.dist("jaxlib", "0.7.0")
@@ -289,7 +307,8 @@ class TestVersions:
     def test_by_name(self, tmp_path):
         target = self.library(tmp_path, "libcudnn.so.9", "int x;", "libcudnn.so.9.14.0")
         (tmp_path / "libcudnn.so.9").symlink_to("libcudnn.so.9.14.0")
-        version, evidence = self.version(str(tmp_path / "libcudnn.so.9"), "libcudnn.so.9")
+        owner = wheel("nvidia-cudnn-cu12", "9.10.2.21")  # its RECORD lists what another overwrote
+        version, evidence = self.version(str(tmp_path / "libcudnn.so.9"), "libcudnn.so.9", owner)
         assert version == "9.14.0"
         assert evidence.value == "libcudnn.so.9.14.0"
         assert target
@@ -445,10 +464,13 @@ class TestVersions:
         import subprocess
 
         path = self.library(
-            tmp_path, "libx.so.1", 'const char words[] = "some words"; int f(void) { return 7; }'
+            tmp_path,
+            "libx.so.1",
+            'const char words[] = "some words"; char kept[] = "data"; int f(void) { return 7; }',
         )
         with ElfBits(Root("/").open(path)) as file:
             assert file.symbol("words", 64) == b"some words\0"
+            assert file.symbol("kept", 64) == b"data\0"  # its address is not its place
             assert file.symbol("absent", 64) is None
             assert len(file.symbol("f", 3)) == 3
             rodata = file.section(".rodata", 1 << 20)
@@ -459,22 +481,72 @@ class TestVersions:
         line = next(row for row in shown.splitlines() if " .rodata " in row)
         assert len(rodata) == int(line.split("PROGBITS")[1].split()[2], 16)
 
+    def test_a_dynamic_section_that_ends_within_an_entry(self, tmp_path):
+        path = self.library(tmp_path, "libx.so.1", 'const char words[] = "some words";')
+        with open(path, "rb+") as file:
+            data = file.read()
+            (table,) = struct.unpack_from("<Q", data, 32)
+            entry, count = struct.unpack_from("<HH", data, 54)
+            headers = range(table, table + entry * count, entry)
+            dynamic = next(at for at in headers if struct.unpack_from("<I", data, at) == (2,))
+            (start,) = struct.unpack_from("<Q", data, dynamic + 8)
+            size = 0
+            while struct.unpack_from("<Q", data, start + size) != (0,):  # DT_NULL
+                size += 16
+            file.seek(dynamic + 32)
+            file.write(struct.pack("<Q", size + 15))
+        with ElfBits(Root("/").open(path)) as bits:
+            assert bits.symbol("words", 64) == b"some words\0"
 
-def test_debian_owners(tmp_path):
+
+def test_a_systems_library_and_the_environments_own_copy(venv, tmp_path):
+    """LD_LIBRARY_PATH leads to Debian's; beside the extension is one that no RECORD has."""
+    cudnn = venv.root / "opt/cudnn/libcudnn.so.9"
+    compile_c(cudnn, "int x;", "-Wl,-soname,libcudnn.so.9")
+    origin = ("-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags", "-Wl,--no-as-needed", str(cudnn))
+    core = compile_c(tmp_path / "core.so", "int x;", *origin)
+    venv.dist("mine", "1.0", files={"mine/core.so": core.read_bytes()})
+    (venv.site / "mine/libcudnn.so.9").write_bytes(cudnn.read_bytes())
+    info = venv.root / "var/lib/dpkg"
+    (info / "info").mkdir(parents=True)
+    (info / "info/libcudnn9-cuda-12:amd64.list").write_text("/opt/cudnn/libcudnn.so.9\n")
+    stated = "Package: libcudnn9-cuda-12\nStatus: install ok installed\nVersion: 9.14.0-1"
+    (info / "status").write_text(f"{stated}\n")
+    (used,) = facts(venv, LD_LIBRARY_PATH="/opt/cudnn").libraries
+    assert (used.path, used.provided_by) == (
+        "/opt/cudnn/libcudnn.so.9",
+        "libcudnn9-cuda-12 9.14.0-1",
+    )
+    assert used.own_copy.path.endswith("/site-packages/mine/libcudnn.so.9")
+
+
+def test_a_package_that_needs_pytorch_is_loaded_after_it(venv, tmp_path):
+    venv.torch(libraries=True)
+    c10 = venv.site / "torch/lib/libc10.so"
+    compile_c(c10, "int c10;", "-Wl,-soname,libc10.so")
+    nccl = venv.site / "mine/libnccl.so.2"
+    compile_c(nccl, "int nccl;", "-Wl,-soname,libnccl.so.2")
+    words = ("-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", str(c10), str(nccl))
+    core = compile_c(tmp_path / "core.so", "int x;", *words)
+    venv.dist("mine", "1.0", ["torch"], files={"mine/core.so": core.read_bytes()})
+    found = framework(venv, "mine")
+    assert (found.after, found.blocked) == (["torch"], None)
+    assert [os.path.basename(path) for path in found.loads] == ["libnccl.so.2"]
+
+
+@pytest.mark.parametrize("package", ["libcudnn9-cuda-12", "libnccl2"])
+def test_debian_owners(tmp_path, package):
     info = tmp_path / "var/lib/dpkg/info"
     info.mkdir(parents=True)
-    (info / "libcudnn9-cuda-12:amd64.list").write_text(
-        "/.\n/usr/lib/x86_64-linux-gnu/libcudnn.so.9\n"
-    )
+    (info / f"{package}:amd64.list").write_text("/.\n/usr/lib/x86_64-linux-gnu/libcudnn.so.9\n")
     (info / "bash.list").write_text("/usr/lib/x86_64-linux-gnu/libcudnn.so.8\n")
     (tmp_path / "var/lib/dpkg/status").write_text(
         "Package: bash\nStatus: install ok installed\nVersion: 5\n\n"
-        "Package: libcudnn9-cuda-12\nStatus: install ok installed\nArchitecture: amd64\n"
+        f"Package: {package}\nStatus: install ok installed\nArchitecture: amd64\n"
         "Version: 9.14.0.64-1\n\nPackage: cuda-old\nStatus: deinstall ok config-files\nVersion: 1\n"
     )
     owners = DebianOwners(Root(str(tmp_path)))
-    assert (
-        owners.owner("/usr/lib/x86_64-linux-gnu/libcudnn.so.9") == "libcudnn9-cuda-12 9.14.0.64-1"
-    )
+    owner = owners.owner("/usr/lib/x86_64-linux-gnu/libcudnn.so.9")
+    assert owner == f"{package} 9.14.0.64-1"
     assert owners.owner("/usr/lib/x86_64-linux-gnu/libcudnn.so.8") is None
-    assert owners.versions() == {"libcudnn9-cuda-12": "9.14.0.64-1"}
+    assert owners.versions() == {package: "9.14.0.64-1"}

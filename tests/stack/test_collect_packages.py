@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -56,6 +57,22 @@ class TestKinds:
         site = prefix.path / f"lib/python{other}/site-packages"
         site.mkdir(parents=True)
         assert describe(prefix)[0].site_packages == [str(site if threaded else prefix.site)]
+
+    def test_the_interpreter_is_no_tool_of_its_name(self, tmp_path):
+        prefix = Prefix(tmp_path / "env")
+        for name in ("2to3-3.11", "python3.11-config", "python3.12"):
+            (prefix.path / "bin" / name).touch()
+        assert describe(prefix)[0].executable == f"{prefix.path}/bin/python3.12"
+
+    @pytest.mark.parametrize(("image", "platform"), [(False, "aarch64"), (True, "x86_64")])
+    def test_the_machine_of_an_interpreter_that_is_a_script(
+        self, tmp_path, monkeypatch, image, platform
+    ):
+        """This machine's own, but for an image."""
+        monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
+        prefix = Prefix(tmp_path / "env", root=tmp_path if image else None)
+        (prefix.path / "bin/python").write_text("#!/bin/sh\n")
+        assert describe(prefix)[0].platform == platform
 
     def test_uv(self, tmp_path):
         prefix = Prefix(tmp_path / "env").venv(uv="0.9.1", version_info="3.11.7")
@@ -276,6 +293,14 @@ class TestRequirements:
             assert found["plain"].requires == []
             assert found["plain"].installer is None  # not looked at
 
+    def test_an_egg_info_is_read_too(self, venv):
+        info = venv.site / "torch-2.1.0-py3.11.egg-info"
+        info.mkdir()
+        (info / "PKG-INFO").write_text("Name: torch\nVersion: 2.1.0\nRequires-Dist: triton==2.1\n")
+        found, _ = installed(venv)
+        assert found["torch"].version == "2.1.0"
+        assert [(r.name, r.specifier) for r in found["torch"].requires] == [("triton", "==2.1")]
+
     def test_old_brackets(self, venv):
         venv.dist("torch", "2.1.0", ["nvidia-cudnn-cu12 (==8.9.2.26) ; platform_system == 'Linux'"])
         found, _ = installed(venv)
@@ -424,6 +449,30 @@ class TestRecords:
         (info / "RECORD").write_text(f"{path},{digest},5\n")
         assert self.owners(venv)[0].faults() == []
 
+    @pytest.mark.parametrize(("limit", "told"), [(5, 1), (4, 0)])
+    def test_a_huge_file_is_not_hashed(self, venv, monkeypatch, limit, told):
+        path = "nvidia/nccl/lib/libnccl.so.2"
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})
+        venv.dist("nvidia-nccl-cu13", "2.28.9", files={path: b"other"})
+        monkeypatch.setattr(records, "HASH_LIMIT", limit)
+        assert len(self.owners(venv)[0].faults()) == told
+
+    def test_a_name_that_begins_as_a_librarys_hides_none(self, venv):
+        info = venv.dist("nvidia-x", "1.0")
+        (info / "RECORD").write_text("a/x.sort.py,,\na/libplain.so,,\n")
+        entries = records.libraries(Root("/"), installed(venv)[0]["nvidia-x"], [])
+        assert [entry.path for entry in entries] == [f"{venv.site}/a/libplain.so"]
+
+    def test_lost_modules_are_told_up_to_a_limit(self, venv, monkeypatch):
+        monkeypatch.setattr(records, "LOST", 3)
+        names = [f"torch/{folder}/{name}.py" for folder in "ab" for name in "xyz"]
+        venv.dist("torch", "2.8.0", files=dict.fromkeys(["torch/__init__.py", *names], b"x = 1\n"))
+        for name in names:
+            if not name.endswith("a/x.py"):
+                (venv.site / name).unlink()
+        faults = records.lost_modules(Root("/"), installed(venv)[0]["torch"])
+        assert len(faults) == 3
+
     def test_a_record_past_the_limit_is_said_to_be_cut(self, venv, monkeypatch):
         info = venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/x/libx.so": b"x"})
         size = (info / "RECORD").stat().st_size
@@ -522,9 +571,7 @@ class TestDamage:
         assert bool(problems) is (b"\0" in content)
 
     @given(st.binary(max_size=300))
-    @settings(
-        suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
-    )
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
     def test_no_record_or_metadata_is_an_exception(self, tmp_path_factory, content):
         prefix = Prefix(tmp_path_factory.mktemp("e") / "env").venv()
         info = prefix.dist("nvidia-nccl-cu12", "2.27.3")
@@ -541,7 +588,7 @@ class TestDamage:
             "[]",
             '{"depends": 7}',
             "[" * 200000,
-            '{"depends": [1, null, ["x"]], "channel": {}}',
+            '{"depends": [1, null, ["x"], "cuda-version >=12"], "channel": {}}',
         ],
     )
     def test_conda_meta(self, tmp_path, content):
@@ -552,6 +599,8 @@ class TestDamage:
         assert found["libcublas"].version == "12.8.4.1"
         broken = not isinstance(_load(content), dict)
         assert [p.file for p in problems] == ([str(file)] if broken else [])
+        told = [r.name for r in found["libcublas"].requires]
+        assert told == (["cuda-version"] if "cuda-version" in content else [])
 
 
 def _load(text):

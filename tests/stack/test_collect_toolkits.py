@@ -130,9 +130,26 @@ class TestSystem:
         toolkit(folder, "12.4", nvcc=False)
         (folder / "include/cuda.h").write_text("#define CUDA_VERSION many\n")
         os.mkfifo(folder / "version.txt")
+        os.mkfifo(folder / "version.json")
         found, problems = system(tree)
         assert found["/usr/local/cuda-12.4"].version == "12.4"  # libcudart's name
-        assert "/usr/local/cuda-12.4/include/cuda.h" in [p.file for p in problems]
+        files = [p.file for p in problems]
+        assert "/usr/local/cuda-12.4/include/cuda.h" in files
+        assert "/usr/local/cuda-12.4/version.json" in files
+
+    def test_a_header_that_cannot_be_read_hides_no_other(self, tree, monkeypatch):
+        """root may read any file, so the test refuses it."""
+        folder = tree / "usr/local/cuda-12.4"
+        toolkit(folder, "12.4", nvcc=False)
+        (folder / "include/cuda_runtime_api.h").write_text("#define CUDART_VERSION 12040\n")
+        usual = Root.text
+
+        def text(root, path, *limit):
+            return None if path.endswith("/cuda.h") else usual(root, path, *limit)
+
+        monkeypatch.setattr(Root, "text", text)
+        files = {claim.file for claim in system(tree)[0]["/usr/local/cuda-12.4"].claims}
+        assert "/usr/local/cuda-12.4/include/cuda_runtime_api.h" in files
 
     def test_links_do_not_lead_out_of_the_root(self, tree, tmp_path_factory):
         outside = tmp_path_factory.mktemp("outside")
@@ -229,7 +246,8 @@ class TestChoice:
         )
 
     def test_none(self, tree):
-        assert self.choose(tree).home is None
+        found = self.choose(tree)
+        assert (found.home, found.exists) == (None, False)
 
     def test_a_home_without_nvcc(self, tree):
         chosen = self.choose(tree, CUDA_HOME="/nowhere")

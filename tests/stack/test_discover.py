@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cudriver.stack.discover import MAX_FOLDERS, Found, find_environments
+from cudriver.stack.discover import MAX_FOLDERS, Found, find_environments, prefix_of_python
+from cudriver.stack.rootfs import Root
 
 
 @pytest.fixture
@@ -57,6 +58,18 @@ def test_conda_base_and_its_named_environments(machine):
         "/opt/conda/envs/train",
         "/home/ana/miniforge3/envs/eval",
     }
+
+
+@pytest.mark.parametrize(
+    "variable", ["MAMBA_ROOT_PREFIX", "CONDA_ROOT", "CONDA_EXE", "CONDA_ENVS_PATH"]
+)
+def test_a_variable_names_conda_s_folder(machine, variable):
+    conda(machine, "/data/envs/train")
+    conda(machine, "/data")
+    below = {"CONDA_EXE": "/bin/conda", "CONDA_ENVS_PATH": "/envs"}.get(variable, "")
+    base = {"/data"} if below != "/envs" else set()
+    there = found(machine, environ={variable: f"/data{below}"})
+    assert set(there) == {"/data/envs/train", *base}
 
 
 def test_condarc_folders(machine):
@@ -133,6 +146,14 @@ def test_kernels_inside_an_environment(machine):
     spec.parent.mkdir(parents=True)
     spec.write_text(json.dumps({"argv": ["/hidden/env/bin/python3.11"]}))
     assert "/hidden/env" in found(machine)
+
+
+@pytest.mark.parametrize("program", ["/opt/env/bin/bash", "/opt/env/python3", "/opt/no/bin/python"])
+def test_what_is_no_interpreter_of_an_environment(machine, program):
+    venv(machine, "/opt/env")
+    files = Root(str(machine))
+    assert prefix_of_python(files, program) is None
+    assert prefix_of_python(files, "/opt/env/bin/python3.11") == "/opt/env"
 
 
 def test_one_environment_by_two_names_is_listed_once(machine):

@@ -9,8 +9,12 @@ import sys
 import pytest
 from test_cli import SOURCES, run
 
+from cudriver.cli.explain import fold, folder, render_page, rule_names
+from cudriver.fleet.rules import registry as fleet_rules
 from cudriver.stack import explain
+from cudriver.stack.report_text import Style
 from cudriver.stack.rules import registry
+from cudriver.stack.text import columns
 
 # Texts as people posted them, and the rule they belong to.
 MESSAGES = {
@@ -96,6 +100,98 @@ def test_a_page_fits_the_terminal(rule):
     assert "```" not in done.stdout
 
 
+PAGE = """\
+# The `title`
+
+words **of** a paragraph
+that goes on
+- a point with words
+  and more
+* next
+| a | b |
+```
+$ command --with words
+
+  indented
+```
+last"""
+
+
+def test_a_page_is_laid_out_for_the_terminal():
+    lines = [
+        *("The `title`", "", "words of a paragraph", "that goes on"),
+        *("- a point with words", "  and more", "* next", "| a | b |"),
+        *("    $ command --with words", "", "      indented", "last"),
+    ]
+    assert render_page(PAGE, Style(width=20)) == lines
+    assert render_page(PAGE, Style(width=80))[2] == "words of a paragraph that goes on"
+    assert render_page(PAGE, Style(width=80, colour=True))[0] == "\x1b[1mThe `title`\x1b[0m"
+
+
+# A title, then headings and blocks of code.
+SKELETON = re.compile(r"^#+ |^```.*?^```$", re.MULTILINE | re.DOTALL)
+LITERAL = re.compile(r"`[^`]+`|(?:CU|FL)\d{3}")
+SECTIONS = {
+    "What it means": "含义",
+    "How it is seen": "怎样发现",
+    "How it is mended": "怎样修复",
+    "Example": "示例",
+}
+
+
+@pytest.mark.parametrize("rule", rule_names())
+def test_a_page_is_the_same_in_chinese(rule):
+    """Its sections, its code, what stands in backticks, and the rules that it names."""
+    assert folder(rule, "zh") != folder(rule)
+    english, chinese = (explain.page(rule, folder(rule, lang)) for lang in ("en", "zh"))
+    assert chinese.startswith(f"# {rule} ")
+    assert SKELETON.findall(chinese) == SKELETON.findall(english)
+    prose = [" ".join(SKELETON.sub("", page).split()) for page in (english, chinese)]
+    assert set(LITERAL.findall(prose[0])) == set(LITERAL.findall(prose[1]))
+    headings = [re.findall(r"^## (.+)$", page, re.MULTILINE) for page in (english, chinese)]
+    assert [SECTIONS[heading] for heading in headings[0]] == headings[1]
+    assert max(map(columns, render_page(chinese, Style(width=80)))) <= 80
+
+
+def test_chinese_is_broken_between_characters_but_no_mark_begins_a_line():
+    text = "驱动太旧，见 `CU103`（下限）。"
+    lines = ["驱动太", "旧，见", "`CU103`", "（下", "限）。"]
+    assert fold(text, 7) == lines
+    assert [columns(line) for line in lines] == [6, 6, 7, 4, 6]
+    assert fold("- 一二三四", 6, "  ") == ["- 一二", "  三四"]
+    assert fold("ab cd efg", 5) == ["ab cd", "efg"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "chinese"),
+    [
+        ({"LC_ALL": "zh_CN.UTF-8"}, True),
+        ({"LC_ALL": "", "LC_MESSAGES": "zh_TW.UTF-8", "LANG": "C.UTF-8"}, True),
+        ({"LC_ALL": "", "LC_MESSAGES": "", "LANG": "zh_CN"}, True),
+        ({"LC_ALL": "C.UTF-8", "LANG": "zh_CN.UTF-8"}, False),
+        ({"LC_ALL": "de_DE.UTF-8"}, False),
+        ({"LC_ALL": "zh_CN.UTF-8", "PYTHONIOENCODING": "ascii"}, False),
+    ],
+)
+def test_the_environment_chooses_the_language(variables, chinese):
+    variables = {"PYTHONIOENCODING": "utf-8", **variables}
+    assert ("驱动太旧" in run("explain", "CU103", **variables).stdout) is chinese
+    assert ("驱动太旧" in run("explain", "--list", **variables).stdout) is chinese
+
+
+def test_lang_overrides_the_environment():
+    chinese = {"LC_ALL": "zh_CN.UTF-8", "PYTHONIOENCODING": "utf-8"}
+    assert "驱动太旧" in run("explain", "CU103", "--lang", "zh").stdout
+    assert "驱动太旧" in run("explain", MESSAGES["CU103"][0], "--lang", "zh").stdout.split("\n")[0]
+    assert "driver too old" in run("explain", "CU103", "--lang", "en", **chinese).stdout
+    assert run("explain", "CU103", "--lang", "de").returncode == 2
+    for words, title in (((), "driver too old"), (("--lang", "zh"), "驱动太旧")):
+        done = run("explain", "CU103", "--json", *words, **chinese)
+        (rule,) = json.loads(done.stdout)["rules"]
+        assert rule["title"] == title
+        assert title in rule["page"].partition("\n")[0]
+
+
 @pytest.mark.parametrize(
     ("rule", "message"), [(rule, m) for rule, group in MESSAGES.items() for m in group]
 )
@@ -124,6 +220,13 @@ def test_the_last_line_of_a_traceback_wins():
     assert [found.rule for found in explain.match(text)] == ["CU306", "CU101"]
 
 
+def test_the_line_that_was_found_fits_the_terminal():
+    text = f"ImportError: {'/a/quite/long/folder' * 2} {MESSAGES['CU104'][0]}"
+    for width in range(50, 60):
+        shown = run("explain", text=text, COLUMNS=str(width)).stdout.partition("\n\n")[0]
+        assert max(map(len, shown.splitlines())) <= width
+
+
 def test_an_error_as_an_argument():
     assert run("explain", MESSAGES["CU104"][0]).stdout.startswith("CU104")
 
@@ -139,9 +242,10 @@ def test_lower_case_is_fine():
 
 
 def test_list_names_every_rule():
-    lines = run("explain", "--list").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == explain.rule_names()
-    assert json.loads(run("explain", "--list", "--json").stdout).keys() == set(explain.rule_names())
+    names = [*registry(), *fleet_rules()]
+    assert [line.split()[0] for line in run("explain", "--list").stdout.splitlines()] == names
+    assert [*json.loads(run("explain", "--list", "--json").stdout)] == names
+    assert "# FL301" in json.loads(run("explain", "fl301", "--json").stdout)["rules"][0]["page"]
 
 
 def test_a_huge_paste_ends():

@@ -10,7 +10,7 @@ from cudriver.stack.rules import registry
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("rule", [*registry(), "report"])
+@pytest.mark.parametrize("rule", [*registry(), "report", "facts"])
 def test_every_rule_has_blocks_and_every_block_a_test(rule):
     assert golden.blocks(rule), "make golden"
     for key in golden.blocks(rule):
@@ -26,4 +26,4 @@ def test_a_test_counts_its_blocks_from_one(run):
 
 
 def test_no_other_files_are_there():
-    assert {path.stem for path in golden.FOLDER.iterdir()} <= {*registry(), "report"}
+    assert {path.stem for path in golden.FOLDER.iterdir()} <= {*registry(), "report", "facts"}

@@ -71,7 +71,8 @@ def test_both_formats_of_a_cache(tmp_path: Path, form: str, count: int) -> None:
         assert cache.lookup(name, FLAGS, ()) == [f"/lib/{name}"]
 
 
-def test_an_old_table_of_an_odd_count_is_padded() -> None:
+@pytest.mark.parametrize("flags", [1, FLAGS[1]])  # 1: of any libc, as older ldconfigs say
+def test_an_old_table_of_an_odd_count_is_padded(flags: int) -> None:
     """By hand, since a newer ldconfig no longer writes the old table."""
     import struct
 
@@ -79,11 +80,36 @@ def test_an_old_table_of_an_odd_count_is_padded() -> None:
     for count in range(5):
         old = glibc.Cache.OLD + struct.pack("<I", count) + bytes(12 * count)
         old += bytes(-len(old) % 8)
-        entry = struct.pack("<iIIIQ", FLAGS[1], 72, 82, 0, 0)
+        entry = struct.pack("<iIIIQ", flags, 72, 82, 0, 0)
         new = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 1, len(strings), 2, 0)
         assert len(new) == 48
         cache = glibc.Cache(old + new + entry + strings)
         assert cache.lookup("libx.so.1", FLAGS, ()) == ["/lib/libx.so.1"], count
+
+
+def test_an_empty_cache_is_one(tmp_path: Path) -> None:
+    libraries(tmp_path, [])
+    ldconfig(tmp_path, "-c", "new")
+    header = (tmp_path / "etc/ld.so.cache").read_bytes()[:48]
+    assert (
+        glibc.Cache(header[:20] + bytes(8) + header[28:32] + bytes(16)).lookup("x", FLAGS, ()) == []
+    )
+    with pytest.raises(glibc.CacheError, match="cut off in its header"):
+        glibc.Cache(header[:47])
+
+
+def test_the_best_of_a_librarys_builds_for_a_cpu_comes_first(tmp_path: Path) -> None:
+    """ldconfig sorts the folders by name, the loader takes them in its own order."""
+    folders = [f"/lib/glibc-hwcaps/x86-64-v{level}" for level in (2, 3, 4)]
+    libraries(tmp_path, ["libx.so.1"])
+    for folder in folders:
+        (tmp_path / folder.lstrip("/")).mkdir(parents=True)
+        shutil.copy(tmp_path / "lib/libx.so.1", tmp_path / folder.lstrip("/"))
+    ldconfig(tmp_path)
+    for order in (folders, folders[::-1]):
+        hwcaps = [os.path.basename(folder) for folder in order]
+        expected = [f"{folder}/libx.so.1" for folder in (*order, "/lib")]
+        assert cache_of(tmp_path).lookup("libx.so.1", FLAGS, hwcaps) == expected
 
 
 def test_names_beyond_ascii_are_found_in_the_cache_s_order(tmp_path: Path) -> None:

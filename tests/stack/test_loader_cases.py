@@ -116,6 +116,9 @@ def test_that_entry_by_the_root_s_own_glibc(tmp_path: Path, stated: str, found: 
     loader = Loader(str(tmp_path), {"LD_LIBRARY_PATH": "file:two"}, hwcaps=())
     loader.use_program("/ld.so", loader.machine)
     assert (loader.search("libx.so.1").path == "two/libx.so.1") is found
+    absolute = Loader(str(tmp_path), {"LD_LIBRARY_PATH": "/file:two"}, hwcaps=())
+    absolute.use_program("/ld.so", absolute.machine)
+    assert absolute.search("libx.so.1").path == "two/libx.so.1"
 
 
 def program_of(root: Path, stated: str | None) -> None:
@@ -255,6 +258,13 @@ def test_places_after_the_file_were_not_searched(tmp_path: Path) -> None:
         (f"{tmp_path}/absent", "no folder"),
         (f"{tmp_path}/two", "found"),
     ]
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_one_file_by_two_names_is_mapped_once(host: Path, tmp_path: Path, link) -> None:
+    made = library(tmp_path / "libone.so")
+    link(made, tmp_path / "libtwo.so")
+    assert same(host, [f"NL:{made}", f"NL:{tmp_path}/libtwo.so"], tmp_path) == [None] * 2
 
 
 def test_what_is_mapped_already_shadows_all_others(host: Path, tmp_path: Path) -> None:

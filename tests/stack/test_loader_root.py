@@ -160,6 +160,20 @@ def test_a_root_as_a_chroot_shows_it(
             assert obj.elf.path.startswith(str(root)), "nothing outside the root is read"
 
 
+def test_what_ld_so_preload_names_comes_first(image: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(image, root, symlinks=True)
+    text = "/opt/two/libtwo.so.2:/opt/three/libthree.so.3 # /opt/one/libone.so.1.0\n/opt/no.so\n"
+    (root / "etc/ld.so.preload").write_text(text)
+    steps = run_inside(root, [])
+    process = Process(Loader(str(root)), "/program")
+    mapped = [o.path if o is not process.main else "" for o in process.objects]
+    assert mapped == steps[0].mapped
+    assert mapped[1:3] == ["/opt/two/libtwo.so.2", "/opt/three/libthree.so.3"]
+    (line,) = process.ignored
+    assert "'/opt/no.so' from /etc/ld.so.preload cannot be preloaded" in line
+
+
 def test_without_a_cache_the_configuration_stands_in(image: Path) -> None:
     loader = Loader(str(image))
     search = loader.search("libone.so.1")
@@ -261,6 +275,26 @@ def test_a_long_chain_of_includes_is_followed_to_its_end(tmp_path: Path) -> None
     assert folders == [("/end", "/etc/3000")]
 
 
+@pytest.mark.parametrize(("pattern", "looks", "found"), [("{}", 0, 3), ("{}*", 2, 1)])
+def test_only_so_many_files_are_included(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, looks: int, found: int
+) -> None:
+    """Four: the first file counts, and so does a pattern, which costs a look at a folder."""
+    (tmp_path / "etc").mkdir()
+    for number in range(9):
+        (tmp_path / f"etc/{number}").write_text(f"/folder{number}\n")
+    includes = [f"include {pattern.format(number)}\n" for number in range(9)]
+    (tmp_path / "etc/ld.so.conf").write_text("".join(includes))
+    root = Root(str(tmp_path))
+    monkeypatch.setattr(glibc, "CONF_FILES", 4)
+    listed: list[str] = []
+    names = root.names
+    monkeypatch.setattr(root, "names", lambda path: listed.append(path) or names(path))
+    folders = [folder for folder, _ in glibc.configured_folders(root)]
+    assert folders == [f"/folder{number}" for number in range(found)]
+    assert listed == ["/etc"] * looks
+
+
 def test_shadowed_files_are_named_with_their_rules(image: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(image, root, symlinks=True)
@@ -276,6 +310,10 @@ def test_shadowed_files_are_named_with_their_rules(image: Path, tmp_path: Path) 
     assert [(hit.rule, hit.path) for hit in search.shadowed] == [
         ("cache", "/opt/two/libtwo.so.2"), ("default", "/usr/lib/libtwo.so.2"),
     ]  # fmt: skip
+    search = Loader(str(root), {}, hwcaps=()).search("libtwo.so.2")
+    assert [(place.rule, place.folder) for place in search.searched] == [
+        ("cache", "/etc/ld.so.cache")
+    ]
     search = Loader(str(root), {}, hwcaps=()).search("libno.so")
     assert search.error == "libno.so: cannot open shared object file: No such file or directory"
     assert search.searched[0].rule == "cache"

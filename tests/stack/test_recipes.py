@@ -301,12 +301,17 @@ class TestSteps:
             "/net/libnet_cuda126.so"
         ]
 
-    def test_opened_by_a_library_whose_path_counts(self, venv, monkeypatch):
-        step = {"open": ["libcublas.so.12"], "by": "libnet.so", "when": "use", "fails": "use"}
+    @pytest.mark.parametrize("by", ["libnet.so", "libn*.so", "net*.so"])
+    def test_opened_by_a_library_whose_path_counts(self, venv, monkeypatch, by):
+        """By its SONAME or by its file's name; what is not mapped opens nothing."""
+        step = {"open": ["libcublas.so.12"], "by": by, "when": "use", "fails": "use"}
         model(monkeypatch, steps=[{"load": ["net/libnet.so"]}, step])
         venv.dist("net", "1.0")
         flags = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../nvidia/cublas/lib")
         library(venv, "net/libnet.so", flags=flags)
+        if by == "net*.so":
+            assert facts(venv).resolutions == []
+            return
         (finding,) = findings(facts(venv))
         assert finding.severity == "error"
         library(venv, "nvidia/cublas/lib/libcublas.so.12")
@@ -395,6 +400,29 @@ class TestParts:
         told = [f.rule for f in findings(facts(venv), "error")]
         assert told == (["CU306"] if fails == "use" else [])
 
+    @pytest.mark.parametrize(
+        ("number", "version", "builtins"),
+        [
+            ("12", None, []),
+            ("12", "12.8.93", ["12.8"]),
+            ("11.2", None, []),  # the SONAME of 11.2 to 11.8: alone it does not tell
+            ("11.2", "11.2.152", ["11.2"]),
+            ("11.2", "11.8.89", ["11.8"]),
+        ],
+    )
+    def test_the_builtins_are_of_nvrtcs_own_version(
+        self, venv, monkeypatch, number, version, builtins
+    ):
+        path = f"nvidia/cuda_nvrtc/lib/libnvrtc.so.{number}"
+        model(monkeypatch, steps=[{"load": [path], "when": "use", "fails": "use"}])
+        venv.dist("net", "1.0")
+        made = library(venv, path)
+        if version:
+            venv.dist(f"nvidia-cuda-nvrtc-cu{version[:2]}", version, files={path: made})
+        found = facts(venv)
+        asked = [r.soname for r in found.resolutions if r.soname.startswith("libnvrtc-builtins")]
+        assert asked == [f"libnvrtc-builtins.so.{short}" for short in builtins]
+
 
 class TestPathfinder:
     def test_a_wheel_before_the_system_before_cuda_home(self, venv, monkeypatch):
@@ -421,6 +449,30 @@ class TestPathfinder:
         library(venv, "nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
         (path,) = facts(venv, **home).framework("net").loads
         assert path.endswith("/nvidia/cuda_nvcc/nvvm/lib64/libnvvm.so.4")
+
+    def test_a_wheel_is_loaded_for_a_module_that_needs_it(self, venv, monkeypatch):
+        model(monkeypatch, steps=[{"load": ["net/a.so"], "pathfinder": True}])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        (finding,) = findings(facts(venv))
+        assert finding.title.startswith("libcublas.so.12, ")
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        found = facts(venv)
+        assert (findings(found), loads(found)) == ([], ["libcublas.so.12"])
+
+    @pytest.mark.parametrize("own", [True, False])
+    def test_condas_prefix_is_the_environment_s_own_or_the_active_one(self, venv, monkeypatch, own):
+        model(monkeypatch, steps=[NVVM])
+        conda = Prefix(venv.root / "conda", root=venv.root, python=venv.python).conda()
+        (conda.path / "nvvm/lib64").mkdir(parents=True)
+        target = conda.path / "nvvm/lib64/libnvvm.so.4"
+        compile_c(target, "int nvvm;", "-nostdlib", "-Wl,-soname,libnvvm.so.4")
+        prefix = conda if own else venv
+        prefix.dist("net", "1.0")
+        elsewhere = {"CONDA_PREFIX": "/elsewhere" if own else "/conda"}
+        assert facts(prefix, **elsewhere).framework("net").loads == [
+            "/conda/nvvm/lib64/libnvvm.so.4"
+        ]
 
     @pytest.mark.parametrize("name", ["cudf", "cuvs"])
     def test_cufile_is_asked_for_by_libkvikios_module_alone(self, venv, sound, name):

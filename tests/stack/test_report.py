@@ -13,11 +13,11 @@ from facts import SITE, facts, library
 from golden import assert_words_as_before
 
 import cudriver.stack
-from cudriver.stack.components import libraries_line
+from cudriver.stack.components import _some, libraries_line
 from cudriver.stack.model import Environment, Facts, Finding, Framework, Shadowed
 from cudriver.stack.observe import Observation, Row
 from cudriver.stack.report import Report
-from cudriver.stack.report_text import Style, one_line, short_path
+from cudriver.stack.report_text import PREFIX_LEAST, Style, one_line, short_path
 from cudriver.stack.text import clean, columns, elide, wrap_command
 
 SCHEMA = Path(cudriver.stack.__file__).parent / "data" / "report.schema.json"
@@ -99,7 +99,7 @@ MANY_RULES = [f"CU{n}" for n in (103, 109, 202, 301, 302, 303, 304, 305, 307, 40
 
 
 @pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("width", [40, 44, 50, 60, 80])
 @pytest.mark.parametrize("prefix", ["/e", LONG, "/home/ana/" + "环境" * 40 + "/训练"])
 @pytest.mark.parametrize("frameworks", [0, 1, 7])
 @pytest.mark.parametrize("rules", [0, 1, 5, 13])
@@ -110,7 +110,9 @@ def test_an_environment_in_a_line_fits_and_names_every_rule(
     text = one_line(report, Style(width=width, plain=plain))
     assert max(map(columns, text.splitlines())) <= width
     assert re.findall(r"CU\d{3}", text) == MANY_RULES[:rules]
-    assert text.count("\n") == 0 or rules == 13 or width == 40 or (width == 60 and rules == 5)
+    assert text.count("\n") == 0 or rules == 13 or (rules == 5 and width <= 60)
+    shown = text.splitlines()[0][2:].partition("  ")[0]
+    assert columns(shown) >= min(columns(prefix), PREFIX_LEAST) - 1  # a wide character may not fit
     assert prefix[:3] in text
     assert prefix[-2:] in text
 
@@ -119,6 +121,11 @@ def test_a_wide_terminal_shows_a_line_whole():
     text = one_line(named(LONG, *MANY_RULES, frameworks=3), Style(width=400))
     frameworks = ", ".join(f"torch{n} 2.8.0+cu128 (CUDA 12.8)" for n in ("", 1, 2))
     assert text == f"! {LONG}  {frameworks}  {', '.join(MANY_RULES)}"
+
+
+def test_the_first_three_are_named():
+    assert _some("abac") == "a, b, c"
+    assert _some("abcde") == "a, b, c and 2 more"
 
 
 def test_the_middle_is_left_out():
@@ -302,6 +309,25 @@ def test_a_heading_that_just_fits():
     assert text(width=len(whole) - 1).splitlines()[:2] == whole.split(" ", 1)
 
 
+FIXED = re.compile(r" +and \d+ more|mismatch")  # lines that are never broken
+SPARE = {r" +(?:shadows|by|preload) | .*pip install": 2, "lib": 4}  # columns left free
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+@pytest.mark.parametrize("name", ["healthy", "broken", "observed", "busy"])
+def test_a_line_is_broken_where_it_must_be_and_no_sooner(name, verbose):
+    def lines(width):
+        return REPORTS[name].to_text(width=width, verbose=verbose).splitlines()
+
+    for line in lines(400):
+        if len(line.split()) > 2 and not FIXED.match(line):
+            fits = columns(line) + next(
+                (n for start, n in SPARE.items() if re.match(start, line)), 0
+            )
+            assert line in lines(fits)
+            assert line not in lines(fits - 1)
+
+
 def test_one_library_is_one():
     report = REPORTS["healthy"]
     assert "<summary>1 CUDA library</summary>" in report.to_html()
@@ -336,6 +362,17 @@ def test_notebook_view_is_a_fragment(report):
         if group.strip()
         for part in group.split(",")
     )
+
+
+def test_every_colour_has_one_for_the_dark(report):
+    style = report._repr_html_().partition("</style>")[0]
+    light, *dark = (
+        set(re.findall(r"(--\w+):", rule)) for rule in re.findall(r"\{[^{}]*--ink[^{}]*", style)
+    )
+    assert len(light) > 5
+    assert dark == [light, light]
+    for theme in ("data-jp-theme-light", "vscode-dark", "data-theme"):
+        assert theme in style
 
 
 def test_repr_is_short(report):

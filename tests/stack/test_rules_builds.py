@@ -140,6 +140,10 @@ class TestMajors:
         )
         found = one(of, "CU403", "warning")
         assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-cusparse-cu12"]
+        other = Framework("jax", "0.7.2", "13.0", variant="cuda", loads=[left.path])
+        of.frameworks.append(other)
+        assert fired(of, "CU403") == [found], "one wheel is told of once"
+        of.frameworks.pop()
         of.distributions[0].requires.append(wheel("x", "1", "nvidia-cusparse-cu12>=12").requires[0])
         assert fired(of, "CU403") == []
 
@@ -306,11 +310,11 @@ class TestCompanions:
 
 
 class TestTensorRT:
-    def of(self, cuda, torch_cuda="12.8", **more):
+    def of(self, cuda, torch_cuda="12.8", version="10.13.3.9", **more):
         name = f"tensorrt-cu{cuda}"
         trt = Framework(
             "tensorrt",
-            "10.13.3.9",
+            version,
             cuda,
             variant="cuda",
             distribution=name,
@@ -318,7 +322,7 @@ class TestTensorRT:
         )
         return facts(
             frameworks=[torch(cuda=torch_cuda), trt],
-            distributions=[wheel(name, "10.13.3.9")],
+            distributions=[wheel(name, version)],
             **more,
         )
 
@@ -334,6 +338,50 @@ class TestTensorRT:
         made = driver("535.104.05", "12.2")
         found = one(self.of("13", driver=made), "CU406", "error")
         assert found.evidence[-1] == Evidence(made.path, None, "535.104.05")
+        assert found.fix == [
+            f"{PYTHON} -m pip uninstall -y tensorrt-cu13",
+            f"{PYTHON} -m pip install tensorrt-cu12==10.13.3.9",
+        ]
+
+    @pytest.mark.parametrize("torch_cuda", [None, "11.8"])
+    def test_the_driver_is_older_than_every_build_of_this_release(self, torch_cuda):
+        """The last TensorRT for CUDA 11 is 10.13.0: a newer driver, unless PyTorch needs CUDA 11,
+        too.
+        """
+        of = self.of("12", torch_cuda, "10.14.1.48", driver=driver("470.82.01", "11.4"))
+        if torch_cuda is None:
+            of.frameworks[0].variant = "cpu"
+        mend = one(of, "CU406", "error").fix
+        if torch_cuda:
+            assert mend[1:] == [f"{PYTHON} -m pip install tensorrt-cu11==10.13.0.35"]
+        else:
+            assert mend == [fix.driver_package("12")]
+
+    # What `pip index versions` lists of tensorrt-cu11, -cu12 and -cu13.
+    @pytest.mark.parametrize(
+        ("version", "cuda", "torch_cuda", "release"),
+        [
+            ("10.12.0.36", "12", "11.8", "tensorrt-cu11==10.12.0.36"),
+            ("10.14.1.48", "12", "11.8", "tensorrt-cu11==10.13.0.35"),
+            ("10.9.0.34", "12", "13.0", "tensorrt-cu13==10.13.3.9.post1"),
+            ("10.13.3.9", "12", "13.0", "tensorrt-cu13==10.13.3.9.post1"),
+            ("11.4.0.106", "13", "12.8", "tensorrt-cu12==11.4.0.106"),
+            ("10.0.1", "11", "10.2", "--upgrade torch"),
+        ],
+    )
+    def test_the_release_exists(self, version, cuda, torch_cuda, release):
+        found = one(self.of(cuda, torch_cuda, version), "CU406", "error")
+        assert found.fix[-1] == f"{PYTHON} -m pip install {release}"
+
+    def test_all_of_it_is_uninstalled_first(self):
+        """The libraries are in a distribution of their own, which the first leaves behind."""
+        of = self.of("13")
+        names = ("tensorrt-cu13", "tensorrt", "tensorrt-cu13-libs", "tensorrt-cu13-bindings")
+        of.distributions += [wheel(name, "10.13.3.9") for name in names[1:]]
+        of.distributions.append(wheel("tensorrt-llm", "1.0"))
+        assert one(of, "CU406").fix[:-1] == [
+            f"{PYTHON} -m pip uninstall -y {name}" for name in names
+        ]
 
     def test_older_than_the_second_framework_s(self):
         """What that ends in, nobody has seen."""

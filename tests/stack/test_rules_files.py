@@ -64,6 +64,14 @@ class TestFiles:
         of.distributions[1].version = "2.28.9"
         of.file_faults[0].owners = ["nvidia-nccl-cu12 2.28.9", "nvidia-nccl-cu13 2.28.9"]
         assert one(of, "CU404", "note").fix == []  # neither is newer
+        cuda = f"{SITE}/torch/lib/libtorch_cuda.so"
+        text = f"{cuda}: undefined symbol: ncclNew"
+        of.load_faults = [fault("symbol", "ncclNew", cuda, text, provider=self.NCCL)]
+        found = one(of, "CU404", "error")  # and the one that is there will not do
+        assert found.predicts == text
+        assert found.fix == [
+            f"{PYTHON} -m pip install --force-reinstall --no-deps nvidia-nccl-cu13==2.28.9"
+        ]
 
     def test_two_that_agree(self):
         owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")

@@ -156,6 +156,11 @@ class TestArchitectures:
             assert f"nvidia-driver-{told[1:4]}" in found[0].fix[0]
             assert found[0].evidence[-1] == made.release_evidence
 
+    def test_a_gpu_that_the_driver_knows_hides_no_other(self):
+        devices = [gpu(n, capability, assumed=True) for n, capability in enumerate(("9.0", "10.0"))]
+        made = driver("535.104.05", "12.2", assumed=True, devices=devices)
+        assert "capability 10.0 (" in one(facts(driver=made, frameworks=[]), "CU501").title
+
     def test_what_a_driver_lists_it_knows(self):
         made = driver("535.104.05", "12.2", devices=[gpu(capability="10.0")])
         assert fired(facts(driver=made, frameworks=[]), "CU501") == []
@@ -177,9 +182,9 @@ class TestArchitectures:
     )
     def test_ptx_that_a_build_has_beside_its_list(self, version, cuda, ptx):
         made = torch(version, cuda, archs=["sm_90"])
-        assert cu5._with_ptx(made, "x86_64") == ["sm_90", *ptx]
+        assert cu5.with_ptx(made, "x86_64") == ["sm_90", *ptx]
         for made.name in ("cupy", "vllm"):
-            assert cu5._with_ptx(made, "x86_64") == ["sm_90"]
+            assert cu5.with_ptx(made, "x86_64") == ["sm_90"]
 
     def test_the_newest_of_the_variants_that_fit_a_gpu(self):
         """PyTorch 2.8 has code for compute capability 12.0 in cu128 and cu129, not in cu126."""

@@ -91,6 +91,12 @@ class TestOutside:
         found = one(used(leak, environment=environment(LD_LIBRARY_PATH=OUTSIDE)), "CU302", "note")
         assert found.title.endswith(": 12.8.93, the same version as its own copy")
 
+    @pytest.mark.parametrize(("modelled", "severity"), [(True, "warning"), (False, "note")])
+    def test_what_is_not_modelled_may_load_its_own_before(self, modelled, severity):
+        leak = outside("libnvJitLink.so.12", "12.1.105", "nvjitlink", own="12.8.93")
+        leak.found_by = "ld.so.cache"
+        one(used(leak, torch={"modelled": modelled}), "CU302", severity)
+
     def test_preload(self):
         leak = outside("libnccl.so.2", "2.18.1", "nccl")
         found = one(used(leak, environment=environment(LD_PRELOAD=leak.path)), "CU302")
@@ -256,8 +262,9 @@ class TestSymbols:
     def test_a_driver_that_lacks_what_is_called_later(self):
         problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
         assert fired(used(load_faults=[problem]), "CU303") == []
-        problem.name = "cuFileDriverOpen"  # of a library that a wheel brings
-        assert list(registry()["CU303"](used(load_faults=[problem])))
+        later = fault("symbol", "cuFileDriverOpen", "/a/libcudnn_ops.so.9", "x", lazy=True)
+        # of a library that a wheel brings
+        assert list(registry()["CU303"](used(load_faults=[problem, later])))
 
     def test_what_the_driver_lacks_no_package_brings(self):
         problem = fault("symbol", "cuTensorMapEncodeTiled", f"{SITE}/torch/lib/x.so", "x")
@@ -360,6 +367,11 @@ class TestParts:
         assert found.predicts == text
         assert {e.file for e in found.evidence} == {main.path, other.path}
         assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
+
+    def test_a_part_that_tells_a_fourth_number_is_of_the_same_version(self):
+        versions = {"graph": "9.10.2", "adv": "9.10.2.21", "cnn": "9.14.0"}
+        parts = [library(f"libcudnn_{n}.so.9", v, "cudnn") for n, v in versions.items()]
+        assert "libcudnn_cnn.so.9 9.14.0" in one(used(*parts), "CU304", "note").title
 
     def test_the_front_library_alone_may_differ(self):
         front = library("libcudnn.so.9", "9.19.0", "cudnn")

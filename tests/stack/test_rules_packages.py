@@ -39,13 +39,15 @@ class TestPins:
             ("nvidia-cudnn-cu12", "==9.10.2.21", "8.9.7.29", "warning"),
             ("nvidia-nvjitlink-cu12", "==12.8.93", "12.9.86", "note"),
             ("nvidia-nvjitlink-cu12", "==12.8.93", "12.1.105", "warning"),
+            ("nvidia-cublas-cu12", "<13,>=12.8.4.1", "12.8.3.14", "note"),  # by the clause unmet
         ],
     )
     def test_gravity(self, name, pin, installed, severity):
         found = one(self.of(installed, pin, name), "CU402", severity)
         assert f"{name}{pin} (installed: {installed})" in found.title
         assert [e.line for e in found.evidence] == [5, 3]
-        assert found.fix == [f"{PYTHON} -m pip install {name}{pin}"]
+        quote = "'" if "<" in pin else ""
+        assert found.fix == [f"{PYTHON} -m pip install {quote}{name}{pin}{quote}"]
 
     def test_not_installed(self):
         assert "installed: none" in one(self.of(None), "CU402", "warning").title
@@ -127,6 +129,13 @@ class TestPins:
         assert found.title == ("jax requires nvidia-cudnn-cu12<10.0,>=9.8 (installed: 9.1.0.70)")
         assert found.subject == "jax"
 
+    def test_one_wheel_of_many_does_not_tell_of_an_extra(self):
+        extra = [f"[gpu]nvidia-{name}-cu12==12.8.*" for name in ("cufft", "curand", "cublas")]
+        of = [wheel("net", "1.0", *extra), wheel("nvidia-cufft-cu12", "11.0")]
+        assert fired(facts(distributions=of), "CU402") == []
+        of.append(wheel("nvidia-curand-cu12", "12.8.1"))
+        assert "nvidia-cufft-cu12==12.8.*" in one(facts(distributions=of), "CU402").title
+
     def test_a_plugin_of_another_release(self):
         plugin = wheel("jax-cuda12-plugin", "0.7.2", "jax-cuda12-pjrt==0.7.2")
         pjrt = wheel("jax-cuda12-pjrt", "0.10.2")
@@ -184,6 +193,28 @@ class TestPins:
         found = one(of, "CU402", "warning")  # that it does not load is CU303's to prove
         index = " --index-url https://download.pytorch.org/whl/cu128" if frameworks else ""
         assert found.fix == [f"{PYTHON} -m pip install {words}{index}"]
+
+    def test_condas_package_for_another_torch(self):
+        asks = wheel("torchvision", "0.20.1", "torch==2.5.0", installer="conda")
+        of = facts(
+            environment=environment("conda", "mamba"),
+            distributions=[wheel("torch", "2.8.0", installer="conda"), asks],
+        )
+        mend = f"mamba install -p {PREFIX} --force-reinstall torchvision"
+        assert one(of, "CU402", "warning").fix == [mend]
+
+    @pytest.mark.parametrize(
+        ("stated", "makes", "expected"),
+        [
+            ("pip", "uv", "uv"), ("pip", "pipx", "pipx"), ("pip", "conda", "pip"),
+            ("uv", "pipx", "uv"), ("conda", "mamba", "conda"), ("", "uv", "uv"),
+        ],
+    )  # fmt: skip
+    def test_who_mends_a_package(self, stated, makes, expected):
+        """uv and pipx install as pip does, and say "pip" in INSTALLER where pip itself ran."""
+        assert fix.installer(environment("venv", makes), wheel("x", "1", installer=stated)) == (
+            expected
+        )
 
     CUDNN = "nvidia-cudnn-cu12==9.10.2.21"
 

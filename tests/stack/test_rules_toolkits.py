@@ -80,6 +80,15 @@ class TestMatch:
         )
         assert not fired(facts(toolkits=[toolkit("12.8.1", "PATH"), own], match="system"), "CU201")
 
+    def test_of_two_toolkits_the_one_of_pytorchs_major_counts(self):
+        own = [
+            toolkit(version, path=f"{SITE}/nvidia{n}", origin="environment")
+            for n, version in enumerate(("13.0.2", "12.8.1"))
+        ]
+        found = one(facts(toolkits=[*own, toolkit("12.4.1", "default")]), "CU201", "note")
+        assert "12.8" in found.title
+        assert "13.0" not in found.title
+
     def test_pytorch_stands_in_for_packages(self):
         assert "12.8" in one(facts(toolkits=[toolkit("12.4.1")]), "CU201").title
 
@@ -125,6 +134,13 @@ class TestNvcc:
         assert found.predicts.startswith("The detected CUDA version (11.8) mismatches")
         assert found.evidence[0].file == kit.nvcc
         assert found.fix[-1] == "export CUDA_HOME=/usr/local/cuda-12.8"
+
+    def test_what_nvcc_itself_says_is_not_known(self):
+        kit = toolkit("11.8.0", "PATH")
+        chosen = nvcc(kit)
+        chosen.evidence = None
+        found = one(facts(toolkits=[kit], nvcc=chosen), "CU202")
+        assert (found.evidence[0].file, found.evidence[0].value) == (kit.nvcc, "11.8.77")
 
     def test_a_fitting_one_is_at_hand(self):
         wrong, right = toolkit("11.8.0", "PATH"), toolkit("12.8.1")
@@ -195,6 +211,10 @@ class TestHome:
         assert says in found.title
         assert found.fix == ["export CUDA_HOME=/usr/local/cuda-12.8"]
         assert (found.evidence[0].file, found.evidence[0].value) == ("$CUDA_HOME", value)
+
+    def test_an_empty_variable_hides_no_other(self):
+        of = facts(environment=environment(CUDA_HOME="", CUDA_PATH="cuda"))
+        assert one(of, "CU205", "warning").evidence[0].file == "$CUDA_PATH"
 
     def test_a_toolkit_of_another_major_is_no_mending(self):
         of = facts(
@@ -273,6 +293,11 @@ class TestHome:
         other = facts(toolkits=[toolkit("11.8.0")], environment=wrong)
         assert one(other, "CU205").fix[0] == "unset CUDA_HOME"
         assert len(one(other, "CU205").fix) > 1
+
+    def test_the_folder_tells_where_nvcc_does_not(self):
+        kit = toolkit("12.8.1", path="/opt/a", nvcc_version=None)
+        made = facts(toolkits=[kit], environment=environment(CUDA_HOME="relative/cuda"))
+        assert one(made, "CU205").fix == ["export CUDA_HOME=/opt/a"]
 
     def test_nvcc_tells_of_its_toolkit_before_the_folder_does(self):
         """One of two good ones whose version.json is of another release."""

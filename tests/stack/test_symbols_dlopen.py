@@ -36,8 +36,13 @@ def compare(host: Path, dlopens: list[str], **variables: str) -> list[Load]:
         return [process.start]
     assert code == 0, stderr
     for given, step in zip(dlopens, steps[1:], strict=True):
-        load = process.dlopen(given[3:], now=given[0] == "N", everywhere=given[1] == "G")
+        # NL is what Python's import does, and the model's default.
+        mode = {"L": {"now": False}, "N": {}}[given[0]] | {"G": {"everywhere": True}, "L": {}}[
+            given[1]
+        ]
+        load = process.dlopen(given[3:], **mode)
         assert load.error == step.error
+        assert (load.object is None) is (step.error is not None)
         assert [o.path if o is not process.main else "" for o in process.objects] == step.mapped
         loads.append(load)
     return loads
@@ -243,6 +248,56 @@ def test_a_failed_dlopen_leaves_nothing_behind(host: Path, tmp_path: Path) -> No
     assert [o.path for o in first.objects] == [str(bad), str(good)]
     assert second.error == "libgood.so: cannot open shared object file: No such file or directory"
     assert third.error is None
+
+
+def test_a_second_name_of_a_mapped_file_is_the_same_library(host: Path, tmp_path: Path) -> None:
+    """By its device and inode. From then on the name stands for it, wherever it is asked for."""
+    source = "int given(void) { return 1; }"
+    giver = compile_c(tmp_path / "libgiver.so", source, "-Wl,-soname,libgiver.so")
+    stand_in = compile_c(tmp_path / "linked/libs.so", source, "-Wl,-soname,libs.so")
+    os.link(giver, tmp_path / "hard.so")
+    (tmp_path / "libs.so").symlink_to(giver)
+    flags = ("-Wl,--no-as-needed", str(stand_in), f"-Wl,-rpath,{tmp_path}")
+    user = compile_c(
+        tmp_path / "user/libuser.so", "int given(void); void *p = (void *)given;", *flags
+    )
+    names = [str(giver), f"{tmp_path}/hard.so", str(user), "libs.so"]
+    first, hard, last, again = compare(host, [f"NL:{name}" for name in names])
+    assert first.object is hard.object is again.object
+    assert last.object is not None
+    assert dict(last.object.needed)["libs.so"] is first.object
+
+
+def test_a_python_s_stand_in_is_not_asked_for_python_s_symbols(host: Path, tmp_path: Path) -> None:
+    source = "int PyNone(void); int other(void); int use(void) { return PyNone() + other(); }"
+    path = str(compile_c(tmp_path / "libmodule.so", source, LAZY))
+    for stand_in, names in ((False, {"PyNone", "other"}), (True, {"other"})):
+        process = Process(Loader(environ={}, cwd=str(host.parent)), host.name)
+        assert process.main.path == str(host)
+        process.stand_in = stand_in
+        assert {fault.name for fault in process.dlopen(path, now=False).later} == names
+        assert {fault.name for fault in process.dlopen(path, now=True).faults} <= names
+
+
+def test_what_has_no_versions_hides_no_lack_of_one(host: Path, tmp_path: Path) -> None:
+    """Of several needs the first cannot be told, the second is met, and the last is not."""
+    names, v1 = ("bare", "good", "poor"), "V1 { *; };"
+    for name in names:
+        flags = ("-nostdlib", f"-Wl,-soname,lib{name}.so")
+        source = f"int of_{name}(void) {{ return 1; }}"
+        compile_c(tmp_path / f"linked/lib{name}.so", source, *flags, versions=v1)
+        versions = {"bare": None, "good": v1, "poor": "V2 { *; };"}[name]
+        compile_c(tmp_path / f"found/lib{name}.so", source, *flags, versions=versions)
+    calls = " + ".join(f"of_{name}()" for name in names)
+    user = compile_c(
+        tmp_path / "libuser.so",
+        "".join(f"int of_{name}(void); " for name in names)
+        + f"int use(void) {{ return {calls}; }}",
+        *(f"{tmp_path}/linked/lib{name}.so" for name in names),
+    )
+    (load,) = compare(host, [f"LL:{user}"], LD_LIBRARY_PATH=f"{tmp_path}/found")
+    poor = f"{tmp_path}/found/libpoor.so"
+    assert load.error == f"{poor}: version `V1' not found (required by {user})"
 
 
 def test_a_library_loaded_before_wins_over_every_path(host: Path, tmp_path: Path) -> None:

@@ -18,22 +18,22 @@ class Match(Record):
     text: str
 
 
-def rule_names() -> list[str]:
+def rule_names(folder: str = FOLDER) -> list[str]:
     """Every rule that has a page, in order."""
-    return sorted(name[:-3] for name in os.listdir(FOLDER) if name.endswith(".md"))
+    return sorted(name[:-3] for name in os.listdir(folder) if name.endswith(".md"))
 
 
-def page(rule: str) -> str:
+def page(rule: str, folder: str = FOLDER) -> str:
     """The page of a rule ("CU303"), in Markdown. Raises KeyError for a rule that is none."""
-    if rule not in rule_names():
+    if rule not in rule_names(folder):
         raise KeyError(rule)
-    with open(os.path.join(FOLDER, f"{rule}.md"), encoding="utf-8") as file:
+    with open(os.path.join(folder, f"{rule}.md"), encoding="utf-8") as file:
         return file.read()
 
 
-def title(rule: str) -> str:
+def title(rule: str, folder: str = FOLDER) -> str:
     """The heading of a rule's page without the number: "undefined symbol"."""
-    heading = page(rule).partition("\n")[0].lstrip("# ")
+    heading = page(rule, folder).partition("\n")[0].lstrip("# ")
     return heading.removeprefix(rule).lstrip(" :.-")
 
 

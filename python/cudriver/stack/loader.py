@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Mapping, Sequence
 
 from cudriver.stack import glibc
@@ -40,9 +39,14 @@ __all__ = [
 ]  # fmt: skip
 
 DF_1_NODEFLIB = 0x800
-_NAME = "[A-Za-z0-9_]"  # what would make another name of a token before it
 
 CANNOT_OPEN = "cannot open shared object file"
+
+
+def _goes_on(text: str, at: int) -> bool:
+    """Whether what stands there makes another name of a token before it."""
+    letter = text[at : at + 1]
+    return letter == "_" or (letter.isascii() and letter.isalnum())
 
 
 class Loader(LoaderFiles):
@@ -93,7 +97,7 @@ class Loader(LoaderFiles):
             for token in ("ORIGIN", "LIB", "PLATFORM"):
                 if text.startswith("{" + token + "}", at):
                     length = len(token) + 2
-                elif text.startswith(token, at) and not re.match(_NAME, text[at + len(token) :]):
+                elif text.startswith(token, at) and not _goes_on(text, at + len(token)):
                     length = len(token)
                 else:
                     continue

@@ -127,7 +127,6 @@ class Process:
         elf = self.loader.open(search.path)
         known = self._inodes.get(self.loader.identity(elf))
         if known is not None:
-            known.names.add(name)
             self._names.setdefault(name, known)
             return known
         if elf.exec_stack and self._stack_fixed:

@@ -30,7 +30,10 @@ def fresh(make: Callable[[], T]) -> T:
 
 @dataclass_transform()
 class Record:
-    """Fields by annotation, in order, with defaults; compared and printed by value."""
+    """Fields by annotation, in order, with defaults; compared and printed by value.
+
+    A record has no fields but its own: none is derived from another.
+    """
 
     _fields: tuple[str, ...] = ()
     _defaults: dict[str, Any] = {}  # noqa: RUF012
@@ -38,15 +41,12 @@ class Record:
     _after: tuple[frozenset[str], ...] = (frozenset(),)  # by a number: the fields but so many
 
     def __init_subclass__(cls) -> None:
-        stated = cls.__annotations__  # from Python 3.10 on a class's own, {} where it has none
-        own = [name for name in stated if not name.startswith("_")]
-        fields = cls._fields + tuple(n for n in own if n not in cls._fields)
-        defaults, makers = dict(cls._defaults), dict(cls._makers)
-        for name in own:
+        fields = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
+        defaults: dict[str, Any] = {}
+        makers: dict[str, Callable[[], Any]] = {}
+        for name in fields:
             if name in cls.__dict__:
                 default = cls.__dict__[name]
-                defaults.pop(name, None)
-                makers.pop(name, None)
                 if isinstance(default, _Fresh):
                     makers[name] = default.make
                 else:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from cudriver.stack.components import ABSENT, OK, RANK, components
 from cudriver.stack.model import CONSISTENT, ERROR, NOTE, UNKNOWN, WARNING
 from cudriver.stack.report_text import short_path
-from cudriver.stack.text import clean, is_command
+from cudriver.stack.text import html as _text
+from cudriver.stack.text import is_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,9 +66,18 @@ white-space:pre-wrap;word-break:normal;max-width:none}
 .cudriver details{margin-top:1.4rem;overflow-x:auto}
 .cudriver details td:not(.whole){min-width:9rem}
 .cudriver summary{cursor:pointer;font-weight:600}
-@media (prefers-color-scheme:dark){.cudriver.page{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;
---page:#14181e;--code:#1f252d;--good:#4cc38a;--doubt:#f0b429;--bad:#ff7b7f;--note:#70b8ff}}
+.cudriver:not(.page){padding:.4rem .8rem;box-sizing:border-box}
 """
+_DARK = """{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333c48;--page:#14181e;--code:#1f252d;
+--good:#4cc38a;--doubt:#f0b429;--bad:#ff7b7f;--note:#70b8ff}
+"""
+# A notebook's theme is its own: JupyterLab, VS Code and themes of Sphinx say so above the report.
+_RULES += "@media (prefers-color-scheme:dark){.cudriver.page" + _DARK + "}\n"
+_RULES += ",".join(
+    f".cudriver:is({theme} *)"
+    for theme in ('[data-jp-theme-light="false"]', ".vscode-dark", '[data-theme="dark"]')
+)
+_RULES += _DARK
 # Notebooks style tables by two classes and an element; three classes win over them.
 STYLE = _RULES.replace(".cudriver", ".cudriver" * 3)
 PAGE_STYLE = """
@@ -215,10 +223,3 @@ def _observation(report: Report) -> str:
         "<table><thead><tr><th></th><th></th>"
         f"<th>predicted</th><th>observed</th></tr></thead><tbody>{rows}</tbody></table>"
     )
-
-
-def _text(value: str) -> str:
-    """Escaped; what a page may not hold, or what would steer its text, is shown as its code."""
-    lines = value.replace("\t", " ").split("\n")
-    text = "\n".join(map(clean, lines)).encode("utf-8", "backslashreplace").decode()
-    return escape(text, quote=True)

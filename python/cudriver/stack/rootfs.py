@@ -139,14 +139,6 @@ class Root:
             self._listings[path] = known
         return known
 
-    def has_all(self, path: str, names: list[str]) -> bool:
-        """Whether a folder has all of these names, each asked for: False where that is in doubt."""
-        try:
-            folder = self.real(path)
-            return all(os.access(f"{folder}/{name}", os.F_OK) for name in names)
-        except (OSError, ValueError):
-            return False
-
     def open(self, path: str) -> int:
         """A descriptor on a regular file, for the caller to close. Raises OSError."""
         return self._open(path)[0]

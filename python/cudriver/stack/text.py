@@ -31,6 +31,15 @@ def _code(character: str) -> str:
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
+def html(text: str) -> str:
+    """Escaped for a page; what it may not hold, or what would steer its text, as its code."""
+    from html import escape
+
+    lines = text.replace("\t", " ").split("\n")
+    whole = "\n".join(map(clean, lines)).encode("utf-8", "backslashreplace").decode()
+    return escape(whole, quote=True)
+
+
 def columns(text: str) -> int:
     """How wide a terminal shows it: an East Asian character takes two columns, an accent none."""
     if text.isascii():

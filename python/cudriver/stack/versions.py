@@ -119,8 +119,9 @@ def cut(version: str | None, parts: int) -> str | None:
     """The first numbers of a version: cut("12.8.93", 2) is "12.8"."""
     if not version:
         return None
-    if plain(version) is not None:
-        return ".".join(version.split(".")[:parts])
+    public = version.partition("+")[0]  # "2.8.0+cu128"
+    if plain(public) is not None:
+        return ".".join(public.split(".")[:parts])
     numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return ".".join(numbers[0].split(".")[:parts]) if numbers else None
 

@@ -106,7 +106,7 @@ def collect_machine(
     """The machine's half of the facts, for environments at `prefixes`: no driver library in them is
     asked. Raises NotADirectoryError, ValueError as `inspect` does.
     """
-    from cudriver.stack.collect import driver, toolkits
+    from cudriver.stack.collect import driver
 
     check_arguments(root, assume_driver, assume_gpus)
     tree = Root(root)
@@ -127,6 +127,8 @@ def collect_machine(
             machine.problems.append(probe.not_asked(found.path or probe.NVML))
         if nvml is not None or found.path is None:
             machine.probe = probe.Probe(machine.inspected.without(machine.variables), nvml=nvml)
+    from cudriver.stack.collect import toolkits  # once the child is under way
+
     machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
     return machine
 
@@ -255,7 +257,9 @@ def _from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
 
 
 def _lost_modules(tree: Root, facts: Facts) -> list[FileFault]:
-    """Of the packages that are frameworks, since without them nothing is imported."""
+    """Python files that are gone, of every wheel that may be a framework or imported by one: of all
+    but NVIDIA's libraries and those that are known to have nothing to do with CUDA.
+    """
     from cudriver.stack.collect import records
     from cudriver.stack.collect.frameworks import matters_here
 

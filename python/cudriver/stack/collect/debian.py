@@ -7,7 +7,8 @@ import re
 
 from cudriver.stack.rootfs import Root
 
-_NVIDIA = ("libcu", "libnv", "libnpp", "cuda", "nvidia", "tensorrt")  # beginnings of names
+# Beginnings of names.
+_NVIDIA = ("libcu", "libnv", "libnpp", "libnccl", "cuda", "nvidia", "tensorrt")
 
 
 class DebianOwners:

@@ -74,11 +74,13 @@ class Probe:
         if python is None:
             self.error = "this process has no Python interpreter of its own to ask the driver with"
             return
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe_child.py")
+        # A module is compiled already. Its folder comes last, so that it hides no other module.
+        folder = os.path.dirname(os.path.abspath(__file__))
+        program = f"import sys; sys.path.append({folder!r}); import probe_child"
         jobs = [f"nvml={nvml or NVML}"] if cuda is None else [f"cuda={cuda}"]
         limit = TIME_LIMIT if cuda is None else CUDA_TIME_LIMIT
         try:
-            self._child = Child([python, "-I", "-S", "-E", script, *jobs], environ, limit)
+            self._child = Child([python, "-I", "-S", "-B", "-c", program, *jobs], environ, limit)
         except OSError as error:
             self.error = f"could not be started: {error.strerror}"
 

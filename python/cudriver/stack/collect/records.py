@@ -11,6 +11,7 @@ import errno
 import os
 import re
 
+from cudriver import _elf
 from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
 
@@ -18,11 +19,8 @@ RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
-MODULES = 50_000  # Python files of one RECORD; the largest framework has 12,000
 LOST = 100  # of them that are told
-ASKED = 8  # of one folder that are asked for one by one; to list it costs as much
-VITAL = frozenset(("__init__", "version"))
-_MODULE = ".py,sha256="  # what ends a module's name in a RECORD
+VITAL = frozenset(("__init__.py", "version.py"))
 
 
 class Lines:
@@ -135,63 +133,41 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
         raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
     except (OSError, ValueError):
         return []  # told by `libraries`
-    # A piece ends in a path; the next one begins with that file's hash and size. Of thousands of
-    # files only those are asked for their size that every import reads.
-    pieces = os.fsdecode(raw).split(_MODULE, MODULES)
+    # Of thousands of files nearly all are there: C asks for them. In another root links have to be
+    # followed inside it, so there all are looked at here.
     folders: dict[str, list[str]] = {}
-    vital: dict[str, list[str]] = {}
-    modules: list[str] = []
-    last = None
-    for number, piece in enumerate(pieces[:-1], 1):
-        folder, _, name = piece[piece.rfind("\n") + 1 :].rpartition("/")
-        if folder != last:  # most lines of a folder stand together
-            modules = folders.setdefault(folder, [])
-            last = folder
-        if name in VITAL and not pieces[number].partition("\n")[0].rstrip().endswith(",0"):
-            vital.setdefault(folder, []).append(name)
-        else:
-            modules.append(name + ".py")
+    for path in _elf.absent(raw, dist.location if root.host else None):
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(folder, []).append(name)
     found: list[FileFault] = []
-    for folder, modules in folders.items():
-        if not folder or folder.startswith(("/", "..", '"')) or _of_tests(folder):
+    for folder, names in folders.items():
+        if not folder or folder.startswith(("/", "..", '"')):
             continue
         place = f"{dist.location}/{folder}"
-        faults = {(name, "missing") for name in _lost(root, place, modules)}
-        for name in vital.get(folder, ()):
-            size = _size(root, f"{place}/{name}.py")
-            if not size:
-                faults.add((f"{name}.py", "missing" if size is None else "size"))
-        for name, what in sorted(faults)[: LOST - len(found)]:
-            evidence = _line(f"{dist.path}/RECORD", raw, os.fsencode(f"{folder}/{name},sha256="))
-            owners = [f"{dist.name} {dist.version}"]
-            found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
+        there = {*root.names(place)}
+        for name in sorted({*names}):
+            gone, empty = name not in there, False
+            if name in VITAL:
+                size = _size(root, f"{place}/{name}")
+                gone, empty = size is None, size == 0
+            if not gone and not empty:
+                continue
+            number, said = _line(raw, f"{folder}/{name}")
+            if (gone or not said.endswith(",0")) and len(found) < LOST:
+                evidence = Evidence(f"{dist.path}/RECORD", number, said[:200])
+                owners = [f"{dist.name} {dist.version}"]
+                what = "missing" if gone else "size"
+                found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
     return found
 
 
-def _of_tests(folder: str) -> bool:
-    whole = f"{folder}/"
-    return "/tests/" in whole or "/test/" in whole
-
-
-def _lost(root: Root, place: str, modules: list[str]) -> list[str]:
-    """Of the files that a folder should have those that are not there."""
-    if len(modules) <= ASKED and root.has_all(place, modules):
-        return []
-    there = {*root.names(place)}
-    return [name for name in modules if name not in there]
-
-
-def _line_at(raw: bytes, at: int) -> bytes:
-    """What there is from `at` to the line's end."""
-    end = raw.find(b"\n", at)
-    return raw[at : end if end >= 0 else len(raw)].rstrip()
-
-
-def _line(file: str, raw: bytes, start: bytes) -> Evidence:
-    """The line of a RECORD that starts so."""
+def _line(raw: bytes, path: str) -> tuple[int, str]:
+    """The line of a file in a RECORD: its number and its text."""
+    start = os.fsencode(path) + b","
     at = 0 if raw.startswith(start) else raw.find(b"\n" + start) + 1
-    said = _line_at(raw, at).decode("utf-8", "replace").strip()
-    return Evidence(file, raw.count(b"\n", 0, at) + 1, said[:200])
+    end = raw.find(b"\n", at)
+    said = raw[at : end if end >= 0 else len(raw)]
+    return raw.count(b"\n", 0, at) + 1, said.decode("utf-8", "replace").strip()
 
 
 class Owners:

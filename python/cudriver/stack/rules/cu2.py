@@ -43,9 +43,9 @@ def environment_cuda(facts: Facts) -> tuple[str, Evidence] | None:
     toolkits = [t for t in facts.toolkits if t.origin == "environment" and t.version]
     if torch and torch.cuda:
         same = [t for t in toolkits if major(t.version) == major(torch.cuda)]
-        toolkits = same or toolkits
         if not same:
             return torch.cuda, torch.cuda_evidence or Evidence(torch.path, None, torch.cuda)
+        toolkits = same
     if toolkits:
         chosen = toolkits[0]
         return chosen.version or "", chosen.evidence or Evidence(

@@ -1,4 +1,5 @@
-"""CU4: packages. What they require of each other is in cu4_pins, their files in cu4_files."""
+"""CU4: packages. What they require of each other is in cu4_pins, their files in cu4_files,
+TensorRT in cu4_tensorrt."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from cudriver.stack.names import describe, split
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_files import cu404
 from cudriver.stack.rules.cu4_pins import cu402, cu407, pins
+from cudriver.stack.rules.cu4_tensorrt import cu406
 from cudriver.stack.rules.faults import KIN, other_build, other_major, proof
 from cudriver.stack.text import quote
 from cudriver.stack.versions import at_least, cut, major
@@ -267,51 +269,6 @@ def _same_index(facts: Facts, name: str, torch: Framework) -> str:
         return fix.kin(facts, name)
     wanted = f"{name}=={version}"
     return fix.install(env, wanted, by=tool, index=fix.index_of(facts), again=True, alone=True)
-
-
-def cu406(facts: Facts) -> Iterator[Finding]:
-    """TensorRT for another CUDA major."""
-    trt = facts.framework("tensorrt")
-    built = major(trt.cuda) if trt else None
-    if trt is None or built is None:
-        return
-    env = facts.environment
-    dist = facts.distribution(trt.distribution or "tensorrt")
-    tool = fix.installer(env, dist)
-    others = [
-        f for f in facts.frameworks if f.name in ("torch", "onnxruntime") and f.variant == "cuda"
-    ]
-    offered = major(facts.driver.cuda)
-    evidence = [trt.cuda_evidence] if trt.cuda_evidence else []
-    if offered is not None and offered < built:
-        yield Finding(
-            "CU406",
-            ERROR,
-            f"TensorRT {trt.version} is for CUDA {built}, the driver offers {facts.driver.cuda}",
-            [*evidence, Evidence(facts.driver.path or "driver", None, facts.driver.release or "")],
-            "CUDA initialization failure with error: 35",
-            [fix.install(env, f"tensorrt-cu{offered}=={trt.version}", by=tool)],
-            "tensorrt",
-        )
-        return
-    for other in others:
-        wanted = major(other.cuda)
-        if wanted is None or wanted == built:
-            continue
-        if other.cuda_evidence:
-            evidence.append(other.cuda_evidence)
-        mend = [fix.uninstall(env, dist)] if dist else []
-        mend.append(fix.install(env, f"tensorrt-cu{wanted}=={trt.version}", by=tool))
-        yield Finding(
-            "CU406",
-            ERROR,
-            f"TensorRT {trt.version} is for CUDA {built}, {other.name} for CUDA {wanted}",
-            evidence,
-            "CUDA initialization failure with error: 35" if built > wanted else None,
-            mend,
-            "tensorrt",
-        )
-        return
 
 
 def cu408(facts: Facts) -> Iterator[Finding]:

@@ -53,7 +53,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
     for framework in facts.frameworks:
         if framework.variant != "cuda" or not framework.archs:
             continue
-        archs = _with_ptx(framework, facts.environment.platform)
+        archs = with_ptx(framework, facts.environment.platform)
         done = set()
         for device in facts.driver.devices:
             capability = device.compute_capability
@@ -85,7 +85,7 @@ def cu501(facts: Facts) -> Iterator[Finding]:
     yield from _unknown(facts)
 
 
-def _with_ptx(framework: Framework, platform: str) -> list[str]:
+def with_ptx(framework: Framework, platform: str) -> list[str]:
     """The arch list that PyTorch prints leaves out PTX that its build added; the table has it."""
     if framework.name != "torch" or any(a.startswith("compute_") for a in framework.archs):
         return framework.archs

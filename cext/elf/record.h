@@ -1,0 +1,26 @@
+/*
+ * The Python files that a wheel's RECORD lists, and whether they are there: a framework has
+ * thousands of them, and the check's time is short. Plain C; the text is untrusted.
+ */
+#ifndef CUDRIVER_ELF_RECORD_H
+#define CUDRIVER_ELF_RECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A walk over one RECORD. Zero `at` and `modules` before the first step. */
+struct elf_record {
+    const char *text; /* borrowed */
+    size_t size;
+    int folder; /* borrowed: the descriptor of what the paths start from; -1: nothing is there */
+    size_t at;
+    size_t modules; /* seen so far */
+};
+
+/*
+ * Finds the next module, tests aside, that is not there, or that is empty and is not listed as
+ * empty. *path points into the text, without a NUL behind it. False at the end.
+ */
+bool elf_record_next(struct elf_record *record, const char **path, size_t *path_length);
+
+#endif

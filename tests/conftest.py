@@ -31,12 +31,25 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if DRIVER not in ("sim", "real"):
         raise pytest.UsageError(f"CUDRIVER_TEST_DRIVER={DRIVER}: neither sim nor real")
+    os.environ["LC_ALL"] = "C.UTF-8"  # not the developer's language
     os.environ.pop("COLUMNS", None)  # a terminal's width, which pipes must not have
     if DRIVER == "sim":
         os.environ["CUDRIVER_LIBRARY"] = "sim"
         os.environ.setdefault("CUDRIVER_SIM_DEVICES", "2")
     else:
         os.environ.pop("CUDRIVER_LIBRARY", None)
+
+    _no_deadlines()
+
+
+def _no_deadlines() -> None:
+    """A property holds on a slow machine, too."""
+    try:
+        from hypothesis import settings
+    except ModuleNotFoundError:
+        return
+    settings.register_profile("without deadlines", settings.default, deadline=None)
+    settings.load_profile("without deadlines")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -164,6 +177,16 @@ def two_devices(cu: Any) -> tuple[cudriver.Device, cudriver.Device]:
 
 # Not streams and events: the copy engine keeps some of its own with each context.
 LIVE = ("contexts", "allocations", "host_allocs")
+
+
+@pytest.fixture(scope="session")
+def pythons(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of tests/fleet: two environments that do not fit together in one job. Here, because the
+    tests import this file as `conftest`, so that no other may have its name."""
+    from enginekit import FITS, OTHER, environment
+
+    folder = tmp_path_factory.mktemp("environments")
+    return environment(folder / "fits", FITS), environment(folder / "other", OTHER)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@
 #include "python/shape.h"
 #include "python/wait.h"
 #include "contexts/capture.h"
+#include "contexts/graph.h"
 #include "contexts/stream.h"
 #include "contexts/transfer.h"
 
@@ -32,15 +33,11 @@ static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint 
 }
 
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
-                          struct cudriver_endpoint *end)
+                          const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     int found;
 
-    end->owner = end->dtype = NULL;
-    end->context = NULL;
-    end->host = NULL;
-    end->device = 0;
-    end->busy = NULL;
+    cudriver_endpoint_clear(end);
     if (Py_IS_TYPE(object, state->device_array_type)) {
         if (write && ((DeviceArrayObject *)object)->read_only) {
             PyErr_SetString(PyExc_ValueError, "the destination is read-only");
@@ -51,17 +48,21 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
     if (cudriver_numpy_is_array(object)) {
         return cudriver_numpy_endpoint(object, write, end) < 0 ? -1 : 1;
     }
-    found = cudriver_foreign_endpoint(state, object, write, end);
+    found = cudriver_dlpack_has_table(state, object); /* then that is the fastest way */
+    if (found < 0) {
+        return -1;
+    }
+    found = found > 0 ? 0 : cudriver_foreign_endpoint(state, object, write, end);
     if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
-        found = cudriver_dlpack_endpoint(state, object, write, end);
+        found = cudriver_dlpack_endpoint(state, object, write, on, end);
     }
     return found == 0 ? view_endpoint(object, write, end) : found;
 }
 
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
-                            struct cudriver_endpoint *end)
+                            const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
-    int found = cudriver_endpoint_try(state, object, write, end);
+    int found = cudriver_endpoint_try(state, object, write, on, end);
 
     if (found == 0) {
         PyErr_Format(PyExc_TypeError, "%s is not an array, but a %.100s%s", name,
@@ -119,12 +120,14 @@ static void ends_done(struct ends *ends)
     cudriver_endpoint_done(&ends->src);
 }
 
-static int ends_parse(CoreState *state, PyObject *dst, PyObject *src, struct ends *ends)
+/* `on`: the stream of an asynchronous copy, else NULL. 0 or -1. */
+static int ends_parse(CoreState *state, PyObject *dst, PyObject *src,
+                      const struct cudriver_stream *on, struct ends *ends)
 {
-    if (cudriver_endpoint_parse(state, dst, true, "dst", &ends->dst) < 0) {
+    if (cudriver_endpoint_parse(state, dst, true, "dst", on, &ends->dst) < 0) {
         return -1;
     }
-    if (cudriver_endpoint_parse(state, src, false, "src", &ends->src) < 0) {
+    if (cudriver_endpoint_parse(state, src, false, "src", on, &ends->src) < 0) {
         cudriver_endpoint_done(&ends->dst);
         return -1;
     }
@@ -170,7 +173,7 @@ int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
 {
     struct ends ends;
 
-    if (ends_parse(state, dst, src, &ends) < 0) {
+    if (ends_parse(state, dst, src, NULL, &ends) < 0) {
         return -1;
     }
     ends_plan(&ends, true, true, plan);
@@ -348,7 +351,7 @@ int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src)
     struct ends ends;
     int failed;
 
-    if (ends_parse(state, dst, src, &ends) < 0) {
+    if (ends_parse(state, dst, src, NULL, &ends) < 0) {
         return -1;
     }
     failed = ends_copy(state, &ends);
@@ -386,8 +389,10 @@ static PyObject *follow_captured(CoreState *state, const struct cudriver_copy_pl
         cudriver_capture_raise(state, stream->handle, "the copy", refusal);
         return NULL;
     }
-    transfer = cudriver_transfer_captured(state, plan->bytes, &ends->dst, &ends->src);
-    if (transfer != NULL && plan_follow(state, plan, stream->handle, true, &staged) != 0) {
+    transfer = cudriver_transfer_captured(state, plan->bytes);
+    if (transfer != NULL &&
+        (cudriver_graph_keep(state, stream->handle, &ends->dst, &ends->src) < 0 ||
+         plan_follow(state, plan, stream->handle, true, &staged) != 0)) {
         Py_CLEAR(transfer);
     }
     return transfer;
@@ -449,54 +454,79 @@ static int stream_fits(const struct cudriver_stream *stream, const struct ends *
     return -1;
 }
 
-/* Issues a copy between matching ends. New reference: a Transfer. */
-static PyObject *ends_copy_async(CoreState *state, struct ends *ends, PyObject *argument)
+/* Waits for an end that is ready for another context's default stream. 0 or -1. */
+static int end_wait(CoreState *state, const struct cudriver_endpoint *end,
+                    const struct cudriver_stream *stream)
+{
+    return end->on_default && end->context != stream->context
+               ? cudriver_dlpack_wait(state, end, stream)
+               : 0;
+}
+
+/* Issues a copy between matching ends on a stream that was read. New reference: a Transfer. */
+static PyObject *ends_copy_async(CoreState *state, struct ends *ends,
+                                 struct cudriver_stream *stream)
 {
     struct cudriver_copy_plan plan;
-    struct cudriver_stream stream;
-    PyObject *transfer = NULL;
-    bool given;
 
     ends_plan(ends, false, true, &plan);
-    if (cudriver_stream_parse(state, argument, ends_home(ends), &stream, &given) == 0) {
-        if (stream_fits(&stream, ends) == 0) {
-            transfer = follow_async(state, &plan, ends, &stream);
-        }
-        cudriver_stream_done(&stream);
+    if (cudriver_stream_settle(state, ends_home(ends), stream) < 0 ||
+        stream_fits(stream, ends) < 0 || end_wait(state, &ends->dst, stream) < 0 ||
+        end_wait(state, &ends->src, stream) < 0) {
+        return NULL;
     }
-    return transfer;
+    return follow_async(state, &plan, ends, stream);
 }
 
 PyObject *cudriver_copy_async(CoreState *state, PyObject *dst, PyObject *src, PyObject *argument)
 {
-    PyObject *transfer;
+    struct cudriver_stream stream;
+    PyObject *transfer = NULL;
     struct ends ends;
+    bool given;
 
-    if (ends_parse(state, dst, src, &ends) < 0) {
+    if (cudriver_stream_read(state, argument, &stream, &given) < 0) {
         return NULL;
     }
-    transfer = ends_copy_async(state, &ends, argument);
-    ends_done(&ends);
+    if (ends_parse(state, dst, src, &stream, &ends) == 0) {
+        transfer = ends_copy_async(state, &ends, &stream);
+        ends_done(&ends);
+    }
+    cudriver_stream_done(&stream);
     return transfer;
+}
+
+/* Issues a copy between matching ends on a stream argument. 0 or -1. */
+static int ends_copy_on(CoreState *state, struct ends *ends, PyObject *argument)
+{
+    struct cudriver_stream stream;
+    PyObject *transfer;
+    bool given;
+
+    if (cudriver_stream_read(state, argument, &stream, &given) < 0) {
+        return -1;
+    }
+    transfer = ends_copy_async(state, ends, &stream);
+    cudriver_stream_done(&stream);
+    Py_XDECREF(transfer);
+    return transfer != NULL ? 0 : -1;
 }
 
 int cudriver_copy_from(CoreState *state, PyObject *dst, struct cudriver_endpoint *src,
                        PyObject *stream)
 {
-    struct ends ends = {.src = *src};
-    PyObject *transfer;
+    struct ends ends;
     int failed;
 
-    if (cudriver_endpoint_parse(state, dst, true, "dst", &ends.dst) < 0) {
+    ends.src = *src;
+    if (cudriver_endpoint_parse(state, dst, true, "dst", NULL, &ends.dst) < 0) {
         cudriver_endpoint_done(src);
         return -1;
     }
     if (ends_match(&ends.dst, &ends.src) < 0) {
         failed = -1;
     } else if (stream != NULL && stream != Py_None) {
-        transfer = ends_copy_async(state, &ends, stream);
-        failed = transfer == NULL ? -1 : 0;
-        Py_XDECREF(transfer);
+        failed = ends_copy_on(state, &ends, stream);
     } else {
         failed = ends_copy(state, &ends);
     }

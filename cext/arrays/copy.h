@@ -2,19 +2,19 @@
 #ifndef CUDRIVER_COPY_H
 #define CUDRIVER_COPY_H
 
-#include "contexts/context.h"
+#include "contexts/stream.h"
 #include "engine/engine.h"
 #include "python/endpoint.h"
 
 /* Reads one end of a copy: a DeviceArray, an ndarray, another library's array with
- * __cuda_array_interface__, a buffer, or what has __array_interface__. `name` is the argument's
- * name for messages. 0 or -1. */
+ * __cuda_array_interface__ or __dlpack__, a buffer, or what has __array_interface__. `name` is the
+ * argument's name for messages. `on` is as in cudriver_dlpack_endpoint. 0 or -1. */
 int cudriver_endpoint_parse(CoreState *state, PyObject *object, bool write, const char *name,
-                            struct cudriver_endpoint *end);
+                            const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* The same: 1 read, 0 none of these (no exception), -1 an exception. */
 int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
-                          struct cudriver_endpoint *end);
+                          const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* Copies and waits, in the order of the enclosing `with stream:` if there is one. 0 or -1. */
 int cudriver_copy_blocking(CoreState *state, PyObject *dst, PyObject *src);

@@ -315,8 +315,8 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(igno
         bool busy = self->busy > 0;
         if (self->views == 0) {
             PyErr_Format(PyExc_ValueError,
-                         "cannot close %R: a running call, or a Transfer that is a node of a "
-                         "graph, uses its memory",
+                         "cannot close %R: a running call, or a graph that copies it, uses its "
+                         "memory",
                          object);
         } else {
             PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object,
@@ -371,6 +371,7 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     end->device = self->address;
     end->busy = &cudriver_device_array_root(self)->busy; /* forbids close() until released */
     ++*end->busy;
+    end->on_default = false;
     cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     end->itemsize = (size_t)self->itemsize;
     end->ndim = self->ndim;

@@ -78,7 +78,7 @@ static int region_assign(CoreState *state, DeviceArrayObject *region, PyObject *
     if (cudriver_numpy_is_scalar(value)) {
         return cudriver_device_array_fill(state, region, value, NULL);
     }
-    found = cudriver_endpoint_try(state, value, false, &src);
+    found = cudriver_endpoint_try(state, value, false, NULL, &src);
     if (found == 0) {
         found = sequence_read(region, value, &item, &src);
     } else if (found > 0 && src.ndim == 0 && cudriver_numpy_is_array(value)) {

@@ -11,6 +11,7 @@
 
 #include "contexts/batch.h"
 #include "contexts/capture.h"
+#include "contexts/graph.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -193,15 +194,17 @@ static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self,
 }
 
 /* Writes `pattern` (itemsize bytes) to every item, on `stream` and between begin and end of its
- * context. The GIL is held on entry. */
+ * context. NOT_SUPPORTED, and nothing is done, if the stream is captured and this takes too many
+ * calls: the kernel is for no graph. The GIL is held on entry. */
 static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
-                           const struct cudriver_stream *stream, const char **function)
+                           const struct cudriver_stream *stream, bool captured,
+                           const char **function)
 {
     struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = (size_t)self->itemsize};
     struct fill fill = {pattern, (size_t)self->itemsize, stream->handle, function, true, 0};
     CUdeviceptr address = self->address;
     bool plain, refused = true; /* plain: use only the driver's fills */
-    CUresult result = CUDA_SUCCESS;
+    CUresult result;
 
     for (int i = 0; i < self->ndim; i++) {
         layout.shape[i] = self->shape[i];
@@ -211,8 +214,12 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
         return CUDA_SUCCESS;
     }
     address += (CUdeviceptr)layout.dst_offset;
+    result = fill_axis(&fill, &layout, 0, address);
+    if (captured && result != CUDA_SUCCESS) {
+        return result;
+    }
     plain = layout.ndim == 0 || /* however many calls that takes */
-            fill_axis(&fill, &layout, 0, address) == CUDA_SUCCESS ||
+            result == CUDA_SUCCESS ||
             (stream->context != self->context &&
              !cudriver_copy_is_usable(address, stream->context->handle));
     fill.counting = false;
@@ -231,7 +238,7 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
 static CUresult fill_follow(DeviceArrayObject *self, const char *pattern,
                             const struct cudriver_stream *stream, bool wait, const char **function)
 {
-    CUresult result = fill_issue(self, pattern, stream, function), waited;
+    CUresult result = fill_issue(self, pattern, stream, false, function), waited;
 
     if (result == CUDA_SUCCESS && !wait) {
         return CUDA_SUCCESS;
@@ -246,8 +253,33 @@ static CUresult fill_follow(DeviceArrayObject *self, const char *pattern,
     return result;
 }
 
-/* Fills between the brackets of a call. 0, and *result is the driver's answer; -1 with an exception
- * set: the stream is being captured. */
+/* Makes a fill part of the graph that captures the stream, which keeps the array alive. As below.
+ */
+static int fill_captured(CoreState *state, DeviceArrayObject *self, const char *pattern,
+                         const struct cudriver_stream *stream, CUresult *result,
+                         const char **function)
+{
+    struct cudriver_endpoint end = {.owner = NULL};
+    int failed = cudriver_device_array_endpoint(state, (PyObject *)self, &end);
+
+    if (failed == 0) {
+        failed = cudriver_graph_keep(state, stream->handle, &end, NULL);
+        cudriver_endpoint_done(&end);
+    }
+    if (failed == 0) {
+        *result = fill_issue(self, pattern, stream, true, function);
+    }
+    if (failed == 0 && *result == CUDA_ERROR_NOT_SUPPORTED) {
+        *result = CUDA_SUCCESS;
+        cudriver_capture_raise(state, stream->handle, "fill()",
+                               "an array of this layout takes too many nodes");
+        failed = -1;
+    }
+    return failed < 0 ? -1 : 1;
+}
+
+/* Fills between the brackets of a call. 0, or 1 if it is part of a graph, and *result is the
+ * driver's answer; -1 with an exception set. */
 static int fill_run(CoreState *state, DeviceArrayObject *self, const char *pattern,
                     const struct cudriver_stream *stream, bool given, size_t bytes,
                     CUresult *result, const char **function)
@@ -255,8 +287,10 @@ static int fill_run(CoreState *state, DeviceArrayObject *self, const char *patte
     int failed;
 
     cudriver_driver_relax();
-    failed = cudriver_capture_refuse(state, stream->handle, "fill()");
-    if (failed == 0) {
+    failed = cudriver_capture_check(state, stream->handle);
+    if (failed > 0) {
+        failed = fill_captured(state, self, pattern, stream, result, function);
+    } else if (failed == 0) {
         cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
         if (given && bytes >= TUNING_BATCH_ALONE) {
             cudriver_batch_close_before(state, stream);

@@ -152,8 +152,8 @@ static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py
     return array;
 }
 
-/* 0 if the stream is not being captured; else -1 with CudaError: nobody would keep the source of
- * the copy, which the graph reads. */
+/* 0 if the stream is not being captured; else -1 with CudaError: the new array's memory would be
+ * allocated by each launch of the graph. */
 static int stream_check(CoreState *state, const struct cudriver_stream *stream)
 {
     bool pushed;
@@ -167,11 +167,13 @@ static int stream_check(CoreState *state, const struct cudriver_stream *stream)
     return failed;
 }
 
-/* Reads to_device()'s source: a device array as it is, anything else as an ndarray. 0 or -1. */
-static int source_read(CoreState *state, PyObject *object, struct cudriver_endpoint *end)
+/* Reads to_device()'s source: a device array as it is, anything else as an ndarray. `on`: the
+ * stream of the copy, else NULL. 0 or -1. */
+static int source_read(CoreState *state, PyObject *object, const struct cudriver_stream *on,
+                       struct cudriver_endpoint *end)
 {
     /* To np.asarray, bytes are one string. */
-    int found = PyBytes_Check(object) ? 0 : cudriver_endpoint_try(state, object, false, end);
+    int found = PyBytes_Check(object) ? 0 : cudriver_endpoint_try(state, object, false, on, end);
 
     if (found == 0) {
         PyObject *array = cudriver_numpy_asarray(object);
@@ -268,14 +270,22 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
     static const char *const names[] = {"array", "stream", NULL};
     static const struct cudriver_signature signature = {"to_device", 2, 1, names};
     CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_stream stream = {.handle = NULL};
     struct cudriver_endpoint end;
     PyObject *values[2];
+    bool given;
+    int failed;
 
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        source_read(state, values[0], &end) < 0) {
+    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
         return NULL;
     }
-    return end_copy(state, &end, NULL, values[1]);
+    given = values[1] != NULL && values[1] != Py_None; /* else the call waits */
+    if (given && cudriver_stream_read(state, values[1], &stream, &given) < 0) {
+        return NULL;
+    }
+    failed = source_read(state, values[0], given ? &stream : NULL, &end);
+    cudriver_stream_done(&stream);
+    return failed < 0 ? NULL : end_copy(state, &end, NULL, values[1]);
 }
 
 static PyMethodDef functions[] = {

@@ -9,6 +9,7 @@
 #include "contexts/capture.h"
 #include "driver/driver.h"
 #include "python/error.h"
+#include "python/wait.h"
 
 /* One pool per device, created at first use under the GIL. A pool belongs to the device, not to a
  * context, and survives both resets and contexts. The process keeps it, like the driver table. */
@@ -109,6 +110,25 @@ static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUd
     return result;
 }
 
+/* Waits for our work in the context, and for the frees behind it. Not for the context as a whole:
+ * that would break a capture of any stream in it. 0, or -1 with a signal handler's exception.
+ * Between begin and end. */
+static int wait_for_memory(CoreState *state, ContextObject *context)
+{
+    cudriver_batches_reap(state, true);
+    if (cudriver_batches_wait(state, context) < 0) {
+        return -1;
+    }
+    cudriver_streams_wait(state, context);
+    if (context->alloc_stream != NULL) {
+        CUstream stream = context->alloc_stream;
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream);
+        Py_END_ALLOW_THREADS
+    }
+    return 0;
+}
+
 int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
                           size_t bytes, struct cudriver_device_block *block)
 {
@@ -132,9 +152,10 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     }
     result = alloc_once(pool, order, bytes, &block->address);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        cudriver_batches_reap(state, true);
+        if (wait_for_memory(state, context) < 0) {
+            return -1;
+        }
         Py_BEGIN_ALLOW_THREADS
-        cuda.cuCtxSynchronize();
         pools_trim();
         Py_END_ALLOW_THREADS
         result = alloc_once(pool, order, bytes, &block->address);
@@ -166,21 +187,62 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
 void cudriver_device_settle(ContextObject *context, const struct cudriver_device_block *block)
 {
     unsigned long long allocated = context->allocated;
+    CUresult result;
     bool pushed;
 
     if (block->number <= context->settled || !cudriver_context_begin_free(context, &pushed)) {
         return;
     }
-    if (cuda.cuStreamQuery(context->alloc_stream) == CUDA_ERROR_NOT_READY) {
+    result = cuda.cuStreamQuery(context->alloc_stream);
+    if (result == CUDA_ERROR_NOT_READY) {
         CUstream stream = context->alloc_stream;
         Py_BEGIN_ALLOW_THREADS
-        cuda.cuStreamSynchronize(stream); /* whoever uses the memory gets the error */
+        result = cuda.cuStreamSynchronize(stream); /* whoever uses the memory gets the error */
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end(context, pushed);
-    if (allocated > context->settled) {
+    if (result == CUDA_SUCCESS && allocated > context->settled) {
         context->settled = allocated;
     }
+}
+
+static CUresult event_query(void *handle)
+{
+    return cuda.cuEventQuery(*(CUevent *)handle);
+}
+
+/* Waits for the allocations in the order of a stream. Between begin and end. 0 or -1. */
+static int home_wait(CoreState *state, ContextObject *context, StreamObject *home)
+{
+    const struct cudriver_stream stream = {
+        .handle = home->handle, .object = home, .context = context};
+    CUresult result;
+    int failed;
+
+    if (home->closed && home->last == NULL) {
+        cudriver_raise_plain(state, "CudaError",
+                             "the memory may not be used: %R was closed before its allocation was "
+                             "complete, and could not be waited for",
+                             home);
+        return -1;
+    }
+    if (home->closed) {
+        return cudriver_wait(state, event_query, &home->last, "cuEventQuery");
+    }
+    if (cudriver_capture_refuse(state, home->handle, "waiting for memory") < 0) {
+        return -1;
+    }
+    result = cuda.cuStreamQuery(home->handle);
+    if (result == CUDA_ERROR_NOT_READY) {
+        home->users++; /* forbids its close() meanwhile */
+        failed = cudriver_batch_wait_all(state, &stream);
+        home->users--;
+        return failed;
+    }
+    if (result != CUDA_SUCCESS) {
+        cudriver_raise(state, result, "cuStreamQuery", "stream %p", (void *)home->handle);
+    }
+    return result == CUDA_SUCCESS ? 0 : -1;
 }
 
 int cudriver_device_reach(CoreState *state, ContextObject *context,
@@ -189,7 +251,7 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
     StreamObject *home = block->home;
     unsigned long long allocated;
     bool pushed;
-    int failed = 0;
+    int failed;
 
     if (home == NULL || block->turn <= home->settled) {
         return 0;
@@ -198,23 +260,13 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
         return -1;
     }
     allocated = home->allocated;
-    if (!home->closed && cudriver_capture_refuse(state, home->handle, "waiting for memory") < 0) {
-        failed = -1;
-    } else if (home->closed) { /* its work may still run */
-        Py_BEGIN_ALLOW_THREADS
-        cuda.cuCtxSynchronize(); /* whoever uses the memory gets the error */
-        Py_END_ALLOW_THREADS
-    } else if (cuda.cuStreamQuery(home->handle) == CUDA_ERROR_NOT_READY) {
-        const struct cudriver_stream stream = {
-            .handle = home->handle, .object = home, .context = context};
-        home->users++;
-        failed = cudriver_batch_wait_all(state, &stream);
-        home->users--;
-    }
+    Py_INCREF(home);
+    failed = home_wait(state, context, home);
     cudriver_context_end(context, pushed);
     if (failed == 0 && allocated > home->settled) {
         home->settled = allocated;
     }
+    Py_DECREF(home);
     return failed;
 }
 
@@ -238,13 +290,34 @@ static CUresult follow_home(const StreamObject *home, CUstream stream, const cha
     return result;
 }
 
+/* 0 if one of the two streams may wait for the other; 1 if the consumer's is being captured, and
+ * the home stream is idle, so that it need not; else -1 with CudaError. Between begin and end. */
+static int follow_check(CoreState *state, const StreamObject *home, CUstream stream)
+{
+    int captured;
+
+    if (cudriver_capture_refuse(state, home->handle, "waiting for memory") < 0) {
+        return -1;
+    }
+    captured = cudriver_capture_check(state, stream);
+    if (captured > 0 && cuda.cuStreamQuery(home->handle) != CUDA_SUCCESS) {
+        cudriver_capture_raise(
+            state, stream, "__dlpack__()",
+            "the memory's allocation, in the order of another stream, is outside "
+            "the graph: wait for that stream first");
+        return -1;
+    }
+    return captured;
+}
+
 int cudriver_device_follow(CoreState *state, ContextObject *context,
                            struct cudriver_device_block *block, ContextObject *use, CUstream stream)
 {
     const StreamObject *home = block->home;
     const char *function;
     bool pushed[2];
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
+    int captured;
 
     if (home == NULL || block->turn <= home->settled || home->handle == stream) {
         return 0;
@@ -255,8 +328,16 @@ int cudriver_device_follow(CoreState *state, ContextObject *context,
     if (cudriver_context_begin_both(state, context, use, pushed) < 0) {
         return -1;
     }
-    result = follow_home(home, stream, &function);
+    cudriver_driver_relax();
+    captured = follow_check(state, home, stream);
+    if (captured == 0) {
+        result = follow_home(home, stream, &function);
+    }
+    cudriver_driver_restore();
     cudriver_context_end_both(context, use, pushed);
+    if (captured < 0) {
+        return -1;
+    }
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, function, "for the consumer's stream %p", (void *)stream);
         return -1;

@@ -18,8 +18,8 @@ struct cudriver_device_block {
 /*
  * Allocates `bytes` in `context`, between begin and end. With `stream`, in its order. Without it,
  * the memory may be used on any stream after cudriver_device_settle: the pool never hands out
- * memory that another stream still uses. If memory runs out: releases what completed work kept
- * alive, synchronises the context, trims the pools and retries. 0 or -1.
+ * memory that another stream still uses. If memory runs out: waits for our work in the context,
+ * which releases what that kept alive, trims the pools and retries. 0 or -1.
  */
 int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject *stream,
                           size_t bytes, struct cudriver_device_block *block);
@@ -34,8 +34,8 @@ void cudriver_device_settle(ContextObject *context, const struct cudriver_device
 int cudriver_device_reach(CoreState *state, ContextObject *context,
                           struct cudriver_device_block *block);
 
-/* Lets `stream`, of `use`, wait until the block's home stream has reached its allocation. 0 or -1.
- */
+/* Lets `stream`, of `use`, wait until the block's home stream has reached its allocation. If either
+ * is being captured, it must have. 0 or -1. */
 int cudriver_device_follow(CoreState *state, ContextObject *context,
                            struct cudriver_device_block *block, ContextObject *use,
                            CUstream stream);

@@ -1,8 +1,9 @@
 /*
  * DLPack: arrays that libraries lend each other without a copy.
  *
- *   dlpack_lent.c      another library's tensor: asked for, and kept alive
- *   dlpack_array.c     that tensor, checked: as an array, or as one end of a copy
+ *   dlpack_tensor.c    another library's tensor, read and checked
+ *   dlpack_lent.c      that tensor: asked for, and kept alive
+ *   dlpack_array.c     as an array, or as one end of a copy
  *   dlpack_from.c      from_dlpack()
  *   dlpack_export.c    ours: __dlpack__, __dlpack_device__
  *   dlpack_exchange.c  ours: the table of C functions, __dlpack_c_exchange_api__
@@ -30,33 +31,67 @@ struct cudriver_dl_lent {
  * on the device; NULL: the default stream. Borrowed. */
 StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal);
 
-/* Asks an object for its tensor. `never_copied`: it must not be a copy. 1 done, 0 no such
- * protocol, -1 an exception. */
-int cudriver_dlpack_borrow(CoreState *state, PyObject *object, bool never_copied,
-                           struct cudriver_dl_lent *lent);
+/* Reads what a lent tensor describes: a host end's address, or a device end's address and context.
+ * `end` has no owner, and is the caller's to release, also if this fails. 0 or -1. */
+int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
+                         struct cudriver_endpoint *end);
 
-/* Whether an object is a tensor, as PyTorch has them, that requires grad. 1, 0, or -1. */
-int cudriver_dlpack_requires_grad(CoreState *state, PyObject *object, bool *is_tensor);
+/* What an object is, as far as it says so by `requires_grad`. */
+enum cudriver_dl_kind {
+    CUDRIVER_DL_OTHER,
+    CUDRIVER_DL_TENSOR, /* of PyTorch */
+    CUDRIVER_DL_GRAD,   /* one that requires grad */
+};
+
+/* An object's kind, or -1 with an exception set. */
+int cudriver_dlpack_kind(CoreState *state, PyObject *object);
+
+/* Asks an object of a kind for its tensor, and reads that into `end`, as above; a kind of -1 fails.
+ * `never_copied`: it must not be a copy. Device memory is made ready for `on` if that is on its
+ * device, else for the device's default stream; if `on` is NULL, for cudriver_dlpack_stream. A
+ * stream that is being captured can wait for no work outside its graph, and none can wait for it:
+ * then nothing is ordered. 1 done: the keeper and `end` are the caller's to release. 0 no such
+ * protocol, -1 an exception. */
+int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
+                           const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
+                           struct cudriver_endpoint *end);
+
+/* Whether an object's type has a table of C functions that we know. 1, 0, or -1. */
+int cudriver_dlpack_has_table(CoreState *state, PyObject *object);
 
 /* Takes a tensor over, also if this fails. 0, or -1 with an exception set. */
 int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent);
 
 /* New reference: a NumPy array over lent host memory, or a DeviceArray over lent device memory. */
-PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent);
+PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent,
+                                const struct cudriver_endpoint *end);
 
 /* New reference: a NumPy array over an object's host memory, by the buffer protocol, NumPy's
  * interface or DLPack. 1 done; 0 and NULL if it has none; -1 with an exception set. */
 int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array);
 
-/* Fills an endpoint through the protocol. A tensor that requires grad may be read. 1 done, 0 no
- * such protocol, -1 an exception. */
+/* Fills an endpoint through the protocol. A tensor that requires grad may be read. Device memory is
+ * ready for what is queued on `on`, if that is on its device, from here on: see also the endpoint's
+ * `on_default`. Otherwise it is ready now. 1 done, 0 no such protocol, -1 an exception. */
 int cudriver_dlpack_endpoint(CoreState *state, PyObject *object, bool write,
-                             struct cudriver_endpoint *end);
+                             const struct cudriver_stream *on, struct cudriver_endpoint *end);
+
+/* Waits for the stream that a lent end is ready for: the default stream of its context, or, if `on`
+ * is NULL, cudriver_dlpack_stream. 0 or -1. */
+int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
+                         const struct cudriver_stream *on);
 
 /* ---- tensors of ours ---- */
 
 /* Lends the array's memory. The caller calls the deleter. NULL with an exception set. */
 struct cudriver_dl_managed *cudriver_dlpack_export(CoreState *state, DeviceArrayObject *array);
+
+/* Lets the consumer's stream wait for our work in flight on the array's memory. `number`: 1, 2 or a
+ * handle, as the standard has it. 0 or -1. */
+int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number);
+
+/* The stream of cudriver_dlpack_stream, as the standard has it: 1 is the default stream. */
+uintptr_t cudriver_dlpack_number(CoreState *state, int ordinal);
 
 /* Methods of DeviceArray, and a docstring. */
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,

@@ -24,9 +24,11 @@ static CoreState *state_imported(void)
     return state;
 }
 
+/* The standard asks for no order here: a consumer queues its work on our current stream. That
+ * stream is made to wait for our work on others. */
 static int table_from_object(void *object, struct cudriver_dl_managed **out)
 {
-    PyObject *array = object;
+    DeviceArrayObject *array = object;
     CoreState *state = state_imported();
 
     *out = NULL;
@@ -38,13 +40,19 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
                      Py_TYPE(array)->tp_name);
         return -1;
     }
-    *out = cudriver_dlpack_export(state, (DeviceArrayObject *)array);
+    if (cudriver_device_array_check(state, array) < 0 ||
+        cudriver_dlpack_follow(state, array,
+                               cudriver_dlpack_number(state, array->context->ordinal)) < 0) {
+        return -1;
+    }
+    *out = cudriver_dlpack_export(state, array);
     return *out == NULL ? -1 : 0;
 }
 
 static int table_to_object(struct cudriver_dl_managed *tensor, void **object)
 {
     CoreState *state = state_imported();
+    struct cudriver_endpoint end;
     struct cudriver_dl_lent lent;
 
     *object = NULL;
@@ -57,7 +65,10 @@ static int table_to_object(struct cudriver_dl_managed *tensor, void **object)
                      "a DeviceArray is in device memory, not of DLPack's device type %d",
                      (int)lent.tensor->device.type);
     } else if (state != NULL) {
-        *object = cudriver_dlpack_array(state, &lent);
+        if (cudriver_dlpack_read(state, &lent, &end) == 0) {
+            *object = cudriver_dlpack_array(state, &lent, &end);
+        }
+        cudriver_endpoint_done(&end);
     }
     Py_DECREF(lent.keeper);
     return *object == NULL ? -1 : 0;

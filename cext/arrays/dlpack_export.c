@@ -248,8 +248,7 @@ static bool owner_uses(CoreState *state, PyObject *owner, const void *root)
            cudriver_device_array_root((DeviceArrayObject *)owner) == root;
 }
 
-/* Lets the consumer's stream wait for our work in flight on the array's memory. 0 or -1. */
-static int stream_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
+int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
 {
     DeviceArrayObject *root = cudriver_device_array_root(array);
     CUstream stream = (CUstream)number;
@@ -380,7 +379,7 @@ PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, 
         Py_XDECREF(copy);
         return capsule;
     }
-    if (sync && stream_follow(state, self, number) < 0) {
+    if (sync && cudriver_dlpack_follow(state, self, number) < 0) {
         return NULL;
     }
     return capsule_new(state, self, old, 0);

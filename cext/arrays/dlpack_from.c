@@ -31,7 +31,7 @@ static PyObject *copy_to(CoreState *state, PyObject *array, PyObject *device, in
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     PyObject *copy = NULL;
 
-    if (cudriver_endpoint_parse(state, array, false, "array", &end) < 0) {
+    if (cudriver_endpoint_parse(state, array, false, "array", NULL, &end) < 0) {
         return NULL;
     }
     for (int i = 0; i < end.ndim; i++) {
@@ -59,6 +59,7 @@ static PyObject *copy_to(CoreState *state, PyObject *array, PyObject *device, in
 /* New reference: an object's array where it is, without a copy of ours. */
 static PyObject *array_over(CoreState *state, PyObject *object, bool never_copied)
 {
+    struct cudriver_endpoint end;
     struct cudriver_dl_lent lent;
     PyObject *array;
     int found;
@@ -68,7 +69,8 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
                    ? NULL
                    : cudriver_device_array_subscript(object, Py_Ellipsis);
     }
-    found = cudriver_dlpack_borrow(state, object, never_copied, &lent);
+    found = cudriver_dlpack_borrow(state, object, cudriver_dlpack_kind(state, object), never_copied,
+                                   NULL, &lent, &end);
     if (found <= 0) {
         if (found == 0) {
             PyErr_Format(PyExc_TypeError, "%.100s has no __dlpack__, so it lends no memory",
@@ -76,30 +78,34 @@ static PyObject *array_over(CoreState *state, PyObject *object, bool never_copie
         }
         return NULL;
     }
-    array = cudriver_dlpack_array(state, &lent);
+    array = cudriver_dlpack_array(state, &lent, &end);
+    cudriver_endpoint_done(&end);
     Py_DECREF(lent.keeper);
     return array;
 }
 
 int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array)
 {
+    struct cudriver_endpoint end;
     struct cudriver_dl_lent lent;
     int found = cudriver_numpy_view(object, array);
 
     if (found != 0 || PyType_Check(object) || Py_IS_TYPE(object, state->device_array_type)) {
         return found;
     }
-    found = cudriver_dlpack_borrow(state, object, true, &lent);
+    found = cudriver_dlpack_borrow(state, object, cudriver_dlpack_kind(state, object), true, NULL,
+                                   &lent, &end);
     if (found <= 0) {
         return found;
     }
-    *array = cudriver_dlpack_array(state, &lent);
-    Py_DECREF(lent.keeper);
-    if (*array != NULL && !cudriver_numpy_is_array(*array)) { /* device memory */
-        Py_CLEAR(*array);
-        return 0;
+    found = cudriver_endpoint_is_device(&end) ? 0 : 1;
+    if (found > 0) {
+        *array = cudriver_dlpack_array(state, &lent, &end);
+        found = *array != NULL ? 1 : -1;
     }
-    return *array != NULL ? 1 : -1;
+    cudriver_endpoint_done(&end);
+    Py_DECREF(lent.keeper);
+    return found;
 }
 
 PyDoc_STRVAR(from_dlpack_doc,
@@ -142,7 +148,7 @@ PyDoc_STRVAR(from_dlpack_doc,
              "The other library makes the stream of the enclosing ``with stream:``, else the\n"
              "default stream, wait for its own work on the memory. If the type of `x` offers\n"
              "DLPack's table of C functions, that is used: for host memory always, for device\n"
-             "memory if the other library's current stream is the same one.\n"
+             "memory if the other library's current stream is the same one, or is idle.\n"
              "\n"
              "Examples\n"
              "--------\n"

@@ -3,7 +3,11 @@
 
 #include <string.h>
 
+#include "contexts/capture.h"
+#include "contexts/foreign_stream.h"
 #include "contexts/stream.h"
+#include "driver/driver.h"
+#include "python/error.h"
 
 #define KEEPER "cudriver dlpack keeper"
 #define KEEPER_OLD "cudriver old dlpack keeper"
@@ -106,12 +110,44 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal)
     return stream != NULL && !stream->closed && stream->context->ordinal == ordinal ? stream : NULL;
 }
 
-/* The same as the standard has it: 1 is the default stream. */
-static uintptr_t stream_number(CoreState *state, int ordinal)
+uintptr_t cudriver_dlpack_number(CoreState *state, int ordinal)
 {
     const StreamObject *stream = cudriver_dlpack_stream(state, ordinal);
 
     return stream != NULL && stream->handle != NULL ? (uintptr_t)stream->handle : 1;
+}
+
+/* The stream that a device's lent memory is made ready for. `on` as in cudriver_dlpack_borrow. */
+static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *on, int ordinal)
+{
+    if (on == NULL) {
+        return cudriver_dlpack_number(state, ordinal);
+    }
+    if (on->handle == NULL || (on->context != NULL && on->context->ordinal != ordinal)) {
+        return 1;
+    }
+    return (uintptr_t)on->handle;
+}
+
+/* Whether a stream, which is no default stream, is being captured. */
+static bool is_captured(uintptr_t number)
+{
+    return number > 2 && cudriver_capture_forbids((CUstream)number);
+}
+
+/* Whether no work on a stream of another library, or on a context's default stream, need be waited
+ * for, as far as the driver tells: it has none, or is being captured. */
+static bool is_idle(CoreState *state, ContextObject *context, CUstream stream)
+{
+    bool pushed, idle = false;
+
+    if (cudriver_context_begin(state, context, &pushed) == 0) {
+        idle = cudriver_capture_forbids(stream) ? !cudriver_stream_is_default(stream)
+                                                : cuda.cuStreamQuery(stream) == CUDA_SUCCESS;
+        cudriver_context_end(context, pushed);
+    }
+    PyErr_Clear(); /* then the other library's __dlpack__ is asked */
+    return idle;
 }
 
 /* ---- the protocol's names, made once ---- */
@@ -151,6 +187,52 @@ static int words_make(CoreState *state)
 static PyObject *word(const CoreState *state, int which)
 {
     return PyTuple_GET_ITEM(state->dlpack_words, which);
+}
+
+/* ---- PyTorch's tensors that are more than their memory ---- */
+
+int cudriver_dlpack_kind(CoreState *state, PyObject *object)
+{
+    PyObject *grad;
+    int found = state->dlpack_words == NULL ? words_make(state) : 0, kind = CUDRIVER_DL_OTHER;
+
+    if (found == 0) {
+        found = PyObject_GetOptionalAttr(object, word(state, WORD_GRAD), &grad);
+    }
+    if (found > 0) {
+        found = PyObject_IsTrue(grad);
+        kind = found > 0 ? CUDRIVER_DL_GRAD : CUDRIVER_DL_TENSOR;
+        Py_DECREF(grad);
+    }
+    return found < 0 ? -1 : kind;
+}
+
+/* Whether a method returns true. 1, 0, or -1; 0 if there is none. */
+static int method_says(PyObject *object, PyObject *name)
+{
+    PyObject *value = PyObject_CallMethodNoArgs(object, name);
+    int truth = value != NULL ? PyObject_IsTrue(value) : -1;
+
+    Py_XDECREF(value);
+    if (truth < 0 && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        truth = 0;
+    }
+    return truth;
+}
+
+/* Refuses a lazily negated tensor, which __dlpack__ too lends as its memory is. 0, or -1 with
+ * BufferError. */
+static int refuse_negated(CoreState *state, PyObject *object)
+{
+    int negated = method_says(object, word(state, WORD_NEG));
+
+    if (negated > 0) {
+        PyErr_Format(PyExc_BufferError,
+                     "the %.100s is lazily negated, which DLPack cannot say: call resolve_neg()",
+                     Py_TYPE(object)->tp_name);
+    }
+    return negated == 0 ? 0 : -1;
 }
 
 /* ---- asking: the method __dlpack__ ---- */
@@ -206,9 +288,22 @@ static PyObject *ask_capsule(CoreState *state, PyObject *method, PyObject *strea
     return capsule;
 }
 
+/* Reads a tensor that was taken, and gives it back if that fails. 0 or -1. */
+static int lent_read(CoreState *state, struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
+{
+    int failed = cudriver_dlpack_read(state, lent, end);
+
+    if (failed < 0) {
+        cudriver_endpoint_done(end);
+        Py_CLEAR(lent->keeper);
+    }
+    return failed;
+}
+
 /* 1 done, 0 no such method, -1 an exception. */
 static int ask_method(CoreState *state, PyObject *object, bool never_copied,
-                      struct cudriver_dl_lent *lent)
+                      const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
+                      struct cudriver_endpoint *end)
 {
     PyObject *method, *stream = NULL, *capsule = NULL;
     struct cudriver_dl_device device;
@@ -220,7 +315,9 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
     if (ask_device(state, object, &device) == 0) {
         /* Memory of the host has no stream, and is asked for without one. */
         if (device.type == CUDRIVER_DL_CUDA || device.type == CUDRIVER_DL_CUDA_MANAGED) {
-            stream = PyLong_FromUnsignedLongLong(stream_number(state, device.id));
+            uintptr_t number = stream_number(state, on, device.id);
+            bool ordered = cudriver_require(state) == 0 && !is_captured(number);
+            stream = ordered ? PyLong_FromUnsignedLongLong(number) : PyLong_FromLong(-1);
         }
         if (!PyErr_Occurred()) {
             capsule = ask_capsule(state, method, stream, never_copied);
@@ -228,6 +325,9 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
     }
     if (capsule != NULL) {
         failed = capsule_take(capsule, lent);
+    }
+    if (failed == 0) {
+        failed = lent_read(state, lent, end);
     }
     Py_DECREF(method);
     Py_XDECREF(stream);
@@ -253,29 +353,64 @@ static const struct cudriver_dl_exchange *exchange_of(CoreState *state, PyObject
     return table;
 }
 
-/* Whether the tensor's memory is ready for our stream without any call. */
-static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
-                     const struct cudriver_dl_device *device)
+int cudriver_dlpack_has_table(CoreState *state, PyObject *object)
 {
+    if (state->dlpack_words == NULL && words_make(state) < 0) {
+        return -1;
+    }
+    return exchange_of(state, object) != NULL;
+}
+
+/* Whether a tensor's memory, in `context`, is ready for our stream, or cannot be made ready. */
+static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
+                     const struct cudriver_stream *on, const struct cudriver_dl_device *device,
+                     ContextObject *context)
+{
+    uintptr_t ours, theirs;
     void *stream = NULL;
 
-    if (device->type == CUDRIVER_DL_CPU || device->type == CUDRIVER_DL_CUDA_HOST) {
-        return true;
-    }
     if (table->current_stream == NULL ||
         table->current_stream(device->type, device->id, &stream) < 0) {
         PyErr_Clear();
         return false;
     }
-    /* 0 and 1 are the default stream. */
-    return (stream == NULL ? 1 : (uintptr_t)stream) == stream_number(state, device->id);
+    ours = stream_number(state, on, device->id);
+    theirs = stream == NULL ? 1 : (uintptr_t)stream; /* 0 and 1 are the default stream */
+    return ours == theirs || is_idle(state, context, stream) || is_captured(ours);
+}
+
+/* Whether a table's tensor is one that we can read, and is what its memory says: PyTorch's table
+ * lends lazily conjugated and negated ones, too. These are complex, or of a complex one's imaginary
+ * part; to ask costs as much as the tensor, so others are not asked. 1, 0, or -1. */
+static int is_plain(CoreState *state, PyObject *object, int kind,
+                    const struct cudriver_dl_managed *tensor)
+{
+    int conjugated = 0;
+    uint8_t code;
+
+    if (tensor->version.major != CUDRIVER_DL_MAJOR) { /* its dtype may lie elsewhere */
+        return 0;
+    }
+    code = tensor->tensor.dtype.code;
+    if (kind != CUDRIVER_DL_TENSOR || (code != CUDRIVER_DL_FLOAT && code != CUDRIVER_DL_COMPLEX)) {
+        return 1;
+    }
+    if (refuse_negated(state, object) < 0) {
+        return -1;
+    }
+    if (code == CUDRIVER_DL_COMPLEX) {
+        conjugated = method_says(object, word(state, WORD_CONJ));
+    }
+    return conjugated < 0 ? -1 : !conjugated;
 }
 
 /* 1 done, 0 it cannot be had this way (no exception), -1 an exception. */
-static int ask_table(CoreState *state, PyObject *object, struct cudriver_dl_lent *lent)
+static int ask_table(CoreState *state, PyObject *object, int kind, const struct cudriver_stream *on,
+                     struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
 {
     const struct cudriver_dl_exchange *table = exchange_of(state, object);
     struct cudriver_dl_managed *tensor = NULL;
+    int found;
 
     if (table == NULL || table->from_object == NULL) {
         return 0;
@@ -287,80 +422,40 @@ static int ask_table(CoreState *state, PyObject *object, struct cudriver_dl_lent
     if (cudriver_dlpack_take(tensor, lent) < 0) {
         return -1;
     }
-    if (tensor->version.major != CUDRIVER_DL_MAJOR ||
-        !is_ready(state, table, &tensor->tensor.device)) {
+    found = is_plain(state, object, kind, tensor);
+    if (found <= 0) {
+        Py_CLEAR(lent->keeper);
+        return found;
+    }
+    if (lent_read(state, lent, end) < 0) {
+        return -1;
+    }
+    if (cudriver_endpoint_is_device(end) &&
+        !is_ready(state, table, on, &tensor->tensor.device, end->context)) {
+        cudriver_endpoint_done(end);
         Py_CLEAR(lent->keeper);
         return 0;
     }
     return 1;
 }
 
-/* ---- PyTorch's tensors that are more than their memory ---- */
-
-enum kind {
-    KIND_PLAIN,
-    KIND_SPECIAL, /* its __dlpack__ refuses it, and its table would lend the memory as it is */
-};
-
-/* Whether a method returns true. 1, 0, or -1; 0 if there is none. */
-static int method_says(PyObject *object, PyObject *name)
+int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
+                           const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
+                           struct cudriver_endpoint *end)
 {
-    PyObject *method, *value = NULL;
-    int truth = PyObject_GetOptionalAttr(object, name, &method);
+    int found = 0;
 
-    if (truth > 0) {
-        value = PyObject_CallNoArgs(method);
-        truth = value != NULL ? PyObject_IsTrue(value) : -1;
-        Py_DECREF(method);
-        Py_XDECREF(value);
-    }
-    return truth;
-}
-
-int cudriver_dlpack_requires_grad(CoreState *state, PyObject *object, bool *is_tensor)
-{
-    PyObject *grad;
-    int found = state->dlpack_words == NULL ? words_make(state) : 0;
-
-    if (found == 0) {
-        found = PyObject_GetOptionalAttr(object, word(state, WORD_GRAD), &grad);
-    }
-    *is_tensor = found > 0;
-    if (found > 0) {
-        found = PyObject_IsTrue(grad);
-        Py_DECREF(grad);
-    }
-    return found;
-}
-
-/* The object's kind, or -1: BufferError for a lazily negated tensor, which __dlpack__ lends as its
- * memory is. */
-static int kind_of(CoreState *state, PyObject *object)
-{
-    bool is_tensor;
-    int grad = cudriver_dlpack_requires_grad(state, object, &is_tensor), lazy;
-
-    if (!is_tensor || grad < 0) {
-        return grad < 0 ? -1 : KIND_PLAIN;
-    }
-    lazy = method_says(object, word(state, WORD_NEG));
-    if (lazy > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "the %.100s is lazily negated, which DLPack cannot say: call resolve_neg()",
-                     Py_TYPE(object)->tp_name);
-    }
-    if (lazy != 0) {
+    if (kind < 0) {
         return -1;
     }
-    lazy = method_says(object, word(state, WORD_CONJ));
-    return lazy < 0 ? -1 : grad > 0 || lazy > 0 ? KIND_SPECIAL : KIND_PLAIN;
-}
-
-int cudriver_dlpack_borrow(CoreState *state, PyObject *object, bool never_copied,
-                           struct cudriver_dl_lent *lent)
-{
-    int kind = kind_of(state, object);
-    int found = kind == KIND_PLAIN ? ask_table(state, object, lent) : kind < 0 ? -1 : 0;
-
-    return found == 0 ? ask_method(state, object, never_copied, lent) : found;
+    if (kind != CUDRIVER_DL_GRAD) { /* else __dlpack__ says why not */
+        found = ask_table(state, object, kind, on, lent, end);
+    }
+    if (found != 0) {
+        return found;
+    }
+    if (kind != CUDRIVER_DL_OTHER && refuse_negated(state, object) < 0) {
+        return -1;
+    }
+    return ask_method(state, object, never_copied, on, lent, end);
 }

@@ -187,13 +187,16 @@ static bool place_reaches(struct place *place, CUdeviceptr end, bool dense)
 ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_endpoint *end,
                                         const char *protocol)
 {
-    struct cudriver_layout layout = {.ndim = end->ndim, .itemsize = end->itemsize};
+    struct cudriver_layout layout; /* one side of it */
     struct place first, last;
     ContextObject *context;
     CUdeviceptr low, high;
     int64_t from, to;
     PyObject *device;
 
+    layout.ndim = end->ndim;
+    layout.itemsize = end->itemsize;
+    layout.src_offset = 0;
     for (int i = 0; i < end->ndim; i++) {
         layout.shape[i] = end->shape[i];
         layout.src_strides[i] = end->strides[i];
@@ -261,6 +264,38 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
                                    "the producer's stream %p", (void *)handle);
 }
 
+/* Whether an object lends its memory by DLPack, too. No exception. */
+static bool has_dlpack(PyObject *object)
+{
+    return !PyType_Check(object) && PyObject_HasAttrString(object, "__dlpack__");
+}
+
+/* Whether the memory is to be had by DLPack: the interface, in version 2, has no entry for a
+ * stream. With the entry None, the producer says that there is nothing to wait for. */
+static bool names_no_stream(PyObject *interface, PyObject *object)
+{
+    return PyDict_GetItemString(interface, "stream") == NULL && has_dlpack(object);
+}
+
+/* Reading the interface has raised. 0, without an exception, if the object has none, or DLPack may
+ * read what it refuses: PyTorch raises RuntimeError for a tensor that requires grad. Else -1. */
+static int interface_is_missing(PyObject *object)
+{
+    bool missing = PyErr_ExceptionMatches(PyExc_AttributeError);
+    bool refused = PyErr_ExceptionMatches(PyExc_RuntimeError);
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback); /* no attribute is looked up with an exception set */
+    if (!missing && !(refused && has_dlpack(object))) {
+        PyErr_Restore(type, value, traceback);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return 0;
+}
+
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
                               struct cudriver_endpoint *end)
 {
@@ -268,11 +303,7 @@ int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
     int failed;
 
     if (interface == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
-        PyErr_Clear();
-        return 0;
+        return interface_is_missing(object);
     }
     if (PyDict_Check(interface)) {
         /* Reading a number may run code that changes the dict: the copy owns what is read. */
@@ -288,9 +319,14 @@ int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
         Py_DECREF(interface);
         return -1;
     }
+    failed = read_data(interface, write, end);
+    if (failed == 0 && names_no_stream(interface, object)) {
+        Py_DECREF(interface);
+        return 0;
+    }
     end->owner = Py_NewRef(object);
-    failed = read_data(interface, write, end) < 0 || read_dtype(interface, end) < 0 ||
-             read_geometry(interface, end) < 0 || read_place(state, interface, end) < 0;
+    failed = failed < 0 || read_dtype(interface, end) < 0 || read_geometry(interface, end) < 0 ||
+             read_place(state, interface, end) < 0;
     Py_DECREF(interface);
     if (failed) {
         cudriver_endpoint_done(end);

@@ -4,7 +4,9 @@
 
 #include "copy.h"
 
-/* Fills an endpoint through the protocol. 1 done, 0 no such protocol, -1 an exception. */
+/* Fills an endpoint through the protocol, and waits for the stream that it names. 1 done; 0 no such
+ * protocol, or it names no stream and the object has DLPack, which orders streams; -1 an exception.
+ */
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
                               struct cudriver_endpoint *end);
 

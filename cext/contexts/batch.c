@@ -1,52 +1,14 @@
-/* Batches of asynchronous work. See batch.h. */
-#include "batch.h"
+/* A batch: its work, its event, its end. batch_queue.c has the queues, batches.c looks at all of
+ * them. See batch.h. */
+#include "batch_private.h"
 
-#include <string.h>
 #include <time.h>
 
 #include "capture.h"
 #include "driver/driver.h"
-#include "driver/platform.h"
+#include "graph.h"
 #include "python/error.h"
 #include "python/wait.h"
-
-enum batch_state {
-    BATCH_OPEN,   /* no event yet; more work may join while it has an `object` */
-    BATCH_CLOSED, /* its event is recorded */
-    BATCH_DONE,   /* complete: `result` is set, owners are released */
-};
-
-/* How many owners and engine's transfers an open batch takes before it is closed. */
-#define BATCH_OWNERS 32
-#define BATCH_STAGED 16
-
-/*
- * The batches in flight of one stream form a queue, in the order in which they were issued: `next`.
- * A stream's work ends in that order, so only the oldest batch is asked whether it is complete. The
- * oldest batches of all streams form the list state->batches: `across`.
- */
-struct cudriver_batch {
-    struct cudriver_batch *next;
-    struct cudriver_batch *across; /* of the oldest */
-    struct cudriver_batch *last;   /* of the oldest: the newest */
-    Py_ssize_t refs;               /* one for the queue, one for each Transfer */
-    unsigned long long serial;     /* in the order of issue over all streams */
-    unsigned long long asked;      /* the pass that found it not complete */
-    enum batch_state state;
-    CUresult result;
-    bool captured;          /* open, because its stream was being captured when last looked at */
-    ContextObject *context; /* owned */
-    StreamObject *object;   /* borrowed while open: its stream, if that is ours; else NULL */
-    CUstream stream;
-    CUevent event;      /* owned while closed */
-    Py_ssize_t waiters; /* threads that query the event without the GIL; the last one destroys it */
-    Py_ssize_t staged_count, count;
-    struct cudriver_staging_transfer *staged[BATCH_STAGED]; /* owned: the engine's transfers */
-    PyObject *owners[BATCH_OWNERS];                         /* owned references */
-};
-
-/* Freed batches kept for reuse, so that issuing a copy seldom allocates. */
-#define SPARE_BATCHES 64
 
 /* Releases the owners. */
 static void batch_let_go(struct cudriver_batch *batch)
@@ -117,20 +79,23 @@ static CUresult batch_record_event(struct cudriver_batch *batch)
     return CUDA_SUCCESS;
 }
 
-/* Records the event behind the batch's work; if that fails, waits for the stream instead. With
- * `look`, an idle stream completes the batch at once: an event recorded now would be later. The
- * batch stays open where neither can be had while a stream is being captured: an event would be
- * part of the graph. */
-static void batch_record(struct cudriver_batch *batch, bool look)
+/* No more work joins it. */
+static void batch_part(struct cudriver_batch *batch)
+{
+    if (batch->object != NULL) {
+        batch->object->open = NULL;
+        batch->object = NULL;
+    }
+}
+
+/* See cudriver_batch_record. */
+static void batch_try_record(struct cudriver_batch *batch, bool look)
 {
     CUcontext current = NULL;
     CUresult result;
     bool pushed;
 
-    if (batch->object != NULL) {
-        batch->object->open = NULL;
-        batch->object = NULL;
-    }
+    batch_part(batch);
     if (!cudriver_context_begin_free(batch->context, &pushed)) {
         if (!cudriver_driver_is_forked()) {
             batch_finish(batch, CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -168,6 +133,51 @@ static void batch_record(struct cudriver_batch *batch, bool look)
     }
 }
 
+/* The batch, which is open, owns its stream's handle from here on, and lists it as alive. */
+static void orphan_begin(CoreState *state, struct cudriver_batch *batch)
+{
+    batch->orphan = true;
+    cudriver_live_add(state, &batch->live, "dropped stream", 0, (uintptr_t)batch->stream,
+                      batch->context->ordinal);
+}
+
+/* A batch that owned its stream's handle is no longer open: another open one of that stream takes
+ * the handle over, else the stream is destroyed. */
+static void orphan_end(CoreState *state, struct cudriver_batch *batch)
+{
+    CUstream stream = batch->stream;
+    struct cudriver_batch *other = cudriver_batch_open_on(state, batch->context, stream);
+    bool pushed;
+
+    batch->orphan = false;
+    cudriver_live_remove(state, &batch->live);
+    if (other != NULL) {
+        orphan_begin(state, other);
+        return;
+    }
+    cudriver_batch_end_queue(state, batch->context, stream);
+    batch->context->children--;
+    if (cudriver_context_begin_free(batch->context, &pushed)) {
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamDestroy_v2(stream);
+        Py_END_ALLOW_THREADS
+        cudriver_context_end(batch->context, pushed);
+    }
+}
+
+void cudriver_batch_record(CoreState *state, struct cudriver_batch *batch, bool look)
+{
+    if (batch->recording) {
+        return;
+    }
+    batch->recording = true;
+    batch_try_record(batch, look);
+    batch->recording = false;
+    if (batch->orphan && batch->state != BATCH_OPEN) {
+        orphan_end(state, batch);
+    }
+}
+
 /* cuEventQuery; NOT_READY too if the driver does not tell while a stream is being captured: the
  * device may still use the batch's memory. */
 static CUresult event_query(void *handle)
@@ -177,22 +187,21 @@ static CUresult event_query(void *handle)
     return cudriver_driver_is_capturing(result) ? CUDA_ERROR_NOT_READY : result;
 }
 
-/* Closes the batch. Holds a reference, because other threads may run and drop theirs. */
-static void batch_close(CoreState *state, struct cudriver_batch *batch)
+void cudriver_batch_close(CoreState *state, struct cudriver_batch *batch)
 {
     batch->refs++;
-    batch_record(batch, false);
+    cudriver_batch_record(state, batch, false);
     cudriver_batch_release(state, batch);
 }
 
 /* See cudriver_batch_poll. The caller holds a reference. */
-static CUresult batch_poll(struct cudriver_batch *batch)
+static CUresult batch_poll(CoreState *state, struct cudriver_batch *batch)
 {
     CUresult result;
     bool pushed;
 
     if (batch->state == BATCH_OPEN) {
-        batch_record(batch, true);
+        cudriver_batch_record(state, batch, true);
     }
     if (batch->state == BATCH_OPEN) {
         return cudriver_driver_is_forked() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_READY;
@@ -234,99 +243,7 @@ void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch)
         cudriver_staging_release(batch->staged[i]);
     }
     Py_DECREF(batch->context);
-    if (state->spare_batch_count == SPARE_BATCHES) {
-        PyMem_Free(batch);
-        return;
-    }
-    batch->next = state->spare_batches;
-    state->spare_batches = batch;
-    state->spare_batch_count++;
-}
-
-/* An empty batch, or NULL. */
-static struct cudriver_batch *batch_alloc(CoreState *state)
-{
-    struct cudriver_batch *batch = state->spare_batches;
-
-    if (batch != NULL) {
-        state->spare_batches = batch->next;
-        state->spare_batch_count--;
-    } else {
-        batch = PyMem_Malloc(sizeof *batch);
-    }
-    if (batch != NULL) {
-        memset(batch, 0, offsetof(struct cudriver_batch, staged));
-    }
-    return batch;
-}
-
-/* Appends a batch to the queue of its stream. */
-static void queue_append(CoreState *state, struct cudriver_batch *batch)
-{
-    struct cudriver_batch *head = state->batches;
-
-    while (head != NULL && (head->context != batch->context || head->stream != batch->stream)) {
-        head = head->across;
-    }
-    if (head != NULL) {
-        head->last->next = batch;
-        head->last = batch;
-    } else {
-        batch->across = state->batches;
-        batch->last = batch;
-        state->batches = batch;
-    }
-    batch->serial = ++state->issued;
-    state->in_flight++;
-}
-
-/* Takes the oldest batch out of a queue. */
-static void queue_pop(CoreState *state, struct cudriver_batch *head)
-{
-    struct cudriver_batch **link = &state->batches, *next = head->next;
-
-    while (*link != head) {
-        link = &(*link)->across;
-    }
-    if (next != NULL) {
-        next->across = head->across;
-        next->last = head->last;
-        *link = next;
-    } else {
-        *link = head->across;
-    }
-    state->in_flight--;
-}
-
-/* The batch behind this one, or the oldest of the next stream; NULL: none. `*head` is the oldest of
- * its queue. */
-static struct cudriver_batch *after(struct cudriver_batch **head,
-                                    const struct cudriver_batch *batch)
-{
-    if (batch->next != NULL) {
-        return batch->next;
-    }
-    *head = (*head)->across;
-    return *head;
-}
-
-static struct cudriver_batch *batch_new(CoreState *state, const struct cudriver_stream *stream)
-{
-    struct cudriver_batch *batch = batch_alloc(state);
-
-    if (batch == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    batch->context = (ContextObject *)Py_NewRef((PyObject *)stream->context);
-    batch->stream = stream->handle;
-    batch->refs = 1; /* the queue's */
-    queue_append(state, batch);
-    if (stream->object != NULL) {
-        batch->object = stream->object;
-        stream->object->open = batch;
-    }
-    return batch;
+    cudriver_batch_spare(state, batch);
 }
 
 static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
@@ -339,24 +256,26 @@ static void batch_hold(struct cudriver_batch *batch, PyObject *owner)
 void cudriver_batches_reap(CoreState *state, bool all)
 {
     unsigned long long pass = ++state->pass;
-    struct cudriver_batch *batch = state->batches;
+    struct cudriver_batch *batch;
 
+    cudriver_graphs_reap();
+    batch = state->batches;
     while (batch != NULL) {
         if (batch->state == BATCH_DONE) {
-            queue_pop(state, batch);
+            cudriver_batch_pop(state, batch);
             cudriver_batch_release(state, batch); /* may run any code and change the queues */
             batch = state->batches;
             continue;
         }
         /* One is open with others behind it if a program uses our stream by its handle, too. */
-        bool open = batch->state == BATCH_OPEN && batch->next == NULL;
+        bool open = batch->state == BATCH_OPEN && batch->next == NULL && !batch->orphan;
         if (batch->asked == pass || (open && !all)) {
             batch = batch->across;
             continue;
         }
         batch->asked = pass;
         batch->refs++; /* completing it may run any code */
-        batch_poll(batch);
+        batch_poll(state, batch);
         bool done = batch->state == BATCH_DONE;
         struct cudriver_batch *next = batch->across;
         cudriver_batch_release(state, batch);
@@ -391,6 +310,11 @@ static void wait_unheld(CUstream stream, struct cudriver_staging_transfer *stage
     PyErr_Restore(type, value, traceback);
 }
 
+static bool batch_is_full(const struct cudriver_batch *batch)
+{
+    return batch->count + 2 > BATCH_OWNERS || batch->staged_count == BATCH_STAGED;
+}
+
 struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudriver_stream *stream,
                                           size_t bytes, PyObject *first, PyObject *second,
                                           struct cudriver_staging_transfer *staged)
@@ -398,9 +322,10 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : NULL;
 
     if (batch == NULL) {
-        batch = batch_new(state, stream);
+        batch = cudriver_batch_new(state, stream);
     }
     if (batch == NULL) {
+        PyErr_NoMemory();
         wait_unheld(stream->handle, staged);
         return NULL;
     }
@@ -411,111 +336,58 @@ struct cudriver_batch *cudriver_batch_add(CoreState *state, const struct cudrive
     }
     batch->refs++;
     /* We are not told when a stream that is not ours is destroyed: record the event now. */
-    if (stream->object == NULL || bytes >= TUNING_BATCH_ALONE || batch->count + 2 > BATCH_OWNERS ||
-        batch->staged_count == BATCH_STAGED) {
-        batch_close(state, batch);
+    if (stream->object == NULL || bytes >= TUNING_BATCH_ALONE || batch_is_full(batch)) {
+        cudriver_batch_close(state, batch);
         reap_in_turn(state);
     }
     return batch;
 }
 
-bool cudriver_batches_hold(CoreState *state, PyObject *object)
-{
-    struct cudriver_batch *head, *batch;
-
-    for (head = batch = state->batches; batch != NULL; batch = after(&head, batch)) {
-        for (Py_ssize_t i = 0; i < batch->count; i++) {
-            if (batch->owners[i] == object) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 void cudriver_batch_close_open(StreamObject *stream)
 {
     if (stream->open != NULL) {
-        batch_close(cudriver_state_of((PyObject *)stream), stream->open);
+        cudriver_batch_close(cudriver_state_of((PyObject *)stream), stream->open);
     }
+}
+
+bool cudriver_batch_adopt(StreamObject *stream, bool captured)
+{
+    CoreState *state = cudriver_state_of((PyObject *)stream);
+    struct cudriver_stream itself = {stream->handle, NULL, stream->context, NULL};
+    struct cudriver_batch *batch = cudriver_batch_open_on(state, stream->context, stream->handle);
+
+    if (batch == NULL && captured) {
+        batch = cudriver_batch_new(state, &itself);
+    }
+    if (batch == NULL) {
+        return false;
+    }
+    orphan_begin(state, batch);
+    return true;
 }
 
 void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream)
 {
-    struct cudriver_batch *batch = stream->object != NULL ? stream->object->open : state->batches;
+    struct cudriver_batch *batch;
 
-    if (stream->object == NULL) { /* it may still be one of ours, by its handle */
-        while (batch != NULL &&
-               (batch->context != stream->context || batch->stream != stream->handle)) {
-            batch = batch->across;
-        }
-        while (batch != NULL && batch->state != BATCH_OPEN) {
-            batch = batch->next;
-        }
+    if (stream->object != NULL) {
+        batch = stream->object->open;
+    } else { /* it may still be one of ours, by its handle */
+        batch = cudriver_batch_open_on(state, stream->context, stream->handle);
     }
     if (batch != NULL) {
-        batch_close(state, batch);
+        cudriver_batch_close(state, batch);
         reap_in_turn(state); /* else recording events would release nothing */
     }
 }
 
-/* A batch of this context in this state, issued no later than `serial`; NULL: none. */
-static struct cudriver_batch *batch_find(const CoreState *state, const ContextObject *context,
-                                         enum batch_state wanted, unsigned long long serial)
+void cudriver_batch_end_open(CoreState *state, const StreamObject *stream)
 {
-    struct cudriver_batch *head, *batch;
-
-    for (head = batch = state->batches; batch != NULL; batch = after(&head, batch)) {
-        if (batch->context == context && batch->state == wanted && batch->serial <= serial) {
-            break;
-        }
-    }
-    return batch;
-}
-
-bool cudriver_batches_use(CoreState *state, const ContextObject *context)
-{
-    return batch_find(state, context, BATCH_OPEN, state->issued) != NULL ||
-           batch_find(state, context, BATCH_CLOSED, state->issued) != NULL;
-}
-
-/* Closes all open batches of a context. */
-static void batches_close(CoreState *state, const ContextObject *context)
-{
-    unsigned long long pass = ++state->pass;
-    struct cudriver_batch *head, *batch;
-
-    for (head = batch = state->batches; batch != NULL;) {
-        if (batch->state == BATCH_OPEN && batch->context == context && batch->asked < pass) {
-            batch->asked = pass; /* it may stay open */
-            batch_close(state, batch);
-            head = batch = state->batches; /* the queues may have changed */
-        } else {
-            batch = after(&head, batch);
-        }
-    }
-}
-
-int cudriver_batches_wait(CoreState *state, const ContextObject *context)
-{
-    unsigned long long newest = state->issued;
     struct cudriver_batch *batch;
-    int failed = 0;
 
-    batches_close(state, context);
-    while (failed == 0 && (batch = batch_find(state, context, BATCH_CLOSED, newest)) != NULL) {
-        failed = cudriver_batch_wait(state, batch);
-    }
-    return failed;
-}
-
-void cudriver_batch_end_open(CoreState *state, StreamObject *stream)
-{
-    struct cudriver_batch *batch = stream->open;
-
-    if (batch != NULL) {
-        stream->open = NULL;
-        batch->object = NULL;
+    while ((batch = cudriver_batch_open_on(state, stream->context, stream->handle)) != NULL &&
+           !batch->recording) {
+        batch_part(batch);
         batch->refs++;
         batch_finish(batch, CUDA_SUCCESS);
         cudriver_batch_release(state, batch);
@@ -532,10 +404,10 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
         return -1;
     }
     if (batch->state == BATCH_OPEN) {
-        batch_close(state, batch);
+        cudriver_batch_close(state, batch);
     }
     failed = cudriver_batch_wait(state, batch);
-    result = failed == 0 ? batch_poll(batch) : CUDA_SUCCESS;
+    result = failed == 0 ? batch_poll(state, batch) : CUDA_SUCCESS;
     cudriver_batch_release(state, batch);
     if (result != CUDA_SUCCESS) {
         cudriver_raise(state, result, "cuEventQuery", "behind the work of stream %p",
@@ -545,40 +417,14 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
     return failed;
 }
 
-void cudriver_batches_drain(CoreState *state)
-{
-    for (int round = 0; round < 5000 && state->batches != NULL; round++) {
-        cudriver_batches_reap(state, true);
-        if (state->batches != NULL) {
-            struct timespec pause = {0, 1000000};
-            Py_BEGIN_ALLOW_THREADS
-            nanosleep(&pause, NULL);
-            Py_END_ALLOW_THREADS
-        }
-        if (cudriver_driver_is_forked()) {
-            return;
-        }
-    }
-}
-
 CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch)
 {
     CUresult result;
 
     batch->refs++;
-    result = batch_poll(batch);
+    result = batch_poll(state, batch);
     cudriver_batch_release(state, batch);
     return result;
-}
-
-void cudriver_batch_free_spares(CoreState *state)
-{
-    while (state->spare_batches != NULL) {
-        struct cudriver_batch *batch = state->spare_batches;
-        state->spare_batches = batch->next;
-        PyMem_Free(batch);
-    }
-    state->spare_batch_count = 0;
 }
 
 /* Waits a moment for a batch that stays open. 0, or -1 with a signal handler's exception. */
@@ -627,93 +473,9 @@ int cudriver_batch_wait(CoreState *state, struct cudriver_batch *batch)
     int failed = 0;
 
     batch->refs++;
-    while (failed == 0 && batch_poll(batch) == CUDA_ERROR_NOT_READY) {
+    while (failed == 0 && batch_poll(state, batch) == CUDA_ERROR_NOT_READY) {
         failed = batch_wait_event(state, batch);
     }
     cudriver_batch_release(state, batch);
     return failed;
-}
-
-/* The first batch in flight from `batch` on of which uses() is true for an owner; NULL: none. */
-static struct cudriver_batch *
-batch_using(CoreState *state, struct cudriver_batch **head, struct cudriver_batch *batch,
-            bool (*uses)(CoreState *state, PyObject *owner, const void *memory), const void *memory)
-{
-    for (; batch != NULL; batch = after(head, batch)) {
-        for (Py_ssize_t i = 0; i < batch->count; i++) {
-            if (uses(state, batch->owners[i], memory)) {
-                return batch;
-            }
-        }
-    }
-    return NULL;
-}
-
-int cudriver_batches_await(CoreState *state,
-                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                           const void *memory)
-{
-    struct cudriver_batch *head = state->batches, *batch;
-
-    if (state->batches != NULL && cudriver_require(state) < 0) {
-        return -1; /* in a forked child nothing completes */
-    }
-    while ((batch = batch_using(state, &head, head, uses, memory)) != NULL) {
-        if (cudriver_batch_wait(state, batch) < 0) {
-            return -1;
-        }
-        head = state->batches; /* the queues may have changed; completed batches hold no owners */
-    }
-    return 0;
-}
-
-/* Closes every open batch that uses the memory, or waits for it. 0 or -1. */
-static int batches_close_using(CoreState *state,
-                               bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                               const void *memory)
-{
-    struct cudriver_batch *head = state->batches, *batch = head;
-    int failed = 0;
-
-    while (failed == 0 && (batch = batch_using(state, &head, batch, uses, memory)) != NULL) {
-        if (batch->state != BATCH_OPEN) {
-            batch = after(&head, batch);
-            continue;
-        }
-        batch->refs++;
-        batch_record(batch, true);
-        if (batch->state == BATCH_OPEN) { /* no event could be recorded */
-            failed = cudriver_batch_wait(state, batch);
-        }
-        cudriver_batch_release(state, batch);
-        head = batch = state->batches; /* the queues may have changed */
-    }
-    return failed;
-}
-
-int cudriver_batches_follow(CoreState *state,
-                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                            const void *memory, ContextObject *context, CUstream stream)
-{
-    struct cudriver_batch *head, *batch;
-    CUresult result = CUDA_SUCCESS;
-    bool pushed;
-
-    if (state->batches == NULL) {
-        return 0;
-    }
-    if (cudriver_require(state) < 0 || batches_close_using(state, uses, memory) < 0 ||
-        cudriver_context_begin(state, context, &pushed) < 0) {
-        return -1;
-    }
-    head = state->batches;
-    batch = batch_using(state, &head, head, uses, memory);
-    while (batch != NULL && result == CUDA_SUCCESS) {
-        if (batch->event != NULL && (batch->stream != stream || batch->context != context)) {
-            result = cuda.cuStreamWaitEvent(stream, batch->event, 0);
-        }
-        batch = batch_using(state, &head, after(&head, batch), uses, memory);
-    }
-    return cudriver_context_finish(state, context, pushed, result, "cuStreamWaitEvent",
-                                   "the consumer's stream %p", (void *)stream);
 }

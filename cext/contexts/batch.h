@@ -32,8 +32,8 @@ void cudriver_batch_keep(struct cudriver_batch *batch);
 /* Drops one reference. The work continues, and what it needs stays alive. */
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
 
-/* Releases what completed work kept alive. With `all`, open batches are checked too. Cheap if
- * nothing is in flight. Never raises. */
+/* Releases what completed work and graphs that are gone kept alive. With `all`, open batches are
+ * checked too. Cheap if nothing is in flight. Never raises. */
 void cudriver_batches_reap(CoreState *state, bool all);
 
 /* Whether work in flight holds `object` itself. (Views in flight count in their root's `views`.) */
@@ -46,8 +46,8 @@ int cudriver_batches_await(CoreState *state,
                            const void *memory);
 
 /* Lets `stream`, of `context`, wait for the same work, without a wait on the host: whoever uses the
- * memory gets that work's error. Waits only for work behind which no event can be recorded. 0, or
- * -1 with an exception set. */
+ * memory gets that work's error. Waits only for work behind which no event can be recorded. If the
+ * stream is being captured, nothing may be in flight. 0, or -1 with an exception set. */
 int cudriver_batches_follow(CoreState *state,
                             bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
                             const void *memory, ContextObject *context, CUstream stream);
@@ -56,19 +56,32 @@ int cudriver_batches_follow(CoreState *state,
  * release the GIL. */
 void cudriver_batch_close_open(StreamObject *stream);
 
-/* The same before large work or before the program records an event. Finds one of our streams by
- * its handle too. Then releases what completed work kept alive. */
+/* The stream is destroyed next: later batches with its handle do not queue behind its own. */
+void cudriver_batch_end_queue(const CoreState *state, const ContextObject *context,
+                              CUstream stream);
+
+/* At the stream's end: a batch of it that is still open, because of a capture or because no event
+ * could be recorded, takes the handle over and destroys it later; with `captured`, an empty one if
+ * none is open. False: there is none, or no memory for it. */
+bool cudriver_batch_adopt(StreamObject *stream, bool captured);
+
+/* As cudriver_batch_close_open, before large work or before the program records an event. Finds one
+ * of our streams by its handle too. Then releases what completed work kept alive. */
 void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream *stream);
 
 /* Whether work is in flight in a context, as of the last check. */
 bool cudriver_batches_use(CoreState *state, const ContextObject *context);
 
+/* 0 if no stream of a context whose Stream was dropped during its capture is still being captured;
+ * else -1 with CudaError, as cudriver_streams_refuse. Between begin and end. */
+int cudriver_batches_refuse(CoreState *state, const ContextObject *context, const char *call);
+
 /* Waits for all of our work that is in flight in a context now, not for later work. Ignores how it
  * ended. 0, or -1 with an exception set (a signal handler's, or the context cannot be used). */
 int cudriver_batches_wait(CoreState *state, const ContextObject *context);
 
-/* Ends the stream's open batch. The caller saw the stream idle and has held the GIL since. */
-void cudriver_batch_end_open(CoreState *state, StreamObject *stream);
+/* Ends the stream's open batches. The caller saw the stream idle and has held the GIL since. */
+void cudriver_batch_end_open(CoreState *state, const StreamObject *stream);
 
 /* Waits for work issued on the stream so far, not for later work. 0, or -1 with an exception. */
 int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stream);

@@ -77,10 +77,10 @@ static int wait_for_known(CoreState *state, ContextObject *self)
 {
     const struct cudriver_stream stream = {.context = self};
 
-    if (cudriver_batches_wait(state, self) < 0) {
-        return -1;
-    }
-    if (cudriver_capture_refuse(state, NULL, "synchronize()") < 0) {
+    if (cudriver_streams_refuse(state, self, "Context.synchronize()") < 0 ||
+        cudriver_batches_refuse(state, self, "Context.synchronize()") < 0 ||
+        cudriver_batches_wait(state, self) < 0 ||
+        cudriver_capture_refuse(state, NULL, "Context.synchronize()") < 0) {
         return -1;
     }
     return cuda.cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY
@@ -97,7 +97,7 @@ PyDoc_STRVAR(context_synchronize_doc,
              "Raises\n"
              "------\n"
              "CudaError\n"
-             "    Work in the context has failed.\n"
+             "    Work in the context has failed, or a Stream in it is being captured.\n"
              "\n"
              "Notes\n"
              "-----\n"

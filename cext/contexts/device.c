@@ -352,7 +352,7 @@ static PyGetSetDef device_getset[] = {
     {"compute_capability", device_get_capability, NULL,
      "Compute capability (major, minor), such as (9, 0) (cuDeviceGetAttribute).", NULL},
     {"attributes", device_get_attributes, NULL,
-     "Read-only mapping of every attribute of cuda.h: the name behind CU_DEVICE_ATTRIBUTE_ in\n"
+     "Read-only mapping of every attribute of cuda.h: the name behind ``CU_DEVICE_ATTRIBUTE_`` in\n"
      "lower case, to an int, or None if this driver is too old to know it (cuDeviceGetAttribute).",
      NULL},
     {NULL},

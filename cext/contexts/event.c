@@ -1,39 +1,16 @@
-/* Event. See event.h. */
+/* Event: the type. event_use.c records it and waits for it. See event.h. */
 #include "event.h"
 
 #include "batch.h"
-#include "capture.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/types.h"
 #include "python/wait.h"
 #include "stream.h"
 
-typedef struct {
-    PyObject_HEAD
-    struct cudriver_live live;
-    ContextObject *context; /* owned */
-    CUevent handle;         /* owned while not closed */
-    bool timing;
-    bool recorded;
-    bool captured; /* last recorded in a capture: it marks a point in a graph */
-    bool closed;
-    Py_ssize_t users; /* calls that use the handle without the GIL */
-    PyObject *weak;
-} EventObject;
-
 static EventObject *event_of(PyObject *object)
 {
     return (EventObject *)object;
-}
-
-static int event_check(EventObject *self)
-{
-    if (self->closed) {
-        PyErr_Format(PyExc_ValueError, "%R is closed", self);
-        return -1;
-    }
-    return 0;
 }
 
 PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timing)
@@ -166,63 +143,6 @@ static PyObject *event_repr(PyObject *object)
                                 self->recorded ? "" : ", not recorded");
 }
 
-/* Reads a stream argument; the default stream is that of the event's context. 0 or -1. */
-static int stream_for(CoreState *state, EventObject *self, PyObject *argument,
-                      struct cudriver_stream *stream)
-{
-    bool given;
-
-    if (event_check(self) < 0 ||
-        cudriver_stream_parse(state, argument, self->context, stream, &given) < 0) {
-        return -1;
-    }
-    if (event_check(self) < 0) { /* reading another library's stream runs its code */
-        cudriver_stream_done(stream);
-        return -1;
-    }
-    return 0;
-}
-
-/* Lets a stream record the event or wait for it, during which the event cannot be closed. 0 or -1.
- */
-static int event_use(CoreState *state, EventObject *self, const struct cudriver_stream *stream,
-                     bool record)
-{
-    CUresult result;
-    bool pushed;
-    int captured;
-
-    if (cudriver_context_begin(state, stream->context, &pushed) < 0) {
-        return -1;
-    }
-    captured = cudriver_capture_check(state, stream->handle);
-    if (captured > 0 && !record && !self->captured) {
-        cudriver_capture_raise(state, stream->handle, "wait()",
-                               "the event marks work outside the graph");
-        captured = -1;
-    }
-    if (captured < 0) {
-        cudriver_context_end(stream->context, pushed);
-        return -1;
-    }
-    self->users++;
-    if (record) {
-        cudriver_batch_close_before(state, stream); /* else our copies complete after it */
-    }
-    Py_BEGIN_ALLOW_THREADS
-    result = record ? cuda.cuEventRecord(self->handle, stream->handle)
-                    : cuda.cuStreamWaitEvent(stream->handle, self->handle, 0);
-    Py_END_ALLOW_THREADS
-    self->users--;
-    if (record && result == CUDA_SUCCESS) {
-        self->recorded = true;
-        self->captured = captured > 0;
-    }
-    return cudriver_context_finish(state, stream->context, pushed, result,
-                                   record ? "cuEventRecord" : "cuStreamWaitEvent", "event %p",
-                                   self->handle);
-}
-
 /* 0, or -1 with CudaError: the event marks a point in a graph. */
 static int event_check_captured(CoreState *state, EventObject *self)
 {
@@ -234,50 +154,6 @@ static int event_check_captured(CoreState *state, EventObject *self)
                          "a graph, which is not reached once but in every launch",
                          self);
     return -1;
-}
-
-int cudriver_event_record_on(CoreState *state, PyObject *event,
-                             const struct cudriver_stream *stream)
-{
-    EventObject *self = event_of(event);
-
-    if (stream->context != self->context) {
-        PyErr_Format(PyExc_ValueError,
-                     "%R belongs to %R, the stream to %R: record an event of the "
-                     "stream's own context",
-                     event, self->context, stream->context);
-        return -1;
-    }
-    return event_use(state, self, stream, true);
-}
-
-int cudriver_event_record(CoreState *state, PyObject *event, PyObject *argument)
-{
-    struct cudriver_stream stream;
-    int failed;
-
-    if (stream_for(state, event_of(event), argument, &stream) < 0) {
-        return -1;
-    }
-    failed = cudriver_event_record_on(state, event, &stream);
-    cudriver_stream_done(&stream);
-    return failed;
-}
-
-int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *argument)
-{
-    EventObject *self = event_of(event);
-    struct cudriver_stream stream;
-    int failed = -1;
-
-    if (stream_for(state, self, argument, &stream) < 0) {
-        return -1;
-    }
-    if (cudriver_context_check(state, self->context) == 0) {
-        failed = event_use(state, self, &stream, false);
-    }
-    cudriver_stream_done(&stream);
-    return failed;
 }
 
 PyDoc_STRVAR(event_record_doc,
@@ -374,7 +250,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     bool pushed;
     int failed;
 
-    if (event_check(self) < 0 || event_check_captured(state, self) < 0 ||
+    if (cudriver_event_check(self) < 0 || event_check_captured(state, self) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
@@ -396,7 +272,7 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     CUresult result;
     bool pushed;
 
-    if (event_check(self) < 0 || event_check_captured(state, self) < 0 ||
+    if (cudriver_event_check(self) < 0 || event_check_captured(state, self) < 0 ||
         cudriver_context_begin(state, self->context, &pushed) < 0) {
         return NULL;
     }
@@ -436,7 +312,7 @@ PyDoc_STRVAR(event_elapsed_doc,
 
 static int event_check_time(EventObject *self)
 {
-    if (event_check(self) < 0) {
+    if (cudriver_event_check(self) < 0) {
         return -1;
     }
     if (!self->timing || !self->recorded) {

@@ -4,6 +4,29 @@
 
 #include "stream.h"
 
+typedef struct EventObject {
+    PyObject_HEAD
+    struct cudriver_live live;
+    ContextObject *context; /* owned */
+    CUevent handle;         /* owned while not closed */
+    bool timing;
+    bool recorded;
+    bool captured; /* last recorded in a capture: it marks a point in a graph */
+    bool closed;
+    Py_ssize_t users; /* calls that use the handle without the GIL */
+    PyObject *weak;
+} EventObject;
+
+/* 0, or -1 with ValueError if the event is closed. */
+static inline int cudriver_event_check(EventObject *self)
+{
+    if (self->closed) {
+        PyErr_Format(PyExc_ValueError, "%R is closed", self);
+        return -1;
+    }
+    return 0;
+}
+
 /* New reference: an event in `context`. */
 PyObject *cudriver_event_new(CoreState *state, ContextObject *context, bool timing);
 
@@ -14,7 +37,7 @@ int cudriver_event_record(CoreState *state, PyObject *event, PyObject *stream);
 int cudriver_event_record_on(CoreState *state, PyObject *event,
                              const struct cudriver_stream *stream);
 
-/* Makes a stream argument wait for `event`. 0 or -1. */
+/* Makes a stream argument wait for `event`. 0 or -1. This and the two above are in event_use.c. */
 int cudriver_event_wait(CoreState *state, PyObject *event, PyObject *stream);
 
 int cudriver_event_setup(PyObject *module);

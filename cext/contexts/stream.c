@@ -78,11 +78,48 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
     return (PyObject *)self;
 }
 
+/* Before the stream's end: notes whether its allocations are complete, or records an event behind
+ * them, or waits. Between begin and end of the context. */
+static void stream_mark_end(StreamObject *self)
+{
+    CUresult result = cuda.cuStreamQuery(self->handle);
+
+    if (result == CUDA_ERROR_NOT_READY &&
+        cuda.cuEventCreate(&self->last, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+        if (cuda.cuEventRecord(self->last, self->handle) == CUDA_SUCCESS) {
+            return;
+        }
+        cuda.cuEventDestroy_v2(self->last);
+    }
+    self->last = NULL;
+    if (result == CUDA_ERROR_NOT_READY) {
+        Py_BEGIN_ALLOW_THREADS
+        result = cuda.cuStreamSynchronize(self->handle);
+        Py_END_ALLOW_THREADS
+    }
+    if (result == CUDA_SUCCESS) {
+        self->settled = self->allocated;
+    }
+}
+
+/* Whether the stream, one of ours, is being captured, as far as the driver tells. */
+static bool stream_is_captured(StreamObject *self)
+{
+    bool pushed, captured = false;
+
+    if (!self->closed && self->owner == NULL &&
+        cudriver_context_begin_free(self->context, &pushed)) {
+        captured = cudriver_capture_forbids(self->handle);
+        cudriver_context_end(self->context, pushed);
+    }
+    return captured;
+}
+
 /* Shared by close() and dealloc. The stream's work continues and completes by itself. */
 static CUresult stream_release(CoreState *state, StreamObject *self)
 {
+    bool pushed, captured = stream_is_captured(self);
     CUresult result = CUDA_SUCCESS;
-    bool pushed;
 
     if (self->closed) {
         return CUDA_SUCCESS;
@@ -94,10 +131,15 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
     }
     cudriver_live_remove(state, &self->live);
     cudriver_batch_close_open(self);
-    if (cudriver_context_begin_free(self->context, &pushed)) {
-        if (self->allocated > self->settled && !cudriver_capture_forbids(self->handle) &&
-            cuda.cuStreamQuery(self->handle) == CUDA_SUCCESS) {
-            self->settled = self->allocated;
+    if (cudriver_batch_adopt(self, captured)) { /* the batch is now the context's child */
+        self->handle = NULL;
+        return CUDA_SUCCESS;
+    }
+    cudriver_batch_end_queue(state, self->context, self->handle);
+    /* Out of memory in a capture: the stream is left to the end of its context. */
+    if (!captured && cudriver_context_begin_free(self->context, &pushed)) {
+        if (self->allocated > self->settled && !cudriver_capture_forbids(self->handle)) {
+            stream_mark_end(self);
         }
         Py_BEGIN_ALLOW_THREADS
         result = cuda.cuStreamDestroy_v2(self->handle);
@@ -114,12 +156,17 @@ static void stream_dealloc(PyObject *object)
     StreamObject *self = stream_of(object);
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
+    bool pushed;
 
     PyObject_GC_UnTrack(object);
     if (self->weak != NULL) {
         PyObject_ClearWeakRefs(object);
     }
     cudriver_report(state, stream_release(state, self), "cuStreamDestroy_v2", NULL);
+    if (self->last != NULL && cudriver_context_begin_free(self->context, &pushed)) {
+        cuda.cuEventDestroy_v2(self->last);
+        cudriver_context_end(self->context, pushed);
+    }
     Py_XDECREF(self->owner);
     Py_XDECREF(self->context);
     type->tp_free(object);
@@ -159,19 +206,6 @@ PyDoc_STRVAR(stream_close_doc,
              "-----\n"
              "Uses ``cuStreamDestroy``. The work in it is finished first, in the background.\n"
              "A second call does nothing.");
-
-/* Whether the stream, one of ours, is being captured, as far as the driver tells. */
-static bool stream_is_captured(StreamObject *self)
-{
-    bool pushed, captured = false;
-
-    if (!self->closed && self->owner == NULL &&
-        cudriver_context_begin_free(self->context, &pushed)) {
-        captured = cudriver_capture_forbids(self->handle);
-        cudriver_context_end(self->context, pushed);
-    }
-    return captured;
-}
 
 static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {

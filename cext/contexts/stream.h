@@ -15,6 +15,8 @@ typedef struct StreamObject {
     int priority;
     unsigned long long allocated; /* allocations made so far in its order */
     unsigned long long settled;   /* how many of these are known to be complete */
+    CUevent last;                 /* owned: behind these, if the stream was closed before */
+    unsigned long long asked;     /* the pass of cudriver_streams_wait that waited for it */
     struct cudriver_batch *open;  /* borrowed: the open batch, which new work joins */
     PyObject *weak;
 } StreamObject;
@@ -43,10 +45,17 @@ struct cudriver_stream {
  * library's stream is read by cudriver_foreign_stream; its context is the one that the driver
  * names, or for a default stream's handle that of `fallback`. *given: whether a stream was named or
  * a `with stream:` entered. 0, or -1 with an exception set. Release with cudriver_stream_done. This
- * and the next three are in stream_use.c.
+ * and the functions below are in stream_use.c.
  */
 int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
                           struct cudriver_stream *stream, bool *given);
+
+/* The same in two steps, where the fallback is not known at first: `read` leaves the context of a
+ * default stream NULL, and `settle` fills it in. Release after `read`, also if `settle` fails. */
+int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_stream *stream,
+                         bool *given);
+int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
+                           struct cudriver_stream *stream);
 
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
@@ -57,6 +66,14 @@ static inline void cudriver_stream_done(struct cudriver_stream *stream)
     }
     Py_CLEAR(stream->context);
 }
+
+/* Waits for our streams of a context in whose order memory is allocated and freed, except those
+ * that are being captured. Whoever uses their work gets its error. Between begin and end. */
+void cudriver_streams_wait(CoreState *state, const ContextObject *context);
+
+/* 0 if none of our streams of a context is being captured; else -1 with CudaError, whose message
+ * says that `call` cannot be captured. Between begin and end. */
+int cudriver_streams_refuse(CoreState *state, const ContextObject *context, const char *call);
 
 /* The innermost `with stream:` of this thread or task. Borrowed, or NULL. Never raises. */
 StreamObject *cudriver_stream_entered(CoreState *state);

@@ -1,6 +1,10 @@
-/* `with stream:`, and the stream that a call uses. See stream.h. */
+/* `with stream:`, the stream that a call uses, and waiting for all. See stream.h. */
 #include "stream.h"
 
+#include <string.h>
+
+#include "capture.h"
+#include "driver/driver.h"
 #include "foreign_stream.h"
 
 /* The value of the context variable state->stream_scope is a tuple of streams, the innermost last.
@@ -106,10 +110,10 @@ int cudriver_stream_leave(CoreState *state, StreamObject *stream)
     return failed;
 }
 
-int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
-                          struct cudriver_stream *stream, bool *given)
+int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_stream *stream,
+                         bool *given)
 {
-    StreamObject *object = NULL;
+    StreamObject *object;
     int foreign;
 
     *stream = (struct cudriver_stream){.handle = NULL};
@@ -117,37 +121,107 @@ int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *f
         argument = (PyObject *)cudriver_stream_entered(state);
     }
     *given = argument != NULL;
-    if (argument != NULL && Py_IS_TYPE(argument, state->stream_type)) {
-        if (cudriver_stream_check((StreamObject *)argument) < 0) {
-            return -1;
-        }
+    if (argument == NULL) {
+        return 0;
+    }
+    if (Py_IS_TYPE(argument, state->stream_type)) {
         object = (StreamObject *)argument;
-        stream->handle = object->handle;
-        fallback = object->context;
-    } else if (argument != NULL) {
-        foreign = cudriver_foreign_stream(argument, &stream->handle);
-        if (foreign == 0) {
-            PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s%s",
-                         Py_TYPE(argument)->tp_name,
-                         PyLong_Check(argument) ? " (Stream.from_handle takes a handle)" : "");
-        }
-        if (foreign <= 0) {
+        if (cudriver_stream_check(object) < 0) {
             return -1;
         }
-        if (!cudriver_stream_is_default(stream->handle)) {
-            stream->context = cudriver_foreign_stream_context(state, stream->handle);
-            return stream->context == NULL ? -1 : 0;
-        }
-    }
-    stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)
-                                       : cudriver_context_for_use(state);
-    if (stream->context == NULL) {
-        return -1;
-    }
-    if (object != NULL) {
-        stream->held = (StreamObject *)Py_NewRef((PyObject *)object);
+        stream->handle = object->handle;
+        stream->context = (ContextObject *)Py_NewRef((PyObject *)object->context);
+        stream->held = (StreamObject *)Py_NewRef(argument);
         stream->object = object->owner == NULL ? object : NULL;
         object->users++;
+        return 0;
     }
-    return 0;
+    foreign = cudriver_foreign_stream(argument, &stream->handle);
+    if (foreign == 0) {
+        PyErr_Format(PyExc_TypeError, "a stream is a Stream or None, not %.100s%s",
+                     Py_TYPE(argument)->tp_name,
+                     PyLong_Check(argument) ? " (Stream.from_handle takes a handle)" : "");
+    }
+    if (foreign > 0 && !cudriver_stream_is_default(stream->handle)) {
+        stream->context = cudriver_foreign_stream_context(state, stream->handle);
+        foreign = stream->context != NULL ? 1 : -1;
+    }
+    return foreign > 0 ? 0 : -1;
+}
+
+int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
+                           struct cudriver_stream *stream)
+{
+    if (stream->context == NULL) {
+        stream->context = fallback != NULL ? (ContextObject *)Py_NewRef((PyObject *)fallback)
+                                           : cudriver_context_for_use(state);
+    }
+    return stream->context != NULL ? 0 : -1;
+}
+
+int cudriver_stream_parse(CoreState *state, PyObject *argument, ContextObject *fallback,
+                          struct cudriver_stream *stream, bool *given)
+{
+    if (cudriver_stream_read(state, argument, stream, given) < 0) {
+        return -1;
+    }
+    return cudriver_stream_settle(state, fallback, stream);
+}
+
+/* The Stream of ours in the context that an entry of the list of what is alive is. Borrowed; NULL:
+ * it is something else. */
+static StreamObject *stream_of_entry(struct cudriver_live *entry, const ContextObject *context)
+{
+    StreamObject *stream = (StreamObject *)((char *)entry - offsetof(StreamObject, live));
+
+    return strcmp(entry->kind, "stream") == 0 && stream->context == context ? stream : NULL;
+}
+
+int cudriver_streams_refuse(CoreState *state, const ContextObject *context, const char *call)
+{
+    int failed = 0;
+
+    for (struct cudriver_live *entry = state->live; entry != NULL && failed == 0;
+         entry = entry->next) {
+        const StreamObject *stream = stream_of_entry(entry, context);
+        if (stream != NULL) {
+            failed = cudriver_capture_refuse(state, stream->handle, call);
+        }
+    }
+    return failed;
+}
+
+/* One that this pass has not waited for. Borrowed, or NULL. Its weak references' callbacks may come
+ * here while one is being deallocated, which takes no new reference. */
+static StreamObject *stream_next(const CoreState *state, const ContextObject *context,
+                                 unsigned long long pass)
+{
+    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
+        StreamObject *stream = stream_of_entry(entry, context);
+        if (stream != NULL && stream->allocated > 0 && stream->asked < pass &&
+            Py_REFCNT(stream) > 0) {
+            return stream;
+        }
+    }
+    return NULL;
+}
+
+void cudriver_streams_wait(CoreState *state, const ContextObject *context)
+{
+    unsigned long long pass = ++state->pass;
+    StreamObject *stream;
+
+    while ((stream = stream_next(state, context, pass)) != NULL) {
+        stream->asked = pass;
+        if (cudriver_capture_forbids(stream->handle)) {
+            continue;
+        }
+        Py_INCREF(stream);
+        stream->users++; /* forbids its close() meanwhile */
+        Py_BEGIN_ALLOW_THREADS
+        cuda.cuStreamSynchronize(stream->handle);
+        Py_END_ALLOW_THREADS
+        stream->users--;
+        Py_DECREF(stream);
+    }
 }

@@ -4,19 +4,11 @@
 #include "driver/driver.h"
 #include "python/error.h"
 
-/* The ends of a copy that is a node of a graph. */
-struct captured {
-    struct captured_end {
-        PyObject *owner;  /* owned */
-        Py_ssize_t *busy; /* counted up, so that the memory cannot be closed; or NULL */
-    } ends[2];
-};
-
 typedef struct {
     PyObject_HEAD
     struct cudriver_batch *batch;             /* owned; NULL when complete */
     struct cudriver_staging_transfer *staged; /* borrowed: the engine's transfer, or NULL */
-    struct captured *captured;                /* owned: a node of a graph; else NULL */
+    bool captured;                            /* it is a node of a graph */
     size_t bytes;
     CUresult result;
 } TransferObject;
@@ -32,7 +24,7 @@ static TransferObject *transfer_alloc(CoreState *state)
     self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
     self->batch = NULL;
     self->staged = NULL;
-    self->captured = NULL;
+    self->captured = false;
     self->bytes = 0;
     self->result = CUDA_SUCCESS;
     return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
@@ -60,42 +52,14 @@ PyObject *cudriver_transfer_done(CoreState *state, size_t bytes)
     return cudriver_transfer_new(state, NULL, NULL, bytes);
 }
 
-static void captured_end_take(struct captured_end *to, const struct cudriver_endpoint *from)
+PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes)
 {
-    to->owner = Py_NewRef(from->owner);
-    to->busy = from->busy;
-    if (to->busy != NULL) {
-        ++*to->busy;
-    }
-}
+    PyObject *self = cudriver_transfer_done(state, bytes);
 
-static void captured_end_drop(struct captured_end *end)
-{
-    if (end->busy != NULL) {
-        --*end->busy;
+    if (self != NULL) {
+        ((TransferObject *)self)->captured = true;
     }
-    Py_DECREF(end->owner); /* may run any code */
-}
-
-PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes,
-                                     const struct cudriver_endpoint *dst,
-                                     const struct cudriver_endpoint *src)
-{
-    struct captured *captured = PyMem_Malloc(sizeof *captured);
-    TransferObject *self;
-
-    if (captured == NULL) {
-        return PyErr_NoMemory();
-    }
-    self = (TransferObject *)cudriver_transfer_done(state, bytes);
-    if (self == NULL) {
-        PyMem_Free(captured);
-        return NULL;
-    }
-    captured_end_take(&captured->ends[0], dst);
-    captured_end_take(&captured->ends[1], src);
-    self->captured = captured;
-    return (PyObject *)self;
+    return self;
 }
 
 static void transfer_dealloc(PyObject *object)
@@ -106,11 +70,6 @@ static void transfer_dealloc(PyObject *object)
 
     if (self->batch != NULL) {
         cudriver_batch_release(state, self->batch);
-    }
-    if (self->captured != NULL) {
-        captured_end_drop(&self->captured->ends[0]);
-        captured_end_drop(&self->captured->ends[1]);
-        PyMem_Free(self->captured);
     }
     if (state->spare_transfer_count < CUDRIVER_SPARE_TRANSFERS) {
         state->spare_transfers[state->spare_transfer_count++] = object;
@@ -160,7 +119,7 @@ static CUresult transfer_poll(TransferObject *self)
 /* 0, or -1 with CudaError: the copy is a node of a graph, and has no end of its own. */
 static int transfer_check(TransferObject *self)
 {
-    if (self->captured == NULL) {
+    if (!self->captured) {
         return 0;
     }
     cudriver_raise_plain(cudriver_state_of((PyObject *)self), "CudaError",
@@ -244,7 +203,7 @@ static PyObject *transfer_repr(PyObject *object)
     CUresult result = transfer_poll(self);
 
     return PyUnicode_FromFormat("<Transfer of %zu bytes, %s>", self->bytes,
-                                self->captured != NULL           ? "captured"
+                                self->captured                   ? "captured"
                                 : result == CUDA_SUCCESS         ? "done"
                                 : result == CUDA_ERROR_NOT_READY ? "in flight"
                                                                  : cudriver_error_name(result));
@@ -252,7 +211,7 @@ static PyObject *transfer_repr(PyObject *object)
 
 static PyObject *transfer_get_captured(PyObject *object, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(((TransferObject *)object)->captured != NULL);
+    return PyBool_FromLong(((TransferObject *)object)->captured);
 }
 
 /* `await transfer`: a coroutine in Python does the polling. */
@@ -284,24 +243,25 @@ static PyMethodDef transfer_methods[] = {
 };
 
 static PyType_Slot transfer_slots[] = {
-    {Py_tp_doc, "An asynchronous copy that was issued, as `copy_async` returns it.\n"
-                "\n"
-                "Notes\n"
-                "-----\n"
-                "`wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until\n"
-                "the copy is over, even if the Transfer itself is dropped. Copies of less than\n"
-                "64 KiB that follow each other on a stream are over together, sixteen at most.\n"
-                "A copy on a stream that is being captured is a node of the graph (`captured`):\n"
-                "it runs at each launch, so `wait` and `done` raise CudaError, and the Transfer\n"
-                "keeps both ends alive as long as it lives.\n"
-                "\n"
-                "Examples\n"
-                "--------\n"
-                ">>> there = cu.device_empty(3)\n"
-                ">>> transfer = there.copy_from(cu.pinned_zeros(3), cu.Stream())\n"
-                ">>> transfer.wait()\n"
-                ">>> transfer.nbytes\n"
-                "24"},
+    {Py_tp_doc,
+     "An asynchronous copy that was issued, as `copy_async` returns it.\n"
+     "\n"
+     "Notes\n"
+     "-----\n"
+     "`wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until\n"
+     "the copy is over, even if the Transfer itself is dropped. Copies of less than\n"
+     "64 KiB that follow each other on a stream are over together, sixteen at most.\n"
+     "A copy on a stream that is being captured is a node of the graph (`captured`):\n"
+     "it runs at each launch, so `wait` and `done` raise CudaError, and the graph keeps\n"
+     "both ends alive.\n"
+     "\n"
+     "Examples\n"
+     "--------\n"
+     ">>> there = cu.device_empty(3)\n"
+     ">>> transfer = there.copy_from(cu.pinned_zeros(3), cu.Stream())\n"
+     ">>> transfer.wait()\n"
+     ">>> transfer.nbytes\n"
+     "24"},
     {Py_tp_dealloc, transfer_dealloc},
     {Py_tp_repr, transfer_repr},
     {Py_tp_methods, transfer_methods},

@@ -3,7 +3,6 @@
 #define CUDRIVER_TRANSFER_H
 
 #include "batch.h"
-#include "python/endpoint.h"
 
 /* New reference: a Transfer of `bytes` in `batch`, whose reference it takes even on failure.
  * `staged` is the engine's transfer, owned by the batch, or NULL. */
@@ -13,10 +12,8 @@ PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
 /* New reference: a Transfer that is complete (an empty copy, or one that had to block). */
 PyObject *cudriver_transfer_done(CoreState *state, size_t bytes);
 
-/* New reference: a Transfer that is a node of a graph. It keeps both ends alive and open. */
-PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes,
-                                     const struct cudriver_endpoint *dst,
-                                     const struct cudriver_endpoint *src);
+/* New reference: a Transfer that is a node of a graph. */
+PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes);
 
 int cudriver_transfer_setup(PyObject *module);
 

@@ -26,6 +26,7 @@ typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef void (*CUhostFn)(void *userData);
 typedef uint32_t cuuint32_t;
@@ -144,6 +145,8 @@ typedef enum CUstreamCaptureStatus_enum {
     CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
     CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
 } CUstreamCaptureStatus;
+
+enum { CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 0x1, CU_GRAPH_USER_OBJECT_MOVE = 0x1 };
 
 enum { CU_EVENT_DEFAULT = 0x0, CU_EVENT_BLOCKING_SYNC = 0x1, CU_EVENT_DISABLE_TIMING = 0x2 };
 
@@ -405,6 +408,7 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags), 3020) \
     X(cuStreamGetPriority, (CUstream stream, int *priority), 5050) \
     X(cuStreamGetFlags, (CUstream stream, unsigned int *flags), 5050) \
+    X(cuStreamGetId, (CUstream stream, unsigned long long *id), 12000) \
     X(cuStreamGetCtx, (CUstream stream, CUcontext *context), 9020) \
     X(cuStreamGetCtx_v2, (CUstream stream, CUcontext *context, CUgreenCtx *green), 12050) \
     X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data), 10000) \
@@ -422,6 +426,9 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuGraphDestroy, (CUgraph graph), 10000) \
     X(cuGraphExecDestroy, (CUgraphExec executable), 10000) \
     X(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count), 10000) \
+    X(cuGraphRetainUserObject, (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags), 11030) \
+    X(cuUserObjectCreate, (CUuserObject *object, void *data, CUhostFn destroy, unsigned int count, unsigned int flags), 11030) \
+    X(cuUserObjectRelease, (CUuserObject object, unsigned int count), 11030) \
     /* events */ \
     X(cuEventCreate, (CUevent *event, unsigned int flags), 2000) \
     X(cuEventDestroy_v2, (CUevent event), 4000) \

@@ -66,7 +66,6 @@
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
 #define STAGING_SIDES 4
 #define STAGING_POLL_NS 50000000ull
-#define STREAM_PER_THREAD ((CUstream)2) /* another stream in each thread */
 
 /* No packing thread can be started. Not a driver code: the calling thread then copies alone. */
 #define STAGING_NO_THREADS ((CUresult)0x7fff0002)
@@ -122,7 +121,7 @@ struct staging_kernels; /* kernels.c */
 /* Slots that the copies of one stream use one after another: ring.c. */
 struct staging_ring {
     struct staging_ring *next; /* in the place's list */
-    CUstream stream;           /* borrowed: the stream of the copies under way */
+    unsigned long long stream; /* the id of the stream of the copies under way */
     CUstream own;              /* owned; NULL unless made for a blocking copy */
     int users;                 /* copies under way, and callers that use its memory or stream */
     bool filling;              /* a call queues commands, or failed to: no other copy joins */
@@ -215,6 +214,11 @@ void staging_nap(long nanoseconds); /* less than a second */
 
 /* SUCCESS if the stream is idle, else NOT_READY or an error. */
 CUresult staging_stream_query(CUstream stream);
+
+/* What tells a stream from all others, also from those that have its handle before or after it;
+ * else, as before CUDA 12.0, STAGING_NO_ID. */
+#define STAGING_NO_ID (~0ull)
+unsigned long long staging_stream_id(CUstream stream);
 
 /* Whether it is a default stream (NULL, legacy or per-thread). */
 bool staging_stream_is_default(CUstream stream);

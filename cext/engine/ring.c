@@ -116,16 +116,16 @@ static size_t ring_turn(struct staging_ring *ring, bool up, size_t bytes)
 }
 
 /* Locked. A ring for the transfer: the one that earlier copies on its stream use, else a free one;
- * NULL: none. The handle of the per-thread stream does not tell whether it is the same stream. */
+ * NULL: none. `stream`: the stream's id. Without it only a free ring is found. */
 static struct staging_ring *ring_find(const struct cudriver_staging_transfer *transfer,
-                                      size_t slot_bytes, bool scratch)
+                                      unsigned long long stream, size_t slot_bytes, bool scratch)
 {
     const struct staging_place *place = transfer->place;
     struct staging_ring *found = NULL;
 
     for (struct staging_ring *ring = place->rings; ring != NULL; ring = ring->next) {
-        bool same = ring->users > 0 && !transfer->own && !ring->filling &&
-                    ring->stream == transfer->stream && ring->stream != STREAM_PER_THREAD;
+        bool same =
+            ring->users > 0 && !ring->filling && ring->stream == stream && stream != STAGING_NO_ID;
         if ((same || (ring->users == 0 && found == NULL)) && !ring->lost &&
             ring->generation == staging.generation && ring->slot_bytes >= slot_bytes &&
             (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
@@ -166,6 +166,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     struct staging_place *place = transfer->place;
     struct staging_ring *found;
     size_t wanted = slot_bytes;
+    unsigned long long stream = transfer->own ? STAGING_NO_ID : staging_stream_id(transfer->stream);
     CUresult result;
 
     staging_lock();
@@ -173,7 +174,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
         wanted < TUNING_TURNED / STAGING_RING_SLOTS) {
         wanted = TUNING_TURNED / STAGING_RING_SLOTS;
     }
-    found = ring_find(transfer, wanted, scratch);
+    found = ring_find(transfer, stream, wanted, scratch);
     while (found == NULL) {
         struct staging_ring *old = rings_take_old(place);
         staging_unlock();
@@ -186,7 +187,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
         } else if (result == CUDA_ERROR_OUT_OF_MEMORY && wanted > slot_bytes) {
             place->tight = true;
             wanted = slot_bytes;
-            found = ring_find(transfer, wanted, scratch);
+            found = ring_find(transfer, stream, wanted, scratch);
         } else {
             staging_unlock();
             return result;
@@ -198,7 +199,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     found->users++;
     found->filling = true;
     staging.ring_users++;
-    found->stream = transfer->stream;
+    found->stream = stream;
     transfer->ring = found;
     transfer->at = ring_turn(found, transfer->up, STAGING_RING_SLOTS * slot_bytes);
     transfer->base = found->issued;

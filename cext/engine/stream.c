@@ -9,6 +9,7 @@
 #include "driver/platform.h"
 
 #define STREAM_LEGACY ((CUstream)1)
+#define STREAM_PER_THREAD ((CUstream)2) /* another stream in each thread */
 
 /* ---- waiting ---- */
 
@@ -123,6 +124,16 @@ CUresult staging_place_open(const struct staging_place *place)
 bool staging_stream_is_default(CUstream stream)
 {
     return stream == NULL || stream == STREAM_LEGACY || stream == STREAM_PER_THREAD;
+}
+
+unsigned long long staging_stream_id(CUstream stream)
+{
+    unsigned long long id;
+
+    return stream != STREAM_PER_THREAD && cuda.cuStreamGetId != NULL &&
+                   cuda.cuStreamGetId(stream, &id) == CUDA_SUCCESS
+               ? id
+               : STAGING_NO_ID;
 }
 
 /* Makes the place's stream number `index`, unless another thread was faster. */

@@ -70,10 +70,10 @@ static PyObject *module_ladder_copy(PyObject *module, PyObject *args)
     int failed;
 
     if (!PyArg_ParseTuple(args, "OO:_ladder_copy", &dst, &src) ||
-        cudriver_endpoint_parse(state, dst, true, "dst", &to) < 0) {
+        cudriver_endpoint_parse(state, dst, true, "dst", NULL, &to) < 0) {
         return NULL;
     }
-    if (cudriver_endpoint_parse(state, src, false, "src", &from) < 0) {
+    if (cudriver_endpoint_parse(state, src, false, "src", NULL, &from) < 0) {
         cudriver_endpoint_done(&to);
         return NULL;
     }
@@ -238,11 +238,11 @@ static PyObject *module_ladder_kernel(PyObject *module, PyObject *args)
         PyErr_Format(PyExc_ValueError, "%zd rounds of %zd launches", rounds, count);
         return NULL;
     }
-    if (cudriver_endpoint_parse(state, memory, launch.kernel == LADDER_WRITE, "memory",
+    if (cudriver_endpoint_parse(state, memory, launch.kernel == LADDER_WRITE, "memory", NULL,
                                 &memory_end) < 0) {
         return NULL;
     }
-    if (cudriver_endpoint_parse(state, sums, true, "sums", &sums_end) == 0) {
+    if (cudriver_endpoint_parse(state, sums, true, "sums", NULL, &sums_end) == 0) {
         seconds = ends_time(state, &launch, &memory_end, &sums_end, rounds, (unsigned)count);
         cudriver_endpoint_done(&sums_end);
     }

@@ -13,6 +13,7 @@ struct cudriver_endpoint {
     char *host;                    /* of a host end: its first item */
     CUdeviceptr device;            /* of a device end: its first item */
     Py_ssize_t *busy; /* a device end's count of running calls, which includes this one; or NULL */
+    bool on_default;  /* of a device end: ready for its context's default stream, maybe not yet */
     size_t itemsize;
     int ndim;
     int64_t shape[CUDRIVER_MAX_DIMS];
@@ -22,6 +23,17 @@ struct cudriver_endpoint {
 static inline bool cudriver_endpoint_is_device(const struct cudriver_endpoint *end)
 {
     return end->context != NULL;
+}
+
+/* Makes an endpoint that has nothing to release. Leaves the geometry alone: it is large. */
+static inline void cudriver_endpoint_clear(struct cudriver_endpoint *end)
+{
+    end->owner = end->dtype = NULL;
+    end->context = NULL;
+    end->host = NULL;
+    end->device = 0;
+    end->busy = NULL;
+    end->on_default = false;
 }
 
 static inline void cudriver_endpoint_done(struct cudriver_endpoint *end)

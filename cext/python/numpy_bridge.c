@@ -219,6 +219,7 @@ int cudriver_numpy_endpoint(PyObject *object, bool write, struct cudriver_endpoi
     end->dtype = Py_NewRef((PyObject *)descr);
     end->context = NULL;
     end->busy = NULL;
+    end->on_default = false;
     end->device = 0;
     end->host = PyArray_BYTES(array);
     end->itemsize = (size_t)PyArray_ITEMSIZE(array);

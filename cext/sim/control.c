@@ -241,6 +241,7 @@ static const struct live_kind {
     {"modules", sim_module_live, false},
     {"graphs", sim_graph_live, false},
     {"executables", sim_graph_live, true},
+    {"user_objects", sim_user_live, false},
     {"workers", live_workers, false},
 };
 

@@ -73,8 +73,8 @@ void cudriver_sim_reset_counts(void);
  *   contexts (manual and active primary), primary_retains, streams, events, allocations,
  *   allocation_bytes (as requested, pools included), device_bytes (taken from the devices,
  *   pools' reserves included), pools, registrations, registration_bytes, host_allocs,
- *   host_alloc_bytes, modules, graphs, executables, workers (stream threads), pending (operations
- *   issued, not done).
+ *   host_alloc_bytes, modules, graphs, executables, user_objects, workers (stream threads),
+ *   pending (operations issued, not done).
  */
 long long cudriver_sim_live(const char *what);
 

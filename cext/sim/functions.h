@@ -98,7 +98,6 @@ typedef struct CUexecAffinityParam_st CUexecAffinityParam;
     X(cuMemsetD2D32_v2, (CUdeviceptr dst, size_t pitch, unsigned int value, size_t width, size_t height), 3020) \
     \
     X(cuStreamCreate, (CUstream *stream, unsigned int flags), 2000) \
-    X(cuStreamGetId, (CUstream stream, unsigned long long *id), 12000) \
     X(cuStreamGetDevice, (CUstream stream, CUdevice *device), 12080) \
     X(cuStreamAddCallback, (CUstream stream, CUstreamCallback callback, void *data, unsigned int flags), 5000) \
     X(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags), 11010) \

@@ -17,6 +17,7 @@ struct sim_graph {
     struct sim_object object;
     struct sim_op *head, *tail; /* owned */
     size_t count;
+    struct sim_user_hold *holds; /* owned */
 };
 
 struct executable {
@@ -52,6 +53,7 @@ void sim_graph_clear(void *object)
         graph->head = op->next;
         sim_op_drop(op);
     }
+    sim_user_drop_all(&graph->holds);
 }
 
 long long sim_graph_live(bool executables)
@@ -213,6 +215,7 @@ CUresult sim_capture_stream(enum sim_call call, struct sim_stream *stream)
     case CALL_cuStreamQuery:
     case CALL_cuStreamSynchronize:
     case CALL_cuStreamGetFlags:
+    case CALL_cuStreamGetId:
     case CALL_cuMemcpyPeerAsync:
     case CALL_cuGraphLaunch:
         return sim_capture_refuse(stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -452,13 +455,10 @@ static CUstreamCaptureStatus stream_status(const struct sim_stream *stream)
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 {
     struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamIsCapturing, handle, &stream);
+    CUresult result = sim_ask_stream(CALL_cuStreamIsCapturing, handle, status, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    if (status == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *status = stream_status(stream);
     return sim_leave(CUDA_SUCCESS);
@@ -469,13 +469,10 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *statu
                                    CUgraph *graph, const CUgraphNode **dependencies, size_t *count)
 {
     struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamGetCaptureInfo_v2, handle, &stream);
+    CUresult result = sim_ask_stream(CALL_cuStreamGetCaptureInfo_v2, handle, status, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    if (status == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *status = stream_status(stream);
     if (*status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
@@ -516,6 +513,23 @@ CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
     }
     *count = graph->count;
     return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count,
+                                 unsigned int flags)
+{
+    CUresult result = sim_enter(CALL_cuGraphRetainUserObject);
+    struct sim_graph *graph;
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_lock();
+    graph = sim_object_find(KIND_GRAPH, handle);
+    if (graph == NULL) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return sim_leave(sim_user_hold(&graph->holds, object, count, flags));
 }
 
 CUresult cuGraphDestroy(CUgraph handle)

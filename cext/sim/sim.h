@@ -10,7 +10,7 @@
  *   worker.c   queues of operations, their threads     fill.c     fills
  *   stream.c   streams                                 event.c    events
  *   value.c    host functions, values in memory        module.c   kernels
- *   graph.c    captures, graphs
+ *   graph.c    captures, graphs                    user.c     user objects
  *
  * others/ makes of these a libcuda for libraries that call more than cudriver does.
  *
@@ -24,8 +24,8 @@
  * frees memory before these are 0.
  *
  * An object lives until its last reference goes: `alive` holds one, each operation or waiting
- * thread another. Handles are numbers, not pointers: kind, generation, index. A stale or invented
- * one finds nothing.
+ * thread another. Handles are numbers, not pointers: kind and index. A stale or invented one finds
+ * nothing, until the driver gives it out again.
  */
 #ifndef CUDRIVER_SIM_INTERNAL_H
 #define CUDRIVER_SIM_INTERNAL_H
@@ -65,6 +65,7 @@ enum sim_kind {
     KIND_FUNCTION,
     KIND_GRAPH,
     KIND_EXECUTABLE,
+    KIND_USER,
     KINDS
 };
 
@@ -148,6 +149,7 @@ struct sim_op;
 struct sim_stream {
     struct sim_object object;
     struct sim_context *context;        /* holds a reference */
+    unsigned long long id;              /* never used twice, as handles are */
     struct sim_stream *next, *previous; /* in the context */
     bool blocking;                      /* ordered with the NULL stream */
     bool implicit;
@@ -187,6 +189,13 @@ struct sim_op {
 
 /* ---- the monitor ---- */
 
+/* A user object's destructor that is to be called. */
+struct sim_due {
+    struct sim_due *next;
+    CUhostFn destroy;
+    void *data;
+};
+
 struct sim_state {
     pthread_mutex_t lock;
     struct sim_device devices[SIM_MAX_DEVICES];
@@ -197,6 +206,7 @@ struct sim_state {
     unsigned unpin_waiters;
     bool held;
     unsigned long long steps; /* operations that may run while held */
+    struct sim_due *due;      /* owned: destructors to call; user.c */
 };
 
 extern struct sim_state sim;
@@ -216,6 +226,7 @@ struct sim_knobs {
 extern struct sim_knobs sim_knobs;
 
 void sim_lock(void);
+/* Afterwards calls the destructors of user objects that are due. */
 void sim_unlock(void);
 
 /* Leaves the monitor and returns `result`: the last line of a call. */
@@ -231,6 +242,11 @@ CUresult sim_enter_current(enum sim_call call, struct sim_context **context);
  * that the program created has its own context; the implicit ones are the current context's. */
 CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream **stream);
 
+/* sim_enter_stream for a call that writes something about the stream to `answer`, which it refuses
+ * if that is NULL. */
+CUresult sim_ask_stream(enum sim_call call, CUstream handle, const void *answer,
+                        struct sim_stream **stream);
+
 /* Whether the process is exiting; operations then end early. */
 bool sim_is_down(void);
 bool sim_is_initialised(void);
@@ -243,7 +259,7 @@ void sim_mark_callback(bool inside);
 void *sim_object_new(enum sim_kind kind, size_t bytes);
 /* In the monitor. The live object of a handle, or NULL. Borrowed. */
 void *sim_object_find(enum sim_kind kind, const void *handle);
-/* In the monitor. The same, or an object that is referred to but no longer alive. Borrowed. */
+/* In the monitor. The same, or a context that is referred to but no longer alive. Borrowed. */
 void *sim_object_behind(enum sim_kind kind, const void *handle);
 /* In the monitor. The live object of slot `index` (below sim_object_slots), or NULL. Borrowed. */
 void *sim_object_at(enum sim_kind kind, uint32_t index);
@@ -471,6 +487,17 @@ void sim_capture_drop(struct sim_capture *capture);
 /* In the monitor. Frees the operations of a graph that ends. */
 void sim_graph_clear(void *graph);
 long long sim_graph_live(bool executables);
+
+/* ---- user.c ---- */
+
+struct sim_user_hold; /* the references of a graph to one user object */
+
+/* In the monitor. Adds references, or moves the program's, to a graph's list. */
+CUresult sim_user_hold(struct sim_user_hold **holds, CUuserObject handle, unsigned count,
+                       unsigned flags);
+/* In the monitor. Drops the references of a graph that ends. */
+void sim_user_drop_all(struct sim_user_hold **holds);
+long long sim_user_live(bool unused);
 
 /* ---- event.c, pool.c, module.c ---- */
 

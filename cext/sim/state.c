@@ -25,7 +25,19 @@ void sim_lock(void)
 
 void sim_unlock(void)
 {
+    struct sim_due *due = sim.due;
+    bool before = in_callback;
+
+    sim.due = NULL;
     pthread_mutex_unlock(&sim.lock);
+    while (due != NULL) {
+        struct sim_due *next = due->next;
+        in_callback = true;
+        due->destroy(due->data);
+        in_callback = before;
+        free(due);
+        due = next;
+    }
 }
 
 CUresult sim_leave(CUresult result)
@@ -179,45 +191,38 @@ CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
 
 /*
  * A handle: bits 56-62 the kind (from 0x51 on: not a canonical address, so dereferencing it
- * faults), bits 24-55 the slot's generation, bits 0-23 its index. The slot that was freed first is
- * reused first, so that a stale handle stays stale for a long time.
+ * faults), below them the index of a slot. As with a real driver, the slot that was freed last is
+ * the next to be used: a new stream or event gets the handle of the one destroyed last, even while
+ * work is left in that one. A context keeps its slot until its last reference goes.
  */
 struct slot {
     struct sim_object *object; /* NULL: free */
-    uint32_t generation;       /* of the current object, or of the next */
-    uint32_t orphan;           /* the last generation that was freed with its context */
+    bool orphan;               /* free: its object was freed with its context */
     uint32_t next;             /* free slots: index + 1 */
 };
 
 struct table {
     struct slot *slots;
     uint32_t count, room;
-    uint32_t first_free, last_free; /* index + 1; 0: none */
+    uint32_t free; /* the slot that was freed last: index + 1; 0: none */
 };
 
-#define INDEX_BITS 24
-#define GENERATION_BITS 32
-#define INDEX_LIMIT (1u << INDEX_BITS)
+#define KIND_SHIFT 56
+#define SLOT_LIMIT (1u << 24)
 
 static struct table tables[KINDS];
 
-static uint64_t handle_make(enum sim_kind kind, uint32_t generation, uint32_t index)
+static uint64_t handle_make(enum sim_kind kind, uint32_t index)
 {
-    return (uint64_t)(0x51 + kind) << (INDEX_BITS + GENERATION_BITS) |
-           (uint64_t)generation << INDEX_BITS | index;
+    return (uint64_t)(0x51 + kind) << KIND_SHIFT | index;
 }
 
-/* A handle's slot, and its generation; NULL if this cannot be a handle of that kind. */
-static struct slot *handle_slot(enum sim_kind kind, const void *handle, uint32_t *generation)
+/* A handle's slot; NULL if there never was such a handle of that kind. */
+static struct slot *handle_slot(enum sim_kind kind, const void *handle)
 {
-    uint64_t value = (uint64_t)(uintptr_t)handle;
-    uint32_t index = (uint32_t)(value & (INDEX_LIMIT - 1));
+    uint64_t index = (uint64_t)(uintptr_t)handle - handle_make(kind, 0);
 
-    if (value >> (INDEX_BITS + GENERATION_BITS) != 0x51u + kind || index >= tables[kind].count) {
-        return NULL;
-    }
-    *generation = (uint32_t)(value >> INDEX_BITS);
-    return &tables[kind].slots[index];
+    return index < tables[kind].count ? &tables[kind].slots[index] : NULL;
 }
 
 static bool table_grow(struct table *table)
@@ -225,7 +230,7 @@ static bool table_grow(struct table *table)
     uint32_t room = table->room == 0 ? 64 : table->room * 2;
     struct slot *slots;
 
-    if (table->room >= INDEX_LIMIT) {
+    if (table->room >= SLOT_LIMIT) {
         return false;
     }
     slots = realloc(table->slots, room * sizeof *slots);
@@ -242,39 +247,32 @@ void *sim_object_new(enum sim_kind kind, size_t bytes)
 {
     struct table *table = &tables[kind];
     struct sim_object *object;
-    uint32_t index;
 
-    /* A slot is reused only while another is free, so that a stale handle stays stale. */
-    if (table->first_free == 0 || table->first_free == table->last_free) {
-        if (table->count == table->room && !table_grow(table)) {
-            return NULL;
-        }
+    if (table->free == 0 && table->count == table->room && !table_grow(table)) {
+        return NULL;
     }
     object = calloc(1, bytes);
     if (object == NULL) {
         return NULL;
     }
-    if (table->first_free != 0 && table->first_free != table->last_free) {
-        index = table->first_free - 1;
-        table->first_free = table->slots[index].next;
+    if (table->free != 0) {
+        object->index = table->free - 1;
+        table->free = table->slots[object->index].next;
     } else {
-        index = table->count++;
-        table->slots[index].generation = 1;
+        object->index = table->count++;
     }
     object->kind = kind;
-    object->index = index;
     object->alive = true;
     object->references = 1;
-    table->slots[index].object = object;
+    table->slots[object->index] = (struct slot){.object = object};
     return object;
 }
 
 void *sim_object_behind(enum sim_kind kind, const void *handle)
 {
-    uint32_t generation;
-    struct slot *slot = handle_slot(kind, handle, &generation);
+    struct slot *slot = handle_slot(kind, handle);
 
-    return slot != NULL && slot->generation == generation ? slot->object : NULL;
+    return slot != NULL ? slot->object : NULL;
 }
 
 void *sim_object_find(enum sim_kind kind, const void *handle)
@@ -286,22 +284,15 @@ void *sim_object_find(enum sim_kind kind, const void *handle)
 
 bool sim_object_was(enum sim_kind kind, const void *handle)
 {
-    uint32_t generation;
-    struct slot *slot = handle_slot(kind, handle, &generation);
-
-    return slot != NULL && generation != 0 &&
-           (generation < slot->generation ||
-            (generation == slot->generation && slot->object != NULL));
+    return handle_slot(kind, handle) != NULL;
 }
 
 CUresult sim_object_missing(enum sim_kind kind, const void *handle)
 {
-    uint32_t generation;
-    struct slot *slot = handle_slot(kind, handle, &generation);
+    struct slot *slot = handle_slot(kind, handle);
 
-    return slot != NULL && generation != 0 && slot->orphan == generation
-               ? CUDA_ERROR_CONTEXT_IS_DESTROYED
-               : CUDA_ERROR_INVALID_HANDLE;
+    return slot != NULL && slot->orphan ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                        : CUDA_ERROR_INVALID_HANDLE;
 }
 
 void *sim_object_at(enum sim_kind kind, uint32_t index)
@@ -319,9 +310,8 @@ uint32_t sim_object_slots(enum sim_kind kind)
 void *sim_object_handle(const void *object)
 {
     const struct sim_object *head = object;
-    uint32_t generation = tables[head->kind].slots[head->index].generation;
 
-    return (void *)(uintptr_t)handle_make(head->kind, generation, head->index);
+    return (void *)(uintptr_t)handle_make(head->kind, head->index);
 }
 
 void sim_object_hold(void *object)
@@ -329,22 +319,20 @@ void sim_object_hold(void *object)
     ((struct sim_object *)object)->references++;
 }
 
-static void object_free(struct sim_object *object)
+static void slot_free(struct sim_object *object)
 {
     struct table *table = &tables[object->kind];
     struct slot *slot = &table->slots[object->index];
 
     slot->object = NULL;
-    slot->generation++;
-    slot->next = 0;
-    if (table->last_free != 0) {
-        table->slots[table->last_free - 1].next = object->index + 1;
-    } else {
-        table->first_free = object->index + 1;
-    }
-    table->last_free = object->index + 1;
+    slot->next = table->free;
+    table->free = object->index + 1;
+}
 
+static void object_free(struct sim_object *object)
+{
     if (object->kind == KIND_CONTEXT) {
+        slot_free(object);
         pthread_cond_destroy(&((struct sim_context *)object)->done);
     } else if (object->kind == KIND_STREAM) {
         struct sim_stream *stream = (struct sim_stream *)object;
@@ -366,23 +354,25 @@ void sim_object_drop(void *object)
     }
 }
 
-void sim_object_orphan(void *object)
-{
-    struct sim_object *head = object;
-    struct slot *slot = &tables[head->kind].slots[head->index];
-
-    if (head->alive) {
-        slot->orphan = slot->generation;
-    }
-    sim_object_close(head);
-}
-
 void sim_object_close(void *object)
 {
     struct sim_object *head = object;
 
     if (head->alive) {
         head->alive = false;
+        if (head->kind != KIND_CONTEXT) {
+            slot_free(head);
+        }
         sim_object_drop(head);
+    }
+}
+
+void sim_object_orphan(void *object)
+{
+    struct sim_object *head = object;
+
+    if (head->alive) {
+        tables[head->kind].slots[head->index].orphan = true;
+        sim_object_close(head);
     }
 }

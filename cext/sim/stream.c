@@ -3,12 +3,14 @@
 
 static struct sim_stream *stream_new(struct sim_context *context)
 {
+    static unsigned long long last_id; /* in the monitor */
     struct sim_stream *stream = sim_object_new(KIND_STREAM, sizeof *stream);
 
     if (stream == NULL) {
         return NULL;
     }
     pthread_cond_init(&stream->work, NULL);
+    stream->id = ++last_id;
     sim_object_hold(context);
     stream->context = context;
     stream->next = context->streams;
@@ -124,6 +126,14 @@ CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream
     return result;
 }
 
+CUresult sim_ask_stream(enum sim_call call, CUstream handle, const void *answer,
+                        struct sim_stream **stream)
+{
+    CUresult result = sim_enter_stream(call, handle, stream);
+
+    return result == CUDA_SUCCESS && answer == NULL ? sim_leave(CUDA_ERROR_INVALID_VALUE) : result;
+}
+
 CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned int flags, int priority)
 {
     struct sim_context *context;
@@ -218,13 +228,10 @@ CUresult cuStreamSynchronize(CUstream handle)
 CUresult cuStreamGetPriority(CUstream handle, int *priority)
 {
     struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamGetPriority, handle, &stream);
+    CUresult result = sim_ask_stream(CALL_cuStreamGetPriority, handle, priority, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    if (priority == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *priority = stream->priority;
     return sim_leave(CUDA_SUCCESS);
@@ -233,15 +240,24 @@ CUresult cuStreamGetPriority(CUstream handle, int *priority)
 CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
 {
     struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamGetFlags, handle, &stream);
+    CUresult result = sim_ask_stream(CALL_cuStreamGetFlags, handle, flags, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (flags == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
-    }
     *flags = stream->blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING;
+    return sim_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_ask_stream(CALL_cuStreamGetId, handle, id, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    *id = stream->id;
     return sim_leave(CUDA_SUCCESS);
 }
 
@@ -249,13 +265,10 @@ CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
 static CUresult context_of(enum sim_call call, CUstream handle, CUcontext *context)
 {
     struct sim_stream *stream;
-    CUresult result = sim_enter_stream(call, handle, &stream);
+    CUresult result = sim_ask_stream(call, handle, context, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    if (context == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *context = sim_object_handle(stream->context);
     return sim_leave(CUDA_SUCCESS);

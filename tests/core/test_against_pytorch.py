@@ -171,7 +171,37 @@ def test_their_stream_is_a_stream(cuda: Any) -> None:
     assert outside.query()
 
 
-def test_a_tensor_that_needs_its_gradient_says_so(cuda: Any) -> None:
-    tensor = torch.zeros(10, device="cuda", requires_grad=True)
-    with pytest.raises(RuntimeError, match="grad"):
-        cu.to_device(tensor)
+def test_a_copy_waits_for_the_tensors_stream(cuda: Any) -> None:
+    side, ours = cuda.Stream(), cu.Stream()
+    tensor, out = torch.zeros(1 << 20, device="cuda"), cu.pinned_zeros(1 << 20, np.float32)
+    cuda.synchronize()
+    for copy in (
+        lambda: cu.copy(out, tensor),
+        lambda: cu.copy_async(out, tensor, ours).wait(),
+        lambda: cu.copy_async(out, tensor, side).wait(),
+        lambda: cu.copy_async(out, tensor, None).wait(),
+    ):
+        out[:] = 0
+        tensor.zero_()
+        cuda.synchronize()
+        with cuda.stream(side):
+            cuda._sleep(50_000_000)  # tens of milliseconds
+            tensor.add_(1)
+            copy()
+        assert (out == 1).all()
+
+
+def test_a_tensor_that_requires_grad_is_read(cuda: Any) -> None:
+    tensor = torch.ones(10, device="cuda", requires_grad=True)
+    assert (cu.to_device(tensor).to_numpy() == 1).all()
+    with pytest.raises(ValueError, match="requires grad: pass its detach"):
+        cu.copy(tensor, np.zeros(10, np.float32))
+
+
+def test_bfloat16_is_no_float16(cuda: Any) -> None:
+    """As which PyTorch's interface shows it."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    tensor = torch.arange(10, device="cuda", dtype=torch.bfloat16)
+    there = cu.to_device(tensor)
+    assert there.dtype == ml_dtypes.bfloat16
+    assert there.to_numpy().astype(int).tolist() == list(range(10))

@@ -480,7 +480,7 @@ def words_of(count: int, seed: int) -> Any:
     return np.random.default_rng(seed).integers(0, 1 << 32, count, np.uint32)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(vectors=st.integers(1, 9000), blocks=st.integers(1, 9), seed=st.integers(0, 99))
 def test_the_reading_kernel_reads_each_word_once(vectors: int, blocks: int, seed: int) -> None:
     words, sums = words_of(4 * vectors, seed), sums_of(blocks)
@@ -494,7 +494,7 @@ def test_the_reading_kernel_reads_each_word_once(vectors: int, blocks: int, seed
     assert np.array_equal(sums.to_numpy(), expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(vectors=st.integers(1, 9000), blocks=st.integers(1, 9), start=st.integers(0, 2**32 - 1))
 def test_the_writing_kernel_writes_each_word(vectors: int, blocks: int, start: int) -> None:
     room = cudriver.device_zeros(4 * vectors + 8, np.uint32)
@@ -508,7 +508,7 @@ def test_the_writing_kernel_writes_each_word(vectors: int, blocks: int, start: i
     assert int(sums.to_numpy().sum()) == vectors
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(turns=st.integers(1, 1500), blocks=st.integers(1, 3), seed=st.integers(0, 99))
 def test_the_kernels_over_shared_memory(turns: int, blocks: int, seed: int) -> None:
     words, sums = words_of(4096, seed), sums_of(blocks)

@@ -3,6 +3,7 @@ and how it takes its arguments."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dlpackkit as kit
 import native_build
 import program
 
@@ -111,6 +113,31 @@ def test_the_context_of_anothers_stream_is_one_question(cu, sim) -> None:
         *("cuMemcpyHtoDAsync_v2", "cuEventCreate", "cuEventRecord", "cuEventDestroy_v2"),
     }
     assert "cuStreamGetCtx_v2" not in driver_calls(sim, lambda: copy(default))
+
+
+@pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
+def test_driver_calls_of_another_librarys_array(cu, sim) -> None:
+    """By its type's table: the memory is asked about once, and its stream if that is another."""
+    there, pooled, stream = cu.device_empty(9), cu.pinned_zeros(9), cu.Stream()
+    table = kit.ExchangeTable(
+        1, 3, None, kit.ALLOCATE(), kit.FROM_OBJECT(lambda lender, out: lender.lend(out)),
+        kit.TO_OBJECT(), None, kit.CURRENT_STREAM(lambda kind, device, out: 0),
+    )  # fmt: skip
+
+    class Tensor(kit.Lender):
+        __dlpack_c_exchange_api__ = kit.capsule(ctypes.addressof(table), b"dlpack_exchange_api")
+
+        def lend(self, out: Any) -> int:
+            out[0] = ctypes.addressof(self.managed)
+            return 0
+
+    tensor = Tensor(there.pointer, there.shape, dtype=(kit.FLOAT, 64, 1), owner=there)
+    look = {"cuPointerGetAttributes": 1, "cuCtxGetCurrent": 1}  # of memory from a pool
+    assert driver_calls(sim, lambda: cu.from_dlpack(tensor)) == look | {"cuDeviceGetCount": 1}
+    made = driver_calls(sim, lambda: cu.copy_async(tensor, pooled, stream))
+    once = ("cuDeviceGetCount", "cuMemcpyHtoDAsync_v2", "cuStreamQuery")
+    assert made == look | dict.fromkeys(once, 1) | {"cuCtxGetCurrent": 3, ASK: 2, RELAX: 2}
+    stream.synchronize()
 
 
 @pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")

@@ -89,7 +89,7 @@ class Side:
 KINDS = st.sampled_from(["plain", "pinned", "device"])
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     data=st.data(), to=KINDS, source=KINDS, dtype=st.sampled_from(DTYPES), ndim=st.integers(0, 4)
 )

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+from graphkit import busy
 from program import output
 
 pytestmark = pytest.mark.threads
@@ -759,6 +760,22 @@ def test_copies_behind_one_that_nobody_asks_about_are_let_go() -> None:
     assert sum(ref() is not None for ref in copied) <= 2
 
 
+def test_copies_on_a_stream_with_the_handle_of_a_busy_one_are_let_go() -> None:
+    sources = [cu.pinned_zeros(1 << 17, np.uint8) for _ in range(2)]
+    targets = [cu.device_zeros(1 << 17, np.uint8) for _ in range(2)]
+    old = cu.Stream()
+    with busy(ctypes.CDLL(cu.driver_path()), old):
+        transfer = cu.copy_async(targets[0], sources[0], old)
+        old.close()
+        stream = cu.Stream()  # the driver gives it the handle
+        cu.copy_async(targets[1], sources[1], stream)
+        gone = [weakref.ref(source) for source in sources]
+        sources.clear()
+        stream.synchronize()
+        assert [ref() is None for ref in gone] == [False, True]
+    transfer.wait()
+
+
 def test_a_failed_event_waits_for_the_engine(sim: Any) -> None:
     """Its threads are at the destination until the copy is over, whatever became of the event."""
     _, there = ends(LARGE)
@@ -795,7 +812,8 @@ def test_threads_that_let_go_of_contexts_while_others_copy() -> None:
         source = cu.pinned_zeros(1 << 17, np.uint8)
         while time.monotonic() < until:
             with cu.Context():
-                cu.copy_async(cu.device_zeros(1 << 17, np.uint8), source, cu.Stream())
+                last = cu.copy_async(cu.device_zeros(1 << 17, np.uint8), source, cu.Stream())
+        last.wait()  # else it may be alive when the test has ended
 
     def guarded(work: Any) -> None:
         try:
@@ -1139,6 +1157,37 @@ def test_awaiting() -> None:
     asyncio.run(main())
     assert np.array_equal(out, source)
     assert np.array_equal(plain, source)
+
+
+class TheirStream:
+    """A stream of another library on the same driver, which destroys it without telling us."""
+
+    def __init__(self) -> None:
+        self.driver, self.handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+        assert self.driver.cuStreamCreateWithPriority(ctypes.byref(self.handle), 1, 0) == 0
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle.value or 0
+
+    def __del__(self) -> None:
+        assert self.driver.cuStreamDestroy_v2(self.handle) == 0
+
+
+@pytest.mark.parametrize("stream", [cu.Stream, TheirStream])
+def test_streams_that_end_before_their_copies(stream: Callable[[], Any]) -> None:
+    """A driver gives a dropped stream's handle to the next one while work is still in the first."""
+    arrays = [cu.to_device(np.full(1 << 18, i)) for i in range(8)]
+
+    async def fetch(there: cu.DeviceArray) -> Any:
+        back = np.empty(there.shape, there.dtype)
+        await cu.copy_async(back, there, stream())
+        return back
+
+    async def main() -> list[Any]:
+        return await asyncio.wait_for(asyncio.gather(*map(fetch, arrays)), 60)
+
+    for i, back in enumerate(asyncio.run(main())):
+        assert (back == i).all()
 
 
 def test_other_tasks_run_while_one_awaits(held: Any) -> None:

@@ -66,7 +66,7 @@ def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     data=st.data(),
     dtype=st.sampled_from(DTYPES),
@@ -100,7 +100,7 @@ def test_a_copy_between_devices_is_numpys(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     data=st.data(),
     dtype=st.sampled_from(["u1", "<i4", "V24"]),

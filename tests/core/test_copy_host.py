@@ -45,7 +45,7 @@ def is_apart_in_itself(shape: Any, itemsize: int, where: Geometry) -> bool:
     return int(np.count_nonzero(marks)) == items.size
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES), ndim=st.integers(0, 3))
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", MAKERS)

@@ -229,7 +229,7 @@ def test_a_huge_empty_shape_is_fine() -> None:
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), shape=SHAPES, dtype=st.sampled_from(["u1", "<i4", "V3", "<c16"]))
 def test_any_basic_index_is_numpys(data: st.DataObject, shape: Any, dtype: str) -> None:
     model = random_array(shape, dtype)
@@ -377,7 +377,7 @@ def test_what_it_says_of_itself() -> None:
 SETS = ("D8", "D16", "D32", "D2D8", "D2D16", "D2D32")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     data=st.data(),
     shape=hnp.array_shapes(min_dims=0, max_dims=4, max_side=7),
@@ -745,7 +745,7 @@ def test_the_interface_tells_the_truth() -> None:
     assert nothing.shape == (3, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), shape=SHAPES, dtype=st.sampled_from(DTYPES))
 def test_what_comes_back_through_the_interface_is_the_same(
     data: st.DataObject, shape: Any, dtype: Any

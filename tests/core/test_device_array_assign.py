@@ -53,7 +53,7 @@ def source_for(draw: st.DrawFn, shape: tuple[int, ...]) -> NDArray[Any]:
     return flat[:size].reshape(lengths)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data(), shape=SHAPES, on=st.sampled_from(["host", "device", "list", "library"]))
 def test_any_assignment_is_numpys(data: st.DataObject, shape: Any, on: str) -> None:
     array, model = pair(shape)
@@ -78,7 +78,7 @@ class OtherLibrary:
         self.__cuda_array_interface__ = owner.__cuda_array_interface__
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), shape=hnp.array_shapes(max_dims=3, max_side=5))
 def test_an_array_assigned_to_itself_is_read_first(data: st.DataObject, shape: Any) -> None:
     array, model = pair(shape)

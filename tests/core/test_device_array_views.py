@@ -46,7 +46,7 @@ def assert_same(array: cu.DeviceArray, model: NDArray[Any]) -> None:
     assert array.flags.f_contiguous == model.flags.f_contiguous
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), both=strided())
 def test_any_transpose_is_numpys(data: st.DataObject, both: Any) -> None:
     array, model = both
@@ -116,7 +116,7 @@ def shape_of(draw: st.DrawFn, size: int) -> list[int]:
     return list(shape)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data(), both=strided(), order=st.sampled_from("CF"))
 def test_any_reshape_is_numpys_view_or_is_refused(
     data: st.DataObject, both: Any, order: Any
@@ -138,7 +138,7 @@ def test_any_reshape_is_numpys_view_or_is_refused(
         assert_same(array.reshape(tuple(shape), order=order), wanted)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     lengths=st.lists(st.sampled_from(LENGTHS), max_size=4),
     axes=st.randoms(use_true_random=False),
@@ -216,7 +216,7 @@ VIEWED = ["u1", "i2", ">i4", "f8", "c16", "S3", "V6", [("a", "i2"), ("b", "u1", 
 WANTED = [*VIEWED, ("u1", (2,))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), before=st.sampled_from(VIEWED), after=st.sampled_from(WANTED))
 def test_any_view_is_numpys(data: st.DataObject, before: Any, after: Any) -> None:
     array, model = data.draw(strided(np.dtype(before)))

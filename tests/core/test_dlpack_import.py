@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import cudriver as cu
 import dlpackkit as kit
+from graphkit import ACTIVE, Capture, busy
 
 MODEL = np.arange(24, dtype="f4").reshape(4, 6)
 
@@ -438,6 +439,12 @@ UNKNOWN = kit.ExchangeTable(2, 0)
 NAME = b"dlpack_exchange_api"
 
 
+@pytest.fixture(scope="module")
+def driver() -> Any:
+    cu.init()
+    return ctypes.CDLL(cu.driver_path())
+
+
 @pytest.fixture
 def table(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = getattr(request, "param", TABLE)
@@ -471,31 +478,73 @@ def test_a_table_of_another_version_is_not_used(table: None) -> None:
     assert (lender.by_table, len(lender.asked)) == (0, 1)
 
 
-def test_another_stream_is_for_the_method(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
+class Again(Tabled):
+    """Lends anew when it is asked again."""
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        kit.alive.add(self)
+        return super().__dlpack__(**asked)
+
+
+def test_another_stream_with_work_is_for_the_method(
+    table: None, monkeypatch: pytest.MonkeyPatch, driver: Any
+) -> None:
     """The table synchronises nothing."""
-    stream, array = cu.Stream(), placed()
+    array, stream, theirs = placed(), cu.Stream(), cu.Stream()
 
-    def by_table() -> int:
-        lender = Again(array.pointer, array.shape, owner=array)
+    def by_table() -> bool:
+        lender = Again(array.pointer, array.shape)
         cu.from_dlpack(lender)
-        return 2 - lender.given_back
+        assert lender.given_back == 1 + len(lender.asked)
+        return not lender.asked
 
-    class Again(Tabled):
-        """Lends anew when it is asked again."""
-
-        def __dlpack__(self, **asked: Any) -> Any:
-            self.owner = array
-            kit.alive.add(self)
-            return super().__dlpack__(**asked)
-
-    assert by_table() == 1
-    with stream:
-        assert by_table() == 0
-        monkeypatch.setattr(Tabled, "stream", stream.handle)
-        assert by_table() == 1
-    assert by_table() == 0
+    assert by_table()
     monkeypatch.setattr(Tabled, "stream", 1)
-    assert by_table() == 1
+    assert by_table()
+    monkeypatch.setattr(Tabled, "stream", theirs.handle)
+    with busy(driver, theirs):
+        assert not by_table()
+        with stream:
+            assert not by_table()
+        with theirs:
+            assert by_table()
+    assert by_table()
+
+
+def test_the_default_stream_is_that_of_the_memorys_context(table: None, driver: Any) -> None:
+    """Whichever context is current: PyTorch's is always a primary one."""
+    cu.device_empty(1)  # makes the primary context current
+    address, legacy = ctypes.c_uint64(), cu.Stream.from_handle(1)
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), 96) == 0
+
+    def by_table() -> bool:
+        lender = Again(address.value, (4, 6))
+        cu.from_dlpack(lender)
+        assert lender.by_table == 1
+        return not lender.asked
+
+    with cu.Context(0), cu.Stream(), busy(driver, legacy):
+        assert by_table()
+    with busy(driver, legacy), cu.Context(0), cu.Stream():
+        assert not by_table()
+    assert driver.cuMemFree_v2(address) == 0
+
+
+@pytest.mark.parametrize("captured", ["theirs", "ours"])
+def test_a_captured_stream_is_not_waited_for(
+    table: None, monkeypatch: pytest.MonkeyPatch, driver: Any, captured: str
+) -> None:
+    """Its work runs when the graph is launched; and it can wait for no other."""
+    streams = {"ours": cu.Stream(), "theirs": cu.Stream()}
+    monkeypatch.setattr(Tabled, "stream", streams["theirs"].handle)
+    lender = tabled(placed())
+    with Capture(driver, streams[captured]) as graph, streams["ours"]:
+        array = cu.from_dlpack(lender)
+        assert graph.status() == ACTIVE
+    graph.close()
+    assert graph.ended == 0
+    assert (lender.by_table, lender.asked) == (1, [])
+    assert (array.to_numpy() == MODEL).all()
 
 
 def test_a_table_that_fails_is_for_the_method(table: None) -> None:
@@ -507,15 +556,15 @@ def test_a_table_that_fails_is_for_the_method(table: None) -> None:
 @pytest.mark.parametrize("lazy", ["is_conj", "is_neg"])
 def test_a_lazy_tensor_is_not_taken_as_it_lies(table: None, lazy: str) -> None:
     """PyTorch's table exports the memory of a lazily conjugated or negated tensor."""
-    lender = tabled(MODEL.copy())
+    model = MODEL.view("c8").copy()
+    lender = Again(model.ctypes.data, model.shape, device=(kit.CPU, 0), dtype=(kit.COMPLEX, 64, 1))
     lender.requires_grad = False
     lender.is_conj = lender.is_neg = lambda: False
     setattr(lender, lazy, lambda: True)
     if lazy == "is_neg":
         with pytest.raises(BufferError, match="lazily negated"):
             cu.from_dlpack(lender)
-        refuse(lender)
+        assert (lender.by_table, lender.asked, lender.given_back) == (1, [], 1)
     else:
-        assert (cu.from_dlpack(lender) == MODEL).all()
-        assert len(lender.asked) == 1
-    assert lender.by_table == 0
+        assert (cu.from_dlpack(lender) == model).all()
+        assert (lender.by_table, len(lender.asked), lender.given_back) == (1, 1, 2)

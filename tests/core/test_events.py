@@ -40,7 +40,7 @@ def test_never_recorded_counts_as_over(cu, stream) -> None:
 
 
 def test_done_follows_the_work_before_it(cu, sim, stream) -> None:
-    array = cu.device_empty(100, "u1")
+    array = cu.device_zeros(100, "u1")
     sim.hold()
     array.fill(1, stream)
     event = cu.Event().record(stream)
@@ -56,7 +56,7 @@ def test_done_follows_the_work_before_it(cu, sim, stream) -> None:
 
 
 def test_recording_again_moves_it(cu, sim, stream) -> None:
-    array, event = cu.device_empty(10, "u1"), cu.Event()
+    array, event = cu.device_zeros(10, "u1"), cu.Event()
     event.record(stream)
     event.synchronize()
     sim.hold()
@@ -93,7 +93,7 @@ def test_elapsed_time_on_any_driver(cu, stream) -> None:
 
 
 def test_elapsed_time_that_cannot_be_told(cu, sim, stream) -> None:
-    timed, plain, array = cu.Event(timing=True), cu.Event(), cu.device_empty(10, "u1")
+    timed, plain, array = cu.Event(timing=True), cu.Event(), cu.device_zeros(10, "u1")
     with pytest.raises(ValueError, match="was never recorded"):
         timed.elapsed_time(timed)
     timed.record(stream)
@@ -223,7 +223,7 @@ def test_closed_while_work_waits_for_it(cu, sim, stream) -> None:
 
 
 def test_synchronize_lets_other_threads_run(cu, sim, stream) -> None:
-    array = cu.device_empty(10, "u1")
+    array = cu.device_zeros(10, "u1")
     sim.hold()
     array.fill(1, stream)
     event = cu.Event().record(stream)
@@ -258,7 +258,7 @@ def test_closed_by_the_stream_that_it_is_given(cu, stream, how: str) -> None:
 
 
 def test_closing_while_another_thread_waits_for_it(cu, sim, stream) -> None:
-    array, event = cu.device_empty(10, "u1"), cu.Event()
+    array, event = cu.device_zeros(10, "u1"), cu.Event()
     failures: list[BaseException] = []
 
     def wait() -> None:

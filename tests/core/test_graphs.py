@@ -11,6 +11,7 @@ import ctypes
 import gc
 import re
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,11 +21,11 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+from graphkit import ACTIVE, BROKEN, GLOBAL, MODES, Capture, busy, eventually
+from program import output
 
 pytestmark = pytest.mark.threads
 
-GLOBAL, THREAD_LOCAL, RELAXED = MODES = (0, 1, 2)
-ACTIVE, BROKEN = 1, 2
 SIZE = 1 << 12
 
 
@@ -32,61 +33,6 @@ SIZE = 1 << 12
 def driver() -> Any:
     cu.init()
     return ctypes.CDLL(cu.driver_path())
-
-
-class Capture:
-    """What is queued on `stream` inside becomes `graph`; `launch` runs it."""
-
-    def __init__(self, driver: Any, stream: Any, mode: int = GLOBAL) -> None:
-        self.driver, self.stream, self.mode = driver, stream, mode
-        self.graph, self.executable = ctypes.c_void_p(), ctypes.c_void_p()
-        self.ended: int | None = None
-
-    @property
-    def handle(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self.stream.handle)
-
-    def begin(self) -> Capture:
-        assert self.driver.cuStreamBeginCapture_v2(self.handle, self.mode) == 0
-        return self
-
-    def end(self) -> int:
-        self.ended = int(self.driver.cuStreamEndCapture(self.handle, ctypes.byref(self.graph)))
-        return self.ended
-
-    def status(self) -> int:
-        status = ctypes.c_int(-1)
-        assert self.driver.cuStreamIsCapturing(self.handle, ctypes.byref(status)) == 0
-        return status.value
-
-    def __enter__(self) -> Capture:
-        return self.begin()
-
-    def __exit__(self, *exception: object) -> None:
-        if self.end() == 0 and exception[0] is None:
-            made = self.driver.cuGraphInstantiateWithFlags(
-                ctypes.byref(self.executable), self.graph, ctypes.c_ulonglong(0)
-            )
-            assert made == 0
-
-    def nodes(self) -> int:
-        count = ctypes.c_size_t()
-        assert self.driver.cuGraphGetNodes(self.graph, None, ctypes.byref(count)) == 0
-        return count.value
-
-    def launch(self, stream: Any = None) -> None:
-        stream = stream or self.stream
-        assert self.driver.cuGraphLaunch(self.executable, ctypes.c_void_p(stream.handle)) == 0
-        stream.synchronize()
-
-    def close(self) -> None:
-        for function, handle in (
-            (self.driver.cuGraphExecDestroy, self.executable),
-            (self.driver.cuGraphDestroy, self.graph),
-        ):
-            if handle.value:
-                assert function(handle) == 0
-            handle.value = None
 
 
 @pytest.fixture
@@ -168,6 +114,39 @@ def test_page_locked_rows_are_captured(capture: Any, shape: Any, key: Any) -> No
     assert np.array_equal(there.to_numpy(), wanted)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "key"),
+    [
+        (np.uint8, np.s_[:]),
+        (np.float64, np.s_[:]),
+        (np.complex128, np.s_[:, 3]),
+        (np.int16, np.s_[2:5, ::2]),
+    ],
+    ids=["bytes", "doubling", "words of items", "rows"],
+)
+def test_fills_are_nodes_too(capture: Any, dtype: Any, key: Any) -> None:
+    stream, there = cu.Stream(), cu.to_device(np.ones((16, 64), dtype))
+    wanted, kept = np.ones((16, 64), dtype), weakref.ref(there)
+    wanted[key] = 77
+    with capture(stream) as graph:
+        there[key].fill(77, stream)
+    with capture(stream) as second, stream:
+        there[-1] = 5
+    assert graph.nodes() > 0
+    assert (there.to_numpy() == 1).all(), "nothing runs during the capture"
+    graph.launch()
+    assert np.array_equal(there.to_numpy(), wanted)
+    second.launch()
+    wanted[-1] = 5
+    assert np.array_equal(there.to_numpy(), wanted)
+    del there
+    gc.collect()
+    assert kept() is not None
+    graph.close()
+    second.close()
+    assert eventually(lambda: kept() is None)
+
+
 def test_methods_of_an_array_are_captured_too(capture: Any) -> None:
     stream, source, back = cu.Stream(), pinned(), cu.pinned_zeros(SIZE, np.uint8)
     there = cu.device_zeros(SIZE, np.uint8)
@@ -239,37 +218,76 @@ def test_a_captured_transfer_says_what_it_is(capture: Any) -> None:
     ordinary.wait()
 
 
-def test_both_ends_live_as_long_as_the_transfer(capture: Any) -> None:
+@pytest.mark.parametrize("last", ["graph", "executable", "launch"])
+def test_the_graph_keeps_both_ends(capture: Any, driver: Any, last: str) -> None:
+    """As long as it, its executable, or a launch may use them, whatever becomes of the Transfer."""
     stream, source, there = cu.Stream(), pinned(), cu.device_zeros(SIZE, np.uint8)
     back = cu.pinned_zeros(SIZE, np.uint8)
     wanted, address = source.copy(), source.ctypes.data
     with capture(stream) as graph:
-        transfers = [cu.copy_async(there, source, stream), cu.copy_async(back, there, stream)]
+        cu.copy_async(there, source, stream)
+        cu.copy_async(back, there, stream)
     ends = [weakref.ref(source), weakref.ref(there)]
     del source, there
     gc.collect()
-    assert all(end() is not None for end in ends)
     assert cu.pinned_full(SIZE, 99, np.uint8).ctypes.data != address
-    graph.launch()
+    with busy(driver, stream):
+        graph.start()
+        if last == "launch":
+            graph.close()
+        elif last == "executable":
+            assert driver.cuGraphDestroy(graph.graph) == 0
+            graph.graph.value = None
+        cu.live_allocations()
+        assert all(end() is not None for end in ends)
+    stream.synchronize()
     assert np.array_equal(back, wanted)
+    if last != "launch":
+        cu.live_allocations()
+        assert all(end() is not None for end in ends)
     graph.close()
-    transfers.clear()
-    gc.collect()
-    assert [end() for end in ends] == [None, None]
+    assert eventually(lambda: all(end() is None for end in ends))
+
+
+def test_captures_let_go_what_earlier_graphs_kept(capture: Any) -> None:
+    """A program may make no other call that would."""
+    stream, there = cu.Stream(), cu.device_zeros(SIZE, np.uint8)
+    source, other = pinned(), pinned()
+    gone = weakref.ref(source)
+    for _ in range(1000):
+        with capture(stream) as graph:
+            cu.copy_async(there, source, stream)
+        graph.close()
+        source = other
+        if gone() is None:
+            break
+        time.sleep(0.01)  # the driver tells on a thread of its own
+    assert gone() is None
 
 
 def test_an_array_in_a_graph_cannot_be_closed(capture: Any) -> None:
     stream, there = cu.Stream(), cu.device_zeros(SIZE, np.uint8)
-    with capture(stream):
-        whole = cu.copy_async(there, pinned(), stream)
-        part = cu.copy_async(there[8:16], pinned(8), stream)
+    with capture(stream) as whole:
+        cu.copy_async(there, pinned(), stream)
+    with capture(stream) as part:
+        cu.copy_async(there[8:16], pinned(8), stream)
     with pytest.raises(ValueError, match="1 view and a running call"):
         there.close()
-    del part
-    with pytest.raises(ValueError, match="node of a graph"):
+    part.close()
+    assert eventually(lambda: "view" not in refusal(there))
+    with pytest.raises(ValueError, match="a running call, or a graph"):
         there.close()
-    del whole
-    there.close()
+    whole.close()
+    assert eventually(lambda: not refusal(there))
+
+
+def refusal(array: Any) -> str:
+    """Why it is not closed, if it is not."""
+    try:
+        array.close()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def test_a_copy_that_the_driver_refuses_is_no_transfer(capture: Any, sim: Any) -> None:
@@ -282,8 +300,46 @@ def test_a_copy_that_the_driver_refuses_is_no_transfer(capture: Any, sim: Any) -
         assert graph.status() == ACTIVE
         kept = cu.copy_async(there, source, stream)
     assert graph.nodes() == 1
-    del kept
-    there.close()
+    assert kept.captured
+    graph.close()
+    assert eventually(lambda: not refusal(there))
+
+
+@pytest.mark.parametrize(
+    ("call", "left"),
+    [
+        ("cuStreamGetCaptureInfo_v2", 0),
+        ("cuUserObjectCreate", 0),
+        ("cuGraphRetainUserObject", 0),
+        ("cuUserObjectRelease:1:2,cuGraphRetainUserObject", 1),  # the driver keeps its own object
+    ],
+)
+def test_a_copy_that_no_graph_keeps_is_none(capture: Any, sim: Any, call: str, left: int) -> None:
+    stream, source, there = cu.Stream(), pinned(), cu.device_zeros(SIZE, np.uint8)
+    with capture(stream) as graph:
+        sim.fail(f"{call}:1:2")
+        with pytest.raises(cu.OutOfMemoryError, match=call.rpartition(",")[2]):
+            cu.copy_async(there, source, stream)
+        sim.clear_faults()
+        assert graph.status() == ACTIVE
+    assert graph.nodes() == 0
+    assert not refusal(there)
+    assert sim.live("user_objects") == left
+
+
+def test_a_driver_whose_graphs_keep_nothing_is_told() -> None:
+    program = """
+        import ctypes, numpy as np, cudriver as cu
+        there, stream = cu.device_zeros(4), cu.Stream()
+        driver, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p(stream.handle)
+        assert driver.cuStreamBeginCapture_v2(handle, 0) == 0
+        try:
+            cu.copy_async(there, cu.pinned_zeros(4), stream)
+        except cu.CudaError as error:
+            print(error)
+    """
+    said = output(program, CUDRIVER_LIBRARY="sim", CUDRIVER_SIM_DRIVER_VERSION="11020")
+    assert "before CUDA 11.3 a graph cannot keep its arrays alive" in said
 
 
 # --- what is refused, and leaves the capture intact ---
@@ -308,15 +364,13 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
         "into a new array cannot",
     ),
     "array's copy": (lambda x: x.d.copy(x.s), "into a new array cannot"),
-    "assignment": (lambda x: x.in_stream(lambda: x.d.__setitem__(0, 1)), "cannot be captured"),
     "assigned array": (
         lambda x: x.in_stream(lambda: x.d.__setitem__(slice(0, 9), x.p[:9])),
         "cannot be captured",
     ),
     "device_empty": (lambda x: cu.device_empty(3, stream=x.s), "an allocation cannot"),
     "device_zeros": (lambda x: cu.device_zeros(3, stream=x.s), "an allocation cannot"),
-    "fill": (lambda x: x.d.fill(1, x.s), r"fill\(\) cannot be captured"),
-    "fill here": (lambda x: x.in_stream(lambda: x.d.fill(1)), r"fill\(\) cannot be captured"),
+    "fill": (lambda x: x.boxes.fill(1, x.s), "takes too many nodes"),
     "copy": (lambda x: x.in_stream(lambda: cu.copy(x.d, x.p)), "a blocking copy cannot"),
     "copy small": (lambda x: x.in_stream(lambda: cu.copy(x.d[:3], x.a[:3])), "a blocking copy"),
     "strided host": (lambda x: cu.copy_async(x.d[: SIZE // 2], x.p[::2], x.s), "strided"),
@@ -324,6 +378,7 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "overlap": (lambda x: cu.copy_async(x.d[1:], x.d[:-1], x.s), "kernel or temporary"),
     "host to host": (lambda x: cu.copy_async(x.p, x.a, x.s), "cannot be captured"),
     "synchronize": (lambda x: x.s.synchronize(), r"synchronize\(\) cannot be captured"),
+    "context": (lambda x: x.s.context.synchronize(), r"Context.synchronize\(\) cannot be captured"),
     "done": (lambda x: x.s.done, "done cannot be captured"),
     "close": (lambda x: x.s.close(), "must live until the capture ends"),
     "wait": (lambda x: x.s.wait(x.e), "outside the graph"),
@@ -336,6 +391,7 @@ class Things:
     def __init__(self) -> None:
         self.s, self.side = cu.Stream(), cu.Stream()
         self.d, self.large = cu.device_zeros(SIZE, np.uint8), cu.device_zeros(1 << 21, np.uint8)
+        self.boxes = cu.device_zeros((9, 10, 10, 10), np.uint8)[:, 1:, 1:, 1:]
         self.p, self.a = pinned(), np.ones(SIZE, np.uint8)
         self.e = self.side.record()
 
@@ -443,6 +499,148 @@ def test_earlier_work_of_a_captured_stream(capture: Any) -> None:
     del kept
 
 
+def test_a_full_batch_that_a_capture_kept_open_takes_no_more(sim: Any) -> None:
+    """As if another thread's capture had begun just before the batch was to be closed."""
+    stream, there, sources = cu.Stream(), cu.device_zeros(16), [cu.pinned_zeros(16)] * 40
+    stream.synchronize()
+    for copies in range(1, 20):  # one of them fills the batch
+        for source in sources[:copies]:
+            cu.copy_async(there, source, stream)
+        sim.fail("cuStreamIsCapturing:2:900")
+        gone = [cu.pinned_zeros(16) for _ in range(2)]
+        cu.copy_async(there, gone[0], stream)
+        sim.clear_faults()
+        refs = [weakref.ref(array) for array in gone]
+        cu.copy_async(there, gone.pop(), stream)
+        del gone
+        stream.synchronize()
+        cu.live_allocations()
+        assert not any(ref() for ref in refs)
+
+
+@pytest.mark.parametrize("way", ["close", "drop"])
+def test_a_stream_that_ends_after_a_capture(capture: Any, driver: Any, way: str) -> None:
+    """Work that the capture hid is still waited for, and its memory kept."""
+    stream, source, there = cu.Stream(), pinned(), cu.device_zeros(SIZE, np.uint8)
+    wanted, gone = source.copy(), weakref.ref(source)
+    with busy(driver, stream):
+        transfer = cu.copy_async(there, source, stream)
+        with capture(types.SimpleNamespace(handle=stream.handle)):
+            assert not transfer.done
+        del source
+        if way == "close":
+            stream.close()
+        del stream
+        gc.collect()
+        assert not transfer.done
+        assert gone() is not None
+    transfer.wait()
+    assert gone() is None
+    assert np.array_equal(there.to_numpy(), wanted)
+
+
+@pytest.mark.parametrize("size", [None, SIZE, 1 << 22])
+def test_a_stream_that_is_dropped_in_a_capture(
+    capture: Any, simulator: Any, size: int | None
+) -> None:
+    """Its handle lives until the capture is over, with or without open work from before."""
+    source = pinned(size or SIZE)
+    there, wanted = cu.device_empty(source.size, np.uint8), source.copy()
+    streams = simulator.live("streams") if simulator else 0
+    stream = cu.Stream()
+    handle = types.SimpleNamespace(handle=stream.handle)
+    transfer = None if size is None else cu.copy_async(there, source, stream)
+    with capture(handle) as graph:
+        del stream
+        gc.collect()
+        assert graph.status() == ACTIVE
+    assert graph.ended == 0
+    if transfer is not None:
+        transfer.wait()
+    assert handle.handle not in [made.address for made in cu.live_allocations()]
+    if simulator:
+        assert simulator.live("streams") == streams
+    if transfer is not None:
+        assert np.array_equal(there.to_numpy(), wanted)
+
+
+def test_the_context_of_a_dropped_stream_waits_for_the_capture(capture: Any) -> None:
+    """To wait for the context would break the capture, and to close it would end the stream."""
+    with cu.Context() as context:
+        stream = cu.Stream()
+    handle = stream.handle
+    with capture(types.SimpleNamespace(handle=handle)) as graph:
+        del stream
+        gc.collect()
+        with pytest.raises(cu.CudaError, match=r"Context.synchronize\(\) cannot be captured"):
+            context.synchronize()
+        with pytest.raises(cu.InvalidContextError, match=r"lives in it \(see live_allocations"):
+            context.close()
+        assert [row.kind for row in cu.live_allocations() if row.address == handle] == [
+            "dropped stream"
+        ]
+        assert graph.status() == ACTIVE
+    assert graph.ended == 0
+    context.synchronize()
+    graph.close()
+    context.close()
+
+
+@pytest.mark.parametrize(("more", "order"), [(0, 1), (1, 1), (1, -1)])
+def test_a_stream_whose_work_no_event_could_mark(sim: Any, more: int, order: int) -> None:
+    """Its handle lives until the work before its end was seen to be over, as in a capture."""
+    stream, there, source = cu.Stream(), cu.device_zeros(SIZE, np.uint8), pinned()
+    handle = stream.handle
+    sim.hold()
+    transfers = [cu.copy_async(there, source, stream)]
+    sim.fail("cuEventCreate:1:2,cuStreamSynchronize:1:900")
+    assert not transfers[0].done
+    sim.clear_faults()
+    if more:
+        transfers.append(cu.copy_async(there, source, stream))
+        sim.fail("cuEventCreate:1:2,cuStreamSynchronize:1:900")
+    del stream
+    gc.collect()
+    sim.clear_faults()
+    sim.release()
+    for transfer in transfers[::order]:
+        transfer.wait()
+    assert np.array_equal(there.to_numpy(), source)
+    cu.live_allocations()
+    assert handle not in [row.address for row in cu.live_allocations()]
+
+
+def test_a_stream_that_no_memory_is_left_for() -> None:
+    """Dropped in a capture, it is not destroyed, which would break the capture."""
+    pytest.importorskip("_testcapi")
+    program = """
+        import _testcapi, ctypes, cudriver as cu
+        stream = cu.Stream()
+        driver, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p(stream.handle)
+        graph = ctypes.c_void_p()
+        assert driver.cuStreamBeginCapture_v2(handle, 0) == 0
+        _testcapi.set_nomemory(0)
+        del stream
+        _testcapi.remove_mem_hooks()
+        print(driver.cuStreamEndCapture(handle, ctypes.byref(graph)))
+    """
+    assert output(program, CUDRIVER_LIBRARY="sim") == "0\n"
+
+
+def test_the_interpreters_exit_waits_for_no_capture() -> None:
+    program = """
+        import ctypes, cudriver as cu
+        stream = cu.Stream()
+        driver, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p(stream.handle)
+        assert driver.cuStreamBeginCapture_v2(handle, 0) == 0
+        del stream
+        driver.cudriver_sim_reset_counts()
+        cu._core._shutdown()
+        print(driver.cudriver_sim_call_count(b"cuStreamIsCapturing") < 50)
+    """
+    assert output(program, CUDRIVER_LIBRARY="sim") == "True\n"
+
+
 def test_a_broken_capture_is_told(capture: Any, driver: Any) -> None:
     stream, source, there = cu.Stream(), pinned(), cu.device_zeros(SIZE, np.uint8)
     graph = capture(stream).begin()
@@ -496,6 +694,57 @@ def test_another_thread_works_as_usual(capture: Any, mode: int) -> None:
     graph.launch()
     assert np.array_equal(there.to_numpy(), source)
     del kept
+
+
+def test_an_allocation_that_finds_no_memory_breaks_no_capture(capture: Any, sim: Any) -> None:
+    """It waits for our own work, which may free some, and not for the context."""
+    stream, side = cu.Stream(), cu.Stream()
+    home = cu.device_zeros(SIZE, stream=side)
+    sim.set_latency(2000)
+    earlier = cu.copy_async(home, cu.pinned_zeros(SIZE), side)
+    with capture(stream) as graph:
+        sim.fail("cuMemAllocFromPoolAsync:1:2")
+        in_thread(lambda: cu.device_empty(SIZE).close())
+        sim.clear_faults()
+        assert earlier.done
+        assert graph.status() == ACTIVE
+    assert graph.ended == 0
+    assert sim.call_count("cuCtxSynchronize") == 0
+
+
+def test_a_stream_may_go_while_memory_is_waited_for(sim: Any) -> None:
+    """An allocation in the callback of a weak reference to it finds the stream, and leaves it."""
+    stream, sizes = cu.Stream(), []
+    cu.device_empty(SIZE, stream=stream).close()
+
+    def allocate(_: object) -> None:
+        sim.fail("cuMemAllocFromPoolAsync:1:2")
+        sizes.append(cu.device_empty(SIZE).size)
+
+    gone = weakref.ref(stream, allocate)
+    del stream
+    sim.clear_faults()
+    assert gone() is None
+    assert sizes == [SIZE]
+
+
+def test_memory_of_a_closed_stream_is_waited_for_alone(capture: Any, sim: Any) -> None:
+    """By an event behind the stream's work; not with the context, which would break the capture. A
+    wait that fails has not seen the memory ready."""
+    stream, home = cu.Stream(), cu.Stream()
+    sim.hold()
+    array = cu.device_zeros(SIZE, np.uint8, stream=home)
+    home.close()
+    with capture(stream) as graph:
+        sim.release()
+        for _ in range(2):
+            sim.fail("cuEventQuery:1:719")
+            with pytest.raises(cu.CudaError, match="LAUNCH_FAILED"):
+                array.to_numpy()
+            sim.clear_faults()
+        assert not array.to_numpy().any()
+        assert graph.status() == ACTIVE
+    assert graph.ended == 0
 
 
 def test_the_default_stream_while_a_blocking_stream_is_captured(capture: Any, driver: Any) -> None:

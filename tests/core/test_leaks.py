@@ -35,7 +35,7 @@ PROTOCOLS = {
 }  # fmt: skip
 
 #: Public names that are no functions of the memory half: exceptions, modules, the version.
-NOT_CALLED = {"errors", "stack", "__version__"}
+NOT_CALLED = {"errors", "fleet", "stack", "__version__"}
 
 
 def alive(cu, sim) -> dict[str, int]:
@@ -97,6 +97,7 @@ if DRIVER == "real":
     SLOW.update(dict.fromkeys(OF_CONTEXTS, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_resident_memory_does_not_grow(name: str) -> None:
     import os

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cudriver as cu
@@ -385,7 +385,6 @@ def test_is_pinned_asks_of_any_memory() -> None:
         assert cu.is_pinned(np.full(4096, None, object))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_what_resembles_an_array_has_numpys_strides(data: Any) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), max_size=5))

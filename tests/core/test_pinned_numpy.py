@@ -492,7 +492,7 @@ def test_an_error_that_is_under_way_survives_the_allocation() -> None:
 SIZES = st.sampled_from([1, 100, 4095, 4096, 65535, 65536, 65537, 200000, 1 << 20])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes=st.lists(SIZES, min_size=2, max_size=6), inside=st.booleans(), deny=st.booleans())
 def test_resizing_across_the_threshold_keeps_the_contents(
     sizes: list[int], inside: bool, deny: bool

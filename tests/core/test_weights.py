@@ -188,7 +188,7 @@ def test_a_wrong_file_is_an_error_before_anything_is_allocated(
         cu.load_safetensors(path)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_a_changed_file_is_refused_or_read_as_safetensors_reads_it(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -151,7 +151,7 @@ def bounds(array: np.ndarray) -> tuple[int, int]:
 
 
 @given(pair=pairs(), by_src=st.booleans(), simplified=st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_copy_moves_what_numpy_moves(
     native: ctypes.CDLL, pair: tuple[np.ndarray, ...], by_src: bool, simplified: bool
 ) -> None:
@@ -176,7 +176,7 @@ def test_copy_moves_what_numpy_moves(
 
 
 @given(pair=pairs(), data=st.data(), packed=st.sampled_from(["neither", "dst", "src"]))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_parts_make_the_whole(
     native: ctypes.CDLL, pair: tuple[np.ndarray, ...], data: st.DataObject, packed: str
 ) -> None:
@@ -207,7 +207,7 @@ def test_parts_make_the_whole(
 
 
 @given(pair=pairs(), data=st.data(), by_src=st.booleans())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_packed_parts_of_a_simplified_layout_round_trip(
     native: ctypes.CDLL, pair: tuple[np.ndarray, ...], data: st.DataObject, by_src: bool
 ) -> None:
@@ -232,7 +232,7 @@ def test_packed_parts_of_a_simplified_layout_round_trip(
 
 
 @given(pair=pairs(), by_src=st.booleans())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_simplest_form(native: ctypes.CDLL, pair: tuple[np.ndarray, ...], by_src: bool) -> None:
     _, dst, _, src = pair
     layout = layout_between(dst, src)
@@ -264,7 +264,7 @@ def extent(native: ctypes.CDLL, layout: Layout, of_dst: bool) -> tuple[int, int]
 
 
 @given(pair=pairs())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_extent_is_numpys(native: ctypes.CDLL, pair: tuple[np.ndarray, ...]) -> None:
     _, dst, _, src = pair
     layout = layout_between(dst, src)
@@ -288,7 +288,7 @@ LENGTHS = st.one_of(st.integers(1, 3), st.integers(1, 2**62))
 )
 @example(itemsize=8, dims=[(2**40, 0, 0), (2**40, 8, 0)])
 @example(itemsize=8, dims=[(2**31, 2**62, 2**62), (2**31, 2**31, 2**31)])
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_huge_layouts_do_not_overflow(
     native: ctypes.CDLL, itemsize: int, dims: list[tuple[int, int, int]]
 ) -> None:

@@ -1197,6 +1197,20 @@ static void refused(struct random *random, int rounds)
     ends_free(&ends);
 }
 
+/* No packing thread keeps looking at copies, although their stream stands still. */
+static void wait_for_packing(void)
+{
+    bool listed = true;
+
+    for (int wait = 0; wait < 5000 && listed; wait++) {
+        rest(1);
+        staging_lock();
+        listed = staging.packing != NULL;
+        staging_unlock();
+    }
+    CHECK(!listed);
+}
+
 /* Copies that the stream has not passed when their context is closed: an idle stream has begun with
  * the first, of 4 MiB, another has not come to the first. The last one is small. */
 static void close_under_way(const struct cudriver_staging_job *job, bool idle, CUresult first)
@@ -1225,6 +1239,7 @@ static void close_under_way(const struct cudriver_staging_job *job, bool idle, C
     staging_lock();
     CHECK(staging.places == NULL && staging.ring_users == 0);
     staging_unlock();
+    wait_for_packing();
     for (int i = 0; i < 3; i++) {
         CHECK(transfers[i]->state == STAGING_LOST);
         CHECK(cudriver_staging_wait(transfers[i], NULL, NULL) ==

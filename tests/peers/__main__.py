@@ -1,4 +1,4 @@
-"""Runs the peers' own tests, and ours of their public calls, under `cudriver simulate`.
+"""Runs peers' own tests, ours of their public calls, and tests/interop, under `cudriver simulate`.
 
     python -m tests.peers [PYTEST ARGUMENTS]
 
@@ -21,14 +21,17 @@ from pathlib import Path
 
 from tests.peers import left_out
 
+import cudriver
+
 HERE = Path(__file__).resolve().parent
-CEXT = HERE.parents[1] / "cext"
+ROOT = HERE.parents[1]
+CEXT = ROOT / "cext"
 NUMBA_TESTS = "numba.cuda.tests.cudadrv"
 PYCUDA = "pycuda==2026.1"
 REQUIREMENTS = [
     *("cuda-bindings==13.5.0", "cuda-core==1.2.2", "numba-cuda==0.30.4", "numba==0.68.1"),
     *("numpy==2.4.6", "ml_dtypes", "filecheck", "psutil", "cffi"),
-    *("pytest>=8", "pytools", "mako", "platformdirs", "siphash24"),
+    *("pytest>=8", "hypothesis>=6", "pytools", "mako", "platformdirs", "siphash24"),
 ]
 BUILD = ["setuptools<81", "wheel"]
 HEADERS = [
@@ -119,15 +122,20 @@ def main() -> int:
         for path in (*HERE.glob("test_*.py"), HERE / "left_out.py", HERE / "plugin.py"):
             shutil.copy(path, folder)
         python = place / "venv" / "bin" / "python"
-        pytest = [python, "-m", "pytest", "-p", "plugin", "-p", "no:cacheprovider", "-q", "-ra"]
+        pytest = [python, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-ra"]
         simulate = [sys.executable, "-m", "cudriver", "simulate", "--", *pytest, *sys.argv[1:]]
+        # Not its folder, whose NumPy and pytest are others.
+        (folder / "cudriver").symlink_to(Path(cudriver.__file__).resolve().parent)
         environ = os.environ | {"PYTHONPATH": name, "CUDRIVER_SIM_DEVICES": "2"}
         status = 0
         for peer in "cuda_bindings", "cuda_core", "numba", "pycuda":  # a process each
             files = sorted(folder.glob(f"test_{peer}*.py"))
             print(f"--- {peer}", flush=True)
-            command = [*map(str, simulate), *map(str, files)]
+            command = [*map(str, simulate), "-p", "plugin", *map(str, files)]
             status |= subprocess.run(command, cwd=folder, env=environ).returncode
+        print("--- arrays shared with cudriver", flush=True)
+        command = [*map(str, simulate), str(ROOT / "tests" / "interop")]
+        status |= subprocess.run(command, cwd=ROOT, env=environ).returncode
         return status
 
 

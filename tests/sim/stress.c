@@ -137,13 +137,13 @@ static void *user(void *argument)
         }
         if (cuMemAlloc_v2(&p, sizeof buffer) == CUDA_SUCCESS) {
             if (cuStreamCreateWithPriority(&stream, 0, 0) == CUDA_SUCCESS) {
-                (void)cuMemsetD8Async(p, 1, sizeof buffer, stream);
                 (void)cuStreamSynchronize(stream);
-                (void)cuStreamDestroy_v2(stream);
             }
+            /* Both go with the context, and their handle and address may be another thread's by
+             * now: neither is freed, and only the current context's stream, which ends with it, may
+             * write. */
+            (void)cuMemsetD8Async(p, 1, sizeof buffer, NULL);
             (void)cuMemcpyDtoH_v2(buffer, p, sizeof buffer);
-            /* Not freed: it goes with the context, and the address may be another thread's by now.
-             */
         }
         OK(cuCtxPushCurrent_v2(context)); /* destroyed by now, or not */
         (void)cuCtxSynchronize();

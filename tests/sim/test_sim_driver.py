@@ -552,6 +552,46 @@ def test_kernels_reach_no_other_contexts_memory(sim: Driver) -> None:
 # --- handles ---
 
 
+def test_what_was_destroyed_last_gives_its_handle_first(sim: Driver, context: int) -> None:
+    """Even while there is work in the stream that had it."""
+    streams = [sim.make("cuStreamCreateWithPriority", NON_BLOCKING, 0) for _ in range(3)]
+    events = [sim.make("cuEventCreate", 0) for _ in range(3)]
+    p, number, ids = sim.make("cuMemAlloc_v2", 4), ctypes.c_uint64(), set()
+    sim.cudriver_sim_hold()
+    for stream, event in zip(streams, events, strict=True):
+        assert sim.cuMemsetD8Async(p, 9, 4, stream) == 0
+        assert sim.cuEventRecord(event, stream) == 0
+        assert sim.cuStreamGetId(stream, ctypes.byref(number)) == 0
+        ids.add(number.value)
+        assert sim.cuStreamDestroy_v2(stream) == 0
+        assert sim.cuEventDestroy_v2(event) == 0
+        assert sim.cuStreamQuery(stream) == sim.cuEventQuery(event) == 400
+    for stream, event in zip(reversed(streams), reversed(events), strict=True):
+        assert sim.make("cuStreamCreateWithPriority", NON_BLOCKING, 0) == stream
+        assert sim.make("cuEventCreate", 0) == event
+        assert sim.cuStreamQuery(stream) == sim.cuEventQuery(event) == 0
+        assert sim.cuStreamGetId(stream, ctypes.byref(number)) == 0
+        ids.add(number.value)
+    assert (sim.live("pending"), len(ids)) == (6, 6)
+    sim.cudriver_sim_release()
+    assert sim.cuCtxSynchronize() == 0
+    for stream, event in zip(streams, events, strict=True):
+        assert sim.cuStreamDestroy_v2(stream) == sim.cuEventDestroy_v2(event) == 0
+    assert sim.cuMemFree_v2(p) == 0
+
+
+def test_a_destroyed_contexts_handle_is_free_once_it_is_current_nowhere(sim: Driver) -> None:
+    first = sim.context()
+    assert sim.cuCtxPushCurrent_v2(first) == 0
+    assert sim.cuCtxDestroy_v2(first) == 0  # still on the stack, below
+    second = sim.context()
+    assert second != first
+    assert sim.cuCtxDestroy_v2(second) == 0
+    assert sim.cuCtxPopCurrent_v2(0) == 0
+    assert sim.context() == first
+    assert sim.cuCtxDestroy_v2(first) == 0
+
+
 def test_invented_handles_are_refused(sim: Driver, context: int) -> None:
     dice = random.Random(3)
     stream = sim.make("cuStreamCreateWithPriority", 0, 0)
@@ -562,7 +602,7 @@ def test_invented_handles_are_refused(sim: Driver, context: int) -> None:
     words += [dice.choice([stream, event, context]) ^ 1 << dice.randrange(64) for _ in range(200)]
 
     def may_have_been_a_context(word: int) -> bool:
-        return word >> 56 == context >> 56 and 0 < word >> 24 & 0xFFFFFFFF < 1 << 16
+        return word >> 56 == context >> 56 and word % (1 << 56) < 1 << 16
 
     for word in set(words) - real:
         for function in ("cuStreamQuery", "cuStreamSynchronize", "cuStreamDestroy_v2"):

@@ -223,10 +223,7 @@
     X(cuGraphKernelNodeGetAttribute, 11000) \
     X(cuGraphKernelNodeSetAttribute, 11000) \
     X(cuGraphDebugDotPrint, 11030) \
-    X(cuUserObjectCreate, 11030) \
     X(cuUserObjectRetain, 11030) \
-    X(cuUserObjectRelease, 11030) \
-    X(cuGraphRetainUserObject, 11030) \
     X(cuGraphReleaseUserObject, 11030) \
     X(cuGraphAddNode_v2, 12030) \
     X(cuGraphNodeSetParams, 12020) \

@@ -16,14 +16,14 @@ static struct sim_pool *default_pool(int device)
     return pools[device];
 }
 
-static CUmemoryPool chosen[SIM_MAX_DEVICES]; /* by cuDeviceSetMemPool */
+static struct sim_pool *chosen[SIM_MAX_DEVICES]; /* holds references; by cuDeviceSetMemPool */
 
 /* In the monitor. The same for the current pool: the default one after the chosen one's end. */
 static struct sim_pool *current_pool(int device)
 {
-    struct sim_pool *pool = sim_object_find(KIND_POOL, chosen[device]);
+    struct sim_pool *pool = chosen[device];
 
-    return pool != NULL ? pool : default_pool(device);
+    return pool != NULL && pool->object.alive ? pool : default_pool(device);
 }
 
 static CUresult pool_of(enum sim_call call, CUmemoryPool *handle, CUdevice device,
@@ -63,7 +63,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
 {
     CUresult result = sim_enter(CALL_cuDeviceSetMemPool);
-    const struct sim_pool *pool;
+    struct sim_pool *pool;
 
     if (result != CUDA_SUCCESS) {
         return result;
@@ -76,7 +76,11 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
     if (pool == NULL || pool->device != device) {
         return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    chosen[device] = handle;
+    sim_object_hold(pool);
+    if (chosen[device] != NULL) {
+        sim_object_drop(chosen[device]);
+    }
+    chosen[device] = pool;
     return sim_leave(CUDA_SUCCESS);
 }
 

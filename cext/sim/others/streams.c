@@ -4,31 +4,13 @@
 SIM_MADE_OF(cuStreamCreate, (CUstream * stream, unsigned int flags),
             cuStreamCreateWithPriority(stream, flags, 0))
 
-CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
-{
-    struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamGetId, handle, &stream);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (id == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    *id = (unsigned long long)(uintptr_t)sim_object_handle(stream); /* never used twice */
-    return sim_leave(CUDA_SUCCESS);
-}
-
 CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
 {
     struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamGetDevice, handle, &stream);
+    CUresult result = sim_ask_stream(CALL_cuStreamGetDevice, handle, device, &stream);
 
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    if (device == NULL) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *device = stream->context->device;
     return sim_leave(CUDA_SUCCESS);

@@ -1,0 +1,161 @@
+/* What a lent tensor describes, read and checked. See dlpack.h. */
+#include "dlpack.h"
+
+#include "foreign_array.h"
+#include "python/dlpack_types.h"
+#include "python/error.h"
+#include "python/shape.h"
+
+/* Whether a tensor's memory is a device's: its range is checked with the driver. */
+static bool is_on_device(const struct cudriver_dl_tensor *tensor)
+{
+    return tensor->device.type == CUDRIVER_DL_CUDA ||
+           tensor->device.type == CUDRIVER_DL_CUDA_MANAGED;
+}
+
+/* Reads an axis; `dense` is its stride in items if the tensor has no strides. 0 or -1. */
+static int read_axis(const struct cudriver_dl_tensor *tensor, int axis, int64_t dense,
+                     struct cudriver_endpoint *end)
+{
+    int64_t length = tensor->shape[axis], stride;
+    int64_t items = tensor->strides != NULL ? tensor->strides[axis] : dense;
+
+    if (length < 0) {
+        PyErr_Format(PyExc_ValueError, "DLPack: the length of axis %d is %lld", axis,
+                     (long long)length);
+        return -1;
+    }
+    /* CuPy divides negative strides as unsigned numbers, so that only the product that wraps around
+     * is right. On a device the driver then tells whether there is memory. */
+    if (__builtin_mul_overflow(items, (int64_t)end->itemsize, &stride) && !is_on_device(tensor)) {
+        if (length > 1) {
+            PyErr_Format(PyExc_ValueError,
+                         "DLPack: the stride of axis %d, %lld items of %zu bytes, is larger than "
+                         "the address space",
+                         axis, (long long)items, end->itemsize);
+            return -1;
+        }
+        stride = (int64_t)end->itemsize; /* it does not matter */
+    }
+    end->shape[axis] = length;
+    end->strides[axis] = stride;
+    return 0;
+}
+
+/* Checks that the bytes of a non-empty array lie between address 0 and the end. 0 or -1. */
+static int check_extent(const struct cudriver_endpoint *end, uintptr_t address)
+{
+    uintptr_t low = address, high;
+    bool over = __builtin_add_overflow(address, end->itemsize, &high);
+
+    for (int i = 0; i < end->ndim && !over; i++) {
+        int64_t span;
+        over = __builtin_mul_overflow(end->strides[i], end->shape[i] - 1, &span) ||
+               (span < 0 ? __builtin_sub_overflow(low, -(uintptr_t)span, &low)
+                         : __builtin_add_overflow(high, (uintptr_t)span, &high));
+    }
+    if (over || address == 0) {
+        PyErr_Format(PyExc_ValueError,
+                     over ? "DLPack: the array at %p is larger than the address space"
+                          : "DLPack: the array is not empty, and lies at address %p",
+                     (void *)address);
+        return -1;
+    }
+    return 0;
+}
+
+/* Reads dtype, shape, strides and *address. *empty: there are no items. 0 or -1. */
+static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
+                       struct cudriver_endpoint *end, uintptr_t *address, bool *empty)
+{
+    const struct cudriver_dl_tensor *tensor = lent->tensor;
+    Py_ssize_t itemsize, lengths[CUDRIVER_MAX_DIMS];
+    int64_t dense = 1;
+
+    if (tensor->ndim < 0 || tensor->ndim > CUDRIVER_MAX_DIMS ||
+        (tensor->ndim > 0 && tensor->shape == NULL)) {
+        PyErr_Format(PyExc_ValueError,
+                     tensor->shape == NULL ? "DLPack: a tensor of %d dimensions without a shape"
+                                           : "DLPack: a tensor of %d dimensions",
+                     (int)tensor->ndim);
+        return -1;
+    }
+    end->dtype = cudriver_dlpack_dtype(state, tensor->dtype,
+                                       (lent->flags & CUDRIVER_DL_PADDED) != 0, &itemsize);
+    if (end->dtype == NULL) {
+        return -1;
+    }
+    end->itemsize = (size_t)itemsize;
+    end->ndim = tensor->ndim;
+    *empty = false;
+    for (int i = end->ndim - 1; i >= 0; i--) {
+        if (read_axis(tensor, i, dense, end) < 0) {
+            return -1;
+        }
+        lengths[i] = (Py_ssize_t)end->shape[i];
+        *empty |= lengths[i] == 0;
+        if (__builtin_mul_overflow(dense, lengths[i] > 0 ? lengths[i] : 1, &dense)) {
+            dense = INT64_MAX; /* cudriver_shape_bytes refuses it */
+        }
+    }
+    if (cudriver_shape_bytes(end->ndim, lengths, itemsize) < 0) {
+        return -1;
+    }
+    if (__builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, address)) {
+        PyErr_Format(PyExc_ValueError, "DLPack: byte_offset %llu is larger than the address space",
+                     (unsigned long long)tensor->byte_offset);
+        return -1;
+    }
+    return *empty ? 0 : check_extent(end, *address);
+}
+
+/* Finds a device end's context; that of an empty one is its device's. 0 or -1. */
+static int read_context(CoreState *state, const struct cudriver_dl_lent *lent, bool empty,
+                        struct cudriver_endpoint *end)
+{
+    PyObject *ordinal;
+
+    if (cudriver_require(state) < 0) {
+        return -1;
+    }
+    if (!empty) {
+        end->context = cudriver_foreign_context(state, end, "DLPack");
+        return end->context == NULL ? -1 : 0;
+    }
+    ordinal = PyLong_FromLong(lent->tensor->device.id);
+    if (ordinal != NULL) {
+        end->context = cudriver_context_for_device(state, ordinal);
+        Py_DECREF(ordinal);
+    }
+    return end->context == NULL ? -1 : 0;
+}
+
+int cudriver_dlpack_read(CoreState *state, const struct cudriver_dl_lent *lent,
+                         struct cudriver_endpoint *end)
+{
+    static char nothing; /* NumPy would allocate for an empty array at NULL */
+    uintptr_t address;
+    bool empty;
+
+    cudriver_endpoint_clear(end);
+    if (read_tensor(state, lent, end, &address, &empty) < 0) {
+        return -1;
+    }
+    switch (lent->tensor->device.type) {
+    case CUDRIVER_DL_CPU:
+    case CUDRIVER_DL_CUDA_HOST:
+        end->host = empty ? &nothing : (char *)address;
+        return 0;
+    case CUDRIVER_DL_CUDA:
+    case CUDRIVER_DL_CUDA_MANAGED:
+        end->device = empty ? 0 : address;
+        return read_context(state, lent, empty, end);
+    default:
+        PyErr_Format(
+            PyExc_BufferError,
+            "DLPack: memory of device type %d is not supported, only of 1 (CPU), 2 (CUDA), "
+            "3 (page-locked) and 13 (managed)",
+            (int)lent->tensor->device.type);
+        return -1;
+    }
+}

@@ -1,0 +1,259 @@
+"""DLPack and streams: which stream waits for whom, in copies, and during a capture."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+import dlpackkit as kit
+from graphkit import ACTIVE, Capture, busy, eventually
+
+SIZE = 1 << 10
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture(scope="module")
+def driver() -> Any:
+    cu.init()
+    return ctypes.CDLL(cu.driver_path())
+
+
+class Tensor(kit.Lender):
+    """A float32 tensor of PyTorch's before its table: an interface without a stream, and a method
+    that makes the consumer's stream wait for `work`, its own current stream."""
+
+    requires_grad = False
+    read_only = False
+
+    def __init__(self, array: Any, work: Any) -> None:
+        super().__init__(array.pointer, array.shape, owner=array)
+        self.array, self.work = array, work
+        kit.alive.discard(self)
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        if self.requires_grad:
+            raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad")
+        data = (self.array.pointer, self.read_only)
+        return {"shape": (SIZE,), "typestr": "<f4", "data": data, "version": 2}
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        stream = asked["stream"]
+        if stream not in (-1, self.work.handle):
+            cu.Stream.from_handle(stream).wait(self.work)
+        kit.alive.add(self)
+        return super().__dlpack__(**asked)
+
+    def detach(self) -> Tensor:
+        return Tensor(self.array, self.work)
+
+
+def placed() -> Tensor:
+    return Tensor(cu.device_zeros(SIZE, "f4"), cu.Stream())
+
+
+@pytest.mark.parametrize("given", ["a stream", "its own", "none"])
+def test_a_copy_waits_for_the_stream_of_a_tensor(driver: Any, given: str) -> None:
+    """An interface without a stream orders nothing, so DLPack is asked; the host does not wait."""
+    tensor = placed()
+    stream = {"a stream": cu.Stream(), "its own": tensor.work, "none": None}[given]
+    source, back = cu.pinned_full(SIZE, 7, "f4"), cu.pinned_zeros(SIZE, "f4")
+    with busy(driver, tensor.work):
+        first = cu.copy_async(cu.from_dlpack(tensor), source, tensor.work)
+        second = cu.copy_async(back, tensor, stream)
+        assert not second.done
+    second.wait()
+    first.wait()
+    assert (back == 7).all()
+    assert tensor.asked[-1]["stream"] == (1 if stream is None else stream.handle)
+
+
+def test_a_copy_to_a_new_array_waits_for_the_stream_of_a_tensor(driver: Any) -> None:
+    """In the order of its stream, as copy_async does: the host does not wait."""
+    tensor, stream = placed(), cu.Stream()
+    source = cu.pinned_full(SIZE, 7, "f4")
+    with busy(driver, tensor.work):
+        first = cu.copy_async(cu.from_dlpack(tensor), source, tensor.work)
+        array = cu.to_device(tensor, stream)
+        assert not stream.done
+    assert (array.to_numpy() == 7).all()
+    first.wait()
+    assert tensor.asked[-1]["stream"] == stream.handle
+
+
+def test_a_blocking_copy_waits_for_the_stream_of_a_tensor(driver: Any) -> None:
+    tensor = placed()
+    source, back = np.full(SIZE, 7, "f4"), np.zeros(SIZE, "f4")
+    cu.copy(tensor, source)
+    with cu.Stream() as stream:
+        cu.copy(back, tensor)
+    assert (back == 7).all()
+    assert [asked["stream"] for asked in tensor.asked] == [1, stream.handle]
+
+
+def test_a_tensor_that_requires_grad_is_read() -> None:
+    tensor = placed()
+    array = np.ones(SIZE, "f4")
+    tensor.requires_grad = True
+    assert vars(tensor), "a dict of its own, which Python 3.11 makes when it is asked for"
+    assert not cu.to_device(tensor).to_numpy().any()
+    with pytest.raises(ValueError, match="requires grad: pass its detach"):
+        cu.copy(tensor, array)
+    assert tensor.asked == []
+
+
+def test_an_interface_has_its_say_about_writing() -> None:
+    """The tensors of before DLPack 1.0 cannot say that they are read-only."""
+    tensor = placed()
+    tensor.read_only = True
+    with pytest.raises(ValueError, match="destination is read-only"):
+        cu.copy(tensor, np.ones(SIZE, "f4"))
+    assert tensor.asked == []
+
+
+def test_an_interface_that_names_a_stream_is_used() -> None:
+    tensor = placed()
+
+    class Named(Tensor):
+        named: int | None = None
+
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            return {**super().__cuda_array_interface__, "version": 3, "stream": self.named}
+
+    array = np.zeros(SIZE, "f4")
+    for stream in (None, 1, tensor.work.handle):  # None: there is nothing to wait for
+        named = Named(tensor.array, tensor.work)
+        named.named = stream
+        cu.copy(array, named)
+        assert named.asked == []
+
+
+def test_a_copy_on_a_captured_stream_orders_nothing(driver: Any) -> None:
+    """It runs at the launch, which the program orders."""
+    tensor = placed()
+    stream, source = cu.Stream(), cu.pinned_full(SIZE, 7, "f4")
+    with Capture(driver, stream) as graph:
+        kept = cu.copy_async(tensor, source, stream)
+        assert graph.status() == ACTIVE
+        assert kept.captured
+    assert tensor.asked[-1]["stream"] == -1
+    assert graph.nodes() == 1
+    graph.launch()
+    assert (tensor.array.to_numpy() == 7).all()
+    graph.close()
+    assert eventually(lambda: tensor.given_back == 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tensor: cu.copy(tensor, np.ones(SIZE, "f4")),
+        lambda tensor: cu.to_device(tensor),
+    ],
+    ids=["copy", "to_device"],
+)
+def test_a_blocking_call_leaves_the_capture_intact(
+    driver: Any, call: Callable[[Tensor], object]
+) -> None:
+    """It is refused before anything waits for the captured stream of its `with` block."""
+    tensor = placed()
+    stream = cu.Stream()
+    with Capture(driver, stream) as graph:
+        with stream, pytest.raises(cu.CudaError, match="cannot be captured"):
+            call(tensor)
+        assert graph.status() == ACTIVE
+    graph.close()
+    assert graph.ended == 0
+
+
+# ---- our arrays, lent ---------------------------------------------------------------------------
+
+
+def by_method(array: Any, stream: Any) -> object:
+    return array.__dlpack__(stream=stream.handle)
+
+
+def by_table(array: Any, stream: Any) -> object:
+    out = ctypes.c_void_p()
+    with stream:
+        assert kit.table_of(cu.DeviceArray).from_object(array, ctypes.byref(out)) == 0
+    tensor = kit.VersionedTensor.from_address(out.value or 0)
+    tensor.deleter(out.value)
+    return None
+
+
+LENT = pytest.mark.parametrize("lend", [by_method, by_table])
+
+
+@LENT
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_consumers_stream_waits_for_our_work(driver: Any, lend: Any, closed: bool) -> None:
+    array, ours = cu.device_zeros(SIZE, "f4"), cu.Stream()
+    back, source = cu.pinned_zeros(SIZE, "f4"), cu.pinned_full(SIZE, 7, "f4")
+    with busy(driver, ours):
+        first = cu.copy_async(array, source, ours)
+        if closed:  # then the driver gives its handle to the next stream
+            ours.close()
+        theirs = cu.Stream()
+        lend(array, theirs)
+        second = cu.copy_async(back, array, theirs)
+        assert not second.done
+    second.wait()
+    first.wait()
+    assert (back == 7).all()
+
+
+@LENT
+@pytest.mark.parametrize("work", ["copy", "allocation"])
+def test_a_captured_consumer_cannot_wait_for_work_in_flight(
+    driver: Any, lend: Any, work: str
+) -> None:
+    ours, theirs, source = cu.Stream(), cu.Stream(), cu.pinned_zeros(SIZE, "f4")
+    array = cu.device_empty(SIZE, "f4", stream=ours if work == "allocation" else None)
+    with busy(driver, ours):
+        if work == "copy":
+            transfer = cu.copy_async(array, source, ours)
+        else:
+            array = cu.device_empty(SIZE, "f4", stream=ours)
+        with Capture(driver, theirs) as graph:
+            with pytest.raises(cu.CudaError, match="outside the graph: wait for that"):
+                lend(array, theirs)
+            assert graph.status() == ACTIVE
+    assert driver.cuStreamSynchronize(ctypes.c_void_p(ours.handle)) == 0
+    with Capture(driver, theirs) as after:
+        lend(array, theirs)  # nothing is in flight any more
+        assert after.status() == ACTIVE
+    assert (graph.ended, after.ended) == (0, 0)
+    graph.close()
+    after.close()
+    if work == "copy":
+        transfer.wait()
+
+
+@LENT
+@pytest.mark.parametrize("work", ["copy", "allocation"])
+def test_nothing_waits_for_a_captured_stream_of_ours(driver: Any, lend: Any, work: str) -> None:
+    """Its earlier work cannot be asked about, and what waited for it would join the capture."""
+    ours, theirs, source = cu.Stream(), cu.Stream(), cu.pinned_zeros(SIZE, "f4")
+    if work == "copy":
+        array = cu.device_empty(SIZE, "f4")
+        transfer = cu.copy_async(array, source, ours)
+    else:
+        array = cu.device_empty(SIZE, "f4", stream=ours)
+    with Capture(driver, ours) as graph:
+        with pytest.raises(cu.CudaError, match=r"cannot be captured: .*the capture goes on"):
+            lend(array, theirs)
+        assert graph.status() == ACTIVE
+        assert not Capture(driver, theirs).status()
+    assert graph.ended == 0
+    lend(array, theirs)
+    graph.close()
+    if work == "copy":
+        transfer.wait()

@@ -1,0 +1,246 @@
+"""PyTorch beside us: models whose weights we load, workers that load data, graphs, gradients."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed in this environment")
+
+SIZE = 1 << 16
+MODES = ("global", "thread_local", "relaxed")
+KINDS = ("float32", "float16", "bfloat16")
+
+
+def build(kind: str) -> Any:
+    """A model with weights in rows and in one piece, shared weights, and a count in a buffer."""
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Embedding(50, 16), nn.Linear(16, 32), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(32, 50)
+    )
+    return model.to(getattr(torch, kind)).eval()
+
+
+def saved(folder: Path, kind: str) -> tuple[Any, Any, Path]:
+    """(a model, tokens for it, its file)"""
+    save_file = pytest.importorskip("safetensors.torch", reason="safetensors is missing").save_file
+    torch.manual_seed(3)
+    model, path = build(kind), folder / "model.safetensors"
+    save_file(model.state_dict(), path)
+    return model, torch.randint(50, (4, 8)), path
+
+
+def loaded(kind: str, state: dict[str, Any]) -> Any:
+    """The model without weights, and then with these."""
+    with torch.device("meta"):
+        model = build(kind)
+    model.load_state_dict(state, assign=True)
+    return model
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_over_weights_that_we_loaded(tmp_path: Path, kind: str) -> None:
+    model, tokens, path = saved(tmp_path, kind)
+    arrays = cu.load_safetensors(path)
+    state = {name: torch.from_dlpack(array) for name, array in arrays.items()}
+    made = loaded(kind, state)
+    for name, tensor in made.state_dict().items():
+        assert tensor.data_ptr() == arrays[name].pointer
+        assert tensor.dtype == model.state_dict()[name].dtype
+    del arrays, state
+    gc.collect()
+    with torch.no_grad():
+        assert torch.equal(made(tokens.cuda()), model.cuda()(tokens.cuda()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_the_host_with_weights_that_we_loaded(tmp_path: Path, kind: str) -> None:
+    """As far as a PyTorch without CUDA goes: the weights are copied into its tensors."""
+    model, tokens, path = saved(tmp_path, kind)
+    with torch.device("meta"):
+        made = build(kind)
+    made.to_empty(device="cpu")
+    arrays, state = cu.load_safetensors(path), made.state_dict()
+    assert {*arrays} == {*state}
+    for name, array in arrays.items():
+        cu.copy(state[name], array)
+    with torch.no_grad():
+        assert torch.equal(made(tokens), model(tokens))
+
+
+@pytest.mark.gpu
+def test_page_locked_memory_is_so_for_both() -> None:
+    theirs = torch.zeros(SIZE).pin_memory()
+    assert cu.is_pinned(theirs)
+    there = cu.device_zeros(SIZE, "f4")
+    assert cu.explain_copy(there, theirs).path == "direct"
+    assert torch.from_numpy(cu.pinned_zeros(SIZE)).is_pinned()
+    with cu.pinned_numpy():
+        assert torch.from_numpy(np.zeros(SIZE)).is_pinned()
+
+
+def test_tensors_that_require_grad_are_read() -> None:
+    tensor, out = torch.full((5,), 2.0, requires_grad=True), np.zeros(5, "f4")
+    there = cu.to_device(tensor)
+    cu.copy(out, there)
+    assert (out == 2).all()
+    with pytest.raises(ValueError, match="detach"):
+        cu.copy(tensor, there)
+
+
+LOADER = """
+import sys
+import numpy as np
+import torch
+import cudriver as cu
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return np.full(1000, index, "f4")
+
+if __name__ == "__main__":
+    there, stream = cu.device_zeros((4, 1000), "f4"), cu.Stream()
+    loader = torch.utils.data.DataLoader(
+        Numbers(), batch_size=4, num_workers=2, multiprocessing_context=sys.argv[1],
+        pin_memory=torch.cuda.is_available(),
+    )
+    transfer, seen = cu.copy_async(there, np.ones((4, 1000), "f4"), stream), []
+    for batch in loader:
+        transfer.wait()
+        transfer = cu.copy_async(there, batch, stream)
+        transfer.wait()
+        seen += there.to_numpy()[:, 999].tolist()
+    assert seen == list(range(32)), seen
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_data_loader_with_workers(tmp_path: Path, method: str) -> None:
+    """Its workers start while copies of ours are in flight. In a process of its own: what else is
+    loaded here may not stand a fork."""
+    path = tmp_path / "loader.py"
+    path.write_text(LOADER)
+    done = subprocess.run(
+        [sys.executable, path, method], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ---- graphs: PyTorch's captures, in each of the driver's modes ---------------------------------
+
+
+def pinned(value: float) -> np.ndarray:
+    return cu.pinned_full(SIZE, value, np.float32)
+
+
+def refused(call: Callable[[], object]) -> None:
+    with pytest.raises(cu.CudaError):
+        call()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", MODES)
+def test_a_replay_reads_the_array_anew(mode: str) -> None:
+    source, back = pinned(1), pinned(0)
+    there, doubled = torch.zeros(SIZE, device="cuda"), torch.zeros(SIZE, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        kept = [cu.copy_async(there, source, torch.cuda.current_stream())]
+        torch.mul(there, 2, out=doubled)
+        kept.append(cu.copy_async(back, doubled, torch.cuda.current_stream()))
+    assert all(transfer.captured for transfer in kept)
+    for value in (3, 4):
+        source[:] = value
+        graph.replay()
+        torch.cuda.synchronize()
+        assert (back == 2 * value).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", MODES)
+def test_a_capture_outlives_what_is_refused_and_what_is_done_beside_it(mode: str) -> None:
+    source, plain, side = pinned(5), np.zeros(SIZE, np.float32), cu.Stream()
+    there, ours = torch.zeros(SIZE, device="cuda"), cu.device_zeros(SIZE, "f4")
+    event = side.record()
+    before = cu.copy_async(ours, plain, side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        stream = torch.cuda.current_stream()
+        refused(lambda: cu.copy_async(there, plain, stream))
+        refused(lambda: cu.copy_async(plain, there, stream))
+        refused(lambda: cu.copy_async(ours[1:], ours[:-1], stream))
+        refused(lambda: cu.to_device(source, stream))
+        refused(lambda: event.wait(stream))
+        before.wait()
+        made = cu.to_device(np.arange(5000.0))
+        made.fill(7)
+        assert (made.to_numpy() == 7).all()
+        del made
+        with cu.pin(np.zeros(1 << 20, np.uint8)):
+            cu.pinned_zeros(32 << 20, np.uint8)
+        cu.copy_async(ours, plain, side).wait()
+        side.record().synchronize()
+        cu.trim_host_memory()
+        gc.collect()
+        kept = cu.copy_async(there, source, stream)
+        ours.fill(3, stream)
+    assert not ours.to_numpy().any()  # captured, not run
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (there == 5).all().item()
+    assert (ours.to_numpy() == 3).all()
+    del kept
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", MODES)
+def test_another_thread_works_while_pytorch_captures(mode: str) -> None:
+    source, there = pinned(5), torch.zeros(SIZE, device="cuda")
+    over, problems, turns = threading.Event(), [], []
+
+    def work() -> None:
+        try:
+            while not over.is_set():
+                plain = np.random.default_rng(len(turns)).random(1 << (12, 20, 22)[len(turns) % 3])
+                stream, out = cu.Stream(), np.empty_like(plain)
+                ours = cu.to_device(plain, stream)
+                cu.copy_async(out, ours, stream).wait()
+                assert np.array_equal(out, plain)
+                stream.record().synchronize()
+                turns.append(1)
+        except BaseException as error:
+            problems.append(error)
+
+    torch.cuda.synchronize()
+    thread = threading.Thread(target=work)
+    thread.start()
+    while len(turns) < 20 and not problems:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode=mode):
+            kept = cu.copy_async(there, source, torch.cuda.current_stream())
+            for _ in range(50):
+                there.add_(0)
+    over.set()
+    thread.join()
+    assert problems == []
+    source[:] = 6
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (there == 6).all().item()
+    del kept

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from typing import Any
 
-    from cudriver import errors, stack
+    from cudriver import errors, fleet, stack
     from cudriver._core import (
         Allocation,
         ArrayFlags,
@@ -116,6 +116,7 @@ __all__ = [
     "error_names",
     "errors",
     "explain_copy",
+    "fleet",
     "from_dlpack",
     "host_memory_stats",
     "init",
@@ -145,7 +146,7 @@ __all__ = [
 
 
 _ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
-_MODULES = frozenset({"errors", "stack"})
+_MODULES = frozenset({"errors", "fleet", "stack"})
 
 
 def __getattr__(name: str) -> Any:

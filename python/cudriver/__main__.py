@@ -2,7 +2,7 @@
 
 import sys
 
-from cudriver.cli import main
+from cudriver.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

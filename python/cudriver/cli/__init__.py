@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("cudriver.cli.check", "does this environment's CUDA fit together, and what mends it"),
+    "fleet": ("cudriver.cli.fleet", "do all nodes carry the same stack, and what differs"),
     "explain": ("cudriver.cli.explain", "what a rule means, or which rule an error belongs to"),
     "which": ("cudriver.cli.which", "the file each CUDA library resolves to, and why"),
     "devices": ("cudriver.cli.devices", "the GPUs that the driver shows"),
@@ -38,6 +39,35 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 RARELY = 100_000  # objects between two looks for garbage
+
+
+def program() -> int:
+    """Runs this process's command line and ends the process, or returns the exit code where more is
+    to be done: to free module after module takes a fiftieth of a check.
+    """
+    status = main()
+    if not _awaited():
+        import os
+
+        os._exit(status)  # `main` has written all there is
+    return status
+
+
+def _awaited() -> bool:
+    """Whether somebody waits for the interpreter's end: an exit handler, the driver's half of the
+    package, a debugger or profiler, the prompt of `python -i`.
+    """
+    import atexit
+
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    return bool(
+        atexit._ncallbacks()
+        or "cudriver._core" in sys.modules
+        or sys.gettrace()
+        or sys.getprofile()
+        or (monitoring and any(monitoring.get_tool(number) for number in range(6)))
+        or sys.flags.interactive
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,8 +34,9 @@ above, and the ratio to page-locked memory.
 """
 EPILOG = """\
 GB/s are 1e9 bytes a second. Sizes are 512M, 2G, 64K (binary: 1K is 1024
-bytes); without a suffix, MiB. Where memory does not suffice the half is tried,
-and said. Without a driver the simulated one runs; its figures mean nothing.
+bytes); without a suffix, MiB. If memory does not suffice, half the size is tried
+and the output says so. Without a driver the simulated one runs; its figures
+mean nothing.
 
   cudriver bench                            the ladder with arrays of 512 MiB
   cudriver bench --sizes                    the same for 64 KiB to 1 GiB

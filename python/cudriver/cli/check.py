@@ -10,7 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
     from typing import TypeVar
 
     from cudriver.stack.collect import Machine
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 What CUDA an environment really uses, whether it fits together, what mends it.
-Nothing is changed in it, and nothing of it is run but for --observe."""
+It changes nothing there, and runs nothing from there except with --observe."""
 
 EPILOG = """\
 exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
@@ -34,7 +33,6 @@ exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
 """
 
 MANY = 8  # environments from which on several processes pay
-MOST_WORKERS = 8
 
 
 def parser() -> ArgumentParser:
@@ -50,6 +48,7 @@ def parser() -> ArgumentParser:
     add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")
     add("--all", action="store_true", help="every environment on this machine, a line each")
     add("--json", action="store_true", help="the report as JSON, schema version 1")
+    add("--compact", action="store_true", help="--json as one line, with host, time, job and rank")
     add("--html", metavar="FILE", help="write the report as one HTML file too ('-': to stdout)")
     add("--strict", action="store_true", help="warnings are mismatches too")
     add("--select", metavar="RULES", type=_rules, default=[], help="only these: CU303,CU4")
@@ -77,7 +76,7 @@ def plain(words: list[str]) -> Namespace:
     from types import SimpleNamespace
 
     given = SimpleNamespace(prefix=words, select=[], ignore=[], timeout=120.0, root="/")
-    for name in ("all", "json", "verbose", "strict", "observe", "no_probe"):
+    for name in ("all", "json", "compact", "verbose", "strict", "observe", "no_probe"):
         setattr(given, name, False)
     for name in ("html", "match", "match_level", "assume_driver", "assume_gpu"):
         setattr(given, name, None)
@@ -92,6 +91,9 @@ def run(arguments: Namespace) -> int:
     if arguments.observe and arguments.root != "/":
         terminal.complain("--observe runs programs of the environment; not with --root")
         return USAGE_ERROR
+    if arguments.compact and not arguments.json:
+        terminal.complain("--compact says how --json prints: add --json")
+        return USAGE_ERROR
     if arguments.match_level and not arguments.match:
         terminal.complain("--match-level says how far --match goes: add --match system")
         return USAGE_ERROR
@@ -102,7 +104,9 @@ def run(arguments: Namespace) -> int:
         return USAGE_ERROR
     if arguments.html and not _write_html(reports, arguments.html):
         return USAGE_ERROR
-    if arguments.json:
+    if arguments.compact:
+        _print_lines(reports, arguments)
+    elif arguments.json:
         _print_json(reports, arguments)
     elif arguments.html != "-":
         _print_text(reports, arguments)
@@ -133,62 +137,13 @@ def _reports(arguments: Namespace) -> list[Report]:
 
 def _side_by_side(prefixes: list[str], machine: Machine, arguments: Namespace) -> Iterator[Report]:
     """Many environments, one process a CPU; each has the machine's half from before the fork."""
-    import os
-    import signal
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from contextlib import suppress
-    from itertools import zip_longest
-    from multiprocessing import get_context
+    from cudriver.cli.side_by_side import side_by_side
+
+    def died(prefix: str) -> Report:
+        return _failed(prefix, ChildProcessError("the process that checked it died"), arguments)
 
     machine.driver()  # asked once, here
-
-    def workers(count: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(count, get_context("fork"), _start_worker, (machine, arguments))
-
-    def submit(pool: ProcessPoolExecutor, prefixes: list[str]) -> list[Future[Report]]:
-        # Workers start here; Ctrl-C is held until they know what to do about it.
-        usual = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        futures = []
-        with suppress(BrokenProcessPool):  # the rest has no future
-            for prefix in prefixes:
-                futures.append(pool.submit(_work, prefix))
-        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
-        return futures
-
-    pool = workers(min(len(os.sched_getaffinity(0)), MOST_WORKERS))
-    try:
-        for prefix, future in zip_longest(prefixes, submit(pool, prefixes)):
-            if future is not None:
-                with suppress(BrokenProcessPool):
-                    yield future.result()
-                    continue
-            # A worker died, of this environment or of another.
-            with workers(1) as alone:
-                try:
-                    yield submit(alone, [prefix])[0].result()
-                except BrokenProcessPool:
-                    died = ChildProcessError("the process that checked it died")
-                    yield _failed(prefix, died, arguments)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_given: list[tuple[Machine, Namespace]] = []  # of a worker process
-
-
-def _start_worker(machine: Machine, arguments: Namespace) -> None:
-    """Keeps what every environment needs. Ctrl-C ends a worker without words."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _given.append((machine, arguments))
-
-
-def _work(prefix: str) -> Report:
-    """One environment, in a worker process."""
-    return _report(prefix, *_given[-1])
+    return side_by_side(lambda prefix: _report(prefix, machine, arguments), prefixes, died)
 
 
 def _report(prefix: str, machine: Machine, arguments: Namespace) -> Report:
@@ -255,6 +210,18 @@ def _print_json(reports: list[Report], arguments: Namespace) -> None:
         "reports": data,
     }
     print(json.dumps(several, indent=2))
+
+
+def _print_lines(reports: list[Report], arguments: Namespace) -> None:
+    """Each report in a line of its own, for `cudriver fleet`."""
+    import json
+
+    from cudriver.fleet.node import node
+
+    # Another root's programs do not run with these variables.
+    here = node() if arguments.root == "/" else node({})
+    for data in _each(reports, lambda report: report.to_dict(), arguments):
+        print(json.dumps({**data, "node": here}, separators=(",", ":")))
 
 
 def _print_text(reports: list[Report], arguments: Namespace) -> None:

@@ -69,7 +69,7 @@ def word(action: Action) -> Word:
     name = action.metavar if isinstance(action.metavar, str) else action.dest
     words = tuple(map(str, action.choices or ()))
     if name == "RULE":
-        from cudriver.stack.explain import rule_names
+        from cudriver.cli.explain import rule_names
 
         words = tuple(rule_names())
     return Word(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 
 from cudriver.cli import USAGE_ERROR, terminal
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 
 COULD_NOT_TELL = 3
 TEXT_LIMIT = 4 << 20  # bytes of pasted text
+LANGUAGES = ("en", "zh")  # those of the pages; English has them all
+# What stays in one line: a word or a Chinese character, and the marks that belong to it.
+HAN = "\u4e00-\u9fff"
+OPENING, CLOSING = "（《“", "，。、：；！？）》”…"
+PIECE = re.compile(rf"\s*[{OPENING}]*(?:[{HAN}]|[^\s{HAN}{OPENING}{CLOSING}]+)?[{CLOSING}]*")
 
 
 def parser() -> ArgumentParser:
@@ -30,6 +37,12 @@ def parser() -> ArgumentParser:
     )
     result.add_argument("--list", action="store_true", help="every rule, a line each")
     result.add_argument("--json", action="store_true", help="as JSON")
+    result.add_argument(
+        "--lang",
+        choices=LANGUAGES,
+        help="the pages' language (default: Chinese where LC_ALL, LC_MESSAGES or LANG says zh, "
+        "else English; as JSON: English)",
+    )
     return result
 
 
@@ -37,9 +50,10 @@ def run(arguments: Namespace) -> int:
     """Prints the pages asked for and returns the exit code."""
     from cudriver.stack import explain
 
+    arguments.lang = arguments.lang or ("en" if arguments.json else language())
     if arguments.list or (not arguments.rule and sys.stdin.isatty()):
-        return _list(arguments.json)
-    known = explain.rule_names()
+        return _list(arguments.json, arguments.lang)
+    known = rule_names()
     names = [word.upper() for word in arguments.rule]
     matches: list[Match] = []
     if not names or not all(_looks_like_rule(name) for name in names):
@@ -60,38 +74,74 @@ def run(arguments: Namespace) -> int:
             terminal.complain(f"no rule {name}; cudriver explain --list has them all")
             return USAGE_ERROR
     if arguments.json:
-        _print_json(names, matches)
+        _print_json(names, matches, arguments.lang)
         return 0
     from cudriver.stack.text import wrap
 
     style = terminal.style(sys.stdout)
     lines: list[str] = []
     for found in matches:
-        lines.append(f"{style.paint(found.rule, 'bold')}  {explain.title(found.rule)}")
+        title = explain.title(found.rule, folder(found.rule, arguments.lang))
+        lines.append(f"{style.paint(found.rule, 'bold')}  {title}")
         lines += ["  " + line for line in wrap(f"line {found.line}: {found.text}", style.width - 2)]
     # A traceback may touch several rules; its last line is the one to read about.
     for name in names[:1] if matches else names:
-        lines += [""] * bool(lines) + render_page(explain.page(name), style)
+        page = explain.page(name, folder(name, arguments.lang))
+        lines += [""] * bool(lines) + render_page(page, style)
     terminal.write("\n".join(lines) + "\n")
     return 0
 
 
+def language() -> str:
+    """The language that the environment asks for, of those that there are and can be shown."""
+    wishes = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
+    chinese = next(filter(None, wishes), "").startswith("zh")
+    return "zh" if chinese and terminal.can_encode(sys.stdout, CLOSING) else "en"
+
+
+def folder(rule: str, lang: str = "en") -> str:
+    """Where the page of a rule is: those of `check` are CU, those of `fleet` FL. A language's own
+    are in a folder below; a page that it lacks is the English one.
+    """
+    from cudriver.fleet.rules import PAGES
+    from cudriver.stack.explain import FOLDER
+
+    english = PAGES if rule.startswith("FL") else FOLDER
+    own = os.path.join(english, lang)
+    return own if os.path.exists(os.path.join(own, f"{rule}.md")) else english
+
+
+def rule_names() -> list[str]:
+    """Every rule that has a page, in order: those of `check`, then those of `fleet`."""
+    from cudriver.stack import explain
+
+    return explain.rule_names() + explain.rule_names(folder("FL"))
+
+
+def fold(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns, all but the first indented: broken at blanks, and between
+    Chinese characters, but not before a closing mark nor after an opening one.
+    """
+    from cudriver.stack.text import columns
+
+    lines = [""]
+    for piece in PIECE.findall(text):
+        if lines[-1].strip() and columns(lines[-1] + piece) > width:
+            lines.append(indent + piece.lstrip())
+        else:
+            lines[-1] += piece
+    return lines
+
+
 def render_page(markdown: str, style: Style) -> list[str]:
     """A page's Markdown for a terminal: headings, paragraphs, lists, and code left as it is."""
-    from cudriver.stack.text import wrap
-
     lines: list[str] = []
     paragraph: list[str] = []
 
     def flush() -> None:
         if paragraph:
             text = " ".join(paragraph).replace("`", "").replace("**", "")
-            indent = "  " if text.startswith(("- ", "* ")) else ""
-            first, *rest = wrap(text, style.width)
-            lines.append(first)
-            lines.extend(wrap(indent + " ".join(rest), style.width) if not indent and rest else [])
-            if indent and rest:
-                lines.extend(indent + line for line in wrap(" ".join(rest), style.width - 2))
+            lines.extend(fold(text, style.width, "  " * text.startswith(("- ", "* "))))
             paragraph.clear()
 
     code = False
@@ -129,21 +179,21 @@ def _standard_input() -> tuple[int, str]:
 
 
 def _looks_like_rule(word: str) -> bool:
-    return word.startswith("CU") and word[2:].isdigit()
+    return word.startswith(("CU", "FL")) and word[2:].isdigit()
 
 
 def _nothing(why: str, arguments: Namespace) -> int:
     """No rule to explain: as JSON an empty result, and the reason on standard error."""
     if arguments.json:
-        _print_json([], [])
+        _print_json([], [], "en")
     terminal.complain(why)
     return COULD_NOT_TELL
 
 
-def _list(as_json: bool) -> int:
+def _list(as_json: bool, lang: str) -> int:
     from cudriver.stack import explain
 
-    titles = {name: explain.title(name) for name in explain.rule_names()}
+    titles = {name: explain.title(name, folder(name, lang)) for name in rule_names()}
     if as_json:
         import json
 
@@ -153,7 +203,7 @@ def _list(as_json: bool) -> int:
     return 0
 
 
-def _print_json(names: list[str], matches: list[Match]) -> None:
+def _print_json(names: list[str], matches: list[Match], lang: str) -> None:
     import json
 
     from cudriver.stack import explain
@@ -163,7 +213,11 @@ def _print_json(names: list[str], matches: list[Match]) -> None:
             {
                 "matches": [found.to_dict() for found in matches],
                 "rules": [
-                    {"rule": name, "title": explain.title(name), "page": explain.page(name)}
+                    {
+                        "rule": name,
+                        "title": explain.title(name, folder(name, lang)),
+                        "page": explain.page(name, folder(name, lang)),
+                    }
                     for name in names
                 ],
             },

@@ -1,0 +1,178 @@
+"""`cudriver fleet`: do all nodes carry the same CUDA stack, and which differences matter."""
+
+from __future__ import annotations
+
+import sys
+
+from cudriver.cli import USAGE_ERROR, terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
+    from typing import Any
+
+    from cudriver.fleet.read import Broken, Other, Told
+    from cudriver.fleet.result import Fleet
+
+DESCRIPTION = """\
+Compare the reports of many nodes: which agree, what differs, and what that means.
+Reports are lines of `cudriver check --json --compact`, labelled or not, in any order."""
+
+EPILOG = """\
+exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
+
+  srun --label cudriver check --json --compact |
+  cudriver fleet                        every node of a job
+  cudriver fleet reports/ --nodes 'd[0-3,7]'
+                                        a folder of reports, and who is missing
+  cudriver fleet today.jsonl --baseline golden.json
+                                        what has changed since it was saved
+  cudriver fleet --roots /mnt/image-a /mnt/image-b
+                                        images that are mounted
+"""
+WIDEST = 200
+
+
+def parser() -> ArgumentParser:
+    """The command's options."""
+    result = terminal.parser(
+        "cudriver fleet",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        raw=True,
+        verbose="every group, difference and name",
+    )
+    add = result.add_argument
+    add("file", metavar="FILE", nargs="*", help="files and folders ('-' or none: standard input)")
+    add("--baseline", metavar="FILE", help="compare with this report or saved baseline")
+    add("--save-baseline", metavar="FILE", help="write the largest group's stack as a baseline")
+    add("--expect", metavar="N", type=_count, help="how many reports there should be")
+    add("--nodes", metavar="LIST", help="the nodes that should answer: d[0-3,7]")
+    add("--roots", metavar="DIR", nargs="+", help="check these mounted images and compare them")
+    add("--prefix", metavar="PREFIX", help="the environment inside each of --roots")
+    add("--json", action="store_true", help="the comparison as JSON")
+    add("--html", metavar="FILE", help="write it as one HTML file too ('-': to stdout)")
+    add("--strict", action="store_true", help="warnings are mismatches too")
+    return result
+
+
+def run(arguments: Namespace) -> int:
+    """Compares, prints, and returns the exit code."""
+    if arguments.roots and arguments.file:
+        terminal.complain("--roots and FILE exclude each other")
+        return USAGE_ERROR
+    if arguments.prefix and not arguments.roots:
+        terminal.complain("--prefix says where to look in images: add --roots DIR")
+        return USAGE_ERROR
+    if not arguments.roots and not arguments.file and sys.stdin.isatty():
+        terminal.complain("no FILE, and nothing on standard input; cudriver fleet --help")
+        return USAGE_ERROR
+    try:
+        fleet = _compared(arguments)
+        if arguments.save_baseline:
+            _save_baseline(fleet, arguments.save_baseline)
+        if arguments.html:
+            _write(fleet.to_html(), arguments.html)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        terminal.complain(named)
+        return USAGE_ERROR
+    except ValueError as error:
+        terminal.complain(str(error))
+        return USAGE_ERROR
+    if arguments.json:
+        print(fleet.to_json())
+    elif arguments.html != "-":
+        style = terminal.style(sys.stdout)
+        style.width = min(terminal.columns(sys.stdout) or terminal.WIDE, WIDEST)
+        style.width = max(style.width, terminal.NARROW)
+        from cudriver.fleet.report_text import render
+
+        terminal.write(render(fleet, style, verbose=arguments.verbose))
+    return fleet.exit_code
+
+
+def _compared(arguments: Namespace) -> Fleet:
+    from cudriver.fleet import compare
+
+    return compare(
+        _images(arguments) if arguments.roots else _read(arguments.file or ["-"]),
+        baseline=_baseline(arguments.baseline) if arguments.baseline else None,
+        expect=arguments.expect,
+        nodes=arguments.nodes,
+        strict=arguments.strict,
+    )
+
+
+def _read(names: list[str]) -> Iterator[Told | Broken | Other]:
+    from cudriver.fleet import read
+
+    for name in names:
+        if name == "-":
+            yield from read.lines(sys.stdin.buffer, "standard input")
+        else:
+            for path in read.paths([name]):
+                yield from read.file(path)
+
+
+def _images(arguments: Namespace) -> Iterator[dict[str, Any] | Broken]:
+    """The report of each image, as `cudriver check --root` makes it, one process a CPU."""
+    from cudriver import stack
+    from cudriver.cli.side_by_side import side_by_side
+    from cudriver.fleet.node import node
+    from cudriver.fleet.read import Broken
+
+    here, roots = node({}), arguments.roots
+
+    def check(root: str) -> dict[str, Any] | Broken:
+        told = stack.inspect(arguments.prefix, root=root, probe_driver=False).to_dict()
+        return {**told, "node": here}
+
+    def died(root: str) -> dict[str, Any] | Broken:
+        return Broken(root, "the process that checked it died")
+
+    reports = side_by_side(check, roots, died) if len(roots) > 1 else map(check, roots)
+    yield from terminal.progress(reports, len(roots), "checking")
+
+
+def _baseline(path: str) -> Any:
+    import json
+
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json.load(file)
+        except (ValueError, RecursionError):
+            raise ValueError(
+                f"{path} is no JSON: --baseline takes a report, or what --save-baseline wrote"
+            ) from None
+
+
+def _save_baseline(fleet: Fleet, path: str) -> None:
+    import json
+
+    from cudriver.fleet.comparison import to_baseline
+
+    if fleet.golden is None:
+        raise ValueError("no report to save as a baseline")
+    _write(json.dumps(to_baseline(fleet.golden), indent=1) + "\n", path)
+
+
+def _write(text: str, path: str) -> None:
+    if path == "-":
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _count(text: str) -> int:
+    """How many; what is no number is a usage error."""
+    from argparse import ArgumentTypeError
+
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ArgumentTypeError(f"{text!r} is no number of reports")
+    return int(text)

@@ -1,0 +1,39 @@
+"""Adapters to the engines that start many processes: one a file, each engine an extra.
+
+Each offers `running()`, which imports nothing that is not imported already, and a way to gather
+the reports of all processes. One that does not answer in time costs its report, never the others'.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+TIMEOUT = (
+    120.0  # seconds for the slowest process: a check takes one or two, a cold file system more
+)
+GRACE = 10.0  # seconds that a process waits longer for the answer than the root for reports
+
+
+def engine(module: str, extra: str) -> ModuleType:
+    """An engine's own package. Raises ImportError, which names the extra, where it is missing."""
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        raise ImportError(
+            f"cudriver.fleet.{extra}() needs the package {error.name}, which is not installed: "
+            f"pip install 'cudriver[{extra}]'",
+            name=error.name,
+        ) from None
+
+
+def seconds(timeout: float) -> float:
+    """A time limit that is one, else ValueError."""
+    if not 0 < timeout < float("inf"):
+        raise ValueError(f"timeout={timeout!r}: a positive number of seconds is needed")
+    return timeout

@@ -1,0 +1,134 @@
+"""A comparison as HTML: one file, no script, nothing loaded from elsewhere, every value escaped."""
+
+from __future__ import annotations
+
+from cudriver.fleet.report_text import STATUS, heading, remarks
+from cudriver.stack.report_html import PAGE_STYLE, STYLE
+from cudriver.stack.text import html as _text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cudriver.fleet.result import Difference, Finding, Fleet, Group, Share
+
+CLASSES = {"consistent": "good", "mismatch": "bad", "unknown": "doubt"}
+SEVERITIES = {"error": "bad", "warning": "doubt", "note": "note"}
+GROUPS_SHOWN = 50
+SHORT = 20  # characters of a value that is never broken
+# Tables of evidence are as wide as they need to be.
+OWN_STYLE = ".cudriver.cudriver.cudriver dd table,.cudriver details table table{width:auto}"
+NODES_SHOWN = 300  # characters of a list of nodes that stands open
+
+
+def page(fleet: Fleet) -> str:
+    """A whole document."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>CUDA stacks: {_text(heading(fleet))}</title>"
+        f"<style>{STYLE}{OWN_STYLE}{PAGE_STYLE}</style></head>\n"
+        f"<body>{_section(fleet, 'cudriver page')}</body></html>\n"
+    )
+
+
+def fragment(fleet: Fleet) -> str:
+    """For a notebook's cell: the section with its style."""
+    return f"<style>{STYLE}{OWN_STYLE}</style>{_section(fleet, 'cudriver')}"
+
+
+def _section(fleet: Fleet, classes: str) -> str:
+    parts = [
+        f'<section class="{classes}"><h1>{_text(heading(fleet))}</h1>',
+        *(f'<p class="soft">{_text(text)}</p>' for text in remarks(fleet)),
+        f'<span class="verdict {CLASSES[fleet.status]}">{_text(STATUS[fleet.status][0])}</span>',
+    ]
+    if fleet.findings:
+        parts.append("<h2>Findings</h2>")
+        parts += map(_finding, fleet.findings)
+    if fleet.groups:
+        parts.append("<h2>Groups</h2>")
+        shown = enumerate(fleet.groups[:GROUPS_SHOWN], 1)
+        parts += [_group(number, group, fleet) for number, group in shown]
+        if len(fleet.groups) > GROUPS_SHOWN:
+            parts.append(f"<p>and {len(fleet.groups) - GROUPS_SHOWN:,} more groups</p>")
+    if fleet.differences:
+        parts.append(_differences(fleet.differences))
+    return "".join([*parts, "</section>"])
+
+
+def _finding(finding: Finding) -> str:
+    style = SEVERITIES[finding.severity]
+    rows = [("why", f"<p>{_text(finding.why)}</p>")]
+    if finding.evidence:
+        rows.append(("seen", _shares(finding.evidence)))
+    if finding.fix:
+        rows.append(("mend", "".join(f"<p>{_text(fix)}</p>" for fix in finding.fix)))
+    body = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+    return (
+        f'<article class="{style}"><h3><span class="tag {style}">{finding.rule} '
+        f"{finding.severity}</span>{_text(finding.title)}</h3><dl>{body}</dl></article>"
+    )
+
+
+def _group(number: int, group: Group, fleet: Fleet) -> str:
+    style = CLASSES[group.verdict]
+    reports = sum(each.count for each in fleet.groups)
+    verdict = ""
+    if group.verdict != "consistent":
+        verdict = f' <span class="tag {style}">{_text(STATUS[group.verdict][0])}</span>'
+    rows = [(name, value) for name, value in group.stack.items()] if number == 1 else []
+    told = _table((), rows)
+    if group.differs:
+        changes = [(each.component, each.value, each.reference) for each in group.differs]
+        told += _table(("differs in", "here", fleet.reference), changes)
+    return (
+        f'<article class="{style}"><h3>Group {number}: {group.count:,} of {reports:,}{verdict}</h3>'
+        f"{_nodes(group.nodes)}{told}</article>"
+    )
+
+
+def _differences(differences: Iterable[Difference]) -> str:
+    rows = [
+        f"<tr><th>{_text(each.component)}</th><td>{_shares(each.values)}</td></tr>"
+        for each in differences
+    ]
+    return (
+        f"<details><summary>{len(rows)} component{'s' if len(rows) > 1 else ''} that differ"
+        f"{'' if len(rows) > 1 else 's'}</summary><table><tbody>{''.join(rows)}</tbody></table>"
+        "</details>"
+    )
+
+
+def _shares(shares: Iterable[Share]) -> str:
+    """Values, how many have each, and who."""
+
+    def whole(value: str) -> str:
+        return ' class="whole"' if len(value) <= SHORT else ""
+
+    rows = "".join(
+        f"<tr><td{whole(share.value)}>{_text(share.value)}</td>"
+        f'<td class="whole">{share.count:,}</td>'
+        f"<td>{_nodes(share.nodes)}</td></tr>"
+        for share in shares
+    )
+    return f"<table><tbody>{rows}</tbody></table>"
+
+
+def _nodes(nodes: str) -> str:
+    """Names of nodes; a long list is closed."""
+    code = f"<code>{_text(nodes)}</code>"
+    if len(nodes) <= NODES_SHOWN:
+        return code
+    return f"<details><summary>{_text(nodes[:40])}…</summary>{code}</details>"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """The first column names what the others tell."""
+    body = "".join(
+        f"<tr><th>{_text(first)}</th>{''.join(f'<td>{_text(cell)}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
+    titles = "".join(f"<th>{_text(name)}</th>" for name in head)
+    titles = f"<thead><tr>{titles}</tr></thead>" if titles else ""
+    return f"<table>{titles}<tbody>{body}</tbody></table>" if body else ""

@@ -1,0 +1,216 @@
+"""A comparison for people at a terminal: groups, what differs, findings, the status.
+
+Nothing is wider than `Style.width`. What is long is cut short, and says how to see the rest.
+"""
+
+from __future__ import annotations
+
+import io
+
+from cudriver.stack.model import ERROR, NOTE, WARNING
+from cudriver.stack.report_text import SEVERITY_COLOUR
+from cudriver.stack.text import clean, columns, elide, wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cudriver.fleet.result import Change, Finding, Fleet, Group, Share
+    from cudriver.stack.report_text import Style
+
+GROUPS_SHOWN, CHANGES_SHOWN, SHARES_SHOWN = 8, 12, 6
+LABEL = 12  # columns of the left-hand names
+INDENT = 8  # columns of a finding's body
+STATUS = {
+    "consistent": ("consistent", "green"),
+    "mismatch": ("mismatch", "red"),
+    "unknown": ("could not tell", "yellow"),
+}
+
+
+def render(fleet: Fleet, style: Style, *, verbose: bool = False) -> str:
+    """The whole comparison; ends with a newline."""
+    lines = [style.paint(clean(heading(fleet)), "bold")]
+    for text in remarks(fleet):
+        lines += wrap(text, style.width)
+    shown = fleet.groups if verbose else fleet.groups[:GROUPS_SHOWN]
+    for number, group in enumerate(shown, 1):
+        lines += ["", *_group(number, group, fleet, style, verbose)]
+    if len(shown) < len(fleet.groups):
+        rest = fleet.groups[len(shown) :]
+        count = sum(group.count for group in rest)
+        more = f"and {len(rest):,} more groups of {count:,} (-v shows them)"
+        lines += ["", *wrap(more, style.width)]
+    for finding in fleet.findings:
+        brief = finding.severity == NOTE and not verbose
+        lines += [] if brief else ["", *_finding(finding, style, verbose)]
+    notes = [finding for finding in fleet.findings if finding.severity == NOTE]
+    if notes and not verbose:
+        lines.append("")
+        for note in notes:
+            lines += _title(note, style)
+    lines += ["", *_status(fleet, style)]
+    return "\n".join(lines) + "\n"
+
+
+def heading(fleet: Fleet) -> str:
+    """How many there are, and how many agree."""
+    counts = fleet.counts
+    nodes, reports = counts["nodes"], counts["reports"] - counts["older"]
+    if not reports:
+        return "no report"
+    text = f"{nodes:,} node{'s' if nodes > 1 else ''}"
+    if reports != nodes:
+        text = f"{reports:,} reports of {text}"
+    if len(fleet.groups) == 1:
+        return f"{text}: all the same" if reports > 1 else text
+    agree = fleet.groups[0].count
+    return (
+        f"{text} in {len(fleet.groups):,} groups; {f'{agree:,}' if agree > 1 else 'no two'} agree"
+    )
+
+
+def remarks(fleet: Fleet) -> list[str]:
+    """What the input lacks, and what of it was left out."""
+    older, other = fleet.counts["older"], fleet.counts["other"]
+    told = []
+    if not fleet.counts["reports"] and not fleet.counts["broken"]:
+        told.append("a report is a line of `cudriver check --json --compact`: there was none")
+    if older:
+        told.append(f"{older:,} older report{'s' if older > 1 else ''} of the same left out")
+    if other:
+        told.append(f"{other:,} line{'s' if other > 1 else ''} of something else passed over")
+    return told
+
+
+def _status(fleet: Fleet, style: Style) -> list[str]:
+    """The last line."""
+    word, colour = STATUS[fleet.status]
+    counts = []
+    for severity in (ERROR, WARNING):
+        count = sum(finding.severity == severity for finding in fleet.findings)
+        if count:
+            counts.append(f"{count} {severity}{'s' if count > 1 else ''}")
+    rules = [finding.rule for finding in fleet.findings if finding.severity != NOTE]
+    told = f": {', '.join(counts)}" if counts else ""
+    more = f"; cudriver explain {rules[0]}" if rules else ""
+    first, *rest = wrap(word + told + more, style.width)
+    return [style.paint(word, colour, "bold") + first[len(word) :], *rest]
+
+
+def _group(number: int, group: Group, fleet: Fleet, style: Style, verbose: bool) -> list[str]:
+    head = f"group {number}"
+    about = f"{group.count:,} x" if group.count > 1 else ""
+    names = _names(group.nodes, style, verbose, columns(head) + columns(about) + 4)
+    first, *rest = names
+    start = f"{style.paint(head, 'bold')}  {about + '  ' if about else ''}"
+    lines = [(start + first).rstrip(), *("    " + line for line in rest)]
+    if group.verdict != "consistent":
+        word, colour = STATUS[group.verdict]
+        lines.append("  " + style.paint(f"its own check: {word}", colour))
+    if number == 1:
+        for name, value in group.stack.items():
+            label = elide(clean(name), LABEL, style.ellipsis)
+            first, *rest = _folded(value, style.width - LABEL - 4)
+            lines.append(f"  {label}{' ' * (LABEL - columns(label))}  {first}")
+            lines += [" " * (LABEL + 4) + line for line in rest]
+    if group.differs:
+        lines += _changes(group.differs, fleet.reference, style, verbose)
+    return lines
+
+
+def _names(nodes: str, style: Style, verbose: bool, used: int) -> list[str]:
+    """The nodes in lines broken after commas: two of them, or all. The first, which begins after
+    what is `used`, is empty where not even one name fits.
+    """
+    lines, room = [""], style.width - used
+    for word in clean(nodes).split(","):
+        piece = word + ","
+        if columns(lines[-1]) + columns(piece) > room:
+            lines.append("")
+            room = style.width - INDENT - 4
+        lines[-1] += elide(piece, style.width - INDENT - 4, style.ellipsis)
+    lines[-1] = lines[-1].removesuffix(",")
+    if len(lines) > 2 and not verbose:
+        more = f"{style.ellipsis} (-v: all)"
+        while lines[1] and columns(lines[1]) + columns(more) > style.width - INDENT - 4:
+            lines[1] = "".join(lines[1].removesuffix(",").rpartition(",")[:2])
+        return [lines[0], lines[1] + more]
+    return lines
+
+
+def _changes(changes: Sequence[Change], reference: str, style: Style, verbose: bool) -> list[str]:
+    """What differs from the reference, in three columns."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for name in ("differs in", "here", reference):
+        table.add_column(Text(clean(name)), overflow="fold")
+    shown = changes if verbose else changes[:CHANGES_SHOWN]
+    for change in shown:
+        cells = (change.component, change.value, change.reference)
+        table.add_row(*(Text(clean(cell)) for cell in cells))
+    if len(shown) < len(changes):
+        table.add_row(Text(f"and {len(changes) - len(shown)} more (-v)"))
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=style.width,
+        color_system="standard" if style.colour else None,
+        force_terminal=style.colour,
+        legacy_windows=False,
+    )
+    console.print(Padding(table, (0, 0, 0, 2)))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def _title(finding: Finding, style: Style) -> list[str]:
+    tag = f"{finding.severity} {finding.rule}"
+    first, *rest = _folded(finding.title, style.width - len(tag) - 2)
+    painted = style.paint(tag, SEVERITY_COLOUR[finding.severity], "bold")
+    return [f"{painted}  {first}", *(" " * (len(tag) + 2) + line for line in rest)]
+
+
+def _finding(finding: Finding, style: Style, verbose: bool) -> list[str]:
+    lines = _title(finding, style)
+    room = style.width - INDENT
+    lines += _labelled("why", _folded(finding.why, room), style)
+    shown = finding.evidence if verbose else finding.evidence[:SHARES_SHOWN]
+    seen = [line for share in shown for line in _share(share, style, verbose)]
+    if len(shown) < len(finding.evidence):
+        seen.append(f"and {len(finding.evidence) - len(shown)} more (-v)")
+    if seen:
+        lines += _labelled("seen", seen, style)
+    fixes = [line for fix in finding.fix for line in wrap(fix, room)]
+    return lines + (_labelled("mend", fixes, style) if fixes else [])
+
+
+def _share(share: Share, style: Style, verbose: bool) -> list[str]:
+    """A value, how many have it, and who."""
+    value = share.value if verbose else elide(share.value, 2 * style.width, style.ellipsis)
+    told = f"{share.count:,} x" if share.count > 1 else "on"
+    lines = _folded(value, style.width - INDENT - columns(told) - 2)
+    lines[-1] += f"  {told}"
+    first, *rest = _names(share.nodes, style, verbose, INDENT + columns(lines[-1]) + 2)
+    lines[-1] += f"  {first}" if first else ""
+    return lines + ["    " + line for line in rest]
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Words in lines; a word that is too long for one is broken."""
+    lines: list[str] = []
+    for line in wrap(text, width):
+        lines.append("")
+        for character in line:
+            if columns(lines[-1]) + columns(character) > width:
+                lines.append("")
+            lines[-1] += character
+    return lines
+
+
+def _labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
+    head = "  " + style.paint(f"{label:<{INDENT - 2}}", "dim") + texts[0]
+    return [head, *(" " * INDENT + text for text in texts[1:])]

@@ -1,0 +1,143 @@
+"""FL1: drivers and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cudriver.fleet.comparison import Comparison
+from cudriver.fleet.result import Finding, Share
+from cudriver.fleet.stacks import BUILT_FOR, CAPABILITIES, CUDA, DRIVER, FRAMEWORK, GPUS, Stack
+from cudriver.stack.model import ERROR, NOTE, WARNING, Framework
+from cudriver.stack.rules.cu5 import fits, with_ptx
+from cudriver.stack.versions import cut
+
+NO_DRIVER = "none"
+PLATFORMS = ("x86_64", "aarch64")  # a report does not tell which
+
+
+def release(stack: Stack) -> str | None:
+    """The driver's release; None where there is no driver."""
+    told = stack.first(DRIVER)
+    return None if told == NO_DRIVER else told
+
+
+def fl101(facts: Comparison) -> Iterator[Finding]:
+    """Drivers of several branches."""
+    split = facts.split(lambda stack: cut(release(stack), 1))
+    if split is not None:
+        branches = " and ".join(f"R{share.value}" for share in split.shares)
+        yield Finding(
+            "FL101",
+            WARNING,
+            f"drivers of {len(split.shares)} branches: {branches}",
+            "a branch decides which CUDA runs: what the newer one runs the older may not",
+            split.shares,
+            ["Install one driver branch on all nodes, the one that most of them have."],
+        )
+
+
+def fl102(facts: Comparison) -> Iterator[Finding]:
+    """Drivers of one branch, at several patch levels."""
+    split = facts.split(release)
+    branches = [cut(share.value, 1) for share in split.shares] if split is not None else []
+    if split is not None and len(branches) > len(set(branches)):
+        yield Finding(
+            "FL102",
+            NOTE,
+            f"drivers at {len(branches)} patch levels",
+            "patch levels of a branch run the same CUDA; they differ in fixes",
+            split.shares,
+        )
+
+
+def fl103(facts: Comparison) -> Iterator[Finding]:
+    """GPUs of several architectures, and a build that lacks code for one of them."""
+    split = facts.split(_capabilities)
+    if split is None:
+        return
+    bare: dict[tuple[str, str], tuple[set[str], set[Stack]]] = {}  # the jobs, and the stacks
+    for job, stacks in facts.jobs.items():
+        present = {c for stack in stacks for c in (_capabilities(stack) or "").split()}
+        if len(present) < 2:
+            continue
+        for stack in stacks:
+            for name, (archs, *_) in stack.of_kind(BUILT_FOR):
+                for capability in present:
+                    if not covered(stack, name, archs, capability):
+                        jobs, builds = bare.setdefault((name, capability), (set(), set()))
+                        jobs.add(job)
+                        builds.add(stack)
+    for (name, capability), (jobs, builds) in sorted(bare.items()):
+        there = [s for s in facts.stacks if capability in (_capabilities(s) or "").split()]
+        yield Finding(
+            "FL103",
+            ERROR,
+            f"GPUs of compute capability {capability} among others, and a {name} without code "
+            "for them",
+            "it fails there: no kernel image is available for execution on the device",
+            [
+                facts.share(f"GPU of compute capability {capability}", there, jobs),
+                facts.share(f"{name} without code for it", builds, jobs),
+            ],
+            [f"Install a build of {name} for all of these GPUs, or keep the job on one kind."],
+        )
+
+
+def _capabilities(stack: Stack) -> str | None:
+    return stack.says(GPUS, "", CAPABILITIES) or None
+
+
+def covered(stack: Stack, name: str, archs: str, capability: str) -> bool:
+    """Whether a framework has code for a GPU, or PTX that its driver compiles."""
+    if not capability.replace(".", "", 1).isdigit():
+        return True  # it cannot be told
+    build = Framework(
+        name,
+        stack.first(FRAMEWORK, name) or "",
+        cuda=stack.says(FRAMEWORK, name, CUDA),
+        archs=archs.split(),
+    )
+    return any(fits(capability, with_ptx(build, platform)) for platform in PLATFORMS)
+
+
+def fl104(facts: Comparison) -> Iterator[Finding]:
+    """Nodes with other GPUs, or another number of them."""
+    split = facts.split(lambda stack: stack.first(GPUS))
+    if split is None:
+        return
+    counts = {_count(share.value) for share in split.shares}
+    fewer = len(counts) > 1
+    yield Finding(
+        "FL104",
+        WARNING if fewer else NOTE,
+        "nodes with different numbers of GPUs" if fewer else "nodes with different GPUs",
+        "a GPU may have fallen off its bus, or be kept from this node's container"
+        if fewer
+        else "the slowest GPU sets the pace of a job; results may differ in the last bits",
+        split.shares,
+        ["On the nodes with fewer: look for Xid errors with `sudo dmesg | grep -i xid`."] * fewer,
+    )
+
+
+def _count(value: str) -> int:
+    """The GPUs in "4 x NVIDIA H200; 2 x NVIDIA L4"."""
+    numbers = (part.partition(" x ")[0] for part in value.split("; "))
+    return sum(int(number) for number in numbers if number.isdigit() and len(number) < 9)
+
+
+def fl105(facts: Comparison) -> Iterator[Finding]:
+    """Nodes without a driver, among others that have one."""
+    split = facts.split(lambda stack: "none" if release(stack) is None else "a driver")
+    if split is not None:
+        without: list[Share] = [share for share in split.shares if share.value == "none"]
+        yield Finding(
+            "FL105",
+            WARNING,
+            "nodes without a driver, among others that have one",
+            "nothing that needs a GPU runs there; a login node may be meant to have none",
+            without,
+            ["Load or install the driver there, or leave these nodes out."],
+        )
+
+
+RULES = {"FL101": fl101, "FL102": fl102, "FL103": fl103, "FL104": fl104, "FL105": fl105}

@@ -1,0 +1,280 @@
+"""FL2, FL3, FL4: CUDA, its libraries, and the packages that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cudriver.fleet.comparison import Comparison, Split
+from cudriver.fleet.result import Finding
+from cudriver.fleet.stacks import (
+    CUDA,
+    CUDNN,
+    FRAMEWORK,
+    LIBRARY,
+    LOADED,
+    NCCL,
+    PYTHON,
+    SYSTEM_TOOLKIT,
+    Stack,
+)
+from cudriver.stack.model import ERROR, NOTE, WARNING
+from cudriver.stack.versions import cut
+
+Key = Callable[[Stack], "str | None"]
+
+# Frameworks whose processes talk to each other; their versions must be equal.
+DISTRIBUTED = ("torch", "jax", "tensorflow", "vllm", "paddle")
+SHOWN = 20  # lines of evidence
+WITH_RULES = ("libnccl.so", "libcudnn")  # libraries that another rule tells of
+
+
+def first(kind: str, name: str) -> Key:
+    """The shown value of a component."""
+    return lambda stack: stack.first(kind, name)
+
+
+def built_for(name: str, numbers: int) -> Key:
+    """The CUDA release that a framework was built for, as so many numbers."""
+    return lambda stack: cut(stack.says(FRAMEWORK, name, CUDA), numbers)
+
+
+def within_job(facts: Comparison, key: Key, severity: str = ERROR) -> tuple[Split, str, str] | None:
+    """What is apart, its severity, and where: in a job it matters, between jobs it is a warning."""
+    split = facts.split(key, by_job=True)
+    if split is None:
+        return None
+    if not split.jobs:
+        return split, WARNING, "in different jobs"
+    named = [job for job in split.jobs if job]
+    shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    several = "s" if len(named) > 1 else ""
+    return split, severity, f"in job{several} {shown}" if named else "in one job"
+
+
+def frameworks(facts: Comparison) -> list[str]:
+    """The names of all frameworks."""
+    return sorted({name for stack in facts.all_stacks for name, _ in stack.of_kind(FRAMEWORK)})
+
+
+def fl201(facts: Comparison) -> Iterator[Finding]:
+    """A framework for several CUDA majors."""
+    for name in frameworks(facts):
+        apart = within_job(facts, built_for(name, 1))
+        if apart is not None:
+            split, severity, where = apart
+            majors = " and ".join(share.value for share in split.shares)
+            yield Finding(
+                "FL201",
+                severity,
+                f"{name} for CUDA {majors} {where}",
+                "they need other drivers and other libraries, and are never one build",
+                split.shares,
+                [f"Install one build of {name} on all nodes."],
+            )
+
+
+def fl202(facts: Comparison) -> Iterator[Finding]:
+    """A framework for several CUDA releases of one major."""
+    for name in frameworks(facts):
+        split = facts.split(built_for(name, 2))
+        if split is not None and len({cut(share.value, 1) for share in split.shares}) == 1:
+            yield Finding(
+                "FL202",
+                WARNING,
+                f"{name} for CUDA {' and '.join(share.value for share in split.shares)}",
+                "builds for other CUDA releases bring other libraries and other kernels: results "
+                "and speed may differ",
+                split.shares,
+                [f"Install one build of {name} on all nodes."],
+            )
+
+
+def fl203(facts: Comparison) -> Iterator[Finding]:
+    """Other toolkits on the system."""
+    split = facts.split(lambda stack: stack.first(SYSTEM_TOOLKIT) or "none")
+    if split is not None:
+        yield Finding(
+            "FL203",
+            NOTE,
+            "other CUDA toolkits on the system",
+            "what is compiled on one node may differ from what is compiled on another",
+            split.shares,
+        )
+
+
+def in_use(library: str, word: str) -> Key:
+    """The version of a library that a process uses: what it has mapped, else what the loader would
+    find, else what the frameworks tell.
+    """
+
+    def key(stack: Stack) -> str | None:
+        for kind in (LOADED, LIBRARY):
+            for name, value in stack.of_kind(kind):
+                if name.startswith(library):
+                    return value[0]
+        told = {stack.says(FRAMEWORK, name, word) for name, _ in stack.of_kind(FRAMEWORK)}
+        return " + ".join(sorted(filter(None, told))) or None
+
+    return key
+
+
+def fl301(facts: Comparison) -> Iterator[Finding]:
+    """NCCL of several versions."""
+    apart = within_job(facts, in_use("libnccl.so", NCCL))
+    if apart is not None:
+        split, severity, where = apart
+        yield Finding(
+            "FL301",
+            severity,
+            f"NCCL of {len(split.shares)} versions {where}",
+            "ranks with other versions of NCCL do not form a communicator: it fails or hangs",
+            split.shares,
+            ["Install one version of NCCL on all nodes, the one that the framework pins."],
+        )
+
+
+def fl302(facts: Comparison) -> Iterator[Finding]:
+    """cuDNN of several versions."""
+    split = facts.split(in_use("libcudnn.so", CUDNN))
+    if split is not None:
+        yield Finding(
+            "FL302",
+            WARNING,
+            f"cuDNN of {len(split.shares)} versions",
+            "it chooses other algorithms: results differ in the last bits, and so does the speed",
+            split.shares,
+            ["Install one version of cuDNN on all nodes, the one that the framework pins."],
+        )
+
+
+def _libraries(facts: Comparison) -> list[str]:
+    names = [name for kind, name in facts.differing if kind == LIBRARY]
+    return [name for name in names if not name.startswith(WITH_RULES)]
+
+
+def fl303(facts: Comparison) -> Iterator[Finding]:
+    """Libraries of several versions."""
+    found = []
+    for name in _libraries(facts):
+        split = facts.split(first(LIBRARY, name))
+        if split is not None:
+            found += [(name, share) for share in split.shares]
+    if found:
+        names = list(dict.fromkeys(name for name, _ in found))
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        for name, share in found:
+            share.value = f"{name} {share.value}"
+        yield Finding(
+            "FL303",
+            NOTE,
+            f"CUDA libraries of several versions: {', '.join(names[:3])}{more}",
+            "results and speed may differ between nodes",
+            [share for _, share in found],
+        )
+
+
+def brought_by(name: str) -> Key:
+    """The package that brought a library, without its version; else the file."""
+
+    def key(stack: Stack) -> str | None:
+        origin = ", ".join(stack.parts.get((LIBRARY, name), ())[1:])
+        return origin.rpartition(" ")[0] or origin or None
+
+    return key
+
+
+def fl304(facts: Comparison) -> Iterator[Finding]:
+    """A library that comes from somewhere else on some nodes."""
+    for name in (name for kind, name in facts.differing if kind == LIBRARY):
+        split = facts.split(brought_by(name))
+        if split is not None:
+            yield Finding(
+                "FL304",
+                WARNING,
+                f"{name} comes from elsewhere on some nodes",
+                "an update of the environment does not reach the other file",
+                split.shares,
+                [f"See by which rule it is found there: cudriver which {name}."],
+            )
+
+
+def fl401(facts: Comparison) -> Iterator[Finding]:
+    """A framework of several versions."""
+    for name in frameworks(facts):
+        talks = name in DISTRIBUTED
+        apart = within_job(facts, first(FRAMEWORK, name), ERROR if talks else WARNING)
+        if apart is not None:
+            split, severity, where = apart
+            yield Finding(
+                "FL401",
+                severity,
+                f"{name} of {len(split.shares)} versions {where}",
+                "its processes exchange objects and messages that only one version understands"
+                if talks
+                else "what runs on one node may fail or give other results on another",
+                split.shares,
+                [f"Install one version of {name} on all nodes."],
+            )
+
+
+def fl402(facts: Comparison) -> Iterator[Finding]:
+    """A framework that some nodes do not have."""
+    for name in frameworks(facts):
+        without = [stack for stack in facts.stacks if stack.first(FRAMEWORK, name) is None]
+        if without:
+            yield Finding(
+                "FL402",
+                WARNING,
+                f"{name} is not installed on some nodes",
+                "a program that imports it ends there",
+                [facts.share(f"no {name}", without)],
+                [f"Install {name} there, or leave these nodes out."],
+            )
+
+
+def fl403(facts: Comparison) -> Iterator[Finding]:
+    """Python of several versions."""
+    split = facts.split(lambda stack: stack.first(PYTHON))
+    if split is not None:
+        minors = {cut(share.value, 2) for share in split.shares}
+        several = len(minors) > 1
+        yield Finding(
+            "FL403",
+            WARNING if several else NOTE,
+            f"Python of {len(split.shares)} versions",
+            "compiled packages and pickled functions of one do not fit the other"
+            if several
+            else "patch levels of one Python run the same packages",
+            split.shares,
+            ["Make the environments with one Python."] * several,
+        )
+
+
+def fl404(facts: Comparison) -> Iterator[Finding]:
+    """Environments in several folders."""
+    folders: dict[str, list[str]] = {}
+    for node in facts.nodes:
+        folders.setdefault(node.prefix, []).append(facts.labels[node.identity])
+    if len(folders) > 1:
+        yield Finding(
+            "FL404",
+            NOTE,
+            f"the environments lie in {len(folders)} folders",
+            "folders are not compared, what is in them is",
+            [facts.named(folder, names) for folder, names in list(folders.items())[:SHOWN]],
+        )
+
+
+RULES = {
+    "FL201": fl201,
+    "FL202": fl202,
+    "FL203": fl203,
+    "FL301": fl301,
+    "FL302": fl302,
+    "FL303": fl303,
+    "FL304": fl304,
+    "FL401": fl401,
+    "FL402": fl402,
+    "FL403": fl403,
+    "FL404": fl404,
+}

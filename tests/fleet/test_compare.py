@@ -1,0 +1,289 @@
+"""What is planted is found, each by its rule; what agrees is silent."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import made
+import pytest
+from made import Report, fleet_of, library, report
+
+from cudriver.fleet import compare
+from cudriver.fleet.comparison import to_baseline
+from cudriver.fleet.hosts import parse
+from cudriver.fleet.rules import PAGES, registry
+from cudriver.stack import explain
+
+
+def nccl(told: Report) -> None:
+    told["frameworks"][0]["nccl"] = "2.26.2"
+    library(told, "libnccl.so.2").update(version="2.26.2", provided_by="nvidia-nccl-cu12 2.26.2")
+
+
+def cudnn(told: Report) -> None:
+    told["frameworks"][0]["cudnn"] = "9.8.0"
+    library(told, "libcudnn.so.9").update(version="9.8.0", provided_by="nvidia-cudnn-cu12 9.8.0.87")
+
+
+def torch(**changes: object) -> Callable[[Report], None]:
+    return lambda told: told["frameworks"][0].update(changes)
+
+
+def driver(release: str) -> Callable[[Report], None]:
+    path = f"/usr/lib64/libcuda.so.{release}"
+    return lambda told: told["driver"].update(release=release, kernel_release=release, path=path)
+
+
+def no_driver(told: Report) -> None:
+    told["driver"].update(release=None, kernel_release=None, cuda=None, path=None, devices=[])
+
+
+def gpus(capability: str, count: int = 8) -> Callable[[Report], None]:
+    def change(told: Report) -> None:
+        del told["driver"]["devices"][count:]
+        for device in told["driver"]["devices"]:
+            device.update(compute_capability=capability, name=f"GPU of {capability}")
+
+    return change
+
+
+def toolkit(told: Report) -> None:
+    told["toolkits"][0]["version"] = "13.0"
+
+
+def cublas(told: Report) -> None:
+    library(told, "libcublas.so.12").update(
+        version="12.9.1.4", provided_by="nvidia-cublas-cu12 12.9.1.4"
+    )
+
+
+def elsewhere(told: Report) -> None:
+    library(told, "libcublas.so.12").update(
+        path="/usr/local/cuda/lib64/libcublas.so.12", provided_by=None
+    )
+
+
+def moved(told: Report) -> None:
+    text = json.dumps(told).replace(made.PREFIX, "/scratch/d3/env")
+    told.update(json.loads(text))
+
+
+def failing(told: Report) -> None:
+    told.update(verdict="mismatch", findings=[made.finding("error")])
+
+
+def of(*path: str, **changes: object) -> Callable[[Report], None]:
+    """A change of the members of an object of a report."""
+
+    def change(told: Report) -> None:
+        for name in path:
+            told = told[name]
+        told.update(changes)
+
+    return change
+
+
+# What is changed on one of six nodes, and the rules that must say so: no more, no less.
+PLANTED: dict[str, tuple[Callable[[Report], object], dict[str, str]]] = {
+    "nothing": (lambda told: None, {}),
+    "branch": (driver("570.86.15"), {"FL101": "warning"}),
+    "patch level": (driver("580.82.07"), {"FL102": "note"}),
+    "covered GPU": (gpus("8.0"), {"FL104": "note"}),
+    "old GPU": (gpus("7.0"), {"FL103": "error", "FL104": "note"}),
+    "lost GPU": (gpus("9.0", 7), {"FL104": "warning"}),
+    "no driver": (no_driver, {"FL105": "warning"}),
+    "major": (torch(version="2.8.0+cu130", cuda="13.0"), {"FL201": "error", "FL401": "error"}),
+    "minor": (torch(cuda="12.6"), {"FL202": "warning"}),
+    "toolkit": (toolkit, {"FL203": "note"}),
+    "NCCL": (nccl, {"FL301": "error"}),
+    "cuDNN": (cudnn, {"FL302": "warning"}),
+    "cuBLAS": (cublas, {"FL303": "note"}),
+    "origin": (elsewhere, {"FL304": "warning"}),
+    "torch": (torch(version="2.7.1+cu128"), {"FL401": "error"}),
+    "gone": (lambda told: told["frameworks"].clear(), {"FL402": "warning"}),
+    "Python": (of("environment", python="3.11.9"), {"FL403": "warning"}),
+    "folder": (moved, {"FL404": "note"}),
+    "loader": (of("node", "variables", LD_LIBRARY_PATH="/usr/lib"), {"FL501": "warning"}),
+    "NCCL_ALGO": (of("node", "variables", NCCL_ALGO="Tree"), {"FL502": "warning"}),
+    "lazy": (of("node", "variables", CUDA_MODULE_LOADING="EAGER"), {"FL503": "note"}),
+    "its own GPU": (of("node", "variables", CUDA_VISIBLE_DEVICES="3"), {}),
+    "errors": (failing, {"FL601": "error"}),
+    "unknown": (of(verdict="unknown"), {"FL602": "warning"}),
+    "cudriver": (of("node", cudriver="0.2.0"), {"FL605": "note"}),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_difference_is_found_by_its_rule(name):
+    change, rules = PLANTED[name]
+    found = compare(fleet_of(6, change))
+    assert {finding.rule: finding.severity for finding in found.findings} == rules
+    verdict = "mismatch" if "error" in rules.values() else "consistent"
+    assert found.status == ("unknown" if name == "unknown" else verdict)
+    for finding in found.findings:
+        assert any("d3" in share.nodes for share in finding.evidence), finding
+        assert finding.why
+
+
+def test_every_rule_is_planted_once():
+    planted = {rule for _, rules in PLANTED.values() for rule in rules}
+    assert {*registry()} - planted == {"FL603", "FL604", "FL606"}  # below
+
+
+@pytest.mark.parametrize("rule", registry())
+def test_every_rule_has_a_page(rule):
+    text = explain.page(rule, PAGES)
+    assert text.startswith(f"# {rule} ")
+    parts = ["## What it means", "## How it is seen", "## How it is mended"]
+    assert [line for line in text.splitlines() if line.startswith("## ")] == parts
+    assert max(map(len, text.splitlines())) <= 80
+    assert explain.rule_names(PAGES) == list(registry())
+
+
+def test_groups_are_the_equal_stacks_the_largest_first():
+    reports = [report(f"d{number}") for number in range(20)]
+    for number in (4, 5, 9):
+        driver("570.86.15")(reports[number])
+    nccl(reports[11])
+    random.Random(3).shuffle(reports)
+    found = compare(reports)
+    told = [(group.count, group.nodes) for group in found.groups]
+    assert told == [(16, "d[0-3,6-8,10,12-19]"), (3, "d[4-5,9]"), (1, "d11")]
+    assert found.groups[0].differs == []
+    assert [each.component for each in found.groups[1].differs] == ["driver", "kernel module"]
+    assert [(c.component, c.value, c.reference) for c in found.groups[2].differs] == [
+        ("torch", "2.8.0+cu128 (NCCL 2.26.2)", "2.8.0+cu128 (NCCL 2.27.3)"),
+        ("libnccl.so.2", "2.26.2", "2.27.3"),
+    ]
+    values = {
+        each.component: [(s.value, s.count) for s in each.values] for each in found.differences
+    }
+    assert values["driver"] == [("580.65.06", 17), ("570.86.15", 3)]
+
+
+def test_two_jobs_may_have_two_versions_of_nccl():
+    reports = fleet_of(4, nccl)
+    reports[3]["node"]["job"] = "72"
+    assert [(f.rule, f.severity) for f in compare(reports).findings] == [("FL301", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "other"),
+    [
+        ("FL103", gpus("7.0"), gpus("7.0")),
+        ("FL201", torch(cuda="13.0"), torch(cuda="11.8")),
+        ("FL301", nccl, lambda told: library(told, "libnccl.so.2").update(version="2.25.1")),
+        ("FL401", torch(version="2.7.1"), torch(version="2.6.0")),
+        ("FL502", of("node", "variables", NCCL_ALGO="Tree"),
+         of("node", "variables", NCCL_ALGO="NVLS")),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_job_names_that_job_s_nodes(rule, change, other):
+    reports = fleet_of(6, change)
+    for told in reports[4:]:  # a job of its own, in which all agree
+        told["node"]["job"] = "72"
+        other(told)
+    wrong = next(f for f in compare(reports).findings if f.rule == rule)
+    named = [host for share in wrong.evidence for host in parse(share.nodes)]
+    assert {*named} == {"d0", "d1", "d2", "d3"}
+    assert len(wrong.evidence) == 2
+
+
+def test_what_a_process_has_mapped_goes_before_what_it_would_load():
+    def mapped(told: Report) -> None:
+        told["node"]["loaded"] = [
+            {"soname": "libnccl.so.2.26.2", "version": "2.26.2", "path": "/x"}
+        ]
+
+    assert "FL301" in [f.rule for f in compare(fleet_of(4, mapped)).findings]
+
+
+def test_ranks_of_one_host_are_told_apart():
+    reports = [report("d0", rank=rank, ranks=8) for rank in range(8)]
+    nccl(reports[5])
+    found = compare(reports)
+    assert (found.counts["nodes"], found.counts["reports"]) == (1, 8)
+    assert [group.nodes for group in found.groups] == ["d0 rank [0-4,6-7]", "d0 rank 5"]
+
+
+def test_the_newest_report_of_a_node_counts():
+    old, new = report("d1"), report("d1")
+    nccl(old)
+    new["node"]["time"] = "2026-11-22T13:00:00Z"
+    for reports in ([report("d0"), old, new], [new, report("d0"), old]):
+        found = compare(reports)
+        assert (len(found.groups), found.counts["older"], found.status) == (1, 1, "consistent")
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing", "count"),
+    [
+        ({"nodes": "d[0-9]"}, "d[6-9]", 4),
+        ({"nodes": ["d0", "login.example.org"]}, "login.example.org", 1),
+        ({"expect": 8}, "", 2),
+        ({"expect": 6, "nodes": "d[0-5]"}, "", 0),
+    ],
+)
+def test_nodes_that_did_not_answer(asked, missing, count):
+    found = compare([report(f"d{number}.example.org") for number in range(6)], **asked)
+    assert (found.missing, found.exit_code) == (missing, 3 if count else 0)
+    assert [(f.rule, f.severity) for f in found.findings] == [("FL603", "warning")] * bool(count)
+    assert all(f"{count} did not answer" in f.title for f in found.findings)
+
+
+def test_a_rank_that_was_killed_is_missed():
+    reports = [report("d0", rank=rank, ranks=10) for rank in (0, 1, 2, 4, 5, 8)]
+    found = compare(reports)
+    assert found.missing == "rank 3,6-7,9 of job 71"
+    assert found.exit_code == 3
+
+
+def test_a_baseline_tells_what_has_changed(tmp_path):
+    golden = compare([report("d0")]).golden
+    assert golden is not None
+    saved = json.loads(json.dumps(to_baseline(golden)))
+    assert compare([report("d7")], baseline=saved).findings == []
+    reports = fleet_of(3, driver("580.82.07"), at=1)
+    for baseline in (saved, report("d9")):
+        found = compare(reports, baseline=baseline)
+        told = {finding.rule: finding for finding in found.findings}
+        assert {"FL102", "FL606"} == {*told}
+        assert told["FL606"].evidence[0].nodes == "d1"
+        assert "driver" in told["FL606"].why
+    everywhere = [report("d0"), report("d1")]
+    for each in everywhere:
+        nccl(each)
+    found = compare(everywhere, baseline=saved)
+    assert found.status == "mismatch"
+    assert [c.component for c in found.groups[0].differs] == ["torch", "libnccl.so.2"]
+
+
+@pytest.mark.parametrize(
+    "baseline", [{}, [], {"schema": 1, "baseline": [["driver"]]}, {"baseline": 3}, "x"]
+)
+def test_what_is_no_baseline_is_refused(baseline):
+    with pytest.raises(ValueError, match=r"baseline|report"):
+        compare([report()], baseline=baseline)
+
+
+def test_no_report_is_no_verdict():
+    found = compare([])
+    assert (found.status, found.exit_code, found.groups) == ("unknown", 3, [])
+    assert "no report" in str(found)
+    assert "cudriver check --json --compact" in str(found)
+
+
+def test_strict_counts_warnings():
+    reports = fleet_of(3, cudnn, at=1)
+    assert (compare(reports).exit_code, compare(reports, strict=True).exit_code) == (0, 1)
+
+
+def test_the_order_of_reports_changes_nothing():
+    reports = [*fleet_of(8, nccl), report("d9", rank=1, ranks=3)]
+    cudnn(reports[-1])
+    told = compare(reports).to_json()
+    for seed in range(5):
+        random.Random(seed).shuffle(reports)
+        assert compare(reports).to_json() == told

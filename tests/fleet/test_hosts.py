@@ -1,0 +1,60 @@
+"""Lists of hosts, as Slurm writes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudriver.fleet.hosts import fold, parse
+
+
+# As `scontrol show hostnames` answers.
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("d[0-3,7]", ["d0", "d1", "d2", "d3", "d7"]),
+        ("d[08-11]", ["d08", "d09", "d10", "d11"]),
+        ("login,d[1-2],gpu7", ["login", "d1", "d2", "gpu7"]),
+        ("r[0-1]n[1-2]", ["r0n1", "r0n2", "r1n1", "r1n2"]),
+        ("d[1-2].example.org d2.example.org", ["d1.example.org", "d2.example.org"]),
+        ("", []),
+    ],
+)
+def test_a_list_stands_for_its_names(text, names):
+    assert parse(text) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["d[0-", "d]", "d[a-b]", "d[]", "d[1-2-3]", "d[0-9999999]", "[0-999]" * 9, "d[3-\u0665]"],
+)
+def test_what_is_no_list_is_refused(text):
+    with pytest.raises(ValueError, match="hosts"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["d3", "d1", "d2", "d10", "d1"], ["d[1-3,10]"]),
+        (["d008", "d009", "d010", "d8"], ["d8", "d[008-010]"]),
+        (
+            ["ip-10-0-0-1.ec2.internal", "ip-10-0-0-2.ec2.internal"],
+            ["ip-10-0-0-[1-2].ec2.internal"],
+        ),
+        (["a", "n1", "b"], ["a", "b", "n1"]),
+        (["d0 rank 3", "d0 rank 4"], ["d0 rank [3-4]"]),
+        (["x" + "9" * 5000], ["x" + "9" * 5000]),
+    ],
+)
+def test_names_are_folded(names, words):
+    assert fold(names) == words
+
+
+HOST = st.from_regex(r"[a-z]{1,2}[0-9]{0,3}(\.(a|b2))?", fullmatch=True)
+
+
+@given(st.lists(HOST, max_size=40))
+def test_folding_loses_no_name(names):
+    assert set(parse(",".join(fold(names)))) == set(names)

@@ -77,6 +77,15 @@ class Peer:
         """A context made current, and then the one before it again."""
         raise NotImplementedError
 
+    def lender(self, like: Array) -> Any:
+        """A device array of its own, which others take by DLPack."""
+        raise NotImplementedError
+
+    def takes(self, lender: Any) -> Call:
+        """A call that takes another library's device array by DLPack, in the order of the default
+        stream, and reads address, shape, strides and type."""
+        raise NotImplementedError
+
     # --- views, and copies while computing ---
 
     def contiguous(self, shown: Array) -> Any:
@@ -144,6 +153,11 @@ class Peer:
         """An asynchronous copy to the device, issued. `after` waits."""
         there, source = self.device(host), self._source(host, pinned)
         return self._issued(there, source, Target(host, pointer=self.pointer(there)), stream, calls)
+
+    def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
+        """As `issued` from page-locked memory, into an array with a shape and a type: one of the
+        peer's, or `tensor`, which is PyTorch's, where it has none that it can copy into."""
+        return self.issued(host, pinned=True, calls=calls)
 
     def across(self, host: Array, number: int = 1) -> Work:
         """A copy from the other GPU to GPU `number`, issued. `after` waits."""

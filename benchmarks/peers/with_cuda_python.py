@@ -8,7 +8,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from benchmarks.bench import address
-from benchmarks.measure import Array
+from benchmarks.measure import Array, Target, Work
 from benchmarks.peers.base import Call, Peer
 
 
@@ -130,3 +130,38 @@ class Core(Peer):
     def device_memory(self, nbytes: int) -> Call:
         allocate, stream = self.gpu.memory_resource.allocate, self.own
         return lambda: allocate(nbytes, stream=stream).close()
+
+    def lender(self, like: Array) -> Any:
+        from cuda.core.utils import StridedMemoryView
+
+        return StridedMemoryView.from_buffer(self.device(like), like.shape, dtype=like.dtype)
+
+    def takes(self, lender: Any) -> Call:
+        from cuda.core.utils import StridedMemoryView
+
+        def call() -> Any:
+            view = StridedMemoryView.from_dlpack(lender, stream_ptr=0)
+            return view.ptr, view.shape, view.strides, view.dtype
+
+        return call
+
+    def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
+        from cuda.core.utils import StridedMemoryView
+
+        source, stream = self._source(host, pinned=True), self.gpu.default_stream
+        buffer_at, shape, kind = self.core.Buffer.from_handle, host.shape, host.dtype
+
+        def run() -> None:
+            view = StridedMemoryView.from_dlpack(tensor, stream_ptr=0)
+            if view.shape != shape or view.dtype != kind:
+                raise ValueError(f"the tensor is {view.dtype} of {view.shape}")
+            buffer_at(view.ptr, host.nbytes, owner=tensor).copy_from(source, stream=stream)
+
+        return Work(
+            run,
+            after=stream.sync,
+            targets=(Target(host, pointer=tensor.data_ptr()),),
+            calls=calls,
+            how="StridedMemoryView.from_dlpack, Buffer.copy_from",
+            keep=(tensor, source),
+        )

@@ -72,6 +72,16 @@ class CuPy(Peer):
     def to_device(self, host: Array) -> Call:
         return lambda: cupy.asarray(host)
 
+    def lender(self, like: Array) -> Any:
+        return self.device(like)
+
+    def takes(self, lender: Any) -> Call:
+        def call() -> Any:
+            array = cupy.from_dlpack(lender)
+            return array.data.ptr, array.shape, array.strides, array.dtype
+
+        return call
+
     def contiguous(self, shown: Array) -> Any:
         return np.ascontiguousarray(shown)
 

@@ -87,6 +87,13 @@ class Torch(Peer):
     def to_device(self, host: Array) -> Call:
         return lambda: torch.from_numpy(host).to(self.gpu)
 
+    def takes(self, lender: Any) -> Call:
+        def call() -> Any:
+            made = torch.from_dlpack(lender)
+            return made.data_ptr(), made.shape, made.stride(), made.dtype
+
+        return call
+
     def contiguous(self, shown: Array) -> Any:
         return tensor(shown).contiguous()
 

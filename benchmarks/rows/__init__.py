@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
 from benchmarks.measure import Row
-from benchmarks.rows import calls, dense, files, memory, processes, strided, together
+from benchmarks.rows import calls, dense, exchange, files, memory, processes, strided, together
 
 TABLE = [
     Row(
@@ -70,6 +70,17 @@ TABLE = [
         dense.right_after,
     ),
     Row("`to_device` of 1000 floats", "<= 11 us", calls.to_device),
+    Row("`torch.from_dlpack(d)`", "<= 1.2 of the fastest", exchange.lent),
+    Row(
+        "`cu.from_dlpack(t)`, with address, shape, strides and type",
+        "<= 1.2 of the fastest",
+        exchange.taken,
+    ),
+    Row(
+        "4 KiB asynchronous copy into another library's array, shape and type checked, issue cost",
+        "<= 1.2 of the fastest peer's into its own",
+        exchange.copied_into,
+    ),
     Row(
         "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",
         "<= 250 ms",

@@ -82,18 +82,24 @@ def torch_load(path: Path) -> Any:
 
 
 def fastsafetensors(path: Path) -> Any:
+    import torch
     from fastsafetensors import fastsafe_open
 
     with fastsafe_open([str(path)], device="cuda:0", nogds=True) as file:
-        return [file.get_tensor(name).clone() for name in file.keys()]  # noqa: SIM118 (no dict)
+        loaded = [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 (no dict)
+    torch.cuda.synchronize()
+    return loaded
 
 
 def streamer(path: Path) -> Any:
+    import torch
     from runai_model_streamer import SafetensorsStreamer
 
     with SafetensorsStreamer() as stream:
-        stream.stream_file(str(path))
-        return [tensor.to("cuda") for _, tensor in stream.get_tensors()]
+        stream.stream_file(str(path), device="cuda")
+        loaded = [tensor for _, tensor in stream.get_tensors()]
+    torch.cuda.synchronize()
+    return loaded
 
 
 def parallel_read(path: Path) -> None:

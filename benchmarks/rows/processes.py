@@ -96,7 +96,7 @@ def report(bench: Bench) -> list[Part]:
 def large_environment(bench: Bench) -> list[Part]:
     """The environment that --environment names."""
     if not bench.environment:
-        raise Skip("no --environment given")
+        raise Skip("no environment given")
     part = Part("", unit="ms", goals=[at_most(0.250)], effort=EFFORT, warm=False)
     part.add(OURS, lambda: check(bench.environment))
     return [part]

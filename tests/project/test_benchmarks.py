@@ -54,11 +54,14 @@ WORKS = [
     "feeding 8 plain batches of 36.8 MiB while the GPU computes for 77.6 ms",
     "1 MiB plain, one copy right after another",
     "`to_device` of 1000 floats",
+    "`torch.from_dlpack(d)`",
+    "`cu.from_dlpack(t)`, with address, shape, strides and type",
+    "4 KiB asynchronous copy into another library's array, shape and type checked, issue cost",
     "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",
     "safetensors, 5 GiB of bfloat16 in 40 tensors, in the page cache",
     "the same, not in the page cache",
 ]
-NOT_HERE = {"one GPU", "needs PyTorch", "no --environment given"}
+NOT_HERE = {"one GPU", "needs PyTorch", "no environment given"}
 OURS = "cudriver"
 
 

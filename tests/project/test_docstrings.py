@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
-from cudriver import stack
+from cudriver import fleet, stack
 from program import output
 
 SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "Warns", "Notes", "Examples"]
@@ -24,6 +24,7 @@ SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "Warns", "Notes", "
 def documented() -> Iterator[tuple[str, Any]]:
     """The public functions and classes, and the methods and properties of what can be made."""
     names = [*cu.__all__, *(f"stack.{name}" for name in (*stack.__all__, "Report"))]
+    names += [f"fleet.{name}" for name in fleet.__all__]
     values = [operator.attrgetter(name)(cu) for name in names]
     for value in values:
         if inspect.isclass(value) or inspect.isroutine(value):
@@ -75,7 +76,7 @@ def complaints() -> dict[str, str]:
     said: dict[str, str] = {}
     for name in EXAMPLES:
         lines: list[str] = []
-        names = {"cu": cu, "np": np, "stack": stack}
+        names = {"cu": cu, "np": np, "stack": stack, "fleet": fleet}
         runner.run(parser.get_doctest(NAMES[name].__doc__, names, name, None, 0), out=lines.append)
         said[name] = "".join(lines)
     return said

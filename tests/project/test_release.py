@@ -13,10 +13,18 @@ import pytest
 import cudriver
 from native_build import ROOT
 
-pytestmark = pytest.mark.static
+pytestmark = [
+    pytest.mark.static,
+    pytest.mark.skipif(not (ROOT / "release").is_dir(), reason="no sources beside the tests"),
+]
 
 MANIFEST = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 CLASSIFIED = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', MANIFEST)
+
+
+def test_the_citation_has_the_packages_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {cudriver.__version__}\n" in citation
 
 
 def test_the_recipe_has_the_packages_version_and_needs() -> None:
@@ -52,8 +60,10 @@ def test_links_of_the_metadata_are_absolute(tmp_path: Path) -> None:
         metadata = (tmp_path / "cudriver.egg-info" / "PKG-INFO").read_text(encoding="utf-8")
         links = re.findall(r"\]\((.*?)\)", metadata)
         assert links
-        relative = [link for link in links if not link.startswith(f"{url}/blob/HEAD/")]
+        relative = [link for link in links if not link.startswith(url)]
         assert bool(relative) == (not given)
         assert (f"Project-URL: Source, {url}\n" in metadata) == bool(given)
         for link in links:
-            assert (ROOT / link.removeprefix(f"{url}/blob/HEAD/")).exists(), link
+            path = re.sub(rf"^{url}/(blob|raw)/HEAD/", "", link)
+            assert (ROOT / path).exists(), link
+            assert not given or (path.endswith(".svg") == ("/raw/" in link))

@@ -7,8 +7,8 @@
 #include "python/devices.h"
 #include "python/error.h"
 #include "python/types.h"
-#include "event.h"
 #include "foreign_stream.h"
+#include "stream_order.h"
 
 static StreamObject *stream_of(PyObject *object)
 {
@@ -328,152 +328,6 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
 
-PyDoc_STRVAR(stream_record_doc,
-             "record($self, event=None)\n"
-             "--\n"
-             "\n"
-             "Record an event behind the work so far.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "event : Event, optional\n"
-             "    An event of the stream's own context. By default a new one is made.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Event\n"
-             "    The event that was recorded.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "ValueError\n"
-             "    The event belongs to another context.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuEventRecord``.");
-
-static PyObject *stream_record(PyObject *object, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"event", NULL};
-    CoreState *state = cudriver_state_of(object);
-    PyObject *event = Py_None;
-
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:record", names, &event) ||
-        cudriver_stream_check(stream_of(object)) < 0) {
-        return NULL;
-    }
-    event = event == Py_None ? cudriver_event_new(state, stream_of(object)->context, false)
-                             : Py_NewRef(event);
-    if (event == NULL) {
-        return NULL;
-    }
-    if (!Py_IS_TYPE(event, state->event_type)) {
-        PyErr_Format(PyExc_TypeError, "an Event is recorded, not %.100s", Py_TYPE(event)->tp_name);
-        Py_CLEAR(event);
-    } else if (cudriver_event_record(state, event, object) < 0) {
-        Py_CLEAR(event);
-    }
-    return event;
-}
-
-PyDoc_STRVAR(stream_wait_doc,
-             "wait($self, other, /)\n"
-             "--\n"
-             "\n"
-             "Let work queued from here on wait for an event or another stream.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "other : Event or Stream\n"
-             "    An event, or the stream whose work so far is waited for; ours, or of PyTorch,\n"
-             "    CuPy, Numba, cuda-core or what else has ``__cuda_stream__``.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuStreamWaitEvent``. The device waits; this call does not. Another\n"
-             "library's default stream is that of this stream's context.");
-
-/* Lets our stream wait for the work so far of a stream, ours or another library's. 0 or -1. */
-static int wait_for_stream(CoreState *state, StreamObject *self, PyObject *other)
-{
-    struct cudriver_stream first;
-    PyObject *event;
-    bool given;
-    int failed = -1;
-
-    if (cudriver_stream_parse(state, other, self->context, &first, &given) < 0) {
-        return -1;
-    }
-    event = cudriver_event_new(state, first.context, false);
-    if (event != NULL && cudriver_event_record_on(state, event, &first) == 0) {
-        failed = cudriver_event_wait(state, event, (PyObject *)self);
-    }
-    Py_XDECREF(event);
-    cudriver_stream_done(&first);
-    return failed;
-}
-
-/* Lets our stream wait for another library's event. 1; 0 if `other` is none; -1. */
-static int wait_for_foreign_event(CoreState *state, StreamObject *self, PyObject *other)
-{
-    CUevent event;
-    CUresult result = CUDA_SUCCESS;
-    bool pushed;
-    int found = cudriver_foreign_event(other, &event);
-
-    if (found <= 0) {
-        return found;
-    }
-    /* Reading the event may have run code that closes the stream. */
-    if (cudriver_stream_check(self) < 0 ||
-        cudriver_context_begin(state, self->context, &pushed) < 0) {
-        return -1;
-    }
-    if (event != NULL) {
-        self->users++;
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuStreamWaitEvent(self->handle, event, 0);
-        Py_END_ALLOW_THREADS
-        self->users--;
-    }
-    return cudriver_context_finish(state, self->context, pushed, result, "cuStreamWaitEvent",
-                                   "event %p of %.100s", (void *)event, Py_TYPE(other)->tp_name) < 0
-               ? -1
-               : 1;
-}
-
-static PyObject *stream_wait(PyObject *object, PyObject *other)
-{
-    CoreState *state = cudriver_state_of(object);
-    StreamObject *self = stream_of(object);
-    CUstream handle;
-    int found;
-
-    if (cudriver_stream_check(self) < 0) {
-        return NULL;
-    }
-    if (Py_IS_TYPE(other, state->event_type)) {
-        return cudriver_event_wait(state, other, object) < 0 ? NULL : Py_NewRef(Py_None);
-    }
-    if (!Py_IS_TYPE(other, state->stream_type)) {
-        found = wait_for_foreign_event(state, self, other);
-        if (found != 0) {
-            return found < 0 ? NULL : Py_NewRef(Py_None);
-        }
-        found = cudriver_foreign_stream(other, &handle);
-        if (found == 0) {
-            PyErr_Format(PyExc_TypeError, "a stream waits for an Event or a Stream, not %.100s%s",
-                         Py_TYPE(other)->tp_name,
-                         PyLong_Check(other) ? " (Stream.from_handle takes a handle)" : "");
-        }
-        if (found <= 0) {
-            return NULL;
-        }
-    }
-    return wait_for_stream(state, self, other) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
 static PyObject *stream_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_stream_check(stream_of(object)) < 0 ||
@@ -514,9 +368,9 @@ static PyGetSetDef stream_getset[] = {
 
 static PyMethodDef stream_methods[] = {
     {"synchronize", stream_synchronize, METH_NOARGS, stream_synchronize_doc},
-    {"record", (PyCFunction)(void (*)(void))stream_record, METH_VARARGS | METH_KEYWORDS,
-     stream_record_doc},
-    {"wait", stream_wait, METH_O, stream_wait_doc},
+    {"record", (PyCFunction)(void (*)(void))cudriver_stream_record, METH_VARARGS | METH_KEYWORDS,
+     cudriver_stream_record_doc},
+    {"wait", cudriver_stream_wait, METH_O, cudriver_stream_wait_doc},
     {"close", stream_close, METH_NOARGS, stream_close_doc},
     {"from_handle", cudriver_stream_from_handle, METH_O | METH_CLASS,
      cudriver_stream_from_handle_doc},

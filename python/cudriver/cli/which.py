@@ -121,10 +121,7 @@ def _print_text(
     style = terminal.style(sys.stdout)
     lines = [f"{style.paint(clean(facts.environment.prefix), 'bold')}"]
     for library in libraries:
-        lines += library_lines(library, facts, style)
-        if library.soname in before:
-            was = before[library.soname]
-            lines.append(f"    instead of {short_path(facts, was.path)} (by {clean(was.found_by)})")
+        lines += library_lines(library, facts, style, was=before.get(library.soname))
     for resolution in missing:
         lines.append(f"{style.paint(clean(resolution.soname), 'bold', 'red')} is nowhere")
         lines.append(f"    needed by {short_path(facts, resolution.needed_by)}")

@@ -270,8 +270,13 @@ def _library_table(report: Report, style: Style) -> list[str]:
     return lines
 
 
-def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
-    """A library: name and version, its file, the rule that found it, what that shadows."""
+def library_lines(
+    library: Library, facts: Facts, style: Style, *, was: Library | None = None
+) -> list[str]:
+    """A library: name and version, its file, the rule that found it, what that shadows.
+
+    `was` is the one that its name resolves to today.
+    """
     head = f"{library.soname} {library.version or ''}"
     if library.provided_by:
         head += f" ({library.provided_by})"
@@ -282,8 +287,12 @@ def library_lines(library: Library, facts: Facts, style: Style) -> list[str]:
         by = "" if library.found_by.startswith("preload") else "by "
         lines += _hanging(by + library.found_by, style)
     for other in library.shadowed:
-        place = short_path(facts, other.path)
-        lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
+        if was is None or other.path != was.path:
+            place = short_path(facts, other.path)
+            lines += _hanging(f"shadows {other.version or ''} {place} ({other.rule})", style)
+    if was is not None:
+        place = short_path(facts, was.path)
+        lines += _hanging(f"instead of {place} (by {clean(was.found_by)})", style)
     return lines
 
 

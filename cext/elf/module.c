@@ -1,480 +1,11 @@
-/*
- * cudriver._elf: elf.h for Python.
- *
- * Reading releases the GIL. A struct elf_file belongs to one thread at a time, so the module's lock
- * is held while one is used. It is taken after the GIL is released and released before the GIL is
- * taken again, so no thread waits for one while it holds the other.
- */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+/* cudriver._elf: its functions, and the module. See python.h. */
+#include "python.h"
 
-#include "elf.h"
 #include "record.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
-
-struct elf_state {
-    PyObject *error;         /* ElfError */
-    PyObject *foreign_error; /* ForeignElfError */
-    PyTypeObject *file_type;
-    PyTypeObject *need_type;
-    PyTypeObject *reference_type;
-    PyTypeObject *export_type;
-    pthread_mutex_t lock; /* protects every struct elf_file of this module */
-    bool lock_made;
-};
-
-struct elf_object {
-    PyObject_HEAD
-    struct elf_file *file; /* owned */
-    PyObject *shown;       /* owned: the name in error messages */
-    PyObject *fields;      /* owned: dictionary of the attributes */
-};
-
-static struct PyModuleDef elf_module;
-
-static struct elf_state *state_of(PyObject *module)
-{
-    return PyModule_GetState(module);
-}
-
-/* Borrowed; NULL with an exception set. `type` is ours: it cannot be subclassed. */
-static struct elf_state *state_of_type(PyTypeObject *type)
-{
-    PyObject *module = PyType_GetModule(type);
-    return module != NULL ? state_of(module) : NULL;
-}
-
-/* ---- values ---- */
-
-/* New reference. File names and symbols are bytes; those that are not UTF-8 become surrogates. */
-static PyObject *text(const char *bytes)
-{
-    if (bytes == NULL) {
-        Py_RETURN_NONE;
-    }
-    return PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)strlen(bytes), "surrogateescape");
-}
-
-/* Stores a new reference (stolen, may be NULL) under a name. 0 or -1. */
-static int put(PyObject *fields, const char *name, PyObject *value)
-{
-    int status;
-    if (value == NULL) {
-        return -1;
-    }
-    status = PyDict_SetItemString(fields, name, value);
-    Py_DECREF(value);
-    return status;
-}
-
-/* New reference: a structseq of `count` values, which are stolen and may be NULL. */
-static PyObject *row(PyTypeObject *type, PyObject *const *values, int count)
-{
-    PyObject *made = PyStructSequence_New(type);
-    bool complete = made != NULL;
-    for (int i = 0; i < count; i++) {
-        complete = complete && values[i] != NULL;
-        if (made != NULL) {
-            PyStructSequence_SetItem(made, i, values[i]);
-        } else {
-            Py_XDECREF(values[i]);
-        }
-    }
-    if (!complete) {
-        Py_CLEAR(made);
-    }
-    return made;
-}
-
-static PyObject *reference_row(const struct elf_state *state, const struct elf_references *list,
-                               const struct elf_reference *item)
-{
-    PyObject *values[] = {text(list->names.bytes + item->name),
-                          text(item->version != NULL ? item->version->version : NULL),
-                          text(item->version != NULL ? item->version->library : NULL),
-                          PyBool_FromLong(item->weak), PyBool_FromLong(item->lazy)};
-    return row(state->reference_type, values, 5);
-}
-
-static PyObject *reference_list(const struct elf_state *state, const struct elf_references *list)
-{
-    PyObject *made = PyList_New((Py_ssize_t)list->count);
-    for (size_t i = 0; made != NULL && i < list->count; i++) {
-        PyObject *item = reference_row(state, list, &list->items[i]);
-        if (item == NULL) {
-            Py_CLEAR(made);
-        } else {
-            PyList_SET_ITEM(made, (Py_ssize_t)i, item);
-        }
-    }
-    return made;
-}
-
-static PyObject *export_list(const struct elf_state *state, const struct elf_exports *list)
-{
-    PyObject *made = PyList_New((Py_ssize_t)list->count);
-    for (size_t i = 0; made != NULL && i < list->count; i++) {
-        const struct elf_export *item = &list->items[i];
-        PyObject *values[] = {text(item->name), text(item->version),
-                              PyBool_FromLong(item->version != NULL && !item->hidden),
-                              PyBool_FromLong(item->weak)};
-        PyObject *entry = row(state->export_type, values, 4);
-        if (entry == NULL) {
-            Py_CLEAR(made);
-        } else {
-            PyList_SET_ITEM(made, (Py_ssize_t)i, entry);
-        }
-    }
-    return made;
-}
-
-static PyObject *string_tuple(char **items, size_t count)
-{
-    PyObject *made = PyTuple_New((Py_ssize_t)count);
-    for (size_t i = 0; made != NULL && i < count; i++) {
-        PyObject *item = text(items[i]);
-        if (item == NULL) {
-            Py_CLEAR(made);
-        } else {
-            PyTuple_SET_ITEM(made, (Py_ssize_t)i, item);
-        }
-    }
-    return made;
-}
-
-static PyObject *version_tuple(const struct elf_file *file)
-{
-    PyObject *list = PyList_New(0);
-    PyObject *made;
-    for (size_t i = 0; list != NULL && i < file->version_count; i++) {
-        PyObject *name;
-        if (file->versions[i].base) {
-            continue;
-        }
-        name = text(file->versions[i].name);
-        if (name == NULL || PyList_Append(list, name) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(name);
-    }
-    made = list != NULL ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return made;
-}
-
-static PyObject *base_version(const struct elf_file *file)
-{
-    for (size_t i = 0; i < file->version_count; i++) {
-        if (file->versions[i].base) {
-            return text(file->versions[i].name);
-        }
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *need_tuple(const struct elf_state *state, const struct elf_file *file)
-{
-    PyObject *made = PyTuple_New((Py_ssize_t)file->need_count);
-    for (size_t i = 0; made != NULL && i < file->need_count; i++) {
-        const struct elf_need *need = &file->needs[i];
-        PyObject *values[] = {text(need->library), text(need->version),
-                              PyBool_FromLong(need->weak)};
-        PyObject *item = row(state->need_type, values, 3);
-        if (item == NULL) {
-            Py_CLEAR(made);
-        } else {
-            PyTuple_SET_ITEM(made, (Py_ssize_t)i, item);
-        }
-    }
-    return made;
-}
-
-static PyObject *build_id(const struct elf_file *file)
-{
-    static const char digits[] = "0123456789abcdef";
-    char hexadecimal[2 * sizeof(file->build_id)];
-    if (file->build_id_size == 0) {
-        Py_RETURN_NONE;
-    }
-    for (size_t i = 0; i < file->build_id_size; i++) {
-        hexadecimal[2 * i] = digits[file->build_id[i] >> 4];
-        hexadecimal[2 * i + 1] = digits[file->build_id[i] & 15];
-    }
-    return PyUnicode_FromStringAndSize(hexadecimal, (Py_ssize_t)(2 * file->build_id_size));
-}
-
-/* ---- errors ---- */
-
-/* New reference: an exception for the file's fault, or NULL. `shown` is borrowed. */
-static PyObject *make_error(const struct elf_state *state, const struct elf_file *file,
-                            PyObject *shown)
-{
-    const struct elf_fault *fault = &file->fault;
-    PyObject *type = fault->foreign ? state->foreign_error : state->error;
-    PyObject *error =
-        PyObject_CallFunction(type, "N", PyUnicode_FromFormat("%U: %s", shown, fault->text));
-    PyObject *fields = error != NULL ? PyDict_New() : NULL;
-    bool complete =
-        fields != NULL && PyDict_SetItemString(fields, "filename", shown) == 0 &&
-        put(fields, "reason", text(fault->text)) == 0 &&
-        put(fields, "loader_text", text(fault->loader_text)) == 0 &&
-        put(fields, "errno",
-            fault->error == EBADMSG ? Py_NewRef(Py_None) : PyLong_FromLong(fault->error)) == 0 &&
-        put(fields, "machine",
-            file->elf_class == 0 ? Py_NewRef(Py_None) : PyLong_FromLong(file->machine)) == 0;
-    if (complete && fault->foreign) {
-        complete = put(fields, "elf_class", PyLong_FromLong(file->elf_class)) == 0 &&
-                   put(fields, "byte_order", text(file->big_endian ? "big" : "little")) == 0;
-    }
-    if (complete) {
-        PyObject *key, *value;
-        Py_ssize_t at = 0;
-        while (complete && PyDict_Next(fields, &at, &key, &value)) {
-            complete = PyObject_SetAttr(error, key, value) == 0;
-        }
-    }
-    Py_XDECREF(fields);
-    if (!complete) {
-        Py_CLEAR(error);
-    }
-    return error;
-}
-
-/* Raises the fault. Returns NULL, for `return raise_fault(...)`. */
-static PyObject *raise_fault(const struct elf_state *state, const struct elf_file *file,
-                             PyObject *shown)
-{
-    PyObject *error;
-    if (file->fault.error == ENOMEM) {
-        return PyErr_NoMemory();
-    }
-    error = make_error(state, file, shown);
-    if (error != NULL) {
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        Py_DECREF(error);
-    }
-    return NULL;
-}
-
-/* ---- ElfFile ---- */
-
-static int fill_fields(const struct elf_state *state, const struct elf_file *file, PyObject *fields)
-{
-    if (put(fields, "path", text(file->path)) < 0 ||
-        put(fields, "device", PyLong_FromUnsignedLongLong(file->device)) < 0 ||
-        put(fields, "inode", PyLong_FromUnsignedLongLong(file->inode)) < 0 ||
-        put(fields, "size", PyLong_FromUnsignedLongLong(file->size)) < 0 ||
-        put(fields, "machine", PyLong_FromLong(file->machine)) < 0 ||
-        put(fields, "type", PyLong_FromLong(file->type)) < 0 ||
-        put(fields, "soname", text(file->soname)) < 0 ||
-        put(fields, "needed", string_tuple(file->needed, file->needed_count)) < 0 ||
-        put(fields, "rpath", text(file->rpath)) < 0 ||
-        put(fields, "runpath", text(file->runpath)) < 0 ||
-        put(fields, "flags", PyLong_FromUnsignedLongLong(file->flags)) < 0 ||
-        put(fields, "flags_1", PyLong_FromUnsignedLongLong(file->flags_1)) < 0 ||
-        put(fields, "bind_now", PyBool_FromLong(file->bind_now)) < 0 ||
-        put(fields, "dynamic", PyBool_FromLong(file->dynamic)) < 0 ||
-        put(fields, "exec_stack", PyBool_FromLong(file->exec_stack)) < 0 ||
-        put(fields, "interpreter", text(file->interpreter)) < 0 ||
-        put(fields, "build_id", build_id(file)) < 0 ||
-        put(fields, "versions", version_tuple(file)) < 0 ||
-        put(fields, "base_version", base_version(file)) < 0 ||
-        put(fields, "has_versions", PyBool_FromLong(file->has_versions)) < 0 ||
-        put(fields, "has_symbol_versions", PyBool_FromLong(file->versym.present)) < 0 ||
-        put(fields, "version_needs", need_tuple(state, file)) < 0) {
-        return -1;
-    }
-    return 0;
-}
-
-static PyObject *file_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"", "shown", NULL};
-    struct elf_state *state = state_of_type(type);
-    PyObject *path, *shown = Py_None;
-    struct elf_object *self = NULL;
-    const char *bytes;
-    struct elf_file *file;
-    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O&|O:ElfFile", names,
-                                                      PyUnicode_FSConverter, &path, &shown)) {
-        return NULL;
-    }
-    if (shown != Py_None && !PyUnicode_Check(shown)) {
-        Py_DECREF(path);
-        return PyErr_Format(PyExc_TypeError, "shown must be str or None");
-    }
-    bytes = PyBytes_AS_STRING(path);
-    Py_BEGIN_ALLOW_THREADS
-    file = elf_open(bytes);
-    Py_END_ALLOW_THREADS
-    shown =
-        shown != Py_None ? Py_NewRef(shown) : PyUnicode_DecodeFSDefault(PyBytes_AS_STRING(path));
-    Py_DECREF(path);
-    if (file == NULL) {
-        PyErr_NoMemory();
-    } else if (shown != NULL && file->fault.text[0] != '\0') {
-        raise_fault(state, file, shown);
-    } else if (shown != NULL) {
-        self = (struct elf_object *)type->tp_alloc(type, 0);
-    }
-    if (self == NULL) {
-        Py_XDECREF(shown);
-        elf_free(file);
-        return NULL;
-    }
-    self->file = file;
-    self->shown = shown;
-    self->fields = PyDict_New();
-    if (self->fields == NULL || fill_fields(state, file, self->fields) < 0 ||
-        PyDict_SetItemString(self->fields, "shown", shown) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    return (PyObject *)self;
-}
-
-static void file_dealloc(struct elf_object *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    elf_free(self->file);
-    Py_XDECREF(self->shown);
-    Py_XDECREF(self->fields);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyObject *file_getattro(struct elf_object *self, PyObject *name)
-{
-    PyObject *value = PyDict_GetItemWithError(self->fields, name);
-    if (value != NULL || PyErr_Occurred()) {
-        return Py_XNewRef(value);
-    }
-    return PyObject_GenericGetAttr((PyObject *)self, name);
-}
-
-static PyObject *file_repr(struct elf_object *self)
-{
-    return PyUnicode_FromFormat("<ElfFile %R>", self->shown);
-}
-
-static PyObject *file_dir(struct elf_object *self, PyObject *Py_UNUSED(ignored))
-{
-    PyObject *names = PyDict_Keys(self->fields);
-    static const char *const methods[] = {"exports", "find", "references"};
-    for (size_t i = 0; names != NULL && i < sizeof(methods) / sizeof(*methods); i++) {
-        PyObject *name = PyUnicode_FromString(methods[i]);
-        if (name == NULL || PyList_Append(names, name) < 0) {
-            Py_CLEAR(names);
-        }
-        Py_XDECREF(name);
-    }
-    return names;
-}
-
-/* New reference: the exports of one name, or all of them if `name` is NULL. */
-static PyObject *exports_of(struct elf_object *self, const char *name)
-{
-    struct elf_state *state = state_of_type(Py_TYPE(self));
-    struct elf_exports list = {0};
-    PyObject *made;
-    int status;
-    if (state == NULL) {
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&state->lock);
-    status = elf_list_exports(self->file, name, &list);
-    elf_rest(self->file);
-    pthread_mutex_unlock(&state->lock);
-    Py_END_ALLOW_THREADS
-    made = status < 0 ? raise_fault(state, self->file, self->shown) : export_list(state, &list);
-    elf_exports_free(&list);
-    return made;
-}
-
-static PyObject *file_find(struct elf_object *self, PyObject *name)
-{
-    PyObject *bytes, *made;
-    char *text_bytes;
-    if (!PyUnicode_Check(name)) {
-        return PyErr_Format(PyExc_TypeError, "a symbol name must be str");
-    }
-    bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogateescape");
-    if (bytes == NULL) {
-        return NULL;
-    }
-    made = PyBytes_AsStringAndSize(bytes, &text_bytes, NULL) == 0 ? exports_of(self, text_bytes)
-                                                                  : NULL; /* contains a NUL */
-    Py_DECREF(bytes);
-    return made;
-}
-
-static PyObject *file_exports(struct elf_object *self, PyObject *Py_UNUSED(ignored))
-{
-    return exports_of(self, NULL);
-}
-
-static PyObject *file_references(struct elf_object *self, PyObject *Py_UNUSED(ignored))
-{
-    struct elf_state *state = state_of_type(Py_TYPE(self));
-    struct elf_references list = {0};
-    PyObject *made;
-    int status;
-    if (state == NULL) {
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&state->lock);
-    status = elf_list_references(self->file, &list);
-    elf_rest(self->file);
-    pthread_mutex_unlock(&state->lock);
-    Py_END_ALLOW_THREADS
-    made = status < 0 ? raise_fault(state, self->file, self->shown) : reference_list(state, &list);
-    elf_references_free(&list);
-    return made;
-}
-
-PyDoc_STRVAR(find_doc,
-             "find($self, name, /)\n--\n\nEvery definition of one name, through the hash table.");
-PyDoc_STRVAR(exports_doc,
-             "exports($self, /)\n--\n\nEvery definition, in hash order. Slow on a large "
-             "library; for tests and tools.");
-PyDoc_STRVAR(references_doc,
-             "references($self, /)\n--\n\nUndefined symbols in the order in which the "
-             "loader meets them, each once.");
-
-static PyMethodDef file_methods[] = {
-    {"find", (PyCFunction)file_find, METH_O, find_doc},
-    {"exports", (PyCFunction)file_exports, METH_NOARGS, exports_doc},
-    {"references", (PyCFunction)file_references, METH_NOARGS, references_doc},
-    {"__dir__", (PyCFunction)file_dir, METH_NOARGS, NULL},
-    {0},
-};
-
-PyDoc_STRVAR(file_doc, "ElfFile(path, /, shown=None)\n--\n\n"
-                       "The dynamic section of a 64-bit little-endian file. Raises ElfError.\n\n"
-                       "shown: the name to put in errors (a path inside another root).");
-
-static PyType_Slot file_slots[] = {
-    {Py_tp_new, file_new},
-    {Py_tp_dealloc, file_dealloc},
-    {Py_tp_getattro, file_getattro},
-    {Py_tp_repr, file_repr},
-    {Py_tp_methods, file_methods},
-    {Py_tp_doc, (void *)file_doc},
-    {0},
-};
-
-static PyType_Spec file_spec = {
-    .name = "cudriver._elf.ElfFile",
-    .basicsize = sizeof(struct elf_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = file_slots,
-};
 
 /* ---- missing() ---- */
 
@@ -561,7 +92,7 @@ static PyObject *job_answer(const struct elf_state *state, const struct job *job
 {
     PyObject *shown = job->file->shown;
     if (job->status == 0) {
-        return reference_list(state, &job->found);
+        return elf_py_references(state, &job->found);
     }
     for (Py_ssize_t i = 0; i < job->scope_count; i++) {
         if (job->files[i] == job->culprit) {
@@ -571,12 +102,12 @@ static PyObject *job_answer(const struct elf_state *state, const struct job *job
     if (job->culprit->fault.error == ENOMEM) {
         return PyErr_NoMemory();
     }
-    return make_error(state, job->culprit, shown);
+    return elf_py_error(state, job->culprit, shown);
 }
 
 static PyObject *missing(PyObject *module, PyObject *argument)
 {
-    struct elf_state *state = state_of(module);
+    struct elf_state *state = PyModule_GetState(module);
     PyObject *given = PySequence_Tuple(argument);
     PyObject *made = NULL;
     struct job *jobs;
@@ -676,30 +207,6 @@ static PyObject *absent(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- the module ---- */
 
-static PyStructSequence_Field need_fields[] = {
-    {"library", "the DT_NEEDED name that should have it"}, {"version", NULL}, {"weak", NULL}, {0}};
-static PyStructSequence_Desc need_description = {"cudriver._elf.VersionNeed",
-                                                 "One entry of DT_VERNEED.", need_fields, 3};
-
-static PyStructSequence_Field reference_fields[] = {
-    {"name", NULL},
-    {"version", "str or None"},
-    {"library", "of the DT_VERNEED entry, or None"},
-    {"weak", NULL},
-    {"lazy", "every relocation of it is in DT_JMPREL"},
-    {0}};
-static PyStructSequence_Desc reference_description = {
-    "cudriver._elf.Reference", "An undefined symbol that a relocation binds.", reference_fields, 5};
-
-static PyStructSequence_Field export_fields[] = {
-    {"name", NULL},
-    {"version", "str or None"},
-    {"default", "NAME@@VERSION; False: NAME@VERSION, or no version"},
-    {"weak", NULL},
-    {0}};
-static PyStructSequence_Desc export_description = {
-    "cudriver._elf.Export", "A definition that the hash table offers.", export_fields, 4};
-
 PyDoc_STRVAR(missing_doc,
              "missing($module, jobs, /)\n--\n\n"
              "For each (file, scope): the references of `file`, weak ones aside, that no file of\n"
@@ -718,14 +225,9 @@ static PyMethodDef functions[] = {
     {0},
 };
 
-static int add_type(PyObject *module, PyTypeObject *type)
-{
-    return type != NULL ? PyModule_AddType(module, type) : -1;
-}
-
 static int elf_exec(PyObject *module)
 {
-    struct elf_state *state = state_of(module);
+    struct elf_state *state = PyModule_GetState(module);
     if (pthread_mutex_init(&state->lock, NULL) != 0) {
         PyErr_SetString(PyExc_RuntimeError, "pthread_mutex_init failed");
         return -1;
@@ -741,12 +243,7 @@ static int elf_exec(PyObject *module)
         PyModule_AddObjectRef(module, "ForeignElfError", state->foreign_error) < 0) {
         return -1;
     }
-    state->file_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &file_spec, NULL);
-    state->need_type = PyStructSequence_NewType(&need_description);
-    state->reference_type = PyStructSequence_NewType(&reference_description);
-    state->export_type = PyStructSequence_NewType(&export_description);
-    if (add_type(module, state->file_type) < 0 || add_type(module, state->need_type) < 0 ||
-        add_type(module, state->reference_type) < 0 || add_type(module, state->export_type) < 0) {
+    if (elf_py_file_setup(module, state) < 0 || elf_py_values_setup(module, state) < 0) {
         return -1;
     }
     return 0;
@@ -754,7 +251,7 @@ static int elf_exec(PyObject *module)
 
 static int elf_traverse(PyObject *module, visitproc visit, void *arg)
 {
-    struct elf_state *state = state_of(module);
+    struct elf_state *state = PyModule_GetState(module);
     Py_VISIT(state->error);
     Py_VISIT(state->foreign_error);
     Py_VISIT(state->file_type);
@@ -766,7 +263,7 @@ static int elf_traverse(PyObject *module, visitproc visit, void *arg)
 
 static int elf_clear(PyObject *module)
 {
-    struct elf_state *state = state_of(module);
+    struct elf_state *state = PyModule_GetState(module);
     Py_CLEAR(state->error);
     Py_CLEAR(state->foreign_error);
     Py_CLEAR(state->file_type);
@@ -778,7 +275,7 @@ static int elf_clear(PyObject *module)
 
 static void elf_module_free(void *module)
 {
-    struct elf_state *state = state_of(module);
+    struct elf_state *state = PyModule_GetState(module);
     elf_clear(module);
     if (state->lock_made) {
         pthread_mutex_destroy(&state->lock);

@@ -268,10 +268,11 @@ $(VENV)/.docs: $(VENV)/.requirements
 
 SPHINX = $(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs
 
-# Notebooks run again when the package has changed, else only those that have.
+# Notebooks run again when the package or their helper has changed, else only those that have.
 .PHONY: docs
 docs: install $(VENV)/.docs ## the site in both languages, in build/docs
-	@[ build/docs/index.html -nt $(VENV)/.installed ] || rm -rf build/docs
+	@[ build/docs/index.html -nt $(VENV)/.installed ] && [ build/docs/index.html -nt docs/course/lab.py ] || \
+	    rm -rf build/docs
 	$(SPHINX) docs build/docs/en $(ARGS)
 	$(SPHINX) -t zh docs/zh build/docs/zh $(ARGS)
 	@cp docs/_static/languages.html build/docs/index.html
@@ -294,6 +295,6 @@ wheels: ## wheels for x86-64 and aarch64, in dist/: docs/wheels.md
 .PHONY: clean
 clean: ## remove what was built, and .venv
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis python/*.egg-info
-	rm -f docs/reference/rules/[A-Z]*.md docs/zh/reference/rules/[A-Z]*.md
+	rm -f docs/reference/rules/[A-Z]*.md docs/zh/reference/rules/[A-Z]*.md docs/zh/course/lab.py
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 	find python cext -name '*.so' -delete

@@ -28,6 +28,7 @@ def take_outputs(app: Sphinx) -> None:
     """
     if app.config.language != "zh_CN":
         return
+    shutil.copy(ENGLISH / "lab.py", Path(app.srcdir, "course"))
     cache = get_cache(app.config.nb_execution_cache_path)
     for page in sorted(Path(app.srcdir, "course").glob("0*.md")):
         chinese = jupytext.read(page)

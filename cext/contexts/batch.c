@@ -391,7 +391,7 @@ void cudriver_batch_end_open(CoreState *state, const StreamObject *stream)
         batch_part(batch);
     }
     while ((batch = cudriver_batch_open_on(state, stream->context, stream->handle)) != NULL &&
-           batch->serial <= issued && !batch->recording) {
+           batch->serial <= issued && !batch->recording && !batch->orphan) {
         batch->refs++;
         batch_finish(batch, CUDA_SUCCESS);
         cudriver_batch_release(state, batch);

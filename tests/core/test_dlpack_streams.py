@@ -257,3 +257,16 @@ def test_nothing_waits_for_a_captured_stream_of_ours(driver: Any, lend: Any, wor
     graph.close()
     if work == "copy":
         transfer.wait()
+
+
+@LENT
+def test_work_that_a_reset_has_ended_is_not_waited_for(two_devices: Any, lend: Any) -> None:
+    page_locked = cu.pinned_zeros(SIZE, "f4")  # registered on device 0, which is not reset
+    array, there = (cu.device_zeros(1 << 16, "u1", device=device) for device in two_devices)
+    stream = cu.Stream(device=1)
+    transfer = cu.copy_async(there, array, stream)
+    two_devices[1].reset_primary_context()
+    lend(array, cu.Stream(device=0))
+    with pytest.raises(cu.InvalidContextError):
+        transfer.wait()
+    assert page_locked.size == SIZE

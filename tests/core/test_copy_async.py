@@ -555,6 +555,34 @@ def test_what_was_seen_over_stays_over(sim: Any, how: str) -> None:
     later.wait()
 
 
+@pytest.mark.parametrize("parted", [False, True])
+def test_a_copy_issued_while_another_lets_go_is_in_flight(held: Any, parted: bool) -> None:
+    """Though the stream was idle just before, when it was asked."""
+    source, there = ends_before(held, 1000)
+    first, stream, later = cu.pinned_zeros(1000, np.uint8), cu.Stream(), []
+
+    def issue(_: object) -> None:
+        held.hold()
+        later.append(cu.copy_async(there, source, stream))
+
+    watched = weakref.ref(first, issue)
+    transfer = cu.copy_async(there, first, stream)
+    if parted:  # no event can be recorded, so the next copy begins another batch
+        held.fail("cuEventCreate:1:2,cuStreamSynchronize:1:900")
+        assert not transfer.done
+        held.clear_faults()
+        cu.copy_async(there, source, stream)
+    del first
+    held.release()
+    while not stream.done:
+        pass
+    assert watched() is None
+    assert not later[0].done
+    held.release()
+    later[0].wait()
+    assert np.array_equal(there.to_numpy(), source)
+
+
 def test_synchronize_waits_for_what_was_issued_before_it(held: Any) -> None:
     """And not for what another thread issues while it waits."""
     source, there = ends_before(held, 1000)

@@ -45,7 +45,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     lines = [f"HealthCheckProgram={health}", "HealthCheckInterval=1", "HealthCheckNodeState=ANY"]
     lines += [f"Prolog={health}", "PrologFlags=Alloc"]
     try:
-        subprocess.run([KIT, "start", folder, "3", *lines], check=True, timeout=120)
+        subprocess.run([KIT, "start", folder, "3", *lines], check=True, timeout=300)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
             yield folder

@@ -107,7 +107,7 @@ def _share(root: Root, folder: str, lines: list[bytes]) -> float:
             status = root.stat(f"{folder}/{os.fsdecode(rest.rpartition(b',')[0])}")
         except (OSError, ValueError):
             continue
-        good += size.isdigit() and int(size) == status.st_size
+        good += size.strip() == b"%d" % status.st_size
     return good / len(lines) if lines else 0.0
 
 

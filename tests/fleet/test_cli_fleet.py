@@ -13,10 +13,10 @@ import made
 import pytest
 from made import fleet_of, lines, report
 
+import program as programs
 from cudriver import cli
 from cudriver.stack.text import columns
 from native_build import ROOT
-from program import output
 
 
 def run(*words: object, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
@@ -171,27 +171,36 @@ def test_images_are_compared_by_their_roots(tmp_path):
     assert run("--roots", tmp_path / "nowhere").returncode == 2
 
 
-def test_an_image_whose_check_dies_is_a_line_and_the_others_are_checked(tmp_path):
+@pytest.mark.parametrize(
+    ("befalls", "told", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the process that checked it died", ""),
+        ("raise ValueError('odd')", "the check failed: ValueError: odd", "/b: ValueError: odd: "),
+    ],
+)
+def test_an_image_whose_check_dies_is_a_line_and_the_others_are_checked(
+    tmp_path, befalls, told, said
+):
     roots = [str(tmp_path / name) for name in "abcd"]
     for root in roots:
         Path(root, "usr").mkdir(parents=True)
-    program = """
+    program = f"""
         import os, signal, sys
         from cudriver import cli, stack
         inspect = stack.inspect
-        def killed_in_b(prefix, *, root, **options):
+        def dies_in_b(prefix, *, root, **options):
             if root == sys.argv[-3]:
-                os.kill(os.getpid(), signal.SIGKILL)
+                {befalls}
             return inspect(prefix, root=root, **options)
-        stack.inspect = killed_in_b
+        stack.inspect = dies_in_b
         cli.main(["fleet", "--json", "--roots", *sys.argv[1:]])
     """
-    found = json.loads(output(program, *roots))
+    done = programs.run(program, *roots)
+    assert (said in done.stderr, bool(done.stderr)) == (True, bool(said))
+    found = json.loads(done.stdout)
     assert (found["counts"]["reports"], found["counts"]["broken"]) == (3, 1)
     (lost,) = (each for each in found["findings"] if each["rule"] == "FL604")
-    assert lost["evidence"] == [
-        {"value": "the process that checked it died", "count": 1, "nodes": roots[1]}
-    ]
+    assert lost["evidence"] == [{"value": told, "count": 1, "nodes": roots[1]}]
 
 
 @pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="no benchmarks beside the tests")

@@ -28,7 +28,9 @@ def cluster() -> Iterator[Any]:
         made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         try:
             made.add_node(**node)
-            made.last = made.add_node(**node, env_vars={"LD_LIBRARY_PATH": "/opt/other/lib"})
+            others = {"LD_LIBRARY_PATH": "/opt/other/lib"}
+            others.update(OMPI_COMM_WORLD_RANK="2", OMPI_COMM_WORLD_SIZE="4")  # its launcher's
+            made.last = made.add_node(**node, env_vars=others)
             ray.init(address=made.address, log_to_driver=False)
             yield made
         finally:
@@ -38,6 +40,7 @@ def cluster() -> Iterator[Any]:
 
 def test_a_node_with_another_variable_is_told(cluster):
     told = fleet.ray()
+    assert told.missing == ""
     assert sorted(group.count for group in told.groups) == [1, 2]
     searched = next(finding for finding in told.findings if finding.rule == "FL501")
     assert {share.value: share.count for share in searched.evidence} == {

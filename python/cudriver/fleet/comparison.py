@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from cudriver.fleet import hosts, read
 from cudriver.fleet.result import Share
 from cudriver.fleet.stacks import (
@@ -22,7 +24,7 @@ from cudriver.fleet.stacks import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import Any
 
     from cudriver.fleet.stacks import Component, Value
@@ -153,16 +155,21 @@ def _gather(reports: Iterable[Any], reducer: Reducer, facts: Comparison) -> None
         facts.jobs.setdefault(node.job, set()).add(node.stack)
 
 
-def _told(reports: Iterable[Any]) -> Iterable[read.Told | read.Broken | read.Other]:
-    """What a program passes: reports as objects, dicts or lines of text."""
-    for item in reports:
-        if isinstance(item, (read.Told, read.Broken, read.Other)):
-            yield item
-        elif isinstance(item, (str, bytes)):
-            line = item if isinstance(item, str) else item.decode("utf-8", "replace")
-            yield from read.text(line, "")
-        else:
-            yield read.Told(item.to_dict() if hasattr(item, "to_dict") else item, "")
+def _told(reports: Iterable[Any]) -> Iterator[read.Told | read.Broken | read.Other]:
+    """What a program passes: reports as objects or dicts, or lines of text as a file has them."""
+    for is_text, items in groupby(reports, lambda item: isinstance(item, (str, bytes))):
+        if is_text:
+            yield from read.told(map(_encoded, items), "")
+            continue
+        for item in items:
+            if isinstance(item, (read.Told, read.Broken, read.Other)):
+                yield item
+            else:
+                yield read.Told(item.to_dict() if hasattr(item, "to_dict") else item, "")
+
+
+def _encoded(line: str | bytes) -> bytes:
+    return line.encode("utf-8", "replace") if isinstance(line, str) else line
 
 
 def _label(facts: Comparison) -> None:

@@ -40,6 +40,7 @@ OF_A_PROCESS = frozenset((
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "NCCL_HOSTID"),
     *("NCCL_DEBUG_FILE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"),
 ))  # fmt: skip
+UNKNOWN = "unknown version"
 LONGEST = 4096  # characters of a value; what is longer is told apart by its hash
 MARSHAL = (
     2  # a version of the format in which equal values are equal bytes, wherever they came from
@@ -268,7 +269,7 @@ def _toolkits(rows: Any) -> Iterator[tuple[Component, Value]]:
     for kind, origin in ((SYSTEM_TOOLKIT, "system"), (OWN_TOOLKIT, "environment")):
         found = [row for row in _rows(rows) if row.get("origin") == origin]
         if found:
-            told = sorted({said(row.get("version")) or "unknown version" for row in found})
+            told = sorted({said(row.get("version")) or UNKNOWN for row in found})
             where = sorted(said(row.get("path")) for row in found) if origin == "system" else []
             yield (kind, ""), (", ".join(told), *where)
 
@@ -282,7 +283,7 @@ def _files(kind: str, rows: list[dict[str, Any]], prefix: str) -> Iterator[tuple
         origin = said(row.get("provided_by")) or _relative(said(row.get("path")), prefix)
         found.setdefault(said(row.get("soname")), set()).add((said(row.get("version")), origin))
     for soname, files in found.items():
-        versions = [version or "unknown version" for version, _ in sorted(files)]
+        versions = [version or UNKNOWN for version, _ in sorted(files)]
         yield (kind, soname), (" + ".join(versions), *(origin for _, origin in sorted(files)))
 
 

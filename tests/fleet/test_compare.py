@@ -272,6 +272,57 @@ def test_the_newest_report_of_a_node_counts():
     for reports in ([report("d0"), old, new], [new, report("d0"), old]):
         found = compare(reports)
         assert (len(found.groups), found.counts["older"], found.status) == (1, 1, "consistent")
+        assert "1 older report of the same left out, 1 of which differed" in str(found)
+    nccl(new)
+    assert "differed" not in str(compare([old, new]))
+
+
+@pytest.mark.parametrize("time", ["2026-11-22T11:00:00Z", "2026-11-22T12:00:00Z"])
+def test_machines_of_one_name_do_not_hide_one_another(time):
+    one, other = report("ubuntu"), report("ubuntu")
+    other["node"].update(boot_id="7e57ab1e-5555", time=time)
+    found = compare([one, other])
+    assert (found.counts["older"], len(found.groups)) == (1, 1)
+    nccl(other)
+    for reports in ([one, other], [other, one]):
+        found = compare(reports)
+        assert (found.status, found.counts["nodes"], found.counts["older"]) == ("mismatch", 2, 0)
+        assert [group.nodes for group in found.groups] == [
+            "ubuntu boot 7e57ab1e",
+            "ubuntu boot ubuntu",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"scheduler": {"SLURMD_NODENAME": "n4"}}, "n4"),
+        ({"scheduler": {"SLURMD_NODENAME": "n4", "SLURM_PROCID": "3"}, "rank": 3}, "n4"),
+        ({"scheduler": {"SLURMD_NODENAME": "n4", "SLURM_PROCID": "0"}, "rank": 3}, "d0"),
+        ({"scheduler": {"NODE_NAME": "n4", "POD_NAME": "check-x7"}}, "n4"),
+        ({"scheduler": {"POD_NAME": "check-x7"}}, "d0"),
+        ({"scheduler": {"NODE_NAME": "built-in"}}, "d0"),
+    ],
+)
+def test_a_node_has_the_scheduler_s_name_for_it(told, name):
+    one = report("d0")
+    one["node"].update(told)
+    found = compare([one], nodes=[name])
+    assert (found.groups[0].nodes, found.missing) == (name, "")
+    assert compare([one], nodes=["d0"]).missing == ""
+
+
+def test_pods_of_one_node_are_told_apart():
+    reports = [report(f"check-{number}") for number in range(2)]
+    for told in reports:
+        told["node"]["scheduler"] = {"NODE_NAME": "n4", "POD_NAME": told["node"]["host"]}
+    assert compare(reports).counts["nodes"] == 2  # by their boot ids
+    for told in reports:
+        told["node"]["boot_id"] = "n4"
+    nccl(reports[1])
+    found = compare(reports, nodes="n4")
+    assert [group.nodes for group in found.groups] == ["n4 check-0", "n4 check-1"]
+    assert (found.counts["nodes"], found.missing) == (1, "")
 
 
 @pytest.mark.parametrize(

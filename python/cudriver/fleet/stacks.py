@@ -81,22 +81,24 @@ class Stack:
 class Node:
     """One report: whose it is, and the stack that it tells of."""
 
-    __slots__ = ("cudriver", "detail", "host", "identity", "job", "prefix", "rank", "ranks",
-                 "stack", "time")  # fmt: skip
+    __slots__ = ("boot", "cudriver", "detail", "host", "hostname", "identity", "job", "prefix",
+                 "rank", "ranks", "stack", "time")  # fmt: skip
 
     def __init__(self, report: dict[str, Any], stack: Stack, name: str) -> None:
         node = _object(report.get("node"))
+        scheduler = _object(node.get("scheduler"))
         root = said(report["environment"].get("root"))
         self.stack = stack
-        self.host = intern(root or said(node.get("host")) or name)
+        self.hostname = intern(said(node.get("host")))
+        self.host = intern(root or _scheduled(node, scheduler) or self.hostname or name)
         self.prefix = intern(said(report["environment"].get("prefix")))
+        self.boot = said(node.get("boot_id"))[:8]
         self.time = said(node.get("time"))
         self.cudriver = intern(said(node.get("cudriver")))
         self.rank, self.ranks = _count(node.get("rank")), _count(node.get("ranks"))
         # Two images, each in a job of its own: nobody has said that they work together.
         self.job = intern(f"image {root}" if root else said(node.get("job")))
-        scheduler = _object(node.get("scheduler"))
-        worker = said(scheduler.get("worker"))
+        worker = said(scheduler.get("worker")) or said(scheduler.get("POD_NAME"))
         if self.rank is not None:
             self.detail = f" rank {self.rank}"
         else:
@@ -149,6 +151,17 @@ class Reducer:
             for key, value in parts.items()
         }
         return self._by_parts.setdefault(frozenset(shared.items()), Stack(shared))
+
+
+def _scheduled(node: dict[str, Any], scheduler: dict[str, Any]) -> str:
+    """The machine's name as the scheduler lists it; "" where that is not told."""
+    # Some mpirun hand on the variables of their own machine: Slurm's rank tells whose they are.
+    if node.get("rank") is None or said(node["rank"]) == said(scheduler.get("SLURM_PROCID")):
+        name = said(scheduler.get("SLURMD_NODENAME"))
+        if name:
+            return name
+    # Outside of a pod, NODE_NAME may be anybody's.
+    return said(scheduler.get("NODE_NAME")) if scheduler.get("POD_NAME") else ""
 
 
 def check(report: Any) -> None:

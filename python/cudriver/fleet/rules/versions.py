@@ -326,7 +326,7 @@ def fl404(facts: Comparison) -> Iterator[Finding]:
     """Environments in several folders."""
     folders: dict[str, list[str]] = {}
     for node in facts.nodes:
-        folders.setdefault(node.prefix, []).append(facts.labels[node.identity])
+        folders.setdefault(node.prefix, []).append(facts.labels[node])
     if len(folders) > 1:
         yield Finding(
             "FL404",

@@ -280,6 +280,19 @@ def toolkit(
     return folder
 
 
+def choose_driver() -> None:
+    """Without a GPU takes the simulated driver, also for the commands that cells start.
+
+    Another process looks, because this one must not call cuInit before chapter 1 does.
+    """
+    import cudriver as cu
+
+    look = "import cudriver as cu; raise SystemExit(not cu.is_available())"
+    if subprocess.run([sys.executable, "-c", look], check=False).returncode != 0:
+        os.environ["CUDRIVER_LIBRARY"] = "sim"
+        cu.use_driver("sim")
+
+
 def libraries_of(root: Path) -> Path:
     """The folder of a server's libraries, which is named as this machine's."""
     return root / LIBC.parent.relative_to("/")

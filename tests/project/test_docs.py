@@ -133,9 +133,10 @@ def test_links_lead_somewhere_in_a_checkout(path: Path) -> None:
     """`make docs` follows the site's links; readers of the sources follow these."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
     made = DOCS / "reference" / "rules", DOCS / "zh" / "reference" / "rules"
+    copied = DOCS / "zh" / "course" / "lab.py"  # when the site is built
     for link in LINK.findall(text):
         file = Path(os.path.normpath(path.parent / link))
-        assert file.exists(), link
+        assert file.exists() or file == copied, link
         assert file.parent not in made or file.stem == "index", f"{link}: made for the site only"
 
 

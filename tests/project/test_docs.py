@@ -236,6 +236,19 @@ def test_a_script_runs(block: Block, machine: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+#: A block's kind: what parses it, if that is there.
+PARSERS = {"json": ("json", "loads"), "toml": ("tomllib", "loads"), "yaml": ("yaml", "safe_load")}
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+def test_files_that_are_shown_can_be_parsed(kind: str) -> None:
+    module, function = PARSERS[kind]
+    parse = getattr(pytest.importorskip(module), function)
+    shown = [block.text for found in ALL.values() for block in found if block.kind == kind]
+    assert shown
+    assert all(map(parse, shown))
+
+
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_readme_is_short(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8").count("\n") <= 150

@@ -66,12 +66,16 @@ static int table_to_object(struct cudriver_dl_managed *tensor, void **object)
     if (cudriver_dlpack_take(tensor, &lent) < 0) {
         return -1;
     }
-    if (state != NULL && lent.tensor->device.type != CUDRIVER_DL_CUDA &&
+    if (state == NULL || cudriver_dlpack_check_version(tensor) < 0) {
+        Py_DECREF(lent.keeper);
+        return -1;
+    }
+    if (lent.tensor->device.type != CUDRIVER_DL_CUDA &&
         lent.tensor->device.type != CUDRIVER_DL_CUDA_MANAGED) {
         PyErr_Format(PyExc_BufferError,
                      "a DeviceArray is in device memory, not of DLPack's device type %d",
                      (int)lent.tensor->device.type);
-    } else if (state != NULL) {
+    } else {
         if (cudriver_dlpack_read(state, &lent, &end) == 0) {
             *object = cudriver_dlpack_array(state, &lent, &end);
         }

@@ -14,16 +14,21 @@
 
 /* ---- the keeper ---- */
 
-static void keeper_end(PyObject *capsule)
+/* Keeps the exception: the deleter may run Python code. */
+static void tensor_give_back(struct cudriver_dl_managed *tensor)
 {
-    struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, KEEPER);
     PyObject *type, *value, *traceback;
 
-    PyErr_Fetch(&type, &value, &traceback); /* the deleter may run Python code */
+    PyErr_Fetch(&type, &value, &traceback);
     if (tensor->deleter != NULL) {
         tensor->deleter(tensor);
     }
     PyErr_Restore(type, value, traceback);
+}
+
+static void keeper_end(PyObject *capsule)
+{
+    tensor_give_back(PyCapsule_GetPointer(capsule, KEEPER));
 }
 
 static void keeper_end_old(PyObject *capsule)
@@ -43,10 +48,23 @@ int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_
     lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
     lent->tensor = &tensor->tensor;
     lent->flags = tensor->flags;
-    if (lent->keeper == NULL && tensor->deleter != NULL) {
-        tensor->deleter(tensor);
+    if (lent->keeper == NULL) {
+        tensor_give_back(tensor);
+        return -1;
     }
-    return lent->keeper == NULL ? -1 : 0;
+    return 0;
+}
+
+int cudriver_dlpack_check_version(const struct cudriver_dl_managed *tensor)
+{
+    if (tensor->version.major == CUDRIVER_DL_MAJOR) {
+        return 0;
+    }
+    PyErr_Format(PyExc_BufferError,
+                 "a tensor of DLPack %u.%u cannot be read: this package knows %d.%d",
+                 (unsigned)tensor->version.major, (unsigned)tensor->version.minor,
+                 CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR);
+    return -1;
 }
 
 /* Says what a capsule is that cannot be taken. */
@@ -74,11 +92,7 @@ static int capsule_take(PyObject *capsule, struct cudriver_dl_lent *lent)
 {
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (tensor->version.major != CUDRIVER_DL_MAJOR) {
-            PyErr_Format(PyExc_BufferError,
-                         "__dlpack__() returned a tensor of DLPack %u.%u; this package knows %d.%d",
-                         (unsigned)tensor->version.major, (unsigned)tensor->version.minor,
-                         CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR);
+        if (cudriver_dlpack_check_version(tensor) < 0) {
             return -1;
         }
         lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);

@@ -6,6 +6,7 @@
 
 #include "capture.h"
 #include "driver/driver.h"
+#include "foreign_stream.h"
 #include "graph.h"
 #include "python/error.h"
 #include "python/wait.h"
@@ -104,9 +105,9 @@ static void batch_try_record(struct cudriver_batch *batch, bool look)
     }
     result = cuda.cuCtxGetCurrent(&current);
     if (result != CUDA_SUCCESS || current != batch->context->handle) {
-        /* The context cannot be made current. A NULL stream would be another's: try later. */
+        /* The context cannot be made current. A default stream would be another's: try later. */
         result = CUDA_ERROR_INVALID_CONTEXT;
-        if (batch->stream == NULL) {
+        if (cudriver_stream_is_default(batch->stream)) {
             cudriver_context_end(batch->context, pushed);
             return;
         }

@@ -1023,6 +1023,23 @@ def test_memory_is_kept_while_no_event_can_be_recorded(held: Any, what: str, cod
     assert np.array_equal(there.to_numpy(), wanted)
 
 
+@pytest.mark.parametrize("handle", [0, 1, 2])
+def test_the_default_stream_of_a_context_that_cannot_be_made_current(
+    held: Any, handle: int
+) -> None:
+    """Its handle would name that of the context that is current."""
+    source, there = ends_before(held)
+    held.fail("cuEventCreate:1:2,cuStreamSynchronize:1:900")
+    transfer = cu.copy_async(there, source, cu.Stream.from_handle(handle))
+    with cu.Context():
+        held.fail("cuCtxPushCurrent_v2:*:2")
+        assert not transfer.done
+        held.clear_faults()
+    held.release()
+    transfer.wait()
+    assert np.array_equal(there.to_numpy(), source)
+
+
 def test_a_transfer_is_done_after_synchronize_on_any_driver() -> None:
     source, there = ends()
     stream = cu.Stream()

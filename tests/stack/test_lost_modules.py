@@ -159,7 +159,7 @@ class TestUnreadable:
         assert report(venv).verdict == "consistent"
 
     @pytest.mark.parametrize("mode", [0, 0o444])
-    @pytest.mark.parametrize("folder", ["torch/nn", "nvidia/nccl/lib", "xgboost"])
+    @pytest.mark.parametrize("folder", ["torch", "torch/nn", "nvidia/nccl/lib", "xgboost"])
     def test_a_folder(self, venv, folder, mode):
         venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"x"})
         venv.dist("xgboost", "2.1.4", files={"xgboost/__init__.py": b"x", "xgboost/a/b.py": b"x"})

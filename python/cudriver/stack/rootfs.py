@@ -25,7 +25,7 @@ class Root:
         self._prefix = "" if self.host else self.path
         self._folders: dict[str, str] = {"/": "/"}
         self._listings: dict[str, list[str]] = {}
-        self.unlisted: dict[str, str] = {}  # folders that are there and cannot be read, and why
+        self.unlisted: dict[str, str] = {}  # folders in which something may not be seen, and why
 
     def __repr__(self) -> str:
         return f"Root({self.path!r})"

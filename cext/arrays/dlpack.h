@@ -91,7 +91,7 @@ struct cudriver_dl_managed *cudriver_dlpack_export(CoreState *state, DeviceArray
 int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number);
 
 /* The stream of cudriver_dlpack_stream, as the standard has it: 1 is the default stream. */
-uintptr_t cudriver_dlpack_number(CoreState *state, int ordinal);
+uintptr_t cudriver_dlpack_number(const StreamObject *stream);
 
 /* Methods of DeviceArray, and a docstring. */
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,

@@ -110,18 +110,19 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal)
     return stream != NULL && !stream->closed && stream->context->ordinal == ordinal ? stream : NULL;
 }
 
-uintptr_t cudriver_dlpack_number(CoreState *state, int ordinal)
+uintptr_t cudriver_dlpack_number(const StreamObject *stream)
 {
-    const StreamObject *stream = cudriver_dlpack_stream(state, ordinal);
-
     return stream != NULL && stream->handle != NULL ? (uintptr_t)stream->handle : 1;
 }
 
-/* The stream that a device's lent memory is made ready for. `on` as in cudriver_dlpack_borrow. */
-static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *on, int ordinal)
+/* The stream that a device's lent memory is made ready for. `on` as in cudriver_dlpack_borrow. If
+ * it is NULL, *entered is the Stream, borrowed; otherwise NULL. */
+static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *on, int ordinal,
+                               StreamObject **entered)
 {
+    *entered = on == NULL ? cudriver_dlpack_stream(state, ordinal) : NULL;
     if (on == NULL) {
-        return cudriver_dlpack_number(state, ordinal);
+        return cudriver_dlpack_number(*entered);
     }
     if (on->handle == NULL || (on->context != NULL && on->context->ordinal != ordinal)) {
         return 1;
@@ -288,6 +289,29 @@ static PyObject *ask_capsule(CoreState *state, PyObject *method, PyObject *strea
     return capsule;
 }
 
+/* The same for memory of a device, which is to be made ready for a stream. */
+static PyObject *ask_device_capsule(CoreState *state, PyObject *method, bool never_copied,
+                                    const struct cudriver_stream *on, int ordinal)
+{
+    StreamObject *entered;
+    PyObject *stream, *capsule;
+    uintptr_t number;
+
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    number = stream_number(state, on, ordinal, &entered);
+    stream = is_captured(number) ? PyLong_FromLong(-1) : PyLong_FromUnsignedLongLong(number);
+    if (stream == NULL) {
+        return NULL;
+    }
+    cudriver_stream_hold(entered); /* the method, or another thread, may close it */
+    capsule = ask_capsule(state, method, stream, never_copied);
+    cudriver_stream_let_go(entered);
+    Py_DECREF(stream);
+    return capsule;
+}
+
 /* Reads a tensor that was taken, and gives it back if that fails. 0 or -1. */
 static int lent_read(CoreState *state, struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
 {
@@ -305,7 +329,7 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
                       const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                       struct cudriver_endpoint *end)
 {
-    PyObject *method, *stream = NULL, *capsule = NULL;
+    PyObject *method, *capsule = NULL;
     struct cudriver_dl_device device;
     int found = PyObject_GetOptionalAttr(object, word(state, WORD_DLPACK), &method), failed = -1;
 
@@ -314,14 +338,9 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
     }
     if (ask_device(state, object, &device) == 0) {
         /* Memory of the host has no stream, and is asked for without one. */
-        if (device.type == CUDRIVER_DL_CUDA || device.type == CUDRIVER_DL_CUDA_MANAGED) {
-            uintptr_t number = stream_number(state, on, device.id);
-            bool ordered = cudriver_require(state) == 0 && !is_captured(number);
-            stream = ordered ? PyLong_FromUnsignedLongLong(number) : PyLong_FromLong(-1);
-        }
-        if (!PyErr_Occurred()) {
-            capsule = ask_capsule(state, method, stream, never_copied);
-        }
+        capsule = device.type == CUDRIVER_DL_CUDA || device.type == CUDRIVER_DL_CUDA_MANAGED
+                      ? ask_device_capsule(state, method, never_copied, on, device.id)
+                      : ask_capsule(state, method, NULL, never_copied);
     }
     if (capsule != NULL) {
         failed = capsule_take(capsule, lent);
@@ -330,7 +349,6 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
         failed = lent_read(state, lent, end);
     }
     Py_DECREF(method);
-    Py_XDECREF(stream);
     Py_XDECREF(capsule);
     return failed < 0 ? -1 : 1;
 }
@@ -366,6 +384,7 @@ static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
                      const struct cudriver_stream *on, const struct cudriver_dl_device *device,
                      ContextObject *context)
 {
+    StreamObject *entered;
     uintptr_t ours, theirs;
     void *stream = NULL;
 
@@ -374,7 +393,7 @@ static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
         PyErr_Clear();
         return false;
     }
-    ours = stream_number(state, on, device->id);
+    ours = stream_number(state, on, device->id, &entered);
     theirs = stream == NULL ? 1 : (uintptr_t)stream; /* 0 and 1 are the default stream */
     return ours == theirs || is_idle(state, context, stream) || is_captured(ours);
 }

@@ -383,11 +383,15 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
 
 void cudriver_batch_end_open(CoreState *state, const StreamObject *stream)
 {
-    struct cudriver_batch *batch;
+    unsigned long long issued = state->issued;
+    struct cudriver_batch *batch = cudriver_batch_open_on(state, stream->context, stream->handle);
 
-    while ((batch = cudriver_batch_open_on(state, stream->context, stream->handle)) != NULL &&
-           !batch->recording) {
+    /* Owners that go may run any code: what that issues joins none of these. */
+    for (; batch != NULL; batch = batch->next) {
         batch_part(batch);
+    }
+    while ((batch = cudriver_batch_open_on(state, stream->context, stream->handle)) != NULL &&
+           batch->serial <= issued && !batch->recording && !batch->orphan) {
         batch->refs++;
         batch_finish(batch, CUDA_SUCCESS);
         cudriver_batch_release(state, batch);

@@ -13,10 +13,10 @@ import made
 import pytest
 from made import fleet_of, lines, report
 
+import program as programs
 from cudriver import cli
 from cudriver.stack.text import columns
 from native_build import ROOT
-from program import output
 
 
 def run(*words: object, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
@@ -83,6 +83,34 @@ def test_files_folders_and_standard_input_are_read_together(tmp_path):
     found = told(tmp_path / "one.jsonl", tmp_path / "more", "-", text=lines(SAME[3:]))
     assert (found["status"], found["groups"][0]["nodes"]) == ("consistent", "d[0-3]")
     assert found["counts"]["other"] == 1
+
+
+def test_what_cannot_be_read_in_a_folder_is_named_and_the_rest_is_compared(tmp_path):
+    (tmp_path / "all.jsonl").write_text(lines(SAME))
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "memory.json").symlink_to("/proc/self/mem")  # a regular file; reading it fails
+    os.mkfifo(tmp_path / "pipe")
+    found = told(tmp_path)
+    assert (found["counts"]["reports"], found["counts"]["broken"]) == (4, 2)
+    (lost,) = (each for each in found["findings"] if each["rule"] == "FL604")
+    assert {share["nodes"]: share["value"] for share in lost["evidence"]} == {
+        str(tmp_path / "gone.json"): "No such file or directory",
+        str(tmp_path / "memory.json"): "Input/output error",
+    }
+
+
+def test_a_fifo_that_is_named_is_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(["sh", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE)
+    try:
+        assert writer.stdin is not None
+        writer.stdin.write(lines(SAME).encode())
+        writer.stdin.close()
+        assert told(pipe)["counts"]["reports"] == 4
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 def test_reports_without_a_node_are_named_after_their_files(tmp_path):
@@ -171,27 +199,36 @@ def test_images_are_compared_by_their_roots(tmp_path):
     assert run("--roots", tmp_path / "nowhere").returncode == 2
 
 
-def test_an_image_whose_check_dies_is_a_line_and_the_others_are_checked(tmp_path):
+@pytest.mark.parametrize(
+    ("befalls", "told", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the process that checked it died", ""),
+        ("raise ValueError('odd')", "the check failed: ValueError: odd", "/b: ValueError: odd: "),
+    ],
+)
+def test_an_image_whose_check_dies_is_a_line_and_the_others_are_checked(
+    tmp_path, befalls, told, said
+):
     roots = [str(tmp_path / name) for name in "abcd"]
     for root in roots:
         Path(root, "usr").mkdir(parents=True)
-    program = """
+    program = f"""
         import os, signal, sys
         from cudriver import cli, stack
         inspect = stack.inspect
-        def killed_in_b(prefix, *, root, **options):
+        def dies_in_b(prefix, *, root, **options):
             if root == sys.argv[-3]:
-                os.kill(os.getpid(), signal.SIGKILL)
+                {befalls}
             return inspect(prefix, root=root, **options)
-        stack.inspect = killed_in_b
+        stack.inspect = dies_in_b
         cli.main(["fleet", "--json", "--roots", *sys.argv[1:]])
     """
-    found = json.loads(output(program, *roots))
+    done = programs.run(program, *roots)
+    assert (said in done.stderr, bool(done.stderr)) == (True, bool(said))
+    found = json.loads(done.stdout)
     assert (found["counts"]["reports"], found["counts"]["broken"]) == (3, 1)
     (lost,) = (each for each in found["findings"] if each["rule"] == "FL604")
-    assert lost["evidence"] == [
-        {"value": "the process that checked it died", "count": 1, "nodes": roots[1]}
-    ]
+    assert lost["evidence"] == [{"value": told, "count": 1, "nodes": roots[1]}]
 
 
 @pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="no benchmarks beside the tests")

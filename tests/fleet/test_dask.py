@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from enginekit import FITS, OTHER
 
 from cudriver import fleet
+from cudriver.fleet.engines import dask as engine
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
 
@@ -121,12 +123,12 @@ def test_workers_that_cannot_answer_are_told_each_with_its_reason(cluster, pytho
     cluster.worker(pythons[0], "--name=hangs")
     cluster.wait(4)
     os.kill(cluster.started[3].pid, signal.SIGSTOP)
-    told = fleet.dask(cluster.client, timeout=20).to_dict()
+    told = fleet.dask(cluster.client, timeout=40).to_dict()
     (silent,) = (finding for finding in told["findings"] if finding["rule"] == "FL604")
     assert {share["value"] for share in silent["evidence"]} == {
         "cudriver is not installed there",
         "the worker ended",
-        "no answer within 20 s",
+        "no answer within 40 s",
     }
     assert told["counts"]["reports"] == 2  # the client's and the first worker's
 
@@ -134,3 +136,64 @@ def test_workers_that_cannot_answer_are_told_each_with_its_reason(cluster, pytho
 def test_a_cluster_without_workers_is_refused(cluster):
     with pytest.raises(ValueError, match="has no worker"):
         fleet.dask(cluster.client)
+
+
+def test_a_worker_that_ends_with_its_answer_is_told_and_the_others_are_compared(
+    cluster, pythons, monkeypatch
+):
+    for _ in range(2):
+        cluster.worker(pythons[0])
+    cluster.wait(2)
+    wait = engine._wait
+
+    def kill(client: Any, tasks: dict[str, Any], limit: float) -> dict[str, str]:
+        silent = wait(client, tasks, limit)
+        cluster.started[0].kill()
+        while len(client.nthreads()) > 1:
+            time.sleep(0.05)
+        return silent
+
+    monkeypatch.setattr(engine, "_wait", kill)
+    told = fleet.dask(cluster.client).to_dict()
+    (silent,) = (finding for finding in told["findings"] if finding["rule"] == "FL604")
+    assert [share["value"] for share in silent["evidence"]] == ["the worker ended"]
+    assert told["counts"]["reports"] == 2  # the client's and the other worker's
+
+
+def test_a_client_that_is_not_the_default_one_and_ranks_of_a_launcher(
+    cluster, pythons, monkeypatch
+):
+    """As dask-mpi starts workers: ranks 0 and 1 are the scheduler and the client."""
+    ranks = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}
+    cluster.worker(pythons[0], **ranks)
+    cluster.wait(1)
+    cluster.client.close()
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    with distributed.Client(cluster.address, set_as_default=False) as client:
+        told = fleet.dask(client)
+    assert (told.counts["reports"], told.missing) == (2, "")
+
+
+def test_a_busy_worker_is_named_whatever_class_dask_s_time_outs_are_of(
+    cluster, pythons, monkeypatch
+):
+    class Late(Exception):
+        """As asyncio's before Python 3.11."""
+
+    def wait(*args: Any, **options: Any) -> Any:
+        try:
+            return real(*args, **options)
+        except TimeoutError:
+            raise Late from None
+
+    real = distributed.wait
+    cluster.worker(pythons[0])
+    cluster.wait(1)
+    busy = cluster.client.submit(time.sleep, 30)
+    monkeypatch.setattr(distributed, "wait", wait)
+    monkeypatch.setattr(distributed, "TimeoutError", Late)
+    told = fleet.dask(cluster.client, timeout=0.5).to_dict()
+    (silent,) = (finding for finding in told["findings"] if finding["rule"] == "FL604")
+    assert [share["value"] for share in silent["evidence"]] == ["no answer within 0.5 s"]
+    busy.cancel()

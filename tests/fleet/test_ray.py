@@ -28,7 +28,9 @@ def cluster() -> Iterator[Any]:
         made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
         try:
             made.add_node(**node)
-            made.last = made.add_node(**node, env_vars={"LD_LIBRARY_PATH": "/opt/other/lib"})
+            others = {"LD_LIBRARY_PATH": "/opt/other/lib"}
+            others.update(OMPI_COMM_WORLD_RANK="2", OMPI_COMM_WORLD_SIZE="4")  # its launcher's
+            made.last = made.add_node(**node, env_vars=others)
             ray.init(address=made.address, log_to_driver=False)
             yield made
         finally:
@@ -38,6 +40,7 @@ def cluster() -> Iterator[Any]:
 
 def test_a_node_with_another_variable_is_told(cluster):
     told = fleet.ray()
+    assert told.missing == ""
     assert sorted(group.count for group in told.groups) == [1, 2]
     searched = next(finding for finding in told.findings if finding.rule == "FL501")
     assert {share.value: share.count for share in searched.evidence} == {
@@ -59,12 +62,12 @@ def test_a_node_that_never_answers_is_named_in_time(cluster):
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        told = fleet.ray(timeout=20)
+        told = fleet.ray(timeout=40)
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
     assert told.counts["reports"] == 2
-    assert "no answer within 20 s" in json.dumps(told.to_dict()["findings"])
+    assert "no answer within 40 s" in json.dumps(told.to_dict()["findings"])
 
 
 def test_without_a_cluster_the_error_says_what_to_call(monkeypatch):

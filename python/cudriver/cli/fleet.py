@@ -114,8 +114,7 @@ def _read(names: list[str]) -> Iterator[Told | Broken | Other]:
         if name == "-":
             yield from read.lines(sys.stdin.buffer, "standard input")
         else:
-            for path in read.paths([name]):
-                yield from read.file(path)
+            yield from read.named(name)
 
 
 def _images(arguments: Namespace) -> Iterator[dict[str, Any] | Broken]:
@@ -128,7 +127,13 @@ def _images(arguments: Namespace) -> Iterator[dict[str, Any] | Broken]:
     here, roots = node({}), arguments.roots
 
     def check(root: str) -> dict[str, Any] | Broken:
-        told = stack.inspect(arguments.prefix, root=root, probe_driver=False).to_dict()
+        try:
+            told = stack.inspect(arguments.prefix, root=root, probe_driver=False).to_dict()
+        except NotADirectoryError:  # what --roots or --prefix says is not there
+            raise
+        except Exception as error:
+            terminal.complain_of_failure(error, f"{root}: ", trace=arguments.verbose)
+            return Broken(root, f"the check failed: {terminal.failure(error)}")
         return {**told, "node": here}
 
     def died(root: str) -> dict[str, Any] | Broken:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import sys
 
 from cudriver.fleet.engines import TIMEOUT, engine
-from cudriver.fleet.engines.mpi import exchange
+from cudriver.fleet.engines.mpi import mpi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from cudriver.fleet.engines.answers import Answers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,18 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     comm = engine("mpi4py.MPI", "mpi").COMM_WORLD
-    codes = [0]
-
-    def show(answers: Answers) -> bytes:
-        fleet = answers.fleet()
-        print(fleet.to_json() if arguments.json else fleet, flush=True)
-        codes[0] = fleet.exit_code
-        if answers.silent:
-            comm.Abort(codes[0])  # MPI's end waits for every rank, also for one that hangs
-        return b""
-
-    exchange(show, comm, timeout=arguments.timeout)
-    return codes[0]
+    fleet = mpi(comm, timeout=arguments.timeout)
+    if fleet is None:
+        return 0
+    text = fleet.to_json() if arguments.json else str(fleet)
+    encoding = sys.stdout.encoding or "ascii"  # what it lacks is escaped
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    if fleet.counts["broken"]:
+        comm.Abort(fleet.exit_code)  # MPI's end waits for every rank, also for one that hangs
+    return fleet.exit_code
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TIMEOUT = (
     120.0  # seconds for the slowest process: a check takes one or two, a cold file system more
 )
-GRACE = 10.0  # seconds that a process waits longer for the answer than the root for reports
+GRACE = 10.0  # seconds that the exchange itself may take
 
 
 def engine(module: str, extra: str) -> ModuleType:
@@ -30,6 +30,13 @@ def engine(module: str, extra: str) -> ModuleType:
             f"pip install 'cudriver[{extra}]'",
             name=error.name,
         ) from None
+
+
+def patience(limit: float) -> float:
+    """Seconds that a rank waits for rank 0's answer: that may come as late as any other, and then
+    waits for the others itself.
+    """
+    return 2 * limit + GRACE
 
 
 def seconds(timeout: float) -> float:

@@ -9,6 +9,7 @@ from cudriver.fleet.here import report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from cudriver.fleet.result import Fleet
@@ -45,5 +46,23 @@ def answer(**identifiers: Any) -> bytes:
     try:
         told = report(**identifiers)
     except Exception as error:
-        told = {"failed": f"the check failed: {type(error).__name__}: {error}"}
+        return failed(f"the check failed: {type(error).__name__}: {error}")
+    return _packed(told)
+
+
+def failed(why: str) -> bytes:
+    """The answer of a process that has no report."""
+    return _packed({"failed": why})
+
+
+def judged(judge: Callable[[Answers], bytes], answers: Answers) -> bytes:
+    """What `judge` says, or what it raises: all ranks wait for the one or the other."""
+    try:
+        return judge(answers)
+    except Exception as error:
+        told = f"the comparison failed: {type(error).__name__}: {error}"
+        return told.encode("utf-8", "backslashreplace")
+
+
+def _packed(told: dict[str, Any]) -> bytes:
     return zlib.compress(json.dumps(told, separators=(",", ":")).encode(), 1)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cudriver.fleet.result import Fleet
 
 LOOK = 1.0  # seconds between two looks for workers that have ended
+FETCH = 10.0  # seconds that all results have to arrive, once every task is done
+ENDED = "the worker ended"
 FIRST = 1000  # priority: before the tasks that wait
 # As text: a worker that cannot import the function of a task ends, and bytecode is one Python's.
 ASK = "__import__('cudriver.fleet.engines.answers', fromlist=['answer']).answer(**identifiers)"
@@ -54,7 +56,7 @@ def dask(client: Any = None, *, timeout: float = TIMEOUT) -> Fleet:
     engine("distributed", "dask")
     answers = gather(client, timeout=timeout)
     # In a job of its own: what must be equal among the workers may differ here.
-    answers.add("client", answer(job="client", worker="client"))
+    answers.add("client", answer(job="client", rank=None, ranks=None, worker="client"))
     return answers.fleet()
 
 
@@ -92,14 +94,16 @@ def _in_task(distributed: Any) -> bool:
 def _ask(client: Any, limit: float) -> Answers:
     if client.asynchronous:
         raise ValueError(f"{client!r} is asynchronous: give a client made with asynchronous=False")
-    job, workers = client.scheduler.address, _workers(client)
+    workers = _workers(client)
     if not workers:
         raise ValueError(f"{client!r} has no worker: wait for one, client.wait_for_workers(1)")
+    # A rank is the launcher's, as under dask-mpi, where some ranks are no workers.
+    known = {"job": client.scheduler.address, "rank": None, "ranks": None}
     tasks = {
         address: client.submit(
             eval,
             ASK,
-            {"identifiers": {"job": job, "worker": address}},
+            {"identifiers": {**known, "worker": address}},
             workers=[address],
             allow_other_workers=False,
             pure=False,
@@ -107,15 +111,20 @@ def _ask(client: Any, limit: float) -> Answers:
         )
         for address in workers
     }
-    answers = Answers()
     silent = _wait(client, tasks, limit)
-    for address, task in tasks.items():
-        packed, why = None, silent.get(address, "")
-        if not why and task.status == "finished":
-            packed = task.result(timeout=limit)
-        elif not why:
-            why = _failure(task.exception(timeout=limit))
-        answers.add(address, packed, why)
+    packed, failed = {}, {}
+    end = time.monotonic() + FETCH
+    for address in tasks.keys() - silent.keys():
+        try:
+            packed[address] = tasks[address].result(timeout=max(end - time.monotonic(), LOOK))
+        except Exception as error:  # of any package: what was raised there, or by Dask
+            failed[address] = _failure(error)
+    if failed:  # with a worker that has ended its result is gone
+        failed.update((address, ENDED) for address in failed.keys() - _workers(client))
+    silent.update(failed)
+    answers = Answers()
+    for address in tasks:
+        answers.add(address, packed.get(address), silent.get(address, ""))
     client.cancel([tasks[address] for address in silent])
     return answers
 
@@ -129,14 +138,15 @@ def _workers(client: Any) -> set[str]:
 
 def _wait(client: Any, tasks: dict[str, Any], limit: float) -> dict[str, str]:
     """Until every task is done. The workers whose task is not, and why."""
-    wait, end = sys.modules["distributed"].wait, time.monotonic() + limit
+    distributed, end = sys.modules["distributed"], time.monotonic() + limit
     silent: dict[str, str] = {}
     waiting = dict(tasks)
     while waiting and time.monotonic() < end:
         try:
-            wait(list(waiting.values()), timeout=min(LOOK, limit))
-        except TimeoutError:
-            silent.update((each, "the worker ended") for each in {*waiting} - _workers(client))
+            with client.as_current():
+                distributed.wait(list(waiting.values()), timeout=min(LOOK, limit))
+        except (TimeoutError, distributed.TimeoutError):  # another class before Python 3.11
+            silent.update((each, ENDED) for each in {*waiting} - _workers(client))
         waiting = {a: t for a, t in waiting.items() if not t.done() and a not in silent}
     silent.update((address, f"no answer within {limit:g} s") for address in waiting)
     return silent

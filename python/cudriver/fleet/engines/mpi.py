@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from cudriver.fleet.engines import GRACE, TIMEOUT, engine, seconds
-from cudriver.fleet.engines.answers import Answers, answer
+from cudriver.fleet.engines import GRACE, TIMEOUT, engine, patience, seconds
+from cudriver.fleet.engines.answers import Answers, answer, failed, judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from cudriver.fleet.result import Fleet
 
-REPORT, ANSWER = 27101, 27102  # tags; MPI promises 0 to 32767
+TAG, CALLS = 27100, 2000  # the first tag, and how many calls have their own; MPI promises 32767
 NAP = 0.002  # seconds between two looks: a rank that waits leaves its core to those that check
 
 _unsent: list[Any] = []  # MPI still reads their memory
+_key: list[int] = []  # of the attribute that counts a communicator's calls
 
 
 def mpi(comm: Any = None, *, timeout: float = TIMEOUT) -> Fleet | None:
@@ -40,6 +41,8 @@ def mpi(comm: Any = None, *, timeout: float = TIMEOUT) -> Fleet | None:
     ------
     ImportError
         mpi4py is not installed: ``pip install 'cudriver[mpi]'``.
+    RuntimeError
+        The comparison failed, on all ranks.
     TimeoutError
         Rank 0 did not answer.
 
@@ -59,7 +62,9 @@ def mpi(comm: Any = None, *, timeout: float = TIMEOUT) -> Fleet | None:
         fleets.append(answers.fleet())
         return b""
 
-    exchange(judge, comm, timeout=timeout)
+    told = exchange(judge, comm, timeout=timeout)
+    if told:
+        raise RuntimeError(told.decode())
     return fleets[0] if fleets else None
 
 
@@ -78,43 +83,64 @@ def exchange(
     comm = sys.modules["mpi4py.MPI"].COMM_WORLD if comm is None else comm
     limit = seconds(timeout)
     rank, size = comm.Get_rank(), comm.Get_size()
-    packed = answer(rank=rank, ranks=size)
+    report, reply = _tags(comm)
+    packed = answer(job=None, rank=rank, ranks=size)  # the communicator is the job
     if rank == 0:
-        told = judge(_gather(comm, packed, limit))
-        _tell(comm, told)
+        told = judged(judge, _gather(comm, report, packed, limit))
+        _tell(comm, reply, told)
         return told
-    sent = comm.isend(packed, 0, REPORT)
-    end = time.monotonic() + limit + GRACE
-    while not comm.iprobe(0, ANSWER):
-        sent.test()  # moves the message on
+    _keep([comm.isend(packed, 0, report)])
+    end = time.monotonic() + patience(limit)
+    while not comm.iprobe(0, reply):
+        _keep([])  # moves it on
         if time.monotonic() > end:
-            raise TimeoutError(f"MPI rank 0 did not answer rank {rank} within {limit + GRACE:g} s")
+            late = f"rank 0 did not answer rank {rank} within {patience(limit):g} s"
+            _keep([comm.isend(failed(late), 0, report)])  # so that rank 0 raises, too
+            raise TimeoutError(late)
         time.sleep(NAP)
-    outcome: bytes = comm.recv(source=0, tag=ANSWER)
+    outcome: bytes = comm.recv(source=0, tag=reply)
     return outcome
 
 
-def _tell(comm: Any, told: bytes) -> None:
+def _tags(comm: Any) -> tuple[int, int]:
+    """Tags for reports and answers: the ranks' nth calls on a communicator belong together, and
+    what comes late belongs to no other call.
+    """
+    if not _key:
+        _key.append(comm.Create_keyval())
+    call = comm.Get_attr(_key[0]) or 0
+    comm.Set_attr(_key[0], (call + 1) % CALLS)
+    return TAG + 2 * call, TAG + 2 * call + 1
+
+
+def _keep(requests: list[Any]) -> None:
+    """Keep what is not sent yet, until it is."""
+    _unsent[:] = [request for request in [*_unsent, *requests] if not request.test()[0]]
+
+
+def _tell(comm: Any, reply: int, told: bytes) -> None:
     """Send the answer to the others. One that hangs holds up nobody."""
-    sent = [comm.isend(told, rank, ANSWER) for rank in range(1, comm.Get_size())]
+    sent = [comm.isend(told, rank, reply) for rank in range(1, comm.Get_size())]
     end = time.monotonic() + GRACE
     while sent and time.monotonic() < end:
         sent = [request for request in sent if not request.test()[0]]
         time.sleep(NAP if sent else 0)
-    _unsent.extend(sent)
+    _keep(sent)
 
 
-def _gather(comm: Any, own: bytes, limit: float) -> Answers:
-    """The reports that arrive in time, by rank."""
+def _gather(comm: Any, report: int, own: bytes, limit: float) -> Answers:
+    """The reports that arrive in time, by rank; of a rank that has given up it is the second."""
     got = {0: own}
     end = time.monotonic() + limit
     status = sys.modules["mpi4py.MPI"].Status()
-    while len(got) < comm.Get_size() and time.monotonic() < end:
-        message = comm.improbe(tag=REPORT, status=status)
-        if message is None:
-            time.sleep(NAP)
-        else:
+    while True:
+        message = comm.improbe(tag=report, status=status)
+        if message is not None:
             got[status.Get_source()] = message.recv()
+        elif len(got) == comm.Get_size() or time.monotonic() > end:
+            break
+        else:
+            time.sleep(NAP)
     answers = Answers()
     for rank in range(comm.Get_size()):
         answers.add(f"rank {rank}", got.get(rank), f"no answer within {limit:g} s")

@@ -35,7 +35,7 @@ def preflight(*, timeout: float = TIMEOUT) -> None:
     RuntimeError
         The process is one of several by the launcher's variables, but no group is up yet.
     TimeoutError
-        Rank 0 did not answer.
+        Rank 0 of MPI did not answer, or the process group's store has ended.
 
     Notes
     -----

@@ -94,7 +94,8 @@ def _task(module: Any, node: str, job: str, runtime_env: Mapping[str, Any] | Non
     options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": where}
     if runtime_env is not None:
         options["runtime_env"] = dict(runtime_env)
-    return module.remote(answer).options(**options).remote(job=job, worker=f"node {node[:8]}")
+    known = {"job": job, "rank": None, "ranks": None, "worker": f"node {node[:8]}"}
+    return module.remote(answer).options(**options).remote(**known)
 
 
 def _name(found: Mapping[str, Any]) -> str:

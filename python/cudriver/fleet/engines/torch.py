@@ -7,18 +7,15 @@ ranks, so it tells which rank is missing where a collective could only time out.
 from __future__ import annotations
 
 import sys
-import time
 from datetime import timedelta
 
-from cudriver.fleet.engines import GRACE, TIMEOUT, seconds
-from cudriver.fleet.engines.answers import Answers, answer
+from cudriver.fleet.engines import GRACE, TIMEOUT, patience, seconds
+from cudriver.fleet.engines.answers import Answers, answer, judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
     from typing import Any
-
-LOOK = 0.1  # seconds for a rank's answer when the time is over: it may have come long before
 
 
 def running() -> bool:
@@ -28,45 +25,56 @@ def running() -> bool:
 
 
 def exchange(judge: Callable[[Answers], bytes], *, timeout: float = TIMEOUT) -> bytes:
-    """Each rank gives its report and gets what `judge` says of all of them on rank 0."""
+    """Each rank gives its report and gets what `judge` says of all of them on rank 0.
+
+    A rank that waits too long for that answers instead. The first answer counts, for all ranks.
+    """
     distributed = sys.modules["torch.distributed"]
     limit = seconds(timeout)
     rank, size = distributed.get_rank(), distributed.get_world_size()
     store = distributed.distributed_c10d._get_default_store()
     call = store.add(f"cudriver/preflight/calls/{rank}", 1)  # the ranks' nth calls belong together
     prefix = f"cudriver/preflight/{call}"
-    packed = answer(rank=rank, ranks=size)
+    packed = answer(job=None, rank=rank, ranks=size)  # the group is the job
     if rank == 0:
         got = {0: packed, **_gather(store, prefix, range(1, size), limit)}
         answers = Answers()
         for number in range(size):
             answers.add(f"rank {number}", got.get(number), f"no answer within {limit:g} s")
-        told = judge(answers)
-        store.set(f"{prefix}/answer", told)
+        told = _agree(store, prefix, judged(judge, answers))
         # The store ends with this process: the others read it first.
-        _gather(store, f"{prefix}/read", [number for number in got if number], GRACE)
+        _wait(store, [f"{prefix}/read/{number}" for number in got if number], GRACE)
         return told
     store.set(f"{prefix}/{rank}", packed)
-    outcome = _get(store, f"{prefix}/answer", limit + GRACE)
-    if outcome is None:
-        raise TimeoutError(f"rank 0 did not answer rank {rank} within {limit + GRACE:g} s")
-    store.set(f"{prefix}/read/{rank}", b"")
-    return outcome
-
-
-def _gather(store: Any, prefix: str, ranks: Iterable[int], limit: float) -> dict[int, bytes]:
-    """What these ranks have put into the store, as far as it comes in time."""
-    end = time.monotonic() + limit
-    got = {
-        rank: _get(store, f"{prefix}/{rank}", max(end - time.monotonic(), LOOK)) for rank in ranks
-    }
-    return {rank: packed for rank, packed in got.items() if packed is not None}
-
-
-def _get(store: Any, key: str, limit: float) -> bytes | None:
-    """A key's value as soon as it has one; None after so many seconds, or if the store is gone."""
+    late = ""
+    if not _wait(store, [f"{prefix}/answer"], patience(limit)):
+        late = f"rank 0 did not answer rank {rank} within {patience(limit):g} s"
     try:
-        store.wait([key], timedelta(seconds=limit))
+        told = _agree(store, prefix, late.encode())
+        store.set(f"{prefix}/read/{rank}", b"")
+    except RuntimeError as error:  # DistNetworkError: the store has ended, and rank 0 with it
+        raise TimeoutError(f"rank 0 ended before it answered rank {rank}") from error
+    return told
+
+
+def _agree(store: Any, prefix: str, told: bytes) -> bytes:
+    """The answer that all ranks get: this one, if there is none yet."""
+    # Not empty, which stands for "none yet".
+    return bytes(store.compare_set(f"{prefix}/answer", "", f"={told.decode()}"))[1:]
+
+
+def _gather(store: Any, prefix: str, ranks: Sequence[int], limit: float) -> dict[int, bytes]:
+    """What these ranks have put into the store, as far as it comes in time."""
+    keys = {rank: f"{prefix}/{rank}" for rank in ranks}
+    if not _wait(store, [*keys.values()], limit):
+        keys = {rank: key for rank, key in keys.items() if store.check([key])}
+    return dict(zip(keys, map(bytes, store.multi_get([*keys.values()])), strict=True))
+
+
+def _wait(store: Any, keys: list[str], limit: float) -> bool:
+    """Until all these keys have values: False after so many seconds, or if the store has ended."""
+    try:
+        store.wait(keys, timedelta(seconds=limit))
     except RuntimeError:  # DistStoreError, DistNetworkError
-        return None
-    return bytes(store.get(key))
+        return False
+    return True

@@ -217,7 +217,7 @@ PyDoc_STRVAR(use_driver_doc,
              "use_driver(choice, /)\n"
              "--\n"
              "\n"
-             "Choose the driver library, before the first call that needs one.\n"
+             "Choose the driver library, before one has been initialised.\n"
              "\n"
              "Parameters\n"
              "----------\n"
@@ -227,12 +227,13 @@ PyDoc_STRVAR(use_driver_doc,
              "Raises\n"
              "------\n"
              "CudaError\n"
-             "    A driver is in use already: a process has one.\n"
+             "    A driver has been initialised: a process has one.\n"
              "\n"
              "Notes\n"
              "-----\n"
-             "Calls no CUDA function. The environment variable ``CUDRIVER_LIBRARY`` makes the\n"
-             "same choice.\n"
+             "Calls no CUDA function. A driver that was loaded but finds no GPU can still be\n"
+             "replaced: ``cu.is_available() or cu.use_driver(\"sim\")``. The environment variable\n"
+             "``CUDRIVER_LIBRARY`` makes the same choice.\n"
              "\n"
              "Examples\n"
              "--------\n"
@@ -251,7 +252,7 @@ static PyObject *module_use_driver(PyObject *module, PyObject *choice)
     if (path == NULL) {
         return NULL;
     }
-    if (cudriver_driver.loaded) {
+    if (!cudriver_driver_drop()) {
         cudriver_raise_plain(
             state, "CudaError",
             "use_driver(%R): the driver %s is in use already, and a process has one; "

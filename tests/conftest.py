@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,13 @@ class Simulator:
             raise ValueError(f"cudriver_sim_{name}{arguments} refused")
         return result
 
+    def settle(self) -> None:
+        """Waits until no operation is pending in any context, a minute at most. A context's
+        synchronize() leaves the others at work, and what it lets go is freed in stream order."""
+        until = time.monotonic() + 60
+        while self.live("pending") > 0 and time.monotonic() < until:
+            time.sleep(0.001)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._functions:
             raise AttributeError(name)
@@ -159,10 +167,12 @@ def simulator() -> Simulator | None:
 @pytest.fixture
 def sim(simulator: Simulator | None) -> Iterator[Simulator]:
     """The simulated driver's controls: sim.live("streams"), sim.fail("cuMemAlloc_v2:1:2"), ...
-    Its knobs, faults and counters are put back before and after."""
+    Its knobs, faults and counters are put back before and after, and nothing is under way
+    before."""
     if simulator is None:
         pytest.skip("needs the simulated driver's controls")
     simulator.reset()
+    simulator.settle()
     yield simulator
     simulator.reset()
 

@@ -402,12 +402,12 @@ def _shaped(device: Any, like: Any) -> Any:
 def asynchronous_copies(cu: Any) -> None:
     stream = cu.Stream()
     pinned, plain = cu.pinned_zeros(MIDDLE), np.ones(MIDDLE)
-    device = cu.to_device(plain, stream=stream)
+    device, other = cu.to_device(plain, stream=stream), cu.to_device(plain)
     transfers = [
         cu.copy_async(pinned, device, stream),
         device.copy_from(plain, stream),
         device.copy_to(plain, stream),
-        cu.copy_async(plain, device, None),
+        cu.copy_async(plain, other, None),
     ]
     for transfer in transfers:
         repr(transfer), transfer.nbytes, transfer.done

@@ -234,9 +234,9 @@ static int home_wait(CoreState *state, ContextObject *context, StreamObject *hom
     }
     result = cuda.cuStreamQuery(home->handle);
     if (result == CUDA_ERROR_NOT_READY) {
-        home->users++; /* forbids its close() meanwhile */
+        cudriver_stream_hold(home);
         failed = cudriver_batch_wait_all(state, &stream);
-        home->users--;
+        cudriver_stream_let_go(home);
         return failed;
     }
     if (result != CUDA_SUCCESS) {
@@ -270,8 +270,9 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
     return failed;
 }
 
-/* An event behind the home stream's work so far, which `stream` waits for. */
-static CUresult follow_home(const StreamObject *home, CUstream stream, const char **function)
+/* An event behind the home stream's work so far, which `stream` waits for. Without the GIL: the
+ * driver blocks where a stream's queue is full. */
+static CUresult follow_home(CUstream home, CUstream stream, const char **function)
 {
     CUevent event;
     CUresult result;
@@ -280,7 +281,7 @@ static CUresult follow_home(const StreamObject *home, CUstream stream, const cha
     result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS) {
         *function = "cuEventRecord";
-        result = cuda.cuEventRecord(event, home->handle);
+        result = cuda.cuEventRecord(event, home);
         if (result == CUDA_SUCCESS) {
             *function = "cuStreamWaitEvent";
             result = cuda.cuStreamWaitEvent(stream, event, 0);
@@ -313,7 +314,7 @@ static int follow_check(CoreState *state, const StreamObject *home, CUstream str
 int cudriver_device_follow(CoreState *state, ContextObject *context,
                            struct cudriver_device_block *block, ContextObject *use, CUstream stream)
 {
-    const StreamObject *home = block->home;
+    StreamObject *home = block->home;
     const char *function;
     bool pushed[2];
     CUresult result = CUDA_SUCCESS;
@@ -331,7 +332,11 @@ int cudriver_device_follow(CoreState *state, ContextObject *context,
     cudriver_driver_relax();
     captured = follow_check(state, home, stream);
     if (captured == 0) {
-        result = follow_home(home, stream, &function);
+        cudriver_stream_hold(home);
+        Py_BEGIN_ALLOW_THREADS
+        result = follow_home(home->handle, stream, &function);
+        Py_END_ALLOW_THREADS
+        cudriver_stream_let_go(home);
     }
     cudriver_driver_restore();
     cudriver_context_end_both(context, use, pushed);

@@ -59,6 +59,10 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
 /* Whether an object's type has a table of C functions that we know. 1, 0, or -1. */
 int cudriver_dlpack_has_table(CoreState *state, PyObject *object);
 
+/* 0 if we know the layout of a tensor, of which the version and the deleter are always where they
+ * are; else -1 with BufferError. */
+int cudriver_dlpack_check_version(const struct cudriver_dl_managed *tensor);
+
 /* Takes a tensor over, also if this fails. 0, or -1 with an exception set. */
 int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent);
 
@@ -91,7 +95,7 @@ struct cudriver_dl_managed *cudriver_dlpack_export(CoreState *state, DeviceArray
 int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number);
 
 /* The stream of cudriver_dlpack_stream, as the standard has it: 1 is the default stream. */
-uintptr_t cudriver_dlpack_number(CoreState *state, int ordinal);
+uintptr_t cudriver_dlpack_number(const StreamObject *stream);
 
 /* Methods of DeviceArray, and a docstring. */
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,

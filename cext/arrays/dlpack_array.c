@@ -48,10 +48,7 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }
-    if (stream != NULL) {
-        Py_INCREF(stream);
-        stream->users++; /* forbids its close() meanwhile */
-    }
+    cudriver_stream_hold(stream);
     failed = cudriver_capture_check(state, handle);
     if (failed == 0) {
         failed = cudriver_wait_stream(state, handle);
@@ -59,10 +56,7 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
         failed = 0;
     }
     cudriver_context_end(context, pushed);
-    if (stream != NULL) {
-        stream->users--;
-        Py_DECREF(stream);
-    }
+    cudriver_stream_let_go(stream);
     return failed;
 }
 

@@ -30,6 +30,8 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
 {
     DeviceArrayObject *array = object;
     CoreState *state = state_imported();
+    StreamObject *stream;
+    int failed;
 
     *out = NULL;
     if (state == NULL) {
@@ -40,9 +42,14 @@ static int table_from_object(void *object, struct cudriver_dl_managed **out)
                      Py_TYPE(array)->tp_name);
         return -1;
     }
-    if (cudriver_device_array_check(state, array) < 0 ||
-        cudriver_dlpack_follow(state, array,
-                               cudriver_dlpack_number(state, array->context->ordinal)) < 0) {
+    if (cudriver_device_array_check(state, array) < 0) {
+        return -1;
+    }
+    stream = cudriver_dlpack_stream(state, array->context->ordinal);
+    cudriver_stream_hold(stream);
+    failed = cudriver_dlpack_follow(state, array, cudriver_dlpack_number(stream));
+    cudriver_stream_let_go(stream);
+    if (failed < 0) {
         return -1;
     }
     *out = cudriver_dlpack_export(state, array);
@@ -59,12 +66,16 @@ static int table_to_object(struct cudriver_dl_managed *tensor, void **object)
     if (cudriver_dlpack_take(tensor, &lent) < 0) {
         return -1;
     }
-    if (state != NULL && lent.tensor->device.type != CUDRIVER_DL_CUDA &&
+    if (state == NULL || cudriver_dlpack_check_version(tensor) < 0) {
+        Py_DECREF(lent.keeper);
+        return -1;
+    }
+    if (lent.tensor->device.type != CUDRIVER_DL_CUDA &&
         lent.tensor->device.type != CUDRIVER_DL_CUDA_MANAGED) {
         PyErr_Format(PyExc_BufferError,
                      "a DeviceArray is in device memory, not of DLPack's device type %d",
                      (int)lent.tensor->device.type);
-    } else if (state != NULL) {
+    } else {
         if (cudriver_dlpack_read(state, &lent, &end) == 0) {
             *object = cudriver_dlpack_array(state, &lent, &end);
         }

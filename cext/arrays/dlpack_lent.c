@@ -14,16 +14,21 @@
 
 /* ---- the keeper ---- */
 
-static void keeper_end(PyObject *capsule)
+/* Keeps the exception: the deleter may run Python code. */
+static void tensor_give_back(struct cudriver_dl_managed *tensor)
 {
-    struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, KEEPER);
     PyObject *type, *value, *traceback;
 
-    PyErr_Fetch(&type, &value, &traceback); /* the deleter may run Python code */
+    PyErr_Fetch(&type, &value, &traceback);
     if (tensor->deleter != NULL) {
         tensor->deleter(tensor);
     }
     PyErr_Restore(type, value, traceback);
+}
+
+static void keeper_end(PyObject *capsule)
+{
+    tensor_give_back(PyCapsule_GetPointer(capsule, KEEPER));
 }
 
 static void keeper_end_old(PyObject *capsule)
@@ -43,10 +48,23 @@ int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_
     lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
     lent->tensor = &tensor->tensor;
     lent->flags = tensor->flags;
-    if (lent->keeper == NULL && tensor->deleter != NULL) {
-        tensor->deleter(tensor);
+    if (lent->keeper == NULL) {
+        tensor_give_back(tensor);
+        return -1;
     }
-    return lent->keeper == NULL ? -1 : 0;
+    return 0;
+}
+
+int cudriver_dlpack_check_version(const struct cudriver_dl_managed *tensor)
+{
+    if (tensor->version.major == CUDRIVER_DL_MAJOR) {
+        return 0;
+    }
+    PyErr_Format(PyExc_BufferError,
+                 "a tensor of DLPack %u.%u cannot be read: this package knows %d.%d",
+                 (unsigned)tensor->version.major, (unsigned)tensor->version.minor,
+                 CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR);
+    return -1;
 }
 
 /* Says what a capsule is that cannot be taken. */
@@ -74,11 +92,7 @@ static int capsule_take(PyObject *capsule, struct cudriver_dl_lent *lent)
 {
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (tensor->version.major != CUDRIVER_DL_MAJOR) {
-            PyErr_Format(PyExc_BufferError,
-                         "__dlpack__() returned a tensor of DLPack %u.%u; this package knows %d.%d",
-                         (unsigned)tensor->version.major, (unsigned)tensor->version.minor,
-                         CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR);
+        if (cudriver_dlpack_check_version(tensor) < 0) {
             return -1;
         }
         lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
@@ -110,18 +124,19 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal)
     return stream != NULL && !stream->closed && stream->context->ordinal == ordinal ? stream : NULL;
 }
 
-uintptr_t cudriver_dlpack_number(CoreState *state, int ordinal)
+uintptr_t cudriver_dlpack_number(const StreamObject *stream)
 {
-    const StreamObject *stream = cudriver_dlpack_stream(state, ordinal);
-
     return stream != NULL && stream->handle != NULL ? (uintptr_t)stream->handle : 1;
 }
 
-/* The stream that a device's lent memory is made ready for. `on` as in cudriver_dlpack_borrow. */
-static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *on, int ordinal)
+/* The stream that a device's lent memory is made ready for. `on` as in cudriver_dlpack_borrow. If
+ * it is NULL, *entered is the Stream, borrowed; otherwise NULL. */
+static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *on, int ordinal,
+                               StreamObject **entered)
 {
+    *entered = on == NULL ? cudriver_dlpack_stream(state, ordinal) : NULL;
     if (on == NULL) {
-        return cudriver_dlpack_number(state, ordinal);
+        return cudriver_dlpack_number(*entered);
     }
     if (on->handle == NULL || (on->context != NULL && on->context->ordinal != ordinal)) {
         return 1;
@@ -288,6 +303,29 @@ static PyObject *ask_capsule(CoreState *state, PyObject *method, PyObject *strea
     return capsule;
 }
 
+/* The same for memory of a device, which is to be made ready for a stream. */
+static PyObject *ask_device_capsule(CoreState *state, PyObject *method, bool never_copied,
+                                    const struct cudriver_stream *on, int ordinal)
+{
+    StreamObject *entered;
+    PyObject *stream, *capsule;
+    uintptr_t number;
+
+    if (cudriver_require(state) < 0) {
+        return NULL;
+    }
+    number = stream_number(state, on, ordinal, &entered);
+    stream = is_captured(number) ? PyLong_FromLong(-1) : PyLong_FromUnsignedLongLong(number);
+    if (stream == NULL) {
+        return NULL;
+    }
+    cudriver_stream_hold(entered); /* the method, or another thread, may close it */
+    capsule = ask_capsule(state, method, stream, never_copied);
+    cudriver_stream_let_go(entered);
+    Py_DECREF(stream);
+    return capsule;
+}
+
 /* Reads a tensor that was taken, and gives it back if that fails. 0 or -1. */
 static int lent_read(CoreState *state, struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
 {
@@ -305,7 +343,7 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
                       const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                       struct cudriver_endpoint *end)
 {
-    PyObject *method, *stream = NULL, *capsule = NULL;
+    PyObject *method, *capsule = NULL;
     struct cudriver_dl_device device;
     int found = PyObject_GetOptionalAttr(object, word(state, WORD_DLPACK), &method), failed = -1;
 
@@ -314,14 +352,9 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
     }
     if (ask_device(state, object, &device) == 0) {
         /* Memory of the host has no stream, and is asked for without one. */
-        if (device.type == CUDRIVER_DL_CUDA || device.type == CUDRIVER_DL_CUDA_MANAGED) {
-            uintptr_t number = stream_number(state, on, device.id);
-            bool ordered = cudriver_require(state) == 0 && !is_captured(number);
-            stream = ordered ? PyLong_FromUnsignedLongLong(number) : PyLong_FromLong(-1);
-        }
-        if (!PyErr_Occurred()) {
-            capsule = ask_capsule(state, method, stream, never_copied);
-        }
+        capsule = device.type == CUDRIVER_DL_CUDA || device.type == CUDRIVER_DL_CUDA_MANAGED
+                      ? ask_device_capsule(state, method, never_copied, on, device.id)
+                      : ask_capsule(state, method, NULL, never_copied);
     }
     if (capsule != NULL) {
         failed = capsule_take(capsule, lent);
@@ -330,7 +363,6 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
         failed = lent_read(state, lent, end);
     }
     Py_DECREF(method);
-    Py_XDECREF(stream);
     Py_XDECREF(capsule);
     return failed < 0 ? -1 : 1;
 }
@@ -366,6 +398,7 @@ static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
                      const struct cudriver_stream *on, const struct cudriver_dl_device *device,
                      ContextObject *context)
 {
+    StreamObject *entered;
     uintptr_t ours, theirs;
     void *stream = NULL;
 
@@ -374,7 +407,7 @@ static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
         PyErr_Clear();
         return false;
     }
-    ours = stream_number(state, on, device->id);
+    ours = stream_number(state, on, device->id, &entered);
     theirs = stream == NULL ? 1 : (uintptr_t)stream; /* 0 and 1 are the default stream */
     return ours == theirs || is_idle(state, context, stream) || is_captured(ours);
 }

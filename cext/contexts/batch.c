@@ -6,6 +6,7 @@
 
 #include "capture.h"
 #include "driver/driver.h"
+#include "foreign_stream.h"
 #include "graph.h"
 #include "python/error.h"
 #include "python/wait.h"
@@ -104,9 +105,9 @@ static void batch_try_record(struct cudriver_batch *batch, bool look)
     }
     result = cuda.cuCtxGetCurrent(&current);
     if (result != CUDA_SUCCESS || current != batch->context->handle) {
-        /* The context cannot be made current. A NULL stream would be another's: try later. */
+        /* The context cannot be made current. A default stream would be another's: try later. */
         result = CUDA_ERROR_INVALID_CONTEXT;
-        if (batch->stream == NULL) {
+        if (cudriver_stream_is_default(batch->stream)) {
             cudriver_context_end(batch->context, pushed);
             return;
         }
@@ -383,11 +384,15 @@ void cudriver_batch_close_before(CoreState *state, const struct cudriver_stream 
 
 void cudriver_batch_end_open(CoreState *state, const StreamObject *stream)
 {
-    struct cudriver_batch *batch;
+    unsigned long long issued = state->issued;
+    struct cudriver_batch *batch = cudriver_batch_open_on(state, stream->context, stream->handle);
 
-    while ((batch = cudriver_batch_open_on(state, stream->context, stream->handle)) != NULL &&
-           !batch->recording) {
+    /* Owners that go may run any code: what that issues joins none of these. */
+    for (; batch != NULL; batch = batch->next) {
         batch_part(batch);
+    }
+    while ((batch = cudriver_batch_open_on(state, stream->context, stream->handle)) != NULL &&
+           batch->serial <= issued && !batch->recording && !batch->orphan) {
         batch->refs++;
         batch_finish(batch, CUDA_SUCCESS);
         cudriver_batch_release(state, batch);

@@ -176,12 +176,9 @@ static int batches_forbid(CoreState *state,
                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
                           const void *memory, CUstream stream)
 {
-    struct cudriver_batch *head, *batch;
+    struct cudriver_batch *head = state->batches;
 
-    cudriver_batches_reap(state, true);
-    head = state->batches;
-    batch = batch_using(state, &head, head, uses, memory);
-    if (batch != NULL) {
+    if (batch_using(state, &head, head, uses, memory) != NULL) {
         cudriver_capture_raise(state, stream, "__dlpack__()",
                                "work in flight on the memory is outside the graph: wait for that "
                                "first");
@@ -220,6 +217,7 @@ int cudriver_batches_follow(CoreState *state,
     if (batch_using(state, &head, head, uses, memory) == NULL) {
         return 0;
     }
+    cudriver_batches_reap(state, true); /* an event of a context that is gone is not to be used */
     if (cudriver_require(state) < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }

@@ -31,6 +31,23 @@ static inline int cudriver_stream_check(StreamObject *self)
     return 0;
 }
 
+/* Keeps a Stream (or NULL) alive, and forbids its close(), until cudriver_stream_let_go. */
+static inline void cudriver_stream_hold(StreamObject *self)
+{
+    if (self != NULL) {
+        Py_INCREF(self);
+        self->users++;
+    }
+}
+
+static inline void cudriver_stream_let_go(StreamObject *self)
+{
+    if (self != NULL) {
+        self->users--;
+        Py_DECREF(self);
+    }
+}
+
 /* The stream that a stream argument names, for the time of a call. */
 struct cudriver_stream {
     CUstream handle;        /* NULL: the legacy default stream */
@@ -60,10 +77,8 @@ int cudriver_stream_settle(CoreState *state, ContextObject *fallback,
 static inline void cudriver_stream_done(struct cudriver_stream *stream)
 {
     stream->object = NULL;
-    if (stream->held != NULL) {
-        stream->held->users--;
-        Py_CLEAR(stream->held);
-    }
+    cudriver_stream_let_go(stream->held);
+    stream->held = NULL;
     Py_CLEAR(stream->context);
 }
 

@@ -131,9 +131,9 @@ int cudriver_stream_read(CoreState *state, PyObject *argument, struct cudriver_s
         }
         stream->handle = object->handle;
         stream->context = (ContextObject *)Py_NewRef((PyObject *)object->context);
-        stream->held = (StreamObject *)Py_NewRef(argument);
+        stream->held = object;
         stream->object = object->owner == NULL ? object : NULL;
-        object->users++;
+        cudriver_stream_hold(object);
         return 0;
     }
     foreign = cudriver_foreign_stream(argument, &stream->handle);
@@ -216,12 +216,10 @@ void cudriver_streams_wait(CoreState *state, const ContextObject *context)
         if (cudriver_capture_forbids(stream->handle)) {
             continue;
         }
-        Py_INCREF(stream);
-        stream->users++; /* forbids its close() meanwhile */
+        cudriver_stream_hold(stream);
         Py_BEGIN_ALLOW_THREADS
         cuda.cuStreamSynchronize(stream->handle);
         Py_END_ALLOW_THREADS
-        stream->users--;
-        Py_DECREF(stream);
+        cudriver_stream_let_go(stream);
     }
 }

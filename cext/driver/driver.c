@@ -177,7 +177,9 @@ enum cudriver_load cudriver_driver_load(const char *path)
         return CUDRIVER_UNSUPPORTED;
     }
     table_hide_newer(&table, version);
+    pthread_mutex_lock(&init_lock);
     cuda = table;
+    pthread_mutex_unlock(&init_lock);
     cudriver_driver.message[0] = '\0';
     cudriver_driver.version = version;
     cudriver_driver.simulated = dlsym(library, "cudriver_sim_version") != NULL;
@@ -202,6 +204,16 @@ CUresult cudriver_driver_init(void)
     }
     pthread_mutex_unlock(&init_lock);
     return result;
+}
+
+bool cudriver_driver_drop(void)
+{
+    pthread_mutex_lock(&init_lock);
+    if (!atomic_load(&initialised)) {
+        cudriver_driver.loaded = false; /* not closed: it may have threads */
+    }
+    pthread_mutex_unlock(&init_lock);
+    return !cudriver_driver.loaded;
 }
 
 bool cudriver_driver_is_initialised(void)

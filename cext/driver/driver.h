@@ -2,7 +2,8 @@
  * The CUDA driver library, opened at run time. Plain C: no Python.
  *
  * `cuda` is this extension's one process-wide global, because a process has one libcuda.
- * cudriver_driver_load fills it once. After that every thread may read it without a lock.
+ * cudriver_driver_load fills it. Once cudriver_driver_init has succeeded it stays as it is, and
+ * every thread may read it without a lock.
  */
 #ifndef CUDRIVER_DRIVER_H
 #define CUDRIVER_DRIVER_H
@@ -44,6 +45,10 @@ enum cudriver_load cudriver_driver_load(const char *path);
 
 /* Calls cuInit(0) until it has succeeded once in the process. May block. */
 CUresult cudriver_driver_init(void);
+
+/* Lets the next load choose again, unless cudriver_driver_init has succeeded. Whether nothing is
+ * loaded now. The caller holds the GIL. */
+bool cudriver_driver_drop(void);
 
 /* Whether cudriver_driver_init has succeeded in this process or in its parent before the fork. */
 bool cudriver_driver_is_initialised(void);

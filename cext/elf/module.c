@@ -155,24 +155,25 @@ done:
 
 /* ---- absent() ---- */
 
-/* New reference: the modules of a record that are not in its folder, as str. */
+/* New reference: number and text of the lines whose modules are not in the folder. */
 static PyObject *absent_list(struct elf_record *record)
 {
     PyObject *made = PyList_New(0);
 
     while (made != NULL) {
-        PyObject *item;
-        const char *path = NULL;
+        PyObject *text, *item;
+        const char *line = NULL;
         size_t length = 0;
         bool found;
 
         Py_BEGIN_ALLOW_THREADS
-        found = elf_record_next(record, &path, &length);
+        found = elf_record_next(record, &line, &length);
         Py_END_ALLOW_THREADS
         if (!found) {
             return made;
         }
-        item = PyUnicode_DecodeFSDefaultAndSize(path, (Py_ssize_t)length);
+        text = PyUnicode_DecodeFSDefaultAndSize(line, (Py_ssize_t)length);
+        item = text != NULL ? Py_BuildValue("nN", (Py_ssize_t)record->number, text) : NULL;
         if (item == NULL || PyList_Append(made, item) < 0) {
             Py_CLEAR(made);
         }
@@ -213,8 +214,9 @@ PyDoc_STRVAR(missing_doc,
              "`scope` defines. A damaged file gives its ElfError in the place of the answer.");
 PyDoc_STRVAR(absent_doc,
              "absent($module, record, folder, /)\n--\n\n"
-             "The Python files that a wheel's RECORD lists, tests aside, and that `folder` lacks, or\n"
-             "has empty where RECORD gives them bytes. folder: None: all that it lists.");
+             "The lines, by number and text, of the Python files that a wheel's RECORD lists, tests\n"
+             "aside, and that `folder` lacks, or has empty where RECORD gives them bytes. folder:\n"
+             "None: all that it lists.");
 PyDoc_STRVAR(error_doc, "A file that cannot be read as ELF: missing, damaged, hostile.");
 PyDoc_STRVAR(foreign_doc,
              "A sound ELF header of a class or byte order that this reader leaves alone.");

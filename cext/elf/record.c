@@ -11,19 +11,23 @@ enum {
     MAX_PATH = 4096,
 };
 
-/* Whether RECORD gives the file no bytes: its line ends in ",0". */
-static bool is_listed_empty(const char *line, size_t length)
+/* Whether the file may be empty: its line ends in ",0", or states no size. */
+static bool may_be_empty(const char *line, size_t length)
 {
     if (length > 0 && line[length - 1] == '\r') {
         length--;
     }
-    return length >= 2 && memcmp(line + length - 2, ",0", 2) == 0;
+    return (length >= 1 && line[length - 1] == ',') ||
+           (length >= 2 && memcmp(line + length - 2, ",0", 2) == 0);
 }
 
-/* Images are often made smaller by leaving tests out. */
+/* Images are often made smaller by leaving tests out, and the folder "tests" of badly packed wheels
+ * is shared by all of them. */
 static bool is_of_tests(const char *path, size_t length)
 {
-    return memmem(path, length, "/tests/", 7) != NULL || memmem(path, length, "/test/", 6) != NULL;
+    return memmem(path, length, "/tests/", 7) != NULL ||
+           memmem(path, length, "/test/", 6) != NULL || strncmp(path, "tests/", 6) == 0 ||
+           strncmp(path, "test/", 5) == 0;
 }
 
 static bool is_there(const struct elf_record *record, const char *line, size_t length,
@@ -38,32 +42,34 @@ static bool is_there(const struct elf_record *record, const char *line, size_t l
     memcpy(path, line, path_length);
     path[path_length] = '\0';
     return fstatat(record->folder, path, &about, 0) == 0 &&
-           (about.st_size > 0 || is_listed_empty(line, length));
+           (about.st_size > 0 || may_be_empty(line, length));
 }
 
-bool elf_record_next(struct elf_record *record, const char **path, size_t *path_length)
+bool elf_record_next(struct elf_record *record, const char **line, size_t *length)
 {
     static const char suffix[] = ".py", hash[] = ",sha256=";
     size_t suffix_length = sizeof(suffix) - 1, hash_length = sizeof(hash) - 1;
 
     while (record->at < record->size && record->modules < MAX_MODULES) {
-        const char *line = record->text + record->at;
+        const char *start = record->text + record->at;
         size_t left = record->size - record->at;
-        const char *newline = memchr(line, '\n', left);
-        size_t length = newline != NULL ? (size_t)(newline - line) : left;
-        const char *comma = memchr(line, ',', length);
+        const char *newline = memchr(start, '\n', left);
+        size_t path_length;
+        const char *comma;
 
-        record->at += length + 1;
-        if (comma == NULL || (size_t)(comma - line) <= suffix_length ||
+        *line = start;
+        *length = newline != NULL ? (size_t)(newline - start) : left;
+        record->at += *length + 1;
+        record->number++;
+        comma = memchr(start, ',', *length);
+        path_length = comma != NULL ? (size_t)(comma - start) : 0;
+        if (path_length <= suffix_length ||
             memcmp(comma - suffix_length, suffix, suffix_length) != 0 ||
-            length - (size_t)(comma - line) < hash_length ||
-            memcmp(comma, hash, hash_length) != 0) {
+            *length - path_length < hash_length || memcmp(comma, hash, hash_length) != 0) {
             continue;
         }
         record->modules++;
-        *path = line;
-        *path_length = (size_t)(comma - line);
-        if (!is_of_tests(line, *path_length) && !is_there(record, line, length, *path_length)) {
+        if (!is_of_tests(start, path_length) && !is_there(record, start, *length, path_length)) {
             return true;
         }
     }

@@ -8,19 +8,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A walk over one RECORD. Zero `at` and `modules` before the first step. */
+/* A walk over one RECORD. Zero `at`, `number` and `modules` before the first step. */
 struct elf_record {
     const char *text; /* borrowed */
     size_t size;
     int folder; /* borrowed: the descriptor of what the paths start from; -1: nothing is there */
     size_t at;
+    size_t number;  /* of the line that was read last; the first is 1 */
     size_t modules; /* seen so far */
 };
 
 /*
- * Finds the next module, tests aside, that is not there, or that is empty and is not listed as
- * empty. *path points into the text, without a NUL behind it. False at the end.
+ * Finds the line of the next module, tests aside, that is not there, or that is empty and that the
+ * line gives bytes. *line points into the text, without a NUL behind it. False at the end.
  */
-bool elf_record_next(struct elf_record *record, const char **path, size_t *path_length);
+bool elf_record_next(struct elf_record *record, const char **line, size_t *length);
 
 #endif

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from importlib import resources
 from pathlib import Path
 
 os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
@@ -40,6 +41,9 @@ PINS = {
     "nvidia-cusparse-cu12": "12.3.1.170",
     "nvidia-nccl-cu12": "2.21.5",
 }
+# The components of each toolkit release.
+TABLE = resources.files("cudriver.stack") / "data" / "toolkits.json"
+RELEASES = json.loads(TABLE.read_text("utf-8"))["releases"]
 ENGINES = ("engines_precompiled", "engines_runtime_compiled")
 PARTS = ("graph", "ops", "cnn", "adv", "heuristic", *ENGINES)
 CUDNN_9 = ["libcudnn.so.9", *(f"libcudnn_{part}.so.9" for part in PARTS)]
@@ -253,26 +257,40 @@ def toolkit(
 ) -> Path:
     """A system toolkit's folder: nvcc, headers, libcudart, libnvJitLink, and cuDNN if asked for."""
     major, minor = version.split(".")[:2]
+    its = RELEASES[version]
     folder = (root or HOME) / "usr" / "local" / f"cuda-{major}.{minor}"
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier run of the cell
-    versions = {f"libcudart.so.{major}": version, f"libnvJitLink.so.{major}": nvjitlink}
+    versions = {f"libcudart.so.{major}": its["cudart"], f"libnvJitLink.so.{major}": nvjitlink}
     versions |= dict.fromkeys(CUDNN_9, cudnn) if cudnn else {}
-    for name, its in versions.items():
-        file = library(folder / "lib64" / name, its)
-        whole = file.rename(file.with_name(name.partition(".so")[0] + f".so.{its}"))
+    for name, release in versions.items():
+        file = library(folder / "lib64" / name, release)
+        whole = file.rename(file.with_name(name.partition(".so")[0] + f".so.{release}"))
         file.symlink_to(whole.name)
     (folder / "include").mkdir()
     (folder / "include" / "cuda.h").write_text(f"#define CUDA_VERSION {major}0{minor}0\n")
     (folder / "version.json").write_text(
         json.dumps({"cuda": {"name": "CUDA SDK", "version": version}})
     )
-    says = f"Cuda compilation tools, release {major}.{minor}, V{version}"
+    says = f"Cuda compilation tools, release {major}.{minor}, V{its['nvcc']}"
     build(
         folder / "bin" / "nvcc",
         f'int puts(const char *); int main(void) {{ puts("{says}"); }}',
         shared=False,
     )
     return folder
+
+
+def choose_driver() -> None:
+    """Without a GPU takes the simulated driver, also for the commands that cells start.
+
+    Another process looks, because this one must not call cuInit before chapter 1 does.
+    """
+    import cudriver as cu
+
+    look = "import cudriver as cu; raise SystemExit(not cu.is_available())"
+    if subprocess.run([sys.executable, "-c", look], check=False).returncode != 0:
+        os.environ["CUDRIVER_LIBRARY"] = "sim"
+        cu.use_driver("sim")
 
 
 def libraries_of(root: Path) -> Path:

@@ -46,6 +46,7 @@ def held(sim: Any) -> Iterator[Any]:
     """Streams stand still until held.release()."""
     for make in (cu.pinned_zeros, cu.device_zeros):  # what is made at first use is made
         make(LARGE, np.uint8)
+    sim.settle()
     sim.hold()
     yield sim
     sim.release()
@@ -555,6 +556,34 @@ def test_what_was_seen_over_stays_over(sim: Any, how: str) -> None:
     later.wait()
 
 
+@pytest.mark.parametrize("parted", [False, True])
+def test_a_copy_issued_while_another_lets_go_is_in_flight(held: Any, parted: bool) -> None:
+    """Though the stream was idle just before, when it was asked."""
+    source, there = ends_before(held, 1000)
+    first, stream, later = cu.pinned_zeros(1000, np.uint8), cu.Stream(), []
+
+    def issue(_: object) -> None:
+        held.hold()
+        later.append(cu.copy_async(there, source, stream))
+
+    watched = weakref.ref(first, issue)
+    transfer = cu.copy_async(there, first, stream)
+    if parted:  # no event can be recorded, so the next copy begins another batch
+        held.fail("cuEventCreate:1:2,cuStreamSynchronize:1:900")
+        assert not transfer.done
+        held.clear_faults()
+        cu.copy_async(there, source, stream)
+    del first
+    held.release()
+    while not stream.done:
+        pass
+    assert watched() is None
+    assert not later[0].done
+    held.release()
+    later[0].wait()
+    assert np.array_equal(there.to_numpy(), source)
+
+
 def test_synchronize_waits_for_what_was_issued_before_it(held: Any) -> None:
     """And not for what another thread issues while it waits."""
     source, there = ends_before(held, 1000)
@@ -778,8 +807,10 @@ def test_copies_on_a_stream_with_the_handle_of_a_busy_one_are_let_go() -> None:
 
 def test_a_failed_event_waits_for_the_engine(sim: Any) -> None:
     """Its threads are at the destination until the copy is over, whatever became of the event."""
-    _, there = ends(LARGE)
-    stream, plain = cu.Stream(), np.zeros(LARGE, np.uint8)
+    source, there = ends(LARGE)
+    cu.copy(there, source)
+    stream, memory = cu.Stream(), bytearray(LARGE)
+    plain = np.frombuffer(memory, np.uint8)
     gone = weakref.ref(plain)
     sim.hold()
     sim.fail("cuEventCreate:*:2")
@@ -790,7 +821,7 @@ def test_a_failed_event_waits_for_the_engine(sim: Any) -> None:
     sim.clear_faults()
     del plain
     assert gone() is None
-    assert sim.live("pending") == 0, "nothing is under way to memory that is let go"
+    assert memory == source.tobytes(), "it is let go when all has arrived"
     with pytest.raises(cu.CudaError):
         transfer.wait()
     soon.join()
@@ -798,22 +829,26 @@ def test_a_failed_event_waits_for_the_engine(sim: Any) -> None:
 
 def test_threads_that_let_go_of_contexts_while_others_copy() -> None:
     """To let go of the last array of a context runs anything, and changes the list of copies."""
-    until, failed = time.monotonic() + 1, []
+    until, failed, before = time.monotonic() + 1, [], alive()
 
     def copies() -> None:
         source, there = ends()
         stream = cu.Stream()
-        while time.monotonic() < until:
+        while True:
             for _ in range(50):
                 cu.copy_async(there, source, stream)
             stream.synchronize()
+            if time.monotonic() >= until:
+                break
 
     def contexts() -> None:
         source = cu.pinned_zeros(1 << 17, np.uint8)
-        while time.monotonic() < until:
+        while True:
             with cu.Context():
                 last = cu.copy_async(cu.device_zeros(1 << 17, np.uint8), source, cu.Stream())
-        last.wait()  # else it may be alive when the test has ended
+            if time.monotonic() >= until:
+                break
+        last.wait()
 
     def guarded(work: Any) -> None:
         try:
@@ -827,7 +862,7 @@ def test_threads_that_let_go_of_contexts_while_others_copy() -> None:
     for thread in threads:
         thread.join()
     assert failed == []
-    cu.current_context().synchronize()
+    wait_for(lambda: alive() <= before, "what the copies held stays alive")
 
 
 @pytest.mark.parametrize("seen", ["by synchronize", "by a wait", "by close"])
@@ -986,6 +1021,23 @@ def test_memory_is_kept_while_no_event_can_be_recorded(held: Any, what: str, cod
     assert transfer.done
     assert gone() is None
     assert np.array_equal(there.to_numpy(), wanted)
+
+
+@pytest.mark.parametrize("handle", [0, 1, 2])
+def test_the_default_stream_of_a_context_that_cannot_be_made_current(
+    held: Any, handle: int
+) -> None:
+    """Its handle would name that of the context that is current."""
+    source, there = ends_before(held)
+    held.fail("cuEventCreate:1:2,cuStreamSynchronize:1:900")
+    transfer = cu.copy_async(there, source, cu.Stream.from_handle(handle))
+    with cu.Context():
+        held.fail("cuCtxPushCurrent_v2:*:2")
+        assert not transfer.done
+        held.clear_faults()
+    held.release()
+    transfer.wait()
+    assert np.array_equal(there.to_numpy(), source)
 
 
 def test_a_transfer_is_done_after_synchronize_on_any_driver() -> None:

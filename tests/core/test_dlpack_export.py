@@ -391,7 +391,11 @@ def test_the_table_refuses_what_is_no_device_array() -> None:
     host = kit.Lender(MODEL.ctypes.data, (4, 6), device=(kit.CPU, 0))
     with pytest.raises(BufferError, match="device type 1"):
         table.to_object(ctypes.addressof(host.managed), ctypes.byref(out))
-    assert host.given_back == 1
+    array = placed()
+    newer = kit.Lender(array.pointer, (4, 6), version=(2, 0), owner=array)
+    with pytest.raises(BufferError, match=r"a tensor of DLPack 2\.0"):
+        table.to_object(ctypes.addressof(newer.managed), ctypes.byref(out))
+    assert host.given_back == newer.given_back == 1
 
 
 def test_the_table_allocates() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -173,6 +174,29 @@ def test_a_blocking_call_leaves_the_capture_intact(
     assert graph.ended == 0
 
 
+def closing(stream: Any, refused: list[str]) -> None:
+    try:
+        stream.close()
+    except ValueError as error:
+        refused.append(str(error))
+
+
+def test_the_stream_of_a_with_block_cannot_be_closed_by_the_lender() -> None:
+    """It is to be made ready for that stream, by its handle."""
+    refused: list[str] = []
+
+    class Closing(Tensor):
+        def __dlpack__(self, **asked: Any) -> Any:
+            closing(stream, refused)
+            return super().__dlpack__(**asked)
+
+    tensor, stream = placed(), cu.Stream()
+    with stream:
+        cu.from_dlpack(Closing(tensor.array, tensor.work))
+    assert "a running call uses it" in refused[0]
+    stream.close()
+
+
 # ---- our arrays, lent ---------------------------------------------------------------------------
 
 
@@ -257,3 +281,35 @@ def test_nothing_waits_for_a_captured_stream_of_ours(driver: Any, lend: Any, wor
     graph.close()
     if work == "copy":
         transfer.wait()
+
+
+def test_the_stream_of_a_with_block_cannot_be_closed_while_it_is_to_wait(driver: Any) -> None:
+    """What completed work lets go runs any code."""
+    array, ours, theirs = cu.device_zeros(SIZE, "f4"), cu.Stream(), cu.Stream()
+    source, refused = cu.pinned_zeros(SIZE, "f4"), list[str]()
+    watched = weakref.ref(source, lambda _: closing(theirs, refused))
+    transfer = cu.copy_async(array, source, ours)
+    del source
+    assert driver.cuStreamSynchronize(ctypes.c_void_p(ours.handle)) == 0
+    by_table(array, theirs)
+    assert watched() is None
+    assert "a running call uses it" in refused[0]
+    transfer.wait()
+
+
+@LENT
+def test_work_that_a_reset_has_ended_is_not_waited_for(
+    driver: Any, two_devices: Any, lend: Any
+) -> None:
+    source = cu.pinned_zeros(SIZE, "f4")  # registered on device 0, which is not reset
+    other, ours, stream = cu.device_zeros(SIZE, "f4"), cu.Stream(), cu.Stream(device=1)
+    with busy(driver, ours):
+        first = cu.copy_async(other, source, ours)
+        # Each allocation looks what is over. With work in flight, the next copy does not.
+        array, there = (cu.device_empty(1 << 16, "u1", device=device) for device in two_devices)
+        transfer = cu.copy_async(there, array, stream)
+        two_devices[1].reset_primary_context()
+        lend(array, cu.Stream(device=0))
+        with pytest.raises(cu.InvalidContextError):
+            transfer.wait()
+    first.wait()

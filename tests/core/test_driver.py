@@ -238,6 +238,7 @@ def test_choice_by_call_and_by_environment() -> None:
         cu.use_driver("/not/there")
         cu.use_driver("sim")
         print(cu.driver_is_simulated(), cu.driver_path().endswith("libcudriver_sim.so"))
+        cu.init()
         try:
             cu.use_driver("/not/there")
         except cu.CudaError as error:
@@ -248,6 +249,26 @@ def test_choice_by_call_and_by_environment() -> None:
     assert "use_driver('/not/there')" in second
     assert "is in use already" in second
     assert "libcudriver_sim.so" in second
+
+
+def test_a_driver_that_finds_no_gpu_can_be_replaced(tmp_path: Path) -> None:
+    """`cu.is_available() or cu.use_driver("sim")`, on a machine with a driver and no GPU."""
+    import cudriver
+
+    if not cudriver.driver_is_simulated():
+        pytest.skip("needs a driver library that works from any folder; the system's may not")
+    library = tmp_path / "without a GPU"
+    shutil.copy(cudriver.driver_path(), library)
+    program = """
+        import os, cudriver as cu
+        print(cu.driver_version(), cu.is_available(), cu.driver_path())
+        del os.environ["CUDRIVER_SIM_PROFILE"]
+        cu.use_driver("sim")
+        print(cu.is_available(), cu.driver_path().endswith("libcudriver_sim.so"))
+        print(cu.to_device(bytes(10)).nbytes)
+    """
+    environ = {"CUDRIVER_LIBRARY": str(library), "CUDRIVER_SIM_PROFILE": "no_device"}
+    assert lines(program, **environ) == [f"13.0 False {library}", "True True", "10"]
 
 
 def test_choice_by_path(tmp_path: Path) -> None:

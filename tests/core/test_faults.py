@@ -120,6 +120,7 @@ class Sweep:
         self.cu.current_context().synchronize()
         now = {"live_allocations": len(self.cu.live_allocations())}
         self.cu.trim_host_memory()
+        self.sim.settle()
         now.update({what: self.sim.live(what) for what in LIVE})
         return now
 
@@ -163,8 +164,7 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
                 except cu.CudaError as error:
                     assert function in LOOKS, f"{where}; and then {error}"
                 if function in LOOKS:
-                    while sim.live("pending") > 0:
-                        time.sleep(0.001)
+                    sim.settle()
                     sim.reset()  # mends the devices that the work behind it broke
                     after = sweep.settle()
                 deadline = time.monotonic() + 60
@@ -180,6 +180,16 @@ def test_each_call_fails_in_turn(cu, sim, quiet, functions, name: str) -> None:
                     before = after
                 assert after == before, where
     assert sweep.run(scenario) == "", "after all these failures"
+
+
+def test_settling_waits_for_other_contexts(cu, sim, two_devices, quiet) -> None:
+    sweep = Sweep(cu, sim, [], quiet)
+    array = cu.device_empty(1, device=two_devices[1])
+    before = sweep.settle()
+    sim.set_latency(500_000)
+    del array  # a free in the order of a stream there
+    assert sim.live("pending") == 1
+    assert sweep.settle()["pending"] == before["pending"] == 0
 
 
 def test_page_lock_that_cannot_be_undone(cu, sim) -> None:

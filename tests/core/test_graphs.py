@@ -586,6 +586,20 @@ def test_the_context_of_a_dropped_stream_waits_for_the_capture(capture: Any) -> 
     context.close()
 
 
+def test_a_dropped_stream_that_is_waited_for_by_its_handle(capture: Any, simulator: Any) -> None:
+    """It is destroyed after its capture, and counts as alive no longer."""
+    streams = simulator.live("streams") if simulator else 0
+    stream = cu.Stream()
+    handle = types.SimpleNamespace(handle=stream.handle)
+    with capture(handle):
+        del stream
+        gc.collect()
+    cu.Stream.from_handle(handle.handle).synchronize()
+    assert "dropped stream" not in [row.kind for row in cu.live_allocations()]
+    if simulator:
+        assert simulator.live("streams") == streams
+
+
 @pytest.mark.parametrize(("more", "order"), [(0, 1), (1, 1), (1, -1)])
 def test_a_stream_whose_work_no_event_could_mark(sim: Any, more: int, order: int) -> None:
     """Its handle lives until the work before its end was seen to be over, as in a capture."""

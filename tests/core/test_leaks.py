@@ -44,6 +44,7 @@ def alive(cu, sim) -> dict[str, int]:
     cu.current_context().synchronize()
     rows = len(cu.live_allocations())
     cu.trim_host_memory()
+    sim.settle()
     return {"live_allocations": rows, **{what: sim.live(what) for what in LIVE}}
 
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,12 @@ pytestmark = [
 LATEST = 60.0
 
 
+def during(soon: threading.Timer, call: Callable[[], Any]) -> None:
+    """Calls with the timer started: in pytest.raises(), so that a signal never comes outside."""
+    soon.start()
+    call()
+
+
 @pytest.fixture
 def interrupted(sim):
     """Sends SIGINT while `call` waits for work that is held; releases the work afterwards."""
@@ -35,10 +42,9 @@ def interrupted(sim):
         late = threading.Timer(LATEST, sim.release)
         soon = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         late.start()
-        soon.start()
         try:
             with pytest.raises(KeyboardInterrupt):
-                call()
+                during(soon, call)
             assert late.is_alive(), "the wait ended only when the work did"
         finally:
             late.cancel()
@@ -151,9 +157,8 @@ def test_staged_copy(cu, sim) -> None:
     array = cu.device_zeros(plain.shape, "u1")
     sim.set_bandwidth(16 << 20)
     soon = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    soon.start()
     with pytest.raises(KeyboardInterrupt):
-        cu.copy(array, plain)
+        during(soon, lambda: cu.copy(array, plain))
     soon.join()
     sim.set_bandwidth(0)
     array.fill(3)
@@ -196,12 +201,19 @@ def test_handler_that_uses_the_package(cu, sim, held) -> None:
         seen.append(len(cu.live_allocations()) > 0)
         sim.release()
 
+    asked = sim.call_count("cuEventQuery")
+
+    def send() -> None:
+        while sim.call_count("cuEventQuery") == asked:  # until the wait is seen
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
     previous = signal.signal(signal.SIGUSR1, handler)
     try:
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
-        timer.start()
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
         stream.synchronize()
-        timer.join()
+        sender.join()
     finally:
         signal.signal(signal.SIGUSR1, previous)
     assert seen == [True, True]

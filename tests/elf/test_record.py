@@ -1,9 +1,14 @@
 """_elf.absent: which Python files of a wheel's RECORD are not there. The oracle is os.stat."""
 
+import csv
 import os
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cudriver import _elf
 
@@ -12,6 +17,14 @@ HASH = ",sha256=aBc_-d,"
 
 def listed(*names: str, size: str = "9") -> bytes:
     return "".join(f"{name}{HASH}{size}\n" for name in names).encode("utf-8", "surrogateescape")
+
+
+def absent(record: bytes, folder: str | None) -> list[str]:
+    """The paths of what _elf.absent gives; its lines are those of the record."""
+    found = _elf.absent(record, folder)
+    lines = os.fsdecode(record).split("\n")
+    assert [line for _, line in found] == [lines[number - 1] for number, _ in found]
+    return [line.partition(",")[0] for _, line in found]
 
 
 @pytest.fixture
@@ -30,21 +43,24 @@ def test_what_is_not_there_in_the_records_order(site: Path) -> None:
         name for name in names if not (site / name).exists() or not os.stat(site / name).st_size
     ]
     assert gone == ["a/z.py", "a/empty.py", "a/link.py", "b/x.py"]
-    assert _elf.absent(listed(*names), str(site)) == gone
-    assert _elf.absent(listed(*names), None) == names
-    assert _elf.absent(listed(*names), f"{site}/none") == names
+    assert absent(listed(*names), str(site)) == gone
+    assert absent(listed(*names), None) == names
+    assert absent(listed(*names), f"{site}/none") == names
 
 
 def test_tests_are_left_out() -> None:
-    names = ["a/tests/x.py", "a/test/b/x.py", "tests/x.py", "a/test.py", "a/testing/x.py"]
-    assert _elf.absent(listed(*names), None) == names[2:]
+    tests = ["a/tests/x.py", "a/test/b/x.py", "tests/x.py", "tests/__init__.py", "test/a/x.py"]
+    others = ["a/test.py", "a/testing/x.py", "tests.py", "testsuite/x.py", "latest/x.py"]
+    assert absent(listed(*tests, *others), None) == others
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""])
 def test_one_that_is_listed_as_empty(site: Path, end: str) -> None:
     record = f"a/empty.py{HASH}0{end}".encode()
-    assert _elf.absent(record, str(site)) == []
-    assert _elf.absent(record.replace(b",0", b",10"), str(site)) == ["a/empty.py"]
+    assert absent(record, str(site)) == []
+    assert absent(record.replace(b",0", b","), str(site)) == [], "no size is stated"
+    assert absent(record.replace(b",0", b",10"), str(site)) == ["a/empty.py"]
+    assert absent(record.replace(b"empty", b"none"), str(site)) == ["a/none.py"]
 
 
 @pytest.mark.parametrize(
@@ -57,18 +73,57 @@ def test_one_that_is_listed_as_empty(site: Path, end: str) -> None:
 )  # fmt: skip
 def test_other_lines_are_passed_over(site: Path, line: bytes) -> None:
     for record in (line, line + b"\n", line + b"\n" + listed("a/q.py")):
-        assert _elf.absent(record, None) == ["a/q.py"] * (b"a/q.py" in record)
+        assert absent(record, None) == ["a/q.py"] * (b"a/q.py" in record)
 
 
 def test_names_of_any_bytes_and_length(site: Path) -> None:
     odd = os.fsdecode(b"a/\xff\xc3\xa4.py")
     Path(site, odd).write_text("x")
     long = "a/" * 3000 + "x.py"
-    assert _elf.absent(listed(odd, long, "a/n\0.py"), str(site)) == [long, "a/n\0.py"]
+    assert absent(listed(odd, long, "a/n\0.py"), str(site)) == [long, "a/n\0.py"]
 
 
 def test_many_are_not_looked_at_without_end() -> None:
     assert len(_elf.absent(listed("z.py") * 50_001, None)) == 50_000
+
+
+FOLDERS = st.sampled_from(["", "a/", "a/b/", "tests/", "a/test/", "testing/"])
+STEMS = st.sampled_from(["x", "y", "tests", "\u00e4", "x,y", 'x"y'])
+PATHS = st.builds("{}{}{}".format, FOLDERS, STEMS, st.sampled_from([".py", ".pyc", ".so"]))
+HASHES = st.sampled_from(["sha256=x", "md5=x", ""])
+ROWS = st.tuples(PATHS, HASHES, st.sampled_from(["", "0", "9", "10"]))
+
+
+@given(
+    rows=st.lists(ROWS),
+    there=st.dictionaries(PATHS, st.sampled_from([b"", b"x = 1\n"])),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_as_a_csv_reader_has_it(
+    rows: list[tuple[str, str, str]], there: dict[str, bytes], end: str
+) -> None:
+    """Names with a comma or a quotation mark are quoted in a RECORD, and passed over."""
+    with tempfile.TemporaryDirectory() as name:
+        site = Path(name)
+        for path, data in there.items():
+            (site / path).parent.mkdir(parents=True, exist_ok=True)
+            (site / path).write_bytes(data)
+        with open(site / "RECORD", "w", newline="") as file:
+            csv.writer(file, lineterminator=end).writerows(rows)
+
+        def lost(path: str, digest: str, size: str) -> bool:
+            if not path.endswith(".py") or not digest.startswith("sha256=") or set(path) & {*',"'}:
+                return False
+            if re.match("(.*/)?tests?/", path):
+                return False
+            try:
+                return os.stat(site / path).st_size == 0 and size not in ("", "0")
+            except OSError:
+                return True
+
+        with open(site / "RECORD", newline="") as file:
+            wanted = [row[0] for row in csv.reader(file) if lost(*row)]
+        assert absent((site / "RECORD").read_bytes(), name) == wanted
 
 
 @pytest.mark.parametrize(

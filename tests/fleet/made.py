@@ -36,7 +36,8 @@ def report(host: str = "d0", *, rank: int | None = None, ranks: int | None = Non
         "driver": {"release": "580.65.06", "kernel_release": "580.65.06", "cuda": "13.0",
                    "path": "/usr/lib64/libcuda.so.580.65.06", "error": None, "devices": gpus},
         "toolkits": [
-            {"origin": "system", "kind": "directory", "version": "12.8", "path": "/usr/local/cuda"}
+            {"origin": "system", "kind": "directory", "version": "12.8", "path": "/usr/local/cuda"},
+            {"origin": "environment", "kind": "wheels", "version": "12.8", "path": PREFIX},
         ],
         "frameworks": [torch],
         "libraries": [

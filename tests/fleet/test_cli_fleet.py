@@ -85,6 +85,34 @@ def test_files_folders_and_standard_input_are_read_together(tmp_path):
     assert found["counts"]["other"] == 1
 
 
+def test_what_cannot_be_read_in_a_folder_is_named_and_the_rest_is_compared(tmp_path):
+    (tmp_path / "all.jsonl").write_text(lines(SAME))
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "memory.json").symlink_to("/proc/self/mem")  # a regular file; reading it fails
+    os.mkfifo(tmp_path / "pipe")
+    found = told(tmp_path)
+    assert (found["counts"]["reports"], found["counts"]["broken"]) == (4, 2)
+    (lost,) = (each for each in found["findings"] if each["rule"] == "FL604")
+    assert {share["nodes"]: share["value"] for share in lost["evidence"]} == {
+        str(tmp_path / "gone.json"): "No such file or directory",
+        str(tmp_path / "memory.json"): "Input/output error",
+    }
+
+
+def test_a_fifo_that_is_named_is_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(["sh", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE)
+    try:
+        assert writer.stdin is not None
+        writer.stdin.write(lines(SAME).encode())
+        writer.stdin.close()
+        assert told(pipe)["counts"]["reports"] == 4
+    finally:
+        writer.kill()
+        writer.wait()
+
+
 def test_reports_without_a_node_are_named_after_their_files(tmp_path):
     """As `check --json` writes them, one a machine."""
     for name in ("d0", "d1"):

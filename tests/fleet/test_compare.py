@@ -49,8 +49,26 @@ def gpus(capability: str, count: int = 8) -> Callable[[Report], None]:
     return change
 
 
-def toolkit(told: Report) -> None:
-    told["toolkits"][0]["version"] = "13.0"
+def toolkit(row: int, version: str | None) -> Callable[[Report], None]:
+    return lambda told: told["toolkits"][row].update(version=version)
+
+
+def runtime(*majors: int) -> Callable[[Report], None]:
+    """The CUDA runtimes of these majors, in place of 12's."""
+
+    def change(told: Report) -> None:
+        told["libraries"] = [
+            row for row in told["libraries"] if row["soname"] != "libcudart.so.12"
+        ] + [
+            {**library(report(), "libcudart.so.12"), "soname": f"libcudart.so.{major}"}
+            for major in majors
+        ]
+
+    return change
+
+
+def without(name: str) -> Callable[[Report], None]:
+    return lambda told: told["libraries"].remove(library(told, name))
 
 
 def cublas(told: Report) -> None:
@@ -63,6 +81,10 @@ def elsewhere(told: Report) -> None:
     library(told, "libcublas.so.12").update(
         path="/usr/local/cuda/lib64/libcublas.so.12", provided_by=None
     )
+
+
+def of_library(name: str, **changes: object) -> Callable[[Report], None]:
+    return lambda told: library(told, name).update(changes)
 
 
 def moved(told: Report) -> None:
@@ -96,12 +118,22 @@ PLANTED: dict[str, tuple[Callable[[Report], object], dict[str, str]]] = {
     "no driver": (no_driver, {"FL105": "warning"}),
     "major": (torch(version="2.8.0+cu130", cuda="13.0"), {"FL201": "error", "FL401": "error"}),
     "minor": (torch(cuda="12.6"), {"FL202": "warning"}),
-    "toolkit": (toolkit, {"FL203": "note"}),
+    "toolkit": (toolkit(0, "13.0"), {"FL203": "note"}),
+    "unknown toolkit": (toolkit(0, None), {}),
+    "major of the runtime": (runtime(13), {"FL204": "error", "FL305": "note"}),
+    "major of its toolkit": (toolkit(1, "13.0"), {"FL204": "error"}),
+    "one more major": (runtime(12, 13), {"FL305": "note"}),
+    "minor of its toolkit": (toolkit(1, "12.9"), {}),
     "NCCL": (nccl, {"FL301": "error"}),
+    "NCCL of unknown version": (of_library("libnccl.so.2", version=None), {}),
+    "no NCCL": (without("libnccl.so.2"), {"FL305": "note"}),
     "cuDNN": (cudnn, {"FL302": "warning"}),
+    "cuDNN of unknown version": (of_library("libcudnn.so.9", version=None), {}),
     "cuBLAS": (cublas, {"FL303": "note"}),
+    "cuBLAS of unknown version": (of_library("libcublas.so.12", version=None), {}),
     "origin": (elsewhere, {"FL304": "warning"}),
     "torch": (torch(version="2.7.1+cu128"), {"FL401": "error"}),
+    "torch of unknown version": (torch(version=None), {}),
     "gone": (lambda told: told["frameworks"].clear(), {"FL402": "warning"}),
     "Python": (of("environment", python="3.11.9"), {"FL403": "warning"}),
     "folder": (moved, {"FL404": "note"}),
@@ -174,6 +206,7 @@ def test_two_jobs_may_have_two_versions_of_nccl():
     [
         ("FL103", gpus("7.0"), gpus("7.0")),
         ("FL201", torch(cuda="13.0"), torch(cuda="11.8")),
+        ("FL204", runtime(13), runtime(11)),
         ("FL301", nccl, lambda told: library(told, "libnccl.so.2").update(version="2.25.1")),
         ("FL401", torch(version="2.7.1"), torch(version="2.6.0")),
         ("FL502", of("node", "variables", NCCL_ALGO="Tree"),
@@ -189,6 +222,30 @@ def test_what_is_wrong_in_a_job_names_that_job_s_nodes(rule, change, other):
     named = [host for share in wrong.evidence for host in parse(share.nodes)]
     assert {*named} == {"d0", "d1", "d2", "d3"}
     assert len(wrong.evidence) == 2
+
+
+@pytest.mark.parametrize(
+    ("majors", "found"),
+    [
+        ([(12, 13)] * 4, {}),
+        ([(12,), (12, 13), (11, 12), (12,)], {"FL305": "note"}),
+        ([(12,), (12, 13), (13,), (12,)], {"FL204": "error", "FL305": "note"}),
+    ],
+)
+def test_nodes_that_have_a_major_in_common_are_no_mismatch(majors, found):
+    reports = [report(f"d{number}") for number in range(4)]
+    for told, each in zip(reports, majors, strict=True):
+        runtime(*each)(told)
+    assert {each.rule: each.severity for each in compare(reports).findings} == found
+
+
+def test_two_majors_without_a_framework_are_a_mismatch():
+    reports = fleet_of(4, runtime(13))
+    for told in reports:
+        told["frameworks"].clear()
+    found = compare(reports)
+    assert found.status == "mismatch"
+    assert found.findings[0].title == "the CUDA runtime of CUDA 12 and 13 in job 71"
 
 
 def test_what_a_process_has_mapped_goes_before_what_it_would_load():
@@ -215,6 +272,57 @@ def test_the_newest_report_of_a_node_counts():
     for reports in ([report("d0"), old, new], [new, report("d0"), old]):
         found = compare(reports)
         assert (len(found.groups), found.counts["older"], found.status) == (1, 1, "consistent")
+        assert "1 older report of the same left out, 1 of which differed" in str(found)
+    nccl(new)
+    assert "differed" not in str(compare([old, new]))
+
+
+@pytest.mark.parametrize("time", ["2026-11-22T11:00:00Z", "2026-11-22T12:00:00Z"])
+def test_machines_of_one_name_do_not_hide_one_another(time):
+    one, other = report("ubuntu"), report("ubuntu")
+    other["node"].update(boot_id="7e57ab1e-5555", time=time)
+    found = compare([one, other])
+    assert (found.counts["older"], len(found.groups)) == (1, 1)
+    nccl(other)
+    for reports in ([one, other], [other, one]):
+        found = compare(reports)
+        assert (found.status, found.counts["nodes"], found.counts["older"]) == ("mismatch", 2, 0)
+        assert [group.nodes for group in found.groups] == [
+            "ubuntu boot 7e57ab1e",
+            "ubuntu boot ubuntu",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"scheduler": {"SLURMD_NODENAME": "n4"}}, "n4"),
+        ({"scheduler": {"SLURMD_NODENAME": "n4", "SLURM_PROCID": "3"}, "rank": 3}, "n4"),
+        ({"scheduler": {"SLURMD_NODENAME": "n4", "SLURM_PROCID": "0"}, "rank": 3}, "d0"),
+        ({"scheduler": {"NODE_NAME": "n4", "POD_NAME": "check-x7"}}, "n4"),
+        ({"scheduler": {"POD_NAME": "check-x7"}}, "d0"),
+        ({"scheduler": {"NODE_NAME": "built-in"}}, "d0"),
+    ],
+)
+def test_a_node_has_the_scheduler_s_name_for_it(told, name):
+    one = report("d0")
+    one["node"].update(told)
+    found = compare([one], nodes=[name])
+    assert (found.groups[0].nodes, found.missing) == (name, "")
+    assert compare([one], nodes=["d0"]).missing == ""
+
+
+def test_pods_of_one_node_are_told_apart():
+    reports = [report(f"check-{number}") for number in range(2)]
+    for told in reports:
+        told["node"]["scheduler"] = {"NODE_NAME": "n4", "POD_NAME": told["node"]["host"]}
+    assert compare(reports).counts["nodes"] == 2  # by their boot ids
+    for told in reports:
+        told["node"]["boot_id"] = "n4"
+    nccl(reports[1])
+    found = compare(reports, nodes="n4")
+    assert [group.nodes for group in found.groups] == ["n4 check-0", "n4 check-1"]
+    assert (found.counts["nodes"], found.missing) == (1, "")
 
 
 @pytest.mark.parametrize(

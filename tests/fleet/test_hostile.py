@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cudriver.fleet import compare, read
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m</style><script>alert(1)</script>\n\rgroup 9 \"'&"
+SURROGATES = "\ud800 \udcff"  # alone: JSON may spell them, UTF-8 cannot
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -67,6 +68,8 @@ def assert_harmless(reports: list[Any]) -> None:
         text = found.to_text(width=width, verbose=True)
         assert not re.search(r"[^\n\x20-\x7e\xa0-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]", text)
     page = found.to_html()
+    page.encode()
+    str(found).encode()
     assert "<script" not in page
     assert Page(page).tags <= {
         "html", "head", "meta", "title", "style", "body", "section", "h1", "h2", "h3", "p", "span",
@@ -79,7 +82,9 @@ def assert_harmless(reports: list[Any]) -> None:
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: ".".join(map(str, place)))
 def test_a_report_may_hold_anything_anywhere(place):
-    for value in (EVIL, None, 3, [], {}, [EVIL], {EVIL: EVIL}, float("nan"), -(10**40), True):
+    for value in (
+        *(EVIL, SURROGATES, None, 3, [], {}, [EVIL], {EVIL: EVIL}, float("nan"), -(10**40), True),
+    ):
         told = copy.deepcopy(SAMPLE)
         at: Any = told
         for key in place[:-1]:
@@ -124,6 +129,7 @@ LINE = json.dumps(made.report("d0"), separators=(",", ":"))
         (LINE.replace('"schema":1', '"schema":1,"schema":1'), 1, 0),
         (LINE.replace('"schema":1', '"schema":2'), 0, 1),
         (LINE.replace('"index":0', '"index":NaN'), 1, 0),
+        (LINE.replace("580.65.06", "\\ud800"), 1, 0),
         (LINE.replace("580.65.06", "5" * 3_000_000), 1, 0),
         ('{"schema":1}', 0, 1),
         ("srun: job 71 queued", 0, 0),

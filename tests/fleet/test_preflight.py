@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
 import socket
 import sys
@@ -32,19 +34,25 @@ elif sys.argv[1:] == ["fails"]:
 for _ in range(1 if sys.argv[1:] else 2):  # a second call is as good as the first
     said = None
     try:
-        fleet.preflight(timeout=15)
+        fleet.preflight(timeout=30)
     except fleet.PreflightError as error:
         said = str(error)
 print(json.dumps([said, torch.cuda.is_initialized()]))
 """
 
 
+def port() -> str:
+    """A free port, below those that the kernel hands out by itself."""
+    while True:
+        number = random.randrange(20000, 32000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", number)):
+            return str(number)
+
+
 def ranks(*pythons: Path, befalls: Sequence[str] = ()) -> list[list[object]]:
     """What the ranks say, each with its Python; `befalls` is what happens to the last ones."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": str(len(pythons)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    group = {"WORLD_SIZE": str(len(pythons)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port()}
     once = ["nothing"] if befalls else [""]
     words = [*once * (len(pythons) - len(befalls)), *befalls]
     started = [
@@ -87,8 +95,8 @@ def test_ranks_without_a_report_are_named_on_the_others(pythons):
     assert len(said) == 3
     assert said[0] == said[1] == said[2]
     assert said[0][0].splitlines()[-3:] == [
-        "rank 2: no answer within 15 s",
-        "rank 3: no answer within 15 s",
+        "rank 2: no answer within 30 s",
+        "rank 3: no answer within 30 s",
         "rank 4: the check failed: ZeroDivisionError: division by zero",
     ]
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import io
 import json
 import random
+from typing import Any
 
+import made
+import pytest
+
+from cudriver.fleet import compare, read
 from cudriver.fleet.read import Broken, Told, lines
 
 
@@ -45,3 +50,75 @@ def test_a_report_without_its_end_is_told_beside_the_others():
     found = list(lines(io.BytesIO(again.encode()), "-"))
     assert sorted(item.name for item in found if isinstance(item, Told)) == ["0", "1", "2"]
     assert len([item for item in found if isinstance(item, Broken)]) == 1
+
+
+@pytest.mark.parametrize("width", [9, 10, 11, 64, 1024])
+def test_a_line_may_be_cut_anywhere(width):
+    """In an escape, in a character of several bytes, beside a brace that is no brace."""
+    value = {"schema": 1, 'a"{': ["}", "\\", '\\"{', "\u00e9{" * 9, {"b}": [{}, {"c": '"'}]}] * 3}
+    raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    cut = [raw[start : start + width] for start in range(0, len(raw), width)]
+    said = b"".join(b"7: " + piece + b"\n" for piece in cut)
+    (told,) = lines(io.BytesIO(said), "-")
+    assert isinstance(told, Told)
+    assert (told.name, told.value) == ("7", value)
+
+
+def test_lines_that_a_program_passes_are_put_together_too():
+    reports = [made.report(f"d{number}") for number in range(3)]
+    queues = [labelled(n, json.dumps(told)) for n, told in enumerate(reports)]
+    assert min(map(len, queues)) > 1
+    for said in (mixed(*queues), json.dumps(reports[0], indent=2)):
+        found = compare(said.splitlines(keepends=True))
+        assert (found.status, found.counts["broken"]) == ("consistent", 0)
+    assert compare([reports[0], json.dumps(reports[1]), reports[2]]).counts["nodes"] == 3
+
+
+class Work:
+    """Counts the characters that are looked at, and the values that are decoded."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.characters = self.values = 0
+        self._text, self._decoder = read.text, read._DECODER
+        patch.setattr(read, "text", self.text)
+        patch.setattr(read, "_DECODER", self)
+
+    def text(self, line: str, *place: str) -> Any:
+        self.characters += len(line)
+        return self._text(line, *place)
+
+    def raw_decode(self, line: str, start: int) -> Any:
+        self.values += 1
+        return self._decoder.raw_decode(line, start)
+
+
+def test_pieces_that_all_end_in_a_brace_are_decoded_once(monkeypatch):
+    work = Work(monkeypatch)
+    said = ['3: {"schema":1,"a":[{}\n', *['3: ,{"b":1}\n'] * 5000]
+    for end, kind in (["3: ]}\n"], Told), ([], Broken):
+        work.characters = work.values = 0
+        text = "".join(said + end)
+        assert [type(item) for item in lines(io.BytesIO(text.encode()), "-")] == [kind]
+        assert work.values == 1
+        assert work.characters <= len(text)
+
+
+def test_pieces_without_an_end_are_kept_to_a_limit(monkeypatch):
+    monkeypatch.setattr(read, "LINE_LIMIT", 1 << 16)
+    work = Work(monkeypatch)
+    said = '3: {"schema":1,"a":"\n' + f"3: {'x' * 1024}\n" * 1000
+    found = [type(item) for item in lines(io.BytesIO(said.encode()), "-")]
+    assert found[0] is Broken
+    assert found.count(Broken) == 1
+    assert work.characters <= len(said)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"schema"' * 50_000, '{"schema":1,' * 50_000, '{"schema":[' * 100 + "1," * 500_000]
+)
+def test_a_damaged_line_is_looked_at_a_few_times(line, monkeypatch):
+    work = Work(monkeypatch)
+    found = list(lines(io.BytesIO(line.encode() + b"\n" + b'{"schema":1}\n'), "-"))
+    assert 1 < work.values <= read.DAMAGED_LIMIT + 1
+    assert all(isinstance(item, Broken) for item in found[:-1])
+    assert isinstance(found[-1], Told)

@@ -45,7 +45,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     lines = [f"HealthCheckProgram={health}", "HealthCheckInterval=1", "HealthCheckNodeState=ANY"]
     lines += [f"Prolog={health}", "PrologFlags=Alloc"]
     try:
-        subprocess.run([KIT, "start", folder, "3", *lines], check=True, timeout=120)
+        subprocess.run([KIT, "start", folder, "3", *lines], check=True, timeout=300)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
             yield folder
@@ -80,14 +80,18 @@ def test_a_pipe_from_srun_names_who_differs(slurm, pythons, tmp_path):
     wrong = next(finding for finding in told["findings"] if finding["severity"] == "error")
     assert wrong["rule"] == "FL401"
     shares = {share["value"]: share["nodes"] for share in wrong["evidence"]}
-    assert "rank 1" in shares[OTHER]
+    assert shares[OTHER] == "d1"
     assert done.returncode == 1
 
 
 def test_the_page_s_recipe(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "3")  # as a job of three nodes with a CPU each has it
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "d[0-2]")
     done = recipe("Slurm", tmp_path)
-    assert done.stdout.startswith("3 reports of 1 node: all the same\n"), done.stderr
+    assert done.stdout.startswith("3 nodes: all the same\n"), done.stderr
+    assert "did not answer" not in done.stdout
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "d[0-3]")
+    assert "1 did not answer" in recipe("Slurm", tmp_path).stdout
 
 
 def test_a_node_that_is_unwell_is_drained_and_put_back(slurm):

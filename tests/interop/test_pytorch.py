@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import cudriver as cu
+from graphkit import eventually
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed in this environment")
 
@@ -138,6 +140,32 @@ def test_a_data_loader_with_workers(tmp_path: Path, method: str) -> None:
         [sys.executable, path, method], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
+
+
+# ---- copies beside a model that computes --------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_a_copy_into_an_array_over_a_tensor_does_not_wait_for_pytorch() -> None:
+    """docs/tutorial/feed.md: PyTorch's current stream stands still, and the copy is over."""
+    driver, flag = ctypes.CDLL(cu.driver_path()), cu.pinned_zeros(1, np.uint32, mapped=True)
+    model, feed = cu.Stream(), cu.Stream()
+    slot, batch = torch.zeros(1 << 22, device="cuda"), np.ones(1 << 22, np.float32)
+    target = cu.from_dlpack(slot)
+    cu.copy_async(target, batch, feed).wait()  # what is made at first use is made
+    target.fill(0)
+    torch.cuda.synchronize()
+    stream, address = ctypes.c_void_p(model.handle), ctypes.c_uint64(cu.mapped_pointer(flag))
+    with torch.cuda.stream(torch.cuda.ExternalStream(model.handle)):
+        assert driver.cuStreamWaitValue32_v2(stream, address, 1, 0) == 0
+        try:
+            transfer = cu.copy_async(target, batch, feed)
+            assert eventually(lambda: transfer.done)
+            assert not model.done
+        finally:
+            flag[0] = 1
+    torch.cuda.synchronize()
+    assert (slot == 1).all().item()
 
 
 # ---- graphs: PyTorch's captures, in each of the driver's modes ---------------------------------

@@ -1228,7 +1228,9 @@ static void close_under_way(const struct cudriver_staging_job *job, bool idle, C
     CALL(copy_start(job, &transfers[1]));
     CALL(copy_start(&small, &transfers[2]));
     CHECK(transfers[0]->ring != NULL && transfers[2]->slot != NULL);
+    staging_lock();
     CHECK((transfers[0]->state == STAGING_QUEUED) == !idle);
+    staging_unlock();
     if (first != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
         char spec[64];
         snprintf(spec, sizeof spec, "cuStreamQuery:*:%d", (int)first);
@@ -1313,7 +1315,7 @@ static void lost(struct random *random, int rounds)
     CHECK(sim.fail("cuStreamQuery:*:719") == 0);
     CHECK(cudriver_staging_wait(transfer, NULL, NULL) == CUDA_ERROR_LAUNCH_FAILED);
     sim.clear_faults();
-    CHECK(cudriver_staging_shutdown(1000));
+    CHECK(cudriver_staging_shutdown(10000));
     check_engine_is_empty();
     sim.release();
     CALL(cuda.cuStreamSynchronize(ends.stream));

@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from native_build import ROOT
+from native_build import ROOT, shared
+from simkit import listed
 
 pytestmark = pytest.mark.static
 
@@ -65,3 +69,30 @@ def test_every_chapter_is_in_both_indexes() -> None:
         for chapter in CHAPTERS:
             assert f"\n{chapter[:-3]}\n" in index
             assert f'"{chapter[:-3]}.ipynb"' in index
+
+
+@pytest.fixture
+def driver_without_gpu(tmp_path: Path) -> Path:
+    """The folder of a libcuda.so.1 that tells its version and whose cuInit finds no GPU."""
+    answers = dict.fromkeys(
+        listed("driver/cuda_abi.h", "CUDRIVER_FUNCTIONS"), "(void) { return 3; }"
+    )
+    answers["cuInit"] = "(unsigned flags) { return flags == 0 ? 100 : 1; }"
+    answers["cuDriverGetVersion"] = "(int *version) { *version = 13000; return 0; }"
+    source = tmp_path / "driver.c"
+    source.write_text("".join(f"int {name}{answer}\n" for name, answer in answers.items()))
+    return shared(tmp_path / "libcuda.so.1", [source]).parent
+
+
+@pytest.mark.parametrize("chapter", [1, 2])
+def test_a_chapter_begins_with_the_simulated_driver_where_no_gpu_is(
+    chapter: int, driver_without_gpu: Path
+) -> None:
+    code = [code for _, code in cells(ENGLISH / CHAPTERS[chapter - 1]) if code[0] != "!"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDRIVER_")}
+    places = {"LD_LIBRARY_PATH": str(driver_without_gpu), "PYTHONPATH": str(ENGLISH)}
+    command = [sys.executable, "-c", "".join(code[: 3 - chapter])]
+    done = subprocess.run(command, capture_output=True, text=True, env=kept | places, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "simulated: True" in done.stdout
+    assert chapter == 2 or "cuDeviceGetCount before cuInit: 3" in done.stdout

@@ -81,8 +81,12 @@ def test_a_hanging_import_is_ended_with_its_children(facts, tmp_path):
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
         "time.sleep(600)\n"
     )
-    observation = observe(facts, environ=torch(facts, source), timeout=3.0)
-    assert observation.error == "no answer within 3 s"
+    environ = torch(facts, source)
+    for seconds in (3, 30):  # a busy machine may come to the import late
+        observation = observe(facts, environ=environ, timeout=seconds)
+        assert observation.error == f"no answer within {seconds} s"
+        if pids.exists():
+            break
     deadline = time.monotonic() + 20
     left = [int(pid) for pid in pids.read_text().split()]
     while left and time.monotonic() < deadline:

@@ -245,6 +245,21 @@ class TestSteps:
         told = [f.evidence[-1].value for f in findings(facts(venv)) if f.subject == "numba-cuda"]
         assert set(told[:2]) == {"numba.cuda needs it to compile a kernel"}
 
+    def test_what_a_use_loads_is_not_there_when_another_imports_it(self, venv, monkeypatch):
+        """A program that imports `late` has imported `net`, and need not have used it."""
+        used = {"load": ["net/libcublas.so.12"], "when": "use"}
+        late = {"after": ["net"], "steps": [{"open": ["libcublas.so.12"]}]}
+        both = [
+            {"name": name, "distributions": [name], "module": name, "source": "here", **more}
+            for name, more in (("net", {"steps": [used]}), ("late", late))
+        ]
+        venv.dist("net", "1.0")
+        venv.dist("late", "1.0")
+        library(venv, "net/libcublas.so.12")
+        monkeypatch.setattr(frameworks, "listed", lambda: both)
+        (finding,) = findings(facts(venv))
+        assert (finding.rule, finding.subject) == ("CU305", "late")
+
     def test_an_import_ends_at_its_first_fault(self, venv, monkeypatch):
         model(monkeypatch, steps=[{"load": ["net/a.so"]}, {"load": ["net/b.so"]}])
         venv.dist("net", "1.0")

@@ -114,8 +114,7 @@ def _read(names: list[str]) -> Iterator[Told | Broken | Other]:
         if name == "-":
             yield from read.lines(sys.stdin.buffer, "standard input")
         else:
-            for path in read.paths([name]):
-                yield from read.file(path)
+            yield from read.named(name)
 
 
 def _images(arguments: Namespace) -> Iterator[dict[str, Any] | Broken]:

@@ -36,7 +36,8 @@ def compare(
     ----------
     reports : iterable of dict, str or Report
         Reports of `cudriver.stack.inspect`, or of ``cudriver check --json --compact`` as objects
-        or as lines. Of two reports of one process the newer counts.
+        or as lines. Of two reports of one process the newer counts; if the machine has been
+        started in between, only where they are equal: another may have the same name.
     baseline : dict or Report, optional
         What the nodes should carry: a report, or what ``--save-baseline`` wrote.
     expect : int, optional

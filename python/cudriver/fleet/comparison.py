@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from cudriver.fleet import hosts, read
 from cudriver.fleet.result import Share
 from cudriver.fleet.stacks import (
@@ -22,7 +24,7 @@ from cudriver.fleet.stacks import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import Any
 
     from cudriver.fleet.stacks import Component, Value
@@ -47,13 +49,15 @@ class Comparison:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.stacks: dict[Stack, list[Node]] = {}
-        self.labels: dict[bytes, str] = {}  # by identity
+        self.labels: dict[Node, str] = {}
         self.jobs: dict[str, set[Stack]] = {}
         self.baseline: Stack | None = None
         self.broken: list[read.Broken] = []
         self.missing: list[str] = []
         self.missed = 0  # how many, which may be more than have a name
-        self.counts = {"nodes": 0, "reports": 0, "older": 0, "broken": 0, "other": 0}
+        self.counts = dict.fromkeys(
+            ("nodes", "reports", "older", "differing", "broken", "other"), 0
+        )
         self.differing: dict[Component, dict[Value | None, list[Stack]]] = {}
 
     @property
@@ -64,7 +68,7 @@ class Comparison:
 
     def names(self, nodes: Iterable[Node]) -> list[str]:
         """What they are called."""
-        return [self.labels[node.identity] for node in nodes]
+        return [self.labels[node] for node in nodes]
 
     def share(self, value: str, stacks: Iterable[Stack], jobs: Collection[str] = ()) -> Share:
         """The nodes with these stacks, as a line of evidence; of these jobs, if any are given."""
@@ -125,8 +129,13 @@ def look(
 
 
 def _gather(reports: Iterable[Any], reducer: Reducer, facts: Comparison) -> None:
-    """Reduces each report as it comes. Of the reports of one process the newest counts."""
-    known: dict[bytes, Node] = {}
+    """Reduces each report as it comes. Of the reports of one process the newest counts.
+
+    Another boot id may be that of another machine with the same name, or the machine has been
+    started again. Nothing tells which, so a newer report replaces only an equal one.
+    """
+    known: dict[tuple[bytes, str], Node] = {}
+    replaced: dict[tuple[bytes, str], set[Stack]] = {}
     for number, item in enumerate(_told(reports), 1):
         if isinstance(item, read.Other):
             facts.counts["other"] += 1
@@ -142,43 +151,62 @@ def _gather(reports: Iterable[Any], reducer: Reducer, facts: Comparison) -> None
                 facts.broken.append(read.Broken(place or f"report {number}", str(error)))
             continue
         facts.counts["reports"] += 1
-        before = known.get(node.identity)
-        if before is None or before.time <= node.time:
-            known[node.identity] = node
-    facts.nodes = list(known.values())
+        process = node.identity, node.boot
+        before = known.get(process)
+        if before is None:
+            known[process] = node
+            continue
+        known[process], older = (node, before) if before.time <= node.time else (before, node)
+        replaced.setdefault(process, set()).add(older.stack)
+    newest: dict[tuple[bytes, Stack], Node] = {}
+    for node in known.values():
+        before = newest.setdefault((node.identity, node.stack), node)
+        if before.time < node.time:
+            newest[node.identity, node.stack] = node
+    facts.nodes = list(newest.values())
     facts.counts["older"] = facts.counts["reports"] - len(facts.nodes)
-    facts.counts["nodes"] = len({node.host for node in facts.nodes})
+    facts.counts["differing"] = sum(
+        len(stacks - {known[process].stack}) for process, stacks in replaced.items()
+    )
+    facts.counts["nodes"] = len({(node.host, node.boot) for node in facts.nodes})
     for node in facts.nodes:
         facts.stacks.setdefault(node.stack, []).append(node)
         facts.jobs.setdefault(node.job, set()).add(node.stack)
 
 
-def _told(reports: Iterable[Any]) -> Iterable[read.Told | read.Broken | read.Other]:
-    """What a program passes: reports as objects, dicts or lines of text."""
-    for item in reports:
-        if isinstance(item, (read.Told, read.Broken, read.Other)):
-            yield item
-        elif isinstance(item, (str, bytes)):
-            line = item if isinstance(item, str) else item.decode("utf-8", "replace")
-            yield from read.text(line, "")
-        else:
-            yield read.Told(item.to_dict() if hasattr(item, "to_dict") else item, "")
+def _told(reports: Iterable[Any]) -> Iterator[read.Told | read.Broken | read.Other]:
+    """What a program passes: reports as objects or dicts, or lines of text as a file has them."""
+    for is_text, items in groupby(reports, lambda item: isinstance(item, (str, bytes))):
+        if is_text:
+            yield from read.told(map(_encoded, items), "")
+            continue
+        for item in items:
+            if isinstance(item, (read.Told, read.Broken, read.Other)):
+                yield item
+            else:
+                yield read.Told(item.to_dict() if hasattr(item, "to_dict") else item, "")
+
+
+def _encoded(line: str | bytes) -> bytes:
+    return line.encode("utf-8", "replace") if isinstance(line, str) else line
 
 
 def _label(facts: Comparison) -> None:
-    """A node is named by its host; where that has nodes in several groups, by more."""
-    stacks: dict[str, set[Stack]] = {}
-    for node in facts.nodes:
-        stacks.setdefault(node.host, set()).add(node.stack)
-    for node in facts.nodes:
-        alone = len(stacks[node.host]) == 1
-        facts.labels[node.identity] = node.host if alone else node.host + node.detail
+    """A node is named by its host; where nodes of several groups are named alike, by more."""
+    facts.labels = {node: node.host for node in facts.nodes}
+    for more in (lambda node: node.detail, lambda node: f" boot {node.boot}"):
+        alike: dict[str, list[Node]] = {}
+        for node, label in facts.labels.items():
+            alike.setdefault(label, []).append(node)
+        for nodes in alike.values():
+            if len({node.stack for node in nodes}) > 1 and len({*map(more, nodes)}) > 1:
+                facts.labels.update((node, facts.labels[node] + more(node)) for node in nodes)
 
 
 def _miss(facts: Comparison, expect: int | None, nodes: Iterable[str] | None) -> None:
     """Who did not answer: of the nodes named, of the ranks of a job, or of so many."""
     if nodes is not None:
-        answered = {node.host for node in facts.nodes}
+        answered = {name for node in facts.nodes for name in (node.host, node.hostname)}
         answered |= {host.partition(".")[0] for host in answered}
         absent = [name for name in dict.fromkeys(nodes) if name not in answered]
         facts.missing, facts.missed = hosts.fold(absent), len(absent)

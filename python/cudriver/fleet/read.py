@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
 
 LINE_LIMIT = 16 << 20  # bytes of a report; a check of a large environment prints 50 KB
 BUFFER = 1 << 20  # bytes read at once: some hundred reports
+DAMAGED_LIMIT = 20  # values of a line that cannot be read; what follows is not looked at
 LABEL_LIMIT = 200  # bytes before a report: srun's "3: ", a pod's name, "[1,3]<stdout>:"
+TOO_LONG = f"longer than {LINE_LIMIT >> 20} MiB"
 BEGINNING = '{"schema"'
 _BEGINNING = BEGINNING.encode()
 _SRUN_LABEL = re.compile(rb"\s*[0-9]{1,9}: ")
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _DECODER = json.JSONDecoder()
 
 
@@ -46,19 +50,29 @@ class Other:
     __slots__ = ()
 
 
-def paths(names: Iterable[str]) -> Iterator[str]:
-    """The files; for a folder those in it and below, in order. Raises OSError."""
-    for name in names:
-        if not os.path.isdir(name):
-            yield name
-            continue
-        for folder, below, files in os.walk(name, onerror=_raise):
-            below.sort()
-            yield from (os.path.join(folder, file) for file in sorted(files) if file[0] != ".")
+def named(name: str) -> Iterator[Told | Broken | Other]:
+    """What is in a file, or in the regular files of a folder and below it, in order. What cannot be
+    read there is Broken. Raises OSError for a file that is named itself.
+    """
+    if not os.path.isdir(name):
+        yield from file(name)
+        return
+    unread: list[Broken] = []
+    for folder, folders, files in os.walk(
+        name, onerror=lambda error: unread.append(_unread(error.filename, error))
+    ):
+        folders.sort()
+        for path in (os.path.join(folder, each) for each in sorted(files) if each[0] != "."):
+            try:
+                if stat.S_ISREG(os.stat(path).st_mode):  # a FIFO may have no writer
+                    yield from file(path)
+            except OSError as error:
+                yield _unread(path, error)
+    yield from unread
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _unread(path: str, error: OSError) -> Broken:
+    return Broken(path, error.strerror or str(error))
 
 
 def file(path: str) -> Iterator[Told | Broken | Other]:
@@ -69,21 +83,58 @@ def file(path: str) -> Iterator[Told | Broken | Other]:
 
 def lines(stream: BinaryIO, place: str) -> Iterator[Told | Broken | Other]:
     """What is in a stream of lines, or of one document that fills many lines."""
+    return told(_bounded(stream), place)
+
+
+def _bounded(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a stream; of one that is too long only its beginning, which is too long, too."""
+    while raw := stream.readline(LINE_LIMIT + 1):
+        yield raw
+        while len(raw) > LINE_LIMIT and not raw.endswith(b"\n"):
+            raw = stream.readline(LINE_LIMIT + 1)
+
+
+def told(raws: Iterable[bytes], place: str) -> Iterator[Told | Broken | Other]:
+    """What lines tell, each by itself or one document together. Without a `place` none is named."""
     stem = os.path.splitext(os.path.basename(place))[0]
-    pieces = _Pieces()
-    for number, raw in enumerate(iter(lambda: stream.readline(LINE_LIMIT), b""), 1):
-        where = f"{place}:{number}"
+    pieces, source = _Pieces(), iter(raws)
+    for number, raw in enumerate(source, 1):
+        where = f"{place}:{number}" if place else ""
         if number == 1 and raw.strip() in (b"{", b"["):  # as `check --json` prints it
-            document = raw + stream.read(LINE_LIMIT)
+            document = bytearray(raw)
+            while len(document) <= LINE_LIMIT and (raw := next(source, b"")):
+                document += raw
             yield from text(document.decode("utf-8", "replace"), where, stem)
             return
-        if not raw.endswith(b"\n") and len(raw) == LINE_LIMIT:
-            yield Broken(where, f"longer than {LINE_LIMIT >> 20} MiB")
-            while raw and not raw.endswith(b"\n"):
-                raw = stream.readline(LINE_LIMIT)
+        if len(raw) > LINE_LIMIT:
+            yield Broken(where, TOO_LONG)
         elif raw.strip():
             yield from pieces.add(raw, where)
     yield from pieces.rest()
+
+
+class _Begun:
+    """A report of which pieces have come. Each is looked at once: whether it closes all braces."""
+
+    __slots__ = ("_backslash", "_depth", "_quoted", "line", "place")
+
+    def __init__(self, label: bytes, place: str) -> None:
+        self.line = bytearray(label)
+        self.place = place
+        self._depth = 0
+        self._quoted = False  # the next piece begins inside a string
+        self._backslash = b""  # the first half of an escape whose other half is in the next piece
+
+    def add(self, piece: bytes) -> bool:
+        """Take a piece; whether it is the last."""
+        self.line += piece
+        plain = _ESCAPED.sub(b"", self._backslash + piece)
+        self._backslash = b"\\" if plain.endswith(b"\\") else b""
+        parts = plain.split(b'"')
+        outside = b"".join(parts[self._quoted :: 2])
+        self._quoted ^= len(parts) % 2 == 0
+        self._depth += outside.count(b"{") - outside.count(b"}")
+        return self._depth <= 0
 
 
 class _Pieces:
@@ -92,25 +143,22 @@ class _Pieces:
     """
 
     def __init__(self) -> None:
-        self._begun: dict[bytes, tuple[bytes, str]] = {}  # by label: the line so far, its place
+        self._begun: dict[bytes, _Begun] = {}  # by label
 
     def add(self, raw: bytes, where: str) -> Iterator[Told | Broken | Other]:
         """What a line tells; nothing yet if it is a piece of a report, and not the last."""
         label = _SRUN_LABEL.match(raw)
-        if label is None:
+        piece = raw[label.end() :].rstrip(b"\r\n") if label else b""
+        begins = piece.startswith(_BEGINNING)
+        if label is None or not (begins or label[0] in self._begun):
             yield from text(raw.decode("utf-8", "replace"), where)
             return
-        piece = raw[label.end() :].rstrip(b"\r\n")
-        if piece.startswith(_BEGINNING):
+        if begins:
             yield from self._end(label[0])
-        line, first = self._begun.pop(label[0], (label[0], where))
-        line += piece
-        if piece.endswith(b"}") or not line.startswith(_BEGINNING, label.end()):
-            told = list(text(line.decode("utf-8", "replace"), first))
-            if not isinstance(told[-1], Broken) or len(line) > LINE_LIMIT:
-                yield from told
-                return
-        self._begun[label[0]] = line, first
+            self._begun[label[0]] = _Begun(label[0], where)
+        report = self._begun[label[0]]
+        if report.add(piece) or len(report.line) > LINE_LIMIT:
+            yield from self._end(label[0])
 
     def rest(self) -> Iterator[Told | Broken | Other]:
         """Reports whose end did not come."""
@@ -118,9 +166,9 @@ class _Pieces:
             yield from self._end(label)
 
     def _end(self, label: bytes) -> Iterator[Told | Broken | Other]:
-        if label in self._begun:
-            line, first = self._begun.pop(label)
-            yield from text(line.decode("utf-8", "replace"), first)
+        report = self._begun.pop(label, None)
+        if report is not None:
+            yield from text(report.line.decode("utf-8", "replace"), report.place)
 
 
 def text(line: str, place: str, name: str = "") -> Iterator[Told | Broken | Other]:
@@ -130,6 +178,7 @@ def text(line: str, place: str, name: str = "") -> Iterator[Told | Broken | Othe
         yield Other()
         return
     name = name or line[:start].strip().rstrip(":").strip() or place
+    damaged = 0
     while start >= 0:
         try:
             value, end = _DECODER.raw_decode(line, start)
@@ -143,6 +192,9 @@ def text(line: str, place: str, name: str = "") -> Iterator[Told | Broken | Othe
                 if is_report
                 else Other()
             )
+            damaged += 1  # each costs as much as the line is long
+            if damaged == DAMAGED_LIMIT:
+                return
             start, name = line.find(BEGINNING, start + 1), place
             continue
         except (RecursionError, MemoryError) as error:

@@ -77,7 +77,9 @@ def remarks(fleet: Fleet) -> list[str]:
     if not fleet.counts["reports"] and not fleet.counts["broken"]:
         told.append("a report is a line of `cudriver check --json --compact`: there was none")
     if older:
-        told.append(f"{older:,} older report{'s' if older > 1 else ''} of the same left out")
+        differing = fleet.counts["differing"]
+        which = f", {differing:,} of which differed from what counts" if differing else ""
+        told.append(f"{older:,} older report{'s' if older > 1 else ''} of the same left out{which}")
     if other:
         told.append(f"{other:,} line{'s' if other > 1 else ''} of something else passed over")
     return told

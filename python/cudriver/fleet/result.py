@@ -80,7 +80,7 @@ class Fleet:
         Whether something could not be told.
     counts : dict of str to int
         How many ``nodes`` and ``reports`` there are, and how many reports are ``older`` ones of the
-        same, ``broken``, or ``other`` lines.
+        same (``differing`` of these told of other stacks), ``broken``, or ``other`` lines.
     reference : str
         What groups are compared with: ``"group 1"`` or ``"the baseline"``.
     golden : Stack or None

@@ -40,6 +40,7 @@ OF_A_PROCESS = frozenset((
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_CACHE_PATH", "NCCL_HOSTID"),
     *("NCCL_DEBUG_FILE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"),
 ))  # fmt: skip
+UNKNOWN = "unknown version"
 LONGEST = 4096  # characters of a value; what is longer is told apart by its hash
 MARSHAL = (
     2  # a version of the format in which equal values are equal bytes, wherever they came from
@@ -80,22 +81,24 @@ class Stack:
 class Node:
     """One report: whose it is, and the stack that it tells of."""
 
-    __slots__ = ("cudriver", "detail", "host", "identity", "job", "prefix", "rank", "ranks",
-                 "stack", "time")  # fmt: skip
+    __slots__ = ("boot", "cudriver", "detail", "host", "hostname", "identity", "job", "prefix",
+                 "rank", "ranks", "stack", "time")  # fmt: skip
 
     def __init__(self, report: dict[str, Any], stack: Stack, name: str) -> None:
         node = _object(report.get("node"))
+        scheduler = _object(node.get("scheduler"))
         root = said(report["environment"].get("root"))
         self.stack = stack
-        self.host = intern(root or said(node.get("host")) or name)
+        self.hostname = intern(said(node.get("host")))
+        self.host = intern(root or _scheduled(node, scheduler) or self.hostname or name)
         self.prefix = intern(said(report["environment"].get("prefix")))
+        self.boot = said(node.get("boot_id"))[:8]
         self.time = said(node.get("time"))
         self.cudriver = intern(said(node.get("cudriver")))
         self.rank, self.ranks = _count(node.get("rank")), _count(node.get("ranks"))
         # Two images, each in a job of its own: nobody has said that they work together.
         self.job = intern(f"image {root}" if root else said(node.get("job")))
-        scheduler = _object(node.get("scheduler"))
-        worker = said(scheduler.get("worker"))
+        worker = said(scheduler.get("worker")) or said(scheduler.get("POD_NAME"))
         if self.rank is not None:
             self.detail = f" rank {self.rank}"
         else:
@@ -148,6 +151,17 @@ class Reducer:
             for key, value in parts.items()
         }
         return self._by_parts.setdefault(frozenset(shared.items()), Stack(shared))
+
+
+def _scheduled(node: dict[str, Any], scheduler: dict[str, Any]) -> str:
+    """The machine's name as the scheduler lists it; "" where that is not told."""
+    # Some mpirun hand on the variables of their own machine: Slurm's rank tells whose they are.
+    if node.get("rank") is None or said(node["rank"]) == said(scheduler.get("SLURM_PROCID")):
+        name = said(scheduler.get("SLURMD_NODENAME"))
+        if name:
+            return name
+    # Outside of a pod, NODE_NAME may be anybody's.
+    return said(scheduler.get("NODE_NAME")) if scheduler.get("POD_NAME") else ""
 
 
 def check(report: Any) -> None:
@@ -268,7 +282,7 @@ def _toolkits(rows: Any) -> Iterator[tuple[Component, Value]]:
     for kind, origin in ((SYSTEM_TOOLKIT, "system"), (OWN_TOOLKIT, "environment")):
         found = [row for row in _rows(rows) if row.get("origin") == origin]
         if found:
-            told = sorted({said(row.get("version")) or "unknown version" for row in found})
+            told = sorted({said(row.get("version")) or UNKNOWN for row in found})
             where = sorted(said(row.get("path")) for row in found) if origin == "system" else []
             yield (kind, ""), (", ".join(told), *where)
 
@@ -282,7 +296,7 @@ def _files(kind: str, rows: list[dict[str, Any]], prefix: str) -> Iterator[tuple
         origin = said(row.get("provided_by")) or _relative(said(row.get("path")), prefix)
         found.setdefault(said(row.get("soname")), set()).add((said(row.get("version")), origin))
     for soname, files in found.items():
-        versions = [version or "unknown version" for version, _ in sorted(files)]
+        versions = [version or UNKNOWN for version, _ in sorted(files)]
         yield (kind, soname), (" + ".join(versions), *(origin for _, origin in sorted(files)))
 
 

@@ -12,6 +12,7 @@ import stat
 
 MAX_LINKS = 40  # as the kernel's own limit
 TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the errors of a path that leads nowhere
 
 
 class Root:
@@ -24,7 +25,7 @@ class Root:
         self._prefix = "" if self.host else self.path
         self._folders: dict[str, str] = {"/": "/"}
         self._listings: dict[str, list[str]] = {}
-        self.unlisted: dict[str, str] = {}  # folders that are there and cannot be read, and why
+        self.unlisted: dict[str, str] = {}  # folders in which something may not be seen, and why
 
     def __repr__(self) -> str:
         return f"Root({self.path!r})"
@@ -100,6 +101,21 @@ class Root:
         """Links followed. Raises OSError."""
         return os.stat(self.real(path))
 
+    def size(self, path: str) -> int | None:
+        """A file's size in bytes; None where it is not there, or where that cannot be told: its
+        folder is then in `unlisted`.
+        """
+        try:
+            return self.stat(path).st_size
+        except (OSError, ValueError) as error:
+            self._refused(os.path.dirname(path), error)
+            return None
+
+    def _refused(self, folder: str, error: OSError | ValueError) -> None:
+        """Keeps what hides whether something is there. ValueError: no file can have that name."""
+        if isinstance(error, OSError) and error.errno not in _ABSENT:
+            self.unlisted[folder] = error.strerror or str(error)
+
     def exists(self, path: str) -> bool:
         try:
             self.stat(path)
@@ -134,8 +150,7 @@ class Root:
                 known = sorted(os.listdir(self.real(path)))
             except (OSError, ValueError) as error:
                 known = []
-                if getattr(error, "errno", None) not in (None, errno.ENOENT, errno.ENOTDIR):
-                    self.unlisted[path] = getattr(error, "strerror", None) or str(error)
+                self._refused(path, error)
             self._listings[path] = known
         return known
 

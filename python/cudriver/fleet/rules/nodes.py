@@ -89,7 +89,7 @@ def fl605(facts: Comparison) -> Iterator[Finding]:
     """Reports of several versions of cudriver."""
     versions: dict[str, list[str]] = {}
     for node in facts.nodes:
-        versions.setdefault(node.cudriver, []).append(facts.labels[node.identity])
+        versions.setdefault(node.cudriver, []).append(facts.labels[node])
     if len(versions) > 1:
         yield Finding(
             "FL605",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from cudriver.fleet.comparison import Comparison, Split
 from cudriver.fleet.result import Finding
@@ -13,14 +13,17 @@ from cudriver.fleet.stacks import (
     LIBRARY,
     LOADED,
     NCCL,
+    OWN_TOOLKIT,
     PYTHON,
     SYSTEM_TOOLKIT,
+    UNKNOWN,
     Stack,
 )
 from cudriver.stack.model import ERROR, NOTE, WARNING
 from cudriver.stack.versions import cut
 
 Key = Callable[[Stack], "str | None"]
+RUNTIME = "libcudart.so."
 
 # Frameworks whose processes talk to each other; their versions must be equal.
 DISTRIBUTED = ("torch", "jax", "tensorflow", "vllm", "paddle")
@@ -28,9 +31,19 @@ SHOWN = 20  # lines of evidence
 WITH_RULES = ("libnccl.so", "libcudnn")  # libraries that another rule tells of
 
 
-def first(kind: str, name: str) -> Key:
-    """The shown value of a component."""
-    return lambda stack: stack.first(kind, name)
+def version(kind: str, name: str = "") -> Key:
+    """The version of a component; None where it is unknown, which is not another version."""
+    return lambda stack: known(stack.first(kind, name))
+
+
+def known(told: str | None) -> str | None:
+    """The versions that a component's value tells; None where one of them is unknown."""
+    return told if told and UNKNOWN not in told else None
+
+
+def together(versions: Iterable[str | None]) -> str | None:
+    """Those that are known as one value: "12 + 13"."""
+    return " + ".join(sorted({each for each in versions if each})) or None
 
 
 def built_for(name: str, numbers: int) -> Key:
@@ -91,7 +104,7 @@ def fl202(facts: Comparison) -> Iterator[Finding]:
 
 def fl203(facts: Comparison) -> Iterator[Finding]:
     """Other toolkits on the system."""
-    split = facts.split(lambda stack: stack.first(SYSTEM_TOOLKIT) or "none")
+    split = facts.split(lambda stack: known(stack.first(SYSTEM_TOOLKIT) or "none"))
     if split is not None:
         yield Finding(
             "FL203",
@@ -100,6 +113,40 @@ def fl203(facts: Comparison) -> Iterator[Finding]:
             "what is compiled on one node may differ from what is compiled on another",
             split.shares,
         )
+
+
+def runtimes(stack: Stack) -> str | None:
+    """The majors of the CUDA runtimes that a process has mapped, or else would find: "12 + 13"."""
+    for kind in (LOADED, LIBRARY):
+        names = [name for name, _ in stack.of_kind(kind) if name.startswith(RUNTIME)]
+        if names:
+            return together(cut(name[len(RUNTIME) :], 1) for name in names)
+    return None
+
+
+def own_toolkits(stack: Stack) -> str | None:
+    """The majors of the environment's toolkits."""
+    told = version(OWN_TOOLKIT)(stack) or ""
+    return together(cut(each, 1) for each in told.split(", "))
+
+
+def fl204(facts: Comparison) -> Iterator[Finding]:
+    """CUDA runtimes or toolkits of several majors, none of which all nodes have."""
+    for what, key in (("the CUDA runtime", runtimes), ("the environment's toolkit", own_toolkits)):
+        apart = within_job(facts, key)
+        if apart is None:
+            continue
+        split, severity, where = apart
+        majors = [{*share.value.split(" + ")} for share in split.shares]
+        if not set.intersection(*majors):
+            yield Finding(
+                "FL204",
+                severity,
+                f"{what} of CUDA {' and '.join(sorted(set.union(*majors)))} {where}",
+                "what is built for one major does not load with the libraries of another",
+                split.shares,
+                ["Make the environments from one lock file, with one CUDA major."],
+            )
 
 
 def in_use(library: str, word: str) -> Key:
@@ -111,9 +158,8 @@ def in_use(library: str, word: str) -> Key:
         for kind in (LOADED, LIBRARY):
             for name, value in stack.of_kind(kind):
                 if name.startswith(library):
-                    return value[0]
-        told = {stack.says(FRAMEWORK, name, word) for name, _ in stack.of_kind(FRAMEWORK)}
-        return " + ".join(sorted(filter(None, told))) or None
+                    return known(value[0])
+        return together(stack.says(FRAMEWORK, name, word) for name, _ in stack.of_kind(FRAMEWORK))
 
     return key
 
@@ -156,7 +202,7 @@ def fl303(facts: Comparison) -> Iterator[Finding]:
     """Libraries of several versions."""
     found = []
     for name in _libraries(facts):
-        split = facts.split(first(LIBRARY, name))
+        split = facts.split(version(LIBRARY, name))
         if split is not None:
             found += [(name, share) for share in split.shares]
     if found:
@@ -198,11 +244,37 @@ def fl304(facts: Comparison) -> Iterator[Finding]:
             )
 
 
+def fl305(facts: Comparison) -> Iterator[Finding]:
+    """CUDA libraries that only some nodes have."""
+    lacking: dict[tuple[Stack, ...], list[str]] = {}  # by who lacks them
+    for kind, name in facts.differing:
+        without = tuple(stack for stack in facts.stacks if (kind, name) not in stack.parts)
+        if kind == LIBRARY and without:
+            lacking.setdefault(without, []).append(name)
+    evidence = []
+    for without, names in lacking.items():
+        having = (stack for stack in facts.all_stacks if (LIBRARY, names[0]) in stack.parts)
+        evidence += [
+            facts.share(", ".join(names), having),
+            facts.share(f"no {names[0]}" if len(names) == 1 else "none of these", without),
+        ]
+    if evidence:
+        names = sorted(name for each in lacking.values() for name in each)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield Finding(
+            "FL305",
+            NOTE,
+            f"CUDA libraries that only some nodes have: {', '.join(names[:3])}{more}",
+            "what needs them fails on the other nodes, or works in another way there",
+            evidence[:SHOWN],
+        )
+
+
 def fl401(facts: Comparison) -> Iterator[Finding]:
     """A framework of several versions."""
     for name in frameworks(facts):
         talks = name in DISTRIBUTED
-        apart = within_job(facts, first(FRAMEWORK, name), ERROR if talks else WARNING)
+        apart = within_job(facts, version(FRAMEWORK, name), ERROR if talks else WARNING)
         if apart is not None:
             split, severity, where = apart
             yield Finding(
@@ -254,7 +326,7 @@ def fl404(facts: Comparison) -> Iterator[Finding]:
     """Environments in several folders."""
     folders: dict[str, list[str]] = {}
     for node in facts.nodes:
-        folders.setdefault(node.prefix, []).append(facts.labels[node.identity])
+        folders.setdefault(node.prefix, []).append(facts.labels[node])
     if len(folders) > 1:
         yield Finding(
             "FL404",
@@ -269,10 +341,12 @@ RULES = {
     "FL201": fl201,
     "FL202": fl202,
     "FL203": fl203,
+    "FL204": fl204,
     "FL301": fl301,
     "FL302": fl302,
     "FL303": fl303,
     "FL304": fl304,
+    "FL305": fl305,
     "FL401": fl401,
     "FL402": fl402,
     "FL403": fl403,

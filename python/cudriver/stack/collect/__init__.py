@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cudriver.stack.model import Driver, Facts, FileFault, Problem, Shadowed, Toolkit
@@ -191,9 +192,11 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
     from cudriver.stack.collect.distributions import conda_matters, matters
 
     env = facts.environment
-    for folder in (*env.site_packages, f"{env.prefix}/conda-meta", f"{env.prefix}/lib"):
-        if folder in tree.unlisted:
-            problems.append(Problem(folder, f"cannot be read: {tree.unlisted[folder]}"))
+    around = (f"{env.prefix}/conda-meta", f"{env.prefix}/lib")
+    inside = tuple(f"{folder}/" for folder in env.site_packages)
+    for folder, why in tree.unlisted.items():
+        if folder in around or f"{folder}/".startswith(inside):
+            problems.append(Problem(folder, f"cannot be read: {why}"))
     for framework in facts.frameworks:
         # Its package was not found on the path: only code of the environment knows where it is.
         url = f"{framework.path}/direct_url.json"
@@ -207,8 +210,8 @@ def _unread(tree: Root, facts: Facts, problems: list[Problem]) -> list[str]:
     found = []
     for problem in problems:
         whole = problem.line is None and problem.file.startswith("/")
-        inside = any(f"{problem.file}/".startswith(f"{path}/") for path in decisive)
-        if whole and (inside or problem.file in tree.unlisted):
+        decides = any(f"{problem.file}/".startswith(f"{path}/") for path in decisive)
+        if whole and (decides or problem.file in tree.unlisted):
             found.append(f"{problem.file}: {problem.text}")
     if env.python is not None and not env.site_packages and env.kind != "unknown":
         found.append(f"{env.prefix}: it has no site-packages that can be read")
@@ -266,7 +269,14 @@ def _lost_modules(tree: Root, facts: Facts) -> list[FileFault]:
     found: list[FileFault] = []
     for dist in facts.distributions:
         if not dist.name.startswith("nvidia-") and matters_here(dist):
-            found += records.lost_modules(tree, dist)
+            lost = records.lost_modules(tree, dist)
+            if lost and not records.by_conda(tree, dist):
+                found += lost
+    if found:
+        # Of a file that several brought (google/__init__.py) each may have another.
+        lists = (records.listed(tree, dist) for dist in facts.distributions)
+        count = Counter(path for paths in lists for path in paths)
+        found = [fault for fault in found if count[fault.file] < 2]
     return found
 
 

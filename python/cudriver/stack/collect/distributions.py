@@ -107,7 +107,7 @@ def _share(root: Root, folder: str, lines: list[bytes]) -> float:
             status = root.stat(f"{folder}/{os.fsdecode(rest.rpartition(b',')[0])}")
         except (OSError, ValueError):
             continue
-        good += size.isdigit() and int(size) == status.st_size
+        good += size.strip() == b"%d" % status.st_size
     return good / len(lines) if lines else 0.0
 
 
@@ -150,10 +150,7 @@ def _read(
     head = _head(raw)
     asked = list(_REQUIREMENT.finditer(head.lower()))
     if matters(dist.name) or any(one[1] for one in asked):
-        installer = root.text(f"{path}/INSTALLER", 256)
-        dist.installer = (
-            (installer or "").strip().splitlines()[0] if installer and installer.strip() else None
-        )
+        dist.installer = installer(root, path)
         if len(head) > HEAD:
             why = f"its headers go on past {HEAD} bytes; the rest was not read"
             problems.append(Problem(metadata, why))
@@ -164,6 +161,12 @@ def _read(
             if raw and not _header(head, b"Name")[0]:
                 problems.append(Problem(metadata, "has no Name", 1))
     return dist
+
+
+def installer(root: Root, path: str) -> str | None:
+    """What the INSTALLER of a .dist-info folder says: pip, uv, conda."""
+    lines = (root.text(f"{path}/INSTALLER", 256) or "").strip().splitlines()
+    return lines[0] if lines else None
 
 
 def _reason(error: Exception) -> str:

@@ -95,7 +95,7 @@ def _executable(root: Root, prefix: str) -> str | None:
 def _gone(root: Root, path: str) -> Evidence | None:
     """A venv's link to a Python that was removed or replaced by a newer one."""
     link = root.readlink(path)
-    if link is None:
+    if link is None or root.size(path) is not None or os.path.dirname(path) in root.unlisted:
         return None
     try:
         target = root.resolve(path)

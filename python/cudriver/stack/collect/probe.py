@@ -76,7 +76,7 @@ class Probe:
             return
         # A module is compiled already. Its folder comes last, so that it hides no other module.
         folder = os.path.dirname(os.path.abspath(__file__))
-        program = f"import sys; sys.path.append({folder!r}); import probe_child"
+        program = f"import sys; sys.path.append({folder!a}); import probe_child"
         jobs = [f"nvml={nvml or NVML}"] if cuda is None else [f"cuda={cuda}"]
         limit = TIME_LIMIT if cuda is None else CUDA_TIME_LIMIT
         try:

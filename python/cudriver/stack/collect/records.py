@@ -12,6 +12,7 @@ import os
 import re
 
 from cudriver import _elf
+from cudriver.stack.collect.distributions import installer
 from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
 
@@ -124,8 +125,8 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
 def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
     """The Python files that a wheel's RECORD lists and that are gone, or empty where they were not.
 
-    One that was edited is no fault, and images are often made smaller by leaving tests out. conda
-    may move files after pip has written RECORD.
+    One that was edited is no fault, and images are often made smaller by leaving tests out, or
+    sources whose compiled files they keep.
     """
     if dist.kind != "wheel" or dist.installer == "conda":
         return []
@@ -135,39 +136,51 @@ def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
         return []  # told by `libraries`
     # Of thousands of files nearly all are there: C asks for them. In another root links have to be
     # followed inside it, so there all are looked at here.
-    folders: dict[str, list[str]] = {}
-    for path in _elf.absent(raw, dist.location if root.host else None):
-        folder, _, name = path.rpartition("/")
-        folders.setdefault(folder, []).append(name)
+    folders: dict[str, list[tuple[str, int, str]]] = {}
+    for number, line in _elf.absent(raw, dist.location if root.host else None):
+        folder, _, name = line.partition(",")[0].rpartition("/")
+        folders.setdefault(folder, []).append((name, number, line.strip()))
     found: list[FileFault] = []
-    for folder, names in folders.items():
+    for folder, lines in folders.items():
         if not folder or folder.startswith(("/", "..", '"')):
             continue
         place = f"{dist.location}/{folder}"
         there = {*root.names(place)}
-        for name in sorted({*names}):
+        compiled = {n.partition(".")[0] for n in there if n.endswith((".pyc", ".so"))}
+        for name, number, said in lines:
             gone, empty = name not in there, False
             if name in VITAL:
-                size = _size(root, f"{place}/{name}")
-                gone, empty = size is None, size == 0
+                size = root.size(f"{place}/{name}")
+                gone, empty = size is None, size == 0 and not said.endswith((",0", ","))
             if not gone and not empty:
                 continue
-            number, said = _line(raw, f"{folder}/{name}")
-            if (gone or not said.endswith(",0")) and len(found) < LOST:
-                evidence = Evidence(f"{dist.path}/RECORD", number, said[:200])
-                owners = [f"{dist.name} {dist.version}"]
-                what = "missing" if gone else "size"
-                found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
+            if place in root.unlisted or name.partition(".")[0] in compiled:
+                continue
+            evidence = Evidence(f"{dist.path}/RECORD", number, said[:200])
+            owners = [f"{dist.name} {dist.version}"]
+            what = "missing" if gone else "size"
+            found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
+            if len(found) == LOST:
+                return found
     return found
 
 
-def _line(raw: bytes, path: str) -> tuple[int, str]:
-    """The line of a file in a RECORD: its number and its text."""
-    start = os.fsencode(path) + b","
-    at = 0 if raw.startswith(start) else raw.find(b"\n" + start) + 1
-    end = raw.find(b"\n", at)
-    said = raw[at : end if end >= 0 else len(raw)]
-    return raw.count(b"\n", 0, at) + 1, said.decode("utf-8", "replace").strip()
+def listed(root: Root, dist: Distribution) -> set[str]:
+    """The paths of all files that a wheel's RECORD lists."""
+    try:
+        raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
+    except (OSError, ValueError):
+        return set()
+    lines = os.fsdecode(raw).split("\n")
+    return {f"{dist.location}/{line.partition(',')[0]}" for line in lines}
+
+
+def by_conda(root: Root, dist: Distribution) -> bool:
+    """Whether conda brought it: a recipe may move files, and patches paths into them, after pip has
+    written RECORD. Asked only where there is a fault to tell.
+    """
+    dist.installer = dist.installer or installer(root, dist.path)
+    return dist.installer == "conda"
 
 
 class Owners:
@@ -196,7 +209,7 @@ class Owners:
         claims = self.by_path.get(path)
         if claims:
             if len(claims) > 1:
-                size = _size(self.root, path)
+                size = self.root.size(path)
                 claims = [c for c in claims if c.size == size] or claims
             return claims[0].distribution
         return self._of_conda(path)
@@ -212,29 +225,29 @@ class Owners:
         """What RECORD says and the disk denies."""
         found: list[FileFault] = []
         for path, claims in self.by_path.items():
-            size = _size(self.root, path)
+            size = self.root.size(path)
             if len(claims) == 1 and size == claims[0].size is not None:
+                continue
+            if size is None and os.path.dirname(path) in self.root.unlisted:
                 continue
             owners = [f"{c.distribution.name} {c.distribution.version}" for c in claims]
             in_doubt = len({c.digest for c in claims if c.size in (None, size)}) > 1
             for claim in claims:
                 name, evidence = claim.distribution.name, claim.evidence
-                if size is None and claim.distribution.installer == "conda":
-                    # A recipe may move files after pip has written RECORD; conda's list decides.
-                    if self._of_conda(path) is not None:
-                        found.append(FileFault(name, path, "missing", evidence, owners))
-                elif size is None:
-                    found.append(FileFault(name, path, "missing", evidence, owners))
-                elif claim.distribution.installer == "conda":
-                    continue  # conda patches paths into files after pip has written RECORD
+                if size is None:
+                    what = "missing"
                 elif claim.size is not None and claim.size != size:
-                    evidence = Evidence(
-                        evidence.file, evidence.line, f"{evidence.value} (on disk: {size} bytes)"
-                    )
+                    said = f"{evidence.value} (on disk: {size} bytes)"
+                    evidence = Evidence(evidence.file, evidence.line, said)
                     what = "owners" if len(claims) > 1 else "size"
-                    found.append(FileFault(name, path, what, evidence, owners))
                 elif in_doubt and self._wrong_hash(claim, size):
-                    found.append(FileFault(name, path, "owners", evidence, owners))
+                    what = "owners"
+                else:
+                    continue
+                # Of what conda brought its own list says whether a file should be there.
+                kept = size is None and self._of_conda(path) is not None
+                if kept or not by_conda(self.root, claim.distribution):
+                    found.append(FileFault(name, path, what, evidence, owners))
         return found
 
     def _wrong_hash(self, claim: Entry, size: int) -> bool:
@@ -253,10 +266,3 @@ class Owners:
             while piece := file.read(1 << 20):
                 digest.update(piece)
         return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != wanted.rstrip("=")
-
-
-def _size(root: Root, path: str) -> int | None:
-    try:
-        return root.stat(path).st_size
-    except (OSError, ValueError):
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.stack.model import ERROR, Evidence, Facts, Finding, Framework
+from cudriver.stack.model import ERROR, NOTE, Evidence, Facts, Finding, Framework
 from cudriver.stack.rules import fix
 from cudriver.stack.versions import at_least, major
 
@@ -14,7 +14,9 @@ RELEASES = {11: ("10.0.1", "10.13.0.35"), 12: ("10.0.1", None), 13: ("10.13.3.9.
 
 
 def cu406(facts: Facts) -> Iterator[Finding]:
-    """TensorRT for another CUDA major."""
+    """TensorRT for another CUDA major: an error where the driver is too old for it. Beside a
+    framework for another major it works, each with libraries of its own.
+    """
     trt = facts.framework("tensorrt")
     built = major(trt.cuda) if trt else None
     if trt is None or built is None:
@@ -45,10 +47,10 @@ def cu406(facts: Facts) -> Iterator[Finding]:
             evidence.append(other.cuda_evidence)
         yield Finding(
             "CU406",
-            ERROR,
+            NOTE,
             f"TensorRT {trt.version} is for CUDA {built}, {other.name} for CUDA {wanted}",
             evidence,
-            "CUDA initialization failure with error: 35" if built > wanted else None,
+            None,
             _swap(facts, trt, wanted) or [_newest(facts, other)],
             "tensorrt",
         )

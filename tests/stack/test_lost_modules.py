@@ -1,0 +1,232 @@
+"""Python files that RECORD lists and the disk denies: what proves nothing is not told."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from synth import Prefix
+
+from cudriver.stack import inspect
+from cudriver.stack.collect import distributions, records
+from cudriver.stack.model import Distribution
+from cudriver.stack.rootfs import Root
+
+NOBODY = 65534
+FILES = {
+    "torch/__init__.py": b"tensor = float\n",
+    "torch/version.py": b"__version__ = '2.8.0'\ncuda = '12.8'\nhip = None\n",
+    "torch/nn/__init__.py": b"x = 1\n",
+    "torch/nn/functional.py": b"x = 1\n",
+}
+
+
+@pytest.fixture(params=["host", "root"])
+def venv(request: pytest.FixtureRequest) -> Iterator[Prefix]:
+    """An environment with PyTorch's modules, that any user can read: pytest's folders are not."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        where = Path(name)
+        root = where if request.param == "root" else None
+        made = Prefix(where / "env", root=root).venv()
+        made.dist("torch", "2.8.0", files=FILES)
+        yield made
+
+
+@contextmanager
+def anybody() -> Iterator[None]:
+    """As a user whom permissions hold for."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def report(venv: Prefix):
+    return inspect(venv.inside, root=str(venv.root or "/"), environ={}, probe_driver=False)
+
+
+def told(venv: Prefix) -> list[tuple[str, str]]:
+    """The faults, by file and kind."""
+    faults = report(venv).facts.file_faults
+    return [(fault.file.partition("/site-packages/")[2], fault.what) for fault in faults]
+
+
+def record(venv: Prefix, *lines: str, of: str = "torch-2.8.0") -> None:
+    """Adds lines to a RECORD, at its end."""
+    with open(venv.site / f"{of}.dist-info/RECORD", "a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def test_nothing_is_lost(venv):
+    assert told(venv) == []
+
+
+def test_the_line_is_the_one_with_a_hash(venv):
+    """pip lists what it compiled, and others what they made, without one."""
+    record(venv, "torch/a.py,,", "torch/a.py,sha256=x,5")
+    fault = report(venv).facts.file_faults[0]
+    assert (fault.evidence.line, fault.evidence.value) == (len(FILES) + 3, "torch/a.py,sha256=x,5")
+
+
+@pytest.mark.parametrize(
+    ("size", "faults"),
+    [("", []), ("0", []), ("9", [("torch/cuda/__init__.py", "size")])],
+)
+@pytest.mark.parametrize("end", ["", "\r"])
+def test_an_empty_file_whose_size_is_not_stated(venv, size, faults, end):
+    (venv.site / "torch/cuda").mkdir()
+    (venv.site / "torch/cuda/__init__.py").touch()
+    record(venv, f"torch/cuda/__init__.py,sha256=x,{size}{end}")
+    assert told(venv) == faults
+
+
+@pytest.mark.parametrize(
+    ("kept", "faults"),
+    [
+        ("__init__.pyc", []),
+        ("__init__.cpython-311-x86_64-linux-gnu.so", []),
+        ("__pycache__/__init__.cpython-311.pyc", [("torch/__init__.py", "missing")]),
+        ("__init__.pyi", [("torch/__init__.py", "missing")]),
+    ],
+)
+def test_a_source_whose_compiled_file_is_there(venv, kept, faults):
+    """As `compileall -b` and Cython leave it. A __pycache__ without its source is not used."""
+    (venv.site / "torch/__init__.py").unlink()
+    (venv.site / "torch" / kept).parent.mkdir(exist_ok=True)
+    (venv.site / "torch" / kept).write_bytes(b"x")
+    assert told(venv) == faults
+
+
+def test_tests_that_many_wheels_write(venv):
+    for name in ("one", "two"):
+        venv.dist(name, "1.0", files={"tests/__init__.py": b"x = 1\n", "test/x.py": b"x = 1\n"})
+    for name in ("tests/__init__.py", "test/x.py"):
+        (venv.site / name).unlink()
+    assert told(venv) == []
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("how", ["missing", "size"])
+def test_a_file_that_several_brought(venv, others, how):
+    """pkgutil's namespaces: each brings its own __init__.py, one of them may have none."""
+    name = "backports/__init__.py"
+    for number in range(1 + others):
+        venv.dist(f"backports.n{number}", "1.0", files={name: b"x = 1\n"})
+    (venv.site / name).unlink()
+    if how == "size":
+        (venv.site / name).touch()
+    assert told(venv) == ([] if others else [(name, how)])
+
+
+@pytest.mark.parametrize("installer", ["conda", "pip", "uv"])
+def test_what_conda_brought_under_another_name(venv, installer):
+    """py-xgboost brings xgboost, and a recipe may move files after pip has written RECORD."""
+    files = {"xgboost/core.py": b"x = 1\n", "xgboost/lib/libxgboost.so": b"x"}
+    venv.dist("xgboost", "2.1.4", files=files, installer=installer)
+    for name in files:
+        (venv.site / name).unlink()
+    faults = [(name, "missing") for name in reversed(files)]
+    assert told(venv) == ([] if installer == "conda" else faults)
+
+
+def test_installer_is_not_asked_where_nothing_is_told(venv, monkeypatch):
+    venv.dist("xgboost", "2.1.4", files={"xgboost/lib/libxgboost.so": b"x", "xgboost/a.py": b"x"})
+    asked = []
+    text = Root.text
+
+    def listen(self, path, *limit):
+        asked.append(path)
+        return text(self, path, *limit)
+
+    monkeypatch.setattr(Root, "text", listen)
+    assert told(venv) == []
+    assert [path for path in asked if "xgboost" in path] == []
+
+
+class TestUnreadable:
+    """Nothing is known of a folder that this user may not look into."""
+
+    @pytest.fixture(autouse=True)
+    def warm(self, venv):
+        """What is imported late is imported before the user changes."""
+        assert report(venv).verdict == "consistent"
+
+    @pytest.mark.parametrize("mode", [0, 0o444])
+    @pytest.mark.parametrize("folder", ["torch", "torch/nn", "nvidia/nccl/lib", "xgboost"])
+    def test_a_folder(self, venv, folder, mode):
+        venv.dist("nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"x"})
+        venv.dist("xgboost", "2.1.4", files={"xgboost/__init__.py": b"x", "xgboost/a/b.py": b"x"})
+        os.chmod(venv.site / folder, mode)
+        with anybody():
+            made = report(venv)
+        os.chmod(venv.site / folder, 0o755)
+        assert made.facts.file_faults == []
+        assert [finding for finding in made.findings if finding.rule == "CU404"] == []
+        where = f"{venv.inside}/lib/python3.11/site-packages/{folder}"
+        assert made.verdict == "unknown", [f for f in made.findings if f.severity == "error"]
+        assert f"{where}: cannot be read: Permission denied" in made.facts.unsure
+
+    @pytest.mark.parametrize("mode", [0, 0o755])
+    def test_the_python_of_a_venv(self, venv, mode):
+        """One that this user may not see is not gone."""
+        private = venv.path / "private"
+        private.mkdir(mode)
+        for link in (venv.path / "bin").iterdir():
+            link.unlink()
+        (venv.path / "bin/python").symlink_to(f"{venv.inside}/private/python")
+        with anybody():
+            made = report(venv)
+        os.chmod(private, 0o755)
+        assert ("CU503" in [finding.rule for finding in made.findings]) is (mode != 0)
+
+    def test_a_disk_that_fails(self, venv, monkeypatch):
+        """EIO, or ESTALE of a network's folder."""
+        listdir = os.listdir
+
+        def fail(path="."):
+            if str(path).endswith("torch/nn"):
+                raise OSError(116, "Stale file handle", path)
+            return listdir(path)
+
+        (venv.site / "torch/nn/functional.py").unlink()
+        monkeypatch.setattr(os, "listdir", fail)
+        made = report(venv)
+        assert made.facts.file_faults == []
+        assert made.verdict == "unknown"
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "", "x", "\u00b2"])
+def test_a_size_that_is_no_number(tmp_path, size):
+    """Of two records of one package the one that the disk bears out."""
+    prefix = Prefix(tmp_path / "env").venv()
+    for version in ("1.0", "2.0"):
+        prefix.dist("torch", version, files={"torch/__init__.py": b"x" * int(version[0])})
+    record(prefix, f"torch/version.py,sha256=x,{size}", of="torch-1.0")
+    (prefix.site / "torch/version.py").touch()
+    assert report(prefix).facts.distribution("torch").version == "2.0"
+
+
+def test_the_time_does_not_grow_with_the_faults(tmp_path, monkeypatch):
+    """Past the limit no more is looked at."""
+    info = tmp_path / "torch-2.8.0.dist-info"
+    info.mkdir()
+    folders = 3 * records.LOST
+    (info / "RECORD").write_text("".join(f"torch/a{n}/x.py,sha256=x,9\n" for n in range(folders)))
+    root = Root("/")
+    looked = []
+    monkeypatch.setattr(root, "names", lambda path: looked.append(path) or [])
+    dist = Distribution("torch", "2.8.0", "wheel", str(info), str(tmp_path))
+    assert len(records.lost_modules(root, dist)) == len(looked) == records.LOST
+
+
+def test_the_installer_of_a_distribution(tmp_path):
+    for text, says in (("", None), (" \n", None), ("conda", "conda"), ("uv\nmore\n", "uv")):
+        (tmp_path / "INSTALLER").write_text(text)
+        assert distributions.installer(Root("/"), str(tmp_path)) == says

@@ -220,6 +220,26 @@ static long long live_workers(bool unused)
     return (long long)sim.workers;
 }
 
+/* Those that are told by their number alone. */
+static const struct {
+    const char *name;
+    enum sim_kind kind;
+} live_objects[] = {
+    {"events", KIND_EVENT},           {"modules", KIND_MODULE},    {"graphs", KIND_GRAPH},
+    {"executables", KIND_EXECUTABLE}, {"user_objects", KIND_USER},
+};
+
+/* In the monitor. */
+static long long count_objects(enum sim_kind kind)
+{
+    long long count = 0;
+
+    for (uint32_t i = 0; i < sim_object_slots(kind); i++) {
+        count += sim_object_at(kind, i) != NULL;
+    }
+    return count;
+}
+
 static const struct live_kind {
     const char *name;
     long long (*count)(bool which);
@@ -229,7 +249,6 @@ static const struct live_kind {
     {"primary_retains", sim_context_live, true},
     {"streams", sim_stream_live, false},
     {"pending", sim_stream_live, true},
-    {"events", sim_event_live, false},
     {"allocations", sim_memory_live, false},
     {"allocation_bytes", sim_memory_live, true},
     {"device_bytes", sim_memory_taken, false},
@@ -238,25 +257,26 @@ static const struct live_kind {
     {"registration_bytes", sim_host_registered, true},
     {"host_allocs", sim_host_allocated, false},
     {"host_alloc_bytes", sim_host_allocated, true},
-    {"modules", sim_module_live, false},
-    {"graphs", sim_graph_live, false},
-    {"executables", sim_graph_live, true},
-    {"user_objects", sim_user_live, false},
     {"workers", live_workers, false},
 };
 
 SIM_EXPORT long long cudriver_sim_live(const char *what)
 {
+    long long count = -1;
+
+    sim_lock();
     for (size_t i = 0; i < sizeof live_kinds / sizeof live_kinds[0]; i++) {
         if (strcmp(live_kinds[i].name, what) == 0) {
-            long long count;
-            sim_lock();
             count = live_kinds[i].count(live_kinds[i].which);
-            sim_unlock();
-            return count;
         }
     }
-    return -1;
+    for (size_t i = 0; i < sizeof live_objects / sizeof live_objects[0]; i++) {
+        if (strcmp(live_objects[i].name, what) == 0) {
+            count = count_objects(live_objects[i].kind);
+        }
+    }
+    sim_unlock();
+    return count;
 }
 
 SIM_EXPORT void cudriver_sim_hold(void)

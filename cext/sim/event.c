@@ -73,17 +73,6 @@ void sim_event_forget(struct sim_context *context)
     }
 }
 
-long long sim_event_live(bool unused)
-{
-    long long count = 0;
-
-    (void)unused;
-    for (uint32_t i = 0; i < sim_object_slots(KIND_EVENT); i++) {
-        count += sim_object_at(KIND_EVENT, i) != NULL;
-    }
-    return count;
-}
-
 /* Begins a call on an event; needs no current context. On success the monitor is held. */
 static CUresult event_enter(enum sim_call call, CUevent handle, struct event **event)
 {

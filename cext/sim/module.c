@@ -423,17 +423,6 @@ void sim_module_forget(struct sim_context *context)
     }
 }
 
-long long sim_module_live(bool unused)
-{
-    long long count = 0;
-
-    (void)unused;
-    for (uint32_t i = 0; i < sim_object_slots(KIND_MODULE); i++) {
-        count += sim_object_at(KIND_MODULE, i) != NULL;
-    }
-    return count;
-}
-
 /* ---- functions ---- */
 
 /* Whether the text has `.entry name`. */

@@ -10,7 +10,7 @@
  *   worker.c   queues of operations, their threads     fill.c     fills
  *   stream.c   streams                                 event.c    events
  *   value.c    host functions, values in memory        module.c   kernels
- *   graph.c    captures, graphs                    user.c     user objects
+ *   capture.c  captures of streams                 graph.c    graphs, user objects
  *
  * others/ makes of these a libcuda for libraries that call more than cudriver does.
  *
@@ -238,6 +238,11 @@ CUresult sim_enter(enum sim_call call);
 /* sim_enter. On success the monitor is held and *context is the thread's current one, usable. */
 CUresult sim_enter_current(enum sim_call call, struct sim_context **context);
 
+/* sim_enter for a call on an object, which is returned in the monitor. NULL with *result set,
+ * outside of it: the call may not be made, or INVALID_VALUE. */
+void *sim_enter_object(enum sim_call call, enum sim_kind kind, const void *handle,
+                       CUresult *result);
+
 /* sim_enter for a call on a stream. On success the monitor is held and *stream is usable. A stream
  * that the program created has its own context; the implicit ones are the current context's. */
 CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream **stream);
@@ -458,7 +463,7 @@ void sim_stream_wake_all(void);
 void sim_stream_shut_down(void);
 long long sim_stream_live(bool pending);
 
-/* ---- graph.c ---- */
+/* ---- capture.c ---- */
 
 /* Whether the thread may make the call now: breaks the captures that it would spoil. */
 CUresult sim_capture_permits(enum sim_call call);
@@ -484,25 +489,23 @@ void sim_capture_lose(struct sim_stream *stream);
 /* In the monitor. NULL is fine. */
 void sim_capture_hold(struct sim_capture *capture);
 void sim_capture_drop(struct sim_capture *capture);
-/* In the monitor. Frees the operations of a graph that ends. */
+
+/* ---- graph.c ---- */
+
+/* The captured operations, in the order of their calls. */
+struct sim_graph {
+    struct sim_object object;
+    struct sim_op *head, *tail; /* owned */
+    size_t count;
+    struct user_hold *holds; /* owned */
+};
+
+/* In the monitor. Frees what a graph that ends has. */
 void sim_graph_clear(void *graph);
-long long sim_graph_live(bool executables);
-
-/* ---- user.c ---- */
-
-struct sim_user_hold; /* the references of a graph to one user object */
-
-/* In the monitor. Adds references, or moves the program's, to a graph's list. */
-CUresult sim_user_hold(struct sim_user_hold **holds, CUuserObject handle, unsigned count,
-                       unsigned flags);
-/* In the monitor. Drops the references of a graph that ends. */
-void sim_user_drop_all(struct sim_user_hold **holds);
-long long sim_user_live(bool unused);
 
 /* ---- event.c, pool.c, module.c ---- */
 
 void sim_event_forget(struct sim_context *context);
-long long sim_event_live(bool unused);
 /* In the monitor, given up meanwhile. Pools return to the device what exceeds their thresholds. */
 void sim_pool_settle(int device);
 /* In the monitor, given up meanwhile. For an allocation that finds no memory: pools return all free
@@ -513,6 +516,5 @@ bool sim_pool_release_unused(int device);
 void sim_pool_free_now(struct sim_block *block, size_t asked);
 long long sim_pool_live(bool unused);
 void sim_module_forget(struct sim_context *context);
-long long sim_module_live(bool unused);
 
 #endif

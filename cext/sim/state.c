@@ -376,3 +376,19 @@ void sim_object_orphan(void *object)
         sim_object_close(head);
     }
 }
+
+void *sim_enter_object(enum sim_call call, enum sim_kind kind, const void *handle, CUresult *result)
+{
+    void *object;
+
+    *result = sim_enter(call);
+    if (*result != CUDA_SUCCESS) {
+        return NULL;
+    }
+    sim_lock();
+    object = sim_object_find(kind, handle);
+    if (object == NULL) {
+        *result = sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return object;
+}

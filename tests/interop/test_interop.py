@@ -107,17 +107,21 @@ def test_the_library_is_there(library: Library) -> None:
 # ---- memory that is shared --------------------------------------------------------------------
 
 
-@cells("device", "DLPack")
-def test_their_array_over_ours(library: Any) -> None:
-    """its `from_dlpack(d)` of a DeviceArray"""
+def keeps_ours(library: Library, take: Callable[[Any], Any]) -> None:
     before, ours = in_use(), cu.to_device(MODEL)
-    theirs = library.take(ours)
+    theirs = take(ours)
     assert library.pointer(theirs) == ours.pointer
     del ours
     assert in_use() == before + MODEL.nbytes
     assert np.array_equal(library.numpy(theirs), MODEL)
     del theirs
     assert eventually(in_use, before) == before
+
+
+@cells("device", "DLPack")
+def test_their_array_over_ours(library: Any) -> None:
+    """its `from_dlpack(d)` of a DeviceArray"""
+    keeps_ours(library, library.take)
 
 
 @cells("device", "DLPack")
@@ -146,14 +150,7 @@ def there_and_back(library: Library, part: Any) -> None:
 @cells("device", "interface", JAX="its array does not keep ours alive: take it by DLPack")
 def test_their_array_over_ours_by_interface(library: Any) -> None:
     """its array over a DeviceArray by `__cuda_array_interface__`"""
-    before, ours = in_use(), cu.to_device(MODEL)
-    theirs = library.take_interface(ours)
-    assert library.pointer(theirs) == ours.pointer
-    del ours
-    assert in_use() == before + MODEL.nbytes
-    assert np.array_equal(library.numpy(theirs), MODEL)
-    del theirs
-    assert eventually(in_use, before) == before
+    keeps_ours(library, library.take_interface)
 
 
 @cells("device", "DLPack")

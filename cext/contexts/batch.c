@@ -387,7 +387,7 @@ void cudriver_batch_end_open(CoreState *state, const StreamObject *stream)
     unsigned long long issued = state->issued;
     struct cudriver_batch *batch = cudriver_batch_open_on(state, stream->context, stream->handle);
 
-    /* Owners that go may run any code: what that issues joins none of these. */
+    /* Dropping an owner may run any code. Work that it issues must join none of these. */
     for (; batch != NULL; batch = batch->next) {
         batch_part(batch);
     }

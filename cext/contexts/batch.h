@@ -80,8 +80,8 @@ int cudriver_batches_refuse(CoreState *state, const ContextObject *context, cons
  * ended. 0, or -1 with an exception set (a signal handler's, or the context cannot be used). */
 int cudriver_batches_wait(CoreState *state, const ContextObject *context);
 
-/* Ends the stream's open batches, but none that is issued meanwhile, and none that owns the handle:
- * cudriver_batches_reap ends that. The caller saw the stream idle and has held the GIL since. */
+/* Ends the batches that were open on the stream when the caller saw it idle; the caller has held
+ * the GIL since. Leaves a batch that owns the handle to cudriver_batches_reap. */
 void cudriver_batch_end_open(CoreState *state, const StreamObject *stream);
 
 /* Waits for work issued on the stream so far, not for later work. 0, or -1 with an exception. */

@@ -217,7 +217,7 @@ int cudriver_batches_follow(CoreState *state,
     if (batch_using(state, &head, head, uses, memory) == NULL) {
         return 0;
     }
-    cudriver_batches_reap(state, true); /* an event of a context that is gone is not to be used */
+    cudriver_batches_reap(state, true); /* ends those whose event went with its context */
     if (cudriver_require(state) < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
         return -1;
     }

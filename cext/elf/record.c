@@ -21,8 +21,7 @@ static bool may_be_empty(const char *line, size_t length)
            (length >= 2 && memcmp(line + length - 2, ",0", 2) == 0);
 }
 
-/* Images are often made smaller by leaving tests out, and the folder "tests" of badly packed wheels
- * is shared by all of them. */
+/* Tests are often left out of images. Badly packed wheels share one folder "tests" at the top. */
 static bool is_of_tests(const char *path, size_t length)
 {
     return memmem(path, length, "/tests/", 7) != NULL ||

@@ -139,9 +139,9 @@ static void *user(void *argument)
             if (cuStreamCreateWithPriority(&stream, 0, 0) == CUDA_SUCCESS) {
                 (void)cuStreamSynchronize(stream);
             }
-            /* Both go with the context, and their handle and address may be another thread's by
-             * now: neither is freed, and only the current context's stream, which ends with it, may
-             * write. */
+            /* The stream and the memory end with the context, and another thread may have their
+             * handle and address by now. So neither is freed, and the fill uses the default stream
+             * of the context itself. */
             (void)cuMemsetD8Async(p, 1, sizeof buffer, NULL);
             (void)cuMemcpyDtoH_v2(buffer, p, sizeof buffer);
         }

@@ -33,8 +33,9 @@ def engine(module: str, extra: str) -> ModuleType:
 
 
 def patience(limit: float) -> float:
-    """Seconds that a rank waits for rank 0's answer: that may come as late as any other, and then
-    waits for the others itself.
+    """Seconds that a rank waits for rank 0's answer.
+
+    Rank 0 may begin up to `limit` later than the others, and then waits up to `limit` for them.
     """
     return 2 * limit + GRACE
 

@@ -27,7 +27,7 @@ def running() -> bool:
 def exchange(judge: Callable[[Answers], bytes], *, timeout: float = TIMEOUT) -> bytes:
     """Each rank gives its report and gets what `judge` says of all of them on rank 0.
 
-    A rank that waits too long for that answers instead. The first answer counts, for all ranks.
+    If rank 0 takes too long, a rank that waits answers for it. The first answer counts for all.
     """
     distributed = sys.modules["torch.distributed"]
     limit = seconds(timeout)
@@ -59,7 +59,7 @@ def exchange(judge: Callable[[Answers], bytes], *, timeout: float = TIMEOUT) -> 
 
 def _agree(store: Any, prefix: str, told: bytes) -> bytes:
     """The answer that all ranks get: this one, if there is none yet."""
-    # Not empty, which stands for "none yet".
+    # An empty value stands for "no answer yet", so every answer begins with "=".
     return bytes(store.compare_set(f"{prefix}/answer", "", f"={told.decode()}"))[1:]
 
 

@@ -273,7 +273,7 @@ def _lost_modules(tree: Root, facts: Facts) -> list[FileFault]:
             if lost and not records.by_conda(tree, dist):
                 found += lost
     if found:
-        # Of a file that several brought (google/__init__.py) each may have another.
+        # Several packages may bring one file (google/__init__.py), each with other contents.
         lists = (records.listed(tree, dist) for dist in facts.distributions)
         count = Counter(path for paths in lists for path in paths)
         found = [fault for fault in found if count[fault.file] < 2]

@@ -125,8 +125,8 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
 def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
     """The Python files that a wheel's RECORD lists and that are gone, or empty where they were not.
 
-    One that was edited is no fault, and images are often made smaller by leaving tests out, or
-    sources whose compiled files they keep.
+    One that was edited is no fault. Images are often made smaller: tests are left out, and sources
+    whose compiled files stay.
     """
     if dist.kind != "wheel" or dist.installer == "conda":
         return []
@@ -176,8 +176,9 @@ def listed(root: Root, dist: Distribution) -> set[str]:
 
 
 def by_conda(root: Root, dist: Distribution) -> bool:
-    """Whether conda brought it: a recipe may move files, and patches paths into them, after pip has
-    written RECORD. Asked only where there is a fault to tell.
+    """Whether conda installed it. Asked only where there is a fault to tell.
+
+    After pip has written RECORD, a recipe may move files, and conda patches paths in them.
     """
     dist.installer = dist.installer or installer(root, dist.path)
     return dist.installer == "conda"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import signal
 import sys
 import time
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 DRIVER = os.environ.get("CUDRIVER_TEST_DRIVER", "sim")
 SANITIZER = os.environ.get("CUDRIVER_TEST_SANITIZER", "")
+
+
+def named(value: object) -> str:
+    """A parameter in a test's name, which is the same in each process: without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def pytest_configure(config: pytest.Config) -> None:

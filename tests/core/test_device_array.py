@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import cudriver as cu
+from conftest import named
 from program import output
 
 PACKED = np.dtype([("a", "i1"), ("b", "<f8"), ("c", "S3"), ("d", ">u2", (2, 2))])
@@ -147,7 +148,7 @@ def test_items_of_no_bytes() -> None:
         np.array(["2001-01-01"], "M8[D]"),
         np.zeros(3, PACKED),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_what_asarray_takes_goes_to_the_device(value: Any) -> None:
     model = np.asarray(value)
@@ -311,7 +312,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("key", BAD, ids=repr)
+@pytest.mark.parametrize("key", BAD, ids=named)
 def test_a_bad_index_is_an_index_error(key: Any) -> None:
     array = cu.to_device(np.arange(10))
     with pytest.raises(IndexError):

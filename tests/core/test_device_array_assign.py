@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import cudriver as cu
+from conftest import named
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 
@@ -98,7 +99,7 @@ def test_an_array_assigned_to_itself_is_read_first(data: st.DataObject, shape: A
         ("i4, f4", (1, 2.5)), ("i4, f4", [(1, 2), (3, 4), (5, 6)]),
         ("u1", bytearray(b"xyz")), ("u1", memoryview(b"xyz")), ("?", [0, 2, 0]), ("f4", range(3)),
     ],
-    ids=repr,
+    ids=named,
 )  # fmt: skip
 def test_what_has_no_dtype_of_its_own_is_cast(dtype: Any, value: Any) -> None:
     model = np.zeros((2, 3), dtype)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from conftest import named
 from native_build import CEXT
 
 
@@ -178,7 +179,7 @@ class CoreDevice:
 @pytest.mark.parametrize(
     "other",
     ["cuda:1", "cuda:01", TorchDevice("cuda", 1), CoreDevice(1), np.array(1), np.uint8(1)],
-    ids=repr,
+    ids=named,
 )
 def test_other_libraries_names(cu, two_devices, other: object) -> None:
     second = two_devices[1]
@@ -192,7 +193,7 @@ def test_other_libraries_names(cu, two_devices, other: object) -> None:
     context.close()
 
 
-@pytest.mark.parametrize("other", ["cuda", TorchDevice("cuda", None)], ids=repr)
+@pytest.mark.parametrize("other", ["cuda", TorchDevice("cuda", None)], ids=named)
 def test_cuda_is_the_current_device(cu, two_devices, other: object) -> None:
     assert cu.Device(other) == cu.Device(0)
     with two_devices[1].primary_context() as context:
@@ -247,7 +248,7 @@ def test_what_another_librarys_device_raises_is_passed_on(cu) -> None:
         1.5, True, b"0", [], object(), np.arange(2), np.dtype("f4"), TorchDevice(3, 0),
         CoreDevice("x"), CoreDevice(None),
     ],
-    ids=repr,
+    ids=named,
 )  # fmt: skip
 def test_what_is_no_name_at_all(cu, other: object) -> None:
     with pytest.raises(TypeError, match="an ordinal, a Device, a uuid or a PCI bus id"):

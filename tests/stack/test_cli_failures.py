@@ -274,7 +274,8 @@ def test_names_that_are_no_text_are_written_in_any_locale(tmp_path, locale):
 @pytest.mark.parametrize(
     ("options", "before", "shows"),
     [
-        ([], "", ["consistent"]),
+        # Without the handlers of what is installed here.
+        ([], "import atexit; atexit._clear()", ["consistent"]),
         (
             [],
             "import atexit as a; a.register(print, 'called')",

@@ -1,6 +1,5 @@
 """Frameworks by the files in which they say what they are, and versions by what libraries say."""
 
-import ctypes
 import fnmatch
 import os
 import struct
@@ -19,6 +18,7 @@ from cudriver.stack.model import Library
 from cudriver.stack.names import fits, is_cuda_library
 from cudriver.stack.rootfs import Root
 from elfkit import compile_c
+from program import output
 
 ARCHS = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 
@@ -379,10 +379,12 @@ class TestVersions:
         package = prefix.torch("1.13.1", "11.7", pins={}).parent / "torch"
         source = "int ncclGetVersion(int *v) { *v = 21403; return 0; }"
         path = compile_c(package / "lib" / name, source, f"-Wl,-soname,{name}")
-        answer = ctypes.c_int()
-        ctypes.CDLL(str(path)).ncclGetVersion(ctypes.byref(answer))
+        answer = output(  # not in this process, where PyTorch would take it for its own
+            f"import ctypes as c; x = c.c_int(); c.CDLL({str(path)!r}).ncclGetVersion(c.byref(x))\n"
+            "print(x.value)"
+        )
         found = collect("/env", root=str(tmp_path), environ={}, probe_driver=False)
-        assert (answer.value, found.framework("torch").nccl) == (21403, "2.14.3")
+        assert (int(answer), found.framework("torch").nccl) == (21403, "2.14.3")
 
     def test_the_code_wins_over_a_package_that_contradicts(self, tmp_path):
         """Another wheel wrote over the file: its owner says one thing, the file another."""

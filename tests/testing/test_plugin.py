@@ -239,6 +239,7 @@ def test_a_real_device_is_left_to_the_other_tests(monkeypatch: pytest.MonkeyPatc
 def test_another_driver_in_use_is_named(
     cu: Any, monkeypatch: pytest.MonkeyPatch, library: str | None
 ) -> None:
+    cu.device_count()  # initialises the driver: from now on it is in use
     path = cu.driver_path()
     monkeypatch.setattr(cu, "driver_is_simulated", lambda: False)
     monkeypatch.setattr(devices, "shown", lambda: ([], "no driver"))

@@ -41,7 +41,7 @@ static const char ptx_parameters[] =
     "s5)\n"
     "{\n"
     ".reg .pred p, inside;\n"
-    ".reg .u32 tx, ty, w;\n"
+    ".reg .u32 tx, ty, w, by;\n"
     ".reg .u64 i, step, total, rest, q, r, n, k, a, b, nx, ny, x, y, x0, y0, shared, at;\n"
     ".reg .$R v0, v1;\n"
     "ld.param.u64 a, [dst];\n"
@@ -49,11 +49,23 @@ static const char ptx_parameters[] =
     "cvta.to.global.u64 a, a;\n"
     "cvta.to.global.u64 b, b;\n";
 
-/* Takes the index in dimension $D from `rest`, and moves a and b by it. */
+/* Takes the index in dimension $D from `rest`, and moves a and b by it. A division of 32 bits, which
+ * is several times as fast, where both numbers have no more. */
 static const char ptx_dimension[] = "ld.param.u64 n, [n$D];\n"
                                     "setp.eq.u64 p, n, 1;\n"
                                     "@p bra SKIP$D;\n"
+                                    "or.b64 q, rest, n;\n"
+                                    "shr.u64 q, q, 32;\n"
+                                    "setp.ne.u64 p, q, 0;\n"
+                                    "@p bra LONG$D;\n"
+                                    "cvt.u32.u64 w, rest;\n"
+                                    "cvt.u32.u64 by, n;\n"
+                                    "div.u32 w, w, by;\n"
+                                    "cvt.u64.u32 q, w;\n"
+                                    "bra DIVIDED$D;\n"
+                                    "LONG$D:\n"
                                     "div.u64 q, rest, n;\n"
+                                    "DIVIDED$D:\n"
                                     "mul.lo.u64 r, q, n;\n"
                                     "sub.u64 r, rest, r;\n"
                                     "mov.u64 rest, q;\n"

@@ -192,7 +192,7 @@ def _cell(text: str, width: int = 160) -> str:
     text = re.sub(r"[^\s'\"=:]*/corpus/environments/[^/\s]+/", "", text)
     text = text.replace(f"{ROOT}/", "")
     text = " ".join(text.split()).replace("|", "\\|")
-    text = re.sub(r"\['/.*", "[...]", text)  # a list of this machine's folders
+    text = re.sub(r"\['[^']*/.*", "[...]", text)  # a list of this machine's folders
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

@@ -208,8 +208,7 @@ static PyObject *wheel_answer(const struct wheel *wheel)
     for (size_t i = 0; made != NULL && i < wheel->record.count; i++) {
         const struct elf_line *line = &wheel->record.absent[i];
         PyObject *text = PyUnicode_DecodeFSDefaultAndSize(line->text, (Py_ssize_t)line->length);
-        PyObject *item =
-            text != NULL ? Py_BuildValue("nN", (Py_ssize_t)line->number, text) : NULL;
+        PyObject *item = text != NULL ? Py_BuildValue("nN", (Py_ssize_t)line->number, text) : NULL;
         if (item == NULL) {
             Py_CLEAR(made);
         } else {

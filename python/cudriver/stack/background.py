@@ -1,4 +1,4 @@
-"""Work in a thread, for what waits for the system. (The threading module takes 1.5 ms to import.)"""
+"""Work in a thread, beside what its caller does. (To import threading takes 1.5 ms.)"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- missing() ---- */
@@ -155,54 +156,105 @@ done:
 
 /* ---- absent() ---- */
 
-/* New reference: number and text of the lines whose modules are not in the folder. */
-static PyObject *absent_list(struct elf_record *record)
+/* One wheel's RECORD, and the folder that it lies in. */
+struct wheel {
+    struct elf_record record; /* its text: borrowed */
+    PyObject *folder;         /* owned: its name as bytes; NULL: none */
+    bool read;                /* false: no memory */
+};
+
+static void wheels_free(struct wheel *wheels, Py_ssize_t count)
 {
-    PyObject *made = PyList_New(0);
-
-    while (made != NULL) {
-        PyObject *text, *item;
-        const char *line = NULL;
-        size_t length = 0;
-        bool found;
-
-        Py_BEGIN_ALLOW_THREADS
-        found = elf_record_next(record, &line, &length);
-        Py_END_ALLOW_THREADS
-        if (!found) {
-            return made;
-        }
-        text = PyUnicode_DecodeFSDefaultAndSize(line, (Py_ssize_t)length);
-        item = text != NULL ? Py_BuildValue("nN", (Py_ssize_t)record->number, text) : NULL;
-        if (item == NULL || PyList_Append(made, item) < 0) {
-            Py_CLEAR(made);
-        }
-        Py_XDECREF(item);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        free(wheels[i].record.absent);
+        Py_XDECREF(wheels[i].folder);
     }
-    return NULL;
+    PyMem_Free(wheels);
 }
 
-static PyObject *absent(PyObject *Py_UNUSED(module), PyObject *args)
+static int wheel_take(struct wheel *wheel, PyObject *pair)
 {
-    PyObject *text, *given, *folder = NULL, *made;
-    struct elf_record record = {.folder = -1};
+    PyObject *text, *folder;
+    if (!PyTuple_Check(pair)) {
+        PyErr_SetString(PyExc_TypeError, "a wheel is a pair of a RECORD and a folder");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(pair, "SO:absent", &text, &folder) ||
+        (folder != Py_None && !PyUnicode_FSConverter(folder, &wheel->folder))) {
+        return -1;
+    }
+    wheel->record.text = PyBytes_AS_STRING(text);
+    wheel->record.size = (size_t)PyBytes_GET_SIZE(text);
+    return 0;
+}
 
-    if (!PyArg_ParseTuple(args, "SO:absent", &text, &given) ||
-        (given != Py_None && !PyUnicode_FSConverter(given, &folder))) {
+/* Looks for the modules of one wheel. Needs no GIL. */
+static void wheel_read(struct wheel *wheel)
+{
+    int folder = -1;
+    if (wheel->folder != NULL) {
+        folder = open(PyBytes_AS_STRING(wheel->folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    wheel->read = elf_record_read(&wheel->record, folder);
+    if (folder >= 0) {
+        close(folder);
+    }
+}
+
+/* New reference: number and text of the lines whose modules are not there. */
+static PyObject *wheel_answer(const struct wheel *wheel)
+{
+    PyObject *made = wheel->read ? PyList_New((Py_ssize_t)wheel->record.count) : PyErr_NoMemory();
+    for (size_t i = 0; made != NULL && i < wheel->record.count; i++) {
+        const struct elf_line *line = &wheel->record.absent[i];
+        PyObject *text = PyUnicode_DecodeFSDefaultAndSize(line->text, (Py_ssize_t)line->length);
+        PyObject *item = text != NULL ? Py_BuildValue("nN", (Py_ssize_t)line->number, text) : NULL;
+        if (item == NULL) {
+            Py_CLEAR(made);
+        } else {
+            PyList_SET_ITEM(made, (Py_ssize_t)i, item);
+        }
+    }
+    return made;
+}
+
+static PyObject *absent(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    PyObject *given = PySequence_Tuple(argument);
+    PyObject *made = NULL;
+    struct wheel *wheels;
+    Py_ssize_t count;
+    if (given == NULL) {
         return NULL;
     }
-    record.text = PyBytes_AS_STRING(text);
-    record.size = (size_t)PyBytes_GET_SIZE(text);
-    if (folder != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        record.folder = open(PyBytes_AS_STRING(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        Py_END_ALLOW_THREADS
+    count = PyTuple_GET_SIZE(given);
+    wheels = PyMem_Calloc((size_t)count + 1, sizeof(*wheels));
+    if (wheels == NULL) {
+        Py_DECREF(given);
+        return PyErr_NoMemory();
     }
-    made = absent_list(&record);
-    if (record.folder >= 0) {
-        close(record.folder);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (wheel_take(&wheels[i], PyTuple_GET_ITEM(given, i)) < 0) {
+            goto done;
+        }
     }
-    Py_XDECREF(folder);
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count; i++) {
+        wheel_read(&wheels[i]);
+    }
+    Py_END_ALLOW_THREADS
+    made = PyList_New(count);
+    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
+        PyObject *answer = wheel_answer(&wheels[i]);
+        if (answer == NULL) {
+            Py_CLEAR(made);
+        } else {
+            PyList_SET_ITEM(made, i, answer);
+        }
+    }
+done:
+    wheels_free(wheels, count);
+    Py_DECREF(given);
     return made;
 }
 
@@ -213,17 +265,17 @@ PyDoc_STRVAR(missing_doc,
              "For each (file, scope): the references of `file`, weak ones aside, that no file of\n"
              "`scope` defines. A damaged file gives its ElfError in the place of the answer.");
 PyDoc_STRVAR(absent_doc,
-             "absent($module, record, folder, /)\n--\n\n"
-             "The lines, by number and text, of the Python files that a wheel's RECORD lists, tests\n"
-             "aside, and that `folder` lacks, or has empty where RECORD gives them bytes. folder:\n"
-             "None: all that it lists.");
+             "absent($module, wheels, /)\n--\n\n"
+             "For each (RECORD, folder) the lines, by number and text, of the Python files that\n"
+             "RECORD lists, tests aside, and that `folder` lacks, or has empty where RECORD gives\n"
+             "them bytes. folder: None: all that it lists.");
 PyDoc_STRVAR(error_doc, "A file that cannot be read as ELF: missing, damaged, hostile.");
 PyDoc_STRVAR(foreign_doc,
              "A sound ELF header of a class or byte order that this reader leaves alone.");
 
 static PyMethodDef functions[] = {
     {"missing", missing, METH_O, missing_doc},
-    {"absent", absent, METH_VARARGS, absent_doc},
+    {"absent", absent, METH_O, absent_doc},
     {0},
 };
 

@@ -3,6 +3,7 @@
 #include "record.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -29,48 +30,67 @@ static bool is_of_tests(const char *path, size_t length)
            strncmp(path, "test/", 5) == 0;
 }
 
-static bool is_there(const struct elf_record *record, const char *line, size_t length,
-                     size_t path_length)
+static bool is_there(int folder, const struct elf_line *line, size_t path_length)
 {
     char path[MAX_PATH];
     struct stat about;
 
-    if (record->folder < 0 || path_length >= sizeof(path)) {
+    if (folder < 0 || path_length >= sizeof(path)) {
         return false;
     }
-    memcpy(path, line, path_length);
+    memcpy(path, line->text, path_length);
     path[path_length] = '\0';
-    return fstatat(record->folder, path, &about, 0) == 0 &&
-           (about.st_size > 0 || may_be_empty(line, length));
+    return fstatat(folder, path, &about, 0) == 0 &&
+           (about.st_size > 0 || may_be_empty(line->text, line->length));
 }
 
-bool elf_record_next(struct elf_record *record, const char **line, size_t *length)
+/* The length of the path of a Python file that has a hash; 0 for any other line. */
+static size_t module_path(const struct elf_line *line)
 {
     static const char suffix[] = ".py", hash[] = ",sha256=";
     size_t suffix_length = sizeof(suffix) - 1, hash_length = sizeof(hash) - 1;
+    const char *comma = memchr(line->text, ',', line->length);
+    size_t length = comma != NULL ? (size_t)(comma - line->text) : 0;
 
-    while (record->at < record->size && record->modules < MAX_MODULES) {
-        const char *start = record->text + record->at;
-        size_t left = record->size - record->at;
-        const char *newline = memchr(start, '\n', left);
-        size_t path_length;
-        const char *comma;
+    if (length <= suffix_length || memcmp(comma - suffix_length, suffix, suffix_length) != 0 ||
+        line->length - length < hash_length || memcmp(comma, hash, hash_length) != 0) {
+        return 0;
+    }
+    return length;
+}
 
-        *line = start;
-        *length = newline != NULL ? (size_t)(newline - start) : left;
-        record->at += *length + 1;
-        record->number++;
-        comma = memchr(start, ',', *length);
-        path_length = comma != NULL ? (size_t)(comma - start) : 0;
-        if (path_length <= suffix_length ||
-            memcmp(comma - suffix_length, suffix, suffix_length) != 0 ||
-            *length - path_length < hash_length || memcmp(comma, hash, hash_length) != 0) {
-            continue;
+static bool record_keep(struct elf_record *record, const struct elf_line *line)
+{
+    if ((record->count & (record->count - 1)) == 0) { /* full: 0, 1, 2, 4, ... */
+        size_t room = record->count > 0 ? 2 * record->count : 1;
+        struct elf_line *grown = realloc(record->absent, room * sizeof(*grown));
+        if (grown == NULL) {
+            return false;
         }
-        record->modules++;
-        if (!is_of_tests(start, path_length) && !is_there(record, start, *length, path_length)) {
-            return true;
+        record->absent = grown;
+    }
+    record->absent[record->count++] = *line;
+    return true;
+}
+
+bool elf_record_read(struct elf_record *record, int folder)
+{
+    struct elf_line line = {0};
+    size_t modules = 0;
+
+    for (size_t at = 0; at < record->size && modules < MAX_MODULES; at += line.length + 1) {
+        size_t left = record->size - at, length;
+        const char *newline = memchr(record->text + at, '\n', left);
+
+        line.text = record->text + at;
+        line.length = newline != NULL ? (size_t)(newline - line.text) : left;
+        line.number++;
+        length = module_path(&line);
+        modules += length > 0;
+        if (length > 0 && !is_of_tests(line.text, length) && !is_there(folder, &line, length) &&
+            !record_keep(record, &line)) {
+            return false;
         }
     }
-    return false;
+    return true;
 }

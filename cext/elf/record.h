@@ -8,20 +8,25 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A walk over one RECORD. Zero `at`, `number` and `modules` before the first step. */
+/* A line of a RECORD. */
+struct elf_line {
+    const char *text; /* borrowed, without a NUL behind it */
+    size_t length;
+    size_t number; /* the first is 1 */
+};
+
 struct elf_record {
     const char *text; /* borrowed */
     size_t size;
-    int folder; /* borrowed: the descriptor of what the paths start from; -1: nothing is there */
-    size_t at;
-    size_t number;  /* of the line that was read last; the first is 1 */
-    size_t modules; /* seen so far */
+    struct elf_line *absent; /* owned: what elf_record_read found. Start with NULL */
+    size_t count;            /* of `absent` */
 };
 
 /*
- * Finds the line of the next module, tests aside, that is not there, or that is empty and that the
- * line gives bytes. *line points into the text, without a NUL behind it. False at the end.
+ * Finds the lines of the modules, tests aside, that are not there, or that are empty and that the
+ * line gives bytes. folder: the descriptor of what the paths start from; -1: nothing is there.
+ * False: no memory. Release with free(record->absent).
  */
-bool elf_record_next(struct elf_record *record, const char **line, size_t *length);
+bool elf_record_read(struct elf_record *record, int folder);
 
 #endif

@@ -125,8 +125,8 @@ def missing(
     the scope does so for every job that had to look into it.
     """
 
-def absent(record: bytes, folder: str | None, /) -> list[tuple[int, str]]:
-    """The lines, by number and text, of the Python files that a wheel's RECORD lists, tests aside,
-    and that `folder` lacks, or has empty where RECORD gives them bytes. folder: None: all that it
-    lists.
+def absent(wheels: Sequence[tuple[bytes, str | None]], /) -> list[list[tuple[int, str]]]:
+    """For each (RECORD, folder) the lines, by number and text, of the Python files that RECORD
+    lists, tests aside, and that `folder` lacks, or has empty where RECORD gives them bytes.
+    folder: None: all that it lists.
     """

@@ -21,7 +21,7 @@ def listed(*names: str, size: str = "9") -> bytes:
 
 def absent(record: bytes, folder: str | None) -> list[str]:
     """The paths of what _elf.absent gives; its lines are those of the record."""
-    found = _elf.absent(record, folder)
+    (found,) = _elf.absent([(record, folder)])
     lines = os.fsdecode(record).split("\n")
     assert [line for _, line in found] == [lines[number - 1] for number, _ in found]
     return [line.partition(",")[0] for _, line in found]
@@ -84,7 +84,15 @@ def test_names_of_any_bytes_and_length(site: Path) -> None:
 
 
 def test_many_are_not_looked_at_without_end() -> None:
-    assert len(_elf.absent(listed("z.py") * 50_001, None)) == 50_000
+    assert len(absent(listed("z.py") * 50_001, None)) == 50_000
+
+
+def test_several_at_once(site: Path) -> None:
+    first, second = listed("top.py", "a/z.py"), listed("x.py", "b/x.py")
+    wheels = [(first, str(site)), (second, f"{site}/a/b"), (b"", None), (first, None)]
+    assert _elf.absent(wheels) == [_elf.absent([wheel])[0] for wheel in wheels]
+    assert [len(found) for found in _elf.absent(wheels)] == [1, 1, 0, 2]
+    assert _elf.absent(iter(wheels)) == _elf.absent(tuple(wheels))  # type: ignore[arg-type]
 
 
 FOLDERS = st.sampled_from(["", "a/", "a/b/", "tests/", "a/test/", "testing/"])
@@ -127,14 +135,17 @@ def test_as_a_csv_reader_has_it(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("wheels", "error"),
     [
-        ((), TypeError),
-        (("text", None), TypeError),
-        ((b"", 1), TypeError),
-        ((b"", "a\0b"), ValueError),
+        (None, TypeError),
+        ([b""], TypeError),
+        ([[b"", None]], TypeError),
+        ([(b"",)], TypeError),
+        ([("text", None)], TypeError),
+        ([(b"", None), (b"", 1)], TypeError),
+        ([(b"", "a"), (b"", "a\0b")], ValueError),
     ],
 )
-def test_wrong_arguments(arguments: tuple[object, ...], error: type[Exception]) -> None:
+def test_wrong_arguments(wheels: object, error: type[Exception]) -> None:
     with pytest.raises(error):
-        _elf.absent(*arguments)  # type: ignore[arg-type]
+        _elf.absent(wheels)  # type: ignore[arg-type]

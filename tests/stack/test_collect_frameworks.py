@@ -551,4 +551,27 @@ def test_debian_owners(tmp_path, package):
     owner = owners.owner("/usr/lib/x86_64-linux-gnu/libcudnn.so.9")
     assert owner == f"{package} 9.14.0.64-1"
     assert owners.owner("/usr/lib/x86_64-linux-gnu/libcudnn.so.8") is None
-    assert owners.versions() == {package: "9.14.0.64-1"}
+    assert owners.version(package) == "9.14.0.64-1"
+    assert owners.version("cuda-old") == owners.version("cuda") == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "version"),
+    [
+        ("Package: a\nStatus: install ok installed\nVersion: 1 2\n", "1"),
+        ("Package: a\nStatus: install ok installed\nVersion: \nX: 2\n", ""),
+        ("Package: a\nStatus: install ok installed\n\nPackage: b\nVersion: 2\n", ""),
+        ("Package: a\nVersion: 2\n", ""),
+        (
+            "Package: a\nStatus: install ok installed\nVersion: 1\n\n"
+            "Package: a\nStatus: install ok installed\nVersion: 2",
+            "2",
+        ),
+        ("Package: a\nStatus: install ok installed\nVersion: 1\n\nPackage: a\n", "1"),
+        ("X-Package: a\nStatus: install ok installed\nVersion: 1\n", ""),
+    ],
+)
+def test_the_version_of_a_debian_package(tmp_path, status, version):
+    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").write_text(status)
+    assert DebianOwners(Root(str(tmp_path))).version("a") == version

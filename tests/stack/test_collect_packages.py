@@ -27,6 +27,16 @@ def installed(prefix, **variables):
     return {d.name: d for d in found}, problems
 
 
+def libraries(dist, problems=None):
+    """What its RECORD lists."""
+    problems = [] if problems is None else problems
+    return records.libraries(dist, records.read(Root("/"), dist, problems), problems)
+
+
+def lost_modules(dist):
+    return records.LostModules(Root("/"), [(dist, records.read(Root("/"), dist, []))]).faults()
+
+
 @pytest.fixture
 def venv(tmp_path):
     return Prefix(tmp_path / "env").venv()
@@ -365,7 +375,7 @@ class TestRecords:
         root = Root("/")
         owners = records.Owners(root)
         for dist in found.values():
-            owners.add(dist, records.libraries(root, dist, problems))
+            owners.add(dist, problems)
         return owners, problems
 
     def test_healthy(self, venv):
@@ -380,7 +390,7 @@ class TestRecords:
         info = venv.dist("nvidia-x", "1.0")
         lines = ["../../libup.so", "./a//libtwo.so.1", "/opt/libfar.so", "a/libplain.so"]
         (info / "RECORD").write_text("".join(f"{line},,\n" for line in lines))
-        entries = records.libraries(Root("/"), installed(venv)[0]["nvidia-x"], [])
+        entries = libraries(installed(venv)[0]["nvidia-x"])
         assert [entry.path for entry in entries] == [
             os.path.normpath(venv.site / line) for line in lines
         ]
@@ -401,7 +411,7 @@ class TestRecords:
         names = ["torch/__init__.py", "functorch.py"][:: 1 if first else -1]
         info = venv.dist("torch", "2.8.0", files=dict.fromkeys(names, b"x = 1\n"))
         (venv.site / "torch/__init__.py").unlink()
-        (fault,) = records.lost_modules(Root("/"), installed(venv)[0]["torch"])
+        (fault,) = lost_modules(installed(venv)[0]["torch"])
         said = (info / "RECORD").read_text().splitlines()[0 if first else 1]
         assert (fault.evidence.line, fault.evidence.value) == (1 if first else 2, said)
         assert said.startswith("torch/__init__.py,")
@@ -460,7 +470,7 @@ class TestRecords:
     def test_a_name_that_begins_as_a_librarys_hides_none(self, venv):
         info = venv.dist("nvidia-x", "1.0")
         (info / "RECORD").write_text("a/x.sort.py,,\na/libplain.so,,\n")
-        entries = records.libraries(Root("/"), installed(venv)[0]["nvidia-x"], [])
+        entries = libraries(installed(venv)[0]["nvidia-x"])
         assert [entry.path for entry in entries] == [f"{venv.site}/a/libplain.so"]
 
     def test_lost_modules_are_told_up_to_a_limit(self, venv, monkeypatch):
@@ -470,7 +480,7 @@ class TestRecords:
         for name in names:
             if not name.endswith("a/x.py"):
                 (venv.site / name).unlink()
-        faults = records.lost_modules(Root("/"), installed(venv)[0]["torch"])
+        faults = lost_modules(installed(venv)[0]["torch"])
         assert len(faults) == 3
 
     def test_a_record_past_the_limit_is_said_to_be_cut(self, venv, monkeypatch):
@@ -565,7 +575,7 @@ class TestDamage:
         (info / "RECORD").write_bytes(content)
         problems = []
         dist = installed(venv)[0]["nvidia-nccl-cu12"]
-        entries = records.libraries(Root("/"), dist, problems)
+        entries = libraries(dist, problems)
         assert all(entry.path.endswith(".so") for entry in entries)
         assert all(p.file == f"{info}/RECORD" for p in problems)
         assert bool(problems) is (b"\0" in content)
@@ -578,7 +588,7 @@ class TestDamage:
         (info / "RECORD").write_bytes(b"a.so" + content)
         (info / "METADATA").write_bytes(b"Requires-Dist: nvidia-" + content)
         found, problems = installed(prefix)
-        records.libraries(Root("/"), found["nvidia-nccl-cu12"], problems)
+        libraries(found["nvidia-nccl-cu12"], problems)
 
     @pytest.mark.parametrize(
         "content",

@@ -223,7 +223,8 @@ def test_the_time_does_not_grow_with_the_faults(tmp_path, monkeypatch):
     looked = []
     monkeypatch.setattr(root, "names", lambda path: looked.append(path) or [])
     dist = Distribution("torch", "2.8.0", "wheel", str(info), str(tmp_path))
-    assert len(records.lost_modules(root, dist)) == len(looked) == records.LOST
+    lost = records.LostModules(root, [(dist, records.read(root, dist, []))])
+    assert len(lost.faults()) == len(looked) == records.LOST
 
 
 def test_the_installer_of_a_distribution(tmp_path):

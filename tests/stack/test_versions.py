@@ -21,7 +21,7 @@ any_version = st.tuples(numbers, locals_).map("".join)
 clause = st.tuples(
     st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="]),
     numbers,
-    st.sampled_from(["", "", ".*"]),
+    st.sampled_from(["", "", ".*", ".dev0", ".dev1"]),
 ).map("".join)
 
 
@@ -68,6 +68,13 @@ def test_satisfies_is_packagings(version, clauses):
 )
 def test_satisfies(version, specifier, expected):
     assert versions.satisfies(version, specifier) is expected
+
+
+@pytest.mark.parametrize(("version", "expected"), [("2.10.1", False), ("2.11+cu130", True)])
+def test_what_recipes_ask_needs_no_packaging(version, expected, monkeypatch):
+    monkeypatch.setattr(versions, "_by_packaging", None)
+    assert versions.satisfies(version, ">=2.11.dev0") is expected
+    assert versions.satisfies(version, "<2.11.dev0") is not expected
 
 
 @given(st.text(max_size=20), st.text(max_size=20))

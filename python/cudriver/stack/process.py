@@ -288,7 +288,9 @@ class Process:
             return
         known = {id(obj) for obj in self.scope}
         scope = self.scope + [obj for obj in searchlist if id(obj) not in known]
-        order = [obj for obj in relocation_order(searchlist) if id(obj) in new]
+        order = load.objects
+        if len(order) > 1:
+            order = [obj for obj in relocation_order(searchlist) if id(obj) in new]
         faults, load.later = check_symbols(
             order,
             scope,

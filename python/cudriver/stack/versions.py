@@ -73,6 +73,8 @@ def _quickly(version: str, specifier: str) -> bool | None:
         text = clause.strip(_SPACE)
         operator = next((sign for sign in _OPERATORS if text.startswith(sign)), "")
         stated = text[len(operator) :].lstrip(_SPACE)
+        if operator in (">=", "<"):
+            stated = stated.removesuffix(".dev0")  # no release lies between 2.9.dev0 and 2.9
         wildcard = stated.endswith(".*")
         wanted = plain(stated[:-2] if wildcard else stated)
         if not operator or wanted is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.collect.driver import Found
     from cudriver.stack.collect.probe import Inspected, Probe
-    from cudriver.stack.collect.records import Owners
+    from cudriver.stack.collect.records import LostModules, Owners
     from cudriver.stack.loader import Loader
 
 
@@ -165,7 +165,7 @@ def collect(
     owners = _owners(tree, facts, problems)
     facts.file_faults = owners.faults()
     facts.file_faults += _shared(owners, {fault.file for fault in facts.file_faults})
-    facts.file_faults += _lost_modules(tree, facts)
+    lost = _look_for_modules(tree, facts, owners)
     facts.toolkits = machine.toolkits + toolkits.environment(
         tree, env, facts.distributions, problems
     )
@@ -178,6 +178,7 @@ def collect(
     facts.libraries = list(resolver.catalogue.libraries.values())
     facts.resolutions = list(resolver.catalogue.resolutions.values())
     facts.load_faults = resolver.faults
+    facts.file_faults += _lost_modules(tree, facts, lost)
     facts.unsure = resolver.unsure + _unread(tree, facts, problems)
     facts.driver = machine.driver()
     problems += machine.problems[known:]
@@ -259,19 +260,26 @@ def _from_here(variables: dict[str, str], folder: str) -> dict[str, str]:
     return variables
 
 
-def _lost_modules(tree: Root, facts: Facts) -> list[FileFault]:
-    """Python files that are gone, of every wheel that may be a framework or imported by one: of all
+def _look_for_modules(tree: Root, facts: Facts, owners: Owners) -> LostModules:
+    """Looks for the Python files of every wheel that may be a framework or imported by one: of all
     but NVIDIA's libraries and those that are known to have nothing to do with CUDA.
     """
     from cudriver.stack.collect import records
     from cudriver.stack.collect.frameworks import matters_here
 
-    found: list[FileFault] = []
-    for dist in facts.distributions:
-        if not dist.name.startswith("nvidia-") and matters_here(dist):
-            lost = records.lost_modules(tree, dist)
-            if lost and not records.by_conda(tree, dist):
-                found += lost
+    wheels = [
+        (dist, owners.records[dist.path])
+        for dist in facts.distributions
+        if dist.kind == "wheel" and not dist.name.startswith("nvidia-") and matters_here(dist)
+    ]
+    return records.LostModules(tree, wheels)
+
+
+def _lost_modules(tree: Root, facts: Facts, lost: LostModules) -> list[FileFault]:
+    """The Python files that are gone."""
+    from cudriver.stack.collect import records
+
+    found = lost.faults()
     if found:
         # Several packages may bring one file (google/__init__.py), each with other contents.
         lists = (records.listed(tree, dist) for dist in facts.distributions)
@@ -290,7 +298,7 @@ def _owners(tree: Root, facts: Facts, problems: list[Problem]) -> Owners:
             if distributions.conda_matters(dist.name):
                 owners.add_conda(dist)
         elif dist.name.startswith("nvidia-") or matters_here(dist):
-            owners.add(dist, records.libraries(tree, dist, problems))
+            owners.add(dist, problems)
     return owners
 
 

@@ -12,6 +12,7 @@ import os
 import re
 
 from cudriver import _elf
+from cudriver.stack.background import start
 from cudriver.stack.collect.distributions import installer
 from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
@@ -76,10 +77,10 @@ def is_library(name: str) -> bool:
     return bool(so) and all(part.isdigit() for part in number.split("."))
 
 
-def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[Entry]:
-    """The shared libraries that a wheel's RECORD lists. [] where there is no RECORD."""
+def read(root: Root, dist: Distribution, problems: list[Problem]) -> bytes:
+    """A wheel's RECORD; b"" where there is none."""
     if dist.kind != "wheel":
-        return []
+        return b""
     file = f"{dist.path}/RECORD"
     try:
         raw = root.read(file, RECORD_LIMIT + 1)
@@ -88,12 +89,18 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
         if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
             why = getattr(error, "strerror", None) or str(error)
             problems.append(Problem(file, f"cannot be read: {why}"))
-        return []
+        return b""
     if len(raw) > RECORD_LIMIT:
         problems.append(
             Problem(file, f"is larger than {RECORD_LIMIT} bytes; the rest was not read")
         )
         raw = raw[:RECORD_LIMIT]
+    return raw
+
+
+def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[Entry]:
+    """The shared libraries that a wheel's RECORD lists."""
+    file = f"{dist.path}/RECORD"
     if b"\0" in raw[:4096]:
         problems.append(Problem(file, "is not text"))
         return []
@@ -122,22 +129,35 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
     return found
 
 
-def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
-    """The Python files that a wheel's RECORD lists and that are gone, or empty where they were not.
+class LostModules:
+    """The Python files that wheels' RECORDs list and that are gone, or empty where they were not.
 
     One that was edited is no fault. Images are often made smaller: tests are left out, and sources
-    whose compiled files stay.
+    whose compiled files stay. To ask for thousands of files takes a fifth of a check, so a thread
+    does it while the libraries are resolved.
     """
-    if dist.kind != "wheel" or dist.installer == "conda":
-        return []
-    try:
-        raw = root.read(f"{dist.path}/RECORD", RECORD_LIMIT)
-    except (OSError, ValueError):
-        return []  # told by `libraries`
-    # Of thousands of files nearly all are there: C asks for them. In another root links have to be
-    # followed inside it, so there all are looked at here.
+
+    def __init__(self, root: Root, wheels: list[tuple[Distribution, bytes]]) -> None:
+        """wheels: each with its RECORD."""
+        self.root = root
+        self.wheels = [(dist, raw) for dist, raw in wheels if dist.installer != "conda"]
+        # In another root links have to be followed inside it, so there all are looked at here.
+        asked = [(raw, dist.location if root.host else None) for dist, raw in self.wheels]
+        self._absent = start(lambda: _elf.absent(asked))
+
+    def faults(self) -> list[FileFault]:
+        found: list[FileFault] = []
+        for (dist, _), lines in zip(self.wheels, self._absent(), strict=True):
+            lost = _lost(self.root, dist, lines)
+            if lost and not by_conda(self.root, dist):
+                found += lost
+        return found
+
+
+def _lost(root: Root, dist: Distribution, absent: list[tuple[int, str]]) -> list[FileFault]:
+    """Of the lines that C found those that are a fault."""
     folders: dict[str, list[tuple[str, int, str]]] = {}
-    for number, line in _elf.absent(raw, dist.location if root.host else None):
+    for number, line in absent:
         folder, _, name = line.partition(",")[0].rpartition("/")
         folders.setdefault(folder, []).append((name, number, line.strip()))
     found: list[FileFault] = []
@@ -191,10 +211,12 @@ class Owners:
         self.root = root
         self.by_path: dict[str, list[Entry]] = {}
         self.of: dict[str, list[Entry]] = {}  # distribution's path -> its entries
+        self.records: dict[str, bytes] = {}  # distribution's path -> its RECORD
         self._conda: list[tuple[Distribution, bytes]] = []
 
-    def add(self, dist: Distribution, entries: list[Entry]) -> None:
-        self.of[dist.path] = entries
+    def add(self, dist: Distribution, problems: list[Problem]) -> None:
+        raw = self.records[dist.path] = read(self.root, dist, problems)
+        entries = self.of[dist.path] = libraries(dist, raw, problems)
         for entry in entries:
             self.by_path.setdefault(entry.path, []).append(entry)
 

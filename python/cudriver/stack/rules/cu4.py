@@ -151,7 +151,7 @@ def _left_over(facts: Facts) -> Iterator[Finding]:
     """A wheel of another CUDA major that a framework does not require and gets its library from,
     since the SONAME is the same in both (libcusparse.so.12, libcurand.so.10).
     """
-    every = pins(facts)
+    required = {pin.requirement.name for pin in pins(facts)}
     told: set[str] = set()
     for framework in facts.frameworks:
         mine = major(framework.cuda)
@@ -160,11 +160,11 @@ def _left_over(facts: Facts) -> Iterator[Finding]:
         wheels: dict[str, list[Library]] = {}
         for library in facts.libraries:
             theirs = major(library.cuda)
-            toolkit = "component" in describe(split(library.soname)[0])
             name = (library.provided_by or "").split(" ")[0]
-            wanted = any(p.requirement.name == name for p in every)
-            apart = theirs is not None and theirs != mine
-            if toolkit and apart and name and not wanted and library.path in framework.loads:
+            if theirs in (None, mine) or not name or name in required:
+                continue
+            toolkit = "component" in describe(split(library.soname)[0])
+            if toolkit and library.path in framework.loads:
                 wheels.setdefault(name, []).append(library)
         dists = [dist for name in wheels if name not in told and (dist := facts.distribution(name))]
         told.update(wheels)

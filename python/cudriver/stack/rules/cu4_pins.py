@@ -48,8 +48,9 @@ def pins(facts: Facts) -> list[Pin]:
     sure: dict[str, set[str]] = {}
     top: dict[str, str] = {}
     installed = {dist.name: dist for dist in reversed(facts.distributions)}
-    always = {r.name for dist in facts.distributions for r in dist.active(())}
-    for dist in facts.distributions:
+    stating = [dist for dist in facts.distributions if dist.requires]  # few of hundreds
+    always = {r.name for dist in stating for r in dist.active(())}
+    for dist in stating:
         extras = _evident_extras(installed, dist, always)
         asked.setdefault(dist.name, set()).update(extras)
         for requirement in dist.active(extras):
@@ -59,7 +60,7 @@ def pins(facts: Facts) -> list[Pin]:
                 if not requirement.extra:
                     sure.setdefault(requirement.name, set()).update(requirement.extras)
     found: dict[tuple[str, str, str], Pin] = {}
-    for dist in facts.distributions:
+    for dist in stating:
         known = sure.get(dist.name, set())
         for requirement in dist.active(asked.get(dist.name, set())):
             plain = not requirement.extra or requirement.extra in known

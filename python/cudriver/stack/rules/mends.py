@@ -18,12 +18,14 @@ def pinned(facts: Facts, family: str, soname: str = "") -> tuple[Distribution, s
     """The installed wheel of a library family, and the version that a framework pins of it. With a
     SONAME only a wheel of its CUDA major.
     """
+    wheel = _wheel_of(family)
     for dist in facts.distributions:
         for requirement in dist.requires:
             stem = re.sub(r"-cu\d+\Z", "", requirement.name)
+            if requirement.extra or stem != wheel or not _same_major(requirement.name, soname):
+                continue
             match = re.match(r"==\s*([0-9][0-9.]*?)(?:\.\*)?\Z", requirement.specifier)
-            fits = _wheel_of(family) == stem and _same_major(requirement.name, soname)
-            if match and not requirement.extra and fits:
+            if match:
                 installed = facts.distribution(requirement.name)
                 if installed:
                     return installed, match[1]

@@ -151,6 +151,19 @@ def test_driver_calls_of_device_memory(cu, sim) -> None:
     assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1, RELAX: 4, ASK: 2}
 
 
+@pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
+def test_driver_calls_of_a_new_array_with_the_hosts_numbers(cu, sim) -> None:
+    """Four steps in relaxed mode, at most: the allocation, a look at it, the copy, the free."""
+    host = np.zeros(1000, np.float32)
+    made = driver_calls(sim, lambda: cu.to_device(host))
+    assert made.pop("cuCtxGetCurrent") <= 5
+    assert made.pop("cuStreamQuery") >= 2  # the allocation and the copy, as often as it takes
+    made.pop("cuStreamSynchronize", None)
+    memory = {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
+    assert made.pop(RELAX) <= 8
+    assert made == memory | {"cuMemcpyHtoD_v2": 1, ASK: 1}
+
+
 def test_a_primary_context_that_is_current_is_looked_for_once(cu, sim) -> None:
     """As another library leaves it: no context of ours need live between two arrays."""
     program.output(

@@ -9,6 +9,7 @@
 #include "driver/keeper.h"
 #include "python/devices.h"
 #include "python/error.h"
+#include "python/wait.h"
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -251,11 +252,23 @@ int cudriver_context_check(CoreState *state, ContextObject *self)
     return -1;
 }
 
+static CUresult reset_query(void *resetting)
+{
+    return *(atomic_int *)resetting != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+int cudriver_context_await_reset(CoreState *state)
+{
+    return cudriver_wait(state, reset_query, &state->resetting, "cuDevicePrimaryCtxReset_v2");
+}
+
 static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
-    if (cudriver_require(state) < 0 || cudriver_context_check(state, self) < 0) {
+    if (cudriver_require(state) < 0 ||
+        (state->resetting == 1 + self->ordinal && cudriver_context_await_reset(state) < 0) ||
+        cudriver_context_check(state, self) < 0) {
         return -1;
     }
     result = cudriver_context_make_current(self, pushed);

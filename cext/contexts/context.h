@@ -62,6 +62,9 @@ void cudriver_context_unkeep_all(CoreState *state);
 
 int cudriver_context_reset_primary(CoreState *state, int ordinal);
 
+/* Waits, without the GIL, until no primary context is being reset. 0, or -1 with an exception. */
+int cudriver_context_await_reset(CoreState *state);
+
 /* Reads a flags argument. 0 or -1. */
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);
 

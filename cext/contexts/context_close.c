@@ -169,15 +169,24 @@ static int reset_check(CoreState *state, int ordinal, CUdevice device, const Con
 }
 
 /*
- * Holds the GIL throughout, although it may block: no call in any context may start to use
- * page-locked memory registered here before its loss is noted. The driver waits for work in the
- * context, so work that itself waits for Python code deadlocks (for example work held by
- * cudriver_sim_hold() that another Python thread should release).
+ * The driver waits for work in the context, and that may wait for Python code: a host function. So
+ * this lets the GIL go, and meanwhile calls in the device's other contexts wait. Not where
+ * page-locked memory is registered in the context: no call in any context may start to use that
+ * before its loss is noted.
  */
-static CUresult primary_reset(CUdevice device)
+static CUresult primary_reset(CoreState *state, int ordinal, CUdevice device)
 {
-    CUresult result = cuda.cuDevicePrimaryCtxReset_v2(device);
+    CUresult result;
 
+    if (cudriver_hostmem_is_home(device)) {
+        result = cuda.cuDevicePrimaryCtxReset_v2(device);
+    } else {
+        state->resetting = 1 + ordinal;
+        Py_BEGIN_ALLOW_THREADS
+        result = cuda.cuDevicePrimaryCtxReset_v2(device);
+        Py_END_ALLOW_THREADS
+        state->resetting = 0;
+    }
     if (result == CUDA_SUCCESS) {
         cudriver_hostmem_forget_home(device);
         cudriver_staging_renew_slots();
@@ -211,14 +220,14 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
         cudriver_staging_forget_context(handle);
         Py_END_ALLOW_THREADS
     }
-    if (reset_check(state, ordinal, device, self) < 0) {
+    if (cudriver_context_await_reset(state) < 0 || reset_check(state, ordinal, device, self) < 0) {
         if (self != NULL) {
             self->state = CUDRIVER_CONTEXT_OPEN;
             Py_DECREF(self);
         }
         return -1;
     }
-    result = primary_reset(device);
+    result = primary_reset(state, ordinal, device);
     if (result != CUDA_SUCCESS && self != NULL) {
         self->state = CUDRIVER_CONTEXT_OPEN; /* nothing has changed */
     } else if (self != NULL) {

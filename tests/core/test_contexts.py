@@ -763,6 +763,52 @@ def test_what_another_library_destroyed_is_not_in_the_way(cu, driver: Driver) ->
     unpushed.close()
 
 
+@pytest.mark.usefixtures("two_devices")
+def test_a_reset_lets_python_code_run_that_it_waits_for() -> None:
+    program = """
+        import ctypes, threading
+        import cudriver as cu
+        driver, over = ctypes.CDLL(cu.driver_path()), threading.Event()
+        array, event = cu.device_zeros(8, device=1), cu.Event()
+        first, second = cu.Stream(), cu.Stream(device=1)
+        @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        def wait(_):
+            over.wait(60)
+        assert driver.cuLaunchHostFunc(ctypes.c_void_p(first.handle), wait, None) == 0
+        first.record(event)
+        second.wait(event)
+        array.fill(1, second)
+        threading.Timer(0.2, over.set).start()
+        cu.Device(1).reset_primary_context()
+        print(over.is_set())
+    """
+    assert output(program) == "True\n"
+
+
+def test_calls_in_other_contexts_of_the_device_wait_for_a_reset(cu, sim, two_devices) -> None:
+    """Page-locked memory could else be registered in the context that goes."""
+    other, made = cu.Context(1), []
+    array, stream = cu.device_zeros(8, device=two_devices[1]), cu.Stream(device=1)
+
+    def call() -> None:
+        while sim.call_count("cuDevicePrimaryCtxReset_v2") == 0:
+            time.sleep(0.001)
+        threading.Timer(0.2, lambda: (made.append("released"), sim.release())).start()
+        with other:
+            cu.device_empty(5)
+            made.append("allocated")
+
+    sim.reset_counts()
+    sim.hold()
+    array.fill(1, stream)
+    thread = threading.Thread(target=call)
+    thread.start()
+    two_devices[1].reset_primary_context()
+    thread.join()
+    assert made == ["released", "allocated"]
+    other.close()
+
+
 def test_reset_that_fails_changes_nothing(cu, sim, two_devices) -> None:
     device = two_devices[1]
     context = device.primary_context()

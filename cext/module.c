@@ -298,12 +298,14 @@ static PyObject *module_live_allocations(PyObject *module, PyObject *Py_UNUSED(i
     return cudriver_live_list(state);
 }
 
-/* Called by atexit: waits for work in flight before its memory goes. */
+/* Called by atexit: ends calls of other threads, and waits for work in flight before its memory
+ * goes. */
 static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
 
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
+        cudriver_context_stop_others(state);
         cudriver_batches_drain(state);
         if (state->reporting) {
             PyGC_Collect(); /* what only a cycle keeps alive is not a leak */

@@ -77,7 +77,8 @@ typedef struct {
     struct cudriver_batch *spare_batches;                /* owned */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */
     int spare_batch_count, spare_transfer_count;
-    bool exiting; /* at interpreter exit: failed frees are silent */
+    unsigned long exit_thread; /* the one that ends the interpreter; 0: it goes on */
+    bool exiting;              /* at interpreter exit: failed frees are silent */
 } CoreState;
 
 extern struct PyModuleDef cudriver_core_module;

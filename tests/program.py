@@ -30,7 +30,8 @@ def run(
 def output(source: str, *arguments: str, timeout: float = 120, **environ: str | None) -> str:
     """What a program that must end well, and quietly, prints."""
     done = run(source, *arguments, timeout=timeout, **environ)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
+    said = f"status {done.returncode}\n{done.stderr}{done.stdout}"
+    assert (done.returncode, done.stderr) == (0, ""), said
     return done.stdout
 
 

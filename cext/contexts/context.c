@@ -4,12 +4,18 @@
 #include "context_private.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #include "driver/driver.h"
 #include "driver/keeper.h"
+#include "driver/platform.h"
 #include "python/devices.h"
 #include "python/error.h"
 #include "python/wait.h"
+
+/* At the interpreter's end: ms to wait for other threads' calls, and s that a new one is held. */
+#define EXIT_LOOKS 500
+#define EXIT_HOLD 2
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -262,12 +268,48 @@ int cudriver_context_await_reset(CoreState *state)
     return cudriver_wait(state, reset_query, &state->resetting, "cuDevicePrimaryCtxReset_v2");
 }
 
+static void nap(time_t seconds, long nanoseconds)
+{
+    struct timespec length = {seconds, nanoseconds};
+
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&length, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+static bool calls_run(const CoreState *state)
+{
+    for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
+        if (context->in_use > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void cudriver_context_stop_others(CoreState *state)
+{
+    state->exit_thread = platform_thread_id();
+    for (int i = 0; i < EXIT_LOOKS && calls_run(state); i++) {
+        nap(0, 1000000);
+    }
+}
+
+/* Holds a call while it must not reach the driver. 0, or -1 with an exception. */
+static int turn_await(CoreState *state, const ContextObject *self)
+{
+    if (state->exit_thread != 0 && state->exit_thread != platform_thread_id()) {
+        nap(EXIT_HOLD, 0); /* not for ever: somebody may join this thread */
+    }
+    return state->resetting == 1 + self->ordinal ? cudriver_context_await_reset(state) : 0;
+}
+
 static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
 {
     CUresult result;
 
     if (cudriver_require(state) < 0 ||
-        (state->resetting == 1 + self->ordinal && cudriver_context_await_reset(state) < 0) ||
+        ((state->resetting != 0 || state->exit_thread != 0) && turn_await(state, self) < 0) ||
         cudriver_context_check(state, self) < 0) {
         return -1;
     }

@@ -62,6 +62,10 @@ void cudriver_context_unkeep_all(CoreState *state);
 
 int cudriver_context_reset_primary(CoreState *state, int ordinal);
 
+/* The calling thread ends the interpreter: calls of other threads are held from now on, and this
+ * waits a moment for those that run. The driver may crash in a thread when the process ends. */
+void cudriver_context_stop_others(CoreState *state);
+
 /* Waits, without the GIL, until no primary context is being reset. 0, or -1 with an exception. */
 int cudriver_context_await_reset(CoreState *state);
 

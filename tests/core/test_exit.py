@@ -100,6 +100,27 @@ def test_threads_still_running() -> None:
         assert output(program) == ""
 
 
+def test_no_other_thread_reaches_the_driver_once_the_end_has_begun() -> None:
+    program = """
+        import atexit, threading, time
+        def late():  # runs after the package's own
+            before = calls[0]
+            time.sleep(0.3)
+            print(calls[0] - before <= 1, cu.device_zeros(10).to_numpy().sum())
+        atexit.register(late)
+        import cudriver as cu
+        calls, array = [0], cu.device_zeros(10)
+        def work():
+            while True:
+                array.fill(1)
+                calls[0] += 1
+        threading.Thread(target=work, daemon=True).start()
+        while calls[0] < 10:
+            time.sleep(0.001)
+    """
+    assert output(program) == "True 0.0\n"
+
+
 def test_thread_that_waits_for_ever() -> None:
     """A daemon thread in a wait does not hold the exit up."""
     program = """

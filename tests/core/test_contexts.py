@@ -785,6 +785,7 @@ def test_a_reset_lets_python_code_run_that_it_waits_for() -> None:
     assert output(program) == "True\n"
 
 
+@pytest.mark.threads
 def test_calls_in_other_contexts_of_the_device_wait_for_a_reset(cu, sim, two_devices) -> None:
     """Page-locked memory could else be registered in the context that goes."""
     other, made = cu.Context(1), []

@@ -1,12 +1,15 @@
 /*
- * libFuzzer harness for cext/elf/: one input is one file, read in every way the package reads it.
+ * libFuzzer harness for cext/elf/: one input is one file, read in every way the package reads it: as
+ * ELF, and as a wheel's RECORD.
  *
- * The file lies in memory (memfd), so that the harness takes the same road as real files: open,
+ * The ELF file lies in memory (memfd), so that the harness takes the same road as real files: open,
  * pread, close. Beyond the sanitizers it checks what must hold for any input.
  */
 #define _GNU_SOURCE
 #include "elf/elf.h"
+#include "elf/record.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +87,44 @@ static void check_symbols(struct elf_file *file)
     elf_rest(file);
 }
 
+/* Each line is a whole one of the text, told by its number. */
+static void check_line(const struct elf_record *record, const char *line, size_t length)
+{
+    const char *end = record->text + record->size;
+    size_t number = 1;
+    require(line >= record->text && line + length <= end, "a line lies in the text");
+    require(line == record->text || line[-1] == '\n', "a line starts after another");
+    require(line + length == end || line[length] == '\n', "a line has an end");
+    for (const char *at = record->text; at < line; at++) {
+        number += *at == '\n';
+    }
+    require(record->number == number, "a line has its number");
+}
+
+/* What the working directory lacks is among all that the text lists. */
+static void check_record(const uint8_t *data, size_t size)
+{
+    static int folder = -1;
+    struct elf_record all = {.text = (const char *)data, .size = size, .folder = -1}, lost = all;
+    const char *line = NULL, *gone = NULL;
+    size_t length = 0, gone_length = 0;
+    bool more;
+    if (folder < 0) {
+        folder = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        require(folder >= 0, "open the working directory");
+    }
+    lost.folder = folder;
+    more = elf_record_next(&lost, &gone, &gone_length);
+    while (elf_record_next(&all, &line, &length)) {
+        check_line(&all, line, length);
+        if (more && gone == line) {
+            require(gone_length == length && lost.number == all.number, "a line is the same twice");
+            more = elf_record_next(&lost, &gone, &gone_length);
+        }
+    }
+    require(!more, "a missing file is listed");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct elf_file *file;
@@ -95,5 +136,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_symbols(file);
     }
     elf_free(file);
+    check_record(data, size);
     return 0;
 }

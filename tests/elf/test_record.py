@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from program import output
 
 from cudriver import _elf
 
@@ -138,3 +139,31 @@ def test_as_a_csv_reader_has_it(
 def test_wrong_arguments(arguments: tuple[object, ...], error: type[Exception]) -> None:
     with pytest.raises(error):
         _elf.absent(*arguments)  # type: ignore[arg-type]
+
+
+def test_every_allocation_may_fail() -> None:
+    """MemoryError, and nothing is left behind; a program of its own, as any allocation can fail."""
+    pytest.importorskip("_testcapi")
+    program = """
+        import _testcapi, os, sys
+        from cudriver import _elf
+        record = b"".join(b"%d.py,sha256=x,9\\n" % i for i in range(20))
+        whole, failed = _elf.absent(record, "/etc"), 0
+
+        def left():
+            return len(os.listdir("/proc/self/fd")), sys.getrefcount(record)
+
+        before = left()
+        for number in range(200):
+            found = None
+            _testcapi.set_nomemory(number, number + 1)
+            try:
+                found = _elf.absent(record, "/etc")
+            except MemoryError:
+                failed += 1
+            _testcapi.remove_mem_hooks()
+            assert found is None or found == whole
+        assert left() == before
+        print(failed >= 20, found == whole)
+    """
+    assert output(program) == "True True\n"

@@ -13,7 +13,7 @@ from cudriver import _elf
 from cudriver.stack import glibc
 from cudriver.stack.loader import Loader
 from cudriver.stack.process import Process
-from elfkit import DT_RPATH, DT_SONAME, Patch, clean_environment, compile_c, run_host
+from elfkit import DT_NEEDED, DT_RPATH, DT_SONAME, Patch, clean_environment, compile_c, run_host
 
 KEEP = "-Wl,--no-as-needed"
 OLD_PATH = "-Wl,--disable-new-dtags"
@@ -320,6 +320,17 @@ def test_where_a_token_ends(host: Path, tmp_path: Path, entry: str) -> None:
     top = library(tmp_path / "top/libtop.so", "int made;", KEEP, str(low), f"-Wl,-rpath,{entry}")
     (error,) = same(host, [f"NL:{top}"], tmp_path)
     assert (error is None) is entry.endswith(".libs")
+
+
+def test_the_empty_name_is_the_program(host: Path, tmp_path: Path) -> None:
+    low = library(tmp_path / "liblow.so")
+    made = library(tmp_path / "libx.so", "int made;", KEEP, str(low))
+    patch = Patch(made.read_bytes())
+    ((where, _),) = patch.find(DT_NEEDED)
+    patch.data[where + 8 : where + 16] = bytes(8)  # the string table begins with an empty one
+    made.write_bytes(patch.data)
+    assert _elf.ElfFile(str(made)).needed == ("",)
+    assert same(host, [f"NL:{made}", "NL:"], tmp_path) == [None, None]
 
 
 # ---- symbols ----

@@ -81,6 +81,7 @@ class Process:
         elf = loader.open(real)
         loader.use_program(elf.interpreter, elf.machine)
         self.main = LoadedObject(executable, real, elf, origin=_folder_of(real))
+        self.main.names.add("")  # what ld.so calls the program
         self._stack_fixed = False  # from the end of the start on, if this loader fixes it
         self.start = self._start(elf.interpreter)
 

@@ -174,6 +174,21 @@ def test_what_ld_so_preload_names_comes_first(image: Path, tmp_path: Path) -> No
     assert "'/opt/no.so' from /etc/ld.so.preload cannot be preloaded" in line
 
 
+def test_ld_so_preload_ends_at_a_nul(image: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(image, root, symlinks=True)
+    text = "/opt/two/libtwo.so.2\n/opt/three/libthree\0.so.3\n/opt/one/libone.so.1.0\n"
+    (root / "etc/ld.so.preload").write_text(text)
+    steps = run_inside(root, [])
+    process = Process(Loader(str(root)), "/program")
+    mapped = [o.path if o is not process.main else "" for o in process.objects]
+    assert mapped == steps[0].mapped
+    assert mapped[1] == "/opt/two/libtwo.so.2"
+    assert [line.partition("'")[2].partition("'")[0] for line in process.ignored] == [
+        "/opt/three/libthree"
+    ]
+
+
 def test_without_a_cache_the_configuration_stands_in(image: Path) -> None:
     loader = Loader(str(image))
     search = loader.search("libone.so.1")

@@ -232,7 +232,7 @@ class Process:
             for name in self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
         ]
         text = self.loader.root.text(PRELOAD_FILE) or ""
-        for line in text.splitlines():
+        for line in text.partition("\0")[0].splitlines():
             wanted += [(n, PRELOAD_FILE) for n in re.split(r"[\s:]", line.partition("#")[0])]
         return [(name, source) for name, source in wanted if name]
 

@@ -293,6 +293,12 @@ class TestRequirements:
             assert found["plain"].requires == []
             assert found["plain"].installer is None  # not looked at
 
+    def test_a_blank_line_at_the_start_ends_the_headers(self, venv):
+        info = venv.dist("plain", "1.0")
+        (info / "METADATA").write_bytes(b"\n\r\nRequires-Dist: torch==1.0\n\nplain\n")
+        found, _ = installed(venv)
+        assert found["plain"].requires == []
+
     def test_an_egg_info_is_read_too(self, venv):
         info = venv.site / "torch-2.1.0-py3.11.egg-info"
         info.mkdir()

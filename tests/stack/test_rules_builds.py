@@ -377,6 +377,11 @@ class TestTensorRT:
         found = one(self.of(cuda, torch_cuda, version), "CU406", "note")
         assert found.fix[-1] == f"{PYTHON} -m pip install {release}"
 
+    def test_a_framework_of_no_distribution(self):
+        of = self.of("11", "10.2", "10.0.1")
+        of.frameworks[0].distribution = None
+        assert one(of, "CU406", "note").fix == [f"{PYTHON} -m pip install --upgrade torch"]
+
     def test_all_of_it_is_uninstalled_first(self):
         """The libraries are in a distribution of their own, which the first leaves behind."""
         of = self.of("13")

@@ -310,6 +310,13 @@ class TestNames:
         )
         assert one(of, "CU401").fix == [f"{PYTHON} -m pip install 'jax[cuda13]'"]
 
+    @pytest.mark.parametrize(("offers", "extra"), [(None, 12), ("12.4", 12), ("14.0", 13)])
+    def test_the_extra_is_for_the_driver_s_cuda(self, offers, extra):
+        cpu = Framework("jax", "0.7.2", variant="cpu", distribution="jaxlib")
+        dists = [wheel("jaxlib", "0.7.2")]
+        of = facts(driver=driver("580.95.05", offers), frameworks=[cpu], distributions=dists)
+        assert one(of, "CU401").fix == [f"{PYTHON} -m pip install 'jax[cuda{extra}]'"]
+
     @pytest.mark.parametrize(
         ("tool", "start"),
         [
@@ -457,6 +464,7 @@ class TestJudge:
         crash = found[1]
         assert "by hand" in crash.title
         assert crash.evidence[0].file == __file__
+        assert crash.evidence[0].value == "ZeroDivisionError: by hand"
         assert verdict([crash], of) == "unknown"
 
     def test_every_rule_survives_empty_facts(self):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from program import output
 
 from cudriver import _elf
+from program import output
 
 HASH = ",sha256=aBc_-d,"
 

@@ -1,6 +1,6 @@
 /*
- * libFuzzer harness for cext/elf/: one input is one file, read in every way the package reads it: as
- * ELF, and as a wheel's RECORD.
+ * libFuzzer harness for cext/elf/: one input is one file, read in every way the package reads it,
+ * as ELF and as a wheel's RECORD.
  *
  * The ELF file lies in memory (memfd), so that the harness takes the same road as real files: open,
  * pread, close. Beyond the sanitizers it checks what must hold for any input.

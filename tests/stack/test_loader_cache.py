@@ -270,7 +270,12 @@ def test_the_release_of_a_loader(text: bytes, version: tuple[int, int] | None) -
         ),
         (glibc.X86_64, b"\0/etc/\0/opt/\0", ["/lib64/", "/usr/lib64/"], "lib64"),
         # One that was built for a prefix of its own, as Nix and Spack do.
-        (glibc.X86_64, b"\0/nix/store/a-glibc-2.40/lib/\0", ["/nix/store/a-glibc-2.40/lib/"], "lib"),
+        (
+            glibc.X86_64,
+            b"\0/nix/store/a-glibc-2.40/lib/\0",
+            ["/nix/store/a-glibc-2.40/lib/"],
+            "lib",
+        ),
     ],
 )
 def test_default_folders_of_a_loader(

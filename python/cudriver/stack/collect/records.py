@@ -123,8 +123,8 @@ def libraries(root: Root, dist: Distribution, problems: list[Problem]) -> list[E
 
 
 def lost_modules(root: Root, dist: Distribution) -> list[FileFault]:
-    """The Python files that a wheel's RECORD lists and that are gone, or, of those that every import
-    reads, empty where they were not.
+    """The Python files that a wheel's RECORD lists and that are gone, or empty where they were not:
+    of that only those are asked that every import reads.
 
     One that was edited is no fault. Images are often made smaller: tests are left out, and sources
     whose compiled files stay.

@@ -16,7 +16,7 @@ CONSUMER = ("geforce", "titan", "nvidia mx")
 
 
 def using(facts: Facts) -> list[Framework]:
-    return [f for f in facts.frameworks if f.variant == "cuda" and f.cuda]
+    return [f for f in facts.frameworks if f.variant == "cuda"]
 
 
 def kernel_evidence(driver: Driver) -> Evidence:

@@ -403,6 +403,14 @@ NVVM = {
 
 
 class TestParts:
+    def test_what_is_mapped_already_is_told_as_such(self, venv, monkeypatch):
+        path = "nvidia/cublas/lib/libcublas.so.12"
+        model(monkeypatch, steps=[{"load": [path]}, {"open": ["libcublas.so.12"]}])
+        venv.dist("net", "1.0")
+        library(venv, path)
+        found = [(r.how, r.rule) for r in facts(venv).resolutions]
+        assert found == [("preload", "absolute"), ("dlopen", "loaded")]
+
     @pytest.mark.parametrize("fails", ["nothing", "use"])
     def test_nvrtcs_builtins_where_somebody_uses_nvrtc(self, venv, monkeypatch, fails):
         """JAX loads nvrtc for cuDNN, should that want it."""

@@ -283,6 +283,13 @@ class TestBuiltins:
             stated or Evidence(nvrtc.path, None, "12.8.93"),
         ]
 
+    def test_the_first_that_loads_it_is_named(self):
+        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")
+        gone = Resolution("libnvrtc-builtins.so.12.8", nvrtc.path, None, "none", how="dlopen")
+        of = used(nvrtc, resolutions=[gone])
+        of.frameworks.append(Framework("cupy", "13.6.0", "12.8", loads=[nvrtc.path]))
+        assert one(of, "CU306", "error").subject == "torch"
+
     def test_there(self):
         nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")
         there = Resolution(

@@ -136,6 +136,18 @@ class TestPins:
         of.append(wheel("nvidia-curand-cu12", "12.8.1"))
         assert "nvidia-cufft-cu12==12.8.*" in one(facts(distributions=of), "CU402").title
 
+    def test_of_a_package_of_extras_those_count_that_are_asked_for(self):
+        wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft", "curand")]
+        of = facts(
+            distributions=[
+                wheel("net", "1.0", "[gpu]nvidia-nccl-cu13==2.27.3", "[gpu]cuda-toolkit{cublas}"),
+                wheel("cuda-toolkit", "13.0", *wheels),
+                wheel("nvidia-cublas", "13.0.1"),
+                wheel("nvidia-nccl-cu13", "2.28.1"),
+            ]
+        )
+        assert one(of, "CU402").title.startswith("net requires nvidia-nccl-cu13==2.27.3")
+
     def test_a_plugin_of_another_release(self):
         plugin = wheel("jax-cuda12-plugin", "0.7.2", "jax-cuda12-pjrt==0.7.2")
         pjrt = wheel("jax-cuda12-pjrt", "0.10.2")

@@ -97,6 +97,12 @@ def test_an_entry_below_an_unknown_program_is_passed_over(tmp_path: Path) -> Non
     assert loader.search("libx.so.1").path == f"{tmp_path}/libx.so.1"
 
 
+@pytest.mark.parametrize("path", [":/none", "/none:", "/none::/none", ";/none"])
+def test_an_empty_entry_is_the_working_directory(host: Path, tmp_path: Path, path: str) -> None:
+    library(tmp_path / "libx.so.1")
+    assert same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None]
+
+
 def test_a_relative_entry_that_leads_through_a_file(host: Path, tmp_path: Path) -> None:
     library(tmp_path / "two/libx.so.1")
     (tmp_path / "file").write_text("no folder\n")

@@ -189,6 +189,10 @@ class TestHalves:
         assert found.evidence[0].file == "/proc/driver/nvidia/version"
         assert "reboot" in found.fix[0]
 
+    def test_a_half_that_is_not_known(self):
+        for unknown in ("kernel_release", "paired_release"):
+            assert fired(facts(driver=driver("580.95.05", **{unknown: None})), "CU104") == []
+
     def test_nvml_says_it(self):
         said = "Driver/library version mismatch"
         found = one(facts(driver=driver(nvml_error=said)), "CU104", "error")

@@ -28,6 +28,7 @@ from cudriver.stack.model import (
     Framework,
     Resolution,
 )
+from cudriver.stack.rules.mends import library_mend
 
 
 class TestNowhere:
@@ -265,6 +266,12 @@ class TestNowhere:
         found = one(of, "CU305")
         told = [(e.file, e.value) for e in found.evidence]
         assert ((kin.path, "import torchvision ends with it") in told) is ends
+
+
+def test_nobody_s_library_has_no_mend():
+    lost = fault("not found", "libcublas.so.12", "/x/a.so", "gone", framework="net")
+    of = facts(load_faults=[lost], frameworks=[Framework("net", "1.0")], distributions=[])
+    assert library_mend(of, lost) == []
 
 
 class TestBuiltins:

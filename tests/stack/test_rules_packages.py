@@ -129,6 +129,16 @@ class TestPins:
         assert found.title == ("jax requires nvidia-cudnn-cu12<10.0,>=9.8 (installed: 9.1.0.70)")
         assert found.subject == "jax"
 
+    def test_a_wheel_of_an_extra_that_is_asked_for_is_missed(self):
+        for extra, missed in (("", True), ("[gpu]", False)):
+            of = facts(
+                distributions=[
+                    wheel("torch", "2.11.0", f"{extra}cuda-toolkit{{cublas}}"),
+                    wheel("cuda-toolkit", "13.0.2", "[cublas]nvidia-cublas==13.1.*"),
+                ]
+            )
+            assert bool(fired(of, "CU402")) is missed
+
     def test_one_wheel_of_many_does_not_tell_of_an_extra(self):
         extra = [f"[gpu]nvidia-{name}-cu12==12.8.*" for name in ("cufft", "curand", "cublas")]
         of = [wheel("net", "1.0", *extra), wheel("nvidia-cufft-cu12", "11.0")]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudriver import _elf
+from program import output
 
 HASH = ",sha256=aBc_-d,"
 
@@ -149,3 +150,32 @@ def test_as_a_csv_reader_has_it(
 def test_wrong_arguments(wheels: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         _elf.absent(wheels)  # type: ignore[arg-type]
+
+
+def test_every_allocation_may_fail() -> None:
+    """MemoryError, and nothing is left behind; a program of its own, as any allocation can fail."""
+    pytest.importorskip("_testcapi")
+    program = """
+        import _testcapi, os, sys
+        from cudriver import _elf
+        record = b"".join(b"%d.py,sha256=x,9\\n" % i for i in range(20))
+        wheels = [(record, "/etc")] * 2
+        whole, failed = _elf.absent(wheels), 0
+
+        def left():
+            return len(os.listdir("/proc/self/fd")), sys.getrefcount(record)
+
+        before = left()
+        for number in range(200):
+            found = None
+            _testcapi.set_nomemory(number, number + 1)
+            try:
+                found = _elf.absent(wheels)
+            except MemoryError:
+                failed += 1
+            _testcapi.remove_mem_hooks()
+            assert found is None or found == whole
+        assert left() == before
+        print(failed >= 20, found == whole)
+    """
+    assert output(program) == "True True\n"

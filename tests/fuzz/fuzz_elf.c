@@ -1,12 +1,15 @@
 /*
- * libFuzzer harness for cext/elf/: one input is one file, read in every way the package reads it.
+ * libFuzzer harness for cext/elf/: one input is one file, read in every way the package reads it,
+ * as ELF and as a wheel's RECORD.
  *
- * The file lies in memory (memfd), so that the harness takes the same road as real files: open,
+ * The ELF file lies in memory (memfd), so that the harness takes the same road as real files: open,
  * pread, close. Beyond the sanitizers it checks what must hold for any input.
  */
 #define _GNU_SOURCE
 #include "elf/elf.h"
+#include "elf/record.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +87,46 @@ static void check_symbols(struct elf_file *file)
     elf_rest(file);
 }
 
+/* A line is a whole one of the text, told by its number. */
+static void check_line(const struct elf_record *record, const struct elf_line *line)
+{
+    const char *start = line->text, *stop = start + line->length;
+    const char *end = record->text + record->size;
+    size_t number = 1;
+    require(start >= record->text && stop <= end, "a line lies in the text");
+    require(start == record->text || start[-1] == '\n', "a line starts after another");
+    require(stop == end || *stop == '\n', "a line has an end");
+    for (const char *at = record->text; at < start; at++) {
+        number += *at == '\n';
+    }
+    require(line->number == number, "a line has its number");
+}
+
+/* What the working directory lacks is among all that the text lists. */
+static void check_record(const uint8_t *data, size_t size)
+{
+    static int folder = -1;
+    struct elf_record all = {.text = (const char *)data, .size = size}, lost = all;
+    size_t next = 0;
+    if (folder < 0) {
+        folder = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        require(folder >= 0, "open the working directory");
+    }
+    require(elf_record_read(&all, -1) && elf_record_read(&lost, folder), "memory for lines");
+    for (size_t i = 0; i < all.count; i++) {
+        check_line(&all, &all.absent[i]);
+        if (next < lost.count && lost.absent[next].text == all.absent[i].text) {
+            require(lost.absent[next].length == all.absent[i].length &&
+                        lost.absent[next].number == all.absent[i].number,
+                    "a line is the same twice");
+            next++;
+        }
+    }
+    require(next == lost.count, "a missing file is listed");
+    free(all.absent);
+    free(lost.absent);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct elf_file *file;
@@ -95,5 +138,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_symbols(file);
     }
     elf_free(file);
+    check_record(data, size);
     return 0;
 }

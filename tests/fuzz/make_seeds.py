@@ -1,4 +1,6 @@
-"""Writes the seed corpus: small real libraries and programs of many shapes. make_seeds.py FOLDER"""
+"""Writes the seed corpus: small real libraries and programs of many shapes, and RECORD files.
+make_seeds.py FOLDER
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,10 @@ USER = "int one(void); int two(void); extern int three; __attribute__((weak)) in
 BODY = "int use(void) { return one() + two() + three + (four ? four() : 0); }"
 OLD = 'int old(void) { return 0; } __asm__(".symver old,one@V0"); ' + PROVIDER
 VERSIONS = "V0 { local: *; }; V1 { global: one; }; V2 { global: two; three; } V1;"
+
+# Files of this repository, which the harness looks for, and others; the limit of a path is 4096.
+PATHS = ["setup.py", "none.py", "docs/conf.py", "a/tests/x.py", "tests/x.py", "a.pyc", "/setup.py"]
+LONG = ["a/" * 2046 + ".py", "a/" * 2046 + "a.py", "a/" * 2046 + "aa.py"]
 
 SMALL = ["-nostdlib", "-s", "-O1", "-w", "-Wl,-z,noseparate-code,-z,norelro",
          "-Wl,-z,max-page-size=64,-z,common-page-size=64"]  # fmt: skip
@@ -67,6 +73,11 @@ def main(target: Path) -> None:
     (target / "cut").write_bytes(data[: len(data) // 2])
     (target / "class32").write_bytes(data[:4] + b"\1" + data[5:])
     (target / "big").write_bytes(data[:5] + b"\2" + data[6:])
+    for name, end in (("unix", ",9\n"), ("dos", ",0\r\n"), ("bare", ",")):
+        record = "".join(f"{path},sha256=aBc_-d{end}" for path in PATHS)
+        (target / f"record-{name}").write_bytes(record.encode())
+    for path in LONG:
+        (target / f"record-{len(path)}").write_bytes(f"{path},sha256=x,9".encode())
     for path in sorted(target.iterdir()):
         print(f"{path.stat().st_size:6d} {path.name}")
 

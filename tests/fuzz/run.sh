@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzz the ELF reader: run.sh [EXECUTIONS] (default 1000000). Needs clang with libFuzzer, and gcc.
+# Fuzz the readers of ELF and of RECORD: run.sh [EXECUTIONS] (default 1000000). Needs clang with libFuzzer, and gcc.
 # Corpus and findings stay in build/fuzz. Exit code 0: nothing found.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -11,5 +11,5 @@ python3 tests/fuzz/make_seeds.py "$out/seeds" >"$out/seeds.txt"
 ${CLANG:-clang} -std=c11 -g -O2 -Wall -Wextra -Werror \
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
     -iquote cext $sources tests/fuzz/fuzz_elf.c -o "$out/fuzz_elf"
-exec nice "$out/fuzz_elf" -runs="$executions" -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
+exec nice "$out/fuzz_elf" -runs="$executions" -max_len=8192 -timeout=10 -rss_limit_mb=2048 \
     -print_final_stats=1 -verbosity=1 -artifact_prefix="$out/findings/" "$out/corpus" "$out/seeds"

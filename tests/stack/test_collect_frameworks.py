@@ -522,8 +522,11 @@ def test_a_systems_library_and_the_environments_own_copy(venv, tmp_path):
     assert used.own_copy.path.endswith("/site-packages/mine/libcudnn.so.9")
 
 
-def test_a_package_that_needs_pytorch_is_loaded_after_it(venv, tmp_path):
+@pytest.mark.parametrize("blocked", [None, "torch"])
+def test_a_package_that_needs_pytorch_is_loaded_after_it(venv, tmp_path, blocked):
     venv.torch(libraries=True)
+    if blocked:  # PyTorch's own import fails
+        write(venv, "torch/lib/libtorch_global_deps.so", "no library")
     c10 = venv.site / "torch/lib/libc10.so"
     compile_c(c10, "int c10;", "-Wl,-soname,libc10.so")
     nccl = venv.site / "mine/libnccl.so.2"
@@ -532,8 +535,9 @@ def test_a_package_that_needs_pytorch_is_loaded_after_it(venv, tmp_path):
     core = compile_c(tmp_path / "core.so", "int x;", *words)
     venv.dist("mine", "1.0", ["torch"], files={"mine/core.so": core.read_bytes()})
     found = framework(venv, "mine")
-    assert (found.after, found.blocked) == (["torch"], None)
-    assert [os.path.basename(path) for path in found.loads] == ["libnccl.so.2"]
+    assert (found.after, found.blocked) == (["torch"], blocked)
+    wanted = [] if blocked else ["libnccl.so.2"]
+    assert [os.path.basename(path) for path in found.loads] == wanted
 
 
 @pytest.mark.parametrize("package", ["libcudnn9-cuda-12", "libnccl2"])

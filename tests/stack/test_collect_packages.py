@@ -303,6 +303,22 @@ class TestRequirements:
             assert found["plain"].requires == []
             assert found["plain"].installer is None  # not looked at
 
+    @pytest.mark.parametrize("text", ["Name: torch\n", "Version: 1\n", "Name: torch\nVersion: 1\n"])
+    def test_a_folder_whose_name_does_not_tell(self, venv, text):
+        info = venv.site / "odd.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(text)
+        found, problems = installed(venv)
+        whole = "Name" in text and "Version" in text
+        assert [found[name].version for name in found] == ["1"] * whole
+        assert [problem.text for problem in problems] == ["has no Name and Version"] * (not whole)
+
+    def test_a_blank_line_at_the_start_ends_the_headers(self, venv):
+        info = venv.dist("plain", "1.0")
+        (info / "METADATA").write_bytes(b"\n\r\nRequires-Dist: torch==1.0\n\nplain\n")
+        found, _ = installed(venv)
+        assert found["plain"].requires == []
+
     def test_an_egg_info_is_read_too(self, venv):
         info = venv.site / "torch-2.1.0-py3.11.egg-info"
         info.mkdir()

@@ -87,6 +87,21 @@ def test_an_old_table_of_an_odd_count_is_padded(flags: int) -> None:
         assert cache.lookup("libx.so.1", FLAGS, ()) == ["/lib/libx.so.1"], count
 
 
+@pytest.mark.parametrize(
+    ("machine", "flags"),
+    [(glibc.X86_64, 0x0303), (glibc.AARCH64, 0x0A03), (glibc.PPC64, 0x0503)],
+)
+def test_the_entries_of_each_machine(machine: int, flags: int) -> None:
+    """FLAG_ELF_LIBC6 with FLAG_X8664_LIB64 and its kin, of glibc's ldconfig.h."""
+    import struct
+
+    strings = b"libx.so.1\0/one\0/two\0"
+    entries = [struct.pack("<iIIIQ", flags + step, 96, 106 + 5 * step, 0, 0) for step in (0, 1)]
+    header = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 2, len(strings), 2, 0)
+    cache = glibc.Cache(header + b"".join(entries) + strings)
+    assert cache.lookup("libx.so.1", glibc.CACHE_FLAGS[machine], ()) == ["/one"]
+
+
 def test_an_empty_cache_is_one(tmp_path: Path) -> None:
     libraries(tmp_path, [])
     ldconfig(tmp_path, "-c", "new")
@@ -254,6 +269,13 @@ def test_the_release_of_a_loader(text: bytes, version: tuple[int, int] | None) -
             "lib/x86_64-linux-gnu",
         ),
         (glibc.X86_64, b"\0/etc/\0/opt/\0", ["/lib64/", "/usr/lib64/"], "lib64"),
+        # One that was built for a prefix of its own, as Nix and Spack do.
+        (
+            glibc.X86_64,
+            b"\0/nix/store/a-glibc-2.40/lib/\0",
+            ["/nix/store/a-glibc-2.40/lib/"],
+            "lib",
+        ),
     ],
 )
 def test_default_folders_of_a_loader(

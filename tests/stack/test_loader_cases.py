@@ -13,7 +13,7 @@ from cudriver import _elf
 from cudriver.stack import glibc
 from cudriver.stack.loader import Loader
 from cudriver.stack.process import Process
-from elfkit import DT_RPATH, DT_SONAME, Patch, clean_environment, compile_c, run_host
+from elfkit import DT_NEEDED, DT_RPATH, DT_SONAME, Patch, clean_environment, compile_c, run_host
 
 KEEP = "-Wl,--no-as-needed"
 OLD_PATH = "-Wl,--disable-new-dtags"
@@ -95,6 +95,12 @@ def test_an_entry_below_an_unknown_program_is_passed_over(tmp_path: Path) -> Non
     library(tmp_path / "libx.so.1")
     loader = Loader(environ={"LD_LIBRARY_PATH": f"$ORIGIN/../lib:{tmp_path}"})
     assert loader.search("libx.so.1").path == f"{tmp_path}/libx.so.1"
+
+
+@pytest.mark.parametrize("path", [":/none", "/none:", "/none::/none", ";/none"])
+def test_an_empty_entry_is_the_working_directory(host: Path, tmp_path: Path, path: str) -> None:
+    library(tmp_path / "libx.so.1")
+    assert same(host, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=path) == [None]
 
 
 def test_a_relative_entry_that_leads_through_a_file(host: Path, tmp_path: Path) -> None:
@@ -320,6 +326,17 @@ def test_where_a_token_ends(host: Path, tmp_path: Path, entry: str) -> None:
     top = library(tmp_path / "top/libtop.so", "int made;", KEEP, str(low), f"-Wl,-rpath,{entry}")
     (error,) = same(host, [f"NL:{top}"], tmp_path)
     assert (error is None) is entry.endswith(".libs")
+
+
+def test_the_empty_name_is_the_program(host: Path, tmp_path: Path) -> None:
+    low = library(tmp_path / "liblow.so")
+    made = library(tmp_path / "libx.so", "int made;", KEEP, str(low))
+    patch = Patch(made.read_bytes())
+    ((where, _),) = patch.find(DT_NEEDED)
+    patch.data[where + 8 : where + 16] = bytes(8)  # the string table begins with an empty one
+    made.write_bytes(patch.data)
+    assert _elf.ElfFile(str(made)).needed == ("",)
+    assert same(host, [f"NL:{made}", "NL:"], tmp_path) == [None, None]
 
 
 # ---- symbols ----

@@ -174,6 +174,21 @@ def test_what_ld_so_preload_names_comes_first(image: Path, tmp_path: Path) -> No
     assert "'/opt/no.so' from /etc/ld.so.preload cannot be preloaded" in line
 
 
+def test_ld_so_preload_ends_at_a_nul(image: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(image, root, symlinks=True)
+    text = "/opt/two/libtwo.so.2\n/opt/three/libthree\0.so.3\n/opt/one/libone.so.1.0\n"
+    (root / "etc/ld.so.preload").write_text(text)
+    steps = run_inside(root, [])
+    process = Process(Loader(str(root)), "/program")
+    mapped = [o.path if o is not process.main else "" for o in process.objects]
+    assert mapped == steps[0].mapped
+    assert mapped[1] == "/opt/two/libtwo.so.2"
+    assert [line.partition("'")[2].partition("'")[0] for line in process.ignored] == [
+        "/opt/three/libthree"
+    ]
+
+
 def test_without_a_cache_the_configuration_stands_in(image: Path) -> None:
     loader = Loader(str(image))
     search = loader.search("libone.so.1")
@@ -382,26 +397,34 @@ NEW = b"glibc-ld.so.cache1.1"
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "why"),
     [
-        b"",
-        b"ld.so-1.7.0\0",
-        b"ld.so-1.7.0\0" + struct.pack("<I", 1 << 31),
-        NEW,
-        b"x" * 100,
-        NEW + struct.pack("<IIB3xI12x", 1 << 30, 10, 2, 0),
-        NEW + struct.pack("<IIB3xI12xiIIIQ", 1, 0, 2, 0, 1, 1 << 31, 1 << 31, 0, 0),
-        NEW + struct.pack("<IIB3xI12x", 0, 0, 2, 1 << 20),
-        NEW + struct.pack("<IIB3xI12x", 0, 0, 3, 0),
+        (b"", "no glibc-ld.so.cache1.1 header"),
+        (b"ld.so-1.7.0\0", "cut off in its header"),
+        (b"ld.so-1.7.0\0" + struct.pack("<I", 1 << 31), "no glibc-ld.so.cache1.1 header"),
+        (NEW, "cut off in its header"),
+        (b"x" * 100, "no glibc-ld.so.cache1.1 header"),
+        (NEW + struct.pack("<IIB3xI12x", 1 << 30, 10, 2, 0), "cut off in its entries"),
+        (
+            NEW + struct.pack("<IIB3xI12xiIIIQ", 1, 0, 2, 0, 1, 1 << 31, 1 << 31, 0, 0),
+            "a string is out of bounds",
+        ),
+        (NEW + struct.pack("<IIB3xI12x", 0, 0, 2, 1 << 20), "cut off in its extensions"),
+        (NEW + struct.pack("<IIB3xI12xII", 0, 0, 2, 48, 1, 0), "bad extensions"),
+        (
+            NEW + struct.pack("<IIB3xI12x6I", 0, 0, 2, 48, 0xEAA42174, 1, 1, 0, 1 << 20, 4),
+            "bad extensions",
+        ),
+        (NEW + struct.pack("<IIB3xI12x", 0, 0, 3, 0), "of a big-endian machine"),
     ],
 )
-def test_a_damaged_cache_is_a_problem_not_a_crash(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_cache_is_a_problem_not_a_crash(tmp_path: Path, data: bytes, why: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.cache").write_bytes(data)
     loader = Loader(str(tmp_path))
     search = loader.search("libx.so")
     assert search.error == "libx.so: cannot open shared object file: No such file or directory"
-    assert [file for file, _ in loader.problems] == ["/etc/ld.so.cache"]
+    assert loader.problems == [("/etc/ld.so.cache", why)]
 
 
 def test_a_cache_cut_anywhere(image: Path, tmp_path: Path) -> None:

@@ -87,6 +87,18 @@ def test_an_empty_file_whose_size_is_not_stated(venv, size, faults, end):
     assert told(venv) == faults
 
 
+def test_an_empty_file_that_not_every_import_reads(venv):
+    """Thousands are not asked for their size."""
+    (venv.site / "torch/nn/functional.py").write_bytes(b"")
+    assert told(venv) == []
+
+
+def test_a_line_that_opens_a_quotation_and_does_not_end_it(venv):
+    """A csv reader takes the rest of RECORD for a part of it."""
+    record(venv, '"torch/cuda/none.py,sha256=x,9')
+    assert told(venv) == []
+
+
 @pytest.mark.parametrize(
     ("kept", "faults"),
     [

@@ -381,6 +381,31 @@ class TestSteps:
         assert (note.severity, note.fix) == ("note", [say])
         assert loads(found) == ["libcublas.so.12"]
 
+    def test_what_works_by_itself_needs_no_rescue(self, venv, monkeypatch):
+        steps = [{"load": [f"net/{name}.so"], "when": "use", "fails": "use"} for name in "ab"]
+        rescue = {"say": "say", "steps": [{"load": ["nvidia/cublas/lib/libcublas.so.12"]}]}
+        model(monkeypatch, steps=steps, rescues=[rescue])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so")
+        library(venv, "net/b.so", outside(venv, "libcublas.so.12"))
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        found = facts(venv)
+        assert [fault.rescue for fault in found.load_faults] == ["say"]
+        assert found.unsure == []
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_a_file_of_ours_where_nobody_looks(self, venv, monkeypatch, there):
+        path = "nvidia/cublas/lib/libcublas.so.12"
+        model(monkeypatch, steps=[{"load": ["net/a.so"]}])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        made = library(venv, path)
+        venv.dist("nvidia-cublas-cu12", "12.8.4.1", files={path: made})
+        if not there:
+            made.unlink()
+        (fault,) = facts(venv).load_faults
+        assert (fault.own_copy or "").endswith(path) is there
+
     def test_a_package_for_the_cpu_too(self, venv, monkeypatch):
         steps = [
             {"open": [name], "when": "use", "fails": "feature"}
@@ -403,6 +428,14 @@ NVVM = {
 
 
 class TestParts:
+    def test_what_is_mapped_already_is_told_as_such(self, venv, monkeypatch):
+        path = "nvidia/cublas/lib/libcublas.so.12"
+        model(monkeypatch, steps=[{"load": [path]}, {"open": ["libcublas.so.12"]}])
+        venv.dist("net", "1.0")
+        library(venv, path)
+        found = [(r.how, r.rule) for r in facts(venv).resolutions]
+        assert found == [("preload", "absolute"), ("dlopen", "loaded")]
+
     @pytest.mark.parametrize("fails", ["nothing", "use"])
     def test_nvrtcs_builtins_where_somebody_uses_nvrtc(self, venv, monkeypatch, fails):
         """JAX loads nvrtc for cuDNN, should that want it."""

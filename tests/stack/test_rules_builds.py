@@ -108,6 +108,15 @@ class TestMajors:
             of.frameworks[0].cuda_evidence = None
             assert len(one(of, "CU403").evidence) == len(found.evidence) - 1
 
+    @pytest.mark.parametrize("name", ["libnccl.so.2", "libcusparse.so.12", "libcublas.so"])
+    def test_a_number_that_is_not_cuda_s_tells_no_major(self, name):
+        problem = fault("not found", name, f"{SITE}/vllm/_C.abi3.so", name, framework="vllm")
+        of = facts(
+            frameworks=[torch(cuda="13.0"), Framework("vllm", "0.12.0", after=["torch"])],
+            load_faults=[problem],
+        )
+        assert fired(of, "CU403") == []
+
     def test_two_runtimes_in_one_process(self):
         a, b = (
             library("libcudart.so.12", "12.8.90", "cudart", needed_by=["/x/_C.so"]),
@@ -377,6 +386,11 @@ class TestTensorRT:
         found = one(self.of(cuda, torch_cuda, version), "CU406", "note")
         assert found.fix[-1] == f"{PYTHON} -m pip install {release}"
 
+    def test_a_framework_of_no_distribution(self):
+        of = self.of("11", "10.2", "10.0.1")
+        of.frameworks[0].distribution = None
+        assert one(of, "CU406", "note").fix == [f"{PYTHON} -m pip install --upgrade torch"]
+
     def test_all_of_it_is_uninstalled_first(self):
         """The libraries are in a distribution of their own, which the first leaves behind."""
         of = self.of("13")
@@ -425,6 +439,10 @@ class TestSplit:
 
     def test_together(self):
         pair = [wheel("torch", "2.8.0", "nvidia-nccl-cu12"), wheel("nvidia-nccl-cu12", "2")]
+        assert fired(facts(distributions=pair), "CU408") == []
+
+    def test_what_is_not_nvidia_s_may_lie_elsewhere(self):
+        pair = [wheel("torch", "2.8.0", "triton==3.4.0", location=LIB64), wheel("triton", "3.4.0")]
         assert fired(facts(distributions=pair), "CU408") == []
 
     @pytest.mark.parametrize("name", ["jax-cuda12-plugin", "vllm"])

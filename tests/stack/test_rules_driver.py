@@ -141,6 +141,11 @@ class TestTooOld:
     def test_minor_version_compatibility(self, release, cuda):
         assert fired(facts(driver=driver(release, cuda)), "CU103") == []
 
+    def test_the_library_is_evidence_where_nothing_else_tells(self):
+        of = facts(driver=driver("470.82.01", "11.4", release_evidence=None))
+        path = "/usr/lib/x86_64-linux-gnu/libcuda.so.470.82.01"
+        assert one(of, "CU103").evidence[0] == Evidence(path, None, "470.82.01")
+
     def test_a_patch_below_the_floor(self):
         one(facts(driver=driver("525.60.11", "12.0")), "CU103", "error")
 
@@ -183,6 +188,10 @@ class TestHalves:
         assert found.predicts == "Failed to initialize NVML: Driver/library version mismatch"
         assert found.evidence[0].file == "/proc/driver/nvidia/version"
         assert "reboot" in found.fix[0]
+
+    def test_a_half_that_is_not_known(self):
+        for unknown in ("kernel_release", "paired_release"):
+            assert fired(facts(driver=driver("580.95.05", **{unknown: None})), "CU104") == []
 
     def test_nvml_says_it(self):
         said = "Driver/library version mismatch"

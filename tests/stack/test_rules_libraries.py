@@ -55,6 +55,11 @@ class TestCudnn:
         assert found.evidence[1].line == 47
         assert found.fix == [pip("nvidia-cudnn-cu12==9.10.2.21")]
 
+    def test_others_say_it_in_words_of_their_own(self):
+        of = used(library("libcudnn_graph.so.9", "9.1.0", "cudnn"), torch={"cudnn": "9.1.0"})
+        of.frameworks[0].name = "jax"
+        assert one(of, "CU301", "error").predicts is None
+
     def test_from_outside_the_variable_goes(self):
         leak = outside("libcudnn_graph.so.9", "9.1.0", "cudnn")
         found = one(

@@ -28,6 +28,7 @@ from cudriver.stack.model import (
     Framework,
     Resolution,
 )
+from cudriver.stack.rules.mends import library_mend
 
 
 class TestNowhere:
@@ -267,6 +268,12 @@ class TestNowhere:
         assert ((kin.path, "import torchvision ends with it") in told) is ends
 
 
+def test_nobody_s_library_has_no_mend():
+    lost = fault("not found", "libcublas.so.12", "/x/a.so", "gone", framework="net")
+    of = facts(load_faults=[lost], frameworks=[Framework("net", "1.0")], distributions=[])
+    assert library_mend(of, lost) == []
+
+
 class TestBuiltins:
     @pytest.mark.parametrize("stated", [Evidence("METADATA", 3, "12.8.93"), None])
     def test_missing(self, stated):
@@ -282,6 +289,13 @@ class TestBuiltins:
             Evidence(nvrtc.path, None, "opens libnvrtc-builtins.so.12.8"),
             stated or Evidence(nvrtc.path, None, "12.8.93"),
         ]
+
+    def test_the_first_that_loads_it_is_named(self):
+        nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")
+        gone = Resolution("libnvrtc-builtins.so.12.8", nvrtc.path, None, "none", how="dlopen")
+        of = used(nvrtc, resolutions=[gone])
+        of.frameworks.append(Framework("cupy", "13.6.0", "12.8", loads=[nvrtc.path]))
+        assert one(of, "CU306", "error").subject == "torch"
 
     def test_there(self):
         nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")

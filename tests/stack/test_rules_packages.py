@@ -129,12 +129,34 @@ class TestPins:
         assert found.title == ("jax requires nvidia-cudnn-cu12<10.0,>=9.8 (installed: 9.1.0.70)")
         assert found.subject == "jax"
 
+    def test_a_wheel_of_an_extra_that_is_asked_for_is_missed(self):
+        for extra, missed in (("", True), ("[gpu]", False)):
+            of = facts(
+                distributions=[
+                    wheel("torch", "2.11.0", f"{extra}cuda-toolkit{{cublas}}"),
+                    wheel("cuda-toolkit", "13.0.2", "[cublas]nvidia-cublas==13.1.*"),
+                ]
+            )
+            assert bool(fired(of, "CU402")) is missed
+
     def test_one_wheel_of_many_does_not_tell_of_an_extra(self):
         extra = [f"[gpu]nvidia-{name}-cu12==12.8.*" for name in ("cufft", "curand", "cublas")]
         of = [wheel("net", "1.0", *extra), wheel("nvidia-cufft-cu12", "11.0")]
         assert fired(facts(distributions=of), "CU402") == []
         of.append(wheel("nvidia-curand-cu12", "12.8.1"))
         assert "nvidia-cufft-cu12==12.8.*" in one(facts(distributions=of), "CU402").title
+
+    def test_of_a_package_of_extras_those_count_that_are_asked_for(self):
+        wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft", "curand")]
+        of = facts(
+            distributions=[
+                wheel("net", "1.0", "[gpu]nvidia-nccl-cu13==2.27.3", "[gpu]cuda-toolkit{cublas}"),
+                wheel("cuda-toolkit", "13.0", *wheels),
+                wheel("nvidia-cublas", "13.0.1"),
+                wheel("nvidia-nccl-cu13", "2.28.1"),
+            ]
+        )
+        assert one(of, "CU402").title.startswith("net requires nvidia-nccl-cu13==2.27.3")
 
     def test_a_plugin_of_another_release(self):
         plugin = wheel("jax-cuda12-plugin", "0.7.2", "jax-cuda12-pjrt==0.7.2")
@@ -310,6 +332,13 @@ class TestNames:
         )
         assert one(of, "CU401").fix == [f"{PYTHON} -m pip install 'jax[cuda13]'"]
 
+    @pytest.mark.parametrize(("offers", "extra"), [(None, 12), ("12.4", 12), ("14.0", 13)])
+    def test_the_extra_is_for_the_driver_s_cuda(self, offers, extra):
+        cpu = Framework("jax", "0.7.2", variant="cpu", distribution="jaxlib")
+        dists = [wheel("jaxlib", "0.7.2")]
+        of = facts(driver=driver("580.95.05", offers), frameworks=[cpu], distributions=dists)
+        assert one(of, "CU401").fix == [f"{PYTHON} -m pip install 'jax[cuda{extra}]'"]
+
     @pytest.mark.parametrize(
         ("tool", "start"),
         [
@@ -457,6 +486,7 @@ class TestJudge:
         crash = found[1]
         assert "by hand" in crash.title
         assert crash.evidence[0].file == __file__
+        assert crash.evidence[0].value == "ZeroDivisionError: by hand"
         assert verdict([crash], of) == "unknown"
 
     def test_every_rule_survives_empty_facts(self):

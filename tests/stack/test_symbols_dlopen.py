@@ -56,6 +56,11 @@ PROVIDERS = {
     "v2": ("int f(void) { return 1; } int g(void) { return 2; }", "V2 { f; g; };", []),
     "v2only-f": ("int f(void) { return 1; }", "V2 { f; }; V1 { none; };", []),
     "base": ("int f(void) { return 1; } int g(void) { return 2; }", "V1 { f; };", []),
+    "named": (  # the base version has the SONAME's name
+        "int f(void) { return 1; } int g(void) { return 2; }",
+        "V2 { f; g; };",
+        ["-Wl,-soname,V1"],
+    ),
     "twice": (
         "int f1(void) { return 1; } int f2(void) { return 2; } int g(void) { return 3; }"
         '__asm__(".symver f1,f@V1"); __asm__(".symver f2,f@@V2");',
@@ -143,6 +148,7 @@ def test_the_matrix_holds_all_kinds_of_failure(host: Path, made: Path) -> None:
     assert fault("v1", "v1") is None
     assert fault("v1", "v2") == "version"
     assert fault("v2", "v2only-f") == "symbol"
+    assert fault("v1", "named") == "symbol"
     # A library without any versions where one is asked for: glibc 2.41 and later take it as it is.
     version = os.confstr("CS_GNU_LIBC_VERSION") or ""
     later = tuple(map(int, version.split()[1].split(".")[:2])) >= (2, 41)

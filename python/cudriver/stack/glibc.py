@@ -76,7 +76,7 @@ class Glibc:
         self.refuses_exec_stack = version >= (2, 41)  # dlopen no longer changes the stack
         # $LIB is the folder's name below the prefix: lib64, lib/x86_64-linux-gnu.
         lib = self.folders[0].strip("/")
-        self.lib = lib[4:] if lib.startswith("usr/") else lib
+        self.lib = lib[lib.rfind("/lib") + 1 :]
 
 
 def _default_folders(data: bytes) -> list[str]:

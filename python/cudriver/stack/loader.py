@@ -210,9 +210,6 @@ class Loader(LoaderFiles):
         if "/" in name:
             self._search_file(result, asking)
             return result
-        if not name or "\0" in name:
-            result.error = f"{name}: {CANNOT_OPEN}: No such file or directory"
-            return result
         other_class: int | None = None
         searched = result.searched
         given_up: tuple[str, str] | None = None

@@ -81,6 +81,7 @@ class Process:
         elf = loader.open(real)
         loader.use_program(elf.interpreter, elf.machine)
         self.main = LoadedObject(executable, real, elf, origin=_folder_of(real))
+        self.main.names.add("")  # what ld.so calls the program
         self._stack_fixed = False  # from the end of the start on, if this loader fixes it
         self.start = self._start(elf.interpreter)
 
@@ -231,7 +232,7 @@ class Process:
             for name in self.loader.environ.get("LD_PRELOAD", "").replace(":", " ").split(" ")
         ]
         text = self.loader.root.text(PRELOAD_FILE) or ""
-        for line in text.splitlines():
+        for line in text.partition("\0")[0].splitlines():
             wanted += [(n, PRELOAD_FILE) for n in re.split(r"[\s:]", line.partition("#")[0])]
         return [(name, source) for name, source in wanted if name]
 

@@ -30,7 +30,7 @@ class Catalogue:
     def resolve(self, search: Search, how: str, optional: bool) -> None:
         """Keeps what a lookup found, where it was for a CUDA library."""
         name = os.path.basename(search.name)
-        if not is_cuda_library(name) or (search.rule == "loaded" and how == "needed"):
+        if not is_cuda_library(name):
             return
         key = (search.name, search.requested_by or "", search.rule)
         if key in self.resolutions:

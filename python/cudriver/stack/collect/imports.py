@@ -90,8 +90,7 @@ class Importer:
                 continue  # torch went on with its preloads and then tried again
             # The first failure is the cause; what its rescue ends in is what is raised.
             says = loads[-1].error or "" if load.error is not None else ""
-            how = "preload" if "nvidia" in load.name else "needed"
-            yield Event(load, how, IMPORT, says)
+            yield Event(load, "preload", IMPORT, says)
 
     # ---- files by path ----
 

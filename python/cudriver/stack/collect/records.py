@@ -130,7 +130,8 @@ def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[E
 
 
 class LostModules:
-    """The Python files that wheels' RECORDs list and that are gone, or empty where they were not.
+    """The Python files that wheels' RECORDs list and that are gone, or empty where they were not:
+    of that only those are asked that every import reads.
 
     One that was edited is no fault. Images are often made smaller: tests are left out, and sources
     whose compiled files stay. To ask for thousands of files takes a fifth of a check, so a thread

@@ -16,7 +16,7 @@ CONSUMER = ("geforce", "titan", "nvidia mx")
 
 
 def using(facts: Facts) -> list[Framework]:
-    return [f for f in facts.frameworks if f.variant == "cuda" and f.cuda]
+    return [f for f in facts.frameworks if f.variant == "cuda"]
 
 
 def kernel_evidence(driver: Driver) -> Evidence:
@@ -59,12 +59,12 @@ def cu103(facts: Facts) -> Iterator[Finding]:
             f"CUDA {major(framework.cuda)} needs {floor} or newer"
         )
         predicts = None
-        if framework.name == "torch" and driver.cuda:
-            numbers = minor(driver.cuda) or (0, 0)
-            code = numbers[0] * 1000 + numbers[1] * 10
-            predicts = f"The NVIDIA driver on your system is too old (found version {code})."
-        elif framework.name != "torch":
+        offered = minor(driver.cuda)
+        if framework.name != "torch":
             predicts = "CUDA driver version is insufficient for CUDA runtime version"
+        elif offered is not None:
+            code = offered[0] * 1000 + offered[1] * 10
+            predicts = f"The NVIDIA driver on your system is too old (found version {code})."
         evidence = [user_evidence(driver)]
         if framework.cuda_evidence:
             evidence.append(framework.cuda_evidence)

@@ -7,6 +7,7 @@
 
 #include "contexts/batch.h"
 #include "contexts/capture.h"
+#include "contexts/stream_order.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/wait.h"
@@ -270,27 +271,6 @@ int cudriver_device_reach(CoreState *state, ContextObject *context,
     return failed;
 }
 
-/* An event behind the home stream's work so far, which `stream` waits for. Without the GIL: the
- * driver blocks where a stream's queue is full. */
-static CUresult follow_home(CUstream home, CUstream stream, const char **function)
-{
-    CUevent event;
-    CUresult result;
-
-    *function = "cuEventCreate";
-    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) {
-        *function = "cuEventRecord";
-        result = cuda.cuEventRecord(event, home);
-        if (result == CUDA_SUCCESS) {
-            *function = "cuStreamWaitEvent";
-            result = cuda.cuStreamWaitEvent(stream, event, 0);
-        }
-        cuda.cuEventDestroy_v2(event); /* the driver keeps it until it is over */
-    }
-    return result;
-}
-
 /* 0 if one of the two streams may wait for the other; 1 if the consumer's is being captured, and
  * the home stream is idle, so that it need not; else -1 with CudaError. Between begin and end. */
 static int follow_check(CoreState *state, const StreamObject *home, CUstream stream)
@@ -334,7 +314,7 @@ int cudriver_device_follow(CoreState *state, ContextObject *context,
     if (captured == 0) {
         cudriver_stream_hold(home);
         Py_BEGIN_ALLOW_THREADS
-        result = follow_home(home->handle, stream, &function);
+        result = cudriver_stream_follow(home->handle, stream, &function);
         Py_END_ALLOW_THREADS
         cudriver_stream_let_go(home);
     }

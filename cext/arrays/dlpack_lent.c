@@ -6,6 +6,7 @@
 #include "contexts/capture.h"
 #include "contexts/foreign_stream.h"
 #include "contexts/stream.h"
+#include "contexts/stream_order.h"
 #include "driver/driver.h"
 #include "python/error.h"
 
@@ -150,19 +151,32 @@ static bool is_captured(uintptr_t number)
     return number > 2 && cudriver_capture_forbids((CUstream)number);
 }
 
-/* Whether no work on a stream of another library, or on a context's default stream, need be waited
- * for, as far as the driver tells: it has none, or is being captured. */
-static bool is_idle(CoreState *state, ContextObject *context, CUstream stream)
+/* Lets our stream wait for another library's; both may be default streams, which are those of
+ * `context`. What cannot be ordered counts as ordered: a captured stream's work does not run now,
+ * and waits for none outside its graph. False if the driver refuses. */
+static bool put_behind(CoreState *state, ContextObject *context, CUstream theirs, CUstream ours)
 {
-    bool pushed, idle = false;
+    const char *function;
+    bool pushed, done, ours_captured, theirs_captured;
 
-    if (cudriver_context_begin(state, context, &pushed) == 0) {
-        idle = cudriver_capture_forbids(stream) ? !cudriver_stream_is_default(stream)
-                                                : cuda.cuStreamQuery(stream) == CUDA_SUCCESS;
-        cudriver_context_end(context, pushed);
+    if (cudriver_context_begin(state, context, &pushed) < 0) {
+        PyErr_Clear(); /* then the other library's __dlpack__ is asked */
+        return false;
     }
-    PyErr_Clear(); /* then the other library's __dlpack__ is asked */
-    return idle;
+    ours_captured = cudriver_capture_forbids(ours);
+    theirs_captured = cudriver_capture_forbids(theirs);
+    if ((ours_captured && !cudriver_stream_is_default(ours)) ||
+        (theirs_captured && !cudriver_stream_is_default(theirs))) {
+        done = true;
+    } else if (ours_captured || theirs_captured) {
+        done = !theirs_captured && cuda.cuStreamQuery(theirs) == CUDA_SUCCESS;
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        done = cudriver_stream_follow(theirs, ours, &function) == CUDA_SUCCESS;
+        Py_END_ALLOW_THREADS
+    }
+    cudriver_context_end(context, pushed);
+    return done;
 }
 
 /* ---- the protocol's names, made once ---- */
@@ -393,14 +407,16 @@ int cudriver_dlpack_has_table(CoreState *state, PyObject *object)
     return exchange_of(state, object) != NULL;
 }
 
-/* Whether a tensor's memory, in `context`, is ready for our stream, or cannot be made ready. */
-static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
-                     const struct cudriver_stream *on, const struct cudriver_dl_device *device,
-                     ContextObject *context)
+/* Makes a tensor's memory, in `context`, ready for our stream, if need be: the table orders nothing.
+ * Whether it is. */
+static bool make_ready(CoreState *state, const struct cudriver_dl_exchange *table,
+                       const struct cudriver_stream *on, const struct cudriver_dl_device *device,
+                       ContextObject *context)
 {
     StreamObject *entered;
     uintptr_t ours, theirs;
     void *stream = NULL;
+    bool ready;
 
     if (table->current_stream == NULL ||
         table->current_stream(device->type, device->id, &stream) < 0) {
@@ -409,7 +425,10 @@ static bool is_ready(CoreState *state, const struct cudriver_dl_exchange *table,
     }
     ours = stream_number(state, on, device->id, &entered);
     theirs = stream == NULL ? 1 : (uintptr_t)stream; /* 0 and 1 are the default stream */
-    return ours == theirs || is_idle(state, context, stream) || is_captured(ours);
+    cudriver_stream_hold(entered);
+    ready = ours == theirs || put_behind(state, context, stream, (CUstream)ours);
+    cudriver_stream_let_go(entered);
+    return ready;
 }
 
 /* Whether a table's tensor is one that we can read, and is what its memory says: PyTorch's table
@@ -464,7 +483,7 @@ static int ask_table(CoreState *state, PyObject *object, int kind, const struct 
         return -1;
     }
     if (cudriver_endpoint_is_device(end) &&
-        !is_ready(state, table, on, &tensor->tensor.device, end->context)) {
+        !make_ready(state, table, on, &tensor->tensor.device, end->context)) {
         cudriver_endpoint_done(end);
         Py_CLEAR(lent->keeper);
         return 0;

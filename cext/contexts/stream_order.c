@@ -1,4 +1,4 @@
-/* The order of streams: Stream.record and Stream.wait. See stream.h. */
+/* The order of streams, and Stream.record and Stream.wait. See stream_order.h. */
 #include "stream_order.h"
 
 #include "driver/driver.h"
@@ -6,6 +6,25 @@
 #include "foreign_stream.h"
 #include "python/error.h"
 #include "stream.h"
+
+CUresult cudriver_stream_follow(CUstream first, CUstream second, const char **function)
+{
+    CUevent event;
+    CUresult result;
+
+    *function = "cuEventCreate";
+    result = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) {
+        *function = "cuEventRecord";
+        result = cuda.cuEventRecord(event, first);
+        if (result == CUDA_SUCCESS) {
+            *function = "cuStreamWaitEvent";
+            result = cuda.cuStreamWaitEvent(second, event, 0);
+        }
+        cuda.cuEventDestroy_v2(event); /* the driver keeps it until it is over */
+    }
+    return result;
+}
 
 const char cudriver_stream_record_doc[] =
     "record($self, event=None)\n"

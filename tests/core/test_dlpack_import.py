@@ -6,6 +6,8 @@ import ctypes
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -486,29 +488,53 @@ class Again(Tabled):
         return super().__dlpack__(**asked)
 
 
-def test_another_stream_with_work_is_for_the_method(
+@pytest.mark.parametrize("entered", [False, True])
+def test_our_stream_waits_for_another_librarys(
+    table: None, monkeypatch: pytest.MonkeyPatch, driver: Any, entered: bool
+) -> None:
+    """The table orders nothing. The method is not needed for it, and the host does not wait."""
+    array, theirs = placed(), cu.Stream()
+    ours = cu.Stream() if entered else cu.Stream.from_handle(1)
+    monkeypatch.setattr(Tabled, "stream", theirs.handle)
+    lender = tabled(array)
+    with busy(driver, theirs):
+        with ours if entered else nullcontext():
+            taken = cu.from_dlpack(lender)
+        assert not ours.done
+        with theirs:
+            again = cu.from_dlpack(tabled(array))  # in the order of its own stream
+    assert (taken.to_numpy() == MODEL).all()
+    assert (again.to_numpy() == MODEL).all()
+    assert (lender.by_table, lender.asked) == (1, [])
+
+
+def test_a_copy_is_put_behind_the_work_of_another_librarys_stream(
     table: None, monkeypatch: pytest.MonkeyPatch, driver: Any
 ) -> None:
-    """The table synchronises nothing."""
-    array, stream, theirs = placed(), cu.Stream(), cu.Stream()
-
-    def by_table() -> bool:
-        lender = Again(array.pointer, array.shape)
-        cu.from_dlpack(lender)
-        assert lender.given_back == 1 + len(lender.asked)
-        return not lender.asked
-
-    assert by_table()
-    monkeypatch.setattr(Tabled, "stream", 1)
-    assert by_table()
+    array, theirs, stream = placed(), cu.Stream(), cu.Stream()
+    source, back = cu.pinned_full(MODEL.shape, 7, MODEL.dtype), cu.pinned_zeros(MODEL.shape, MODEL.dtype)
     monkeypatch.setattr(Tabled, "stream", theirs.handle)
+    lender = tabled(array)
     with busy(driver, theirs):
-        assert not by_table()
-        with stream:
-            assert not by_table()
-        with theirs:
-            assert by_table()
-    assert by_table()
+        first = cu.copy_async(array, source, theirs)
+        second = cu.copy_async(back, lender, stream)
+        assert not second.done
+    second.wait()
+    first.wait()
+    assert (back == 7).all()
+    assert (lender.by_table, lender.asked) == (1, [])
+
+
+@pytest.mark.parametrize("call", ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"])
+def test_an_order_that_the_driver_refuses_is_for_the_method(
+    table: None, monkeypatch: pytest.MonkeyPatch, sim: Any, call: str
+) -> None:
+    array, theirs = placed(), cu.Stream()
+    lender = Again(array.pointer, MODEL.shape)
+    monkeypatch.setattr(Tabled, "stream", theirs.handle)
+    sim.fail(f"{call}:1:2")
+    cu.from_dlpack(lender)
+    assert (lender.by_table, len(lender.asked), lender.given_back) == (1, 1, 2)
 
 
 def test_the_default_stream_is_that_of_the_memorys_context(table: None, driver: Any) -> None:
@@ -517,17 +543,39 @@ def test_the_default_stream_is_that_of_the_memorys_context(table: None, driver: 
     address, legacy = ctypes.c_uint64(), cu.Stream.from_handle(1)
     assert driver.cuMemAlloc_v2(ctypes.byref(address), 96) == 0
 
-    def by_table() -> bool:
-        lender = Again(address.value, (4, 6))
+    def waits(stream: Any) -> bool:
+        lender = Tabled(address.value, (4, 6))
         cu.from_dlpack(lender)
-        assert lender.by_table == 1
-        return not lender.asked
+        assert (lender.by_table, lender.asked) == (1, [])
+        return not stream.done
 
-    with cu.Context(0), cu.Stream(), busy(driver, legacy):
-        assert by_table()
-    with busy(driver, legacy), cu.Context(0), cu.Stream():
-        assert not by_table()
+    with cu.Context(0), cu.Stream() as stream, busy(driver, legacy):
+        assert not waits(stream)
+    work = ExitStack()
+    work.enter_context(busy(driver, legacy))
+    with cu.Context(0), cu.Stream() as stream, work:
+        assert waits(stream)
     assert driver.cuMemFree_v2(address) == 0
+
+
+@pytest.mark.parametrize("free", [False, True], ids=["busy", "idle"])
+def test_a_default_stream_that_waits_for_a_capture_waits_for_no_other(
+    table: None, monkeypatch: pytest.MonkeyPatch, driver: Any, free: bool
+) -> None:
+    """To queue on it would break the capture. Where the other stream is idle, nothing need wait."""
+    array, theirs, blocking = placed(), cu.Stream(), ctypes.c_void_p()
+    assert driver.cuStreamCreate(ctypes.byref(blocking), 0) == 0
+    monkeypatch.setattr(Tabled, "stream", theirs.handle)
+    lender = Again(array.pointer, MODEL.shape)
+    with Capture(driver, SimpleNamespace(handle=blocking.value)) as graph:
+        with nullcontext() if free else busy(driver, theirs):
+            taken = cu.from_dlpack(lender)
+        assert graph.status() == ACTIVE
+    graph.close()
+    assert graph.ended == 0
+    assert (lender.by_table, len(lender.asked)) == (1, 0 if free else 1)
+    assert (taken.to_numpy() == MODEL).all()
+    assert driver.cuStreamDestroy_v2(blocking) == 0
 
 
 @pytest.mark.parametrize("captured", ["theirs", "ours"])

@@ -539,22 +539,22 @@ def test_an_order_that_the_driver_refuses_is_for_the_method(
 
 def test_the_default_stream_is_that_of_the_memorys_context(table: None, driver: Any) -> None:
     """Whichever context is current: PyTorch's is always a primary one."""
-    cu.device_empty(1)  # makes the primary context current
-    address, legacy = ctypes.c_uint64(), cu.Stream.from_handle(1)
+    stream, legacy = cu.Stream(), cu.Stream.from_handle(1)  # in the primary context
+    address, work = ctypes.c_uint64(), ExitStack()
     assert driver.cuMemAlloc_v2(ctypes.byref(address), 96) == 0
 
-    def waits(stream: Any) -> bool:
+    def waits() -> bool:
         lender = Tabled(address.value, (4, 6))
-        cu.from_dlpack(lender)
+        with stream:
+            cu.from_dlpack(lender)
         assert (lender.by_table, lender.asked) == (1, [])
         return not stream.done
 
-    with cu.Context(0), cu.Stream() as stream, busy(driver, legacy):
-        assert not waits(stream)
-    work = ExitStack()
+    with cu.Context(0), busy(driver, legacy):
+        assert not waits()
     work.enter_context(busy(driver, legacy))
-    with cu.Context(0), cu.Stream() as stream, work:
-        assert waits(stream)
+    with cu.Context(0), work:
+        assert waits()
     assert driver.cuMemFree_v2(address) == 0
 
 

@@ -2,7 +2,8 @@
  * DLPack: arrays that libraries lend each other without a copy.
  *
  *   dlpack_tensor.c    another library's tensor, read and checked
- *   dlpack_lent.c      that tensor: asked for, and kept alive
+ *   dlpack_lent.c      that tensor: asked for, and put in the order of streams
+ *   dlpack_keeper.c    kept alive, and given back
  *   dlpack_array.c     as an array, or as one end of a copy
  *   dlpack_from.c      from_dlpack()
  *   dlpack_export.c    ours: __dlpack__, __dlpack_device__
@@ -65,6 +66,9 @@ int cudriver_dlpack_check_version(const struct cudriver_dl_managed *tensor);
 
 /* Takes a tensor over, also if this fails. 0, or -1 with an exception set. */
 int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent);
+
+/* Takes the tensor out of a capsule. If this fails, the capsule still owns it. 0 or -1. */
+int cudriver_dlpack_take_capsule(PyObject *capsule, struct cudriver_dl_lent *lent);
 
 /* New reference: a NumPy array over lent host memory, or a DeviceArray over lent device memory. */
 PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent,

@@ -1,7 +1,5 @@
-/* Tensors that other libraries lend us. See dlpack.h. */
+/* Tensors that other libraries lend us: asked for, and put in order. See dlpack.h. */
 #include "dlpack.h"
-
-#include <string.h>
 
 #include "contexts/capture.h"
 #include "contexts/foreign_stream.h"
@@ -9,112 +7,6 @@
 #include "contexts/stream_order.h"
 #include "driver/driver.h"
 #include "python/error.h"
-
-#define KEEPER "cudriver dlpack keeper"
-#define KEEPER_OLD "cudriver old dlpack keeper"
-
-/* ---- the keeper ---- */
-
-/* Keeps the exception: the deleter may run Python code. */
-static void tensor_give_back(struct cudriver_dl_managed *tensor)
-{
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback);
-    if (tensor->deleter != NULL) {
-        tensor->deleter(tensor);
-    }
-    PyErr_Restore(type, value, traceback);
-}
-
-static void keeper_end(PyObject *capsule)
-{
-    tensor_give_back(PyCapsule_GetPointer(capsule, KEEPER));
-}
-
-static void keeper_end_old(PyObject *capsule)
-{
-    struct cudriver_dl_old *tensor = PyCapsule_GetPointer(capsule, KEEPER_OLD);
-    PyObject *type, *value, *traceback;
-
-    PyErr_Fetch(&type, &value, &traceback);
-    if (tensor->deleter != NULL) {
-        tensor->deleter(tensor);
-    }
-    PyErr_Restore(type, value, traceback);
-}
-
-int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent)
-{
-    lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
-    lent->tensor = &tensor->tensor;
-    lent->flags = tensor->flags;
-    if (lent->keeper == NULL) {
-        tensor_give_back(tensor);
-        return -1;
-    }
-    return 0;
-}
-
-int cudriver_dlpack_check_version(const struct cudriver_dl_managed *tensor)
-{
-    if (tensor->version.major == CUDRIVER_DL_MAJOR) {
-        return 0;
-    }
-    PyErr_Format(PyExc_BufferError,
-                 "a tensor of DLPack %u.%u cannot be read: this package knows %d.%d",
-                 (unsigned)tensor->version.major, (unsigned)tensor->version.minor,
-                 CUDRIVER_DL_MAJOR, CUDRIVER_DL_MINOR);
-    return -1;
-}
-
-/* Says what a capsule is that cannot be taken. */
-static int capsule_refuse(PyObject *capsule)
-{
-    const char *name = PyCapsule_CheckExact(capsule) ? PyCapsule_GetName(capsule) : NULL;
-
-    if (!PyCapsule_CheckExact(capsule)) {
-        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %.100s, which is no capsule",
-                     Py_TYPE(capsule)->tp_name);
-    } else if (name != NULL && strncmp(name, "used_dltensor", 13) == 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "__dlpack__() returned a capsule whose tensor was taken already");
-    } else {
-        PyErr_Format(PyExc_ValueError,
-                     "__dlpack__() returned a capsule named '%s', not 'dltensor' or "
-                     "'dltensor_versioned'",
-                     name != NULL ? name : "");
-    }
-    return -1;
-}
-
-/* Takes the tensor out of a capsule. If this fails, the capsule still owns it. 0 or -1. */
-static int capsule_take(PyObject *capsule, struct cudriver_dl_lent *lent)
-{
-    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-        struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (cudriver_dlpack_check_version(tensor) < 0) {
-            return -1;
-        }
-        lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);
-        lent->tensor = &tensor->tensor;
-        lent->flags = tensor->flags;
-        if (lent->keeper != NULL) {
-            PyCapsule_SetName(capsule, "used_dltensor_versioned");
-        }
-    } else if (PyCapsule_IsValid(capsule, "dltensor")) {
-        struct cudriver_dl_old *tensor = PyCapsule_GetPointer(capsule, "dltensor");
-        lent->keeper = PyCapsule_New(tensor, KEEPER_OLD, keeper_end_old);
-        lent->tensor = &tensor->tensor;
-        lent->flags = 0;
-        if (lent->keeper != NULL) {
-            PyCapsule_SetName(capsule, "used_dltensor");
-        }
-    } else {
-        return capsule_refuse(capsule);
-    }
-    return lent->keeper == NULL ? -1 : 0;
-}
 
 /* ---- the stream ---- */
 
@@ -371,7 +263,7 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
                       : ask_capsule(state, method, NULL, never_copied);
     }
     if (capsule != NULL) {
-        failed = capsule_take(capsule, lent);
+        failed = cudriver_dlpack_take_capsule(capsule, lent);
     }
     if (failed == 0) {
         failed = lent_read(state, lent, end);
@@ -407,8 +299,8 @@ int cudriver_dlpack_has_table(CoreState *state, PyObject *object)
     return exchange_of(state, object) != NULL;
 }
 
-/* Makes a tensor's memory, in `context`, ready for our stream, if need be: the table orders nothing.
- * Whether it is. */
+/* Makes a tensor's memory, in `context`, ready for our stream, if need be: the table orders
+ * nothing. Whether it is. */
 static bool make_ready(CoreState *state, const struct cudriver_dl_exchange *table,
                        const struct cudriver_stream *on, const struct cudriver_dl_device *device,
                        ContextObject *context)

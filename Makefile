@@ -92,7 +92,7 @@ run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
 # Without ARGS in two processes, each with its files in their order, so that a failure comes again.
-HALF = $(wildcard tests/engine tests/sim tests/elf tests/project)
+HALF = $(wildcard $(addprefix tests/,engine sim elf project fleet testing storm))
 
 .PHONY: test
 test: install ## the suite on the simulated driver, without large downloads

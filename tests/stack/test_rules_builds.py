@@ -401,6 +401,11 @@ class TestTensorRT:
             f"{PYTHON} -m pip uninstall -y {name}" for name in names
         ]
 
+    def test_a_driver_that_is_assumed_has_no_file(self):
+        made = driver("535.104.05", "12.2", path=None)
+        found = one(self.of("13", driver=made), "CU406", "error")
+        assert found.evidence[-1] == Evidence("driver", None, "535.104.05")
+
     def test_older_than_the_second_framework_s(self):
         of = self.of("12")
         of.frameworks.append(Framework("onnxruntime", "1.31.1", "13.0", variant="cuda"))
@@ -436,6 +441,26 @@ class TestSplit:
             one(self.of(fault("not found", "libnccl.so.2", "/a", text)), "CU408", "error").predicts
             == text
         )
+
+    def test_the_first_that_is_missing_is_told(self):
+        faults = [fault("not found", f"lib{name}.so.2", "/a", name) for name in "ab"]
+        faults.insert(0, fault("symbol", "f", "/a", "other"))
+        of = self.of(*faults)
+        assert one(of, "CU408", "error").predicts == "a"
+        for each in faults:
+            each.means = "feature"
+        assert one(of, "CU408", "warning").predicts is None
+        for each in faults:
+            each.means, each.framework = "import", "jax"
+        assert one(of, "CU408", "warning").predicts is None
+
+    def test_a_venv_of_its_own(self):
+        mend = "python3 -m venv torch-env && torch-env/bin/python -m pip install torch==2.8.0"
+        of = self.of()
+        index = "--index-url https://download.pytorch.org/whl/cu128"
+        assert one(of, "CU408").fix == [f"{mend} {index}"]
+        of.frameworks = [torch("2.8.0", None)]
+        assert one(of, "CU408").fix == [mend]
 
     def test_together(self):
         pair = [wheel("torch", "2.8.0", "nvidia-nccl-cu12"), wheel("nvidia-nccl-cu12", "2")]

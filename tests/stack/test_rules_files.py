@@ -82,8 +82,29 @@ class TestFiles:
         """An error needs a proof."""
         one(self.of("missing"), "CU404", "warning")
 
+    def test_a_file_of_its_name_that_fails_otherwise_is_not_the_missing_one(self):
+        words = "invalid ELF header"
+        other = fault("rejected", "libnccl.so.2", "/other/libnccl.so.2", words, owner="torch")
+        told = {f.title: f.severity for f in fired(self.of("missing", faults=[other]), "CU404")}
+        assert told == {
+            "libnccl.so.2 is missing: nvidia-nccl-cu12 2.27.3 brought it": "warning",
+            "libnccl.so.2 is no usable library": "error",
+        }
+
+    def test_a_package_that_is_not_there_hides_no_other(self):
+        of = self.of("missing")
+        of.file_faults.insert(0, FileFault("gone", "/x/libx.so", "missing", self.RECORD))
+        assert one(of, "CU404", "warning").title.startswith("libnccl.so.2")
+
     def test_changed(self):
         one(self.of("size"), "CU404", "warning")
+
+    def test_five_files_are_shown(self):
+        of = self.of("size")
+        of.file_faults *= 6
+        found = one(of, "CU404", "warning")
+        assert found.title.startswith("libnccl.so.2 and 5 more files are not as ")
+        assert found.evidence == [self.RECORD] * 5
 
     def test_the_loader_refuses_it(self):
         problem = fault(
@@ -146,6 +167,24 @@ class TestModules:
         assert found.title == "__init__.py is empty: onnxruntime-gpu 1.22.0 brought it"
         assert found.predicts == "module 'onnxruntime' has no attribute"
         assert found.subject == "onnxruntime"
+
+    def test_what_every_import_reads_comes_first(self):
+        names = [f"onnxruntime/x{n}.py" for n in range(6)] + ["onnxruntime/version.py"]
+        gone = [(name, "missing") for name in names]
+        found = one(self.of(wheel("onnxruntime-gpu", "1.22.0"), *gone), "CU404", "error")
+        title = "version.py and 6 more files are missing: onnxruntime-gpu 1.22.0 brought them"
+        assert found.title == title
+        assert found.predicts == "No module named 'onnxruntime.version'"
+        assert found.because == f"{SITE}/onnxruntime/version.py"
+        assert len(found.evidence) == 5
+        whole = [*gone, ("onnxruntime/__init__.py", "missing")]
+        found = one(self.of(wheel("onnxruntime-gpu", "1.22.0"), *whole), "CU404", "error")
+        assert found.predicts == "module 'onnxruntime' has no attribute"
+
+    def test_an_empty_version_is_there(self):
+        gone = ("onnxruntime/version.py", "size")
+        found = one(self.of(wheel("onnxruntime-gpu", "1.22.0"), gone), "CU404", "error")
+        assert found.predicts is None
 
     def test_nothing_is_known_of_what_other_files_are_for(self):
         for name in ("torch/nn/__init__.py", "torch/other.py"):

@@ -98,6 +98,16 @@ class TestArchitectures:
             distributions=[wheel("torch", "2.8.0", installer="conda")],
         )
         assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda126*'"]
+        of.frameworks = [torch("2.6.0", "12.4", archs=["sm_80", "sm_90"])]
+        of.driver = driver(cuda="13.0", devices=[gpu(capability="12.0")])
+        assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda13*'"]
+
+    def test_a_driver_that_tells_no_version(self):
+        old = torch("2.6.0+cu124", "12.4", archs=["sm_80", "sm_90"])
+        for cuda in (None, "new"):
+            made = driver(cuda=cuda, devices=[gpu(capability="12.0")])
+            (mend,) = one(facts(driver=made, frameworks=[old]), "CU501", "error").fix
+            assert "'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu130" in mend
 
     def test_ptx_is_a_note(self):
         one(

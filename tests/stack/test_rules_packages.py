@@ -68,6 +68,8 @@ class TestPins:
         names = [f"nvidia-{name}-cu12==1.0" for name in ("a", "b", "c", "d", "e")]
         title = one(facts(distributions=[wheel("torch", "2.8.0", *names)]), "CU402").title
         assert "nvidia-c-cu12==1.0 (installed: none) and 2 more" in title
+        title = one(facts(distributions=[wheel("torch", "2.8.0", *names[:4])]), "CU402").title
+        assert title.endswith("nvidia-c-cu12==1.0 (installed: none) and 1 more")
         title = one(facts(distributions=[wheel("torch", "2.8.0", *names[:3])]), "CU402").title
         assert title.endswith("nvidia-c-cu12==1.0 (installed: none)")
 
@@ -145,6 +147,18 @@ class TestPins:
         assert fired(facts(distributions=of), "CU402") == []
         of.append(wheel("nvidia-curand-cu12", "12.8.1"))
         assert "nvidia-cufft-cu12==12.8.*" in one(facts(distributions=of), "CU402").title
+        half = [wheel("net", "1.0", *extra[:2]), of[1]]
+        assert fired(facts(distributions=half), "CU402") == [], "one of two are not most"
+
+    def test_what_is_not_cudas_does_not_tell_of_an_extra(self):
+        of = [wheel("net", "1.0", "[gpu]nvidia-cufft-cu12==12.8.*", "[gpu]numpy>=1", "[gpu]tqdm")]
+        of += [wheel("numpy", "2.0"), wheel("tqdm", "4.0")]
+        assert fired(facts(distributions=of), "CU402") == []
+
+    def test_conda_keeps_to_its_own_grammar(self):
+        asks = wheel("pytorch", "2.8.0", "cudnn==9.10", "nvidia-x==1.0")
+        asks.kind = "conda"
+        assert fired(facts(distributions=[asks, wheel("cudnn", "9.1")]), "CU402") == []
 
     def test_of_a_package_of_extras_those_count_that_are_asked_for(self):
         wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft", "curand")]
@@ -367,6 +381,9 @@ class TestNames:
         assert fix.variants(release)[:1] == ([oldest] if oldest else [])
         assert fix.usual_variant(release) == usual
 
+    def test_the_tag_of_a_cuda(self):
+        assert [fix.tag(cuda) for cuda in ("12.8", "12.8.1", "13.0")] == ["cu128", "cu128", "cu130"]
+
     def test_titles_are_sentences(self):
         one_file = self.of("conda")
         assert one(one_file, "CU404").title == "libtorch.so is missing: torch 2.7.1 brought it"
@@ -444,6 +461,10 @@ class TestTogether:
         found = one(facts(frameworks=[torch(), jax, third]), "CU407", "warning")
         assert found.title.endswith("torch for CUDA 12.8, jax for CUDA 13, cupy for CUDA 11.8")
         assert found.subject == "cupy"
+        assert found.fix[0].startswith("python3 -m venv cupy-env ")
+        same = [Framework("jax", "0.7.0", "12"), Framework("vllm", "0.12.0", "13.0")]
+        cpu = Framework("onnxruntime", "1.22.0", "13.0", variant="unknown")
+        assert fired(facts(frameworks=[torch(), *same, cpu]), "CU407") == []
 
     def test_two_pins_of_one_framework_contest_nothing(self):
         """torch and what it pulls in speak with one voice: what is not met of it is told."""

@@ -405,7 +405,7 @@ class TestRecords:
         """As the loader's are, and as those of faults are compared."""
         info = venv.dist("nvidia-x", "1.0")
         lines = ["../../libup.so", "./a//libtwo.so.1", "/opt/libfar.so", "a/libplain.so"]
-        (info / "RECORD").write_text("".join(f"{line},,\n" for line in lines))
+        (info / "RECORD").write_text("".join(f"{line},,\n" for line in [*lines, "a/x.so.py"]))
         entries = libraries(installed(venv)[0]["nvidia-x"])
         assert [entry.path for entry in entries] == [
             os.path.normpath(venv.site / line) for line in lines
@@ -539,6 +539,11 @@ class TestRecords:
         assert owners.owner(str(file)).name == "nvidia-a-cu12"
         file.write_bytes(b"of neither size")
         assert owners.owner(str(file)).name == "nvidia-a-cu12", "the first that claims it"
+
+
+def test_the_number_of_a_line():
+    lines = records.Lines(b"\na\nb\n")
+    assert [lines.number(at) for at in (1, 3, 1, 0, 4)] == [2, 3, 2, 1, 3]
 
 
 class TestDamage:

@@ -102,6 +102,22 @@ def test_the_entries_of_each_machine(machine: int, flags: int) -> None:
     assert cache.lookup("libx.so.1", glibc.CACHE_FLAGS[machine], ()) == ["/one"]
 
 
+def test_an_isa_level_is_no_part_of_an_entrys_kind() -> None:
+    """The lower ten bits of hwcap's upper half: DL_CACHE_HWCAP_ISA_LEVEL_MASK."""
+    import struct
+
+    strings = b"libx.so.1\0/one\0x86-64-v3\0"
+    for level, found in ((0, True), (1 << 9, True), (1 << 10, False)):
+        hwcap = (glibc.Cache.HWCAP_EXTENSION + level) << 32
+        entry = struct.pack("<iIIIQ", FLAGS[1], 72, 82, 0, hwcap)
+        at = 72 + len(strings)
+        header = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 1, len(strings), 2, at)
+        more = struct.pack("<IIIIIII", glibc.Cache.EXTENSION, 1, 1, 0, at + 24, 4, 87)
+        cache = glibc.Cache(header + entry + strings + more)
+        assert cache.lookup("libx.so.1", FLAGS, ["x86-64-v3"]) == ["/one"] * found, level
+        assert cache.lookup("libx.so.1", FLAGS, []) == []
+
+
 def test_an_empty_cache_is_one(tmp_path: Path) -> None:
     libraries(tmp_path, [])
     ldconfig(tmp_path, "-c", "new")

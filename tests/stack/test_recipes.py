@@ -210,6 +210,58 @@ class TestSteps:
         (finding,) = findings(facts(venv), "error")
         assert finding.title.startswith("_C")
 
+    @pytest.mark.parametrize("first", range(3))
+    def test_the_extension_that_python_takes(self, venv, monkeypatch, first):
+        """Of those in one folder, and that folder is not the first of sys.path."""
+        model(monkeypatch, steps=[{"load": ["net/_C{so}"]}])
+        venv.dist("net", "1.0")
+        later = venv.root / "later/net"
+        later.mkdir(parents=True)
+        for number, ending in enumerate([ABI, ".abi3.so", ".so"][first:]):
+            gone = outside(venv, f"libcudart.so.{number}")
+            shutil.move(library(venv, f"net/_C{ending}", gone), later)
+        code = f"import sys; sys.path = [{str(later)!r}, *sys.path]; import _C"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+        (finding,) = findings(facts(venv, PYTHONPATH="/later"))
+        assert finding.predicts in said
+        assert "libcudart.so.0" in finding.predicts
+
+    def test_of_two_that_are_missing_the_first_is_told(self, venv, monkeypatch):
+        model(monkeypatch, steps=[{"load": ["net/a.so"]}])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so", *(outside(venv, f"lib{n}.so.12") for n in ("cublas", "cufft")))
+        assert [fault.name for fault in facts(venv).load_faults] == ["libcublas.so.12"]
+
+    def test_a_refused_file_has_an_owner_and_no_copy_elsewhere(self, venv, monkeypatch):
+        """The loader looked, and found the wrong one."""
+        path = "nvidia/cublas/lib/libcublas.so.12"
+        model(monkeypatch, steps=[{"load": ["net/a.so"]}])
+        made = library(venv, path)
+        wrong = outside(venv, "libcublas.so.12")
+        library(venv, "net/a.so", wrong, flags=["-Wl,-rpath,$ORIGIN"])
+        venv.dist("net", "1.0", files={"net/libcublas.so.12": b"not a library" * 10})
+        venv.dist("nvidia-cublas-cu12", "12.8.4.1", files={path: made})
+        (fault,) = facts(venv).load_faults
+        assert (fault.kind, fault.owner, fault.own_copy) == ("rejected", "net", None)
+
+    def test_one_that_does_not_tell_its_build_is_shown_where_it_uses_cuda(self, venv, monkeypatch):
+        """By what it loads, or by what it lacks; that another lacks something says nothing."""
+        both = [
+            {"name": name, "distributions": [name], "module": name, "source": "here",
+             "shown": "cuda", "steps": [{"load": [f"{name}/a.so"], "fails": "feature"}]}
+            for name in ("idle", "uses", "lacks", "other")
+        ]  # fmt: skip
+        monkeypatch.setattr(frameworks, "listed", lambda: both)
+        for name in ("idle", "uses", "lacks", "other"):
+            venv.dist(name, "1.0")
+        library(venv, "idle/a.so")
+        library(venv, "nvidia/lib/libcufft.so.11")
+        needs = venv.site / "nvidia/lib/libcufft.so.11"
+        library(venv, "uses/a.so", needs, flags=["-Wl,-rpath,$ORIGIN/../nvidia/lib"])
+        for name in ("lacks", "other"):
+            library(venv, f"{name}/a.so", outside(venv, f"libcublas.so.{len(name)}"))
+        assert [f.name for f in facts(venv).frameworks] == ["uses", "lacks", "other"]
+
     @pytest.mark.parametrize(
         ("fails", "severity"),
         [("import", "error"), ("use", "error"), ("feature", "warning"), ("nothing", None)],
@@ -307,6 +359,8 @@ class TestSteps:
             library(venv, f"bitsandbytes/libbitsandbytes_cuda{cuda}.so", outside(venv, name))
         (finding,) = findings(facts(venv))
         assert "libbitsandbytes_cuda126.so" in finding.evidence[0].file
+        assert imports._nearest(["/x_cuda121.so", "/x_cuda126.so"], "12.4") == ["/x_cuda121.so"]
+        assert imports._nearest(["/x_cuda121.so", "/x_cuda126.so"], "12.0") == ["/x_cuda121.so"]
 
     @pytest.mark.parametrize("torch", ["12.8", "12.0"])
     def test_no_build_for_that_major(self, torch):
@@ -380,6 +434,23 @@ class TestSteps:
         (note,) = [f for f in judge(found) if f.rule == "CU305"]
         assert (note.severity, note.fix) == ("note", [say])
         assert loads(found) == ["libcublas.so.12"]
+
+    def test_the_first_rescue_of_this_release_that_helps_is_told(self, venv, monkeypatch):
+        steps = [{"load": ["nvidia/cublas/lib/libcublas.so.12"]}]
+        rescues = [
+            {"say": "vain", "steps": [{"load": ["net/b.so"]}]},
+            {"say": "old", "versions": "<1", "steps": steps},
+            {"say": "new", "versions": ">=1", "steps": steps},
+            {"say": "any", "steps": steps},
+        ]
+        step = {"load": ["net/a.so"], "when": "use", "fails": "use"}
+        model(monkeypatch, steps=[step], rescues=rescues)
+        venv.dist("net", "1.0")
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        for name in "ab":
+            gone = outside(venv, f"libcu{'blas' if name == 'a' else 'fft'}.so.12")
+            library(venv, f"net/{name}.so", gone)
+        assert [fault.rescue for fault in facts(venv).load_faults] == ["new"]
 
     def test_what_works_by_itself_needs_no_rescue(self, venv, monkeypatch):
         steps = [{"load": [f"net/{name}.so"], "when": "use", "fails": "use"} for name in "ab"]
@@ -626,6 +697,19 @@ class TestNoRecipe:
         (venv.site / "triton").mkdir()
         found = facts(venv)
         assert verdict(judge(found), found) == "consistent"  # --strict leaves it open
+
+    def test_what_its_libraries_open_later_is_asked_for_too(self, venv):
+        runtime = library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+        flags = ("-Wl,-rpath,$ORIGIN/../nvidia/cuda_nvrtc/lib",)
+        target = library(venv, "fast/_fast.so", runtime, flags=flags)
+        venv.dist("fast", "1.0", files={"fast/_fast.so": target})
+        path = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93", files={path: runtime})
+        (told,) = [f for f in judge(facts(venv)) if f.rule == "CU306"]
+        assert (told.severity, told.predicts) == (
+            "note",
+            "nvrtc: error: failed to open libnvrtc-builtins.so.12.8.",
+        )
 
     def test_a_package_of_python_alone_that_requires_nvidias_wheels(self, venv):
         venv.dist("fast", "1.0", ["nvidia-cublas-cu12>=12"])

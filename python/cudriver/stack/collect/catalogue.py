@@ -38,7 +38,7 @@ class Catalogue:
         path = os.path.normpath(search.path) if search.path else None
         self.resolutions[key] = Resolution(
             soname=name,
-            needed_by=search.requested_by or "",
+            needed_by=os.path.normpath(search.requested_by) if search.requested_by else "",
             path=path,
             rule=search.rule,
             detail=search.entry,

@@ -81,6 +81,15 @@ class TestCpuBuild:
 
     def test_a_cuda_build(self):
         assert fired(facts(), "CU401") == []
+        other = Framework("cupy", "13.6.0", None, variant="cpu")
+        assert fired(facts(frameworks=[other]), "CU401") == []
+
+    def test_the_distribution_by_the_framework_s_own_name(self):
+        bare = torch("2.8.0+cpu", None, distribution=None, cuda_evidence=None)
+        of = facts(frameworks=[bare], distributions=[wheel("torch", "2.8.0+cpu")])
+        assert [e.value for e in one(of, "CU401").evidence] == ["torch 2.8.0+cpu"]
+        of.distributions, bare.cuda_evidence = [], Evidence("version.py")
+        assert one(of, "CU401").evidence == [Evidence("version.py")]
 
 
 class TestMajors:
@@ -274,7 +283,12 @@ class TestCompanions:
 
     @pytest.mark.parametrize("library", ["_C.so", "image.so"])
     @pytest.mark.parametrize(
-        ("kind", "name"), [("not found", "libcudart.so.11.0"), ("symbol", "_ZN2at1f")]
+        ("kind", "name"),
+        [
+            ("not found", "libcudart.so.11.0"),
+            ("not found", "libcufft.so.10"),
+            ("symbol", "_ZN2at1f"),
+        ],
     )
     def test_one_cause_is_one_finding(self, library, kind, name):
         """That the libraries of another build do not load is no finding of its own."""
@@ -355,6 +369,23 @@ class TestTensorRT:
             f"{PYTHON} -m pip uninstall -y tensorrt-cu13",
             f"{PYTHON} -m pip install tensorrt-cu12==10.13.3.9",
         ]
+
+    def test_a_release_for_the_driver_that_no_framework_asks_for(self):
+        of = self.of("13", None, driver=driver("535.104.05", "12.2"))
+        of.frameworks[0].variant = "cpu"
+        assert one(of, "CU406", "error").fix[-1].endswith(" tensorrt-cu12==10.13.3.9")
+
+    def test_a_tensorrt_of_no_distribution(self):
+        of = self.of("13")
+        of.frameworks[1].distribution = None
+        of.distributions = [wheel("tensorrt", "10.13.3.9")]
+        assert one(of, "CU406", "note").fix[0] == f"{PYTHON} -m pip uninstall -y tensorrt"
+
+    def test_the_first_framework_of_another_major_is_told(self):
+        of = self.of("13")
+        of.frameworks.insert(0, torch(cuda=None, variant="cuda"))
+        of.frameworks.append(Framework("onnxruntime", "1.22.0", "12.8"))
+        assert one(of, "CU406", "note").title.endswith("torch for CUDA 12")
 
     @pytest.mark.parametrize("torch_cuda", [None, "11.8"])
     def test_the_driver_is_older_than_every_build_of_this_release(self, torch_cuda):
@@ -441,6 +472,14 @@ class TestSplit:
             one(self.of(fault("not found", "libnccl.so.2", "/a", text)), "CU408", "error").predicts
             == text
         )
+
+    def test_the_first_that_lies_elsewhere_is_shown(self):
+        of = self.of()
+        of.distributions[0].requires += wheel("x", "1", "nvidia-cudnn-cu12==9.1").requires
+        of.distributions.append(wheel("nvidia-cudnn-cu12", "9.1", location="/other"))
+        found = one(of, "CU408", "warning")
+        assert found.evidence[1].file.startswith(f"{SITE}/nvidia_nccl_cu12")
+        assert found.title.endswith(f"are in {SITE}")
 
     def test_the_first_that_is_missing_is_told(self):
         faults = [fault("not found", f"lib{name}.so.2", "/a", name) for name in "ab"]

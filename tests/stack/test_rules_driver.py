@@ -57,9 +57,10 @@ class TestNoDriver:
             (Driver(devices=[gpu(assumed=True)]), False),
             (Driver(wsl=True, wsl_library=WSL), False),
             (Driver(wsl=True), True),
+            (Driver(wsl_library=WSL), True),
             (Driver(devices=[gpu()]), True),
         ],
-        ids=["installed", "assumed", "assumed GPU", "WSL", "WSL without", "GPU"],
+        ids=["installed", "assumed", "assumed GPU", "WSL", "WSL without", "not WSL", "GPU"],
     )
     def test_silent_with_a_driver_an_assumed_one_or_wsls(self, made, told):
         assert bool(fired(facts(driver=made), "CU101")) is told
@@ -181,6 +182,7 @@ class TestTooOld:
         found = one(facts(driver=driver("470.82.01", None)), "CU103", "error")
         assert found.predicts is None
         assert fired(facts(driver=driver("470.82.01", "11.4", kind="stub")), "CU103") == []
+        assert fired(facts(driver=driver("528.33", None, wsl=True)), "CU103") == []
 
     def test_a_patch_below_the_floor(self):
         one(facts(driver=driver("525.60.11", "12.0")), "CU103", "error")
@@ -321,6 +323,10 @@ class TestCompat:
         assert fired(facts(driver=self.made(devices=[gpu()])), "CU106") == []
         assert fired(facts(driver=self.made()), "CU106") == []
 
+    def test_only_compat_is_older_or_on_the_wrong_gpu(self):
+        made = self.made(kind="native", kernel_release="595.45.04", devices=[gpu(name="GeForce")])
+        assert fired(facts(driver=made), "CU105") == fired(facts(driver=made), "CU106") == []
+
     def test_unused_compat_is_nobodys_concern(self):
         beside = driver("580.159.04", compat=[Evidence(self.PATH, None, "580.95.05")])
         assert fired(facts(driver=beside), "CU105") == fired(facts(driver=beside), "CU106") == []
@@ -430,8 +436,14 @@ class TestPtx:
     def test_pytorch_compiles_for_the_gpu(self):
         one(facts(driver=driver("535.104.05", "12.2"), libraries=[self.NVRTC]), "CU109", "note")
 
+    def test_it_is_told_once(self):
+        linker = library("libnvJitLink.so.12", "12.8.93", "nvjitlink")
+        of = facts(driver=driver("535.104.05", "12.2"), libraries=[self.NVRTC, linker])
+        assert one(of, "CU109").title.startswith("libnvrtc.so.12 ")
+
     def test_silent(self):
         assert fired(facts(libraries=[self.NVRTC]), "CU109") == []
+        assert fired(facts(driver=driver(cuda=None), libraries=[self.NVRTC]), "CU109") == []
         assert fired(facts(driver=driver("570.1", "12.8"), libraries=[self.NVRTC]), "CU109") == []
 
     @pytest.mark.parametrize(
@@ -515,6 +527,8 @@ class TestInitialise:
         broken = driver(init_code=100)
         made = facts(driver=broken, environment=environment(CUDA_VISIBLE_DEVICES=value))
         assert fired(made, "CU110") == []
+        made.driver = driver(init_code=999)
+        assert one(made, "CU110", "error").predicts == "CUDA_ERROR_UNKNOWN (999)"
         assert one(facts(driver=broken), "CU110", "error").predicts == "CUDA_ERROR_NO_DEVICE (100)"
 
 

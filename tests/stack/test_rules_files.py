@@ -49,6 +49,18 @@ class TestFiles:
         assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
         assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
 
+    def test_overwritten_by_one_that_is_not_there_any_more(self):
+        of = self.of("owners", "nvidia-nccl-cu12 2.27.3", "gone 1.0")
+        found = one(of, "CU404", "warning")
+        assert "overwritten by another package: " in found.title
+        assert found.fix == [self.MEND]
+
+    def test_a_version_that_is_none_is_not_newer(self):
+        of = self.of("owners", "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 odd")
+        of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
+        of.distributions[2].version = "odd"
+        assert one(of, "CU404", "note").fix == []
+
     def test_overwritten_and_nobody_needs_it(self):
         one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
 
@@ -101,6 +113,12 @@ class TestFiles:
 
     def test_five_files_are_shown(self):
         of = self.of("size")
+        other = FileFault("nvidia-nccl-cu12", f"{self.NCCL}.9", "size", self.RECORD)
+        of.file_faults.append(other)
+        found = one(of, "CU404", "warning")
+        words = "libnccl.so.2 and 1 more file are not as nvidia-nccl-cu12 2.27.3 brought them"
+        assert (found.title, found.because, found.subject) == (words, self.NCCL, self.NCCL)
+        of.file_faults.pop()
         of.file_faults *= 6
         found = one(of, "CU404", "warning")
         assert found.title.startswith("libnccl.so.2 and 5 more files are not as ")
@@ -180,6 +198,12 @@ class TestModules:
         whole = [*gone, ("onnxruntime/__init__.py", "missing")]
         found = one(self.of(wheel("onnxruntime-gpu", "1.22.0"), *whole), "CU404", "error")
         assert found.predicts == "module 'onnxruntime' has no attribute"
+
+    def test_a_package_that_is_no_framework(self):
+        for name in ("plain/__init__.py", "plain/version.py"):
+            of = self.of(wheel("plain", "1.0"), (name, "missing"))
+            of.frameworks.append(Framework("other", "1", distribution="plain"))
+            assert one(of, "CU404", "error").subject == "plain"
 
     def test_an_empty_version_is_there(self):
         gone = ("onnxruntime/version.py", "size")

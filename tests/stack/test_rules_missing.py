@@ -216,6 +216,22 @@ class TestNowhere:
         found = one(used(load_faults=needs), "CU305", "error")
         assert found.title == "libcufft.so.11, which a.so needs, is nowhere"
 
+    def test_a_framework_s_own_file_is_the_framework(self):
+        need = fault("not found", "libcufft.so.11", f"{SITE}/torch", self.TEXT)
+        title = one(used(load_faults=[need]), "CU305").title
+        assert title == "libcufft.so.11, which torch needs, is nowhere"
+
+    def test_the_first_search_that_looked_anywhere_is_told(self):
+        need = fault("not found", "libcufft.so.11", "/a.so", self.TEXT)
+        looked = [
+            Resolution("libcufft.so.11", "/a.so", "/x/libcufft.so.11", "cache", searched=["/0"]),
+            Resolution("libcufft.so.11", "/a.so", None, "none"),
+            Resolution("libcufft.so.11", "/a.so", None, "none", searched=["/1"]),
+            Resolution("libcufft.so.11", "/b.so", None, "none", searched=["/2"]),
+        ]
+        evidence = one(used(load_faults=[need], resolutions=looked), "CU305").evidence
+        assert [e.file for e in evidence if e.value == "does not have it"] == ["/1"]
+
     @pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libnvrtc-builtins.so.12.8"])
     def test_what_is_opened_by_soname_is_another_rules(self, name):
         assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []
@@ -387,6 +403,17 @@ class TestBuiltins:
         of = used(nvrtc, resolutions=[gone])
         of.frameworks.append(Framework("cupy", "13.6.0", "12.8", loads=[nvrtc.path]))
         assert one(of, "CU306", "error").subject == "torch"
+
+    def test_an_nvrtc_that_is_not_known(self):
+        gone = Resolution("libnvrtc-builtins.so.12.8", "/x/nvrtc.so", None, "none", how="dlopen")
+        of = used(resolutions=[gone])
+        found = one(of, "CU306", "error")
+        assert found.title == "nvrtc has no libnvrtc-builtins.so.12.8"
+        assert found.evidence == [Evidence("/x/nvrtc.so", None, "opens libnvrtc-builtins.so.12.8")]
+        gone.optional = True
+        assert fired(of, "CU306") == []
+        gone.optional, gone.how = False, "needed"
+        assert fired(of, "CU306") == []
 
     def test_there(self):
         nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")

@@ -88,6 +88,9 @@ class TestMatch:
         found = one(facts(toolkits=[*own, toolkit("12.4.1", "default")]), "CU201", "note")
         assert "12.8" in found.title
         assert "13.0" not in found.title
+        own.append(toolkit("12.6.0", path=f"{SITE}/other", origin="environment"))
+        found = one(facts(toolkits=[*own, toolkit("12.4.1", "default")]), "CU201", "note")
+        assert "has CUDA 12.8" in found.title, "the first of them"
 
     def test_pytorch_stands_in_for_packages(self):
         assert "12.8" in one(facts(toolkits=[toolkit("12.4.1")]), "CU201").title
@@ -117,7 +120,12 @@ class TestMatch:
         assert told.endswith(f"the system's toolkit is {theirs}")
 
     @pytest.mark.parametrize(
-        ("versions", "theirs"), [(("12.9.1", "12.10.0"), "12.10"), ((None, "12.4.1"), "12.4")]
+        ("versions", "theirs"),
+        [
+            (("12.9.1", "12.10.0"), "12.10"),
+            ((None, "12.4.1"), "12.4"),
+            (("new", "12.4.1"), "12.4"),
+        ],
     )
     def test_the_newest_toolkit_that_tells_its_version(self, versions, theirs):
         kits = [toolkit(version or "12.8.1") for version in versions]

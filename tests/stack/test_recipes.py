@@ -519,6 +519,22 @@ class TestParts:
         told = [f.rule for f in findings(facts(venv), "error")]
         assert told == (["CU306"] if fails == "use" else [])
 
+    @pytest.mark.parametrize("first", ["nothing", "use"])
+    def test_nvrtcs_builtins_where_only_one_of_two_uses_nvrtc(self, venv, monkeypatch, first):
+        """Both load the same file, in either order."""
+        path = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+        both = [
+            {"name": name, "distributions": [name], "module": name, "source": "here",
+             "steps": [{"load": [path], "when": "use", "fails": fails}]}
+            for name, fails in zip("ab", (first, "use" if first == "nothing" else "nothing"),
+                                   strict=True)
+        ]  # fmt: skip
+        monkeypatch.setattr(frameworks, "listed", lambda: both)
+        for name in "ab":
+            venv.dist(name, "1.0")
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93", files={path: library(venv, path)})
+        assert [f.rule for f in findings(facts(venv), "error")] == ["CU306"]
+
     @pytest.mark.parametrize(
         ("number", "version", "builtins"),
         [
@@ -541,6 +557,22 @@ class TestParts:
         found = facts(venv)
         asked = [r.soname for r in found.resolutions if r.soname.startswith("libnvrtc-builtins")]
         assert asked == [f"libnvrtc-builtins.so.{short}" for short in builtins]
+
+    @pytest.mark.parametrize("listed", ["link", "file"])
+    def test_whose_nvrtc_it_is_where_links_lead_to_it(self, venv, monkeypatch, listed):
+        """uv can make links into its cache; RECORD may list either name."""
+        path, far = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "store/libnvrtc.so.12"
+        model(monkeypatch, steps=[{"load": [path], "when": "use", "fails": "use"}])
+        venv.dist("net", "1.0")
+        made = library(venv, path)
+        (venv.site / "store").mkdir()
+        made.rename(venv.site / far)
+        made.symlink_to(f"../../../{far}")
+        name = path if listed == "link" else far
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93", files={name: venv.site / far})
+        found = facts(venv)
+        assert found.resolutions[-1].soname == "libnvrtc-builtins.so.12.8"
+        assert [x.provided_by for x in found.libraries] == ["nvidia-cuda-nvrtc-cu12 12.8.93"]
 
 
 class TestPathfinder:
@@ -578,6 +610,34 @@ class TestPathfinder:
         library(venv, "nvidia/cublas/lib/libcublas.so.12")
         found = facts(venv)
         assert (findings(found), loads(found)) == ([], ["libcublas.so.12"])
+
+    def test_what_a_wheel_s_library_needs_is_loaded_before_it_once(self, venv, monkeypatch):
+        """NVRTC with its builtins from beside it, as the release of pathfinder has it."""
+        steps = [{"load": [f"net/{name}.so"], "pathfinder": True} for name in "ab"]
+        model(monkeypatch, steps=steps)
+        venv.dist("net", "1.0")
+        nvrtc = library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+        library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.8")
+        fft = library(venv, "nvidia/cufft/lib/libcufft.so.11", nvrtc)
+        for name in "ab":
+            library(venv, f"net/{name}.so", fft, outside(venv, "libm.so.6"))
+        source = venv.site / imports._PATHFINDER
+        source.parent.mkdir(parents=True)
+        for text, builtins in (
+            ("preload_nvrtc_builtins", True),
+            ('"libnvrtc.so.12" "libnvrtc-builtins.so.12.8"', True),
+            ('"libnvrtc.so.13" "libnvrtc-builtins.so.12.8"', False),
+            ('"libnvrtc.so.12" "libnvrtc-builtins.so.12.9"', False),
+            ("", False),
+        ):
+            source.write_text(text)
+            found = facts(venv)
+            there = ["libnvrtc-builtins.so.12.8"] * builtins
+            assert loads(found) == ["libnvrtc.so.12", *there, "libcufft.so.11"]
+            assert {r.rule for r in found.resolutions if r.soname == "libcufft.so.11"} == (
+                {"absolute"}
+            )
+            assert {x.found_by for x in found.libraries} == {"preload by net"}
 
     @pytest.mark.parametrize("own", [True, False])
     def test_condas_prefix_is_the_environment_s_own_or_the_active_one(self, venv, monkeypatch, own):

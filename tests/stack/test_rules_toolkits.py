@@ -354,6 +354,9 @@ class TestHome:
         assert found.fix == [f"export PATH={home.path}/bin:$PATH"]
         path.nvcc = None
         assert one(of, "CU205").evidence[1].file == path.path
+        of.toolkits += [toolkit("11.0.0", "CUDA_HOME"), toolkit("11.2.0", "PATH")]
+        assert one(of, "CU205").fix == [f"export PATH={home.path}/bin:$PATH"], "the first of each"
+        assert one(of, "CU205").title.endswith("CUDA 12.8, the nvcc on PATH is CUDA 11.8")
 
     @pytest.mark.parametrize(("version", "severity"), [("11.8.0", "warning"), ("12.4.1", "note")])
     def test_another_version_than_path(self, version, severity):

@@ -33,7 +33,9 @@ class Catalogue:
         if not is_cuda_library(name):
             return
         key = (search.name, search.requested_by or "", search.rule)
-        if key in self.resolutions:
+        known = self.resolutions.get(key)
+        if known is not None:
+            known.optional = known.optional and optional  # one who needs it is enough
             return
         path = os.path.normpath(search.path) if search.path else None
         self.resolutions[key] = Resolution(

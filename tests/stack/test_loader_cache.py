@@ -226,6 +226,7 @@ V4 = "avx512f avx512bw avx512cd avx512dq avx512vl"
 def test_levels_of_a_cpu(tmp_path: Path, flags: str, folders: list[str]) -> None:
     (tmp_path / "proc").mkdir()
     text = f"processor\t: 0\nflags\t\t: fpu {flags} sse2\nbugs\t\t: \n"
+    text += f"processor\t: 1\nflags\t\t: {V2 if flags != V2 else ''}\n"  # the first one counts
     (tmp_path / "proc/cpuinfo").write_text(text)
     assert glibc.cpu_folders(Root(str(tmp_path)), glibc.X86_64) == folders
     assert glibc.cpu_folders(Root(str(tmp_path)), glibc.AARCH64) == []

@@ -109,6 +109,16 @@ def test_origin_in_the_variable_is_each_programs(host: Path, tmp_path: Path) -> 
         assert load.search.path == str(made)
 
 
+@pytest.mark.parametrize("runpath", [[], ["-Wl,--enable-new-dtags", "-Wl,-rpath,/none"]])
+def test_the_programs_rpath_serves_what_it_opens(tmp_path: Path, runpath: list[str]) -> None:
+    low = library(tmp_path / "low/liblow.so.1")
+    top = library(tmp_path / "top/libtop.so.1", "int made;", KEEP, str(low), *runpath)
+    words = ("-ldl", OLD_PATH, "-Wl,-rpath,$ORIGIN/low")
+    program = compile_c(tmp_path / "host", elfkit.HOST_SOURCE, *words, shared=False)
+    (error,) = same(program, [f"NL:{top}"], tmp_path)
+    assert (error is None) is (not runpath)
+
+
 def test_what_a_mapped_object_needs_is_asked_for_once(host: Path, tmp_path: Path) -> None:
     low = library(tmp_path / "liblow.so.1")
     top = library(tmp_path / "libtop.so.1", "int made;", KEEP, str(low), "-Wl,-rpath,$ORIGIN")

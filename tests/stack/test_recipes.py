@@ -9,15 +9,20 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from facts import PREFIX, SITE, environment
 from synth import Prefix
 
 from cudriver.stack import recipes
-from cudriver.stack.collect import collect, frameworks, imports
+from cudriver.stack.collect import catalogue, collect, frameworks, imports
 from cudriver.stack.collect.imports import applies
+from cudriver.stack.collect.records import Owners
+from cudriver.stack.loader import Search
 from cudriver.stack.model import Framework
 from cudriver.stack.recipes import parse
+from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import judge, verdict
 from elfkit import compile_c
 
@@ -320,6 +325,41 @@ class TestSteps:
         (finding,) = findings(facts(venv))
         assert "libcublas.so.12" in finding.title
 
+    @pytest.mark.parametrize(
+        ("cuda", "cudnn", "named"),
+        [("12.8", "9.10.2", ["a12", "b9", "c"]), ("12.8", None, ["a12", "c"]), (None, None, ["c"])],
+    )
+    def test_the_majors_in_a_name(self, cuda, cudnn, named):
+        of = Framework("net", "1.0", cuda, cudnn_built=cudnn)
+        importer = imports.Importer(Root("/"), environment(), None)
+        assert importer.named(["a{major}", "b{cudnn}", "c"], of) == named
+
+    @pytest.mark.parametrize(
+        ("good", "taken", "tried"), [("b", "b", "ab"), ("ac", "a", "a"), ("", "a", "abc")]
+    )
+    def test_the_first_that_loads_or_the_first_of_all(self, good, taken, tried):
+        seen = []
+
+        def load(name):
+            seen.append(name)
+            return SimpleNamespace(name=name, error=None if name in good else "no")
+
+        (chosen,) = imports._until_one_loads(map(load, "abc"))
+        assert (chosen.name, "".join(seen)) == (taken, tried)
+        assert imports._until_one_loads([]) == []
+
+    @pytest.mark.parametrize(
+        ("versions", "cuda", "made"),
+        [
+            ("", "", True), (">=2", "", True), (">=3", "", False), ("", "<13", True),
+            ("", "<12", False), (">=2", ">=13", False),
+        ],
+    )  # fmt: skip
+    def test_whose_step_it_is(self, versions, cuda, made):
+        step = recipes.Step(load=["a"], versions=versions, cuda=cuda)
+        assert applies(step, Framework("net", "2.1", "12.8")) is made
+        assert applies(step, Framework("net", "2.1", None)) is (versions != ">=3")
+
     def test_a_part_that_is_not_there(self, venv, monkeypatch):
         step = {"load": ["net/a.so"]}
         venv.dist("net", "1.0")
@@ -573,6 +613,51 @@ class TestParts:
         found = facts(venv)
         assert found.resolutions[-1].soname == "libnvrtc-builtins.so.12.8"
         assert [x.provided_by for x in found.libraries] == ["nvidia-cuda-nvrtc-cu12 12.8.93"]
+
+
+class TestCatalogue:
+    @pytest.mark.parametrize(
+        ("rule", "entry", "how", "words"),
+        [
+            ("rpath", "$ORIGIN/x", "needed", "RPATH of libtorch.so ($ORIGIN/x)"),
+            ("runpath", "$ORIGIN", "dlopen", "RUNPATH of libtorch.so ($ORIGIN)"),
+            ("rpath", "$ORIGIN/x", "LD_PRELOAD", "LD_PRELOAD"),
+            ("absolute", "/a", "needed", "its path"),
+            ("absolute", "/a", "preload", "preload by net"),
+            ("cache", "/etc/ld.so.cache", "needed", "ld.so.cache"),
+            ("LD_LIBRARY_PATH", "/opt", "preload", "LD_LIBRARY_PATH (/opt)"),
+            ("LD_LIBRARY_PATH", "", "needed", "LD_LIBRARY_PATH"),
+            ("default", "/lib", "needed", "default (/lib)"),
+            ("configuration", "/etc/x.conf", "needed", "configuration (/etc/x.conf)"),
+            ("loaded", "x", "needed", "loaded"),
+        ],
+    )
+    def test_the_rule_in_words(self, rule, entry, how, words):
+        search = Search("libx.so", "/a", rule=rule, entry=entry, owner="/a/libtorch.so")
+        assert catalogue._rule(search, Framework("net", "1"), how) == words
+        if how == "preload" and rule == "absolute":
+            wheels = Framework("net", "1", finds_wheels=True)
+            assert catalogue._rule(search, wheels, how) == "cuda-pathfinder"
+        search.owner = ""
+        assert catalogue._rule(search, Framework("net", "1"), how) == (
+            words.replace("libtorch.so", "the program")
+        )
+
+    @pytest.mark.parametrize(
+        ("kind", "path", "real", "inside"),
+        [
+            ("venv", f"{SITE}/a.so", "/store/a.so", True),
+            ("venv", "/store/a.so", f"{SITE}/a.so", True),
+            ("venv", f"{PREFIX}/lib/a.so", "/store/a.so", True),
+            ("venv", f"{PREFIX}-2/lib/a.so", f"{PREFIX}-2/lib/a.so", False),
+            ("system", f"{PREFIX}/lib/a.so", f"{PREFIX}/lib/a.so", False),
+            ("system", f"{SITE}/a.so", f"{SITE}/a.so", True),
+        ],
+    )
+    def test_where_a_file_comes_from(self, kind, path, real, inside):
+        root = Root("/")
+        of = catalogue.Catalogue(root, environment(kind), Owners(root))
+        assert of.origin(path, real) == ("environment" if inside else "system")
 
 
 class TestPathfinder:

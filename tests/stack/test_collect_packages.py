@@ -530,6 +530,14 @@ class TestRecords:
         told = [] if content == b"first" else [("nvidia-nccl-cu12", "owners")]
         assert [(f.distribution, f.what) for f in owners.faults()] == told
 
+    def test_two_hundred_letters_of_a_line_are_shown(self, venv):
+        name = f"nvidia/{'x' * 200}/libx.so"
+        venv.dist("nvidia-x", "1.0", files={name: b"x", "torch/__init__.py": b"y"})
+        for path in (name, "torch/__init__.py"):
+            (venv.site / path).unlink()
+        (fault,) = self.owners(venv)[0].faults()
+        assert fault.evidence.value == name[:200]
+
     def test_two_owners_of_the_same_bytes(self, venv):
         path = "nvidia/nccl/lib/libnccl.so.2"
         venv.dist("nvidia-nccl-cu12", "2.27.3", files={path: b"first"})

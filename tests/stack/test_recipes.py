@@ -517,6 +517,23 @@ class TestSteps:
         (fault,) = facts(venv).load_faults
         assert (fault.own_copy or "").endswith(path) is there
 
+    def test_who_else_looked_into_its_folder_does_not_count(self, venv, monkeypatch):
+        """Another library's search, and one of its own that found it."""
+        path = "nvidia/cublas/lib/libcublas.so.12"
+        names = ("b", "c", "a")
+        steps = [{"load": [f"net/{name}.so"], "fails": "nothing"} for name in names[:2]]
+        model(monkeypatch, steps=[*steps, {"load": ["net/a.so"], "when": "use"}])
+        made = library(venv, path)
+        away = outside(venv, "libcufft.so.11")
+        flags = ["-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../nvidia/cublas/lib"]
+        library(venv, "net/b.so", made, away, flags=flags)
+        library(venv, "net/c.so", away, flags=flags)
+        library(venv, "net/a.so", made)
+        venv.dist("net", "1.0")
+        venv.dist("nvidia-cublas-cu12", "12.8.4.1", files={path: made})
+        told = [f.own_copy for f in facts(venv).load_faults if f.name == "libcublas.so.12"]
+        assert [os.path.basename(own or "") for own in told] == ["libcublas.so.12"]
+
     def test_a_package_for_the_cpu_too(self, venv, monkeypatch):
         steps = [
             {"open": [name], "when": "use", "fails": "feature"}

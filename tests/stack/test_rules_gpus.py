@@ -102,6 +102,14 @@ class TestArchitectures:
         of.driver = driver(cuda="13.0", devices=[gpu(capability="12.0")])
         assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda13*'"]
 
+    def test_gpus_of_one_kind_are_told_once(self):
+        older = torch("2.6.0+cu124", "12.4", archs=["sm_90"])
+        unknown = gpu(0, "12.0")
+        unknown.compute_capability = None
+        devices = [unknown, gpu(1, "12.0"), gpu(2, "12.0"), gpu(3, "7.5")]
+        found = fired(facts(frameworks=[older], driver=driver(devices=devices)), "CU501")
+        assert [f.evidence[0].file for f in found] == ["GPU 1", "GPU 3"]
+
     def test_where_the_list_stands_may_not_be_known(self):
         older = torch("2.6.0+cu124", "12.4", archs=["sm_90"], archs_evidence=None)
         of = facts(frameworks=[older], driver=driver(devices=[gpu(capability="12.0")]))

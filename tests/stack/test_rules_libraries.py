@@ -233,6 +233,10 @@ class TestSymbols:
         assert one(of, "CU303").fix == [
             f"{PYTHON} -m pip install --no-deps 'nvidia-nvjitlink-cu12>=12.9'"
         ]
+        for sparse.cuda in ("12", None):  # a major alone asks for no release
+            assert one(of, "CU303").fix == [
+                f"{PYTHON} -m pip install --no-deps --upgrade nvidia-nvjitlink-cu12"
+            ]
 
     def test_a_newer_one_of_what_nothing_pins(self):
         """Only some families are numbered as CUDA is."""

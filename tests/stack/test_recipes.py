@@ -244,10 +244,13 @@ class TestSteps:
         made = library(venv, path)
         wrong = outside(venv, "libcublas.so.12")
         library(venv, "net/a.so", wrong, flags=["-Wl,-rpath,$ORIGIN"])
-        venv.dist("net", "1.0", files={"net/libcublas.so.12": b"not a library" * 10})
-        venv.dist("nvidia-cublas-cu12", "12.8.4.1", files={path: made})
-        (fault,) = facts(venv).load_faults
-        assert (fault.kind, fault.owner, fault.own_copy) == ("rejected", "net", None)
+        venv.dist("net", "1.0")
+        venv.dist("net-z", "1.0", files={"net/libcublas.so.12": b"not a library" * 10})
+        venv.dist("a-cublas", "12.8.4.1", files={path: made})
+        found = facts(venv)
+        assert found.distributions[0].name == "a-cublas"
+        (fault,) = found.load_faults
+        assert (fault.kind, fault.owner, fault.own_copy) == ("rejected", "net-z", None)
 
     def test_one_that_does_not_tell_its_build_is_shown_where_it_uses_cuda(self, venv, monkeypatch):
         """By what it loads, or by what it lacks; that another lacks something says nothing."""
@@ -481,7 +484,7 @@ class TestSteps:
             {"say": "vain", "steps": [{"load": ["net/b.so"]}]},
             {"say": "old", "versions": "<1", "steps": steps},
             {"say": "new", "versions": ">=1", "steps": steps},
-            {"say": "any", "steps": steps},
+            {"say": "any", "steps": [*steps, {"load": ["nvidia/curand/lib/libcurand.so.10"]}]},
         ]
         step = {"load": ["net/a.so"], "when": "use", "fails": "use"}
         model(monkeypatch, steps=[step], rescues=rescues)
@@ -490,7 +493,10 @@ class TestSteps:
         for name in "ab":
             gone = outside(venv, f"libcu{'blas' if name == 'a' else 'fft'}.so.12")
             library(venv, f"net/{name}.so", gone)
-        assert [fault.rescue for fault in facts(venv).load_faults] == ["new"]
+        library(venv, "nvidia/curand/lib/libcurand.so.10")
+        found = facts(venv)
+        assert [fault.rescue for fault in found.load_faults] == ["new"]
+        assert loads(found) == ["libcublas.so.12"]
 
     def test_what_works_by_itself_needs_no_rescue(self, venv, monkeypatch):
         steps = [{"load": [f"net/{name}.so"], "when": "use", "fails": "use"} for name in "ab"]

@@ -108,6 +108,15 @@ class TestNowhere:
         assert (told == install) is finds
         assert ("leaves libcublas.so.13 to the system" in told) is not finds
 
+    def test_whether_it_finds_wheels_is_its_own_matter(self):
+        of = self.cupy()
+        of.load_faults, of.resolutions = of.load_faults[:1], []
+        of.frameworks.insert(0, Framework("other", "1"))
+        install = f"{PYTHON} -m pip install nvidia-cublas"
+        assert one(of, "CU305", "warning").fix == [install]
+        of.frameworks[0].finds_wheels, of.frameworks[1].finds_wheels = True, False
+        assert "to the system" in one(of, "CU305", "warning").fix[0]
+
     def test_the_extra_of_its_own_package(self):
         of = self.cupy()
         of.frameworks[0].extra = "ctk"

@@ -462,6 +462,7 @@ class TestSteps:
         found = facts(venv)
         (finding,) = findings(found)
         assert (finding.subject, found.framework("kin").blocked) == ("net", "net")
+        assert (found.unsure, found.problems) == ([], [])
 
     def test_what_a_program_can_do_before(self, venv, monkeypatch):
         say = "call net.prepare() before."
@@ -497,6 +498,27 @@ class TestSteps:
         found = facts(venv)
         assert [fault.rescue for fault in found.load_faults] == ["new"]
         assert loads(found) == ["libcublas.so.12"]
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_what_is_to_be_imported_before_has_to_be_there(self, venv, monkeypatch, there):
+        names = ("net", "kin")
+        both = [
+            {"name": name, "distributions": [name], "module": name, "source": "here"}
+            for name in names
+        ]
+        both[0]["steps"] = [{"load": ["net/a.so"], "when": "use", "fails": "use"}]
+        both[0]["rescues"] = [{"say": "import kin before.", "after": ["kin"]}]
+        both[1]["steps"] = [{"load": ["nvidia/cublas/lib/libcublas.so.12"]}]
+        monkeypatch.setattr(frameworks, "listed", lambda: both)
+        for name in names if there else names[:1]:
+            venv.dist(name, "1.0")
+        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        (fault,) = facts(venv).load_faults
+        assert fault.rescue == ("import kin before." if there else None)
+        if not there:  # nor does one help that does not load what is missing
+            both[0]["rescues"] = [{"say": "in vain", "steps": [{"load": ["none"]}]}]
+            assert facts(venv).load_faults[0].rescue is None
 
     def test_what_works_by_itself_needs_no_rescue(self, venv, monkeypatch):
         steps = [{"load": [f"net/{name}.so"], "when": "use", "fails": "use"} for name in "ab"]

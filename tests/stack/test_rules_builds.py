@@ -116,6 +116,8 @@ class TestMajors:
             assert fired(of, "CU305") == []
             of.frameworks[0].cuda_evidence = None
             assert len(one(of, "CU403").evidence) == len(found.evidence) - 1
+            of.distributions.pop()
+            assert one(of, "CU403").fix == found.fix[:1]
 
     @pytest.mark.parametrize("name", ["libnccl.so.2", "libcusparse.so.12", "libcublas.so"])
     def test_a_number_that_is_not_cuda_s_tells_no_major(self, name):

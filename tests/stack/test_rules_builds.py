@@ -140,6 +140,9 @@ class TestMajors:
         assert found.title.startswith("vllm loads libcudart.so.12 and libcudart.so.13 into one")
         mend = f"{PYTHON} -m pip install --force-reinstall vllm  # a build for CUDA 12"
         assert found.fix == [mend]
+        of.distributions.append(wheel("vllm-nightly", "0.13"))
+        both.distribution = "vllm-nightly"
+        assert one(of, "CU403").fix == [mend.replace("vllm ", "vllm-nightly ")]
         a.needed_by = []  # of a wheel that lies there: PyTorch preloads it, and nobody asks for it
         assert fired(of, "CU403") == []
 
@@ -502,6 +505,12 @@ class TestSplit:
         assert one(of, "CU408").fix == [f"{mend} {index}"]
         of.frameworks = [torch("2.8.0", None)]
         assert one(of, "CU408").fix == [mend]
+
+    @pytest.mark.parametrize(("kind", "installer"), [("egg", "pip"), ("wheel", "conda")])
+    def test_a_pytorch_that_pip_did_not_bring_as_a_wheel(self, kind, installer):
+        of = self.of()
+        of.distributions[0].kind, of.distributions[0].installer = kind, installer
+        assert fired(of, "CU408") == []
 
     def test_together(self):
         pair = [wheel("torch", "2.8.0", "nvidia-nccl-cu12"), wheel("nvidia-nccl-cu12", "2")]

@@ -238,6 +238,13 @@ class TestSymbols:
                 f"{PYTHON} -m pip install --no-deps --upgrade nvidia-nvjitlink-cu12"
             ]
 
+    def test_the_pin_before_what_is_newer(self):
+        old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        old.provided_by = "nvidia-nvjitlink-cu12 12.1.105"
+        problem = fault("symbol", "__nvJitLinkCreate_12_8", "/a.so", "x", provider=old.path)
+        mend = pip("nvidia-nvjitlink-cu12==12.8.93")
+        assert one(used(old, load_faults=[problem]), "CU303").fix == [mend]
+
     def test_a_newer_one_of_what_nothing_pins(self):
         """Only some families are numbered as CUDA is."""
         old = library("libfoo.so.2", "2.18.1", "nccl", provided_by="nvidia-nccl-cu12 2.18.1")

@@ -48,6 +48,10 @@ class TestFiles:
         )
         assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
         assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
+        lost = fault("symbol", "ncclNew", "/a.so", "undefined symbol: ncclNew", provider=self.NCCL)
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        broken = one(self.of("owners", *owners, faults=[lost]), "CU404", "error")
+        assert broken.fix == found.fix
 
     def test_overwritten_by_one_that_is_not_there_any_more(self):
         of = self.of("owners", "nvidia-nccl-cu12 2.27.3", "gone 1.0")

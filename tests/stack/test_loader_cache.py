@@ -233,6 +233,27 @@ def test_levels_of_a_cpu(tmp_path: Path, flags: str, folders: list[str]) -> None
 
 
 @pytest.mark.parametrize(
+    ("vendor", "flags", "machine", "platform"),
+    [
+        ("GenuineIntel", f"{V2} {V3}", glibc.X86_64, "haswell"),
+        ("GenuineIntel", V2, glibc.X86_64, "x86_64"),
+        ("AuthenticAMD", f"{V2} {V3}", glibc.X86_64, "x86_64"),
+        ("GenuineIntel", f"{V2} {V3}", glibc.AARCH64, "aarch64"),
+        ("", "", 40, ""),
+    ],
+)
+def test_the_platform_of_a_cpu(
+    tmp_path: Path, vendor: str, flags: str, machine: int, platform: str
+) -> None:
+    """glibc's init_cpu_features calls Intel's processors with AVX2 "haswell"."""
+    (tmp_path / "proc").mkdir()
+    text = f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n"
+    (tmp_path / "proc/cpuinfo").write_text(text)
+    loader = Loader(str(tmp_path), machine=machine)
+    assert (loader.platform, loader.expand("$PLATFORM/x", None)) == (platform, f"{platform}/x")
+
+
+@pytest.mark.parametrize(
     ("line", "folders"),
     [
         ("cpu\t\t: POWER10 (architected)", ["power10", "power9"]),

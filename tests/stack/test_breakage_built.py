@@ -248,6 +248,8 @@ class TestWrapper:
         found = real.finding(report, "CU305")
         assert found.severity == "warning"
         assert found.evidence[-1].file == str(venv.path / "bin/python")
+        why = "is a script: " if kind == "script" else "is no Python itself"
+        assert found.evidence[-1].value.startswith(why)
         assert report.verdict == "unknown"
 
     def test_no_python_of_this_machine_can_stand_in(self, venv, kind, monkeypatch):
@@ -256,6 +258,15 @@ class TestWrapper:
         chain(venv, *runpath(SECOND_HOP))
         wrap(venv, kind)
         assert real.rules_of_environment(venv.check()) == set()
+
+    def test_nothing_at_all_can_stand_in(self, venv, kind, monkeypatch):
+        """Of the environment's own program alone a problem is told."""
+        monkeypatch.setattr(libraries, "STAND_INS", ("/absent", ""))
+        chain(venv, *runpath(SECOND_HOP))
+        wrap(venv, kind)
+        python = str(venv.path / "bin/python")
+        files = {p.file for p in venv.check().facts.problems} & {python, "/absent", ""}
+        assert files == ({python} if kind == "script" else set())
 
     def test_a_python_of_another_version_stands_in(self, venv, kind, monkeypatch, tmp_path):
         """It lacks symbols that the environment's own has, or had before that was removed."""

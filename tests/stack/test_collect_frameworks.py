@@ -522,6 +522,18 @@ def test_a_systems_library_and_the_environments_own_copy(venv, tmp_path):
     assert used.own_copy.path.endswith("/site-packages/mine/libcudnn.so.9")
 
 
+def test_the_environments_own_copy_is_of_the_first_that_claims_it(venv, tmp_path):
+    nccl = venv.root / "opt/libnccl.so.2"
+    compile_c(nccl, "int x;", "-Wl,-soname,libnccl.so.2")
+    core = compile_c(tmp_path / "core.so", "int x;", "-Wl,--no-as-needed", str(nccl))
+    venv.dist("mine", "1.0", files={"mine/core.so": core.read_bytes()})
+    for cuda, version in (("cu12", "2.27.3"), ("cu13", "2.28.9")):
+        path = "nvidia/nccl/lib/libnccl.so.2"
+        venv.dist(f"nvidia-nccl-{cuda}", version, files={path: nccl.read_bytes()})
+    (used,) = facts(venv, LD_LIBRARY_PATH="/opt").libraries
+    assert (used.own_copy.rule, used.own_copy.version) == ("environment", "2.27.3")
+
+
 @pytest.mark.parametrize("blocked", [None, "torch"])
 def test_a_package_that_needs_pytorch_is_loaded_after_it(venv, tmp_path, blocked):
     venv.torch(libraries=True)

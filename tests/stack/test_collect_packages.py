@@ -313,6 +313,18 @@ class TestRequirements:
         assert [found[name].version for name in found] == ["1"] * whole
         assert [problem.text for problem in problems] == ["has no Name and Version"] * (not whole)
 
+    def test_a_name_and_a_version_with_dashes_in_headers_alone(self, venv):
+        info = venv.site / "odd.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Name: torch-of-mine\nVersion: 1.0-2\n")
+        found, problems = installed(venv)
+        assert problems == []
+        assert [(d.name, d.line) for d in found.values()] == [("torch-of-mine", 2)]
+
+    def test_what_pip_could_not_remove_is_not_installed(self, venv):
+        venv.dist("~orch", "2.8.0")
+        assert installed(venv)[0] == {}
+
     def test_a_blank_line_at_the_start_ends_the_headers(self, venv):
         info = venv.dist("plain", "1.0")
         (info / "METADATA").write_bytes(b"\n\r\nRequires-Dist: torch==1.0\n\nplain\n")
@@ -364,6 +376,63 @@ class TestConda:
         line = cublas.requires[0].evidence.line
         assert "cuda-version" in file.read_text().splitlines()[line - 1]
 
+    def test_names_of_records(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").conda()
+        prefix.conda_package("a-b-c", "1.0", "h_0")
+        for name in ("one-1.0.json", "-1.0-0.json", "x-1.0-0.txt", "x--0.json"):
+            (prefix.path / "conda-meta" / name).write_text("{}")
+        found, _ = installed(prefix)
+        assert {d.name: (d.version, d.build) for d in found.values()} == {
+            "a-b-c": ("1.0", "h_0"),
+            "python": ("3.11.7", "h1_cpython"),
+        }
+
+    @pytest.mark.parametrize(
+        ("stated", "channel"),
+        [
+            ("https://conda.anaconda.org/conda-forge/linux-64", "conda-forge"),
+            ("https://repo.anaconda.com/pkgs/main/linux-64/", "main"),
+            ("conda-forge", "conda-forge"),
+            ("nvidia/", "nvidia"),
+        ],
+    )
+    def test_the_name_of_a_channel(self, tmp_path, stated, channel):
+        prefix = Prefix(tmp_path / "env").conda()
+        asks = ["cudnn", "cuda-version >=12 h5_1", "zlib", " "]
+        file = prefix.conda_package("libcublas", "12.8.4.1", channel=stated, depends=asks)
+        found = installed(prefix)[0]["libcublas"]
+        assert found.channel == channel
+        assert [(r.name, r.specifier, r.build) for r in found.requires] == [
+            ("cudnn", "", None),
+            ("cuda-version", ">=12", "h5_1"),
+        ]
+        lines = file.read_text().splitlines()
+        for requirement, text in zip(found.requires, asks, strict=False):
+            assert text in lines[requirement.evidence.line - 1]
+
+    def test_a_record_that_cannot_be_read(self, tmp_path):
+        prefix = Prefix(tmp_path / "env").conda()
+        (prefix.path / "conda-meta/libcublas-12.8.4.1-0.json").mkdir()
+        found, problems = installed(prefix)
+        assert found["libcublas"].version == "12.8.4.1"
+        (problem,) = problems
+        assert problem.text.startswith("cannot be read: ")
+        owners = records.Owners(Root("/"))
+        owners.add_conda(found["libcublas"])
+        assert owners.owner(f"{prefix.path}/lib/libcublas.so.12") is None
+
+    def test_condas_own_name_of_a_wheel_of_pip(self, tmp_path):
+        """What pip put in its place afterwards is pip's."""
+        prefix = Prefix(tmp_path / "env").conda()
+        prefix.dist("numpy", "2.0", installer="pip")
+        prefix.dist("torch", "2.8.0", ["nvidia-none==1"], installer="pip")
+        for name in ("numpy", "pytorch"):
+            prefix.conda_package(name, "1.0", "h_0")
+        found, _ = installed(prefix)
+        assert (found["torch"].installer, found["torch"].build) == ("pip", None)
+        assert (found["pytorch"].kind, found["pytorch"].version) == ("conda", "1.0")
+        assert (found["numpy"].kind, found["numpy"].version) == ("wheel", "2.0")
+
     def test_a_wheels_folder_of_a_conda_package_gets_its_build(self, tmp_path):
         prefix = Prefix(tmp_path / "env").conda()
         prefix.dist("torch", "2.7.1", ["nvidia-none==1"], installer="conda")
@@ -405,7 +474,7 @@ class TestRecords:
         """As the loader's are, and as those of faults are compared."""
         info = venv.dist("nvidia-x", "1.0")
         lines = ["../../libup.so", "./a//libtwo.so.1", "/opt/libfar.so", "a/libplain.so"]
-        (info / "RECORD").write_text("".join(f"{line},,\n" for line in lines))
+        (info / "RECORD").write_text("".join(f"{line},,\n" for line in [*lines, "a/x.so.py"]))
         entries = libraries(installed(venv)[0]["nvidia-x"])
         assert [entry.path for entry in entries] == [
             os.path.normpath(venv.site / line) for line in lines
@@ -460,6 +529,14 @@ class TestRecords:
         monkeypatch.setattr(owners.root, "open", lambda path: pytest.fail(f"{path} is hashed"))
         told = [] if content == b"first" else [("nvidia-nccl-cu12", "owners")]
         assert [(f.distribution, f.what) for f in owners.faults()] == told
+
+    def test_two_hundred_letters_of_a_line_are_shown(self, venv):
+        name = f"nvidia/{'x' * 200}/libx.so"
+        venv.dist("nvidia-x", "1.0", files={name: b"x", "torch/__init__.py": b"y"})
+        for path in (name, "torch/__init__.py"):
+            (venv.site / path).unlink()
+        (fault,) = self.owners(venv)[0].faults()
+        assert fault.evidence.value == name[:200]
 
     def test_two_owners_of_the_same_bytes(self, venv):
         path = "nvidia/nccl/lib/libnccl.so.2"
@@ -539,6 +616,11 @@ class TestRecords:
         assert owners.owner(str(file)).name == "nvidia-a-cu12"
         file.write_bytes(b"of neither size")
         assert owners.owner(str(file)).name == "nvidia-a-cu12", "the first that claims it"
+
+
+def test_the_number_of_a_line():
+    lines = records.Lines(b"\na\nb\n")
+    assert [lines.number(at) for at in (1, 3, 1, 0, 4)] == [2, 3, 2, 1, 3]
 
 
 class TestDamage:

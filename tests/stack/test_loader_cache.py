@@ -102,6 +102,22 @@ def test_the_entries_of_each_machine(machine: int, flags: int) -> None:
     assert cache.lookup("libx.so.1", glibc.CACHE_FLAGS[machine], ()) == ["/one"]
 
 
+def test_an_isa_level_is_no_part_of_an_entrys_kind() -> None:
+    """The lower ten bits of hwcap's upper half: DL_CACHE_HWCAP_ISA_LEVEL_MASK."""
+    import struct
+
+    strings = b"libx.so.1\0/one\0x86-64-v3\0"
+    for level, found in ((0, True), (1 << 9, True), (1 << 10, False)):
+        hwcap = (glibc.Cache.HWCAP_EXTENSION + level) << 32
+        entry = struct.pack("<iIIIQ", FLAGS[1], 72, 82, 0, hwcap)
+        at = 72 + len(strings)
+        header = glibc.Cache.NEW + struct.pack("<IIB3xI12x", 1, len(strings), 2, at)
+        more = struct.pack("<IIIIIII", glibc.Cache.EXTENSION, 1, 1, 0, at + 24, 4, 87)
+        cache = glibc.Cache(header + entry + strings + more)
+        assert cache.lookup("libx.so.1", FLAGS, ["x86-64-v3"]) == ["/one"] * found, level
+        assert cache.lookup("libx.so.1", FLAGS, []) == []
+
+
 def test_an_empty_cache_is_one(tmp_path: Path) -> None:
     libraries(tmp_path, [])
     ldconfig(tmp_path, "-c", "new")
@@ -210,9 +226,31 @@ V4 = "avx512f avx512bw avx512cd avx512dq avx512vl"
 def test_levels_of_a_cpu(tmp_path: Path, flags: str, folders: list[str]) -> None:
     (tmp_path / "proc").mkdir()
     text = f"processor\t: 0\nflags\t\t: fpu {flags} sse2\nbugs\t\t: \n"
+    text += f"processor\t: 1\nflags\t\t: {V2 if flags != V2 else ''}\n"  # the first one counts
     (tmp_path / "proc/cpuinfo").write_text(text)
     assert glibc.cpu_folders(Root(str(tmp_path)), glibc.X86_64) == folders
     assert glibc.cpu_folders(Root(str(tmp_path)), glibc.AARCH64) == []
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "machine", "platform"),
+    [
+        ("GenuineIntel", f"{V2} {V3}", glibc.X86_64, "haswell"),
+        ("GenuineIntel", V2, glibc.X86_64, "x86_64"),
+        ("AuthenticAMD", f"{V2} {V3}", glibc.X86_64, "x86_64"),
+        ("GenuineIntel", f"{V2} {V3}", glibc.AARCH64, "aarch64"),
+        ("", "", 40, ""),
+    ],
+)
+def test_the_platform_of_a_cpu(
+    tmp_path: Path, vendor: str, flags: str, machine: int, platform: str
+) -> None:
+    """glibc's init_cpu_features calls Intel's processors with AVX2 "haswell"."""
+    (tmp_path / "proc").mkdir()
+    text = f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n"
+    (tmp_path / "proc/cpuinfo").write_text(text)
+    loader = Loader(str(tmp_path), machine=machine)
+    assert (loader.platform, loader.expand("$PLATFORM/x", None)) == (platform, f"{platform}/x")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,58 @@ def test_a_program_is_no_library(host: Path, tmp_path: Path, kind: str) -> None:
     for name in (file, file.name):
         (error,) = same(host, [f"NL:{name}"], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
     assert "cannot dynamically load" in (error or "")
+    (fault,) = Process(Loader(), str(host)).dlopen(str(file)).faults
+    assert fault.kind == "rejected"
+
+
+def test_a_folder_in_a_librarys_place_is_not_shadowed(tmp_path: Path) -> None:
+    library(tmp_path / "one/libx.so.1")
+    (tmp_path / "two/libx.so.1").mkdir(parents=True)
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three/libx.so.1").write_bytes(b"\x7fELF\2\1")
+    library(tmp_path / "four/libx.so.1")
+    folders = [str(tmp_path / name) for name in ("one", "two", "three", "four")]
+    search = Loader(environ={"LD_LIBRARY_PATH": ":".join(folders)}).search("libx.so.1")
+    assert [hit.path for hit in search.shadowed] == [f"{folders[3]}/libx.so.1"]
+
+
+@pytest.mark.parametrize("letter", ["é", "٣", "-"])
+def test_only_ascii_goes_on_with_a_token(host: Path, tmp_path: Path, letter: str) -> None:
+    program = tmp_path / "bin/host"
+    program.parent.mkdir()
+    shutil.copy(host, program)
+    library(tmp_path / f"bin{letter}/libx.so.1")
+    assert same(program, ["NL:libx.so.1"], tmp_path, LD_LIBRARY_PATH=f"$ORIGIN{letter}") == [None]
+
+
+def test_origin_in_the_variable_is_each_programs(host: Path, tmp_path: Path) -> None:
+    loader = Loader(environ={"LD_LIBRARY_PATH": "$ORIGIN"})
+    for name in ("one", "two"):
+        made = library(tmp_path / name / "libx.so.1")
+        shutil.copy(host, tmp_path / name / "host")
+        load = Process(loader, str(tmp_path / name / "host")).dlopen("libx.so.1")
+        assert load.search.path == str(made)
+
+
+@pytest.mark.parametrize("runpath", [[], ["-Wl,--enable-new-dtags", "-Wl,-rpath,/none"]])
+def test_the_programs_rpath_serves_what_it_opens(tmp_path: Path, runpath: list[str]) -> None:
+    low = library(tmp_path / "low/liblow.so.1")
+    top = library(tmp_path / "top/libtop.so.1", "int made;", KEEP, str(low), *runpath)
+    words = ("-ldl", OLD_PATH, "-Wl,-rpath,$ORIGIN/low")
+    program = compile_c(tmp_path / "host", elfkit.HOST_SOURCE, *words, shared=False)
+    (error,) = same(program, [f"NL:{top}"], tmp_path)
+    assert (error is None) is (not runpath)
+
+
+def test_what_a_mapped_object_needs_is_asked_for_once(host: Path, tmp_path: Path) -> None:
+    low = library(tmp_path / "liblow.so.1")
+    top = library(tmp_path / "libtop.so.1", "int made;", KEEP, str(low), "-Wl,-rpath,$ORIGIN")
+    process = Process(Loader(), str(host))
+    assert [search.name for search in process.dlopen(str(top)).searches] == [str(top), low.name]
+    again = process.dlopen(str(top))
+    assert again.object is not None
+    assert [name for name, _ in again.object.needed] == [low.name]
+    assert (again.searches, again.objects) == ([], [])
 
 
 def test_a_folder_that_may_not_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cudriver.stack import preload
 from cudriver.stack.loader import Loader
 from cudriver.stack.preload import Preload, import_torch, read_torch
 from cudriver.stack.process import Process
@@ -162,6 +163,29 @@ def test_a_function_at_the_very_start() -> None:
     _, _, start = SPLIT.partition("\n\n\n")
     assert start.startswith("def _load_global_deps(")
     assert read_torch("\n" + start, 12) == read_torch(HEAD + SPLIT + TAIL, 12)
+
+
+def test_a_function_ends_where_the_next_statement_begins() -> None:
+    """Not at a blank line, a comment, or the bracket that closes its parameters."""
+    inside = "\n\n# more\n    # libcomment.so\n x = 1\n"
+    text = f"\ndef f(\n    a,\n) -> None:{inside}y = 2\ndef g(): pass"
+    assert preload._function(text, "f") == "def f(\n    a,\n) -> None:\n\n x = 1"
+    assert preload._function(text, "g") == "def g(): pass"
+    assert preload._function(text, "h") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "major"),
+    [
+        ("cuda: Optional[str] = '12.8'", 12),
+        ('cuda = "11"', 11),
+        ("cuda: Optional[str] = None", None),
+        ("cuda_x = '12.8'", None),
+        ("", None),
+    ],
+)
+def test_the_cuda_that_torch_was_built_for(line: str, major: int | None) -> None:
+    assert preload._cuda_major(f"hip = '6.1'\n{line}\nother = '1'\n") == major
 
 
 @pytest.mark.parametrize("text", ["", "import x\n", "def _load_global_deps(", "\0" * 50])

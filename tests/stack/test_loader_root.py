@@ -205,6 +205,16 @@ def test_without_a_cache_the_configuration_stands_in(image: Path) -> None:
     ]  # fmt: skip
 
 
+def test_folders_as_ldconfig_names_them(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text("/a//\nb\nhwcap 1 x\n/\n# /c\n//\n")
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    told = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert told == configured_by_ldconfig(tmp_path) == ["/a"]
+
+
 def test_includes_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.conf").write_text("/a\ninclude *.conf\n/b\n")

@@ -9,15 +9,20 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from facts import PREFIX, SITE, environment
 from synth import Prefix
 
 from cudriver.stack import recipes
-from cudriver.stack.collect import collect, frameworks, imports
+from cudriver.stack.collect import catalogue, collect, frameworks, imports
 from cudriver.stack.collect.imports import applies
+from cudriver.stack.collect.records import Owners
+from cudriver.stack.loader import Search
 from cudriver.stack.model import Framework
 from cudriver.stack.recipes import parse
+from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import judge, verdict
 from elfkit import compile_c
 
@@ -210,6 +215,61 @@ class TestSteps:
         (finding,) = findings(facts(venv), "error")
         assert finding.title.startswith("_C")
 
+    @pytest.mark.parametrize("first", range(3))
+    def test_the_extension_that_python_takes(self, venv, monkeypatch, first):
+        """Of those in one folder, and that folder is not the first of sys.path."""
+        model(monkeypatch, steps=[{"load": ["net/_C{so}"]}])
+        venv.dist("net", "1.0")
+        later = venv.root / "later/net"
+        later.mkdir(parents=True)
+        for number, ending in enumerate([ABI, ".abi3.so", ".so"][first:]):
+            gone = outside(venv, f"libcudart.so.{number}")
+            shutil.move(library(venv, f"net/_C{ending}", gone), later)
+        code = f"import sys; sys.path = [{str(later)!r}, *sys.path]; import _C"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+        (finding,) = findings(facts(venv, PYTHONPATH="/later"))
+        assert finding.predicts in said
+        assert "libcudart.so.0" in finding.predicts
+
+    def test_of_two_that_are_missing_the_first_is_told(self, venv, monkeypatch):
+        model(monkeypatch, steps=[{"load": ["net/a.so"]}])
+        venv.dist("net", "1.0")
+        library(venv, "net/a.so", *(outside(venv, f"lib{n}.so.12") for n in ("cublas", "cufft")))
+        assert [fault.name for fault in facts(venv).load_faults] == ["libcublas.so.12"]
+
+    def test_a_refused_file_has_an_owner_and_no_copy_elsewhere(self, venv, monkeypatch):
+        """The loader looked, and found the wrong one."""
+        path = "nvidia/cublas/lib/libcublas.so.12"
+        model(monkeypatch, steps=[{"load": ["net/a.so"]}])
+        made = library(venv, path)
+        wrong = outside(venv, "libcublas.so.12")
+        library(venv, "net/a.so", wrong, flags=["-Wl,-rpath,$ORIGIN"])
+        venv.dist("net", "1.0")
+        venv.dist("net-z", "1.0", files={"net/libcublas.so.12": b"not a library" * 10})
+        venv.dist("a-cublas", "12.8.4.1", files={path: made})
+        found = facts(venv)
+        assert found.distributions[0].name == "a-cublas"
+        (fault,) = found.load_faults
+        assert (fault.kind, fault.owner, fault.own_copy) == ("rejected", "net-z", None)
+
+    def test_one_that_does_not_tell_its_build_is_shown_where_it_uses_cuda(self, venv, monkeypatch):
+        """By what it loads, or by what it lacks; that another lacks something says nothing."""
+        both = [
+            {"name": name, "distributions": [name], "module": name, "source": "here",
+             "shown": "cuda", "steps": [{"load": [f"{name}/a.so"], "fails": "feature"}]}
+            for name in ("idle", "uses", "lacks", "other")
+        ]  # fmt: skip
+        monkeypatch.setattr(frameworks, "listed", lambda: both)
+        for name in ("idle", "uses", "lacks", "other"):
+            venv.dist(name, "1.0")
+        library(venv, "idle/a.so")
+        library(venv, "nvidia/lib/libcufft.so.11")
+        needs = venv.site / "nvidia/lib/libcufft.so.11"
+        library(venv, "uses/a.so", needs, flags=["-Wl,-rpath,$ORIGIN/../nvidia/lib"])
+        for name in ("lacks", "other"):
+            library(venv, f"{name}/a.so", outside(venv, f"libcublas.so.{len(name)}"))
+        assert [f.name for f in facts(venv).frameworks] == ["uses", "lacks", "other"]
+
     @pytest.mark.parametrize(
         ("fails", "severity"),
         [("import", "error"), ("use", "error"), ("feature", "warning"), ("nothing", None)],
@@ -268,6 +328,41 @@ class TestSteps:
         (finding,) = findings(facts(venv))
         assert "libcublas.so.12" in finding.title
 
+    @pytest.mark.parametrize(
+        ("cuda", "cudnn", "named"),
+        [("12.8", "9.10.2", ["a12", "b9", "c"]), ("12.8", None, ["a12", "c"]), (None, None, ["c"])],
+    )
+    def test_the_majors_in_a_name(self, cuda, cudnn, named):
+        of = Framework("net", "1.0", cuda, cudnn_built=cudnn)
+        importer = imports.Importer(Root("/"), environment(), None)
+        assert importer.named(["a{major}", "b{cudnn}", "c"], of) == named
+
+    @pytest.mark.parametrize(
+        ("good", "taken", "tried"), [("b", "b", "ab"), ("ac", "a", "a"), ("", "a", "abc")]
+    )
+    def test_the_first_that_loads_or_the_first_of_all(self, good, taken, tried):
+        seen = []
+
+        def load(name):
+            seen.append(name)
+            return SimpleNamespace(name=name, error=None if name in good else "no")
+
+        (chosen,) = imports._until_one_loads(map(load, "abc"))
+        assert (chosen.name, "".join(seen)) == (taken, tried)
+        assert imports._until_one_loads([]) == []
+
+    @pytest.mark.parametrize(
+        ("versions", "cuda", "made"),
+        [
+            ("", "", True), (">=2", "", True), (">=3", "", False), ("", "<13", True),
+            ("", "<12", False), (">=2", ">=13", False),
+        ],
+    )  # fmt: skip
+    def test_whose_step_it_is(self, versions, cuda, made):
+        step = recipes.Step(load=["a"], versions=versions, cuda=cuda)
+        assert applies(step, Framework("net", "2.1", "12.8")) is made
+        assert applies(step, Framework("net", "2.1", None)) is (versions != ">=3")
+
     def test_a_part_that_is_not_there(self, venv, monkeypatch):
         step = {"load": ["net/a.so"]}
         venv.dist("net", "1.0")
@@ -307,6 +402,8 @@ class TestSteps:
             library(venv, f"bitsandbytes/libbitsandbytes_cuda{cuda}.so", outside(venv, name))
         (finding,) = findings(facts(venv))
         assert "libbitsandbytes_cuda126.so" in finding.evidence[0].file
+        assert imports._nearest(["/x_cuda121.so", "/x_cuda126.so"], "12.4") == ["/x_cuda121.so"]
+        assert imports._nearest(["/x_cuda121.so", "/x_cuda126.so"], "12.0") == ["/x_cuda121.so"]
 
     @pytest.mark.parametrize("torch", ["12.8", "12.0"])
     def test_no_build_for_that_major(self, torch):
@@ -365,6 +462,7 @@ class TestSteps:
         found = facts(venv)
         (finding,) = findings(found)
         assert (finding.subject, found.framework("kin").blocked) == ("net", "net")
+        assert (found.unsure, found.problems) == ([], [])
 
     def test_what_a_program_can_do_before(self, venv, monkeypatch):
         say = "call net.prepare() before."
@@ -380,6 +478,47 @@ class TestSteps:
         (note,) = [f for f in judge(found) if f.rule == "CU305"]
         assert (note.severity, note.fix) == ("note", [say])
         assert loads(found) == ["libcublas.so.12"]
+
+    def test_the_first_rescue_of_this_release_that_helps_is_told(self, venv, monkeypatch):
+        steps = [{"load": ["nvidia/cublas/lib/libcublas.so.12"]}]
+        rescues = [
+            {"say": "vain", "steps": [{"load": ["net/b.so"]}]},
+            {"say": "old", "versions": "<1", "steps": steps},
+            {"say": "new", "versions": ">=1", "steps": steps},
+            {"say": "any", "steps": [*steps, {"load": ["nvidia/curand/lib/libcurand.so.10"]}]},
+        ]
+        step = {"load": ["net/a.so"], "when": "use", "fails": "use"}
+        model(monkeypatch, steps=[step], rescues=rescues)
+        venv.dist("net", "1.0")
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        for name in "ab":
+            gone = outside(venv, f"libcu{'blas' if name == 'a' else 'fft'}.so.12")
+            library(venv, f"net/{name}.so", gone)
+        library(venv, "nvidia/curand/lib/libcurand.so.10")
+        found = facts(venv)
+        assert [fault.rescue for fault in found.load_faults] == ["new"]
+        assert loads(found) == ["libcublas.so.12"]
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_what_is_to_be_imported_before_has_to_be_there(self, venv, monkeypatch, there):
+        names = ("net", "kin")
+        both = [
+            {"name": name, "distributions": [name], "module": name, "source": "here"}
+            for name in names
+        ]
+        both[0]["steps"] = [{"load": ["net/a.so"], "when": "use", "fails": "use"}]
+        both[0]["rescues"] = [{"say": "import kin before.", "after": ["kin"]}]
+        both[1]["steps"] = [{"load": ["nvidia/cublas/lib/libcublas.so.12"]}]
+        monkeypatch.setattr(frameworks, "listed", lambda: both)
+        for name in names if there else names[:1]:
+            venv.dist(name, "1.0")
+        library(venv, "net/a.so", outside(venv, "libcublas.so.12"))
+        library(venv, "nvidia/cublas/lib/libcublas.so.12")
+        (fault,) = facts(venv).load_faults
+        assert fault.rescue == ("import kin before." if there else None)
+        if not there:  # nor does one help that does not load what is missing
+            both[0]["rescues"] = [{"say": "in vain", "steps": [{"load": ["none"]}]}]
+            assert facts(venv).load_faults[0].rescue is None
 
     def test_what_works_by_itself_needs_no_rescue(self, venv, monkeypatch):
         steps = [{"load": [f"net/{name}.so"], "when": "use", "fails": "use"} for name in "ab"]
@@ -405,6 +544,23 @@ class TestSteps:
             made.unlink()
         (fault,) = facts(venv).load_faults
         assert (fault.own_copy or "").endswith(path) is there
+
+    def test_who_else_looked_into_its_folder_does_not_count(self, venv, monkeypatch):
+        """Another library's search, and one of its own that found it."""
+        path = "nvidia/cublas/lib/libcublas.so.12"
+        names = ("b", "c", "a")
+        steps = [{"load": [f"net/{name}.so"], "fails": "nothing"} for name in names[:2]]
+        model(monkeypatch, steps=[*steps, {"load": ["net/a.so"], "when": "use"}])
+        made = library(venv, path)
+        away = outside(venv, "libcufft.so.11")
+        flags = ["-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../nvidia/cublas/lib"]
+        library(venv, "net/b.so", made, away, flags=flags)
+        library(venv, "net/c.so", away, flags=flags)
+        library(venv, "net/a.so", made)
+        venv.dist("net", "1.0")
+        venv.dist("nvidia-cublas-cu12", "12.8.4.1", files={path: made})
+        told = [f.own_copy for f in facts(venv).load_faults if f.name == "libcublas.so.12"]
+        assert [os.path.basename(own or "") for own in told] == ["libcublas.so.12"]
 
     def test_a_package_for_the_cpu_too(self, venv, monkeypatch):
         steps = [
@@ -448,6 +604,22 @@ class TestParts:
         told = [f.rule for f in findings(facts(venv), "error")]
         assert told == (["CU306"] if fails == "use" else [])
 
+    @pytest.mark.parametrize("first", ["nothing", "use"])
+    def test_nvrtcs_builtins_where_only_one_of_two_uses_nvrtc(self, venv, monkeypatch, first):
+        """Both load the same file, in either order."""
+        path = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+        both = [
+            {"name": name, "distributions": [name], "module": name, "source": "here",
+             "steps": [{"load": [path], "when": "use", "fails": fails}]}
+            for name, fails in zip("ab", (first, "use" if first == "nothing" else "nothing"),
+                                   strict=True)
+        ]  # fmt: skip
+        monkeypatch.setattr(frameworks, "listed", lambda: both)
+        for name in "ab":
+            venv.dist(name, "1.0")
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93", files={path: library(venv, path)})
+        assert [f.rule for f in findings(facts(venv), "error")] == ["CU306"]
+
     @pytest.mark.parametrize(
         ("number", "version", "builtins"),
         [
@@ -470,6 +642,67 @@ class TestParts:
         found = facts(venv)
         asked = [r.soname for r in found.resolutions if r.soname.startswith("libnvrtc-builtins")]
         assert asked == [f"libnvrtc-builtins.so.{short}" for short in builtins]
+
+    @pytest.mark.parametrize("listed", ["link", "file"])
+    def test_whose_nvrtc_it_is_where_links_lead_to_it(self, venv, monkeypatch, listed):
+        """uv can make links into its cache; RECORD may list either name."""
+        path, far = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "store/libnvrtc.so.12"
+        model(monkeypatch, steps=[{"load": [path], "when": "use", "fails": "use"}])
+        venv.dist("net", "1.0")
+        made = library(venv, path)
+        (venv.site / "store").mkdir()
+        made.rename(venv.site / far)
+        made.symlink_to(f"../../../{far}")
+        name = path if listed == "link" else far
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93", files={name: venv.site / far})
+        found = facts(venv)
+        assert found.resolutions[-1].soname == "libnvrtc-builtins.so.12.8"
+        assert [x.provided_by for x in found.libraries] == ["nvidia-cuda-nvrtc-cu12 12.8.93"]
+
+
+class TestCatalogue:
+    @pytest.mark.parametrize(
+        ("rule", "entry", "how", "words"),
+        [
+            ("rpath", "$ORIGIN/x", "needed", "RPATH of libtorch.so ($ORIGIN/x)"),
+            ("runpath", "$ORIGIN", "dlopen", "RUNPATH of libtorch.so ($ORIGIN)"),
+            ("rpath", "$ORIGIN/x", "LD_PRELOAD", "LD_PRELOAD"),
+            ("absolute", "/a", "needed", "its path"),
+            ("absolute", "/a", "preload", "preload by net"),
+            ("cache", "/etc/ld.so.cache", "needed", "ld.so.cache"),
+            ("LD_LIBRARY_PATH", "/opt", "preload", "LD_LIBRARY_PATH (/opt)"),
+            ("LD_LIBRARY_PATH", "", "needed", "LD_LIBRARY_PATH"),
+            ("default", "/lib", "needed", "default (/lib)"),
+            ("configuration", "/etc/x.conf", "needed", "configuration (/etc/x.conf)"),
+            ("loaded", "x", "needed", "loaded"),
+        ],
+    )
+    def test_the_rule_in_words(self, rule, entry, how, words):
+        search = Search("libx.so", "/a", rule=rule, entry=entry, owner="/a/libtorch.so")
+        assert catalogue._rule(search, Framework("net", "1"), how) == words
+        if how == "preload" and rule == "absolute":
+            wheels = Framework("net", "1", finds_wheels=True)
+            assert catalogue._rule(search, wheels, how) == "cuda-pathfinder"
+        search.owner = ""
+        assert catalogue._rule(search, Framework("net", "1"), how) == (
+            words.replace("libtorch.so", "the program")
+        )
+
+    @pytest.mark.parametrize(
+        ("kind", "path", "real", "inside"),
+        [
+            ("venv", f"{SITE}/a.so", "/store/a.so", True),
+            ("venv", "/store/a.so", f"{SITE}/a.so", True),
+            ("venv", f"{PREFIX}/lib/a.so", "/store/a.so", True),
+            ("venv", f"{PREFIX}-2/lib/a.so", f"{PREFIX}-2/lib/a.so", False),
+            ("system", f"{PREFIX}/lib/a.so", f"{PREFIX}/lib/a.so", False),
+            ("system", f"{SITE}/a.so", f"{SITE}/a.so", True),
+        ],
+    )
+    def test_where_a_file_comes_from(self, kind, path, real, inside):
+        root = Root("/")
+        of = catalogue.Catalogue(root, environment(kind), Owners(root))
+        assert of.origin(path, real) == ("environment" if inside else "system")
 
 
 class TestPathfinder:
@@ -507,6 +740,34 @@ class TestPathfinder:
         library(venv, "nvidia/cublas/lib/libcublas.so.12")
         found = facts(venv)
         assert (findings(found), loads(found)) == ([], ["libcublas.so.12"])
+
+    def test_what_a_wheel_s_library_needs_is_loaded_before_it_once(self, venv, monkeypatch):
+        """NVRTC with its builtins from beside it, as the release of pathfinder has it."""
+        steps = [{"load": [f"net/{name}.so"], "pathfinder": True} for name in "ab"]
+        model(monkeypatch, steps=steps)
+        venv.dist("net", "1.0")
+        nvrtc = library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+        library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.8")
+        fft = library(venv, "nvidia/cufft/lib/libcufft.so.11", nvrtc)
+        for name in "ab":
+            library(venv, f"net/{name}.so", fft, outside(venv, "libm.so.6"))
+        source = venv.site / imports._PATHFINDER
+        source.parent.mkdir(parents=True)
+        for text, builtins in (
+            ("preload_nvrtc_builtins", True),
+            ('"libnvrtc.so.12" "libnvrtc-builtins.so.12.8"', True),
+            ('"libnvrtc.so.13" "libnvrtc-builtins.so.12.8"', False),
+            ('"libnvrtc.so.12" "libnvrtc-builtins.so.12.9"', False),
+            ("", False),
+        ):
+            source.write_text(text)
+            found = facts(venv)
+            there = ["libnvrtc-builtins.so.12.8"] * builtins
+            assert loads(found) == ["libnvrtc.so.12", *there, "libcufft.so.11"]
+            assert {r.rule for r in found.resolutions if r.soname == "libcufft.so.11"} == (
+                {"absolute"}
+            )
+            assert {x.found_by for x in found.libraries} == {"preload by net"}
 
     @pytest.mark.parametrize("own", [True, False])
     def test_condas_prefix_is_the_environment_s_own_or_the_active_one(self, venv, monkeypatch, own):
@@ -626,6 +887,19 @@ class TestNoRecipe:
         (venv.site / "triton").mkdir()
         found = facts(venv)
         assert verdict(judge(found), found) == "consistent"  # --strict leaves it open
+
+    def test_what_its_libraries_open_later_is_asked_for_too(self, venv):
+        runtime = library(venv, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+        flags = ("-Wl,-rpath,$ORIGIN/../nvidia/cuda_nvrtc/lib",)
+        target = library(venv, "fast/_fast.so", runtime, flags=flags)
+        venv.dist("fast", "1.0", files={"fast/_fast.so": target})
+        path = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
+        venv.dist("nvidia-cuda-nvrtc-cu12", "12.8.93", files={path: runtime})
+        (told,) = [f for f in judge(facts(venv)) if f.rule == "CU306"]
+        assert (told.severity, told.predicts) == (
+            "note",
+            "nvrtc: error: failed to open libnvrtc-builtins.so.12.8.",
+        )
 
     def test_a_package_of_python_alone_that_requires_nvidias_wheels(self, venv):
         venv.dist("fast", "1.0", ["nvidia-cublas-cu12>=12"])

@@ -81,6 +81,15 @@ class TestCpuBuild:
 
     def test_a_cuda_build(self):
         assert fired(facts(), "CU401") == []
+        other = Framework("cupy", "13.6.0", None, variant="cpu")
+        assert fired(facts(frameworks=[other]), "CU401") == []
+
+    def test_the_distribution_by_the_framework_s_own_name(self):
+        bare = torch("2.8.0+cpu", None, distribution=None, cuda_evidence=None)
+        of = facts(frameworks=[bare], distributions=[wheel("torch", "2.8.0+cpu")])
+        assert [e.value for e in one(of, "CU401").evidence] == ["torch 2.8.0+cpu"]
+        of.distributions, bare.cuda_evidence = [], Evidence("version.py")
+        assert one(of, "CU401").evidence == [Evidence("version.py")]
 
 
 class TestMajors:
@@ -107,6 +116,8 @@ class TestMajors:
             assert fired(of, "CU305") == []
             of.frameworks[0].cuda_evidence = None
             assert len(one(of, "CU403").evidence) == len(found.evidence) - 1
+            of.distributions.pop()
+            assert one(of, "CU403").fix == found.fix[:1]
 
     @pytest.mark.parametrize("name", ["libnccl.so.2", "libcusparse.so.12", "libcublas.so"])
     def test_a_number_that_is_not_cuda_s_tells_no_major(self, name):
@@ -129,6 +140,9 @@ class TestMajors:
         assert found.title.startswith("vllm loads libcudart.so.12 and libcudart.so.13 into one")
         mend = f"{PYTHON} -m pip install --force-reinstall vllm  # a build for CUDA 12"
         assert found.fix == [mend]
+        of.distributions.append(wheel("vllm-nightly", "0.13"))
+        both.distribution = "vllm-nightly"
+        assert one(of, "CU403").fix == [mend.replace("vllm ", "vllm-nightly ")]
         a.needed_by = []  # of a wheel that lies there: PyTorch preloads it, and nobody asks for it
         assert fired(of, "CU403") == []
 
@@ -274,7 +288,12 @@ class TestCompanions:
 
     @pytest.mark.parametrize("library", ["_C.so", "image.so"])
     @pytest.mark.parametrize(
-        ("kind", "name"), [("not found", "libcudart.so.11.0"), ("symbol", "_ZN2at1f")]
+        ("kind", "name"),
+        [
+            ("not found", "libcudart.so.11.0"),
+            ("not found", "libcufft.so.10"),
+            ("symbol", "_ZN2at1f"),
+        ],
     )
     def test_one_cause_is_one_finding(self, library, kind, name):
         """That the libraries of another build do not load is no finding of its own."""
@@ -356,6 +375,23 @@ class TestTensorRT:
             f"{PYTHON} -m pip install tensorrt-cu12==10.13.3.9",
         ]
 
+    def test_a_release_for_the_driver_that_no_framework_asks_for(self):
+        of = self.of("13", None, driver=driver("535.104.05", "12.2"))
+        of.frameworks[0].variant = "cpu"
+        assert one(of, "CU406", "error").fix[-1].endswith(" tensorrt-cu12==10.13.3.9")
+
+    def test_a_tensorrt_of_no_distribution(self):
+        of = self.of("13")
+        of.frameworks[1].distribution = None
+        of.distributions = [wheel("tensorrt", "10.13.3.9")]
+        assert one(of, "CU406", "note").fix[0] == f"{PYTHON} -m pip uninstall -y tensorrt"
+
+    def test_the_first_framework_of_another_major_is_told(self):
+        of = self.of("13")
+        of.frameworks.insert(0, torch(cuda=None, variant="cuda"))
+        of.frameworks.append(Framework("onnxruntime", "1.22.0", "12.8"))
+        assert one(of, "CU406", "note").title.endswith("torch for CUDA 12")
+
     @pytest.mark.parametrize("torch_cuda", [None, "11.8"])
     def test_the_driver_is_older_than_every_build_of_this_release(self, torch_cuda):
         """The last TensorRT for CUDA 11 is 10.13.0: a newer driver, unless PyTorch needs CUDA 11,
@@ -401,6 +437,11 @@ class TestTensorRT:
             f"{PYTHON} -m pip uninstall -y {name}" for name in names
         ]
 
+    def test_a_driver_that_is_assumed_has_no_file(self):
+        made = driver("535.104.05", "12.2", path=None)
+        found = one(self.of("13", driver=made), "CU406", "error")
+        assert found.evidence[-1] == Evidence("driver", None, "535.104.05")
+
     def test_older_than_the_second_framework_s(self):
         of = self.of("12")
         of.frameworks.append(Framework("onnxruntime", "1.31.1", "13.0", variant="cuda"))
@@ -436,6 +477,40 @@ class TestSplit:
             one(self.of(fault("not found", "libnccl.so.2", "/a", text)), "CU408", "error").predicts
             == text
         )
+
+    def test_the_first_that_lies_elsewhere_is_shown(self):
+        of = self.of()
+        of.distributions[0].requires += wheel("x", "1", "nvidia-cudnn-cu12==9.1").requires
+        of.distributions.append(wheel("nvidia-cudnn-cu12", "9.1", location="/other"))
+        found = one(of, "CU408", "warning")
+        assert found.evidence[1].file.startswith(f"{SITE}/nvidia_nccl_cu12")
+        assert found.title.endswith(f"are in {SITE}")
+
+    def test_the_first_that_is_missing_is_told(self):
+        faults = [fault("not found", f"lib{name}.so.2", "/a", name) for name in "ab"]
+        faults.insert(0, fault("symbol", "f", "/a", "other"))
+        of = self.of(*faults)
+        assert one(of, "CU408", "error").predicts == "a"
+        for each in faults:
+            each.means = "feature"
+        assert one(of, "CU408", "warning").predicts is None
+        for each in faults:
+            each.means, each.framework = "import", "jax"
+        assert one(of, "CU408", "warning").predicts is None
+
+    def test_a_venv_of_its_own(self):
+        mend = "python3 -m venv torch-env && torch-env/bin/python -m pip install torch==2.8.0"
+        of = self.of()
+        index = "--index-url https://download.pytorch.org/whl/cu128"
+        assert one(of, "CU408").fix == [f"{mend} {index}"]
+        of.frameworks = [torch("2.8.0", None)]
+        assert one(of, "CU408").fix == [mend]
+
+    @pytest.mark.parametrize(("kind", "installer"), [("egg", "pip"), ("wheel", "conda")])
+    def test_a_pytorch_that_pip_did_not_bring_as_a_wheel(self, kind, installer):
+        of = self.of()
+        of.distributions[0].kind, of.distributions[0].installer = kind, installer
+        assert fired(of, "CU408") == []
 
     def test_together(self):
         pair = [wheel("torch", "2.8.0", "nvidia-nccl-cu12"), wheel("nvidia-nccl-cu12", "2")]

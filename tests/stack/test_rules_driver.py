@@ -4,6 +4,7 @@ import pytest
 from facts import SITE, driver, environment, facts, fired, gpu, library, one, torch, wheel
 
 from cudriver.stack.model import DeviceNode, Driver, Evidence, Framework
+from cudriver.stack.rules import registry
 
 LIB = "/usr/lib/x86_64-linux-gnu"
 
@@ -56,9 +57,10 @@ class TestNoDriver:
             (Driver(devices=[gpu(assumed=True)]), False),
             (Driver(wsl=True, wsl_library=WSL), False),
             (Driver(wsl=True), True),
+            (Driver(wsl_library=WSL), True),
             (Driver(devices=[gpu()]), True),
         ],
-        ids=["installed", "assumed", "assumed GPU", "WSL", "WSL without", "GPU"],
+        ids=["installed", "assumed", "assumed GPU", "WSL", "WSL without", "not WSL", "GPU"],
     )
     def test_silent_with_a_driver_an_assumed_one_or_wsls(self, made, told):
         assert bool(fired(facts(driver=made), "CU101")) is told
@@ -67,6 +69,12 @@ class TestNoDriver:
         found = one(facts(driver=Driver(pci_devices=["0000:01:00.0"])), "CU101", "error")
         card = Evidence("/sys/bus/pci/devices/0000:01:00.0/vendor", 1, "0x10de")
         assert found.evidence == [Evidence("libcuda.so.1", None, "not found by the loader"), card]
+
+    def test_device_nodes_are_a_sign_and_two_are_shown(self):
+        nodes = [DeviceNode(f"/dev/nvidia{n}") for n in range(3)]
+        found = one(facts(driver=Driver(nodes=nodes)), "CU101", "error")
+        files = [e.file for e in found.evidence]
+        assert files == ["libcuda.so.1", "/dev/nvidia0", "/dev/nvidia1"]
 
 
 class TestStub:
@@ -101,6 +109,28 @@ class TestStub:
     def test_by_cuinit(self):
         found = one(facts(driver=driver(init_code=34)), "CU102")
         assert "stub" in found.predicts
+        assert found.evidence[1] == Evidence("cuInit", None, "34")
+
+    @pytest.mark.parametrize(
+        ("rule", "kind", "code"),
+        [("CU102", "native", 34), ("CU105", "compat", 803), ("CU106", "compat", 804)],
+    )
+    def test_a_library_whose_path_is_not_known(self, rule, kind, code):
+        made = driver(path=None, kind=kind, init_code=code)
+        (found,) = registry()[rule](facts(driver=made))
+        assert "ld.so.conf.d" in found.fix[0]
+        made.path = "/opt/odd/libcuda.so.1"
+        of = facts(driver=made, environment=environment(LD_LIBRARY_PATH="/opt/odd"))
+        assert one(of, rule, "error").fix == ["unset LD_LIBRARY_PATH"]
+
+    def test_neither_half_s_release_is_known(self):
+        nothing = {"release_evidence": None, "kernel_evidence": None, "kernel_release": None}
+        made = driver(None, None, path=None, kind="compat", init_code=803, **nothing)
+        assert one(facts(driver=made), "CU105", "error").evidence == [
+            Evidence("libcuda.so.1", None, ""),
+            Evidence("/proc/driver/nvidia/version", None, ""),
+            Evidence("cuInit", None, "803"),
+        ]
 
 
 class TestTooOld:
@@ -145,6 +175,14 @@ class TestTooOld:
         of = facts(driver=driver("470.82.01", "11.4", release_evidence=None))
         path = "/usr/lib/x86_64-linux-gnu/libcuda.so.470.82.01"
         assert one(of, "CU103").evidence[0] == Evidence(path, None, "470.82.01")
+
+    def test_the_release_or_the_cuda_may_not_be_known(self):
+        found = one(facts(driver=driver(None, "11.4")), "CU103", "error")
+        assert found.title.startswith("driver 11.4 is too old for torch")
+        found = one(facts(driver=driver("470.82.01", None)), "CU103", "error")
+        assert found.predicts is None
+        assert fired(facts(driver=driver("470.82.01", "11.4", kind="stub")), "CU103") == []
+        assert fired(facts(driver=driver("528.33", None, wsl=True)), "CU103") == []
 
     def test_a_patch_below_the_floor(self):
         one(facts(driver=driver("525.60.11", "12.0")), "CU103", "error")
@@ -197,6 +235,17 @@ class TestHalves:
         said = "Driver/library version mismatch"
         found = one(facts(driver=driver(nvml_error=said)), "CU104", "error")
         assert Evidence("libnvidia-ml.so.1", None, said) in found.evidence
+        bare = driver(nvml_error=said, kernel_release=None, paired_release=None)
+        assert one(facts(driver=bare), "CU104").title == (
+            "kernel driver of another release and driver libraries 580.95.05 do not match"
+        )
+
+    @pytest.mark.parametrize(
+        "more", [{"assumed": True}, {"kind": "stub"}, {"kind": "simulated"}, {"nvml_error": "No"}]
+    )
+    def test_of_which_there_are_no_two_halves(self, more):
+        halves = {"kernel_release": None} if "nvml_error" in more else {"kernel_release": "550.1"}
+        assert fired(facts(driver=driver("551.1", **halves, **more)), "CU104") == []
 
     def test_compat_is_compared_by_the_drivers_own_library(self):
         own = driver(
@@ -258,9 +307,25 @@ class TestCompat:
     def test_cuinit_says_804(self):
         one(facts(driver=self.made(init_code=804)), "CU106", "error")
 
+    @pytest.mark.parametrize("name", ["NVIDIA TITAN V", "NVIDIA MX450"])
+    def test_other_consumer_brands(self, name):
+        devices = [gpu(), gpu(1, name=name)]
+        found = one(facts(driver=self.made(devices=devices)), "CU106", "error")
+        assert found.evidence[1:] == [Evidence("GPU 1", None, name)]
+
+    def test_the_folder_under_another_name_goes_too(self):
+        env = environment(LD_LIBRARY_PATH=":/opt/cuda/compat/:/opt/lib")
+        of = facts(environment=env, driver=self.made(kernel_release="595.45.04"))
+        assert one(of, "CU105").fix == ["export LD_LIBRARY_PATH=/opt/lib"]
+
     def test_a_data_centre_part_or_an_unknown_one(self):
+        assert fired(facts(driver=self.made(devices=[gpu(name=None)])), "CU106") == []
         assert fired(facts(driver=self.made(devices=[gpu()])), "CU106") == []
         assert fired(facts(driver=self.made()), "CU106") == []
+
+    def test_only_compat_is_older_or_on_the_wrong_gpu(self):
+        made = self.made(kind="native", kernel_release="595.45.04", devices=[gpu(name="GeForce")])
+        assert fired(facts(driver=made), "CU105") == fired(facts(driver=made), "CU106") == []
 
     def test_unused_compat_is_nobodys_concern(self):
         beside = driver("580.159.04", compat=[Evidence(self.PATH, None, "580.95.05")])
@@ -293,6 +358,17 @@ class TestNodes:
         assert fired(facts(driver=driver(nodes=[DeviceNode("/dev/nvidiactl")])), "CU107") == []
         assert fired(facts(driver=driver()), "CU107") == []
         assert fired(facts(driver=driver(container="docker", devices=[gpu()])), "CU107") == []
+
+    @pytest.mark.parametrize(
+        "more", [{"wsl": True}, {"path": None}, {"kernel_release": None}, {"assumed": True}]
+    )
+    def test_a_container_that_needs_no_nodes(self, more):
+        """WSL's GPU is /dev/dxg; without either half of the driver other rules speak."""
+        assert fired(facts(driver=driver(container="docker", **more)), "CU107") == []
+
+    def test_a_node_that_is_open_or_fails_otherwise_is_not_closed(self):
+        nodes = [DeviceNode("/dev/nvidiactl"), DeviceNode("/dev/nvidia0", 5)]
+        assert fired(facts(driver=driver(nodes=nodes, container="docker")), "CU107") == []
 
     def test_an_open_device_hides_no_closed_node(self):
         nodes = [DeviceNode("/dev/nvidiactl"), DeviceNode("/dev/nvidia1", 1)]
@@ -349,11 +425,25 @@ class TestPtx:
         assert found.evidence[0] == self.NVRTC.version_evidence
         assert "nvidia-driver-570" in found.fix[0]
 
+    def test_nvjitlink_makes_ptx_and_the_builtins_do_not(self):
+        old = driver("535.104.05", "12.2")
+        part = library("libnvrtc-builtins.so.12.8", "12.8.93", "nvrtc")
+        assert fired(facts(driver=old, libraries=[part]), "CU109") == []
+        linker = library("libnvJitLink.so.12", "12.8.93", "nvjitlink", version_evidence=None)
+        found = one(facts(driver=old, libraries=[part, linker]), "CU109", "note")
+        assert found.evidence[0] == Evidence(linker.path)
+
     def test_pytorch_compiles_for_the_gpu(self):
         one(facts(driver=driver("535.104.05", "12.2"), libraries=[self.NVRTC]), "CU109", "note")
 
+    def test_it_is_told_once(self):
+        linker = library("libnvJitLink.so.12", "12.8.93", "nvjitlink")
+        of = facts(driver=driver("535.104.05", "12.2"), libraries=[self.NVRTC, linker])
+        assert one(of, "CU109").title.startswith("libnvrtc.so.12 ")
+
     def test_silent(self):
         assert fired(facts(libraries=[self.NVRTC]), "CU109") == []
+        assert fired(facts(driver=driver(cuda=None), libraries=[self.NVRTC]), "CU109") == []
         assert fired(facts(driver=driver("570.1", "12.8"), libraries=[self.NVRTC]), "CU109") == []
 
     @pytest.mark.parametrize(
@@ -391,6 +481,16 @@ class TestInitialise:
         found = one(facts(driver=driver(probe_error="gave no answer within 3 s")), "CU110", "error")
         assert "no answer" in found.title
 
+    def test_a_child_that_failed_where_no_gpu_is_or_all_is_known(self):
+        bare = Driver(probe_error="crashed")
+        found = one(facts(driver=bare), "CU110", "warning")
+        assert found.evidence == [Evidence("libnvidia-ml.so.1", None, "crashed")]
+        known = driver(probe_error="crashed", devices=[gpu()])
+        assert fired(facts(driver=known), "CU110") == []
+
+    def test_no_device_on_a_machine_without_a_gpu(self):
+        assert fired(facts(driver=Driver(init_code=100)), "CU110") == []
+
     def test_a_module_that_is_not_loaded(self):
         made = driver(
             None,
@@ -427,6 +527,8 @@ class TestInitialise:
         broken = driver(init_code=100)
         made = facts(driver=broken, environment=environment(CUDA_VISIBLE_DEVICES=value))
         assert fired(made, "CU110") == []
+        made.driver = driver(init_code=999)
+        assert one(made, "CU110", "error").predicts == "CUDA_ERROR_UNKNOWN (999)"
         assert one(facts(driver=broken), "CU110", "error").predicts == "CUDA_ERROR_NO_DEVICE (100)"
 
 

@@ -48,6 +48,22 @@ class TestFiles:
         )
         assert "overwritten by nvidia-nccl-cu13 2.28.9" in found.title
         assert found.fix == [f"{PYTHON} -m pip uninstall -y nvidia-nccl-cu13", self.MEND]
+        lost = fault("symbol", "ncclNew", "/a.so", "undefined symbol: ncclNew", provider=self.NCCL)
+        owners = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.28.9")
+        broken = one(self.of("owners", *owners, faults=[lost]), "CU404", "error")
+        assert broken.fix == found.fix
+
+    def test_overwritten_by_one_that_is_not_there_any_more(self):
+        of = self.of("owners", "nvidia-nccl-cu12 2.27.3", "gone 1.0")
+        found = one(of, "CU404", "warning")
+        assert "overwritten by another package: " in found.title
+        assert found.fix == [self.MEND]
+
+    def test_a_version_that_is_none_is_not_newer(self):
+        of = self.of("owners", "nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 odd")
+        of.distributions[0].requires += wheel("x", "1", "nvidia-nccl-cu13==2.28.9").requires
+        of.distributions[2].version = "odd"
+        assert one(of, "CU404", "note").fix == []
 
     def test_overwritten_and_nobody_needs_it(self):
         one(self.of("owners", "nvidia-nccl-cu13 2.28.9", needed=False), "CU404", "note")
@@ -82,8 +98,35 @@ class TestFiles:
         """An error needs a proof."""
         one(self.of("missing"), "CU404", "warning")
 
+    def test_a_file_of_its_name_that_fails_otherwise_is_not_the_missing_one(self):
+        words = "invalid ELF header"
+        other = fault("rejected", "libnccl.so.2", "/other/libnccl.so.2", words, owner="torch")
+        told = {f.title: f.severity for f in fired(self.of("missing", faults=[other]), "CU404")}
+        assert told == {
+            "libnccl.so.2 is missing: nvidia-nccl-cu12 2.27.3 brought it": "warning",
+            "libnccl.so.2 is no usable library": "error",
+        }
+
+    def test_a_package_that_is_not_there_hides_no_other(self):
+        of = self.of("missing")
+        of.file_faults.insert(0, FileFault("gone", "/x/libx.so", "missing", self.RECORD))
+        assert one(of, "CU404", "warning").title.startswith("libnccl.so.2")
+
     def test_changed(self):
         one(self.of("size"), "CU404", "warning")
+
+    def test_five_files_are_shown(self):
+        of = self.of("size")
+        other = FileFault("nvidia-nccl-cu12", f"{self.NCCL}.9", "size", self.RECORD)
+        of.file_faults.append(other)
+        found = one(of, "CU404", "warning")
+        words = "libnccl.so.2 and 1 more file are not as nvidia-nccl-cu12 2.27.3 brought them"
+        assert (found.title, found.because, found.subject) == (words, self.NCCL, self.NCCL)
+        of.file_faults.pop()
+        of.file_faults *= 6
+        found = one(of, "CU404", "warning")
+        assert found.title.startswith("libnccl.so.2 and 5 more files are not as ")
+        assert found.evidence == [self.RECORD] * 5
 
     def test_the_loader_refuses_it(self):
         problem = fault(
@@ -146,6 +189,30 @@ class TestModules:
         assert found.title == "__init__.py is empty: onnxruntime-gpu 1.22.0 brought it"
         assert found.predicts == "module 'onnxruntime' has no attribute"
         assert found.subject == "onnxruntime"
+
+    def test_what_every_import_reads_comes_first(self):
+        names = [f"onnxruntime/x{n}.py" for n in range(6)] + ["onnxruntime/version.py"]
+        gone = [(name, "missing") for name in names]
+        found = one(self.of(wheel("onnxruntime-gpu", "1.22.0"), *gone), "CU404", "error")
+        title = "version.py and 6 more files are missing: onnxruntime-gpu 1.22.0 brought them"
+        assert found.title == title
+        assert found.predicts == "No module named 'onnxruntime.version'"
+        assert found.because == f"{SITE}/onnxruntime/version.py"
+        assert len(found.evidence) == 5
+        whole = [*gone, ("onnxruntime/__init__.py", "missing")]
+        found = one(self.of(wheel("onnxruntime-gpu", "1.22.0"), *whole), "CU404", "error")
+        assert found.predicts == "module 'onnxruntime' has no attribute"
+
+    def test_a_package_that_is_no_framework(self):
+        for name in ("plain/__init__.py", "plain/version.py"):
+            of = self.of(wheel("plain", "1.0"), (name, "missing"))
+            of.frameworks.append(Framework("other", "1", distribution="plain"))
+            assert one(of, "CU404", "error").subject == "plain"
+
+    def test_an_empty_version_is_there(self):
+        gone = ("onnxruntime/version.py", "size")
+        found = one(self.of(wheel("onnxruntime-gpu", "1.22.0"), gone), "CU404", "error")
+        assert found.predicts is None
 
     def test_nothing_is_known_of_what_other_files_are_for(self):
         for name in ("torch/nn/__init__.py", "torch/other.py"):

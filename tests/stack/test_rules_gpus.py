@@ -98,6 +98,29 @@ class TestArchitectures:
             distributions=[wheel("torch", "2.8.0", installer="conda")],
         )
         assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda126*'"]
+        of.frameworks = [torch("2.6.0", "12.4", archs=["sm_80", "sm_90"])]
+        of.driver = driver(cuda="13.0", devices=[gpu(capability="12.0")])
+        assert one(of, "CU501").fix == [f"conda install -p {PREFIX} 'pytorch=*=*cuda13*'"]
+
+    def test_gpus_of_one_kind_are_told_once(self):
+        older = torch("2.6.0+cu124", "12.4", archs=["sm_90"])
+        unknown = gpu(0, "12.0")
+        unknown.compute_capability = None
+        devices = [unknown, gpu(1, "12.0"), gpu(2, "12.0"), gpu(3, "7.5")]
+        found = fired(facts(frameworks=[older], driver=driver(devices=devices)), "CU501")
+        assert [f.evidence[0].file for f in found] == ["GPU 1", "GPU 3"]
+
+    def test_where_the_list_stands_may_not_be_known(self):
+        older = torch("2.6.0+cu124", "12.4", archs=["sm_90"], archs_evidence=None)
+        of = facts(frameworks=[older], driver=driver(devices=[gpu(capability="12.0")]))
+        assert [e.file for e in one(of, "CU501", "error").evidence] == ["GPU 0"]
+
+    def test_a_driver_that_tells_no_version(self):
+        old = torch("2.6.0+cu124", "12.4", archs=["sm_80", "sm_90"])
+        for cuda in (None, "new"):
+            made = driver(cuda=cuda, devices=[gpu(capability="12.0")])
+            (mend,) = one(facts(driver=made, frameworks=[old]), "CU501", "error").fix
+            assert "'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu130" in mend
 
     def test_ptx_is_a_note(self):
         one(
@@ -185,6 +208,8 @@ class TestArchitectures:
         assert cu5.with_ptx(made, "x86_64") == ["sm_90", *ptx]
         for made.name in ("cupy", "vllm"):
             assert cu5.with_ptx(made, "x86_64") == ["sm_90"]
+        made.name, made.archs = "torch", ["sm_90", "compute_90"]
+        assert cu5.with_ptx(made, "x86_64") == ["sm_90", "compute_90"]
 
     def test_the_newest_of_the_variants_that_fit_a_gpu(self):
         """PyTorch 2.8 has code for compute capability 12.0 in cu128 and cu129, not in cu126."""

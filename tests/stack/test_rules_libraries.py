@@ -72,6 +72,20 @@ class TestCudnn:
     def test_patch_levels_and_newer_minors_are_fine(self, version):
         assert fired(used(torch={"cudnn": version}), "CU301") == []
 
+    def test_a_pin_is_no_build(self):
+        """What was pinned is not what PyTorch compares at its import."""
+        old = library("libcudnn_graph.so.9", "9.1.0", "cudnn")
+        found = one(used(old, torch={"cudnn": "9.1.0", "cudnn_by_pin": True}), "CU301", "warning")
+        assert found.title == "torch pins cuDNN 9.10.2 and gets 9.1.0"
+        assert found.predicts is None
+
+    def test_the_file_of_cudnn_is_not_known(self):
+        of = used(library("libcudnn_graph.so.9", "9.3.0", "cudnn"), torch={"cudnn": "9.1.0"})
+        (found,) = registry()["CU301"](of)
+        assert (found.evidence, found.fix) == ([of.frameworks[0].cudnn_evidence], [])
+        of.frameworks[0].variant = "cpu"
+        assert fired(of, "CU301") == []
+
     @pytest.mark.parametrize("version", ["8.9.7", "10.0.0"])
     def test_another_major(self, version):
         assert fired(
@@ -130,6 +144,7 @@ class TestOutside:
             ("12.8", "12.8.93", "warning"),
             (None, "12.8", "warning"),
             ("12.8", None, "warning"),
+            (None, None, "warning"),
         ],
     )
     def test_the_same_version_as_far_as_it_is_told(self, theirs, own, severity):
@@ -218,6 +233,17 @@ class TestSymbols:
         assert one(of, "CU303").fix == [
             f"{PYTHON} -m pip install --no-deps 'nvidia-nvjitlink-cu12>=12.9'"
         ]
+        for sparse.cuda in ("12", None):  # a major alone asks for no release
+            assert one(of, "CU303").fix == [
+                f"{PYTHON} -m pip install --no-deps --upgrade nvidia-nvjitlink-cu12"
+            ]
+
+    def test_the_pin_before_what_is_newer(self):
+        old = library("libnvJitLink.so.12", "12.1.105", "nvjitlink")
+        old.provided_by = "nvidia-nvjitlink-cu12 12.1.105"
+        problem = fault("symbol", "__nvJitLinkCreate_12_8", "/a.so", "x", provider=old.path)
+        mend = pip("nvidia-nvjitlink-cu12==12.8.93")
+        assert one(used(old, load_faults=[problem]), "CU303").fix == [mend]
 
     def test_a_newer_one_of_what_nothing_pins(self):
         """Only some families are numbered as CUDA is."""
@@ -264,6 +290,16 @@ class TestSymbols:
         titles = [found.title for found in registry()["CU303"](of)]
         assert [title[:15] for title in titles] == ["a.so needs f, w"] * told + ["b.so needs g, w"]
 
+    def test_one_cause_is_told_once(self):
+        """Of two frameworks that load the same file."""
+        faults = [
+            fault("symbol", name, "/a/libnccl.so.2", "x", framework=framework)
+            for name in ("ncclA", "ncclB")
+            for framework in ("torch", "jax")
+        ]
+        titles = [f.title for f in fired(used(load_faults=faults), "CU303")]
+        assert [title.split()[2] for title in titles] == ["ncclA,", "ncclB,"]
+
     def test_a_driver_that_lacks_what_is_called_later(self):
         problem = fault("symbol", "cuModuleLoadData", "/a/libcudnn_ops.so.9", "x", lazy=True)
         assert fired(used(load_faults=[problem]), "CU303") == []
@@ -302,6 +338,44 @@ class TestSymbols:
         problem = fault("symbol", "ncclMemFree", f"{SITE}/torch/lib/libtorch_cuda.so", "x")
         of = used(leaked, load_faults=[problem], environment=environment(LD_PRELOAD=leaked.path))
         assert one(of, "CU303").fix == ["unset LD_PRELOAD"]
+
+    @pytest.mark.parametrize(
+        ("symbol", "wheel_of"),
+        [
+            ("cusparseLtInit", "cusparselt"), ("cusparseCreate", "cusparse"),
+            ("curandCreateGenerator", "curand"), ("cufftExecC2C", "cufft"),
+            ("cusolverDnCreate", "cusolver"), ("cudnnCreate", "cudnn"), ("nvrtcGet", "cuda-nvrtc"),
+            ("cuptiSubscribe", "cuda-cupti"), ("cudaMalloc", "cuda-runtime"),
+            ("cublasLtMatmul", "cublas"), ("cublasSgemm", "cublas"),
+            ("__nvJitLinkCreate_12_8", "nvjitlink"), ("nvJitLinkCreate", "nvjitlink"),
+            ("nvshmem_init", "nvshmem"),
+        ],
+    )  # fmt: skip
+    def test_the_library_by_the_name_of_its_function(self, symbol, wheel_of):
+        lost = fault("symbol", symbol, "/x/y.so", f"undefined symbol: {symbol}")
+        of = facts(load_faults=[lost], distributions=[wheel(f"nvidia-{wheel_of}-cu12", "1.0")])
+        assert one(of, "CU303").fix == [pip(f"nvidia-{wheel_of}-cu12==1.0")]
+
+    def test_kin_for_another_pytorch(self):
+        file = f"{SITE}/torchvision/_C.so"
+        symbol = "_ZN3c105ErrorC2ENS_14SourceLocationESs"
+        lost = fault("symbol", symbol, file, "x", framework="torchvision")
+        kin = Framework(
+            "torchvision", "0.23.0", None, variant="unknown", distribution="torchvision"
+        )
+        of = facts(frameworks=[torch(), kin], load_faults=[lost])
+        of.distributions.append(wheel("torchvision", "0.20.0"))
+        mend = f"{PYTHON} -m pip install torch==2.8.0 'torchvision==0.23.*'"
+        assert one(of, "CU303").fix == [mend]
+
+    @pytest.mark.parametrize("framework", ["torch", None])
+    def test_pytorchs_own_library_lacks_its_own_symbol(self, framework):
+        file = f"{SITE}/torch/lib/libtorch_cuda.so"
+        lost = fault("symbol", "_ZN3c105ErrorE", file, "x", framework=framework)
+        of = facts(load_faults=[lost])
+        (mend,) = one(of, "CU303").fix
+        command = "install --force-reinstall --no-deps torch "
+        assert mend.removeprefix(f"{PYTHON} -m pip ").startswith(command)
 
     def test_an_extension_for_another_pytorch(self):
         problem = fault(
@@ -384,6 +458,25 @@ class TestParts:
         parts = [library(f"libcudnn_{name}.so.9", "9.14.0", "cudnn") for name in names]
         one(used(front, *parts), "CU304", "note")
 
+    def test_the_parts_of_cudnn_8_are_two_versions_too(self):
+        names = ("libcudnn_ops_infer.so.8", "libcudnn_cnn_infer.so.8")
+        both = [library(n, v, "cudnn") for n, v in zip(names, ("8.9.7", "8.9.2"), strict=True)]
+        assert one(used(*both), "CU304", "warning").predicts is None
+
+    def test_other_libraries_are_no_parts_of_cudnn(self):
+        parts = [
+            library("libcudnn_graph.so.9", "9.10.2", "cudnn"),
+            library("libcudnn_ops.so.9", None, "cudnn"),
+            library("libcublas.so.12", "12.8.4.1", "cublas"),
+        ]
+        of = used(*parts)
+        idle = library("libcudnn_adv.so.9", "9.1.0", "cudnn")
+        of.libraries.append(idle)
+        assert fired(of, "CU304") == []
+        of.frameworks[0].loads.append(idle.path)
+        of.frameworks[0].modelled = False
+        assert fired(of, "CU304") == []
+
     def test_one_version(self):
         parts = [
             library(f"libcudnn_{n}.so.9", v, "cudnn")
@@ -416,6 +509,19 @@ class TestParts:
             for name in ("cublas", "cublasLt")
         ]
         assert fired(used(*both), "CU307") == []
+
+    def test_what_does_not_work_together_or_does_not_tell(self):
+        a = library("libcublas.so.12", "12.8.4.1", "cublas")
+        silent = library("libcublasLt.so.12", None, "cublas")
+        idle = library("libcublasLt.so.12", "12.1.3.1", "cublas", path="/x/libcublasLt.so.12")
+        of = used(a, silent)
+        of.libraries.append(idle)
+        assert fired(of, "CU307") == []
+        idle.soname = "libcublasLt.so.12.1"
+        of.frameworks[0].loads.append(idle.path)
+        one(of, "CU307", "warning")
+        of.frameworks[0].modelled = False
+        assert fired(of, "CU307") == []
 
     def test_patch_levels_of_cublas(self):
         a = library("libcublas.so.12", "12.8.4.1", "cublas")

@@ -2,6 +2,7 @@
 
 import pytest
 from facts import (
+    PREFIX,
     PYTHON,
     SITE,
     WHEELS,
@@ -28,7 +29,8 @@ from cudriver.stack.model import (
     Framework,
     Resolution,
 )
-from cudriver.stack.rules.mends import library_mend
+from cudriver.stack.rules import judge
+from cudriver.stack.rules.mends import back_to_pin, library_mend, pinned, symbol_mend
 
 
 class TestNowhere:
@@ -99,11 +101,21 @@ class TestNowhere:
         of = self.cupy(finds=False)
         of.frameworks[:0] = [Framework(name, "1", finds_wheels=True) for name in ("a", "z")]
         of.load_faults = of.load_faults[:1]
-        of.resolutions = [Resolution(soname, "/x.so", path, "none", searched=[searched])]
+        searched = ["/lib", searched]
+        of.resolutions = [Resolution(soname, "/x.so", path, "none", searched=searched)]
         (told,) = one(of, "CU305", "warning").fix
         install = f"{PYTHON} -m pip install nvidia-cublas"
         assert (told == install) is finds
         assert ("leaves libcublas.so.13 to the system" in told) is not finds
+
+    def test_whether_it_finds_wheels_is_its_own_matter(self):
+        of = self.cupy()
+        of.load_faults, of.resolutions = of.load_faults[:1], []
+        of.frameworks.insert(0, Framework("other", "1"))
+        install = f"{PYTHON} -m pip install nvidia-cublas"
+        assert one(of, "CU305", "warning").fix == [install]
+        of.frameworks[0].finds_wheels, of.frameworks[1].finds_wheels = True, False
+        assert "to the system" in one(of, "CU305", "warning").fix[0]
 
     def test_the_extra_of_its_own_package(self):
         of = self.cupy()
@@ -213,6 +225,22 @@ class TestNowhere:
         found = one(used(load_faults=needs), "CU305", "error")
         assert found.title == "libcufft.so.11, which a.so needs, is nowhere"
 
+    def test_a_framework_s_own_file_is_the_framework(self):
+        need = fault("not found", "libcufft.so.11", f"{SITE}/torch", self.TEXT)
+        title = one(used(load_faults=[need]), "CU305").title
+        assert title == "libcufft.so.11, which torch needs, is nowhere"
+
+    def test_the_first_search_that_looked_anywhere_is_told(self):
+        need = fault("not found", "libcufft.so.11", "/a.so", self.TEXT)
+        looked = [
+            Resolution("libcufft.so.11", "/a.so", "/x/libcufft.so.11", "cache", searched=["/0"]),
+            Resolution("libcufft.so.11", "/a.so", None, "none"),
+            Resolution("libcufft.so.11", "/a.so", None, "none", searched=["/1"]),
+            Resolution("libcufft.so.11", "/b.so", None, "none", searched=["/2"]),
+        ]
+        evidence = one(used(load_faults=[need], resolutions=looked), "CU305").evidence
+        assert [e.file for e in evidence if e.value == "does not have it"] == ["/1"]
+
     @pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libnvrtc-builtins.so.12.8"])
     def test_what_is_opened_by_soname_is_another_rules(self, name):
         assert fired(used(load_faults=[fault("not found", name, "/a.so", "x")]), "CU305") == []
@@ -266,12 +294,100 @@ class TestNowhere:
         found = one(of, "CU305")
         told = [(e.file, e.value) for e in found.evidence]
         assert ((kin.path, "import torchvision ends with it") in told) is ends
+        kin.path = ""
+        told = [(e.file, e.value) for e in one(of, "CU305").evidence]
+        assert (("torchvision", "import torchvision ends with it") in told) is ends
+
+    def test_torchvision_without_a_pytorch(self):
+        problem = fault("not found", "libcudart.so.12", "/a.so", "x", framework="torchvision")
+        kin = Framework("torchvision", "0.23.0", "12.8")
+        of = facts(frameworks=[kin], load_faults=[problem], distributions=[WHEELS[1]])
+        assert [f.rule for f in judge(of) if f.severity == "error"] == ["CU305"]
 
 
 def test_nobody_s_library_has_no_mend():
     lost = fault("not found", "libcublas.so.12", "/x/a.so", "gone", framework="net")
     of = facts(load_faults=[lost], frameworks=[Framework("net", "1.0")], distributions=[])
     assert library_mend(of, lost) == []
+
+
+class TestMends:
+    def test_the_pin_that_counts(self):
+        """Exact, of no extra, and of a wheel that is there."""
+        nccl = wheel("nvidia-nccl-cu12", "2.0")
+        asks = [
+            wheel("a", "1", "[x]nvidia-nccl-cu12==1.0"),
+            wheel("b", "1", "nvidia-nccl-cu12>=2"),
+            wheel("c", "1", "nvidia-nccl-cu13==3.0"),
+            wheel("d", "1", "nvidia-nccl-cu12==2.5.*"),
+            wheel("e", "1", "nvidia-nccl-cu12==2.6"),
+        ]
+        assert pinned(facts(distributions=[*asks, nccl]), "nccl") == (nccl, "2.5")
+        assert pinned(facts(distributions=asks), "nccl") is None
+
+    @pytest.mark.parametrize("major", ["11", "12"])
+    def test_a_wheel_that_nothing_pins(self, major):
+        both = [wheel(f"nvidia-cublas-cu{n}", f"{n}.1") for n in ("11", "12")]
+        of = facts(distributions=[wheel("nvidia-nccl-cu12", "2.0"), *both])
+        mend = pip(f"nvidia-cublas-cu{major}=={major}.1")
+        assert back_to_pin(of, f"libcublas.so.{major}") == [mend]
+
+    @pytest.mark.parametrize(
+        ("kind", "soname", "mend"),
+        [
+            ("conda", "libnccl.so.2", [f"conda install -p {PREFIX} nccl"]),
+            ("conda", "libfoo.so.2", []),
+            ("venv", "libnccl.so.2", []),
+        ],
+    )
+    def test_where_there_is_no_wheel(self, kind, soname, mend):
+        env = environment(kind, "conda" if kind == "conda" else "pip")
+        assert back_to_pin(facts(environment=env, distributions=[]), soname) == mend
+
+    def test_the_owners_of_the_file_before_a_wheel_of_the_name(self):
+        nccl = library("libnccl.so.2", "2.18.1", "nccl", provided_by="net 1.0")
+        nccl.real_path = "/store/libnccl.so.2"
+        of = facts(
+            libraries=[nccl], distributions=[wheel("nvidia-nccl-cu12", "2"), wheel("net", "1.0")]
+        )
+        for path in (nccl.path, nccl.real_path):
+            assert back_to_pin(of, "libnccl.so.2", path) == [pip("net==1.0")]
+        assert back_to_pin(of, "libnccl.so.2", "/x") == [pip("nvidia-nccl-cu12==2")]
+
+    def test_a_provider_that_nothing_mends(self):
+        """Then whoever asks is brought anew."""
+        alien = library("libalien.so.1", "1", "", path="/opt/libalien.so.1")
+        ours = library("libnccl.so.2", "2.0", "nccl", provided_by="nvidia-nccl-cu12 2.0")
+        lost = fault("symbol", "alien_new", ours.path, "x", provider=alien.path)
+        of = facts(libraries=[ours, alien], distributions=[wheel("nvidia-nccl-cu12", "2.0")])
+        of.load_faults = [lost]
+        assert symbol_mend(of, lost, alien) == [pip("nvidia-nccl-cu12==2.0")]
+
+    def test_condas_framework_has_no_extra(self):
+        net = Framework("net", "1.0", "12.8", distribution="net", extra="gpu")
+        lost = fault("not found", "libcublas.so.12", "/a.so", "x", framework="net")
+        of = facts(
+            environment=environment("conda", "mamba"),
+            frameworks=[net],
+            distributions=[wheel("net", "1.0", installer="conda")],
+        )
+        assert library_mend(of, lost) == [f"mamba install -p {PREFIX} libcublas"]
+
+    @pytest.mark.parametrize(
+        ("name", "version", "index"),
+        [
+            ("torchvision", "0.23.0+cu128", "https://download.pytorch.org/whl/cu128"),
+            ("torchvision", "0.23.0", None),
+            ("net", "1.0+cu128", None),
+        ],
+    )
+    def test_the_index_of_a_build_that_lost_a_library(self, name, version, index):
+        file = f"{SITE}/{name}/_C.so"
+        lost = fault("not found", "libother.so.1", file, "x", framework=name)
+        net = Framework(name, version, "12.8", path=f"{SITE}/{name}", distribution=name)
+        of = facts(frameworks=[net], distributions=[wheel(name, version)])
+        expected = f"{PYTHON} -m pip install --force-reinstall {name}=={version}"
+        assert library_mend(of, lost) == [expected + (f" --index-url {index}" if index else "")]
 
 
 class TestBuiltins:
@@ -296,6 +412,17 @@ class TestBuiltins:
         of = used(nvrtc, resolutions=[gone])
         of.frameworks.append(Framework("cupy", "13.6.0", "12.8", loads=[nvrtc.path]))
         assert one(of, "CU306", "error").subject == "torch"
+
+    def test_an_nvrtc_that_is_not_known(self):
+        gone = Resolution("libnvrtc-builtins.so.12.8", "/x/nvrtc.so", None, "none", how="dlopen")
+        of = used(resolutions=[gone])
+        found = one(of, "CU306", "error")
+        assert found.title == "nvrtc has no libnvrtc-builtins.so.12.8"
+        assert found.evidence == [Evidence("/x/nvrtc.so", None, "opens libnvrtc-builtins.so.12.8")]
+        gone.optional = True
+        assert fired(of, "CU306") == []
+        gone.optional, gone.how = False, "needed"
+        assert fired(of, "CU306") == []
 
     def test_there(self):
         nvrtc = library("libnvrtc.so.12", "12.8.93", "nvrtc")

@@ -34,6 +34,7 @@ class TestPins:
         [
             ("nvidia-cublas-cu12", "==12.8.4.1", "12.1.3.1", "warning"),
             ("nvidia-cublas-cu12", "==12.8.4.1", "12.8.3.14", "note"),
+            ("nvidia-cublas-cu12", "==12.8.4.1", "12.9.1.4", "warning"),
             ("nvidia-cudnn-cu12", "==9.10.2.21", "9.10.3.1", "note"),
             ("nvidia-cudnn-cu12", "==9.10.2.21", "9.1.0.70", "warning"),
             ("nvidia-cudnn-cu12", "==9.10.2.21", "8.9.7.29", "warning"),
@@ -51,6 +52,33 @@ class TestPins:
 
     def test_not_installed(self):
         assert "installed: none" in one(self.of(None), "CU402", "warning").title
+        assert fired(self.of(None, "==3.4.0", "triton"), "CU402") == []
+        assert one(self.of(None, "==13.0.2", "cuda-toolkit"), "CU402", "warning")
+
+    def test_a_range_as_one_types_it(self):
+        mend = f"{PYTHON} -m pip install 'nvidia-cudnn-cu12>=9.8,<10'"
+        assert one(self.of("9.1.0.70", ">=9.8, <10"), "CU402").fix == [mend]
+
+    def test_of_two_extras_the_one_counts_that_is_met(self):
+        asks = [f"[cu{n}]nvidia-x-cu12=={n}.0" for n in (1, 2)]
+        for installed, told in (("2.0", False), ("3.0", True)):
+            of = [wheel("net", "1.0", *asks), wheel("nvidia-x-cu12", installed)]
+            assert bool(fired(facts(distributions=of), "CU402")) is told
+
+    def test_what_an_extra_brings_is_not_missed(self):
+        """That it was asked for is a guess; the loader tells what is not there."""
+        wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft")]
+        of = facts(
+            distributions=[
+                wheel("net", "1.0", "[gpu]nvidia-nccl-cu13", "[gpu]cuda-toolkit{cublas,cufft}"),
+                wheel("cuda-toolkit", "13.0", *wheels),
+                wheel("nvidia-cublas", "13.0.1"),
+                wheel("nvidia-nccl-cu13", "2.28.1"),
+            ]
+        )
+        assert fired(of, "CU402") == []
+        of.distributions[2].version = "12.0"
+        assert one(of, "CU402").title.startswith("net requires nvidia-cublas==13.0.* ")
 
     def test_all_in_one_command(self):
         of = facts(
@@ -68,6 +96,8 @@ class TestPins:
         names = [f"nvidia-{name}-cu12==1.0" for name in ("a", "b", "c", "d", "e")]
         title = one(facts(distributions=[wheel("torch", "2.8.0", *names)]), "CU402").title
         assert "nvidia-c-cu12==1.0 (installed: none) and 2 more" in title
+        title = one(facts(distributions=[wheel("torch", "2.8.0", *names[:4])]), "CU402").title
+        assert title.endswith("nvidia-c-cu12==1.0 (installed: none) and 1 more")
         title = one(facts(distributions=[wheel("torch", "2.8.0", *names[:3])]), "CU402").title
         assert title.endswith("nvidia-c-cu12==1.0 (installed: none)")
 
@@ -145,6 +175,18 @@ class TestPins:
         assert fired(facts(distributions=of), "CU402") == []
         of.append(wheel("nvidia-curand-cu12", "12.8.1"))
         assert "nvidia-cufft-cu12==12.8.*" in one(facts(distributions=of), "CU402").title
+        half = [wheel("net", "1.0", *extra[:2]), of[1]]
+        assert fired(facts(distributions=half), "CU402") == [], "one of two are not most"
+
+    def test_what_is_not_cudas_does_not_tell_of_an_extra(self):
+        of = [wheel("net", "1.0", "[gpu]nvidia-cufft-cu12==12.8.*", "[gpu]numpy>=1", "[gpu]tqdm")]
+        of += [wheel("numpy", "2.0"), wheel("tqdm", "4.0")]
+        assert fired(facts(distributions=of), "CU402") == []
+
+    def test_conda_keeps_to_its_own_grammar(self):
+        asks = wheel("pytorch", "2.8.0", "cudnn==9.10", "nvidia-x==1.0")
+        asks.kind = "conda"
+        assert fired(facts(distributions=[asks, wheel("cudnn", "9.1")]), "CU402") == []
 
     def test_of_a_package_of_extras_those_count_that_are_asked_for(self):
         wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft", "curand")]
@@ -280,7 +322,15 @@ class TestPins:
             dist.installer = installer
         assert fix.uninstall(of.environment, wheel("x", "1", installer=installer)) == uninstall
         upgrade = fix.install(of.environment, "x", upgrade=True)
-        assert upgrade.endswith(" install --upgrade x") or installer in ("uv", "conda")
+        words = {"uv": f"--python {executable or PREFIX} --upgrade x", "conda": f"-p {PREFIX} x"}
+        assert upgrade.endswith(f" install {words.get(installer, '--upgrade x')}")
+        again = fix.install(of.environment, "x", again=True, alone=True)
+        words = {
+            "uv": f"--python {executable or PREFIX} --reinstall-package x --no-deps x",
+            "conda": f"-p {PREFIX} --force-reinstall x",
+        }
+        usual = "--force-reinstall --no-deps x"
+        assert again.endswith(f" install {words.get(installer, usual)}")
         assert one(of, "CU402").fix == [install]
 
     def test_met(self):
@@ -367,6 +417,31 @@ class TestNames:
         assert fix.variants(release)[:1] == ([oldest] if oldest else [])
         assert fix.usual_variant(release) == usual
 
+    def test_the_tag_of_a_cuda(self):
+        assert [fix.tag(cuda) for cuda in ("12.8", "12.8.1", "13.0")] == ["cu128", "cu128", "cu130"]
+
+    @pytest.mark.parametrize(
+        ("name", "version", "index"),
+        [("torch", "2.8.0+cu128", "cu128"), ("torch", "2.8.0+cpu", "cpu"),
+         ("torchvision", "0.23.0+cu126", "cu126"), ("torch", "2.8.0", None),
+         ("torch", "2.8.0+cu128.x", None), ("flash-attn", "2.7.0+cu128", None)],
+    )  # fmt: skip
+    def test_a_local_version_is_on_pytorchs_index(self, name, version, index):
+        mend = fix.reinstall(facts(), wheel(name, version))
+        start = f"{PYTHON} -m pip install --force-reinstall --no-deps {name}=={version}"
+        more = f" --index-url https://download.pytorch.org/whl/{index}" if index else ""
+        assert mend == start + more
+
+    def test_kin_without_a_pytorch(self):
+        of = facts(frameworks=[], distributions=[wheel("torchvision", "0.20.0")])
+        assert fix.kin(of, "torchvision") == f"{PYTHON} -m pip install torchvision"
+        mend = f"{PYTHON} -m pip install --force-reinstall torch torchvision --index-url "
+        assert fix.torch_from(of, "12.8") == f"{mend}https://download.pytorch.org/whl/cu128"
+
+    def test_a_version_with_four_numbers_is_asked_for_by_three(self):
+        of = facts(frameworks=[torch("2.8.0.1+cu126", "12.6")])
+        assert " torch==2.8.0 " in fix.torch_from(of, "12.8")
+
     def test_titles_are_sentences(self):
         one_file = self.of("conda")
         assert one(one_file, "CU404").title == "libtorch.so is missing: torch 2.7.1 brought it"
@@ -394,6 +469,16 @@ class TestTogether:
         mend = "uv venv tensorflow-env && uv pip install --python tensorflow-env tensorflow"
         assert one(of, "CU407", "warning").fix[0] == mend
         assert fired(of, "CU402") == []  # one finding for one clash
+        of.environment = environment()
+        for dist, pin in zip(of.distributions, ("2.27.3", "2.20.1"), strict=False):
+            dist.requires += wheel("x", "1", f"nvidia-nccl-cu12=={pin}").requires
+        found = one(of, "CU407")
+        assert found.title.endswith(" ==9.3.0.75 and 1 more")
+        assert len(found.evidence) == 5
+        for n in range(6):
+            for dist in of.distributions[:2]:
+                dist.requires += wheel("x", "1", f"nvidia-p{n}=={dist.version}").requires
+        assert len(one(of, "CU407").evidence) == 11, "five pairs and what is installed"
 
     def test_pairs_that_agree_hide_no_clash(self):
         """A second of one framework and a range that fits come before the one that clashes."""
@@ -444,6 +529,13 @@ class TestTogether:
         found = one(facts(frameworks=[torch(), jax, third]), "CU407", "warning")
         assert found.title.endswith("torch for CUDA 12.8, jax for CUDA 13, cupy for CUDA 11.8")
         assert found.subject == "cupy"
+        assert found.fix[0].startswith("python3 -m venv cupy-env ")
+        for name in ("tensorflow", "onnxruntime"):
+            jax.name = name
+            assert one(facts(frameworks=[torch(), jax]), "CU407", "warning").subject == name
+        same = [Framework("jax", "0.7.0", "12"), Framework("vllm", "0.12.0", "13.0")]
+        cpu = Framework("onnxruntime", "1.22.0", "13.0", variant="unknown")
+        assert fired(facts(frameworks=[torch(), *same, cpu]), "CU407") == []
 
     def test_two_pins_of_one_framework_contest_nothing(self):
         """torch and what it pulls in speak with one voice: what is not met of it is told."""

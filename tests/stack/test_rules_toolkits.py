@@ -3,7 +3,7 @@
 import pytest
 from facts import PREFIX, SITE, driver, environment, facts, fired, nvcc, one, toolkit, torch, wheel
 
-from cudriver.stack.model import Evidence, HostCompiler, NvccChoice, Toolkit
+from cudriver.stack.model import Evidence, Framework, HostCompiler, NvccChoice, Toolkit
 from cudriver.stack.rules import cu2, judge, verdict
 
 OWN = Toolkit(
@@ -88,6 +88,9 @@ class TestMatch:
         found = one(facts(toolkits=[*own, toolkit("12.4.1", "default")]), "CU201", "note")
         assert "12.8" in found.title
         assert "13.0" not in found.title
+        own.append(toolkit("12.6.0", path=f"{SITE}/other", origin="environment"))
+        found = one(facts(toolkits=[*own, toolkit("12.4.1", "default")]), "CU201", "note")
+        assert "has CUDA 12.8" in found.title, "the first of them"
 
     def test_pytorch_stands_in_for_packages(self):
         assert "12.8" in one(facts(toolkits=[toolkit("12.4.1")]), "CU201").title
@@ -115,6 +118,40 @@ class TestMatch:
         kits = [toolkit(version, *by) for version, by in zip(versions, chosen, strict=True)]
         told = one(facts(toolkits=kits, match="system"), "CU201", "error").title
         assert told.endswith(f"the system's toolkit is {theirs}")
+
+    @pytest.mark.parametrize(
+        ("versions", "theirs"),
+        [
+            (("12.9.1", "12.10.0"), "12.10"),
+            ((None, "12.4.1"), "12.4"),
+            (("new", "12.4.1"), "12.4"),
+        ],
+    )
+    def test_the_newest_toolkit_that_tells_its_version(self, versions, theirs):
+        kits = [toolkit(version or "12.8.1") for version in versions]
+        kits[0].version = versions[0]
+        assert one(facts(toolkits=kits), "CU201", "note").title.split("; ")[0].endswith(theirs)
+
+    def test_a_framework_without_cuda_is_not_the_environments(self):
+        other = Framework("jax", "0.7.2", "12.4", variant="unknown")
+        made = facts(toolkits=[toolkit("12.4.1")], frameworks=[other, torch()])
+        assert "has CUDA 12.8" in one(made, "CU201", "note").title
+        made.frameworks[1].cuda_evidence = None
+        assert one(made, "CU201").evidence[0] == Evidence(f"{SITE}/torch", None, "12.8")
+
+    @pytest.mark.parametrize(("match", "told"), [("system", True), (None, False)])
+    def test_one_side_alone(self, match, told):
+        made = facts(toolkits=[toolkit("12.4.1")], frameworks=[], match=match)
+        found = fired(made, "CU201")
+        assert [f.title.split()[-1] for f in found] == ["environment"] * told
+        assert fired(facts(toolkits=[], frameworks=[], match=match), "CU201") == []
+
+    def test_no_pytorch_for_the_systems_cuda(self):
+        """Then only the system can be made to match."""
+        for frameworks, theirs in (([torch()], "12.1.1"), ([], "12.6.1")):
+            kits = [toolkit(theirs), OWN]
+            (mend,) = one(facts(toolkits=kits, match="system", frameworks=frameworks), "CU201").fix
+            assert mend.startswith("sudo apt-get install cuda-toolkit-12-8 ")
 
     def test_where_both_sides_of_a_match_stand(self):
         inside = toolkit("12.8.1", path=f"{SITE}/nvidia", origin="environment")
@@ -189,6 +226,29 @@ class TestNvcc:
 
     def test_no_nvcc_and_nobody_wants_it(self):
         assert fired(facts(), "CU204") == []
+        wanting = [wheel("deepspeed", "0.17.0")]
+        assert fired(facts(distributions=wanting, frameworks=[]), "CU204") == []
+        cpu = [torch("2.8.0+cpu", None)]
+        assert fired(facts(distributions=wanting, frameworks=cpu), "CU204") == []
+        there = nvcc(toolkit("12.8.1", "PATH"))
+        assert fired(facts(distributions=wanting, nvcc=there), "CU204") == []
+
+    def test_an_nvcc_that_is_not_there_or_tells_nothing(self):
+        chosen = nvcc(toolkit("11.8.0", "PATH"))
+        chosen.exists = False
+        assert fired(facts(nvcc=chosen), "CU202") == fired(facts(nvcc=chosen), "CU203") == []
+        chosen.exists, chosen.version = True, None
+        assert fired(facts(nvcc=chosen), "CU202") == fired(facts(nvcc=chosen), "CU203") == []
+
+    def test_pytorchs_file_is_evidence_where_it_is_known(self):
+        kit = toolkit("11.8.0", "PATH")
+        of = facts(toolkits=[kit], nvcc=nvcc(kit))
+        assert [e.file for e in one(of, "CU202").evidence] == [kit.nvcc, f"{SITE}/torch/version.py"]
+        of.frameworks[0].cuda_evidence = None
+        assert [e.file for e in one(of, "CU202").evidence] == [kit.nvcc]
+        of.distributions, of.nvcc = [wheel("deepspeed", "0.17.0")], NvccChoice()
+        of.frameworks[0].cuda = None
+        assert one(of, "CU204", "warning").fix[-1].startswith("export CUDA_HOME=")
 
 
 class TestHome:
@@ -240,7 +300,11 @@ class TestHome:
             nvcc=nvcc(kit),
         )
         expected = f"conda install -p {PREFIX} 'cuda-nvcc=11.7.*' -c nvidia"
-        assert one(of, "CU202").fix[0] == expected
+        assert one(of, "CU202").fix == [expected, f"export CUDA_HOME={PREFIX}"]
+        of.environment.installer = "pixi"
+        assert one(of, "CU202").fix[0] == "pixi add 'cuda-nvcc=11.7.*'"
+        of.environment.installer, of.frameworks = "conda", [torch("2.1.0", "12.0")]
+        assert one(of, "CU202").fix[0] == f"conda install -p {PREFIX} 'cuda-nvcc=12.0.*'"
 
     def test_no_nvcc_inside(self):
         bare = toolkit("12.8.1", "CUDA_HOME", path="/opt/runtime", nvcc=None)
@@ -250,6 +314,49 @@ class TestHome:
             toolkits=[bare, toolkit("12.4.1")],
         )
         assert "bin/nvcc" in one(of, "CU205", "warning").title
+
+    def test_libraries_alone_and_no_nvcc_anywhere_are_a_choice(self):
+        bare = toolkit("12.8.1", "CUDA_HOME", path="/opt/runtime", nvcc=None)
+        of = facts(
+            environment=environment(CUDA_HOME="/opt/runtime"),
+            nvcc=NvccChoice("/opt/runtime", "CUDA_HOME", "/opt/runtime/bin/nvcc"),
+            toolkits=[bare],
+        )
+        assert fired(of, "CU205") == []
+
+    @pytest.mark.parametrize("value", ["/opt/cuda ", " /opt/cuda"])
+    def test_a_blank_too_many(self, value):
+        of = facts(environment=environment(CUDA_HOME=value), toolkits=[toolkit("12.8.1")])
+        assert "is not an absolute path" in one(of, "CU205", "warning").title
+
+    @pytest.mark.parametrize("which", ["home", "path", "none on PATH", "none at home"])
+    def test_what_is_not_known_is_not_compared(self, which):
+        home, path = toolkit("12.8.1", "CUDA_HOME"), toolkit("11.8.0", "PATH")
+        if which in ("home", "path"):
+            {"home": home, "path": path}[which].version = None
+        kits = {"none on PATH": [home], "none at home": [path]}.get(which, [home, path])
+        of = facts(
+            environment=environment(CUDA_HOME=home.path),
+            nvcc=nvcc(home, "CUDA_HOME"),
+            toolkits=kits,
+        )
+        assert fired(of, "CU205") == []
+
+    def test_the_nvcc_on_path_is_evidence(self):
+        home, path = toolkit("12.8.1", "CUDA_HOME"), toolkit("11.8.0", "PATH")
+        of = facts(
+            environment=environment(CUDA_HOME=home.path),
+            nvcc=nvcc(home, "CUDA_HOME"),
+            toolkits=[home, path],
+        )
+        found = one(of, "CU205")
+        assert found.evidence[1] == Evidence(path.nvcc, None, "11.8")
+        assert found.fix == [f"export PATH={home.path}/bin:$PATH"]
+        path.nvcc = None
+        assert one(of, "CU205").evidence[1].file == path.path
+        of.toolkits += [toolkit("11.0.0", "CUDA_HOME"), toolkit("11.2.0", "PATH")]
+        assert one(of, "CU205").fix == [f"export PATH={home.path}/bin:$PATH"], "the first of each"
+        assert one(of, "CU205").title.endswith("CUDA 12.8, the nvcc on PATH is CUDA 11.8")
 
     @pytest.mark.parametrize(("version", "severity"), [("11.8.0", "warning"), ("12.4.1", "note")])
     def test_another_version_than_path(self, version, severity):
@@ -326,6 +433,27 @@ class TestDisagree:
         found = one(facts(toolkits=[toolkit("12.4.1", "PATH", claims=claims)]), "CU206", "warning")
         assert found.evidence == claims
 
+    def test_what_the_environment_holds_is_no_toolkit_of_the_system(self):
+        claims = [Evidence("/e/a", 4, "12.4.1"), Evidence("/e/b", 2, "12.8")]
+        mixed = toolkit("12.4.1", origin="environment", claims=claims)
+        assert fired(facts(toolkits=[mixed]), "CU206") == []
+        same = toolkit("12.4.1", claims=[claims[0], Evidence("/e/b", 2, "12.4")])
+        assert fired(facts(toolkits=[same]), "CU206") == []
+
+    def test_the_first_that_differs_is_told_with_what_leads_to_it(self):
+        kits = [
+            toolkit("12.4.1", "/usr/local/cuda"),
+            toolkit("12.4.0", "CUDA_PATH", path="/opt/same"),
+            toolkit("12.8.1", "PATH", "CUDA_HOME"),
+            toolkit("11.8.0", "CUDA_PATH"),
+        ]
+        kits[0].evidence = None
+        found = one(facts(toolkits=kits), "CU206", "note")
+        expected = "/usr/local/cuda is CUDA 12.4, PATH and CUDA_HOME leads to CUDA 12.8"
+        assert found.title == expected
+        assert found.evidence == [kits[2].evidence]
+        assert fired(facts(toolkits=kits[1:]), "CU206") == []
+
     def test_several_with_one_chosen(self):
         kits = [
             toolkit("12.8.1", "/usr/local/cuda", "PATH", "CUDA_HOME"),
@@ -358,6 +486,43 @@ class TestHostCompiler:
         of.toolkits.insert(0, toolkit("11.8.0", host_compiler_limit=11))
         assert "not supported" in one(of, "CU207").predicts
         assert "later than 13" in one(of, "CU207").predicts
+
+    @pytest.mark.parametrize(
+        ("version", "kind", "told"),
+        [
+            ("13.3", "gcc", False),
+            ("17.0", "clang", False),
+            ("18", "clang", True),
+            ("x", "gcc", False),
+        ],
+    )
+    def test_the_newest_that_is_taken(self, version, kind, told):
+        assert bool(fired(self.of(version, kind), "CU207")) is told
+
+    def test_what_is_not_known_is_not_refused(self):
+        assert fired(self.of("14", limit=None), "CU207") == []
+        of = self.of("14")
+        of.nvcc.exists = False
+        assert fired(of, "CU207") == []
+        of = self.of("14")
+        of.compiler = None
+        assert fired(of, "CU207") == []
+
+    def test_an_nvcc_by_another_name(self):
+        """/usr/local/cuda is a link to the folder that is known."""
+        of = self.of("14")
+        of.nvcc.nvcc = "/usr/local/cuda/bin/nvcc"
+        one(of, "CU207", "note")
+        of.nvcc.evidence = None
+        assert fired(of, "CU207") == []
+
+    def test_clangs_limit_stands_elsewhere(self):
+        of = self.of("14")
+        of.toolkits[0].host_compiler_evidence = None
+        assert [e.file for e in one(of, "CU207", "note").evidence] == ["/usr/bin/gcc"]
+        found = one(self.of("19", "clang"), "CU207", "note")
+        assert [e.file for e in found.evidence] == ["/usr/bin/gcc"]
+        assert found.fix == ["sudo apt-get install clang-17", "export NVCC_CCBIN=clang++-17"]
 
     def test_too_new(self):
         assert one(self.of("14"), "CU207", "note")  # nobody means to compile

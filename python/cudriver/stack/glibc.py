@@ -336,10 +336,8 @@ def _configuration(root: Root, path: str, read: set[str]) -> Iterator[tuple[str,
                     read.add(whole)
                 for included in _matching(root, whole):
                     yield "include", included, path
-        elif word.lower() != "hwcap":
-            text = text.rstrip("/") or "/"
-            if line.strip().startswith("/"):
-                yield "folder", text, path
+        elif text.rstrip("/").startswith("/"):  # ldconfig passes over "/" itself
+            yield "folder", text.rstrip("/"), path
 
 
 def _is_pattern(text: str) -> bool:

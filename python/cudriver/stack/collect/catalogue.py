@@ -33,12 +33,14 @@ class Catalogue:
         if not is_cuda_library(name):
             return
         key = (search.name, search.requested_by or "", search.rule)
-        if key in self.resolutions:
+        known = self.resolutions.get(key)
+        if known is not None:
+            known.optional = known.optional and optional  # one who needs it is enough
             return
         path = os.path.normpath(search.path) if search.path else None
         self.resolutions[key] = Resolution(
             soname=name,
-            needed_by=search.requested_by or "",
+            needed_by=os.path.normpath(search.requested_by) if search.requested_by else "",
             path=path,
             rule=search.rule,
             detail=search.entry,

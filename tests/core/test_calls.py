@@ -117,8 +117,8 @@ def test_the_context_of_anothers_stream_is_one_question(cu, sim) -> None:
 
 @pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
 def test_driver_calls_of_another_librarys_array(cu, sim) -> None:
-    """By its type's table: the memory is asked about once. An event puts the copy behind the work on
-    the other library's stream: to ask whether there is any takes longer."""
+    """By its type's table: the memory is asked about once. An event puts the copy behind the work
+    on the other library's stream: to ask whether there is any takes longer."""
     there, pooled, stream = cu.device_empty(9), cu.pinned_zeros(9), cu.Stream()
     table = kit.ExchangeTable(
         1, 3, None, kit.ALLOCATE(), kit.FROM_OBJECT(lambda lender, out: lender.lend(out)),

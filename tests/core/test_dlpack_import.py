@@ -512,7 +512,7 @@ def test_a_copy_is_put_behind_the_work_of_another_librarys_stream(
     table: None, monkeypatch: pytest.MonkeyPatch, driver: Any
 ) -> None:
     array, theirs, stream = placed(), cu.Stream(), cu.Stream()
-    source, back = cu.pinned_full(MODEL.shape, 7, MODEL.dtype), cu.pinned_zeros(MODEL.shape, MODEL.dtype)
+    source, back = cu.pinned_full((4, 6), 7, "f4"), cu.pinned_zeros((4, 6), "f4")
     monkeypatch.setattr(Tabled, "stream", theirs.handle)
     lender = tabled(array)
     with busy(driver, theirs):

@@ -14,7 +14,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,33 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """A test counts its golden blocks from one, also where it runs again in this process."""
+    golden = sys.modules.get("golden")  # only the stack's tests import it
+    if golden is not None:
+        golden.seen.clear()
+    with _compiler_may_lack():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _compiler_may_lack():
+        yield
+
+
+@contextmanager
+def _compiler_may_lack() -> Iterator[None]:
+    """Many tests build small libraries, which needs a compiler, not the package's sources."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if error.filename in ("cc", "gcc"):
+            pytest.skip(f"no C compiler ({error.filename})")
+        raise
+
+
 class Simulator:
     """The simulated driver's own functions (cext/sim/cudriver_sim.h), in the library that the
     extension has open: one file, so one set of globals."""
@@ -143,13 +171,6 @@ class Simulator:
         if name.startswith("_") or name not in self._functions:
             raise AttributeError(name)
         return lambda *arguments: self.call(name, *arguments)
-
-
-def pytest_runtest_setup() -> None:
-    """A test counts its golden blocks from one, also where it runs again in this process."""
-    golden = sys.modules.get("golden")  # only the stack's tests import it
-    if golden is not None:
-        golden.seen.clear()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 DRIVER = os.environ.get("CUDRIVER_TEST_DRIVER", "sim")
 SANITIZER = os.environ.get("CUDRIVER_TEST_SANITIZER", "")
+LACKING = {name for name in ("cc", "gcc", "readelf") if shutil.which(name) is None}
 
 
 def named(value: object) -> str:
@@ -95,24 +97,24 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     golden = sys.modules.get("golden")  # only the stack's tests import it
     if golden is not None:
         golden.seen.clear()
-    with _compiler_may_lack():
+    with _without_compiler():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    with _compiler_may_lack():
+    with _without_compiler():
         yield
 
 
 @contextmanager
-def _compiler_may_lack() -> Iterator[None]:
-    """Many tests build small libraries, which needs a compiler, not the package's sources."""
+def _without_compiler() -> Iterator[None]:
+    """Many tests build small libraries. Where nothing compiles or reads them, they are skipped."""
     try:
         yield
     except FileNotFoundError as error:
-        if error.filename in ("cc", "gcc"):
-            pytest.skip(f"no C compiler ({error.filename})")
+        if error.filename in LACKING:
+            pytest.skip(f"no {error.filename} on this machine")
         raise
 
 

@@ -1,4 +1,4 @@
-"""The core on a free-threaded CPython: it switches the GIL on, or is refused where that is forbidden.
+"""On a free-threaded CPython the core switches the GIL on, or is refused where that is forbidden.
 
 Wants such an interpreter with its headers: `python3.14t` or `python3.13t` on PATH, or the one that
 CUDRIVER_TEST_FREE_THREADED names. NumPy is the interpreter's own or comes from PyPI.

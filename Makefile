@@ -234,6 +234,10 @@ EMULATED = $(wildcard $(patsubst %,tests/%.py, \
 test-aarch64: ## build for aarch64 and run the suite there under qemu
 	tests/aarch64/run $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
 
+.PHONY: test-wheel-aarch64
+test-wheel-aarch64: ## the same of a wheel: WHEEL=... ROOT=..., docs/wheels.md
+	release/test-wheel-aarch64 $(WHEEL) $(ROOT) $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
+
 # --- the code's form -------------------------------------------------------------------------------
 
 .PHONY: lint

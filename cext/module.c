@@ -384,6 +384,28 @@ static int interpreter_check(void)
     return 0;
 }
 
+/* The GIL guards our objects. A free-threaded Python switches it on for us unless its user forbids
+ * that. 0 or -1. */
+static int gil_check(void)
+{
+#ifdef Py_GIL_DISABLED
+    PyObject *sys = PyImport_ImportModule("sys");
+    PyObject *on = sys == NULL ? NULL : PyObject_CallMethod(sys, "_is_gil_enabled", NULL);
+    bool off = on == Py_False;
+
+    Py_XDECREF(sys);
+    Py_XDECREF(on);
+    if (off) {
+        PyErr_SetString(PyExc_ImportError,
+                        "cudriver._core needs the GIL, which PYTHON_GIL=0 or -X gil=0 forces off. "
+                        "Without them, importing it switches the GIL on");
+    }
+    return off || on == NULL ? -1 : 0;
+#else
+    return 0;
+#endif
+}
+
 static int module_exec(PyObject *module)
 {
     static int (*const setups[])(PyObject *) = {
@@ -414,7 +436,7 @@ static int module_exec(PyObject *module)
         exit_setup,
     };
 
-    if (interpreter_check() < 0) {
+    if (interpreter_check() < 0 || gil_check() < 0) {
         return -1;
     }
     for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) {

@@ -11,10 +11,12 @@ import ctypes
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 DRIVER = os.environ.get("CUDRIVER_TEST_DRIVER", "sim")
 SANITIZER = os.environ.get("CUDRIVER_TEST_SANITIZER", "")
+LACKING = {name for name in ("cc", "gcc", "readelf") if shutil.which(name) is None}
 
 
 def named(value: object) -> str:
@@ -88,6 +91,33 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """A test counts its golden blocks from one, also where it runs again in this process."""
+    golden = sys.modules.get("golden")  # only the stack's tests import it
+    if golden is not None:
+        golden.seen.clear()
+    with _without_compiler():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _without_compiler():
+        yield
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Many tests build small libraries. Where nothing compiles or reads them, they are skipped."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if error.filename in LACKING:
+            pytest.skip(f"no {error.filename} on this machine")
+        raise
+
+
 class Simulator:
     """The simulated driver's own functions (cext/sim/cudriver_sim.h), in the library that the
     extension has open: one file, so one set of globals."""
@@ -143,13 +173,6 @@ class Simulator:
         if name.startswith("_") or name not in self._functions:
             raise AttributeError(name)
         return lambda *arguments: self.call(name, *arguments)
-
-
-def pytest_runtest_setup() -> None:
-    """A test counts its golden blocks from one, also where it runs again in this process."""
-    golden = sys.modules.get("golden")  # only the stack's tests import it
-    if golden is not None:
-        golden.seen.clear()
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,8 @@ def compiler() -> list[str]:
 
 def compile_c(output: Path, files: list[Path], *arguments: str) -> Path:
     """Builds a program, or with -shared a library. Any warning is an error."""
+    if not CEXT.is_dir():
+        pytest.skip("no C sources beside the tests")
     command = [*compiler(), "-std=c11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     command += ["-iquote", str(CEXT), *arguments, "-o", str(output), *map(str, files)]
     command += ["-ldl", "-lrt"]

@@ -104,6 +104,7 @@ from cudriver import stack
 
 
 async def there(array, pinned, stream):
+    asyncio.get_running_loop().slow_callback_duration = 60  # -X dev tells of slow ones
     await cu.copy_async(array, pinned, stream)
 
 

@@ -11,7 +11,10 @@ import pytest
 
 from native_build import CEXT, ROOT
 
-pytestmark = pytest.mark.static
+pytestmark = [
+    pytest.mark.static,
+    pytest.mark.skipif(not CEXT.is_dir(), reason="no C sources beside the tests"),
+]
 
 PACKAGE = ROOT / "python" / "cudriver"
 

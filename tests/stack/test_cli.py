@@ -120,9 +120,11 @@ def test_version_imports_next_to_nothing():
 
 
 def test_a_check_imports_no_heavy_module(cpu_torch):
+    """Beside what argparse itself imports: in CPython 3.14 dataclasses, for its colours."""
     heavy = {"numpy", "rich", "importlib.metadata", "email", "dataclasses", "inspect", "asyncio"}
     script = (
-        "import sys; before = set(sys.modules); from cudriver.cli import main; "
+        "import argparse, sys; argparse.ArgumentParser().add_argument('any'); "
+        "before = set(sys.modules); from cudriver.cli import main; "
         f"main(['check', '--root', {str(cpu_torch)!r}, '/envs/plain', '--json']); "
         f"print('heavy:', *sorted({heavy!r} & set(sys.modules) - before), "
         "'cudriver._core' if 'cudriver._core' in sys.modules else '')"

@@ -128,7 +128,7 @@ def test_a_page_has_chinese_punctuation_and_the_terms_of_the_glossary(page: Path
 def test_the_site_shows_no_space_where_a_line_of_chinese_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("sphinx", reason="needs the docs extra")
+    pytest.importorskip("sphinx.application", reason="needs the docs extra")
     from docutils import nodes
 
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))

@@ -50,6 +50,27 @@ def test_the_demonstration_says_its_driver_and_that_every_byte_is_right() -> Non
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("ImportError('needs the GIL')", "cudriver: ImportError: needs the GIL; -v shows where\n"),
+        ("ValueError(7)", "cudriver: ValueError: 7: this is a bug of cudriver; -v shows where\n"),
+    ],
+)
+def test_only_what_is_our_doing_is_called_a_bug(error: str, said: str) -> None:
+    """What cannot be imported, such as NumPy, is the environment's doing."""
+    code = f"""
+import cudriver.cli, sys
+def fails(words):
+    raise {error}
+cudriver.cli._run = fails
+sys.exit(cudriver.cli.main(["demo"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", said)
+    assert done.returncode not in (0, 1)
+
+
 def test_a_copy_that_does_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every copy but the first of each pair, too: what is compared must come from the timed one."""
     real, calls = cu.copy, 0

@@ -244,8 +244,10 @@ def complain_of_failure(error: Exception, where: str = "", *, trace: bool) -> No
 
         lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
         _say("\n".join(map(clean, lines)))
+    # What cannot be imported is the environment's doing: no NumPy, or a GIL that is forced off.
+    bug = "" if isinstance(error, ImportError) else ": this is a bug of cudriver"
     hint = "" if trace else "; -v shows where"
-    complain(f"{where}{failure(error)}: this is a bug of cudriver{hint}")
+    complain(f"{where}{failure(error)}{bug}{hint}")
 
 
 def failure(error: BaseException) -> str:

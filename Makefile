@@ -235,8 +235,8 @@ test-aarch64: ## build for aarch64 and run the suite there under qemu
 	tests/aarch64/run $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
 
 .PHONY: test-wheel-aarch64
-test-wheel-aarch64: ## the same of a wheel: WHEEL=... ROOT=..., docs/wheels.md
-	release/test-wheel-aarch64 $(WHEEL) $(ROOT) $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
+test-wheel-aarch64: $(VENV)/.dev ## the same of a wheel: WHEEL=... ROOT=..., docs/wheels.md
+	UV=$(VENV)/bin/uv release/test-wheel-aarch64 $(WHEEL) $(ROOT) $(EMULATED) -m "$(SANITIZED) and not slow" $(ARGS)
 
 # --- the code's form -------------------------------------------------------------------------------
 

@@ -40,25 +40,17 @@ LEFT, WIDTH, BAR, GAP, TOP = 236, 760, 14, 16, 66  # pixels
 
 def rates(page: str) -> dict[str, dict[str, float]]:
     """The figures in GB/s of each row that is drawn; a cell without one is left out."""
-    table = re.search(r"^\| work \| unit \|.*\n(?:\|.*\n)*", page, re.MULTILINE)
-    if table is None:
-        raise ValueError("the page has no table of figures: run make bench with --markdown")
-    head, *lines = table[0].splitlines()
-    names = [cell.strip() for cell in head.strip("|").split("|")]
+    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    head = next(line for line in cells if line[:2] == ["work", "unit"])
+    table = {
+        line[0]: dict(zip(head, line, strict=True)) for line in cells if len(line) == len(head)
+    }
     found = {}
-    for line in lines:
-        cells = dict(
-            zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=False)
-        )
-        if cells.get("work") not in ROWS:
-            continue
-        figures = {name: re.match(r"[\d.]+", cells.get(name, "")) for name in COLUMNS}
-        row = ROWS[cells["work"]]
-        found[row] = {name: float(match[0]) for name, match in figures.items() if match}
-    missing = set(ROWS.values()) - set(found)
-    if missing:
-        raise ValueError(f"the table lacks the rows {sorted(missing)}")
-    return {row: found[row] for row in ROWS.values()}
+    for name, row in ROWS.items():
+        figures = {column: re.match(r"[\d.]+", table[name].get(column, "")) for column in COLUMNS}
+        found[row] = {column: float(match[0]) for column, match in figures.items() if match}
+    return found
 
 
 def svg(figures: dict[str, dict[str, float]], machine: str) -> str:
@@ -105,6 +97,4 @@ def main(source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

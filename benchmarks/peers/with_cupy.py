@@ -6,8 +6,8 @@ import cupy
 import cupyx
 import numpy as np
 
-from benchmarks.measure import Array, Work
-from benchmarks.peers.base import Call, Peer
+from benchmarks.measure import Array, Call, Work
+from benchmarks.peers.base import Peer, first_time
 
 
 class CuPy(Peer):
@@ -53,14 +53,8 @@ class CuPy(Peer):
 
     def page_lock(self, nbytes: int) -> Work:
         pool = cupy.cuda.PinnedMemoryPool()  # one of its own: nothing else is freed
-        held: list[Any] = []
-
-        def after() -> None:
-            held.clear()
-            pool.free_all_blocks()
-
-        return Work(
-            lambda: held.append(pool.malloc(nbytes)), after=after, how="PinnedMemoryPool.malloc"
+        return first_time(
+            lambda: pool.malloc(nbytes), pool.free_all_blocks, "PinnedMemoryPool.malloc"
         )
 
     def pinned_array(self, nbytes: int) -> Call:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
 from benchmarks.measure import Row
-from benchmarks.rows import calls, dense, exchange, files, memory, processes, strided, together
+from benchmarks.rows import calls, dense, files, processes, strided, together
 
 TABLE = [
     Row(
         "plain NumPy array to device, 1-2 GiB",
         ">= 0.93 of the pinned rate",
-        dense.plain(0.93, GIB, 2 * GIB, ways=["up"]),
+        dense.plain(0.93, GIB, 2 * GIB, way="up"),
     ),
     Row(
         "device to plain NumPy array, 1-2 GiB",
         ">= 0.93 of the pinned rate",
-        dense.plain(0.93, GIB, 2 * GIB, ways=["down"]),
+        dense.plain(0.93, GIB, 2 * GIB, way="down"),
     ),
     Row("the same, 256 MiB", ">= 0.85 of the pinned rate", dense.plain(0.85, 256 * MIB)),
     Row("the same, 64 MiB", ">= 0.78 of the pinned rate", dense.plain(0.78, 64 * MIB)),
@@ -43,9 +43,9 @@ TABLE = [
         calls.asynchronous,
     ),
     Row(dense.SWEEP, "never below 0.97 of the driver's own", dense.sweep),
-    Row("page-locked 2 GiB, first time", ">= 20 GB/s, >= 10x cuMemHostAlloc", memory.first_time),
-    Row("page-locked array from the pool, 1 MiB and 1 GiB", "<= 1.0 us", memory.from_pool),
-    Row("np.empty inside `pinned_numpy()`, reuse", "<= 1.5x plain np.empty", memory.inside_numpy),
+    Row("page-locked 2 GiB, first time", ">= 20 GB/s, >= 10x cuMemHostAlloc", calls.first_time),
+    Row("page-locked array from the pool, 1 MiB and 1 GiB", "<= 1.0 us", calls.from_pool),
+    Row("np.empty inside `pinned_numpy()`, reuse", "<= 1.5x plain np.empty", calls.inside_numpy),
     Row("4 KiB asynchronous copy, issue cost", "<= 2.60 us, taking arrays", calls.small_issue),
     Row("device allocate + free, 1 MiB", "<= 1.2 us", calls.device_memory),
     Row("context push + pop", "<= 0.25 us with `with ctx:`", calls.push_pop),
@@ -70,16 +70,16 @@ TABLE = [
         dense.right_after,
     ),
     Row("`to_device` of 1000 floats", "<= 11 us", calls.to_device),
-    Row("`torch.from_dlpack(d)`", "<= 1.2 of the fastest", exchange.lent),
+    Row("`torch.from_dlpack(d)`", "<= 1.2 of the fastest", calls.lent),
     Row(
         "`cu.from_dlpack(t)`, with address, shape, strides and type",
         "<= 1.2 of the fastest",
-        exchange.taken,
+        calls.taken,
     ),
     Row(
         "4 KiB asynchronous copy into another library's array, shape and type checked, issue cost",
         "<= 1.2 of the fastest peer's into its own",
-        exchange.copied_into,
+        calls.copied_into,
     ),
     Row(
         "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",

@@ -60,46 +60,31 @@ def twin(path: Path) -> Path:
     return file
 
 
-def ours(path: Path) -> Any:
-    return cu.load_safetensors(path)
-
-
 def safetensors(path: Path) -> Any:
-    import torch
     from safetensors.torch import load_file
 
-    loaded = load_file(path, device="cuda")
-    torch.cuda.synchronize()
-    return loaded
+    return load_file(path, device="cuda")
 
 
 def torch_load(path: Path) -> Any:
     import torch
 
-    loaded = torch.load(path, mmap=True, map_location="cuda")
-    torch.cuda.synchronize()
-    return loaded
+    return torch.load(path, mmap=True, map_location="cuda")
 
 
 def fastsafetensors(path: Path) -> Any:
-    import torch
     from fastsafetensors import fastsafe_open
 
     with fastsafe_open([str(path)], device="cuda:0", nogds=True) as file:
-        loaded = [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 (no dict)
-    torch.cuda.synchronize()
-    return loaded
+        return [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 (no dict)
 
 
 def streamer(path: Path) -> Any:
-    import torch
     from runai_model_streamer import SafetensorsStreamer
 
     with SafetensorsStreamer() as stream:
         stream.stream_file(str(path), device="cuda")
-        loaded = [tensor for _, tensor in stream.get_tensors()]
-    torch.cuda.synchronize()
-    return loaded
+        return [tensor for _, tensor in stream.get_tensors()]
 
 
 def parallel_read(path: Path) -> None:
@@ -130,6 +115,15 @@ PEERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
+def waited(load: Callable[[Path], Any], path: Path) -> Any:
+    """A peer's load, to its end."""
+    import torch
+
+    loaded = load(path)
+    torch.cuda.synchronize()
+    return loaded
+
+
 def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
     def build(bench: Bench) -> list[Part]:
         if find_spec("ml_dtypes") is None:
@@ -137,22 +131,21 @@ def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
         folder = tempfile.TemporaryDirectory()
         path = written(folder.name, bench.size(SIZE))
         goal = times_as_fast(1.0, PLAIN) if cold else times_as_fast(5.0, "safetensors")
-        label = bench.label("", SIZE)
-        part = Part(label, nbytes=path.stat().st_size, goals=[goal], warm=not cold)
-        part.effort = {"rounds": 3, "least": 2, "long": 8} if cold else {"rounds": 7, "long": 3}
+        effort = {"rounds": 3, "least": 2, "long": 8} if cold else {"rounds": 7, "long": 3}
+        label, size = bench.label("", SIZE), path.stat().st_size
+        part = Part(label, size, [goal], warm=not cold, effort=effort)
 
-        def work(load: Callable[[Path], Any], file: Path = path) -> Work:
+        def work(load: Callable[[Path], Any], how: str) -> Work:
+            file = twin(path) if how == torch_load.__name__ else path
             before = partial(forget, file) if cold else None
-            return Work(partial(load, file), before=before, how=load.__name__, keep=(folder,))
+            return Work(partial(load, file), before=before, how=how, keep=(folder,))
 
-        part.add(OURS, partial(work, ours))
-        part.add(PLAIN, partial(work, parallel_read))
+        part.add(OURS, partial(work, cu.load_safetensors, "load_safetensors"))
+        part.add(PLAIN, partial(work, parallel_read, "parallel_read"))
         if bench.peers and find_spec("torch") is not None:
             for name, (module, load) in PEERS.items():
-                if name == "torch.load":
-                    part.add(name, lambda: work(torch_load, twin(path)))
-                elif find_spec(module) is not None:
-                    part.add(name, partial(work, load))
+                if find_spec(module) is not None:
+                    part.add(name, partial(work, partial(waited, load), load.__name__))
         return [part]
 
     return build

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
@@ -14,25 +15,40 @@ from benchmarks.measure import NUMPY, OURS, Part, Skip, Work, at_most
 
 NVIDIA_SMI = "nvidia-smi"
 SLOW = {"PyTorch"}  # left out of a quick run: seconds
-IMPORTS = {
-    "PyTorch": "import torch",
-    "CuPy": "import cupy",
-    "cuda-core": "import cuda.core",
-    "cuda-bindings": "import cuda.bindings.driver",
+MODULES = {
+    "PyTorch": "torch",
+    "CuPy": "cupy",
+    "cuda-core": "cuda.core",
+    "cuda-bindings": "cuda.bindings.driver",
 }
-REPORTS = {  # module, words
-    "PyTorch": ("torch", "-m", "torch.utils.collect_env"),
-    "CuPy": ("cupy", "-c", "import cupy; cupy.show_config()"),
+REPORTS = {
+    "PyTorch": ("-m", "torch.utils.collect_env"),
+    "CuPy": ("-c", "import cupy; cupy.show_config()"),
 }
-EFFORT = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
 
 
 def installed(module: str) -> bool:
     """Without importing it; its parents are."""
     try:
         return find_spec(module) is not None
-    except (ImportError, ValueError):
+    except ImportError:
         return False
+
+
+def part(label: str, goal_s: float | None, ours: Callable[[], Work]) -> Part:
+    effort = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
+    goals = [] if goal_s is None else [at_most(goal_s)]
+    made = Part(label, unit="ms", goals=goals, effort=effort, warm=False)
+    made.add(OURS, ours)
+    return made
+
+
+def peers(bench: Bench) -> list[str]:
+    return [
+        name
+        for name, module in MODULES.items()
+        if installed(module) and not (bench.quick and name in SLOW)
+    ]
 
 
 def process(*command: str) -> Work:
@@ -53,20 +69,18 @@ def imported(statement: str) -> Work:
         command = [sys.executable, "-c", code]
         return float(subprocess.check_output(command, stderr=subprocess.PIPE))
 
-    return Work(timer, timer=timer, how=statement)
+    return Work(timer, timed=True, how=statement)
 
 
 def imports(bench: Bench) -> list[Part]:
     """The package alone, and with its core and NumPy, which a program that copies needs."""
-    part = Part("", unit="ms", goals=[at_most(0.020)], effort=EFFORT, warm=False)
-    part.add(OURS, lambda: imported("import cudriver"))
-    for name, statement in IMPORTS.items():
-        if installed(statement.split()[1]) and not (bench.quick and name in SLOW):
-            part.add(name, partial(imported, statement))
-    core = Part("with the core and NumPy", unit="ms", effort=EFFORT, warm=False)
-    core.add(OURS, lambda: imported("import cudriver, numpy; cudriver.copy"))
+    alone = part("", 0.020, lambda: imported("import cudriver"))
+    for name in peers(bench):
+        alone.add(name, partial(imported, f"import {MODULES[name]}"))
+    ours = "import cudriver, numpy; cudriver.copy"
+    core = part("with the core and NumPy", None, lambda: imported(ours))
     core.add(NUMPY, lambda: imported("import numpy"))
-    return [part, core]
+    return [alone, core]
 
 
 def check(prefix: str) -> Work:
@@ -83,20 +97,17 @@ def check(prefix: str) -> Work:
 def report(bench: Bench) -> list[Part]:
     """The environment of the interpreter that runs this, symbol check included."""
     label = "" if installed("torch") else "an environment without PyTorch"
-    part = Part(label, unit="ms", goals=[at_most(0.150)], effort=EFFORT, warm=False)
-    part.add(OURS, lambda: check(sys.prefix))
-    if shutil.which("nvidia-smi"):
-        part.add(NVIDIA_SMI, lambda: process("nvidia-smi"))
-    for name, (module, *words) in REPORTS.items():
-        if installed(module) and not (bench.quick and name in SLOW):
-            part.add(name, partial(process, sys.executable, *words))
-    return [part]
+    made = part(label, 0.150, lambda: check(sys.prefix))
+    if shutil.which(NVIDIA_SMI):
+        made.add(NVIDIA_SMI, lambda: process(NVIDIA_SMI))
+    for name in peers(bench):
+        if name in REPORTS:
+            made.add(name, partial(process, sys.executable, *REPORTS[name]))
+    return [made]
 
 
 def large_environment(bench: Bench) -> list[Part]:
     """The environment that --environment names."""
     if not bench.environment:
         raise Skip("no environment given")
-    part = Part("", unit="ms", goals=[at_most(0.250)], effort=EFFORT, warm=False)
-    part.add(OURS, lambda: check(bench.environment))
-    return [part]
+    return [part("", 0.250, lambda: check(bench.environment))]

@@ -1,6 +1,6 @@
 """How long `cudriver fleet` takes, and how much memory, for many nodes with known differences.
 
-    python -m benchmarks.fleet [--nodes 10000,100000]
+    python -m tests.fleet.many [--nodes 10000,100000]
 
 Reports are made up, those of a node with eight GPUs and PyTorch; what was planted must be found,
 and nothing else. Exit status: 0, or 1 where the comparison found anything else.
@@ -19,75 +19,21 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-PREFIX = "/opt/envs/train"
-SITE = f"{PREFIX}/lib/python3.12/site-packages"
-LIBRARIES = [
-    "cudart",
-    "nvrtc",
-    "nvJitLink",
-    "cudnn",
-    "cudnn_graph",
-    "cudnn_ops",
-    "cudnn_cnn",
-    "cudnn_adv",
-    "cusparse",
-    "cusparseLt",
-    "cufile",
-    "cupti",
-    "cublas",
-    "cublasLt",
-    "cufft",
-    "curand",
-    "cusolver",
-    "nvToolsExt",
-    "nvshmem_host",
-    "nccl",
-]
+from tests.fleet import made
 
-
-def report(number: int) -> dict[str, Any]:
-    """One node's, as `cudriver check --json --compact` prints it: 8 KB."""
-    gpus = [
-        {"index": i, "name": "NVIDIA H200", "uuid": f"GPU-{number:08x}-0000-4000-8000-{i:012x}",
-         "pci_bus_id": f"0000:{i:02x}:00.0", "compute_capability": "9.0",
-         "memory": 150_754_820_096, "visible": True, "assumed": False}
-        for i in range(8)
-    ]  # fmt: skip
-    libraries = [
-        {"soname": f"lib{name}.so.2", "version": "2.27.3", "shadowed": [],
-         "path": f"{SITE}/nvidia/{name}/lib/lib{name}.so.2",
-         "provided_by": f"nvidia-{name}-cu12 2.27.3",
-         "found_by": f"RPATH of libtorch_cuda.so ($ORIGIN/../../nvidia/{name}/lib)"}
-        for name in LIBRARIES
-    ]  # fmt: skip
-    archs = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
-    return {
-        "schema": 1, "verdict": "consistent",
-        "environment": {"prefix": PREFIX, "kind": "venv", "python": "3.12.4"},
-        "driver": {"release": "580.65.06", "kernel_release": "580.65.06", "cuda": "13.0",
-                   "path": "/usr/lib64/libcuda.so.580.65.06", "error": None, "devices": gpus},
-        "toolkits": [{"origin": "system", "kind": "directory", "version": "12.8",
-                      "path": "/usr/local/cuda-12.8"}],
-        "frameworks": [{"name": "torch", "version": "2.8.0+cu128", "cuda": "12.8",
-                        "cudnn": "9.10.2", "nccl": "2.27.3", "archs": archs,
-                        "path": f"{SITE}/torch", "modelled": True}],
-        "libraries": libraries, "findings": [], "problems": [],
-        "node": {"host": f"d{number}", "time": "2026-11-22T12:00:00Z", "boot_id": f"{number:032x}",
-                 "cudriver": "0.1.0", "job": "71", "rank": number, "ranks": None,
-                 "scheduler": {"SLURM_NODEID": str(number), "SLURM_PROCID": str(number)},
-                 "variables": {"NCCL_DEBUG": "WARN", "LD_LIBRARY_PATH": f"{PREFIX}/lib"}},
-    }  # fmt: skip
+LIBRARIES = 26
 
 
 def lines(nodes: int) -> Iterator[str]:
-    """The reports, labelled as srun does it. Node 7 of each hundred has another driver, node 8 of
-    each thousand another NCCL; the last line is broken off, and its node is missing.
-    """
+    """Reports of 8 KB, labelled as srun does it. Node 7 of each hundred has another driver, node 8
+    of each thousand another NCCL; the last line is broken off, and its node is missing."""
     for number in range(nodes):
-        made = report(number)
+        report = made.report(f"d{number}", rank=number)
+        nccl = made.library(report, "libnccl.so.2")
+        report["libraries"] += [{**nccl, "soname": f"lib{i}.so.2"} for i in range(LIBRARIES)]
         if number % 1000 == 8:
-            made["frameworks"][0]["nccl"] = made["libraries"][-1]["version"] = "2.26.2"
-        told = json.dumps(made, separators=(",", ":"))
+            report["frameworks"][0]["nccl"] = nccl["version"] = "2.26.2"
+        told = json.dumps(report, separators=(",", ":"))
         if number % 100 == 7:
             told = told.replace("580.65.06", "570.86.15")
         yield f"{number}: {told if number < nodes - 1 else told[: len(told) // 2]}\n"
@@ -128,7 +74,7 @@ def measure(path: str, nodes: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fleet", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m tests.fleet.many", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--nodes", default="1000,10000,100000", help="how many, by comma")
     rows = []

@@ -76,10 +76,8 @@ def main() -> int:
         report.insert(options.markdown, report.markdown(bench, rows, about))
     verdicts = [row.verdict() for row in rows]
     met, missed = verdicts.count("met"), verdicts.count("not met")
-    print(
-        f"\n{met} met, {missed} not met, {len(rows) - met - missed} not judged; "
-        f"{time.monotonic() - begin:.0f} s"
-    )
+    judged, took = met + missed, time.monotonic() - begin
+    print(f"\n{met} met, {missed} not met, {len(rows) - judged} not judged; {took:.0f} s")
     return int(any(verdict.startswith("FAILED") for verdict in verdicts))
 
 

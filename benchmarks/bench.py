@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import cudriver as cu
-from benchmarks.measure import Array, Effort, Part, Target, Work, WrongBytes
+from benchmarks.measure import Array, Part, Target, Work, WrongBytes
 from benchmarks.peers.base import Peer
 from benchmarks.peers.driver import Driver
 from benchmarks.peers.ours import Ours
@@ -64,24 +65,19 @@ class Bench:
         self.peers: list[Peer] = []
         self.absent: dict[str, str] = {}  # peers that are not here, and why
         self._arrays: dict[tuple[str, bool], Array] = {}
-        self._packed: tuple[object, Array] = (None, np.empty(0, np.uint8))
 
     def offer(self, part: Part, make: Callable[[Any], Any], peers: bool = True) -> list[Part]:
         """Adds all contestants to a part. `make(contestant)` is called when it runs."""
         for contestant in (self.ours, self.driver, *(self.peers if peers else ())):
-            part.add(contestant.name, partial(make, contestant))
+            part.makers[contestant.name] = partial(make, contestant)
         return [part]
 
-    # --- effort and sizes ---
-
-    def effort(self, **changes: Any) -> Effort:
+    def effort(self, part: Part) -> dict[str, Any]:
         """Less where the run is to be quick, or has used up its time."""
-        late = 38 if self.quick else 127  # seconds
-        if time.monotonic() - self.begin > late:
-            return Effort(rounds=5, budget=0.1, least=2, long=0.4)
-        if self.quick or self.simulated:
-            changes = {"rounds": 7, "budget": 0.1, "least": 2, "long": 0.4, **changes}
-        return Effort(**changes)
+        late = time.monotonic() - self.begin > (38 if self.quick else 127)
+        short = {"rounds": 5 if late else 7, "budget": 0.1, "least": 2, "long": 0.4}
+        usual = {"rounds": 15, "budget": 0.3, "least": 3, "long": 1.5}
+        return short if late else (short if self.quick or self.simulated else usual) | part.effort
 
     def size(self, wanted: int) -> int:
         """At most what this run may use."""
@@ -91,8 +87,6 @@ class Bench:
         """`text`, and the size where it is not the one that was wanted."""
         used = self.size(wanted) if used is None else used
         return text if used == wanted else f"{text} as {size_name(used)}".strip()
-
-    # --- memory ---
 
     def _array(self, name: str, nbytes: int, pinned: bool) -> Array:
         have = self._arrays.get((name, pinned))
@@ -114,8 +108,6 @@ class Bench:
         """Bytes to copy into."""
         return self._array("out", nbytes, pinned)
 
-    # --- the check ---
-
     def verify(self, work: Work) -> None:
         """Runs a work once, over bytes that are wrong, and compares what it wrote.
 
@@ -135,7 +127,9 @@ class Bench:
     def _spoil(self, target: Target) -> None:
         if target.out is None:
             self.driver.enter(target.device)
-            self.driver.fill(target.pointer, POISON, target.expected.nbytes)
+            nbytes, poison = target.expected.nbytes, ctypes.c_ubyte(POISON)
+            self.driver.call("cuMemsetD8Async", target.pointer, poison, nbytes, 0)
+            self.driver.call("cuStreamSynchronize", 0)
             self.driver.enter(0)
         else:
             target.out[...] = POISON
@@ -144,7 +138,7 @@ class Bench:
         out, expected = target.out, target.expected
         if out is not None and not out.flags.c_contiguous:
             return np.array_equal(out, expected)
-        flat = self._flat(expected)
+        flat = np.ascontiguousarray(expected).reshape(-1).view(np.uint8)
         return all(
             np.array_equal(self._read(target, begin, end), flat[begin:end])
             for begin, end in pieces(flat.size)
@@ -155,14 +149,6 @@ class Bench:
             return target.out.reshape(-1).view(np.uint8)[begin:end]
         found = np.empty(end - begin, np.uint8)
         self.driver.enter(target.device)
-        self.driver.read(found.ctypes.data, target.pointer + begin, end - begin)
+        at = target.pointer + begin
+        self.driver.call("cuMemcpyDtoH_v2", found.ctypes.data, at, found.nbytes)
         return found
-
-    def _flat(self, array: Array) -> Array:
-        """The bytes in C order. The last that had to be packed are kept: it can take seconds."""
-        if not array.flags.c_contiguous:
-            key = array.ctypes.data, array.shape, array.strides
-            if self._packed[0] != key:
-                self._packed = key, np.ascontiguousarray(array)
-            array = self._packed[1]
-        return array.reshape(-1).view(np.uint8)

@@ -43,13 +43,11 @@ def rates(page: str) -> dict[str, dict[str, float]]:
     lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines]
     head = next(line for line in cells if line[:2] == ["work", "unit"])
-    table = {
-        line[0]: dict(zip(head, line, strict=True)) for line in cells if len(line) == len(head)
-    }
+    table = {line[0]: line for line in cells if len(line) == len(head)}
     found = {}
-    for name, row in ROWS.items():
-        figures = {column: re.match(r"[\d.]+", table[name].get(column, "")) for column in COLUMNS}
-        found[row] = {column: float(match[0]) for column, match in figures.items() if match}
+    for work, row in ROWS.items():
+        figures = {name: re.match(r"[\d.]+", table[work][head.index(name)]) for name in COLUMNS}
+        found[row] = {name: float(match[0]) for name, match in figures.items() if match}
     return found
 
 
@@ -89,11 +87,8 @@ def svg(figures: dict[str, dict[str, float]], machine: str) -> str:
 def main(source: str, target: str) -> None:
     """Reads the page, writes the picture."""
     page = Path(source).read_text(encoding="utf-8")
-    machine = re.search(r"<!-- bench:begin -->\n(.*?);.*?CUDA ([\d.]+)", page)
-    if machine is None:
-        raise ValueError(f"{source} does not say which machine was measured")
-    figures = svg(rates(page), f"{machine[1]}, CUDA {machine[2]}")
-    Path(target).write_text(figures, encoding="utf-8")
+    ((gpus, version),) = re.findall(r"<!-- bench:begin -->\n(.*?);.*?CUDA ([\d.]+)", page)
+    Path(target).write_text(svg(rates(page), f"{gpus}, CUDA {version}"), encoding="utf-8")
 
 
 if __name__ == "__main__":

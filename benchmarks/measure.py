@@ -73,17 +73,9 @@ class Work:
         return float(told) if self.timed else taken
 
 
-@dataclass
-class Effort:
-    """How much time a part gets."""
-
-    rounds: int = 15  # at most
-    budget: float = 0.3  # seconds of one contestant, in all its rounds
-    least: int = 3  # rounds, however long they take ...
-    long: float = 1.5  # ... unless they have taken longer than this
-
-
+# Prepares a contestant's work, or several ways of which the fastest is kept, or a call.
 Make = Callable[[], "Work | list[Work] | Call"]
+Verify = Callable[[Work], None]
 Goal = Callable[["Part"], "float | None"]  # a part's ratio to the target
 
 
@@ -101,14 +93,10 @@ class Part:
     failed: dict[str, str] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
     warm: bool = True  # one run before those that count
-    effort: dict[str, Any] = field(default_factory=dict)  # what differs from the run's
+    effort: dict[str, Any] = field(default_factory=dict)  # what `_rounds` takes, if not the run's
 
     def __post_init__(self) -> None:
         self.unit = self.unit or ("GB/s" if self.nbytes else "us")
-
-    def add(self, who: str, make: Make) -> None:
-        """`make` prepares a contestant's work, or several ways of which the fastest is kept."""
-        self.makers[who] = make
 
     def median(self, who: str = OURS) -> float | None:
         """Seconds of one run, or None where there is no figure."""
@@ -136,7 +124,7 @@ class Part:
         """Ours over the target: met from 1 on. None where a goal cannot be judged."""
         return worst([goal(self) for goal in self.goals])
 
-    def run(self, effort: Effort, verify: Callable[[Work], None] | None = None) -> None:
+    def run(self, effort: dict[str, Any], verify: Verify | None = None) -> None:
         """Prepares, checks and times all contestants. A failure is the contestant's alone.
 
         `verify` runs a work once and looks at what it wrote.
@@ -146,20 +134,24 @@ class Part:
             with self._guard(who):
                 works[who] = self._prepared(make, verify)
                 self.how[who] = works[who].how
-        self._rounds(works, effort)
+        self._rounds(works, **effort)
         self.makers.clear()  # and the memory that they hold
         works.clear()
         gc.collect()
 
-    def _rounds(self, works: dict[str, Work], effort: Effort) -> None:
+    def _rounds(
+        self, works: dict[str, Work], rounds: int, budget: float, least: int, long: float
+    ) -> None:
+        """At most `rounds`, and as many as fit into `budget`, the seconds of one contestant; but
+        `least` rounds, unless they have taken longer than `long`."""
         spent = dict.fromkeys(works, 0.0)
-        for turn in range(effort.rounds):
+        for turn in range(rounds):
             order = list(works)
-            shift = turn % len(order) if order else 0
+            shift = turn % max(1, len(order))
             for who in order[shift:] + order[:shift]:
                 done = self.samples.setdefault(who, [])
-                share = effort.budget * (2 if who in (OURS, DRIVER, PINNED) else 1)
-                enough = len(done) >= effort.least or (done and spent[who] > effort.long)
+                share = budget * (2 if who in (OURS, DRIVER, PINNED) else 1)
+                enough = len(done) >= least or (done and spent[who] > long)
                 if enough and spent[who] > share:
                     continue
                 with self._guard(who):
@@ -169,7 +161,7 @@ class Part:
                 if who in self.failed:
                     del works[who]
 
-    def _prepared(self, make: Make, verify: Callable[[Work], None] | None) -> Work:
+    def _prepared(self, make: Make, verify: Verify | None) -> Work:
         made = make()
         ways = [
             way if isinstance(way, Work) else Work(way, calls=self.calls)
@@ -221,10 +213,9 @@ def times_as_fast(factor: float, *others: str) -> Goal:
     """As the fastest of `others` in the same run; of all contestants where none is named."""
 
     def goal(part: Part) -> float | None:
-        ours = part.median()
-        names = others or tuple(who for who in part.samples if who != OURS)
-        theirs = [seconds for who in names if (seconds := part.median(who)) is not None]
-        return None if ours is None or not theirs else min(theirs) / ours / factor
+        ours, names = part.median(), others or [who for who in part.samples if who != OURS]
+        theirs = [seconds for who in names if (seconds := part.median(who))]
+        return min(theirs) / ours / factor if ours and theirs else None
 
     return goal
 
@@ -249,7 +240,7 @@ class Row:
             for part in self.parts:
                 if bench.alone:
                     part.makers = {OURS: part.makers[OURS]}
-                part.run(bench.effort(**part.effort), None if bench.alone else bench.verify)
+                part.run(bench.effort(part), None if bench.alone else bench.verify)
         except Skip as why:
             self.note = str(why)
         except Exception as error:

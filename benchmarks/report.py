@@ -14,7 +14,7 @@ from benchmarks.bench import Bench
 from benchmarks.measure import DRIVER, NUMPY, OURS, PINNED, Part, Row
 from benchmarks.peers import KNOWN
 from benchmarks.peers.driver import POOL
-from benchmarks.rows.dense import FLOOR, SWEEP
+from benchmarks.rows.copies import FLOOR, SWEEP
 from benchmarks.rows.processes import NVIDIA_SMI
 from benchmarks.rows.together import ALONE
 
@@ -65,12 +65,8 @@ def document(bench: Bench, rows: list[Row], machine: str) -> dict[str, Any]:
             }
             for who, samples in part.samples.items()
         }
-        return {
-            "label": part.label,
-            "nbytes": part.nbytes,
-            "figures": figures,
-            "failed": part.failed,
-        }
+        about = {"label": part.label, "nbytes": part.nbytes}
+        return {**about, "figures": figures, "failed": part.failed}
 
     return {
         "format": 2,
@@ -159,8 +155,10 @@ def markdown(bench: Bench, rows: list[Row], machine: str) -> str:
     if bench.quick:
         out.append("A quick run: few rounds, no array above 1 GiB, no slow processes.")
     head = ["work", "target", "ours", "ratio to target", "", "best other"]
-    out += ["", _table(head, [_verdict_line(row) for row in rows]), ""]
     out += [
+        "",
+        _table(head, [_verdict_line(row) for row in rows]),
+        "",
         "Each figure, ± half the quartiles' distance; in brackets how many times as fast ours is.",
         "`driver` is libcuda called from C, `pinned` the same from page-locked memory.",
     ]
@@ -197,8 +195,9 @@ def sweep_table(row: Row) -> str:
 
 
 def insert(path: Path, text: str) -> None:
-    """Puts the text between the file's markers; a new file is these and the text."""
-    have = path.read_text(encoding="utf-8") if path.exists() else BEGIN + END
+    """Puts the text between the file's markers, or makes it the file where there are none."""
+    have = path.read_text(encoding="utf-8") if path.exists() else ""
+    have = have if BEGIN in have else BEGIN + END
     new = re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}\n{text}{END}", have)
     path.write_text(new, encoding="utf-8")
 

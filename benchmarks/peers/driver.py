@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ import numpy as np
 import cudriver as cu
 from benchmarks.measure import DRIVER, Work
 from benchmarks.peers.base import Copy, Peer
-from benchmarks.peers.ours import OurMemory
+from benchmarks.peers.ours import Own
 
 SOURCE = Path(__file__).with_name("calls.c")
 POOL = "driver, pool"
-NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 RELEASE_THRESHOLD = 4  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 MOST_ARGUMENTS = 6
 
@@ -51,16 +50,16 @@ def calls_seconds() -> Any:
     return function
 
 
-class Driver(OurMemory):
-    """A stream is its handle and its GPU."""
+class Driver(Own):
+    """The library at `path`."""
 
     name = DRIVER
     issued_into = Peer.nothing
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path)
-        self._contexts: dict[int, int] = {}
-        self._streams: list[int] = []
+        self._contexts: dict[int, cu.Context] = {}
+        self.own = cu.Stream(device=0)
 
     def call(self, name: str, *arguments: object) -> None:
         """Passes integers as 64-bit words, and anything else as ctypes does."""
@@ -69,48 +68,14 @@ class Driver(OurMemory):
         if code != 0:
             raise RuntimeError(f"{name}: {code}")
 
-    def make(self, name: str, *arguments: object) -> int:
-        """Calls a function whose first parameter receives a handle or an address."""
-        value = ctypes.c_uint64(0)
-        self.call(name, ctypes.byref(value), *arguments)
-        return value.value
-
     def context(self, number: int) -> int:
         """The primary context of a GPU."""
-        if number not in self._contexts:
-            self.call("cuInit", 0)
-            self._contexts[number] = self.make("cuDevicePrimaryCtxRetain", number)
-        return self._contexts[number]
+        made = cu.Device(number).primary_context()
+        return self._contexts.setdefault(number, made).handle
 
     def enter(self, number: int = 0) -> None:
-        """Makes the GPU's primary context the calling thread's."""
+        """Makes the primary context of a GPU the calling thread's."""
         self.call("cuCtxSetCurrent", self.context(number))
-
-    def stream(self, number: int = 0) -> tuple[int, int]:
-        self.enter(number)
-        self._streams.append(self.make("cuStreamCreateWithPriority", NON_BLOCKING, 0))
-        self.enter(0)
-        return self._streams[-1], number
-
-    @cached_property
-    def own(self) -> int:
-        return self.stream()[0]
-
-    def close(self) -> None:
-        """Destroys the streams and releases the contexts."""
-        for stream in self._streams:
-            self.call("cuStreamDestroy_v2", stream)
-        for number in self._contexts:
-            self.call("cuDevicePrimaryCtxRelease_v2", number)
-
-    def fill(self, address: int, value: int, nbytes: int) -> None:
-        """Waits until the bytes are there."""
-        self.call("cuMemsetD8Async", address, ctypes.c_ubyte(value), nbytes, 0)
-        self.call("cuStreamSynchronize", 0)
-
-    def read(self, host: int, address: int, nbytes: int) -> None:
-        """Device memory into host memory."""
-        self.call("cuMemcpyDtoH_v2", host, address, nbytes)
 
     def timed(
         self, calls: Sequence[DriverCall], repeats: int = 1, after: Sequence[DriverCall] = ()
@@ -142,7 +107,8 @@ class Driver(OurMemory):
         ends = (copy.target, copy.source)
         plain = any(isinstance(end, np.ndarray) and not cu.is_pinned(end) for end in ends)
         blocking = plain and copy.wait and copy.stream is None
-        stream, number = copy.stream or (0 if blocking else self.own, 0)
+        stream = 0 if blocking else (copy.stream or self.own).handle
+        number = copy.stream.device.ordinal if copy.stream else 0
         enter = [("cuCtxSetCurrent", self.context(number))] if copy.stream else []
         leave = [("cuCtxSetCurrent", self.context(0))] if number else []
         wait = [("cuStreamSynchronize", stream)]
@@ -151,7 +117,7 @@ class Driver(OurMemory):
         work = self.timed(calls, copy.calls)
         if not copy.wait:
             work.after = self.timed([*enter, *wait, *leave]).run
-        work.targets, work.keep = (copy.written,), ends
+        work.targets, work.keep = (copy.written,), (*ends, copy.stream)
         return work
 
     def _call(self, target: Any, source: Any, stream: int) -> DriverCall:
@@ -181,13 +147,13 @@ class Driver(OurMemory):
         """From a pool of its own, which keeps what it has."""
         properties = (ctypes.c_uint64 * 11)()
         properties[0], properties[1] = 1, 1  # pinned memory, no handles; on a device, number 0
-        pool = self.make("cuMemPoolCreate", properties)
-        keep, name = ctypes.c_uint64(2**64 - 1), ctypes.c_int(RELEASE_THRESHOLD)
-        self.call("cuMemPoolSetAttribute", pool, name, ctypes.byref(keep))
-        place = ctypes.c_uint64(0)
-        take = ("cuMemAllocFromPoolAsync", ctypes.addressof(place), nbytes, pool, self.own)
-        wait = ("cuStreamSynchronize", self.own)
-        return self.timed([take, ("cuMemFreeAsync", place, self.own)], 1000, [wait])
+        place, pool, keep = ctypes.c_uint64(0), ctypes.c_uint64(0), ctypes.c_uint64(2**64 - 1)
+        self.call("cuMemPoolCreate", ctypes.byref(pool), properties)
+        self.call("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, ctypes.byref(keep))
+        stream = self.own.handle
+        take = ("cuMemAllocFromPoolAsync", ctypes.addressof(place), nbytes, pool, stream)
+        give = ("cuMemFreeAsync", place, stream)
+        return self.timed([take, give], 1000, [("cuStreamSynchronize", stream)])
 
     def push_pop(self) -> Work:
         popped = ctypes.c_uint64(0)

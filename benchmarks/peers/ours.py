@@ -12,8 +12,8 @@ from benchmarks.measure import OURS, Array, Call, Target, Work
 from benchmarks.peers.base import Copy, Peer, View, first_time
 
 
-class OurMemory(Peer):
-    """Holds memory as cudriver does."""
+class Own(Peer):
+    """With memory and streams of cudriver."""
 
     def device(self, like: Array, number: int = 0) -> Any:
         return cu.device_empty(like.shape, like.dtype, device=number)
@@ -27,12 +27,13 @@ class OurMemory(Peer):
     def locked(self, like: Array) -> tuple[Any, Array]:
         return like, like
 
-
-class Ours(OurMemory):
-    name = OURS
-
     def stream(self, number: int = 0) -> Any:
         return cu.Stream(device=number)
+
+
+class Ours(Own):
+    name = OURS
+    lender = Own.device
 
     def copy(self, copy: Copy) -> Work:
         target, source = copy.target, copy.source
@@ -74,9 +75,6 @@ class Ours(OurMemory):
                 pass
 
         return call
-
-    def lender(self, like: Array) -> Any:
-        return self.device(like)
 
     def takes(self, lender: Any) -> Call:
         def call() -> Any:

@@ -8,8 +8,8 @@ import numpy as np
 from cuda.bindings import driver
 
 from benchmarks.measure import Array, Call, Target, Work
-from benchmarks.peers.base import Peer
-from benchmarks.peers.ours import OurMemory
+from benchmarks.peers.base import Copy, Peer
+from benchmarks.peers.ours import Own
 
 
 def called(answer: tuple[Any, ...]) -> Any:
@@ -19,10 +19,11 @@ def called(answer: tuple[Any, ...]) -> Any:
     return answer[1] if len(answer) == 2 else answer[1:]
 
 
-class Bindings(OurMemory):
+class Bindings(Own):
     """Memory is cudriver's: only the calls are measured."""
 
     name = "cuda-bindings"
+    stream = Peer.nothing
     way = "cuMemcpyHtoDAsync, cuMemcpyDtoHAsync"
 
     def __init__(self) -> None:
@@ -72,9 +73,10 @@ class Core(Peer):
 
     def __init__(self) -> None:
         import cuda.core as core
+        from cuda.core.utils import StridedMemoryView
 
         self.version = version("cuda-core")
-        self.core = core
+        self.core, self.view = core, StridedMemoryView
         self.gpu = core.Device(0)
         self.gpu.set_current()
         self.own = self.gpu.create_stream()
@@ -107,36 +109,28 @@ class Core(Peer):
         return lambda: allocate(nbytes, stream=stream).close()
 
     def lender(self, like: Array) -> Any:
-        from cuda.core.utils import StridedMemoryView
-
-        return StridedMemoryView.from_buffer(self.device(like), like.shape, dtype=like.dtype)
+        return self.view.from_buffer(self.device(like), like.shape, dtype=like.dtype)
 
     def takes(self, lender: Any) -> Call:
-        from cuda.core.utils import StridedMemoryView
+        take = self.view.from_dlpack
 
         def call() -> Any:
-            view = StridedMemoryView.from_dlpack(lender, stream_ptr=0)
+            view = take(lender, stream_ptr=0)
             return view.ptr, view.shape, view.strides, view.dtype
 
         return call
 
     def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
-        from cuda.core.utils import StridedMemoryView
-
         source, stream = self.source(host), self.gpu.default_stream
-        buffer_at, shape, kind = self.core.Buffer.from_handle, host.shape, host.dtype
+        buffer_at, take = self.core.Buffer.from_handle, self.view.from_dlpack
+        shape, kind = host.shape, host.dtype
 
         def run() -> None:
-            view = StridedMemoryView.from_dlpack(tensor, stream_ptr=0)
+            view = take(tensor, stream_ptr=0)
             if view.shape != shape or view.dtype != kind:
                 raise ValueError(f"the tensor is {view.dtype} of {view.shape}")
             buffer_at(view.ptr, host.nbytes, owner=tensor).copy_from(source, stream=stream)
 
-        return Work(
-            run,
-            after=stream.sync,
-            targets=(Target(host, pointer=tensor.data_ptr()),),
-            calls=calls,
-            how="StridedMemoryView.from_dlpack, Buffer.copy_from",
-            keep=(tensor, source),
-        )
+        copy = Copy(tensor, source, Target(host, pointer=tensor.data_ptr()), calls=calls)
+        how = "StridedMemoryView.from_dlpack, Buffer.copy_from"
+        return copy.work(run, how, after=stream.sync)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,6 @@ class Torch(Peer):
     views = True
 
     def __init__(self) -> None:
-        if not torch.cuda.is_available():
-            raise RuntimeError("torch.cuda.is_available() is False")
         torch.empty(1, device="cuda")
         self.version = torch.__version__
 
@@ -83,18 +82,19 @@ class Torch(Peer):
     def assign(self, there: Any, view: Any) -> None:
         there.copy_(view)
 
-    def pinned_each(self, host: Array, stream: Any) -> Work:
-        work = self.up(host, stream=stream, wait=False)
+    def pinned_each(self, host: Array, stream: Any, wait: bool) -> Work:
+        """As `up`, with a new page-locked copy of `host` each time."""
+        work = self.up(host, stream=stream, wait=wait)
         there, source = work.keep
 
         def run() -> None:
             with torch.cuda.stream(stream):
                 there.copy_(source.pin_memory(), non_blocking=True)
 
-        work.run = run
-        return work
+        return replace(work, run=run, how="pin_memory each")
 
     def computing(self, seconds: float) -> Call:
+        """Work for the device for so long, which a call issues."""
         left, right, out = (torch.rand(SIDE, SIDE, device="cuda") for _ in range(3))
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for event in (begin, end):  # the first product loads the library

@@ -14,7 +14,6 @@ from benchmarks.measure import (
     NUMPY,
     OURS,
     Array,
-    Call,
     Part,
     Skip,
     Work,
@@ -22,7 +21,6 @@ from benchmarks.measure import (
     at_most,
     times_as_fast,
 )
-from benchmarks.peers.base import Peer
 from benchmarks.peers.driver import POOL
 
 CALLS = 1000  # in a row, where one takes microseconds
@@ -62,7 +60,7 @@ def push_pop(bench: Bench) -> list[Part]:
 
 def device_memory(bench: Bench) -> list[Part]:
     part = Part("", goals=[at_most(1.2e-6)], calls=CALLS)
-    part.add(POOL, lambda: bench.driver.pool_memory(MIB))
+    part.makers[POOL] = lambda: bench.driver.pool_memory(MIB)
     return bench.offer(part, lambda who: who.device_memory(MIB))
 
 
@@ -82,7 +80,7 @@ def from_pool(bench: Bench) -> list[Part]:
     def part(label: str, wanted: int) -> list[Part]:
         size, label = bench.size(wanted), bench.label(label, wanted)
         made = Part(label, goals=[at_most(1.0e-6)], calls=CALLS, effort={"long": 0.3})
-        made.add(NUMPY, lambda: partial(np.empty, size, np.uint8))
+        made.makers[NUMPY] = lambda: partial(np.empty, size, np.uint8)
         return bench.offer(made, lambda who: who.pinned_array(size))
 
     return part("1 MiB", MIB) + part("1 GiB", GIB)
@@ -97,8 +95,8 @@ def inside_numpy(bench: Bench) -> list[Part]:
         with cu.pinned_numpy():
             return plain.seconds()
 
-    part.add(OURS, lambda: Work(timer, timed=True, how="np.empty inside pinned_numpy()"))
-    part.add(NUMPY, lambda: plain)
+    part.makers[OURS] = lambda: Work(timer, timed=True, how="np.empty inside pinned_numpy()")
+    part.makers[NUMPY] = lambda: plain
     return [part]
 
 
@@ -129,12 +127,8 @@ def taken(bench: Bench) -> list[Part]:
     torch = pytorch(bench)
     tensor = torch.device(matrix(bench))
 
-    def take(who: Peer) -> Call:
-        if who is torch:
-            raise NotImplementedError  # the tensor is its own
-        return who.takes(tensor)
-
-    return bench.offer(Part("", goals=[times_as_fast(LEAST)], calls=CALLS), take)
+    part = Part("", goals=[times_as_fast(LEAST)], calls=CALLS)  # the tensor is PyTorch's own
+    return bench.offer(part, lambda who: who.nothing() if who is torch else who.takes(tensor))
 
 
 def copied_into(bench: Bench) -> list[Part]:

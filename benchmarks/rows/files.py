@@ -20,25 +20,22 @@ from benchmarks.measure import OURS, Part, Skip, Work, times_as_fast
 
 TENSORS = 40
 SIZE = 5 * 1024 * MIB
+Load = Callable[[Path], Any]
 PLAIN = "parallel read"  # into host memory: what the disk gives
 
 
 def written(folder: str, nbytes: int) -> Path:
     """A safetensors file of bfloat16 tensors, made without the package."""
-    each = nbytes // TENSORS // 8192 * 8192
-    header = {
-        f"layer{i}": {
-            "dtype": "BF16",
-            "shape": [each // 8192, 4096],
-            "data_offsets": [i * each, (i + 1) * each],
-        }
-        for i in range(TENSORS)
-    }
+    rows = nbytes // TENSORS // 8192
+    data = np.empty(rows * 8192, np.uint8)
+    fill(data)
+    header = {}
+    for i in range(TENSORS):
+        place = [i * data.size, (i + 1) * data.size]
+        header[f"layer{i}"] = {"dtype": "BF16", "shape": [rows, 4096], "data_offsets": place}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    data = np.empty(each, np.uint8)
-    fill(data)
-    path = Path(folder) / "weights.safetensors"
+    path = Path(folder, "weights.safetensors")
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _ in range(TENSORS):
@@ -53,10 +50,9 @@ def twin(path: Path) -> Path:
     import torch
 
     file = path.with_suffix(".pt")
-    if not file.exists():
-        each = path.stat().st_size // TENSORS // 8192 * 4096  # two bytes an item
-        torch.save({str(i): torch.zeros(each, dtype=torch.bfloat16) for i in range(TENSORS)}, file)
-        os.sync()
+    each = path.stat().st_size // TENSORS // 8192 * 4096  # two bytes an item
+    torch.save({str(i): torch.zeros(each, dtype=torch.bfloat16) for i in range(TENSORS)}, file)
+    os.sync()
     return file
 
 
@@ -107,21 +103,21 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-PEERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "safetensors": ("safetensors", safetensors),
-    "torch.load": ("torch", torch_load),
-    "fastsafetensors": ("fastsafetensors", fastsafetensors),
-    "Run:ai streamer": ("runai_model_streamer", streamer),
-}
-
-
-def waited(load: Callable[[Path], Any], path: Path) -> Any:
+def waited(load: Load, path: Path) -> Any:
     """A peer's load, to its end."""
     import torch
 
     loaded = load(path)
     torch.cuda.synchronize()
     return loaded
+
+
+PEERS: dict[str, tuple[str, Load]] = {
+    "safetensors": ("safetensors", safetensors),
+    "torch.load": ("torch", torch_load),
+    "fastsafetensors": ("fastsafetensors", fastsafetensors),
+    "Run:ai streamer": ("runai_model_streamer", streamer),
+}
 
 
 def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
@@ -135,17 +131,18 @@ def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
         label, size = bench.label("", SIZE), path.stat().st_size
         part = Part(label, size, [goal], warm=not cold, effort=effort)
 
-        def work(load: Callable[[Path], Any], how: str) -> Work:
-            file = twin(path) if how == torch_load.__name__ else path
+        def work(load: Load, peer: bool = True) -> Work:
+            file = twin(path) if load is torch_load else path
+            run = partial(waited, load, file) if peer else partial(load, file)
             before = partial(forget, file) if cold else None
-            return Work(partial(load, file), before=before, how=how, keep=(folder,))
+            return Work(run, before, how=load.__name__, keep=(folder,))
 
-        part.add(OURS, partial(work, cu.load_safetensors, "load_safetensors"))
-        part.add(PLAIN, partial(work, parallel_read, "parallel_read"))
+        part.makers[OURS] = partial(work, cu.load_safetensors, peer=False)
+        part.makers[PLAIN] = partial(work, parallel_read, peer=False)
         if bench.peers and find_spec("torch") is not None:
             for name, (module, load) in PEERS.items():
                 if find_spec(module) is not None:
-                    part.add(name, partial(work, partial(waited, load), load.__name__))
+                    part.makers[name] = partial(work, load)
         return [part]
 
     return build

@@ -6,21 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
 from benchmarks.bench import Bench
-from benchmarks.measure import NUMPY, OURS, Part, Skip, Work, at_most
+from benchmarks.measure import NUMPY, OURS, Goal, Make, Part, Skip, Work, at_most
+from benchmarks.peers import KNOWN
 
 NVIDIA_SMI = "nvidia-smi"
-SLOW = {"PyTorch"}  # left out of a quick run: seconds
-MODULES = {
-    "PyTorch": "torch",
-    "CuPy": "cupy",
-    "cuda-core": "cuda.core",
-    "cuda-bindings": "cuda.bindings.driver",
-}
 REPORTS = {
     "PyTorch": ("-m", "torch.utils.collect_env"),
     "CuPy": ("-c", "import cupy; cupy.show_config()"),
@@ -35,29 +28,23 @@ def installed(module: str) -> bool:
         return False
 
 
-def part(label: str, goal_s: float | None, ours: Callable[[], Work]) -> Part:
+def peers(bench: Bench) -> dict[str, str]:
+    """The modules of those that are here. PyTorch takes seconds: not in a quick run."""
+    known = {who: module for who, (module, *_) in KNOWN.items() if installed(module)}
+    if bench.quick:
+        known.pop("PyTorch", None)
+    return known
+
+
+def part(label: str, goals: list[Goal], makers: dict[str, Make]) -> Part:
     effort = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
-    goals = [] if goal_s is None else [at_most(goal_s)]
-    made = Part(label, unit="ms", goals=goals, effort=effort, warm=False)
-    made.add(OURS, ours)
-    return made
-
-
-def peers(bench: Bench) -> list[str]:
-    return [
-        name
-        for name, module in MODULES.items()
-        if installed(module) and not (bench.quick and name in SLOW)
-    ]
+    return Part(label, unit="ms", goals=goals, makers=makers, effort=effort, warm=False)
 
 
 def process(*command: str) -> Work:
     """A process from its start to its exit. What it prints is thrown away."""
-
-    def run() -> None:
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-
-    return Work(run, how=" ".join(command))
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "check": True}
+    return Work(partial(subprocess.run, command, **quiet), how=" ".join(command))
 
 
 def imported(statement: str) -> Work:
@@ -74,40 +61,35 @@ def imported(statement: str) -> Work:
 
 def imports(bench: Bench) -> list[Part]:
     """The package alone, and with its core and NumPy, which a program that copies needs."""
-    alone = part("", 0.020, lambda: imported("import cudriver"))
-    for name in peers(bench):
-        alone.add(name, partial(imported, f"import {MODULES[name]}"))
-    ours = "import cudriver, numpy; cudriver.copy"
-    core = part("with the core and NumPy", None, lambda: imported(ours))
-    core.add(NUMPY, lambda: imported("import numpy"))
-    return [alone, core]
+    modules = {OURS: "cudriver", **peers(bench)}
+    alone = {who: partial(imported, f"import {module}") for who, module in modules.items()}
+    core: dict[str, Make] = {
+        OURS: lambda: imported("import cudriver, numpy; cudriver.copy"),
+        NUMPY: lambda: imported("import numpy"),
+    }
+    return [part("", [at_most(0.020)], {**alone}), part("with the core and NumPy", [], core)]
 
 
 def check(prefix: str) -> Work:
     """Any verdict will do, but a report it must be."""
     command = [sys.executable, "-m", "cudriver", "check", "--json", prefix]
-
-    def run() -> None:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-        json.loads(done.stdout)
-
-    return Work(run, how="cudriver check --json")
+    run = partial(subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True)
+    return Work(lambda: json.loads(run().stdout), how="cudriver check --json")
 
 
 def report(bench: Bench) -> list[Part]:
     """The environment of the interpreter that runs this, symbol check included."""
-    label = "" if installed("torch") else "an environment without PyTorch"
-    made = part(label, 0.150, lambda: check(sys.prefix))
+    makers: dict[str, Make] = {OURS: lambda: check(sys.prefix)}
     if shutil.which(NVIDIA_SMI):
-        made.add(NVIDIA_SMI, lambda: process(NVIDIA_SMI))
-    for name in peers(bench):
-        if name in REPORTS:
-            made.add(name, partial(process, sys.executable, *REPORTS[name]))
-    return [made]
+        makers[NVIDIA_SMI] = lambda: process(NVIDIA_SMI)
+    for name in REPORTS.keys() & peers(bench):
+        makers[name] = partial(process, sys.executable, *REPORTS[name])
+    label = "" if installed("torch") else "an environment without PyTorch"
+    return [part(label, [at_most(0.150)], makers)]
 
 
 def large_environment(bench: Bench) -> list[Part]:
     """The environment that --environment names."""
     if not bench.environment:
         raise Skip("no environment given")
-    return [part("", 0.250, lambda: check(bench.environment))]
+    return [part("", [at_most(0.250)], {OURS: lambda: check(bench.environment)})]

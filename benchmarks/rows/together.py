@@ -42,19 +42,13 @@ def issued_together(works: Sequence[Work], how: str) -> Work:
     return Work(run, targets=sum((work.targets for work in works), ()), how=how)
 
 
-def in_threads(
-    bench: Bench, share: float, make: Callable[[Peer, bool], Sequence[Work]]
-) -> list[Part]:
+def in_threads(bench: Bench, share: float, make: Callable[[Peer, bool], list[Work]]) -> list[Part]:
     """Two copies of 1 GiB, a thread each, held to a share of the rate of the bus. `make` is told
     whether host memory is to be page-locked."""
     nbytes = 2 * bench.size(GIB)
     part = Part(bench.label("2 x 1 GiB", 2 * GIB, nbytes), nbytes, [times_as_fast(share, PINNED)])
-
-    def works(who: Peer, pinned: bool = False) -> Work:
-        return at_once(make(who, pinned))
-
-    part.add(PINNED, lambda: works(bench.driver, True))
-    return bench.offer(part, works)
+    part.makers[PINNED] = lambda: at_once(make(bench.driver, True))
+    return bench.offer(part, lambda who: at_once(make(who, False)))
 
 
 def both_ways(bench: Bench) -> list[Part]:
@@ -107,20 +101,12 @@ def feeding(bench: Bench) -> list[Part]:
     compute, finish = torch.computing(COMPUTE_S), torch.wait()
     hosts = np.split(bench.host(BATCHES * bench.size(4 * int(np.prod(BATCH)))), BATCHES)
 
-    def while_computing(copies: list[Work], how: str) -> Work:
-        return issued_together([Work(compute, after=finish), *copies], how)
-
-    def copies(who: Peer) -> Work:
+    def works(who: Peer, copy: Callable[..., Work]) -> Work:
         stream = who.stream()
-        works = [who.up(host, stream=stream, wait=False) for host in hosts]
-        return while_computing(works, works[0].how)
+        copies = [copy(host, stream=stream, wait=False) for host in hosts]
+        return issued_together([Work(compute, after=finish), *copies], copies[0].how)
 
-    def pinned_each() -> Work:
-        stream = torch.stream()
-        works = [torch.pinned_each(host, stream) for host in hosts]
-        return while_computing(works, "pin_memory each")
-
-    part.add(OURS, lambda: copies(bench.ours))
-    part.add(ALONE, lambda: Work(lambda: (compute(), finish())))
-    part.add(torch.name, lambda: [copies(torch), pinned_each()])
+    part.makers[OURS] = lambda: works(bench.ours, bench.ours.up)
+    part.makers[ALONE] = lambda: Work(lambda: (compute(), finish()))
+    part.makers[torch.name] = lambda: [works(torch, torch.up), works(torch, torch.pinned_each)]
     return [part]

@@ -164,7 +164,7 @@ def test_what_cannot_be_measured_is_noted() -> None:
 
 
 def test_one_contestants_failure_is_its_own() -> None:
-    from benchmarks.measure import Effort, Part, Target, Work, WrongBytes
+    from benchmarks.measure import Part, Target, Work, WrongBytes
 
     def broken() -> Work:
         raise OSError("no such thing")
@@ -180,12 +180,12 @@ def test_one_contestants_failure_is_its_own() -> None:
         raise NotImplementedError
 
     made = Part("", calls=5)
-    made.add(OURS, lambda: lambda: None)
-    made.add("nothing", nothing)
-    made.add("broken", broken)
-    made.add("late", late)
-    made.add("liar", lambda: Work(lambda: None, targets=(Target(np.zeros(1)),)))
-    made.run(Effort(rounds=4, budget=1), verify)
+    made.makers[OURS] = lambda: lambda: None
+    made.makers["nothing"] = nothing
+    made.makers["broken"] = broken
+    made.makers["late"] = late
+    made.makers["liar"] = lambda: Work(lambda: None, targets=(Target(np.zeros(1)),))
+    made.run({"rounds": 4, "budget": 1, "least": 3, "long": 1.5}, verify)
     assert len(made.samples[OURS]) == 4
     assert set(made.samples) == {OURS}
     assert made.failed == {
@@ -202,7 +202,6 @@ def bench(no_leaks: None) -> Iterator[Any]:
 
     made = Bench(quick=True, most=1 << 16)
     yield made
-    made.driver.close()
     vars(made).clear()  # pytest still references it while `no_leaks` counts
 
 
@@ -254,7 +253,7 @@ def test_a_sequence_of_calls_passes_what_one_has_written_to_the_next(bench: Any)
     import gc
 
     compiler()
-    place, free = ctypes.c_uint64(0), bench.driver.make("cuMemAlloc_v2", 4096)
+    place = ctypes.c_uint64(0)
     take = ("cuMemAlloc_v2", ctypes.addressof(place), 4096)
     works = [
         bench.driver.timed([take, ("cuMemFree_v2", place)], 3),
@@ -262,21 +261,20 @@ def test_a_sequence_of_calls_passes_what_one_has_written_to_the_next(bench: Any)
     ]
     gc.collect()  # the words of a sequence live as long as it
     assert all(work.seconds() > 0 for work in works)
-    bench.driver.call("cuMemFree_v2", free)
     with pytest.raises(RuntimeError, match=r"cuMemFree_v2.*: 1"):
-        bench.driver.timed([("cuMemFree_v2", free + 1)]).run()
+        bench.driver.timed([("cuMemFree_v2", place.value + 1)]).run()
 
 
 def test_without_a_compiler_the_driver_alone_has_no_figures(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks.measure import Effort, Part
+    from benchmarks.measure import Part
     from benchmarks.peers import driver
 
     driver.calls_seconds.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler")
     (part,) = bench.offer(Part(""), lambda who: who.up(bench.host(64)))
-    part.run(Effort(rounds=1), bench.verify)
+    part.run(bench.effort(part), bench.verify)
     assert list(part.samples) == [OURS]
     assert "no-such-compiler" in part.failed["driver"]
 
@@ -350,11 +348,13 @@ def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch)
     from benchmarks import peers
 
     assert list(peers.KNOWN) == ["PyTorch", "CuPy", "cuda-core", "cuda-bindings"]
-    known = {"Nobody": ("no_such_peer", "X"), "Base": ("base", "Peer")}
+    known = {"Nobody": ("", "no_such_peer", "X"), "Base": ("", "base", "Peer")}
     monkeypatch.setattr(peers, "KNOWN", known)
     there, absent = peers.find()
     assert [type(peer).__name__ for peer in there] == ["Peer"]
-    assert absent == {"Nobody": "no module benchmarks.peers.no_such_peer"}
+    assert absent == {
+        "Nobody": "ModuleNotFoundError: No module named 'benchmarks.peers.no_such_peer'"
+    }
 
 
 # --- two builds in turns ---

@@ -113,11 +113,12 @@ class Driver(Own):
         leave = [("cuCtxSetCurrent", self.context(0))] if number else []
         wait = [("cuStreamSynchronize", stream)]
         over = not copy.wait or (blocking and isinstance(copy.target, np.ndarray))
-        calls = [*enter, self._call(*ends, stream), *([] if over else wait), *leave]
-        work = self.timed(calls, copy.calls)
+        call = self._call(*ends, stream)
+        work = self.timed([*enter, call, *([] if over else wait), *leave], copy.calls)
         if not copy.wait:
             work.after = self.timed([*enter, *wait, *leave]).run
         work.targets, work.keep = (copy.written,), (*ends, copy.stream)
+        work.how = f"{call[0]} from C"
         return work
 
     def _call(self, target: Any, source: Any, stream: int) -> DriverCall:

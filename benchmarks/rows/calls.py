@@ -126,8 +126,8 @@ def taken(bench: Bench) -> list[Part]:
     address, shape, strides and type, which a view may read late."""
     torch = pytorch(bench)
     tensor = torch.device(matrix(bench))
-
-    part = Part("", goals=[times_as_fast(LEAST)], calls=CALLS)  # the tensor is PyTorch's own
+    part = Part("", goals=[times_as_fast(LEAST)], calls=CALLS)
+    # PyTorch itself takes nothing: the tensor is its own.
     return bench.offer(part, lambda who: who.nothing() if who is torch else who.takes(tensor))
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
 Array = np.ndarray[Any, Any]
+Call = Callable[[], Any]
 OURS = "cudriver"
 DRIVER = "driver"  # the driver called from C
 PINNED = "pinned"  # the same, from page-locked memory: the rate of the bus
@@ -49,12 +50,12 @@ class Target:
 class Work:
     """One way to do a part's work. `run` does it and waits for its end."""
 
-    run: Callable[[], Any]
-    before: Callable[[], Any] | None = None  # before each sample, not timed
-    after: Callable[[], Any] | None = None  # after each sample, not timed
+    run: Call
+    before: Call | None = None  # before each sample, not timed
+    after: Call | None = None  # after each sample, not timed
     targets: tuple[Target, ...] = ()  # what `run` and `after` have written
     calls: int = 1  # runs in a row that make one sample
-    timer: Callable[[], float] | None = None  # does it instead of `run`; returns its seconds
+    timed: bool = False  # `run` returns the seconds that it took
     how: str = ""  # in words, for the report
     keep: tuple[Any, ...] = ()  # what must stay alive
 
@@ -62,30 +63,20 @@ class Work:
         """Takes one sample and returns the seconds of one run."""
         if self.before is not None:
             self.before()
-        if self.timer is not None:
-            taken = self.timer()
-        else:
-            run, repeat = self.run, range(self.calls)
-            begin = time.perf_counter()
-            for _ in repeat:
-                run()
-            taken = (time.perf_counter() - begin) / self.calls
+        run, repeat = self.run, range(self.calls)
+        begin = time.perf_counter()
+        for _ in repeat:
+            told = run()
+        taken = (time.perf_counter() - begin) / self.calls
         if self.after is not None:
             self.after()
-        return taken
+        return float(told) if self.timed else taken
 
 
-@dataclass
-class Effort:
-    """How much time a part gets."""
-
-    rounds: int = 15  # at most
-    budget: float = 0.3  # seconds of one contestant, in all its rounds
-    least: int = 3  # rounds, however long they take ...
-    long: float = 1.5  # ... unless they have taken longer than this
-
-
-Make = Callable[[], "Work | list[Work]"]
+# Prepares a contestant's work, or several ways of which the fastest is kept, or a call.
+Make = Callable[[], "Work | list[Work] | Call"]
+Verify = Callable[[Work], None]
+Goal = Callable[["Part"], "float | None"]  # a part's ratio to the target
 
 
 @dataclass
@@ -94,22 +85,18 @@ class Part:
 
     label: str
     nbytes: int = 0  # moved by one run; 0: a call, told in time
-    goals: list[Callable[[Part], float | None]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
     unit: str = ""  # of the figures: "GB/s", "us", "ms"
+    calls: int = 1  # in a row, of a contestant's call that is not a Work
     makers: dict[str, Make] = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     how: dict[str, str] = field(default_factory=dict)
     warm: bool = True  # one run before those that count
-    verify: Callable[[Work], None] | None = None  # runs a work once and looks at what it wrote
-    effort: dict[str, Any] = field(default_factory=dict)  # what differs from the run's
+    effort: dict[str, Any] = field(default_factory=dict)  # what `_rounds` takes, if not the run's
 
     def __post_init__(self) -> None:
         self.unit = self.unit or ("GB/s" if self.nbytes else "us")
-
-    def add(self, who: str, make: Make) -> None:
-        """`make` prepares a contestant's work, or several ways of which the fastest is kept."""
-        self.makers[who] = make
 
     def median(self, who: str = OURS) -> float | None:
         """Seconds of one run, or None where there is no figure."""
@@ -121,8 +108,8 @@ class Part:
         samples = self.samples[who]
         if len(samples) < 2:
             return 0.0
-        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-        return (high - low) / 2 / statistics.median(samples)
+        low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+        return (high - low) / 2 / middle
 
     def figure(self, who: str = OURS) -> float | None:
         """The median in the part's unit."""
@@ -135,32 +122,36 @@ class Part:
 
     def ratio(self) -> float | None:
         """Ours over the target: met from 1 on. None where a goal cannot be judged."""
-        if self.median() is None:
-            return None
         return worst([goal(self) for goal in self.goals])
 
-    def run(self, effort: Effort) -> None:
-        """Prepares, checks and times all contestants. A failure is the contestant's alone."""
+    def run(self, effort: dict[str, Any], verify: Verify | None = None) -> None:
+        """Prepares, checks and times all contestants. A failure is the contestant's alone.
+
+        `verify` runs a work once and looks at what it wrote.
+        """
         works: dict[str, Work] = {}
         for who, make in self.makers.items():
             with self._guard(who):
-                works[who] = self._prepared(make)
+                works[who] = self._prepared(make, verify)
                 self.how[who] = works[who].how
-        self._rounds(works, effort)
-        self.samples = {who: done for who, done in self.samples.items() if done}
+        self._rounds(works, **effort)
         self.makers.clear()  # and the memory that they hold
         works.clear()
         gc.collect()
 
-    def _rounds(self, works: dict[str, Work], effort: Effort) -> None:
+    def _rounds(
+        self, works: dict[str, Work], rounds: int, budget: float, least: int, long: float
+    ) -> None:
+        """At most `rounds`, and as many as fit into `budget`, the seconds of one contestant; but
+        `least` rounds, unless they have taken longer than `long`."""
         spent = dict.fromkeys(works, 0.0)
-        for turn in range(effort.rounds):
+        for turn in range(rounds):
             order = list(works)
-            shift = turn % len(order) if order else 0
+            shift = turn % max(1, len(order))
             for who in order[shift:] + order[:shift]:
                 done = self.samples.setdefault(who, [])
-                share = effort.budget * (2 if who in (OURS, DRIVER, PINNED) else 1)
-                enough = len(done) >= effort.least or (done and spent[who] > effort.long)
+                share = budget * (2 if who in (OURS, DRIVER, PINNED) else 1)
+                enough = len(done) >= least or (done and spent[who] > long)
                 if enough and spent[who] > share:
                     continue
                 with self._guard(who):
@@ -170,12 +161,15 @@ class Part:
                 if who in self.failed:
                     del works[who]
 
-    def _prepared(self, make: Make) -> Work:
+    def _prepared(self, make: Make, verify: Verify | None) -> Work:
         made = make()
-        ways = made if isinstance(made, list) else [made]
+        ways = [
+            way if isinstance(way, Work) else Work(way, calls=self.calls)
+            for way in (made if isinstance(made, list) else [made])
+        ]
         for work in ways:
-            if self.verify is not None and work.targets:
-                self.verify(work)
+            if verify is not None and work.targets:
+                verify(work)
             elif self.warm:
                 work.seconds()
         return min(ways, key=lambda work: work.seconds()) if len(ways) > 1 else ways[0]
@@ -185,12 +179,16 @@ class Part:
         """Makes an exception the contestant's failure."""
         try:
             yield
+        except NotImplementedError:
+            pass  # it has nothing of the kind
         except Exception as error:
             self.samples.pop(who, None)
-            text = str(error).strip().partition("\n")[0]
-            self.failed[who] = f"{type(error).__name__}: {text}"[:160]
-            if isinstance(error, NotImplementedError):
-                self.failed[who] = ""  # this peer has nothing of the kind
+            self.failed[who] = told(error)
+
+
+def told(error: Exception) -> str:
+    """An exception in a line."""
+    return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0][:160]
 
 
 def worst(ratios: list[float | None]) -> float | None:
@@ -202,32 +200,22 @@ def worst(ratios: list[float | None]) -> float | None:
 # --- what a part is held to -----------------------------------------------------------------------
 
 
-def at_least_rate(gigabytes: float) -> Callable[[Part], float | None]:
+def at_least_rate(gigabytes: float) -> Goal:
     """GB/s (10^9 bytes a second)."""
-
-    def goal(part: Part) -> float | None:
-        seconds = part.median()
-        return None if seconds is None else part.nbytes / seconds / 1e9 / gigabytes
-
-    return goal
+    return lambda part: (rate := part.figure()) and rate / gigabytes
 
 
-def at_most(seconds: float) -> Callable[[Part], float | None]:
-    def goal(part: Part) -> float | None:
-        ours = part.median()
-        return None if ours is None else seconds / ours
-
-    return goal
+def at_most(seconds: float) -> Goal:
+    return lambda part: (ours := part.median()) and seconds / ours
 
 
-def times_as_fast(factor: float, *others: str) -> Callable[[Part], float | None]:
+def times_as_fast(factor: float, *others: str) -> Goal:
     """As the fastest of `others` in the same run; of all contestants where none is named."""
 
     def goal(part: Part) -> float | None:
-        ours = part.median()
-        names = others or tuple(who for who in part.samples if who != OURS)
-        theirs = [seconds for who in names if (seconds := part.median(who)) is not None]
-        return None if ours is None or not theirs else min(theirs) / ours / factor
+        ours, names = part.median(), others or [who for who in part.samples if who != OURS]
+        theirs = [seconds for who in names if (seconds := part.median(who))]
+        return min(theirs) / ours / factor if ours and theirs else None
 
     return goal
 
@@ -242,34 +230,35 @@ class Row:
     parts: list[Part] = field(default_factory=list)
     note: str = ""  # why there are no figures
     seconds: float = 0.0  # that it took
+    simulated: bool = False
 
     def run(self, bench: Bench) -> None:
         """Makes and measures the parts, or notes why that cannot be."""
-        started = time.monotonic()
+        started, self.simulated = time.monotonic(), bench.simulated
         try:
             self.parts = self.build(bench)
             for part in self.parts:
                 if bench.alone:
-                    part.makers, part.verify = {OURS: part.makers[OURS]}, None
-                part.run(bench.effort(**part.effort))
+                    part.makers = {OURS: part.makers[OURS]}
+                part.run(bench.effort(part), None if bench.alone else bench.verify)
         except Skip as why:
             self.note = str(why)
         except Exception as error:
-            self.note = f"FAILED: {type(error).__name__}: {error}".partition("\n")[0][:160]
+            self.note = f"FAILED: {told(error)}"
         self.seconds = time.monotonic() - started
 
     def ratio(self) -> float | None:
         """The worst of its parts' ratios to the target. None where one is not known."""
         return worst([part.ratio() for part in self.parts if part.goals])
 
-    def verdict(self, simulated: bool = False) -> str:
+    def verdict(self) -> str:
+        ratio = self.ratio()
         if self.note:
             return self.note
-        if any(part.failed.get(OURS) for part in self.parts):
+        if any(OURS in part.failed for part in self.parts):
             return "FAILED"
-        if simulated:
+        if self.simulated:
             return "simulated"
-        ratio = self.ratio()
         if ratio is None:
             return "not judged"
         return "met" if ratio >= 1 else "not met"

@@ -55,8 +55,8 @@ def band(ratios: list[float]) -> tuple[float, float]:
     """Where the median of as many ratios lies, drawn again and again from these and their inverses:
     which of two equal builds is called the old one makes no difference."""
     both, draw = ratios + [1 / ratio for ratio in ratios], random.Random(1)
-    medians = [statistics.median(draw.choices(both, k=len(ratios))) for _ in range(RESAMPLES)]
-    medians.sort()
+    draws = (draw.choices(both, k=len(ratios)) for _ in range(RESAMPLES))
+    medians = sorted(map(statistics.median, draws))
     return medians[OUTSIDE], medians[-1 - OUTSIDE]
 
 

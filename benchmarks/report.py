@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import cudriver as cu
 from benchmarks.bench import Bench
 from benchmarks.measure import DRIVER, NUMPY, OURS, PINNED, Part, Row
 from benchmarks.peers import KNOWN
-from benchmarks.rows.calls import POOL
-from benchmarks.rows.dense import FLOOR, SWEEP
+from benchmarks.peers.driver import POOL
+from benchmarks.rows.copies import FLOOR, SWEEP
 from benchmarks.rows.processes import NVIDIA_SMI
 from benchmarks.rows.together import ALONE
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-FIRST, LAST = (OURS, PINNED, DRIVER, POOL), (NUMPY, ALONE, NVIDIA_SMI)
+LAST = (NUMPY, ALONE, NVIDIA_SMI)
 SIMULATED = (
     "**SIMULATED DRIVER.** No GPU was measured: arrays are small, and copies are the processor's. "
     "Figures tell the cost of calls and of packing, nothing of a bus."
@@ -34,22 +35,18 @@ def _read(path: str) -> str:
 def machine(bench: Bench) -> str:
     """The devices and their link, the driver, the processors, the system."""
     devices = cu.devices()
-    link = ""
-    if devices:
-        place = f"/sys/bus/pci/devices/{devices[0].pci_bus_id.lower()}/current_link_"
-        speed, width = _read(place + "speed"), _read(place + "width")
-        link = f" ({speed} x{width})" if speed and width else ""
-    lines = _read("/proc/cpuinfo").splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    link = f"/sys/bus/pci/devices/{devices[0].pci_bus_id.lower()}/current_link_"
+    speed, width = _read(link + "speed"), _read(link + "width")
+    model = re.search(r"^model name\s*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
     nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
     release = "" if bench.simulated else _read("/sys/module/nvidia/version")
     return "; ".join(
         [
-            ", ".join(device.name for device in devices) + link,
+            ", ".join(device.name for device in devices)
+            + (f" ({speed} x{width})" if speed and width else ""),
             (f"driver {release}, " if release else "") + f"CUDA {cu.driver_version()}",
             f"{len(os.sched_getaffinity(0))} processors "
-            f"({models[0] if models else platform.machine()}), {nodes} NUMA node"
-            + ("s" if nodes > 1 else ""),
+            f"({model[1] if model else platform.machine()}), {nodes} NUMA node{'s' * (nodes > 1)}",
             f"Linux {platform.release()}, Python {platform.python_version()}",
         ]
     )
@@ -58,18 +55,18 @@ def machine(bench: Bench) -> str:
 def document(bench: Bench, rows: list[Row], machine: str) -> dict[str, Any]:
     """Everything, for programs. Times are seconds of one run of the work."""
 
-    def part(part: Part) -> dict[str, Any]:
+    def told(part: Part) -> dict[str, Any]:
         figures = {
             who: {
                 "median_s": part.median(who),
                 "spread": part.spread(who),
-                "rounds": len(part.samples[who]),
+                "rounds": len(samples),
                 "how": part.how.get(who, ""),
             }
-            for who in part.samples
+            for who, samples in part.samples.items()
         }
-        failed = {who: text for who, text in part.failed.items() if text}
-        return {"label": part.label, "nbytes": part.nbytes, "figures": figures, "failed": failed}
+        about = {"label": part.label, "nbytes": part.nbytes}
+        return {**about, "figures": figures, "failed": part.failed}
 
     return {
         "format": 2,
@@ -83,9 +80,9 @@ def document(bench: Bench, rows: list[Row], machine: str) -> dict[str, Any]:
                 "name": row.name,
                 "target": row.target,
                 "ratio_to_target": row.ratio(),
-                "verdict": row.verdict(bench.simulated),
+                "verdict": row.verdict(),
                 "took_s": row.seconds,
-                "parts": [part(p) for p in row.parts],
+                "parts": [told(part) for part in row.parts],
             }
             for row in rows
         ],
@@ -104,14 +101,12 @@ def number(value: float) -> str:
 
 def cell(part: Part, who: str, ratio: bool = False) -> str:
     """One figure; with `ratio`, the spread and how many times as fast ours is."""
-    value = part.figure(who)
+    value, mine, theirs = part.figure(who), part.median(), part.median(who)
     if value is None:
-        text = part.failed.get(who, "")
-        return f"failed: {text}" if text else ""
+        return f"failed: {part.failed[who]}" if who in part.failed else ""
     shown = number(value)
     if ratio:
         shown += f" ±{part.spread(who) * 100:.0f} %"
-        mine, theirs = part.median(), part.median(who)
         if who != OURS and mine and theirs:
             shown += f" ({number(theirs / mine)}x)"
     return shown
@@ -120,7 +115,7 @@ def cell(part: Part, who: str, ratio: bool = False) -> str:
 def columns(parts: list[Part]) -> list[str]:
     """Those that have a figure or a failure anywhere, in the table's order."""
     seen = {who for part in parts for who in (*part.samples, *part.failed)}
-    return [who for who in (*FIRST, *(name for name, _, _ in KNOWN), *LAST) if who in seen]
+    return [who for who in (OURS, PINNED, DRIVER, POOL, *KNOWN, *LAST) if who in seen]
 
 
 def _table(head: list[str], lines: list[list[str]]) -> str:
@@ -130,9 +125,9 @@ def _table(head: list[str], lines: list[list[str]]) -> str:
     return "\n".join([row(head), row(["---"] * len(head)), *map(row, lines)])
 
 
-def _verdict_line(row: Row, simulated: bool) -> list[str]:
-    ratio = None if simulated else row.ratio()
-    judged = ["" if ratio is None else f"{ratio:.2f}", row.verdict(simulated)]
+def _verdict_line(row: Row) -> list[str]:
+    ratio = None if row.simulated else row.ratio()
+    judged = ["" if ratio is None else f"{ratio:.2f}", row.verdict()]
     if row.name == SWEEP:
         known = [(found, part.label) for part in row.parts if (found := part.ratio()) is not None]
         worst = f"worst {min(known)[0] * FLOOR:.2f} ({min(known)[1]})" if known else ""
@@ -160,17 +155,18 @@ def markdown(bench: Bench, rows: list[Row], machine: str) -> str:
     if bench.quick:
         out.append("A quick run: few rounds, no array above 1 GiB, no slow processes.")
     head = ["work", "target", "ours", "ratio to target", "", "best other"]
-    out += ["", _table(head, [_verdict_line(row, bench.simulated) for row in rows]), ""]
-    caller = "from C" if bench.driver.loops == "C" else "by ctypes (no C compiler here)"
     out += [
+        "",
+        _table(head, [_verdict_line(row) for row in rows]),
+        "",
         "Each figure, ± half the quartiles' distance; in brackets how many times as fast ours is.",
-        f"`driver` is libcuda called {caller}, `pinned` the same from page-locked memory.",
+        "`driver` is libcuda called from C, `pinned` the same from page-locked memory.",
     ]
     parts = [(row, part) for row in rows if row.name != SWEEP for part in row.parts]
     shown = columns([part for _, part in parts])
     lines = [
         [
-            f"{row.name}{': ' if part.label else ''}{part.label}",
+            f"{row.name}: {part.label}".removesuffix(": "),
             part.unit,
             *(cell(part, who, ratio=True) for who in shown),
         ]
@@ -201,22 +197,20 @@ def sweep_table(row: Row) -> str:
 def insert(path: Path, text: str) -> None:
     """Puts the text between the file's markers, or makes it the file where there are none."""
     have = path.read_text(encoding="utf-8") if path.exists() else ""
-    if BEGIN in have and END in have:
-        before, _, rest = have.partition(BEGIN)
-        text = f"{before}{BEGIN}\n{text}{END}{rest.partition(END)[2]}"
-    path.write_text(text, encoding="utf-8")
+    have = have if BEGIN in have else BEGIN + END
+    new = re.sub(f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}\n{text}{END}", have)
+    path.write_text(new, encoding="utf-8")
 
 
-def terminal(row: Row, simulated: bool) -> str:
+def terminal(row: Row) -> str:
     """A row as it is measured."""
-    ratio = row.ratio()
-    judged = f"  {ratio:.2f} of the target" if ratio is not None and not simulated else ""
-    out = [f"{row.name}   [{row.target}]   {row.verdict(simulated)}{judged}"]
+    ratio = None if row.simulated else row.ratio()
+    judged = "" if ratio is None else f"  {ratio:.2f} of the target"
+    out = [f"{row.name}   [{row.target}]   {row.verdict()}{judged}"]
     if row.name == SWEEP:
         return "\n".join([*out, sweep_table(row)])
     for part in row.parts:
-        figures = [
-            f"{who} {cell(part, who, ratio=True)}" for who in columns([part]) if cell(part, who)
-        ]
-        out.append(f"    {part.label or 'all':<10} {part.unit:<5} " + "   ".join(figures))
+        shown = {who: cell(part, who, ratio=True) for who in columns([part])}
+        figures = "   ".join(f"{who} {text}" for who, text in shown.items() if text)
+        out.append(f"    {part.label or 'all':<10} {part.unit:<5} {figures}")
     return "\n".join(out)

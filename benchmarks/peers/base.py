@@ -1,185 +1,136 @@
-"""What a peer is asked for. A method that a peer has nothing for raises NotImplementedError.
+"""What a contestant is asked for: a peer, the driver, or cudriver itself.
 
-A peer says how it holds memory and how it issues a copy; the dense works are built from that here,
-the same for all.
+It says how it holds memory and how it issues a copy; the dense works are built from that here, the
+same for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Array, Target, Work
+import cudriver as cu
+from benchmarks.measure import Array, Call, Target, Work
 
 View = Callable[[Any], Any]  # takes a view of an array: lambda a: a[:, ::2]
-Call = Callable[[], Any]
+
+
+def first_time(take: Call, empty: Call, how: str) -> Work:
+    """Memory that comes from no pool: `empty` gives back to the driver what a pool keeps."""
+    held: list[Any] = []
+
+    def give_back() -> None:
+        held.clear()
+        empty()
+
+    return Work(lambda: held.append(take()), before=give_back, after=give_back, how=how)
+
+
+@dataclass
+class Copy:
+    """A copy that a contestant is asked for."""
+
+    target: Any
+    source: Any
+    written: Target
+    stream: Any = None  # None: the contestant's ordinary one
+    wait: bool = True  # else the work's `after` waits
+    calls: int = 1
+
+    def work(self, run: Call, how: str, after: Call | None = None) -> Work:
+        keep = (self.target, self.source)
+        return Work(run, None, after, (self.written,), self.calls, how=how, keep=keep)
 
 
 class Peer:
-    """Works wait until their bytes are in place; those that are issued have `after` for that."""
+    """A page-locked array stands for page-locked memory of the peer's own with its bytes."""
 
     name = ""
     version = ""
     way = ""  # how it copies, for the report
     views = False  # whether it has `contiguous` and `assign`
 
-    # --- memory and copies ---
-
-    def device(self, like: Array, number: int = 0) -> Any:
-        """Device memory for the bytes of `like`."""
+    def nothing(self, *arguments: Any, **options: Any) -> Any:
+        """Stands for what a peer does not have. Its cell stays empty."""
         raise NotImplementedError
 
-    def pointer(self, there: Any) -> int:
-        """The address of device memory."""
-        raise NotImplementedError
+    # Memory as `issue` takes it, and copies.
+    device = nothing  # (like, number=0): memory on that GPU for the bytes of an array
+    pointer = nothing  # (there): the address of device memory
+    host = nothing  # (array): pageable memory
+    locked = nothing  # (like): page-locked memory, and the same as an array
+    stream = nothing  # (number=0): a new stream on that GPU, for a thread of its own
+    issue = nothing  # (target, source, stream=None): a call that issues a copy
+    wait = nothing  # (stream=None): a call that waits for what the stream has been given
+    contiguous = nothing  # (shown): a view of a host array, packed the peer's way
+    assign = nothing  # (there, view): copies a view of device memory on the device
 
-    def host(self, array: Array) -> Any:
-        """Pageable memory, as `issue` takes it."""
-        raise NotImplementedError
-
-    def locked(self, like: Array) -> tuple[Any, Array]:
-        """Page-locked memory of the peer's own, as `issue` takes it and as an array."""
-        raise NotImplementedError
-
-    def stream(self, number: int = 0) -> Any:
-        """A new stream on a device, for a thread of its own."""
-        raise NotImplementedError
-
-    def issue(self, target: Any, source: Any, stream: Any = None) -> Call:
-        """A call that issues a copy, in the peer's ordinary stream where none is given."""
-        raise NotImplementedError
-
-    def wait(self, stream: Any = None) -> Call:
-        """A call that waits for what the stream has been given."""
-        raise NotImplementedError
-
-    # --- calls ---
-
-    def page_lock(self, nbytes: int) -> Work:
-        """Page-locked memory for the first time: nothing of it comes from a pool."""
-        raise NotImplementedError
-
-    def pinned_array(self, nbytes: int) -> Call:
-        """Page-locked memory as a program gets it again and again."""
-        raise NotImplementedError
-
-    def device_memory(self, nbytes: int) -> Call:
-        """Device memory, allocated and freed."""
-        raise NotImplementedError
-
-    def to_device(self, host: Array) -> Call:
-        """A new array on the device with the bytes of `host`."""
-        raise NotImplementedError
-
-    def push_pop(self) -> Call:
-        """A context made current, and then the one before it again."""
-        raise NotImplementedError
-
-    def lender(self, like: Array) -> Any:
-        """A device array of its own, which others take by DLPack."""
-        raise NotImplementedError
-
-    def takes(self, lender: Any) -> Call:
-        """A call that takes another library's device array by DLPack, in the order of the default
-        stream, and reads address, shape, strides and type."""
-        raise NotImplementedError
-
-    # --- views, and copies while computing ---
-
-    def contiguous(self, shown: Array) -> Any:
-        """A view of a host array, packed the peer's way, as `issue` takes it."""
-        raise NotImplementedError
-
-    def assign(self, there: Any, view: Any) -> None:
-        """Copies a view of device memory on the device."""
-        raise NotImplementedError
-
-    def computing(self, seconds: float) -> Call:
-        """A call that gives the device work for so long, and does not wait for it."""
-        raise NotImplementedError
-
-    def pinned_each(self, host: Array, stream: Any) -> Work:
-        """As `issued`, with a new page-locked copy of `host` each time."""
-        raise NotImplementedError
+    # A call that is timed, or a Work.
+    page_lock = nothing  # (nbytes): page-locked memory by `first_time`
+    pinned_array = nothing  # (nbytes): page-locked memory as a program gets it again and again
+    device_memory = nothing  # (nbytes): device memory, allocated and freed
+    to_device = nothing  # (host): a new array on the device with the bytes of a host array
+    push_pop = nothing  # (): a context made current, and then the one before it again
+    takes = nothing  # (lender): a device array taken by DLPack, in the order of the default
+    #                  stream, and its address, shape, strides and type read
+    lender = nothing  # (like): a device array of the peer's, which others take by DLPack
 
     # --- works, the same for all ---
 
-    def filled(self, host: Array, number: int = 0) -> Any:
-        """Device memory with the bytes of `host`."""
-        there, stream = self.device(host, number), self.stream(number) if number else None
-        self.issue(there, self.host(host), stream)()
-        self.wait(stream)()
-        return there
-
-    def _copy(self, target: Any, source: Any, written: Target, stream: Any, calls: int = 1) -> Work:
-        issue, wait = self.issue(target, source, stream), self.wait(stream)
+    def copy(self, copy: Copy) -> Work:
+        issue = self.issue(copy.target, copy.source, copy.stream)
+        done = self.wait(copy.stream)
+        if not copy.wait:
+            return copy.work(issue, self.way, after=done)
 
         def run() -> None:
             issue()
-            wait()
+            done()
 
-        keep = (target, source)
-        return Work(run, targets=(written,), calls=calls, how=self.way, keep=keep)
+        return copy.work(run, self.way)
 
-    def up(
-        self,
-        host: Array,
-        *,
-        pinned: bool = False,
-        number: int = 0,
-        stream: Any = None,
-        calls: int = 1,
-    ) -> Work:
-        """The bytes of `host`, pageable or in page-locked memory of the peer's, to a device."""
-        there, source = self.device(host, number), self._source(host, pinned)
-        written = Target(host, pointer=self.pointer(there), device=number)
-        return self._copy(there, source, written, stream, calls)
+    def filled(self, host: Array, number: int = 0) -> Any:
+        """Memory on GPU `number` with the bytes of `host`."""
+        there, stream = self.device(host, number), self.stream(number) if number else None
+        self.copy(Copy(there, self.host(host), Target(host), stream)).run()
+        return there
 
-    def down(
-        self, host: Array, out: Array, *, pinned: bool = False, stream: Any = None, calls: int = 1
-    ) -> Work:
-        """Device memory with the bytes of `host`, into `out` or into page-locked memory."""
-        if pinned:
-            target, out = self.locked(host)
-        else:
-            target = self.host(out)
-        return self._copy(target, self.filled(host), Target(host, out=out), stream, calls)
-
-    def issued(
-        self, host: Array, *, pinned: bool = False, stream: Any = None, calls: int = 1
-    ) -> Work:
-        """An asynchronous copy to the device, issued. `after` waits."""
-        there, source = self.device(host), self._source(host, pinned)
-        return self._issued(there, source, Target(host, pointer=self.pointer(there)), stream, calls)
-
-    def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
-        """As `issued` from page-locked memory, into an array with a shape and a type: one of the
-        peer's, or `tensor`, which is PyTorch's, where it has none that it can copy into."""
-        return self.issued(host, pinned=True, calls=calls)
-
-    def across(self, host: Array, number: int = 1) -> Work:
-        """A copy from the other GPU to GPU `number`, issued. `after` waits."""
-        stream = self.stream(1 - number)
-        source, there = self.filled(host, 1 - number), self.device(host, number)
-        written = Target(host, pointer=self.pointer(there), device=number)
-        return self._issued(there, source, written, stream)
-
-    def _issued(
-        self, there: Any, source: Any, written: Target, stream: Any, calls: int = 1
-    ) -> Work:
-        issue, wait, keep = self.issue(there, source, stream), self.wait(stream), (there, source)
-        return Work(issue, after=wait, targets=(written,), calls=calls, how=self.way, keep=keep)
-
-    def _source(self, host: Array, pinned: bool) -> Any:
-        if not pinned:
+    def source(self, host: Array) -> Any:
+        """`host` as `issue` takes it; page-locked, in memory of the peer's own."""
+        if not cu.is_pinned(host):
             return self.host(host)
         source, array = self.locked(host)
-        np.copyto(array, host)
+        if array is not host:
+            np.copyto(array, host)
         return source
 
-    def strided_up(self, base: Array, view: View) -> list[Work]:
+    def up(self, host: Array, number: int = 0, **options: Any) -> Work:
+        """The bytes of `host` to GPU `number`; `options` are those of Copy."""
+        there = self.device(host, number)
+        written = Target(host, pointer=self.pointer(there), device=number)
+        return self.copy(Copy(there, self.source(host), written, **options))
+
+    def down(self, host: Array, out: Array, **options: Any) -> Work:
+        """Device memory with the bytes of `host`, into `out`."""
+        target, out = self.locked(out) if cu.is_pinned(out) else (self.host(out), out)
+        return self.copy(Copy(target, self.filled(host), Target(host, out=out), **options))
+
+    def across(self, host: Array, origin: int, number: int, **options: Any) -> Work:
+        """The bytes of `host`, from GPU `origin` to GPU `number`."""
+        stream = None if origin == number else self.stream(origin)
+        source, there = self.filled(host, origin), self.device(host, number)
+        written = Target(host, pointer=self.pointer(there), device=number)
+        return self.copy(Copy(there, source, written, stream, **options))
+
+    def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
+        """Page-locked bytes into an array with a shape and a type: one of the peer's, or `tensor`,
+        which is PyTorch's, where it has none that it can copy into."""
+        return self.up(host, wait=False, calls=calls)
+
+    def strided_up(self, base: Array, view: View) -> Work | list[Work]:
         """A view of a host array into a C-ordered device array: packed there, or here."""
         if not self.views:
             raise NotImplementedError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from benchmarks.bench import address
-from benchmarks.measure import Array, Target, Work
-from benchmarks.peers.base import Call, Peer
+from benchmarks.measure import Array, Call, Target, Work
+from benchmarks.peers.base import Copy, Peer
+from benchmarks.peers.ours import Own
 
 
 def called(answer: tuple[Any, ...]) -> Any:
@@ -19,25 +19,11 @@ def called(answer: tuple[Any, ...]) -> Any:
     return answer[1] if len(answer) == 2 else answer[1:]
 
 
-def array_at(place: int, like: Array) -> Array:
-    memory = (ctypes.c_ubyte * like.nbytes).from_address(place)
-    return np.frombuffer(memory, like.dtype).reshape(like.shape)
+class Bindings(Own):
+    """Memory is cudriver's: only the calls are measured."""
 
-
-class Memory:
-    """Memory of the driver's, freed with its owner. The context must be current."""
-
-    def __init__(self, handle: Any, nbytes: int, free: Call | None, on_device: bool) -> None:
-        self.handle, self.nbytes, self._free = handle, nbytes, free
-        self.on_device = on_device
-
-    def __del__(self) -> None:
-        if self._free is not None:
-            self._free(self.handle)
-
-
-class Bindings(Peer):
     name = "cuda-bindings"
+    stream = Peer.nothing
     way = "cuMemcpyHtoDAsync, cuMemcpyDtoHAsync"
 
     def __init__(self) -> None:
@@ -48,24 +34,13 @@ class Bindings(Peer):
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.own = called(driver.cuStreamCreateWithPriority(flags, 0))
 
-    def device(self, like: Array, number: int = 0) -> Any:
-        return Memory(called(driver.cuMemAlloc(like.nbytes)), like.nbytes, driver.cuMemFree, True)
-
-    def pointer(self, there: Any) -> int:
-        return int(there.handle)
-
-    def host(self, array: Array) -> Any:
-        return Memory(address(array), array.nbytes, None, False)
-
-    def locked(self, like: Array) -> tuple[Any, Array]:
-        place = called(driver.cuMemHostAlloc(like.nbytes, 0))
-        made = Memory(place, like.nbytes, driver.cuMemFreeHost, False)
-        return made, array_at(int(place), like)
-
     def issue(self, target: Any, source: Any, stream: Any = None) -> Call:
-        copy = driver.cuMemcpyHtoDAsync if target.on_device else driver.cuMemcpyDtoHAsync
-        to, origin, nbytes, own = target.handle, source.handle, source.nbytes, self.own
-        return lambda: copy(to, origin, nbytes, own)
+        nbytes, own = target.nbytes, self.own
+        if isinstance(source, np.ndarray):
+            there, here = driver.CUdeviceptr(target.pointer), source.ctypes.data
+            return lambda: driver.cuMemcpyHtoDAsync(there, here, nbytes, own)
+        there, here = driver.CUdeviceptr(source.pointer), target.ctypes.data
+        return lambda: driver.cuMemcpyDtoHAsync(here, there, nbytes, own)
 
     def wait(self, stream: Any = None) -> Call:
         own = self.own
@@ -98,9 +73,10 @@ class Core(Peer):
 
     def __init__(self) -> None:
         import cuda.core as core
+        from cuda.core.utils import StridedMemoryView
 
         self.version = version("cuda-core")
-        self.core = core
+        self.core, self.view = core, StridedMemoryView
         self.gpu = core.Device(0)
         self.gpu.set_current()
         self.own = self.gpu.create_stream()
@@ -114,11 +90,12 @@ class Core(Peer):
         return int(there.handle)
 
     def host(self, array: Array) -> Any:
-        return self.core.Buffer.from_handle(address(array), array.nbytes, owner=array)
+        return self.core.Buffer.from_handle(array.ctypes.data, array.nbytes, owner=array)
 
     def locked(self, like: Array) -> tuple[Any, Array]:
         made = self.core.LegacyPinnedMemoryResource().allocate(like.nbytes)
-        return made, array_at(int(made.handle), like)
+        memory = (ctypes.c_ubyte * like.nbytes).from_address(int(made.handle))
+        return made, np.frombuffer(memory, like.dtype).reshape(like.shape)
 
     def issue(self, target: Any, source: Any, stream: Any = None) -> Call:
         own = self.own
@@ -132,36 +109,28 @@ class Core(Peer):
         return lambda: allocate(nbytes, stream=stream).close()
 
     def lender(self, like: Array) -> Any:
-        from cuda.core.utils import StridedMemoryView
-
-        return StridedMemoryView.from_buffer(self.device(like), like.shape, dtype=like.dtype)
+        return self.view.from_buffer(self.device(like), like.shape, dtype=like.dtype)
 
     def takes(self, lender: Any) -> Call:
-        from cuda.core.utils import StridedMemoryView
+        take = self.view.from_dlpack
 
         def call() -> Any:
-            view = StridedMemoryView.from_dlpack(lender, stream_ptr=0)
+            view = take(lender, stream_ptr=0)
             return view.ptr, view.shape, view.strides, view.dtype
 
         return call
 
     def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
-        from cuda.core.utils import StridedMemoryView
-
-        source, stream = self._source(host, pinned=True), self.gpu.default_stream
-        buffer_at, shape, kind = self.core.Buffer.from_handle, host.shape, host.dtype
+        source, stream = self.source(host), self.gpu.default_stream
+        buffer_at, take = self.core.Buffer.from_handle, self.view.from_dlpack
+        shape, kind = host.shape, host.dtype
 
         def run() -> None:
-            view = StridedMemoryView.from_dlpack(tensor, stream_ptr=0)
+            view = take(tensor, stream_ptr=0)
             if view.shape != shape or view.dtype != kind:
                 raise ValueError(f"the tensor is {view.dtype} of {view.shape}")
             buffer_at(view.ptr, host.nbytes, owner=tensor).copy_from(source, stream=stream)
 
-        return Work(
-            run,
-            after=stream.sync,
-            targets=(Target(host, pointer=tensor.data_ptr()),),
-            calls=calls,
-            how="StridedMemoryView.from_dlpack, Buffer.copy_from",
-            keep=(tensor, source),
-        )
+        copy = Copy(tensor, source, Target(host, pointer=tensor.data_ptr()), calls=calls)
+        how = "StridedMemoryView.from_dlpack, Buffer.copy_from"
+        return copy.work(run, how, after=stream.sync)

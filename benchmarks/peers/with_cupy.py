@@ -6,8 +6,8 @@ import cupy
 import cupyx
 import numpy as np
 
-from benchmarks.measure import Array, Work
-from benchmarks.peers.base import Call, Peer
+from benchmarks.measure import Array, Call, Work
+from benchmarks.peers.base import Peer, first_time
 
 
 class CuPy(Peer):
@@ -16,14 +16,14 @@ class CuPy(Peer):
     views = True
 
     def __init__(self) -> None:
-        if cupy.cuda.runtime.getDeviceCount() < 1:
-            raise RuntimeError("no device")
         cupy.empty(1, np.uint8)
         self.version = cupy.__version__
 
     def device(self, like: Array, number: int = 0) -> Any:
         with cupy.cuda.Device(number):
             return cupy.empty(like.shape, like.dtype)
+
+    lender = device
 
     def pointer(self, there: Any) -> int:
         return int(there.data.ptr)
@@ -53,15 +53,8 @@ class CuPy(Peer):
 
     def page_lock(self, nbytes: int) -> Work:
         pool = cupy.cuda.PinnedMemoryPool()  # one of its own: nothing else is freed
-        held: list[Any] = []
-
-        def after() -> None:
-            held.clear()
-            pool.free_all_blocks()
-
-        return Work(
-            lambda: held.append(pool.malloc(nbytes)), after=after, how="PinnedMemoryPool.malloc"
-        )
+        how = "PinnedMemoryPool.malloc"
+        return first_time(lambda: pool.malloc(nbytes), pool.free_all_blocks, how)
 
     def pinned_array(self, nbytes: int) -> Call:
         return lambda: cupyx.empty_pinned(nbytes, np.uint8)
@@ -71,9 +64,6 @@ class CuPy(Peer):
 
     def to_device(self, host: Array) -> Call:
         return lambda: cupy.asarray(host)
-
-    def lender(self, like: Array) -> Any:
-        return self.device(like)
 
     def takes(self, lender: Any) -> Call:
         def call() -> Any:

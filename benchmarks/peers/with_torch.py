@@ -1,21 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from benchmarks.measure import Array, Work
-from benchmarks.peers.base import Call, Peer
+from benchmarks.measure import Array, Call, Work
+from benchmarks.peers.base import Peer, first_time
 
 SIDE = 4096  # of the matrices whose product keeps the GPU busy
-
-
-def tensor(array: Array) -> Any:
-    """The same memory as a tensor, unsigned integers as signed ones: PyTorch lacks most."""
-    signed = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
-    kind = signed.get(array.dtype.name)
-    return torch.from_numpy(array.view(kind) if kind is not None else array)
 
 
 class Torch(Peer):
@@ -24,26 +17,25 @@ class Torch(Peer):
     views = True
 
     def __init__(self) -> None:
-        if not torch.cuda.is_available():
-            raise RuntimeError("torch.cuda.is_available() is False")
-        self.gpu = "cuda"
-        torch.empty(1, device=self.gpu)
+        torch.empty(1, device="cuda")
         self.version = torch.__version__
 
     def device(self, like: Array, number: int = 0) -> Any:
-        kind = tensor(np.empty(0, like.dtype)).dtype
-        return torch.empty(like.shape, dtype=kind, device=f"{self.gpu}:{number}")
+        return self._like(like, device=f"cuda:{number}")
 
     def pointer(self, there: Any) -> int:
         return int(there.data_ptr())
 
     def host(self, array: Array) -> Any:
-        return tensor(array)
+        return torch.from_numpy(array)
 
     def locked(self, like: Array) -> tuple[Any, Array]:
-        kind = tensor(np.empty(0, like.dtype)).dtype
-        made = torch.empty(like.shape, dtype=kind, pin_memory=True)
+        made = self._like(like, pin_memory=True)
         return made, made.numpy()
+
+    def _like(self, like: Array, **where: Any) -> Any:
+        dense = torch.contiguous_format
+        return torch.empty_like(torch.from_numpy(like), memory_format=dense, **where)
 
     def stream(self, number: int = 0) -> Any:
         return torch.cuda.Stream(device=number)
@@ -65,27 +57,17 @@ class Torch(Peer):
     def page_lock(self, nbytes: int) -> Work:
         older = getattr(torch._C, "_host_emptyCache", None)
         empty = older or torch.accelerator.empty_host_cache
-        held: list[Any] = []
-
-        def after() -> None:
-            held.clear()
-            empty()
-
-        return Work(
-            lambda: held.append(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)),
-            before=empty,
-            after=after,
-            how="torch.empty(pin_memory=True), its cache emptied",
-        )
+        how = "torch.empty(pin_memory=True), its cache emptied"
+        return first_time(self.pinned_array(nbytes), empty, how)
 
     def pinned_array(self, nbytes: int) -> Call:
         return lambda: torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def device_memory(self, nbytes: int) -> Call:
-        return lambda: torch.empty(nbytes, dtype=torch.uint8, device=self.gpu)
+        return lambda: torch.empty(nbytes, dtype=torch.uint8, device="cuda")
 
     def to_device(self, host: Array) -> Call:
-        return lambda: torch.from_numpy(host).to(self.gpu)
+        return lambda: torch.from_numpy(host).to("cuda")
 
     def takes(self, lender: Any) -> Call:
         def call() -> Any:
@@ -95,24 +77,25 @@ class Torch(Peer):
         return call
 
     def contiguous(self, shown: Array) -> Any:
-        return tensor(shown).contiguous()
+        return torch.from_numpy(shown).contiguous()
 
     def assign(self, there: Any, view: Any) -> None:
         there.copy_(view)
 
-    def pinned_each(self, host: Array, stream: Any) -> Work:
-        work = self.issued(host, stream=stream)
+    def pinned_each(self, host: Array, stream: Any, wait: bool) -> Work:
+        """As `up`, with a new page-locked copy of `host` each time."""
+        work = self.up(host, stream=stream, wait=wait)
         there, source = work.keep
 
         def run() -> None:
             with torch.cuda.stream(stream):
                 there.copy_(source.pin_memory(), non_blocking=True)
 
-        work.run = run
-        return work
+        return replace(work, run=run, how="pin_memory each")
 
     def computing(self, seconds: float) -> Call:
-        left, right, out = (torch.rand(SIDE, SIDE, device=self.gpu) for _ in range(3))
+        """Work for the device for so long, which a call issues."""
+        left, right, out = (torch.rand(SIDE, SIDE, device="cuda") for _ in range(3))
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for event in (begin, end):  # the first product loads the library
             torch.mm(left, right, out=out)

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
 from benchmarks.measure import Row
-from benchmarks.rows import calls, dense, exchange, files, memory, processes, strided, together
+from benchmarks.rows import calls, copies, files, processes, together
 
 TABLE = [
     Row(
         "plain NumPy array to device, 1-2 GiB",
         ">= 0.93 of the pinned rate",
-        dense.plain(0.93, GIB, 2 * GIB, ways=["up"]),
+        copies.plain(0.93, GIB, 2 * GIB, way="up"),
     ),
     Row(
         "device to plain NumPy array, 1-2 GiB",
         ">= 0.93 of the pinned rate",
-        dense.plain(0.93, GIB, 2 * GIB, ways=["down"]),
+        copies.plain(0.93, GIB, 2 * GIB, way="down"),
     ),
-    Row("the same, 256 MiB", ">= 0.85 of the pinned rate", dense.plain(0.85, 256 * MIB)),
-    Row("the same, 64 MiB", ">= 0.78 of the pinned rate", dense.plain(0.78, 64 * MIB)),
-    Row("the same, 16 MiB", ">= 0.65 of the pinned rate", dense.plain(0.65, 16 * MIB)),
-    Row("the same, 4 MiB", ">= 0.45 of the pinned rate", dense.plain(0.45, 4 * MIB)),
-    Row("pinned array to or from device, 1 GiB", ">= 0.99 of the fastest", dense.pinned),
+    Row("the same, 256 MiB", ">= 0.85 of the pinned rate", copies.plain(0.85, 256 * MIB)),
+    Row("the same, 64 MiB", ">= 0.78 of the pinned rate", copies.plain(0.78, 64 * MIB)),
+    Row("the same, 16 MiB", ">= 0.65 of the pinned rate", copies.plain(0.65, 16 * MIB)),
+    Row("the same, 4 MiB", ">= 0.45 of the pinned rate", copies.plain(0.45, 4 * MIB)),
+    Row("pinned array to or from device, 1 GiB", ">= 0.99 of the fastest", copies.pinned),
     Row(
         "`a.T` of a plain 512 MiB array into a C-ordered device array",
         ">= 40 GB/s",
-        strided.transposed,
+        copies.transposed,
     ),
-    Row("`a[:, ::2]` to the device, 256 MiB of data", ">= 25 GB/s", strided.every_second),
-    Row("`a[:, :n/2]` to the device, 256 MiB", ">= 45 GB/s", strided.half_rows),
-    Row("device to `a[:, ::2]`", ">= 20 GB/s", strided.back),
+    Row("`a[:, ::2]` to the device, 256 MiB of data", ">= 25 GB/s", copies.every_second),
+    Row("`a[:, :n/2]` to the device, 256 MiB", ">= 45 GB/s", copies.half_rows),
+    Row("device to `a[:, ::2]`", ">= 20 GB/s", copies.back),
     Row("plain arrays to two GPUs at once, 32 cores", ">= 0.85 of pinned", together.two_devices),
     Row("up and down at once on one GPU, plain arrays", ">= 0.75 of pinned", together.both_ways),
     Row(
@@ -42,10 +42,10 @@ TABLE = [
         "<= 0.1 ms",
         calls.asynchronous,
     ),
-    Row(dense.SWEEP, "never below 0.97 of the driver's own", dense.sweep),
-    Row("page-locked 2 GiB, first time", ">= 20 GB/s, >= 10x cuMemHostAlloc", memory.first_time),
-    Row("page-locked array from the pool, 1 MiB and 1 GiB", "<= 1.0 us", memory.from_pool),
-    Row("np.empty inside `pinned_numpy()`, reuse", "<= 1.5x plain np.empty", memory.inside_numpy),
+    Row(copies.SWEEP, "never below 0.97 of the driver's own", copies.sweep),
+    Row("page-locked 2 GiB, first time", ">= 20 GB/s, >= 10x cuMemHostAlloc", calls.first_time),
+    Row("page-locked array from the pool, 1 MiB and 1 GiB", "<= 1.0 us", calls.from_pool),
+    Row("np.empty inside `pinned_numpy()`, reuse", "<= 1.5x plain np.empty", calls.inside_numpy),
     Row("4 KiB asynchronous copy, issue cost", "<= 2.60 us, taking arrays", calls.small_issue),
     Row("device allocate + free, 1 MiB", "<= 1.2 us", calls.device_memory),
     Row("context push + pop", "<= 0.25 us with `with ctx:`", calls.push_pop),
@@ -54,10 +54,10 @@ TABLE = [
     Row(
         "`NHWC -> NCHW` of 256 uint8 images of 512 x 512 x 3 (192 MiB) to the device",
         ">= 40 GB/s",
-        strided.images,
+        copies.images,
     ),
     Row(
-        "5 of 64 float64 columns of 2^20 rows (40 MiB) to the device", ">= 12 GB/s", strided.columns
+        "5 of 64 float64 columns of 2^20 rows (40 MiB) to the device", ">= 12 GB/s", copies.columns
     ),
     Row(
         "feeding 8 plain batches of 36.8 MiB while the GPU computes for 77.6 ms",
@@ -67,19 +67,19 @@ TABLE = [
     Row(
         "1 MiB plain, one copy right after another",
         ">= 0.97 of the driver's own",
-        dense.right_after,
+        copies.right_after,
     ),
     Row("`to_device` of 1000 floats", "<= 11 us", calls.to_device),
-    Row("`torch.from_dlpack(d)`", "<= 1.2 of the fastest", exchange.lent),
+    Row("`torch.from_dlpack(d)`", "<= 1.2 of the fastest", calls.lent),
     Row(
         "`cu.from_dlpack(t)`, with address, shape, strides and type",
         "<= 1.2 of the fastest",
-        exchange.taken,
+        calls.taken,
     ),
     Row(
         "4 KiB asynchronous copy into another library's array, shape and type checked, issue cost",
         "<= 1.2 of the fastest peer's into its own",
-        exchange.copied_into,
+        calls.copied_into,
     ),
     Row(
         "check of an environment with torch, JAX, TensorFlow and ONNX Runtime",

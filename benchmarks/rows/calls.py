@@ -1,90 +1,140 @@
-"""What single calls cost."""
+"""What single calls cost: copies that are issued, memory, contexts, DLPack."""
 
 from __future__ import annotations
 
-import ctypes
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 import cudriver as cu
-from benchmarks.bench import KIB, MIB, Bench
-from benchmarks.measure import DRIVER, OURS, Part, Work, at_most
+from benchmarks.bench import GIB, KIB, MIB, Bench
+from benchmarks.measure import (
+    DRIVER,
+    NUMPY,
+    OURS,
+    Array,
+    Part,
+    Skip,
+    Work,
+    at_least_rate,
+    at_most,
+    times_as_fast,
+)
+from benchmarks.peers.driver import POOL
 
-POOL = "driver, pool"
 CALLS = 1000  # in a row, where one takes microseconds
 ISSUES = 200  # small copies in a row: fewer than a stream's queue holds
+LEAST = 1 / 1.2  # not slower than the fastest by more than a fifth
 
 
 def asynchronous(bench: Bench) -> list[Part]:
     """A copy that is issued and then waited for; the wait is not counted."""
-    size, path = bench.size(256 * MIB), "plain up"
-    label = bench.label("", 256 * MIB)
-    part = Part(label, unit="ms", goals=[at_most(0.1e-3)], verify=bench.verify)
-    part.add(OURS, lambda: bench.issue(path, size))
-    part.add(DRIVER, lambda: bench.direct(path, size, wait=False))
-    bench.offer(part, lambda peer: peer.issued(bench.plain(size)))
-    return [part]
+    host = bench.host(bench.size(256 * MIB))
+    part = Part(bench.label("", 256 * MIB), unit="ms", goals=[at_most(0.1e-3)])
+    return bench.offer(part, lambda who: who.up(host, wait=False))
 
 
 def small_issue(bench: Bench) -> list[Part]:
     """Copies of 4 KiB of page-locked memory, many in a row; the wait is not counted."""
-    size, path = 4 * KIB, "pinned up"
-    part = Part("", goals=[at_most(2.60e-6)], verify=bench.verify)
-    part.add(OURS, lambda: bench.issue(path, size, calls=ISSUES))
-    part.add(DRIVER, lambda: bench.direct(path, size, calls=ISSUES, wait=False))
-    bench.offer(part, lambda peer: peer.issued(bench.plain(size), pinned=True, calls=ISSUES))
-    return [part]
-
-
-def device_memory(bench: Bench) -> list[Part]:
-    part = Part("", goals=[at_most(1.2e-6)])
-
-    def driver() -> Work:
-        place = ctypes.c_uint64(0)
-        calls = [("cuMemAlloc_v2", ctypes.addressof(place), MIB), ("cuMemFree_v2", place)]
-        timer = bench.driver.timer(calls, 20)
-        return Work(timer, timer=timer, how="cuMemAlloc, cuMemFree")
-
-    def pool() -> Work:
-        place, pool, stream = ctypes.c_uint64(0), bench.driver.pool(), bench.driver.stream()
-        take = ("cuMemAllocFromPoolAsync", ctypes.addressof(place), MIB, pool, stream)
-        wait = ("cuStreamSynchronize", stream)
-        timer = bench.driver.timer([take, ("cuMemFreeAsync", place, stream)], 1000, [wait])
-        return Work(timer, timer=timer, how="cuMemAllocFromPoolAsync, cuMemFreeAsync")
-
-    part.add(OURS, lambda: Work(lambda: cu.device_empty(MIB, np.uint8), calls=CALLS))
-    part.add(DRIVER, driver)
-    part.add(POOL, pool)
-    bench.offer(part, lambda peer: Work(peer.device_memory(MIB), calls=CALLS))
-    return [part]
+    host = bench.host(4 * KIB, pinned=True)
+    part = Part("", goals=[at_most(2.60e-6)])
+    return bench.offer(part, lambda who: who.up(host, wait=False, calls=ISSUES))
 
 
 def to_device(bench: Bench) -> list[Part]:
     """A new array on the device with the numbers of one on the host."""
-    part = Part("", goals=[at_most(11e-6)])
-    host = bench.plain(4000).view(np.float32)
-    part.add(OURS, lambda: Work(lambda: cu.to_device(host), calls=CALLS, how="to_device"))
-    bench.offer(part, lambda peer: Work(peer.to_device(host), calls=CALLS))
-    return [part]
+    part = Part("", goals=[at_most(11e-6)], calls=CALLS)
+    host = bench.host(4000).view(np.float32)
+    return bench.offer(part, lambda who: who.to_device(host))
 
 
 def push_pop(bench: Bench) -> list[Part]:
     """A context that is entered and left."""
-    part = Part("", goals=[at_most(0.25e-6)])
-    context = cu.Device(0).primary_context()
+    part = Part("", goals=[at_most(0.25e-6)], calls=CALLS)
+    return bench.offer(part, lambda who: who.push_pop())
 
-    def ours() -> None:
-        with context:
-            pass
 
-    def driver() -> Work:
-        popped = ctypes.c_uint64(0)
-        push = ("cuCtxPushCurrent_v2", bench.driver.context(0))
-        pop = ("cuCtxPopCurrent_v2", ctypes.addressof(popped))
-        timer = bench.driver.timer([push, pop], 5000)
-        return Work(timer, timer=timer, keep=(popped,))
+# --- memory ---------------------------------------------------------------------------------------
 
-    part.add(OURS, lambda: Work(ours, calls=CALLS, how="with ctx: pass"))
-    part.add(DRIVER, driver)
-    bench.offer(part, lambda peer: Work(peer.push_pop(), calls=CALLS))
+
+def device_memory(bench: Bench) -> list[Part]:
+    part = Part("", goals=[at_most(1.2e-6)], calls=CALLS)
+    part.makers[POOL] = lambda: bench.driver.pool_memory(MIB)
+    return bench.offer(part, lambda who: who.device_memory(MIB))
+
+
+def first_time(bench: Bench) -> list[Part]:
+    """Page-locked memory of which nothing comes from a pool."""
+    wanted = 2 * GIB
+    size = bench.size(wanted // 4 if bench.quick else wanted)
+    goals = [at_least_rate(20), times_as_fast(10, DRIVER)]
+    effort = {"rounds": 3, "least": 2, "long": 0.9}
+    part = Part(bench.label("", wanted, size), size, goals, warm=False, effort=effort)
+    return bench.offer(part, lambda who: who.page_lock(size))
+
+
+def from_pool(bench: Bench) -> list[Part]:
+    """Page-locked arrays that are made and given back again and again."""
+
+    def part(label: str, wanted: int) -> list[Part]:
+        size, label = bench.size(wanted), bench.label(label, wanted)
+        made = Part(label, goals=[at_most(1.0e-6)], calls=CALLS, effort={"long": 0.3})
+        made.makers[NUMPY] = lambda: partial(np.empty, size, np.uint8)
+        return bench.offer(made, lambda who: who.pinned_array(size))
+
+    return part("1 MiB", MIB) + part("1 GiB", GIB)
+
+
+def inside_numpy(bench: Bench) -> list[Part]:
+    """np.empty of 1 MiB, whose memory is used again and again, page-locked and not."""
+    part = Part("1 MiB", goals=[times_as_fast(1 / 1.5, NUMPY)])
+    plain = Work(lambda: np.empty(MIB, np.uint8), calls=CALLS, how="np.empty")
+
+    def timer() -> float:
+        with cu.pinned_numpy():
+            return plain.seconds()
+
+    part.makers[OURS] = lambda: Work(timer, timed=True, how="np.empty inside pinned_numpy()")
+    part.makers[NUMPY] = lambda: plain
     return [part]
+
+
+# --- arrays of other libraries --------------------------------------------------------------------
+
+
+def pytorch(bench: Bench) -> Any:
+    for peer in bench.peers:
+        if peer.name == "PyTorch":
+            return peer
+    raise Skip("needs PyTorch")
+
+
+def matrix(bench: Bench) -> Array:
+    return bench.host(4 * KIB).view(np.float32).reshape(32, 32)
+
+
+def lent(bench: Bench) -> list[Part]:
+    """A tensor of PyTorch over an array of ours, or of a peer's."""
+    torch, like = pytorch(bench), matrix(bench)
+    part = Part("", goals=[times_as_fast(LEAST)], calls=CALLS)
+    return bench.offer(part, lambda who: torch.takes(who.lender(like)))
+
+
+def taken(bench: Bench) -> list[Part]:
+    """An array of ours, or of a peer's, over a tensor of PyTorch, ordered with its stream: with
+    address, shape, strides and type, which a view may read late."""
+    torch = pytorch(bench)
+    tensor = torch.device(matrix(bench))
+    part = Part("", goals=[times_as_fast(LEAST)], calls=CALLS)
+    # PyTorch itself takes nothing: the tensor is its own.
+    return bench.offer(part, lambda who: who.nothing() if who is torch else who.takes(tensor))
+
+
+def copied_into(bench: Bench) -> list[Part]:
+    """As the row of small copies, with a tensor of PyTorch as our destination, and as cuda-core's:
+    its own Buffer has neither shape nor type. The bytes alone (cuda-bindings) are not judged."""
+    host = bench.host(4 * KIB, pinned=True)
+    tensor = pytorch(bench).device(host)
+    part = Part("", goals=[times_as_fast(LEAST, "PyTorch", "CuPy", "cuda-core")])
+    return bench.offer(part, lambda who: who.issued_into(tensor, host, ISSUES))

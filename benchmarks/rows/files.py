@@ -20,25 +20,22 @@ from benchmarks.measure import OURS, Part, Skip, Work, times_as_fast
 
 TENSORS = 40
 SIZE = 5 * 1024 * MIB
+Load = Callable[[Path], Any]
 PLAIN = "parallel read"  # into host memory: what the disk gives
 
 
 def written(folder: str, nbytes: int) -> Path:
     """A safetensors file of bfloat16 tensors, made without the package."""
-    each = nbytes // TENSORS // 8192 * 8192
-    header = {
-        f"layer{i}": {
-            "dtype": "BF16",
-            "shape": [each // 8192, 4096],
-            "data_offsets": [i * each, (i + 1) * each],
-        }
-        for i in range(TENSORS)
-    }
+    rows = nbytes // TENSORS // 8192
+    data = np.empty(rows * 8192, np.uint8)
+    fill(data)
+    header = {}
+    for i in range(TENSORS):
+        place = [i * data.size, (i + 1) * data.size]
+        header[f"layer{i}"] = {"dtype": "BF16", "shape": [rows, 4096], "data_offsets": place}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    data = np.empty(each, np.uint8)
-    fill(data)
-    path = Path(folder) / "weights.safetensors"
+    path = Path(folder, "weights.safetensors")
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _ in range(TENSORS):
@@ -53,53 +50,37 @@ def twin(path: Path) -> Path:
     import torch
 
     file = path.with_suffix(".pt")
-    if not file.exists():
-        each = path.stat().st_size // TENSORS // 8192 * 4096  # two bytes an item
-        torch.save({str(i): torch.zeros(each, dtype=torch.bfloat16) for i in range(TENSORS)}, file)
-        os.sync()
+    each = path.stat().st_size // TENSORS // 8192 * 4096  # two bytes an item
+    torch.save({str(i): torch.zeros(each, dtype=torch.bfloat16) for i in range(TENSORS)}, file)
+    os.sync()
     return file
 
 
-def ours(path: Path) -> Any:
-    return cu.load_safetensors(path)
-
-
 def safetensors(path: Path) -> Any:
-    import torch
     from safetensors.torch import load_file
 
-    loaded = load_file(path, device="cuda")
-    torch.cuda.synchronize()
-    return loaded
+    return load_file(path, device="cuda")
 
 
 def torch_load(path: Path) -> Any:
     import torch
 
-    loaded = torch.load(path, mmap=True, map_location="cuda")
-    torch.cuda.synchronize()
-    return loaded
+    return torch.load(path, mmap=True, map_location="cuda")
 
 
 def fastsafetensors(path: Path) -> Any:
-    import torch
     from fastsafetensors import fastsafe_open
 
     with fastsafe_open([str(path)], device="cuda:0", nogds=True) as file:
-        loaded = [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 (no dict)
-    torch.cuda.synchronize()
-    return loaded
+        return [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 (no dict)
 
 
 def streamer(path: Path) -> Any:
-    import torch
     from runai_model_streamer import SafetensorsStreamer
 
     with SafetensorsStreamer() as stream:
         stream.stream_file(str(path), device="cuda")
-        loaded = [tensor for _, tensor in stream.get_tensors()]
-    torch.cuda.synchronize()
-    return loaded
+        return [tensor for _, tensor in stream.get_tensors()]
 
 
 def parallel_read(path: Path) -> None:
@@ -122,7 +103,16 @@ def forget(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-PEERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+def waited(load: Load, path: Path) -> Any:
+    """A peer's load, to its end."""
+    import torch
+
+    loaded = load(path)
+    torch.cuda.synchronize()
+    return loaded
+
+
+PEERS: dict[str, tuple[str, Load]] = {
     "safetensors": ("safetensors", safetensors),
     "torch.load": ("torch", torch_load),
     "fastsafetensors": ("fastsafetensors", fastsafetensors),
@@ -137,22 +127,22 @@ def row(*, cold: bool) -> Callable[[Bench], list[Part]]:
         folder = tempfile.TemporaryDirectory()
         path = written(folder.name, bench.size(SIZE))
         goal = times_as_fast(1.0, PLAIN) if cold else times_as_fast(5.0, "safetensors")
-        label = bench.label("", SIZE)
-        part = Part(label, nbytes=path.stat().st_size, goals=[goal], warm=not cold)
-        part.effort = {"rounds": 3, "least": 2, "long": 8} if cold else {"rounds": 7, "long": 3}
+        effort = {"rounds": 3, "least": 2, "long": 8} if cold else {"rounds": 7, "long": 3}
+        label, size = bench.label("", SIZE), path.stat().st_size
+        part = Part(label, size, [goal], warm=not cold, effort=effort)
 
-        def work(load: Callable[[Path], Any], file: Path = path) -> Work:
+        def work(load: Load, peer: bool = True) -> Work:
+            file = twin(path) if load is torch_load else path
+            run = partial(waited, load, file) if peer else partial(load, file)
             before = partial(forget, file) if cold else None
-            return Work(partial(load, file), before=before, how=load.__name__, keep=(folder,))
+            return Work(run, before, how=load.__name__, keep=(folder,))
 
-        part.add(OURS, partial(work, ours))
-        part.add(PLAIN, partial(work, parallel_read))
+        part.makers[OURS] = partial(work, cu.load_safetensors, peer=False)
+        part.makers[PLAIN] = partial(work, parallel_read, peer=False)
         if bench.peers and find_spec("torch") is not None:
             for name, (module, load) in PEERS.items():
-                if name == "torch.load":
-                    part.add(name, lambda: work(torch_load, twin(path)))
-                elif find_spec(module) is not None:
-                    part.add(name, partial(work, load))
+                if find_spec(module) is not None:
+                    part.makers[name] = partial(work, load)
         return [part]
 
     return build

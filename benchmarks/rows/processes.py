@@ -10,38 +10,41 @@ from functools import partial
 from importlib.util import find_spec
 
 from benchmarks.bench import Bench
-from benchmarks.measure import NUMPY, OURS, Part, Skip, Work, at_most
+from benchmarks.measure import NUMPY, OURS, Goal, Make, Part, Skip, Work, at_most
+from benchmarks.peers import KNOWN
 
 NVIDIA_SMI = "nvidia-smi"
-SLOW = {"PyTorch"}  # left out of a quick run: seconds
-IMPORTS = {
-    "PyTorch": "import torch",
-    "CuPy": "import cupy",
-    "cuda-core": "import cuda.core",
-    "cuda-bindings": "import cuda.bindings.driver",
+REPORTS = {
+    "PyTorch": ("-m", "torch.utils.collect_env"),
+    "CuPy": ("-c", "import cupy; cupy.show_config()"),
 }
-REPORTS = {  # module, words
-    "PyTorch": ("torch", "-m", "torch.utils.collect_env"),
-    "CuPy": ("cupy", "-c", "import cupy; cupy.show_config()"),
-}
-EFFORT = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
 
 
 def installed(module: str) -> bool:
     """Without importing it; its parents are."""
     try:
         return find_spec(module) is not None
-    except (ImportError, ValueError):
+    except ImportError:
         return False
+
+
+def peers(bench: Bench) -> dict[str, str]:
+    """The modules of those that are here. PyTorch takes seconds: not in a quick run."""
+    known = {who: module for who, (module, *_) in KNOWN.items() if installed(module)}
+    if bench.quick:
+        known.pop("PyTorch", None)
+    return known
+
+
+def part(label: str, goals: list[Goal], makers: dict[str, Make]) -> Part:
+    effort = {"rounds": 11, "budget": 0.7, "least": 3, "long": 1.2}
+    return Part(label, unit="ms", goals=goals, makers=makers, effort=effort, warm=False)
 
 
 def process(*command: str) -> Work:
     """A process from its start to its exit. What it prints is thrown away."""
-
-    def run() -> None:
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-
-    return Work(run, how=" ".join(command))
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "check": True}
+    return Work(partial(subprocess.run, command, **quiet), how=" ".join(command))
 
 
 def imported(statement: str) -> Work:
@@ -53,50 +56,40 @@ def imported(statement: str) -> Work:
         command = [sys.executable, "-c", code]
         return float(subprocess.check_output(command, stderr=subprocess.PIPE))
 
-    return Work(timer, timer=timer, how=statement)
+    return Work(timer, timed=True, how=statement)
 
 
 def imports(bench: Bench) -> list[Part]:
     """The package alone, and with its core and NumPy, which a program that copies needs."""
-    part = Part("", unit="ms", goals=[at_most(0.020)], effort=EFFORT, warm=False)
-    part.add(OURS, lambda: imported("import cudriver"))
-    for name, statement in IMPORTS.items():
-        if installed(statement.split()[1]) and not (bench.quick and name in SLOW):
-            part.add(name, partial(imported, statement))
-    core = Part("with the core and NumPy", unit="ms", effort=EFFORT, warm=False)
-    core.add(OURS, lambda: imported("import cudriver, numpy; cudriver.copy"))
-    core.add(NUMPY, lambda: imported("import numpy"))
-    return [part, core]
+    modules = {OURS: "cudriver", **peers(bench)}
+    alone = {who: partial(imported, f"import {module}") for who, module in modules.items()}
+    core: dict[str, Make] = {
+        OURS: lambda: imported("import cudriver, numpy; cudriver.copy"),
+        NUMPY: lambda: imported("import numpy"),
+    }
+    return [part("", [at_most(0.020)], {**alone}), part("with the core and NumPy", [], core)]
 
 
 def check(prefix: str) -> Work:
     """Any verdict will do, but a report it must be."""
     command = [sys.executable, "-m", "cudriver", "check", "--json", prefix]
-
-    def run() -> None:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-        json.loads(done.stdout)
-
-    return Work(run, how="cudriver check --json")
+    run = partial(subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True)
+    return Work(lambda: json.loads(run().stdout), how="cudriver check --json")
 
 
 def report(bench: Bench) -> list[Part]:
     """The environment of the interpreter that runs this, symbol check included."""
+    makers: dict[str, Make] = {OURS: lambda: check(sys.prefix)}
+    if shutil.which(NVIDIA_SMI):
+        makers[NVIDIA_SMI] = lambda: process(NVIDIA_SMI)
+    for name in REPORTS.keys() & peers(bench):
+        makers[name] = partial(process, sys.executable, *REPORTS[name])
     label = "" if installed("torch") else "an environment without PyTorch"
-    part = Part(label, unit="ms", goals=[at_most(0.150)], effort=EFFORT, warm=False)
-    part.add(OURS, lambda: check(sys.prefix))
-    if shutil.which("nvidia-smi"):
-        part.add(NVIDIA_SMI, lambda: process("nvidia-smi"))
-    for name, (module, *words) in REPORTS.items():
-        if installed(module) and not (bench.quick and name in SLOW):
-            part.add(name, partial(process, sys.executable, *words))
-    return [part]
+    return [part(label, [at_most(0.150)], makers)]
 
 
 def large_environment(bench: Bench) -> list[Part]:
     """The environment that --environment names."""
     if not bench.environment:
         raise Skip("no environment given")
-    part = Part("", unit="ms", goals=[at_most(0.250)], effort=EFFORT, warm=False)
-    part.add(OURS, lambda: check(bench.environment))
-    return [part]
+    return [part("", [at_most(0.250)], {OURS: lambda: check(bench.environment)})]

@@ -2,66 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 import cudriver as cu
-from benchmarks.bench import GIB, Bench, at_once, issued_together
-from benchmarks.measure import DRIVER, OURS, PINNED, Part, Skip, Work, times_as_fast
+from benchmarks.bench import GIB, Bench
+from benchmarks.measure import OURS, PINNED, Part, Skip, Work, times_as_fast
 from benchmarks.peers.base import Peer
+from benchmarks.rows.calls import pytorch
 
-IN_THREADS = "a copy in each of two threads"
 ALONE = "computation alone"
 COMPUTE_S, BATCHES = 0.0776, 8
 BATCH = (64, 3, 224, 224)  # float32: 36.8 MiB
 
 
+def at_once(works: Sequence[Work]) -> Work:
+    """All of them, a thread each. Returns, or raises, when all are done."""
+
+    def run() -> None:
+        with ThreadPoolExecutor(len(works)) as pool:
+            for future in [pool.submit(work.run) for work in works]:
+                future.result()
+
+    return Work(run, targets=sum((work.targets for work in works), ()), how="a thread each")
+
+
+def issued_together(works: Sequence[Work], how: str) -> Work:
+    """All are issued, in one thread, and then waited for. Each work's `after` waits."""
+
+    def run() -> None:
+        for work in works:
+            work.run()
+        for work in works:
+            assert work.after is not None
+            work.after()
+
+    return Work(run, targets=sum((work.targets for work in works), ()), how=how)
+
+
+def in_threads(bench: Bench, share: float, make: Callable[[Peer, bool], list[Work]]) -> list[Part]:
+    """Two copies of 1 GiB, a thread each, held to a share of the rate of the bus. `make` is told
+    whether host memory is to be page-locked."""
+    nbytes = 2 * bench.size(GIB)
+    part = Part(bench.label("2 x 1 GiB", 2 * GIB, nbytes), nbytes, [times_as_fast(share, PINNED)])
+    part.makers[PINNED] = lambda: at_once(make(bench.driver, True))
+    return bench.offer(part, lambda who: at_once(make(who, False)))
+
+
 def both_ways(bench: Bench) -> list[Part]:
-    """An array up and another down, as large, in two threads."""
-    size, ways = bench.size(GIB), ("up", "down")
-    part = _threads_part(bench, 2 * size, 0.75)
+    """An array up and another down, as large."""
 
-    def theirs(peer: Peer) -> Work:
-        host, out = bench.plain(size), bench.out(size)
-        up = peer.up(host, stream=peer.stream())
-        return at_once([up, peer.down(host, out, stream=peer.stream())], IN_THREADS)
+    def make(who: Peer, pinned: bool) -> list[Work]:
+        size = bench.size(GIB)
+        host, out = bench.host(size, pinned), bench.out(size, pinned)
+        return [who.up(host, stream=who.stream()), who.down(host, out, stream=who.stream())]
 
-    def direct(kind: str) -> Work:
-        works = [bench.direct(f"{kind} {way}", size, thread=n) for n, way in enumerate(ways, 1)]
-        return at_once(works, IN_THREADS)
-
-    part.add(OURS, lambda: at_once([bench.ours(f"plain {w}", size) for w in ways], IN_THREADS))
-    part.add(PINNED, lambda: direct("pinned"))
-    part.add(DRIVER, lambda: direct("plain"))
-    bench.offer(part, theirs)
-    return [part]
+    return in_threads(bench, 0.75, make)
 
 
 def two_devices(bench: Bench) -> list[Part]:
-    """A plain array to each of two GPUs, in two threads."""
+    """A plain array to each of two GPUs."""
     if cu.device_count() < 2:
         raise Skip("one GPU")
-    size = bench.size(GIB)
-    part = _threads_part(bench, 2 * size, 0.85)
 
-    def to_both(make: Callable[[int], Work]) -> Work:
-        return at_once([make(0), make(1)], IN_THREADS)
+    def make(who: Peer, pinned: bool) -> list[Work]:
+        halves = np.split(bench.host(2 * bench.size(GIB), pinned), 2)
+        return [who.up(half, n, stream=who.stream(n)) for n, half in enumerate(halves)]
 
-    def theirs(peer: Peer, number: int) -> Work:
-        host = bench.plain(2 * size)[number * size :][:size]
-        return peer.up(host, number=number, stream=peer.stream(number))
-
-    part.add(OURS, lambda: to_both(lambda n: bench.ours("plain up", size, n)))
-    part.add(PINNED, lambda: to_both(lambda n: bench.direct("pinned up", size, n, thread=1)))
-    part.add(DRIVER, lambda: to_both(lambda n: bench.direct("plain up", size, n, thread=1)))
-    bench.offer(part, lambda peer: to_both(lambda n: theirs(peer, n)))
-    return [part]
-
-
-def _threads_part(bench: Bench, nbytes: int, share: float) -> Part:
-    goals = [times_as_fast(share, PINNED)]
-    return Part(bench.label("2 x 1 GiB", 2 * GIB, nbytes), nbytes, goals, verify=bench.verify)
+    return in_threads(bench, 0.85, make)
 
 
 def across(bench: Bench) -> list[Part]:
@@ -69,54 +79,34 @@ def across(bench: Bench) -> list[Part]:
     if cu.device_count() < 2:
         raise Skip("one GPU")
     size = bench.size(GIB)
-    host = bench.plain(2 * size)[size:]  # the bytes of GPU 1
-    one = Part(bench.label("one way", GIB), size, [times_as_fast(1.0)], verify=bench.verify)
-    both = Part(bench.label("both ways", GIB), 2 * size, verify=bench.verify)
+    to = np.split(bench.host(2 * size), 2)  # the bytes of each GPU
+    one = Part(bench.label("one way", GIB), size, [times_as_fast(1.0)])
 
     def rate(part: Part) -> float | None:
         mine, single = part.median(), one.median()
         return 2 * single / mine / 1.7 if mine and single else None
 
-    def pair(make: Callable[[int], Work]) -> Work:
-        return issued_together([make(1), make(0)], "two asynchronous copies")
+    def pair(who: Peer) -> Work:
+        works = [who.across(to[n], 1 - n, n, wait=False) for n in (1, 0)]
+        return issued_together(works, "two asynchronous copies")
 
-    both.goals.append(rate)
-    one.add(OURS, lambda: bench.ours("across", size, 1))
-    one.add(DRIVER, lambda: bench.direct("across", size, 1))
-    bench.offer(one, lambda peer: issued_together([peer.across(host)], peer.way))
-    both.add(OURS, lambda: pair(lambda n: bench.issue("across", size, n)))
-    both.add(DRIVER, lambda: pair(lambda n: bench.direct("across", size, n, wait=False)))
-    bench.offer(both, lambda peer: pair(lambda n: peer.across(host, n)))
-    return [one, both]
+    both = Part(bench.label("both ways", GIB), 2 * size, [rate])
+    return bench.offer(one, lambda who: who.across(to[1], 0, 1)) + bench.offer(both, pair)
 
 
 def feeding(bench: Bench) -> list[Part]:
     """Plain batches that are copied while the GPU multiplies matrices for PyTorch."""
-    torch = next((peer for peer in bench.peers if peer.name == "PyTorch"), None)
-    if torch is None:
-        raise Skip("needs PyTorch")
-    part = Part("", goals=[times_as_fast(1 / 1.02, ALONE)], unit="ms", verify=bench.verify)
+    torch = pytorch(bench)
+    part = Part("", goals=[times_as_fast(1 / 1.02, ALONE)], unit="ms")
     compute, finish = torch.computing(COMPUTE_S), torch.wait()
-    nbytes = bench.size(4 * int(np.prod(BATCH)))
-    hosts = [bench.plain(BATCHES * nbytes)[n * nbytes :][:nbytes] for n in range(BATCHES)]
+    hosts = np.split(bench.host(BATCHES * bench.size(4 * int(np.prod(BATCH)))), BATCHES)
 
-    def while_computing(copies: list[Work], how: str) -> Work:
-        return issued_together([Work(compute, after=finish), *copies], how)
+    def works(who: Peer, copy: Callable[..., Work]) -> Work:
+        stream = who.stream()
+        copies = [copy(host, stream=stream, wait=False) for host in hosts]
+        return issued_together([Work(compute, after=finish), *copies], copies[0].how)
 
-    def ours() -> Work:
-        stream = cu.Stream()
-        ends = [(cu.device_empty(nbytes, np.uint8), host) for host in hosts]
-        works = [bench.copy_async(there, host, stream, host) for there, host in ends]
-        return while_computing(works, "copy_async")
-
-    def theirs() -> list[Work]:
-        stream = torch.stream()
-        return [
-            while_computing([torch.issued(host, stream=stream) for host in hosts], torch.way),
-            while_computing([torch.pinned_each(host, stream) for host in hosts], "pin_memory each"),
-        ]
-
-    part.add(OURS, ours)
-    part.add(ALONE, lambda: Work(lambda: (compute(), finish())))
-    part.add(torch.name, theirs)
+    part.makers[OURS] = lambda: works(bench.ours, bench.ours.up)
+    part.makers[ALONE] = lambda: Work(lambda: (compute(), finish()))
+    part.makers[torch.name] = lambda: [works(torch, torch.up), works(torch, torch.pinned_each)]
     return [part]

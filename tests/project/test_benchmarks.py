@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from native_build import ROOT
+from native_build import ROOT, compiler
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="no benchmarks beside the tests"),
@@ -82,7 +82,8 @@ def part(**more: Any) -> Any:
 def test_a_run_makes_every_row(tmp_path: Path) -> None:
     tables, figures = tmp_path / "performance.md", tmp_path / "figures.json"
     tables.write_text("before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n")
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--peers", "none", "--most", "262144"]
+    compiler()  # times the driver's calls
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--most", "262144"]
     environ = dict(os.environ)
     if environ.get("CUDRIVER_LIBRARY") == "sim":
         environ["CUDRIVER_SIM_DEVICES"] = "2"
@@ -103,7 +104,7 @@ def test_a_run_makes_every_row(tmp_path: Path) -> None:
             continue
         assert row["parts"], name
         for measured in row["parts"]:
-            assert measured["failed"] == {}, name
+            assert not {OURS, "pinned", "driver"} & set(measured["failed"]), name
             assert measured["figures"][OURS]["median_s"] > 0, name
     text = tables.read_text()
     assert text.startswith("before\n<!-- bench:begin -->\n")
@@ -142,7 +143,9 @@ def test_a_row_is_met_where_its_worst_part_is() -> None:
     assert row(good, bad).verdict() == "not met"
     assert row(good, part()).verdict() == "met"  # a part without a goal is not judged
     assert row(good, note="one GPU").verdict() == "one GPU"
-    assert row(bad).verdict(simulated=True) == "simulated"
+    simulated = row(bad)
+    simulated.simulated = True
+    assert simulated.verdict() == "simulated"
 
 
 def test_what_cannot_be_measured_is_noted() -> None:
@@ -153,7 +156,7 @@ def test_what_cannot_be_measured_is_noted() -> None:
             raise error
 
         row = Row("", "", build)
-        row.run(None)  # type: ignore[arg-type]
+        row.run(SimpleNamespace(simulated=False))  # type: ignore[arg-type]
         return row.verdict()
 
     assert fails(Skip("one GPU")) == "one GPU"
@@ -161,7 +164,7 @@ def test_what_cannot_be_measured_is_noted() -> None:
 
 
 def test_one_contestants_failure_is_its_own() -> None:
-    from benchmarks.measure import Effort, Part, Target, Work, WrongBytes
+    from benchmarks.measure import Part, Target, Work, WrongBytes
 
     def broken() -> Work:
         raise OSError("no such thing")
@@ -173,12 +176,16 @@ def test_one_contestants_failure_is_its_own() -> None:
     def verify(work: Work) -> None:
         raise WrongBytes("other bytes")
 
-    made = Part("", verify=verify)
-    made.add(OURS, lambda: Work(lambda: None))
-    made.add("broken", broken)
-    made.add("late", late)
-    made.add("liar", lambda: Work(lambda: None, targets=(Target(np.zeros(1)),)))
-    made.run(Effort(rounds=4, budget=1))
+    def nothing() -> Work:
+        raise NotImplementedError
+
+    made = Part("", calls=5)
+    made.makers[OURS] = lambda: lambda: None
+    made.makers["nothing"] = nothing
+    made.makers["broken"] = broken
+    made.makers["late"] = late
+    made.makers["liar"] = lambda: Work(lambda: None, targets=(Target(np.zeros(1)),))
+    made.run({"rounds": 4, "budget": 1, "least": 3, "long": 1.5}, verify)
     assert len(made.samples[OURS]) == 4
     assert set(made.samples) == {OURS}
     assert made.failed == {
@@ -188,28 +195,20 @@ def test_one_contestants_failure_is_its_own() -> None:
     }
 
 
-@pytest.fixture(params=["C", "ctypes"])
-def bench(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_leaks: None
-) -> Iterator[Any]:
-    """Arrays of 64 KiB at most; the driver's calls from C, and without a compiler."""
+@pytest.fixture
+def bench(no_leaks: None) -> Iterator[Any]:
+    """Arrays of 64 KiB at most."""
     from benchmarks.bench import Bench
 
-    if request.param == "ctypes":
-        monkeypatch.setenv("CC", "no-such-compiler")
-    elif shutil.which(os.environ.get("CC", "cc").split()[0]) is None:
-        pytest.skip("no C compiler here")
-    made = Bench(60, quick=True, most=1 << 16)
-    assert made.driver.loops == request.param
+    made = Bench(quick=True, most=1 << 16)
     yield made
-    made.driver.close()
     vars(made).clear()  # pytest still references it while `no_leaks` counts
 
 
 def test_wrong_bytes_are_seen(cu: Any, bench: Any) -> None:
     from benchmarks.measure import Target, Work, WrongBytes
 
-    host, out = bench.plain(4096), bench.out(4096)
+    host, out = bench.host(4096), bench.out(4096)
     there = cu.to_device(host)
     down, up = (Target(host, out=out),), (Target(host, pointer=there.pointer),)
     bench.verify(Work(lambda: cu.copy(there, host), targets=up))
@@ -226,46 +225,67 @@ def test_wrong_bytes_are_seen(cu: Any, bench: Any) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_view_is_compared_item_by_item(cu: Any, bench: Any, transposed: bool) -> None:
-    from benchmarks.measure import WrongBytes
+    from benchmarks.measure import Target, Work, WrongBytes
 
-    base = bench.plain(4096).reshape(32, 128)
+    base = bench.host(4096).reshape(32, 128)
     shown = base.T if transposed else base[:, ::2]
-    there = cu.device_empty(shown.shape, np.uint8)
-    bench.verify(bench.copy(there, shown, shown))
-    with pytest.raises(WrongBytes):
-        bench.verify(bench.copy(there, np.ascontiguousarray(shown)[::-1], shown))
+    there, out = cu.device_empty(shown.shape, np.uint8), np.empty((64, 256), np.uint8)[:, ::2]
+    bench.verify(bench.ours.strided_up(base, lambda a: a.T if transposed else a[:, ::2]))
+    bench.verify(bench.ours.strided_down(base, lambda a: a[::-1], out[:32]))
+    up = (Target(shown, pointer=there.pointer),)
+    for targets in (up, (Target(base, out=out[32:]),)):
+        with pytest.raises(WrongBytes):
+            bench.verify(Work(lambda: cu.copy(there, np.flip(shown, 0).copy()), targets=targets))
 
 
-@pytest.mark.parametrize("path", ["plain up", "plain down", "pinned up", "pinned down"])
-def test_the_drivers_own_copies_do_the_work(bench: Any, path: str) -> None:
-    bench.verify(bench.direct(path, 5000, calls=2))
-    bench.verify(bench.direct(path, 5000, thread=1))
-    issued = bench.direct(path, 5000, wait=False)
-    bench.verify(issued)
-    assert issued.after is not None
+@pytest.mark.parametrize("pinned", [False, True], ids=["plain", "pinned"])
+def test_the_drivers_own_copies_do_the_work(bench: Any, pinned: bool) -> None:
+    compiler()
+    host, out, driver = bench.host(5000, pinned), bench.out(5000, pinned), bench.driver
+    for options in ({"calls": 2}, {"stream": driver.stream()}, {"wait": False}):
+        bench.verify(driver.up(host, **options))
+        bench.verify(driver.down(host, out, **options))
+    assert driver.up(host, wait=False).after is not None
 
 
 def test_a_sequence_of_calls_passes_what_one_has_written_to_the_next(bench: Any) -> None:
     import ctypes
+    import gc
 
-    from benchmarks.driver import DriverError
-
-    place, free = ctypes.c_uint64(0), bench.driver.make("cuMemAlloc_v2", 4096)
+    compiler()
+    place = ctypes.c_uint64(0)
     take = ("cuMemAlloc_v2", ctypes.addressof(place), 4096)
-    assert bench.driver.timer([take, ("cuMemFree_v2", place)], 3)() > 0
-    assert bench.driver.timer([take], after=[("cuMemFree_v2", place)])() > 0
-    bench.driver.call("cuMemFree_v2", free)
-    with pytest.raises(DriverError, match=r"cuMemFree_v2.*: 1"):
-        bench.driver.timer([("cuMemFree_v2", free + 1)])()
+    works = [
+        bench.driver.timed([take, ("cuMemFree_v2", place)], 3),
+        bench.driver.timed([take], after=[("cuMemFree_v2", place)]),
+    ]
+    gc.collect()  # the words of a sequence live as long as it
+    assert all(work.seconds() > 0 for work in works)
+    with pytest.raises(RuntimeError, match=r"cuMemFree_v2.*: 1"):
+        bench.driver.timed([("cuMemFree_v2", place.value + 1)]).run()
+
+
+def test_without_a_compiler_the_driver_alone_has_no_figures(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.measure import Part
+    from benchmarks.peers import driver
+
+    driver.calls_seconds.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    (part,) = bench.offer(Part(""), lambda who: who.up(bench.host(64)))
+    part.run(bench.effort(part), bench.verify)
+    assert list(part.samples) == [OURS]
+    assert "no-such-compiler" in part.failed["driver"]
 
 
 def test_works_at_once_raise_what_one_of_them_raises() -> None:
-    from benchmarks.bench import at_once
     from benchmarks.measure import Work
+    from benchmarks.rows.together import at_once
 
     done: list[int] = []
     with pytest.raises(ZeroDivisionError):
-        at_once([Work(lambda: 1 // 0), Work(lambda: done.append(1))], "").run()
+        at_once([Work(lambda: 1 // 0), Work(lambda: done.append(1))]).run()
     assert done == [1]
 
 
@@ -305,20 +325,21 @@ def test_a_peers_works_are_built_from_how_it_copies(cu: Any, bench: Any) -> None
             self.own.synchronize()
             cu.copy(there, view)
 
-    peer, host, out = Own(), bench.plain(4096), bench.out(4096)
+    peer, host, out = Own(), bench.host(4096), bench.out(4096)
     base = host.reshape(32, 128)
     for pinned in (False, True):
-        bench.verify(peer.up(host, pinned=pinned, calls=2))
-        bench.verify(peer.up(host, pinned=pinned, stream=peer.stream()))
-        bench.verify(peer.down(host, out, pinned=pinned))
-        bench.verify(peer.issued(host, pinned=pinned))
-    sent, packed = peer.strided_up(base, lambda a: a[:, ::2])
-    bench.verify(sent)
-    bench.verify(packed)
+        sent, got = bench.host(4096, pinned), bench.out(4096, pinned)
+        bench.verify(peer.up(sent, calls=2))
+        bench.verify(peer.up(sent, stream=peer.stream()))
+        bench.verify(peer.down(sent, got))
+        bench.verify(peer.up(sent, wait=False))
+    packed_there, packed_here = peer.strided_up(base, lambda a: a[:, ::2])
+    bench.verify(packed_there)
+    bench.verify(packed_here)
     bench.verify(peer.strided_down(base, lambda a: a[:, ::2], out.reshape(32, 128)[:, ::2]))
     if cu.device_count() > 1:
         for number in (0, 1):
-            bench.verify(peer.across(host, number))
+            bench.verify(peer.across(host, 1 - number, number))
     with pytest.raises(NotImplementedError):
         Peer().strided_up(base, lambda a: a)
 
@@ -326,14 +347,14 @@ def test_a_peers_works_are_built_from_how_it_copies(cu: Any, bench: Any) -> None
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import peers
 
-    names = [name for name, _, _ in peers.KNOWN]
-    assert names == ["PyTorch", "CuPy", "cuda-core", "cuda-bindings"]
-    known = (("Nobody", "no_such_peer", "X"), ("Base", "benchmarks.peers.base", "Peer"))
+    assert list(peers.KNOWN) == ["PyTorch", "CuPy", "cuda-core", "cuda-bindings"]
+    known = {"Nobody": ("", "no_such_peer", "X"), "Base": ("", "base", "Peer")}
     monkeypatch.setattr(peers, "KNOWN", known)
     there, absent = peers.find()
     assert [type(peer).__name__ for peer in there] == ["Peer"]
-    assert absent == {"Nobody": "no module no_such_peer"}
-    assert peers.find("nobody") == ([], absent)
+    assert absent == {
+        "Nobody": "ModuleNotFoundError: No module named 'benchmarks.peers.no_such_peer'"
+    }
 
 
 # --- two builds in turns ---

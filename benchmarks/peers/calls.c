@@ -6,17 +6,15 @@
 #include <stdint.h>
 #include <time.h>
 
-#define MOST_ARGUMENTS 6
-
 /*
- * One call. Every parameter of the functions called here is an integer or a pointer. x86-64 and
- * aarch64 pass the first six of those in a register each, and a function ignores the registers
- * that it has no parameter for, so one type fits all.
+ * One call, and where its arguments are read when it is made. Every parameter of the functions
+ * called here is an integer or a pointer. x86-64 and aarch64 pass the first six of those in a
+ * register each, and a function ignores the registers that it has no parameter for, so one type
+ * fits all.
  */
 struct call {
     int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
-    uint64_t arguments[MOST_ARGUMENTS];
-    uint64_t loads; /* bit i: argument i is the address of the value, not the value */
+    const uint64_t *arguments[6];
 };
 
 static double seconds(void)
@@ -29,15 +27,9 @@ static double seconds(void)
 
 static int make(const struct call *call)
 {
-    uint64_t words[MOST_ARGUMENTS];
+    const uint64_t *const *at = call->arguments;
 
-    for (int i = 0; i < MOST_ARGUMENTS; i++) {
-        words[i] = call->arguments[i];
-        if (call->loads >> i & 1) {
-            words[i] = *(const uint64_t *)(uintptr_t)words[i];
-        }
-    }
-    return call->function(words[0], words[1], words[2], words[3], words[4], words[5]);
+    return call->function(*at[0], *at[1], *at[2], *at[3], *at[4], *at[5]);
 }
 
 /*

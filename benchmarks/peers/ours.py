@@ -1,0 +1,84 @@
+"""cudriver itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import cudriver as cu
+from benchmarks.measure import OURS, Array, Call, Target, Work
+from benchmarks.peers.base import Copy, Peer, View, first_time
+
+
+class Own(Peer):
+    """With memory and streams of cudriver."""
+
+    def device(self, like: Array, number: int = 0) -> Any:
+        return cu.device_empty(like.shape, like.dtype, device=number)
+
+    def pointer(self, there: Any) -> int:
+        return int(there.pointer)
+
+    def host(self, array: Array) -> Any:
+        return array
+
+    def locked(self, like: Array) -> tuple[Any, Array]:
+        return like, like
+
+    def stream(self, number: int = 0) -> Any:
+        return cu.Stream(device=number)
+
+
+class Ours(Own):
+    name = OURS
+    lender = Own.device
+
+    def copy(self, copy: Copy) -> Work:
+        target, source = copy.target, copy.source
+        if copy.wait:
+            plan = cu.explain_copy(target, source)
+            return copy.work(lambda: cu.copy(target, source), f"copy: {plan.staging or plan.path}")
+        stream = copy.stream or cu.Stream()
+        after = stream.synchronize
+        return copy.work(lambda: cu.copy_async(target, source, stream), "copy_async", after)
+
+    def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
+        written = Target(host, pointer=cu.from_dlpack(tensor).pointer)
+        return self.copy(Copy(tensor, host, written, wait=False, calls=calls))
+
+    def strided_up(self, base: Array, view: View) -> Work:
+        return self.up(view(base))
+
+    def strided_down(self, base: Array, view: View, out: Array) -> Work:
+        return self.down(np.ascontiguousarray(view(base)), out)
+
+    def page_lock(self, nbytes: int) -> Work:
+        how = "pinned_empty, the pool trimmed"
+        return first_time(self.pinned_array(nbytes), cu.trim_host_memory, how)
+
+    def pinned_array(self, nbytes: int) -> Call:
+        return partial(cu.pinned_empty, nbytes, np.uint8)
+
+    def device_memory(self, nbytes: int) -> Call:
+        return lambda: cu.device_empty(nbytes, np.uint8)
+
+    def to_device(self, host: Array) -> Call:
+        return lambda: cu.to_device(host)
+
+    def push_pop(self) -> Call:
+        context = cu.Device(0).primary_context()
+
+        def call() -> None:
+            with context:
+                pass
+
+        return call
+
+    def takes(self, lender: Any) -> Call:
+        def call() -> Any:
+            array = cu.from_dlpack(lender)
+            return array.pointer, array.shape, array.strides, array.dtype
+
+        return call

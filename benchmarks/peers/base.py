@@ -63,7 +63,7 @@ class Peer:
     host = nothing  # (array): pageable memory
     locked = nothing  # (like): page-locked memory, and the same as an array
     stream = nothing  # (number=0): a new stream on that GPU, for a thread of its own
-    issue = nothing  # (target, source, stream=None): a call that issues a copy
+    issue = nothing  # (target, source, stream=None): a call that issues a copy; others keep both
     wait = nothing  # (stream=None): a call that waits for what the stream has been given
     contiguous = nothing  # (shown): a view of a host array, packed the peer's way
     assign = nothing  # (there, view): copies a view of device memory on the device
@@ -145,7 +145,8 @@ class Peer:
             wait()
 
         def on_host() -> None:
-            self.issue(there, self.contiguous(shown))()
+            packed = self.contiguous(shown)
+            self.issue(there, packed)()
             wait()
 
         ways = [Work(on_device, targets=targets, how="all of it sent, packed on the GPU")]
@@ -156,7 +157,8 @@ class Peer:
     def strided_down(self, base: Array, view: View, out: Array) -> Work:
         """A C-ordered device array, holding view(base), into `out`, a view of a host array."""
         there, buffer = self.filled(np.ascontiguousarray(view(base))), np.empty_like(out, order="C")
-        fetch, wait = self.issue(self.host(buffer), there), self.wait()
+        here, wait = self.host(buffer), self.wait()
+        fetch = self.issue(here, there)
 
         def run() -> None:
             fetch()
@@ -164,4 +166,4 @@ class Peer:
             out[...] = buffer
 
         how = f"{self.way}, then NumPy's assignment"
-        return Work(run, targets=(Target(view(base), out=out),), how=how)
+        return Work(run, targets=(Target(view(base), out=out),), how=how, keep=(here, there))

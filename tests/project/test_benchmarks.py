@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,7 +314,8 @@ def test_a_peers_works_are_built_from_how_it_copies(cu: Any, bench: Any) -> None
             return cu.Stream(device=number)
 
         def issue(self, target: Any, source: Any, stream: Any = None) -> Any:
-            return lambda: cu.copy_async(target, source, stream or self.own)
+            to, origin = weakref.ref(target), weakref.ref(source)  # it knows addresses only
+            return lambda: cu.copy_async(to(), origin(), stream or self.own)
 
         def wait(self, stream: Any = None) -> Any:
             return (stream or self.own).synchronize

@@ -215,12 +215,9 @@ int cudriver_numpy_endpoint(PyObject *object, bool write, struct cudriver_endpoi
         PyErr_SetString(PyExc_ValueError, "the destination is read-only");
         return -1;
     }
+    cudriver_endpoint_clear(end);
     end->owner = Py_NewRef(object);
     end->dtype = Py_NewRef((PyObject *)descr);
-    end->context = NULL;
-    end->busy = NULL;
-    end->on_default = false;
-    end->device = 0;
     end->host = PyArray_BYTES(array);
     end->itemsize = (size_t)PyArray_ITEMSIZE(array);
     end->ndim = PyArray_NDIM(array);

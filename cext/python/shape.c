@@ -71,6 +71,38 @@ int cudriver_shape_parse_open(PyObject *argument, int *ndim, Py_ssize_t *shape)
     return shape_read(argument, -1, ndim, shape);
 }
 
+void cudriver_shape_strides(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize, bool fortran,
+                            Py_ssize_t *strides)
+{
+    Py_ssize_t stride = itemsize;
+
+    for (int i = 0; i < ndim; i++) {
+        int axis = fortran ? i : ndim - 1 - i;
+        strides[axis] = stride;
+        if (shape[axis] > 0 && __builtin_mul_overflow(stride, shape[axis], &stride)) {
+            stride = 0; /* there are no items */
+        }
+    }
+}
+
+bool cudriver_shape_is_dense(int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides,
+                             Py_ssize_t itemsize, bool fortran)
+{
+    Py_ssize_t next = itemsize;
+
+    if (cudriver_shape_is_empty(ndim, shape)) {
+        return true;
+    }
+    for (int i = 0; i < ndim; i++) {
+        int axis = fortran ? i : ndim - 1 - i;
+        if (shape[axis] != 1 && strides[axis] != next) {
+            return false;
+        }
+        next *= shape[axis];
+    }
+    return true;
+}
+
 bool cudriver_shape_is_empty(int ndim, const Py_ssize_t *shape)
 {
     for (int i = 0; i < ndim; i++) {

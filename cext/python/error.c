@@ -21,40 +21,33 @@ static const struct error {
 
 #define ERROR_COUNT (sizeof errors / sizeof errors[0])
 
-/* The class for a code that a caller may want to catch; all others raise CudaError. */
-static const struct {
+/* The codes that a caller may want to catch, or can do something about. */
+static const struct special {
     CUresult code;
     const char *class_name;
-} classes[] = {
-    {CUDA_ERROR_OUT_OF_MEMORY, "OutOfMemoryError"},
-    {CUDA_ERROR_NOT_INITIALIZED, "NotInitializedError"},
-    {CUDA_ERROR_DEINITIALIZED, "NotInitializedError"},
-    {CUDA_ERROR_INVALID_CONTEXT, "InvalidContextError"},
-    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "InvalidContextError"},
-    {CUDA_ERROR_STUB_LIBRARY, "UnsupportedDriverError"},
-};
-
-/* What the user can do about it, if that is known. */
-static const struct {
-    CUresult code;
-    const char *hint;
-} hints[] = {
-    {CUDA_ERROR_STUB_LIBRARY, "take the toolkit's stubs folder off LD_LIBRARY_PATH; the driver's "
-                              "libcuda.so.1 comes with the "
-                              "NVIDIA driver"},
-    {CUDA_ERROR_NO_DEVICE, "see `cudriver check` and CUDA_VISIBLE_DEVICES"},
-    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-     "this range overlaps one that is page-locked already, perhaps by another library"},
-    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-     "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`"},
-    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
-     "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`"},
-    {CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    const char *hint; /* or NULL */
+} specials[] = {
+    {CUDA_ERROR_OUT_OF_MEMORY, "OutOfMemoryError", NULL},
+    {CUDA_ERROR_NOT_INITIALIZED, "NotInitializedError", NULL},
+    {CUDA_ERROR_DEINITIALIZED, "NotInitializedError", NULL},
+    {CUDA_ERROR_INVALID_CONTEXT, "InvalidContextError", NULL},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "InvalidContextError",
      "somebody else destroyed or reset the context; pop it where it is on this thread's stack "
      "(context_stack()), and where it was a device's primary one, Device.reset_primary_context() "
      "begins anew"},
-    {CUDA_ERROR_UNKNOWN, "after a suspend the nvidia_uvm module often needs to be loaded anew"},
-    {CUDA_ERROR_ILLEGAL_ADDRESS,
+    {CUDA_ERROR_STUB_LIBRARY, "UnsupportedDriverError",
+     "take the toolkit's stubs folder off LD_LIBRARY_PATH; the driver's libcuda.so.1 comes with "
+     "the NVIDIA driver"},
+    {CUDA_ERROR_NO_DEVICE, "CudaError", "see `cudriver check` and CUDA_VISIBLE_DEVICES"},
+    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CudaError",
+     "this range overlaps one that is page-locked already, perhaps by another library"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "CudaError",
+     "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`"},
+    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "CudaError",
+     "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`"},
+    {CUDA_ERROR_UNKNOWN, "CudaError",
+     "after a suspend the nvidia_uvm module often needs to be loaded anew"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "CudaError",
      "an earlier asynchronous operation failed; the context can only be destroyed now"},
 };
 
@@ -95,27 +88,23 @@ static const char *error_meaning(CUresult code)
     return error != NULL ? error->meaning : "a code that this version of cudriver does not know";
 }
 
-static const char *error_class(CUresult code)
+static const struct special *special_find(CUresult code)
 {
-    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
-        return "ForkedProcessError";
-    }
-    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
-        if (classes[i].code == code) {
-            return classes[i].class_name;
-        }
-    }
-    return "CudaError";
-}
+    static const struct special ordinary = {CUDA_SUCCESS, "CudaError", NULL};
+    static const struct special forked = {
+        CUDA_ERROR_NOT_INITIALIZED, "ForkedProcessError",
+        "this process was forked from one in which CUDA was initialised; start it with the 'spawn' "
+        "method instead"};
 
-static const char *error_hint(CUresult code)
-{
-    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
-        if (hints[i].code == code) {
-            return hints[i].hint;
+    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
+        return &forked;
+    }
+    for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++) {
+        if (specials[i].code == code) {
+            return &specials[i];
         }
     }
-    return NULL;
+    return &ordinary;
 }
 
 /* New reference: the class cudriver.errors.<name>. */
@@ -151,22 +140,18 @@ static void raise_instance(CoreState *state, const char *class_name, const char 
 PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
                          ...)
 {
-    const char *hint = error_hint(code);
+    const struct special *special = special_find(code);
     char arguments[768] = "";
     char message[2048];
     va_list args;
 
-    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
-        hint = "this process was forked from one in which CUDA was initialised; start it with the "
-               "'spawn' method instead";
-    }
     va_start(args, format);
     vsnprintf(arguments, sizeof arguments, format, args);
     va_end(args);
     snprintf(message, sizeof message, "%s(%s): %s (%d): %s%s%s", function, arguments,
-             cudriver_error_name(code), (int)code, error_meaning(code), hint ? ". Hint: " : "",
-             hint ? hint : "");
-    raise_instance(state, error_class(code), message, (int)code, cudriver_error_name(code),
+             cudriver_error_name(code), (int)code, error_meaning(code),
+             special->hint ? ". Hint: " : "", special->hint ? special->hint : "");
+    raise_instance(state, special->class_name, message, (int)code, cudriver_error_name(code),
                    error_meaning(code), function);
     return NULL;
 }

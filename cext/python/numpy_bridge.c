@@ -360,19 +360,12 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
 
 int cudriver_numpy_fill(PyObject *array, PyObject *value)
 {
-    PyObject *numpy = PyImport_ImportModule("numpy");
-    PyObject *copyto = numpy != NULL ? PyObject_GetAttrString(numpy, "copyto") : NULL;
-    PyObject *args = Py_BuildValue("(OO)", array, value);
-    PyObject *keywords = Py_BuildValue("{ss}", "casting", "unsafe");
-    PyObject *done = NULL;
+    PyObject *numpy = PyImport_ImportModule("numpy"), *done = NULL;
 
-    if (copyto != NULL && args != NULL && keywords != NULL) {
-        done = PyObject_Call(copyto, args, keywords);
+    if (numpy != NULL) {
+        done = PyObject_CallMethod(numpy, "copyto", "OOs", array, value, "unsafe");
     }
     Py_XDECREF(numpy);
-    Py_XDECREF(copyto);
-    Py_XDECREF(args);
-    Py_XDECREF(keywords);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }

@@ -374,10 +374,10 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     return 0;
 }
 
-static bool owner_uses(CoreState *state, PyObject *owner, const void *memory)
+bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *root)
 {
     return Py_IS_TYPE(owner, state->device_array_type) &&
-           &cudriver_device_array_root(array_of(owner))->busy == memory;
+           cudriver_device_array_root(array_of(owner)) == root;
 }
 
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
@@ -390,5 +390,5 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
     root = (DeviceArrayObject *)((char *)(uintptr_t)busy - offsetof(DeviceArrayObject, busy));
     return cudriver_device_reach(state, root->context, &root->block) < 0
                ? -1
-               : cudriver_batches_await(state, owner_uses, busy);
+               : cudriver_batches_await(state, cudriver_device_array_uses, root);
 }

@@ -112,20 +112,11 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
 static int read_context(CoreState *state, const struct cudriver_dl_lent *lent, bool empty,
                         struct cudriver_endpoint *end)
 {
-    PyObject *ordinal;
-
     if (cudriver_require(state) < 0) {
         return -1;
     }
-    if (!empty) {
-        end->context = cudriver_foreign_context(state, end, "DLPack");
-        return end->context == NULL ? -1 : 0;
-    }
-    ordinal = PyLong_FromLong(lent->tensor->device.id);
-    if (ordinal != NULL) {
-        end->context = cudriver_context_for_device(state, ordinal);
-        Py_DECREF(ordinal);
-    }
+    end->context = empty ? cudriver_context_for_ordinal(state, lent->tensor->device.id)
+                         : cudriver_foreign_context(state, end, "DLPack");
     return end->context == NULL ? -1 : 0;
 }
 

@@ -188,10 +188,8 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
 {
     struct cudriver_layout layout; /* one side of it */
     struct place first, last;
-    ContextObject *context;
     CUdeviceptr low, high;
     int64_t from, to;
-    PyObject *device;
 
     layout.ndim = end->ndim;
     layout.itemsize = end->itemsize;
@@ -219,10 +217,7 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
     if (first.context != NULL) {
         return cudriver_context_of_handle(state, first.context);
     }
-    device = PyLong_FromLong(first.ordinal);
-    context = device != NULL ? cudriver_context_for_device(state, device) : NULL;
-    Py_XDECREF(device);
-    return context;
+    return cudriver_context_for_ordinal(state, first.ordinal);
 }
 
 /* Finds the memory's context and waits for the producer's stream. 0 or -1. */

@@ -4,7 +4,6 @@
 #include "context_private.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "driver/driver.h"
 #include "driver/keeper.h"
@@ -13,9 +12,9 @@
 #include "python/error.h"
 #include "python/wait.h"
 
-/* At the interpreter's end: ms to wait for other threads' calls, and s that a new one is held. */
+/* At the interpreter's end: ms to wait for other threads' calls, and that a new one is held. */
 #define EXIT_LOOKS 500
-#define EXIT_HOLD 2
+#define EXIT_HOLD 2000
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -238,8 +237,8 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
         if (result == CUDA_SUCCESS && cudriver_context_is_stale(self)) {
             result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }
-        if (result != CUDA_SUCCESS && *pushed) {
-            cuda.cuCtxPopCurrent_v2(&current);
+        if (result != CUDA_SUCCESS) {
+            cudriver_context_unmake_current(*pushed);
             *pushed = false;
         }
     }
@@ -268,15 +267,6 @@ int cudriver_context_await_reset(CoreState *state)
     return cudriver_wait(state, reset_query, &state->resetting, "cuDevicePrimaryCtxReset_v2");
 }
 
-static void nap(time_t seconds, long nanoseconds)
-{
-    struct timespec length = {seconds, nanoseconds};
-
-    Py_BEGIN_ALLOW_THREADS
-    nanosleep(&length, NULL);
-    Py_END_ALLOW_THREADS
-}
-
 static bool calls_run(const CoreState *state)
 {
     for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
@@ -291,7 +281,7 @@ void cudriver_context_stop_others(CoreState *state)
 {
     state->exit_thread = platform_thread_id();
     for (int i = 0; i < EXIT_LOOKS && calls_run(state); i++) {
-        nap(0, 1000000);
+        cudriver_nap(1);
     }
 }
 
@@ -299,7 +289,7 @@ void cudriver_context_stop_others(CoreState *state)
 static int turn_await(CoreState *state, const ContextObject *self)
 {
     if (state->exit_thread != 0 && state->exit_thread != platform_thread_id()) {
-        nap(EXIT_HOLD, 0); /* not for ever: somebody may join this thread */
+        cudriver_nap(EXIT_HOLD); /* not for ever: somebody may join this thread */
     }
     return state->resetting == 1 + self->ordinal ? cudriver_context_await_reset(state) : 0;
 }
@@ -328,11 +318,7 @@ static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
 
 static void context_leave(ContextObject *self, bool pushed)
 {
-    CUcontext ignored;
-
-    if (pushed) {
-        cuda.cuCtxPopCurrent_v2(&ignored);
-    }
+    cudriver_context_unmake_current(pushed);
     self->in_use--;
 }
 

@@ -49,6 +49,7 @@ ContextObject *cudriver_context_for_use(CoreState *state);
  * device. Otherwise that device's primary context, which the package keeps until it is closed or
  * reset (as it does in cudriver_context_for_use). New reference. */
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device);
+ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal);
 
 /* The context of a live handle from another library. It need not be current, and is adopted if it
  * is not known yet. The driver is initialised. New reference. */

@@ -1,6 +1,8 @@
 /* See wait.h. */
 #include "wait.h"
 
+#include <time.h>
+
 #include "engine/engine.h"
 #include "error.h"
 
@@ -13,6 +15,15 @@ bool cudriver_signal_arrived(void *data)
     arrived = PyErr_CheckSignals() < 0;
     *saved = PyEval_SaveThread();
     return arrived;
+}
+
+void cudriver_nap(long milliseconds)
+{
+    struct timespec length = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&length, NULL);
+    Py_END_ALLOW_THREADS
 }
 
 /* What the wait's result is to Python. 0 or -1. */

@@ -415,7 +415,6 @@ static int module_exec(PyObject *module)
         cudriver_thread_setup,
         cudriver_context_setup,
         cudriver_context_stack_setup,
-        cudriver_limits_setup,
         cudriver_stream_setup,
         cudriver_event_setup,
         cudriver_transfer_setup,
@@ -453,7 +452,6 @@ static PyObject **state_reference(CoreState *state, int index)
     PyObject **references[] = {
         (PyObject **)&state->device_type,
         (PyObject **)&state->context_type,
-        (PyObject **)&state->limits_type,
         (PyObject **)&state->thread_type,
         (PyObject **)&state->stream_type,
         (PyObject **)&state->event_type,

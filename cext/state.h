@@ -28,7 +28,6 @@ struct cudriver_live {
 typedef struct {
     PyTypeObject *device_type;
     PyTypeObject *context_type;
-    PyTypeObject *limits_type;
     PyTypeObject *thread_type;
     PyTypeObject *stream_type;
     PyTypeObject *event_type;

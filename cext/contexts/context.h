@@ -111,9 +111,5 @@ int cudriver_context_check(CoreState *state, ContextObject *context);
 
 int cudriver_context_setup(PyObject *module);
 int cudriver_context_stack_setup(PyObject *module);
-int cudriver_limits_setup(PyObject *module);
-
-/* New reference: the mapping of a context's limits. */
-PyObject *cudriver_limits_new(CoreState *state, ContextObject *context);
 
 #endif

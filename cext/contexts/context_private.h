@@ -63,6 +63,9 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_enter(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
+PyObject *cudriver_context_get_limit(PyObject *object, PyObject *args);
+PyObject *cudriver_context_set_limit(PyObject *object, PyObject *args);
+PyObject *cudriver_context_limits(PyObject *object, void *closure);
 extern const char cudriver_context_push_doc[], cudriver_context_pop_doc[];
 
 /* Closes the context; refuses if it is on a stack or has children. 0 or -1. */

@@ -412,12 +412,11 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
     failed = cudriver_batch_wait(state, batch);
     result = failed == 0 ? batch_poll(state, batch) : CUDA_SUCCESS;
     cudriver_batch_release(state, batch);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuEventQuery", "behind the work of stream %p",
-                       stream->handle);
-        failed = -1;
+    if (failed < 0) {
+        return -1;
     }
-    return failed;
+    return cudriver_check(state, result, "cuEventQuery", "behind the work of stream %p",
+                          (void *)stream->handle);
 }
 
 CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch)

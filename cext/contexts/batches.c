@@ -161,22 +161,6 @@ static int batches_close_using(CoreState *state, cudriver_uses *uses, const void
     return failed;
 }
 
-/* Refuses to let a captured stream wait for work that is in flight on the memory: no node of a
- * graph can. 0, or -1 with CudaError. Between begin and end. */
-static int batches_forbid(CoreState *state, cudriver_uses *uses, const void *memory,
-                          CUstream stream)
-{
-    struct cudriver_batch *head = state->batches;
-
-    if (batch_using(state, &head, head, uses, memory) != NULL) {
-        cudriver_capture_raise(state, stream, "__dlpack__()",
-                               "work in flight on the memory is outside the graph: wait for that "
-                               "first");
-        return -1;
-    }
-    return 0;
-}
-
 /* Lets the stream wait for the events of all batches that use the memory. Between begin and end. */
 static CUresult batches_order(CoreState *state, cudriver_uses *uses, const void *memory,
                               CUstream stream)
@@ -210,8 +194,12 @@ int cudriver_batches_follow(CoreState *state, cudriver_uses *uses, const void *m
         return -1;
     }
     captured = cudriver_capture_check(state, stream);
-    if (captured > 0) {
-        captured = batches_forbid(state, uses, memory, stream);
+    head = state->batches;
+    if (captured > 0 && batch_using(state, &head, head, uses, memory) != NULL) {
+        cudriver_capture_raise(state, stream, "__dlpack__()",
+                               "work in flight on the memory is outside the graph: wait for that "
+                               "first");
+        captured = -1;
     } else if (captured == 0) {
         captured = batches_close_using(state, uses, memory);
         result = captured == 0 ? batches_order(state, uses, memory, stream) : result;

@@ -3,8 +3,6 @@
  * context_type.c has the Python type. */
 #include "context_private.h"
 
-#include <stdio.h>
-
 #include "driver/driver.h"
 #include "driver/keeper.h"
 #include "driver/platform.h"
@@ -138,12 +136,10 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     if (cudriver_device_handle(state, ordinal, &device) < 0) {
         return NULL;
     }
-    if (flags != NULL) {
-        result = cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags);
-        if (result != CUDA_SUCCESS) {
-            return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxSetFlags_v2",
-                                                   "device %d, 0x%lx", ordinal, *flags);
-        }
+    if (flags != NULL &&
+        cudriver_check(state, cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags),
+                       "cuDevicePrimaryCtxSetFlags_v2", "device %d, 0x%lx", ordinal, *flags) < 0) {
+        return NULL;
     }
     self = cudriver_context_find_primary(state, ordinal);
     if (self != NULL) {
@@ -340,18 +336,14 @@ void cudriver_context_end(ContextObject *self, bool pushed)
 int cudriver_context_finish(CoreState *state, ContextObject *self, bool pushed, CUresult result,
                             const char *function, const char *format, ...)
 {
-    char arguments[256];
     va_list args;
+    int failed;
 
     cudriver_context_end(self, pushed);
-    if (result == CUDA_SUCCESS) {
-        return 0;
-    }
     va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
+    failed = cudriver_check_va(state, result, function, format, args);
     va_end(args);
-    cudriver_raise(state, result, function, "%s", arguments);
-    return -1;
+    return failed;
 }
 
 int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,

@@ -114,12 +114,8 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
         return -1;
     }
     result = context_end(state, self, &function);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
-                       self->ordinal);
-        return -1;
-    }
-    return 0;
+    return cudriver_check(state, result, function, "context %llu of device %d", self->number,
+                          self->ordinal);
 }
 
 void cudriver_context_dealloc(PyObject *object)
@@ -234,9 +230,6 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
             cuda.cuCtxSetCurrent(NULL); /* it was made current implicitly */
         }
     }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
-    }
     Py_XDECREF(self);
-    return result == CUDA_SUCCESS ? 0 : -1;
+    return cudriver_check(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
 }

@@ -122,8 +122,8 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     Py_END_ALLOW_THREADS
     cudriver_context_end(self, pushed);
     cudriver_batches_reap(state, false);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxSynchronize", "context %llu", self->number);
+    if (cudriver_check(state, result, "cuCtxSynchronize", "context %llu", self->number) < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -188,17 +188,12 @@ static PyObject *get_is_primary(PyObject *object, void *Py_UNUSED(closure))
 static int primary_state(CoreState *state, ContextObject *self, unsigned int *flags, int *active)
 {
     CUdevice device;
-    CUresult result;
 
     if (cudriver_device_handle(state, self->ordinal, &device) < 0) {
         return -1;
     }
-    result = cuda.cuDevicePrimaryCtxGetState(device, flags, active);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDevicePrimaryCtxGetState", "device %d", self->ordinal);
-        return -1;
-    }
-    return 0;
+    return cudriver_check(state, cuda.cuDevicePrimaryCtxGetState(device, flags, active),
+                          "cuDevicePrimaryCtxGetState", "device %d", self->ordinal);
 }
 
 static PyObject *get_active(PyObject *object, void *Py_UNUSED(closure))

@@ -216,11 +216,10 @@ PyDoc_STRVAR(pin_close_doc,
 static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
-    CUresult result = pin_release(state, pin_of(object));
 
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemHostUnregister", "%zu bytes",
-                              pin_of(object)->bytes);
+    if (cudriver_check(state, pin_release(state, pin_of(object)), "cuMemHostUnregister",
+                       "%zu bytes", pin_of(object)->bytes) < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }

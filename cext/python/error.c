@@ -137,22 +137,48 @@ static void raise_instance(CoreState *state, const char *class_name, const char 
     Py_DECREF(class);
 }
 
-PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
-                         ...)
+int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
+                      va_list args)
 {
-    const struct special *special = special_find(code);
+    const struct special *special;
     char arguments[768] = "";
     char message[2048];
-    va_list args;
 
-    va_start(args, format);
+    if (code == CUDA_SUCCESS) {
+        return 0;
+    }
+    special = special_find(code);
     vsnprintf(arguments, sizeof arguments, format, args);
-    va_end(args);
     snprintf(message, sizeof message, "%s(%s): %s (%d): %s%s%s", function, arguments,
              cudriver_error_name(code), (int)code, error_meaning(code),
              special->hint ? ". Hint: " : "", special->hint ? special->hint : "");
     raise_instance(state, special->class_name, message, (int)code, cudriver_error_name(code),
                    error_meaning(code), function);
+    return -1;
+}
+
+int cudriver_check(CoreState *state, CUresult code, const char *function, const char *format, ...)
+{
+    va_list args;
+    int failed;
+
+    if (code == CUDA_SUCCESS) {
+        return 0;
+    }
+    va_start(args, format);
+    failed = cudriver_check_va(state, code, function, format, args);
+    va_end(args);
+    return failed;
+}
+
+PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
+                         ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    cudriver_check_va(state, code, function, format, args);
+    va_end(args);
     return NULL;
 }
 
@@ -271,11 +297,7 @@ int cudriver_require(CoreState *state)
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_driver_init();
     Py_END_ALLOW_THREADS
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuInit", "0");
-        return -1;
-    }
-    return 0;
+    return cudriver_check(state, result, "cuInit", "0");
 }
 
 PyDoc_STRVAR(error_names_doc,

@@ -29,10 +29,9 @@ void cudriver_nap(long milliseconds)
 /* What the wait's result is to Python. 0 or -1. */
 static int waited(CoreState *state, CUresult result, const char *function)
 {
-    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
-        cudriver_raise(state, result, function, "%s", "");
-    }
-    return result == CUDA_SUCCESS ? 0 : -1;
+    return result == CUDRIVER_STAGING_INTERRUPTED
+               ? -1
+               : cudriver_check(state, result, function, "%s", "");
 }
 
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,

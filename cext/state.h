@@ -26,6 +26,7 @@ struct cudriver_live {
 };
 
 typedef struct {
+    /* First the owned references, which module.c visits and clears: see CUDRIVER_STATE_OWNED. */
     PyTypeObject *device_type;
     PyTypeObject *context_type;
     PyTypeObject *thread_type;
@@ -44,13 +45,13 @@ typedef struct {
     PyTypeObject *copy_plan_type;
     PyTypeObject *host_stats_type;
 
-    PyObject *errors;        /* owned: cudriver.errors, imported at the first raise */
-    PyObject *choice;        /* owned: the argument of use_driver, or NULL */
-    PyObject *dlpack_words;  /* owned: names of the protocol; see dlpack_lent.c */
-    PyObject *dlpack_dtypes; /* owned: a tuple, filled as they are met; see dlpack_types.c */
-    PyObject *thread_key;    /* owned: this module's key in thread state dictionaries */
+    PyObject *errors;        /* cudriver.errors, imported at the first raise */
+    PyObject *choice;        /* the argument of use_driver, or NULL */
+    PyObject *dlpack_words;  /* names of the protocol; see dlpack_lent.c */
+    PyObject *dlpack_dtypes; /* a tuple, filled as they are met; see dlpack_types.c */
+    PyObject *thread_key;    /* this module's key in thread state dictionaries */
+    PyObject *stream_scope;  /* the context variable of `with stream:` */
 
-    PyObject *stream_scope; /* owned: the context variable of `with stream:` */
     bool stream_scope_used; /* whether it was ever set */
 
     /* The id of the thread state that last asked for its record (0: none; ids are never reused),
@@ -75,6 +76,9 @@ typedef struct {
     unsigned long exit_thread; /* the one that ends the interpreter; 0: it goes on */
     bool exiting;              /* at interpreter exit: failed frees are silent */
 } CoreState;
+
+/* How many references the state begins with. */
+#define CUDRIVER_STATE_OWNED (offsetof(CoreState, stream_scope_used) / sizeof(PyObject *))
 
 extern struct PyModuleDef cudriver_core_module;
 

@@ -87,11 +87,6 @@ int cudriver_context_walk_stack(CoreState *state, PyObject *list)
         cuda.cuCtxPushCurrent_v2(walk.stack[i]);
         cudriver_keeper_end(walk.keepers[i]);
     }
-    for (Py_ssize_t i = 0; i < walk.count / 2; i++) { /* bottom first */
-        CUcontext swap = walk.stack[i];
-        walk.stack[i] = walk.stack[walk.count - 1 - i];
-        walk.stack[walk.count - 1 - i] = swap;
-    }
     if (step == 0) {
         cudriver_thread_reconcile(state, walk.stack, walk.count);
     }

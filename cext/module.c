@@ -12,7 +12,6 @@
 #include "ladder/ladder.h"
 #include "python/live.h"
 #include "python/types.h"
-#include "pinned/pinned_numpy.h"
 #include "engine/engine.h"
 #include "state.h"
 #include "contexts/stream.h"

@@ -185,7 +185,7 @@ PyObject *cudriver_device_array_reshape(PyObject *object, PyObject *args, PyObje
     bool fortran;
 
     if (order_read(keywords, &fortran) < 0 ||
-        cudriver_shape_parse_open(shape, &view.ndim, view.shape) < 0 ||
+        cudriver_shape_parse(shape, -1, &view.ndim, view.shape) < 0 ||
         shape_complete(self, shape, &view) < 0) {
         return NULL;
     }

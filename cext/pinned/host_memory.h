@@ -23,5 +23,6 @@ int cudriver_host_memory_setup(PyObject *module);
 int cudriver_pinned_arrays_setup(PyObject *module);
 int cudriver_host_functions_setup(PyObject *module);
 int cudriver_pin_setup(PyObject *module);
+int cudriver_pinned_numpy_setup(PyObject *module);
 
 #endif

@@ -83,7 +83,7 @@ static PyObject *make_plain(PyObject *module, const char *function, bool zero,
     PyObject *values[5];
 
     if (request_begin(&signature, args, count, keywords, values, &request) < 0 ||
-        cudriver_shape_parse(values[0], &request.ndim, request.shape) < 0 ||
+        cudriver_shape_parse(values[0], 0, &request.ndim, request.shape) < 0 ||
         cudriver_order_parse(values[2], &request.fortran) < 0 ||
         cudriver_numpy_dtype(values[1], &request.dtype, &request.itemsize) < 0) {
         return NULL;
@@ -243,7 +243,7 @@ static PyObject *pinned_full(PyObject *module, PyObject *const *args, Py_ssize_t
     int failed;
 
     if (request_begin(&signature, args, count, keywords, values, &request) < 0 ||
-        cudriver_shape_parse(values[0], &request.ndim, request.shape) < 0 ||
+        cudriver_shape_parse(values[0], 0, &request.ndim, request.shape) < 0 ||
         cudriver_order_parse(values[3], &request.fortran) < 0) {
         return NULL;
     }

@@ -119,28 +119,11 @@ static PyObject *class_get(CoreState *state, const char *name)
     return PyObject_GetAttrString(state->errors, name);
 }
 
-/* Raises an instance of the class, built from (message, code, name, description, function). */
-static void raise_instance(CoreState *state, const char *class_name, const char *message, int code,
-                           const char *name, const char *description, const char *function)
-{
-    PyObject *class = class_get(state, class_name);
-    PyObject *exception;
-
-    if (class == NULL) {
-        return;
-    }
-    exception = PyObject_CallFunction(class, "sisss", message, code, name, description, function);
-    if (exception != NULL) {
-        PyErr_SetObject(class, exception);
-        Py_DECREF(exception);
-    }
-    Py_DECREF(class);
-}
-
 int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
                       va_list args)
 {
     const struct special *special;
+    PyObject *class, *exception;
     char arguments[768] = "";
     char message[2048];
 
@@ -152,8 +135,16 @@ int cudriver_check_va(CoreState *state, CUresult code, const char *function, con
     snprintf(message, sizeof message, "%s(%s): %s (%d): %s%s%s", function, arguments,
              cudriver_error_name(code), (int)code, error_meaning(code),
              special->hint ? ". Hint: " : "", special->hint ? special->hint : "");
-    raise_instance(state, special->class_name, message, (int)code, cudriver_error_name(code),
-                   error_meaning(code), function);
+    class = class_get(state, special->class_name);
+    if (class != NULL) {
+        exception = PyObject_CallFunction(class, "sisss", message, (int)code,
+                                          cudriver_error_name(code), error_meaning(code), function);
+        if (exception != NULL) {
+            PyErr_SetObject(class, exception);
+            Py_DECREF(exception);
+        }
+        Py_DECREF(class);
+    }
     return -1;
 }
 
@@ -210,12 +201,6 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
     PyErr_Restore(type, value, traceback);
 }
 
-/* Whether the choice is the simulated driver. */
-static bool is_sim(PyObject *choice)
-{
-    return PyUnicode_Check(choice) && PyUnicode_CompareWithASCIIString(choice, "sim") == 0;
-}
-
 /* New reference: the chosen library's path as bytes, or None for the system's own. */
 static PyObject *choice_resolve(CoreState *state)
 {
@@ -229,7 +214,7 @@ static PyObject *choice_resolve(CoreState *state)
     if (choice == NULL) {
         return NULL;
     }
-    if (is_sim(choice)) {
+    if (PyUnicode_Check(choice) && PyUnicode_CompareWithASCIIString(choice, "sim") == 0) {
         PyObject *errors = class_get(state, "simulated_driver_path");
         path = errors != NULL ? PyObject_CallNoArgs(errors) : NULL;
         Py_XDECREF(errors);

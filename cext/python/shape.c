@@ -1,7 +1,6 @@
 /* See shape.h. */
 #include "shape.h"
 
-/* `least`: 0, or -1 where that stands for a length that follows from the others. */
 static int length_read(PyObject *item, Py_ssize_t least, Py_ssize_t *length)
 {
     if (!PyIndex_Check(item)) {
@@ -24,7 +23,7 @@ static int length_read(PyObject *item, Py_ssize_t least, Py_ssize_t *length)
     return 0;
 }
 
-static int shape_read(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_t *shape)
+int cudriver_shape_parse(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_t *shape)
 {
     PyObject *items;
 
@@ -59,16 +58,6 @@ static int shape_read(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_
     }
     Py_DECREF(items);
     return 0;
-}
-
-int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
-{
-    return shape_read(argument, 0, ndim, shape);
-}
-
-int cudriver_shape_parse_open(PyObject *argument, int *ndim, Py_ssize_t *shape)
-{
-    return shape_read(argument, -1, ndim, shape);
 }
 
 void cudriver_shape_strides(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize, bool fortran,

@@ -6,11 +6,9 @@
 
 #include "engine/layout.h"
 
-/* Reads a shape of at most CUDRIVER_MAX_DIMS dimensions. 0, or -1 with TypeError or ValueError. */
-int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape);
-
-/* The same, with -1 as a length: one that follows from the others. */
-int cudriver_shape_parse_open(PyObject *argument, int *ndim, Py_ssize_t *shape);
+/* Reads a shape of at most CUDRIVER_MAX_DIMS dimensions. `least`: 0, or -1 where that stands for a
+ * length that follows from the others. 0, or -1 with TypeError or ValueError. */
+int cudriver_shape_parse(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_t *shape);
 
 /* Whether such an array has no items. */
 bool cudriver_shape_is_empty(int ndim, const Py_ssize_t *shape);

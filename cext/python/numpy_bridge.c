@@ -7,14 +7,7 @@
 #include <string.h>
 
 #if NPY_ABI_VERSION < 0x02000000
-#define PyDataType_ELSIZE(descr) ((descr)->elsize)
-#define PyDataType_SUBARRAY(descr) ((descr)->subarray)
-#define PyDataType_METADATA(descr) ((descr)->metadata)
-#define PyDataType_FIELDS(descr) ((descr)->fields)
-#define _PyArray_LegacyDescr PyArray_Descr
-#define PyArray_DescrProto PyArray_Descr
-#define PyArray_RUNTIME_VERSION 0
-#define NPY_2_0_API_VERSION 0x12
+#error "cudriver is built with NumPy 2; it then runs with NumPy 1.26 too"
 #endif
 
 /* Whether NumPy's C API is imported; per process, like NumPy's own table. */

@@ -12,13 +12,8 @@
 static PyObject *host_array(const struct cudriver_dl_lent *lent,
                             const struct cudriver_endpoint *end)
 {
-    PyObject *array = cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim,
-                                          end->shape, end->strides, false);
-
-    if (array != NULL && (lent->flags & CUDRIVER_DL_READ_ONLY)) {
-        cudriver_numpy_set_read_only(array);
-    }
-    return array;
+    return cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim, end->shape,
+                               end->strides, false, !(lent->flags & CUDRIVER_DL_READ_ONLY));
 }
 
 PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent,

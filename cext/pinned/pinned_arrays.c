@@ -46,9 +46,9 @@ static PyObject *request_make(CoreState *state, struct request *request, bool ze
         } else if (zero && !zeroed) {
             memset(memory->address, 0, (size_t)bytes);
         }
-        array = cudriver_numpy_over((PyObject *)memory, memory->address, request->dtype,
-                                    request->ndim, request->shape,
-                                    request->strided ? request->strides : NULL, request->fortran);
+        array = cudriver_numpy_over(
+            (PyObject *)memory, memory->address, request->dtype, request->ndim, request->shape,
+            request->strided ? request->strides : NULL, request->fortran, true);
         Py_DECREF(memory);
     }
     Py_CLEAR(request->dtype);

@@ -231,14 +231,15 @@ PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shap
 }
 
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
-                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran)
+                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
+                              bool writable)
 {
+    int flags = (writable ? NPY_ARRAY_WRITEABLE : 0) | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0);
     PyObject *array;
 
     Py_INCREF(dtype); /* PyArray_NewFromDescr takes a reference */
-    array = PyArray_NewFromDescr(
-        &PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape, (npy_intp *)strides,
-        address, NPY_ARRAY_WRITEABLE | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0), NULL);
+    array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape,
+                                 (npy_intp *)strides, address, flags, NULL);
     if (array == NULL) {
         return NULL;
     }
@@ -248,11 +249,6 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
         return NULL;
     }
     return array;
-}
-
-void cudriver_numpy_set_read_only(PyObject *array)
-{
-    PyArray_CLEARFLAGS((PyArrayObject *)array, NPY_ARRAY_WRITEABLE);
 }
 
 /* New reference: an ndarray over a buffer. NumPy would copy the items of a buffer whose format it

@@ -470,6 +470,7 @@ static int module_clear(PyObject *module)
 static void module_free(void *module)
 {
     module_clear((PyObject *)module);
+    cudriver_transfer_free_spares(cudriver_state_of_module((PyObject *)module));
     cudriver_batch_free_spares(cudriver_state_of_module((PyObject *)module));
 }
 

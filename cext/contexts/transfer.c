@@ -14,11 +14,27 @@ typedef struct {
     CUresult result;
 } TransferObject;
 
+/* A zeroed Transfer, or NULL with an exception set. */
+static TransferObject *transfer_alloc(CoreState *state)
+{
+    TransferObject *self;
+
+    if (state->spare_transfer_count == 0) {
+        return (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+    }
+    self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
+    self->batch = NULL;
+    self->staged = NULL;
+    self->captured = false;
+    self->bytes = 0;
+    self->result = CUDA_SUCCESS;
+    return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
+}
+
 PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
                                 struct cudriver_staging_transfer *staged, size_t bytes)
 {
-    TransferObject *self =
-        (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
+    TransferObject *self = transfer_alloc(state);
 
     if (self == NULL) {
         if (batch != NULL) {
@@ -56,8 +72,19 @@ static void transfer_dealloc(PyObject *object)
     if (self->batch != NULL) {
         cudriver_batch_release(state, self->batch);
     }
-    type->tp_free(object);
+    if (state->spare_transfer_count < CUDRIVER_SPARE_TRANSFERS) {
+        state->spare_transfers[state->spare_transfer_count++] = object;
+    } else {
+        type->tp_free(object);
+    }
     Py_DECREF(type);
+}
+
+void cudriver_transfer_free_spares(CoreState *state)
+{
+    while (state->spare_transfer_count > 0) {
+        PyObject_Free(state->spare_transfers[--state->spare_transfer_count]);
+    }
 }
 
 /* NOT_READY, or the result, which is then kept. */

@@ -17,4 +17,7 @@ PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes);
 
 int cudriver_transfer_setup(PyObject *module);
 
+/* Frees the Transfers kept for reuse. For the module's end. */
+void cudriver_transfer_free_spares(CoreState *state);
+
 #endif

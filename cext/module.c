@@ -12,7 +12,6 @@
 #include "ladder/ladder.h"
 #include "python/live.h"
 #include "python/types.h"
-#include "pinned/pinned_numpy.h"
 #include "engine/engine.h"
 #include "state.h"
 #include "contexts/stream.h"
@@ -415,7 +414,6 @@ static int module_exec(PyObject *module)
         cudriver_thread_setup,
         cudriver_context_setup,
         cudriver_context_stack_setup,
-        cudriver_limits_setup,
         cudriver_stream_setup,
         cudriver_event_setup,
         cudriver_transfer_setup,
@@ -447,45 +445,12 @@ static int module_exec(PyObject *module)
     return 0;
 }
 
-/* The address of the state's reference number `index`; NULL past the last. */
-static PyObject **state_reference(CoreState *state, int index)
-{
-    PyObject **references[] = {
-        (PyObject **)&state->device_type,
-        (PyObject **)&state->context_type,
-        (PyObject **)&state->limits_type,
-        (PyObject **)&state->thread_type,
-        (PyObject **)&state->stream_type,
-        (PyObject **)&state->event_type,
-        (PyObject **)&state->device_array_type,
-        (PyObject **)&state->array_flags_type,
-        (PyObject **)&state->transfer_type,
-        (PyObject **)&state->host_memory_type,
-        (PyObject **)&state->pin_type,
-        (PyObject **)&state->numpy_block_type,
-        (PyObject **)&state->driver_version_type,
-        (PyObject **)&state->memory_info_type,
-        (PyObject **)&state->allocation_type,
-        (PyObject **)&state->priority_range_type,
-        (PyObject **)&state->copy_plan_type,
-        (PyObject **)&state->host_stats_type,
-        &state->errors,
-        &state->choice,
-        &state->dlpack_words,
-        &state->dlpack_dtypes,
-        &state->thread_key,
-        &state->stream_scope,
-    };
-
-    return index < (int)(sizeof references / sizeof references[0]) ? references[index] : NULL;
-}
-
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
-    CoreState *state = cudriver_state_of_module(module);
+    PyObject **owned = (PyObject **)cudriver_state_of_module(module);
 
-    for (int i = 0; state_reference(state, i) != NULL; i++) {
-        Py_VISIT(*state_reference(state, i));
+    for (size_t i = 0; i < CUDRIVER_STATE_OWNED; i++) {
+        Py_VISIT(owned[i]);
     }
     return 0;
 }
@@ -493,10 +458,11 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
 static int module_clear(PyObject *module)
 {
     CoreState *state = cudriver_state_of_module(module);
+    PyObject **owned = (PyObject **)state;
 
     cudriver_context_unkeep_all(state); /* while their type still exists */
-    for (int i = 0; state_reference(state, i) != NULL; i++) {
-        Py_CLEAR(*state_reference(state, i));
+    for (size_t i = 0; i < CUDRIVER_STATE_OWNED; i++) {
+        Py_CLEAR(owned[i]);
     }
     return 0;
 }

@@ -40,7 +40,7 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
                                     PyObject *dtype, Py_ssize_t itemsize, int ndim,
                                     const Py_ssize_t *shape)
 {
-    Py_ssize_t bytes = cudriver_shape_bytes(ndim, shape, itemsize), stride = itemsize;
+    Py_ssize_t bytes = cudriver_shape_bytes(ndim, shape, itemsize);
     DeviceArrayObject *self;
     bool pushed;
     int failed;
@@ -58,11 +58,8 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
         return NULL;
     }
     self->itemsize = itemsize;
-    for (int i = ndim - 1; i >= 0; i--) {
-        self->shape[i] = shape[i];
-        self->strides[i] = stride;
-        stride *= shape[i] > 0 ? shape[i] : 1;
-    }
+    memcpy(self->shape, shape, (size_t)ndim * sizeof *shape);
+    cudriver_shape_strides(ndim, shape, itemsize, false, self->strides);
     if (cudriver_context_begin(state, context, &pushed) < 0) {
         Py_DECREF(self);
         return NULL;
@@ -94,10 +91,8 @@ PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_end
     self->address = end->device;
     self->read_only = read_only;
     self->lender = Py_NewRef(lender);
-    for (int i = 0; i < end->ndim; i++) {
-        self->shape[i] = (Py_ssize_t)end->shape[i];
-        self->strides[i] = (Py_ssize_t)end->strides[i];
-    }
+    memcpy(self->shape, end->shape, (size_t)end->ndim * sizeof *end->shape);
+    memcpy(self->strides, end->strides, (size_t)end->ndim * sizeof *end->strides);
     self->context = (ContextObject *)Py_NewRef((PyObject *)end->context);
     self->context->children++;
     return (PyObject *)self;
@@ -364,28 +359,27 @@ int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
     if (cudriver_device_array_check(state, self) < 0) {
         return -1;
     }
+    cudriver_endpoint_clear(end);
     end->owner = Py_NewRef(object);
     end->dtype = Py_NewRef(self->dtype);
     end->context = (ContextObject *)Py_NewRef((PyObject *)self->context);
-    end->host = NULL;
     end->device = self->address;
     end->busy = &cudriver_device_array_root(self)->busy; /* forbids close() until released */
     ++*end->busy;
-    end->on_default = false;
     cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
     end->itemsize = (size_t)self->itemsize;
     end->ndim = self->ndim;
-    for (int i = 0; i < self->ndim; i++) {
+    for (int i = 0; i < self->ndim; i++) { /* few: faster than two calls of memcpy */
         end->shape[i] = self->shape[i];
         end->strides[i] = self->strides[i];
     }
     return 0;
 }
 
-static bool owner_uses(CoreState *state, PyObject *owner, const void *memory)
+bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *root)
 {
     return Py_IS_TYPE(owner, state->device_array_type) &&
-           &cudriver_device_array_root(array_of(owner))->busy == memory;
+           cudriver_device_array_root(array_of(owner)) == root;
 }
 
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
@@ -398,5 +392,5 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
     root = (DeviceArrayObject *)((char *)(uintptr_t)busy - offsetof(DeviceArrayObject, busy));
     return cudriver_device_reach(state, root->context, &root->block) < 0
                ? -1
-               : cudriver_batches_await(state, owner_uses, busy);
+               : cudriver_batches_await(state, cudriver_device_array_uses, root);
 }

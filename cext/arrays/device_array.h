@@ -50,6 +50,9 @@ int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self);
 int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
                                    struct cudriver_endpoint *end);
 
+/* Whether the object that a batch owns is the array `root`, or a view of it. */
+bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *root);
+
 /* Waits for all work in flight on an array's memory, on every stream. `busy` is the endpoint's;
  * NULL means that there is nothing to wait for. A call without a stream starts with this, so that
  * it follows what calls with a stream started. 0, or -1 with an exception set. */

@@ -107,30 +107,20 @@ static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 static PyObject *get_interface(PyObject *object, void *closure)
 {
     DeviceArrayObject *self = array_of(object);
-    PyObject *typestr, *descr, *shape, *strides, *pointer, *result = NULL;
+    PyObject *pointer = get_pointer(object, closure), *descr;
 
-    pointer = get_pointer(object, closure);
     if (pointer != NULL && array_bytes(self) == 0) { /* the protocol demands 0 for an empty array */
         Py_SETREF(pointer, PyLong_FromLong(0));
     }
-    if (pointer == NULL) {
+    descr = pointer != NULL ? cudriver_numpy_descr(self->dtype) : NULL;
+    if (descr == NULL) {
+        Py_XDECREF(pointer);
         return NULL;
     }
-    typestr = cudriver_numpy_typestr(self->dtype);
-    descr = cudriver_numpy_descr(self->dtype);
-    shape = get_shape(object, NULL);
-    strides = get_strides(object, NULL);
-    if (typestr != NULL && descr != NULL && shape != NULL && strides != NULL) {
-        result = Py_BuildValue("{s:i,s:O,s:O,s:O,s:O,s:(OO),s:O}", "version", 3, "typestr", typestr,
-                               "descr", descr, "shape", shape, "strides", strides, "data", pointer,
-                               self->read_only ? Py_True : Py_False, "stream", Py_None);
-    }
-    Py_DECREF(pointer);
-    Py_XDECREF(typestr);
-    Py_XDECREF(descr);
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    return result;
+    return Py_BuildValue("{s:i,s:N,s:N,s:N,s:N,s:(NO),s:O}", "version", 3, "typestr",
+                         cudriver_numpy_typestr(self->dtype), "descr", descr, "shape",
+                         get_shape(object, NULL), "strides", get_strides(object, NULL), "data",
+                         pointer, self->read_only ? Py_True : Py_False, "stream", Py_None);
 }
 
 PyDoc_STRVAR(fill_doc,
@@ -165,18 +155,23 @@ static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
-/* Copies src to dst: waits if there is no stream, else returns a Transfer. */
-static PyObject *copy_between(PyObject *object, PyObject *dst, PyObject *src, PyObject *stream)
+/* Copies to or from an argument: waits if there is no stream, else returns a Transfer. */
+static PyObject *copy_either_way(const struct cudriver_signature *signature, PyObject *object,
+                                 bool to, PyObject *const *args, Py_ssize_t count,
+                                 PyObject *keywords)
 {
     CoreState *state = cudriver_state_of(object);
+    PyObject *values[2], *dst, *src;
 
-    if (stream != NULL && stream != Py_None) {
-        return cudriver_copy_async(state, dst, src, stream);
-    }
-    if (cudriver_copy_blocking(state, dst, src) < 0) {
+    if (cudriver_arguments(signature, args, count, keywords, values) < 0) {
         return NULL;
     }
-    Py_RETURN_NONE;
+    dst = to ? values[0] : object;
+    src = to ? object : values[0];
+    if (values[1] != NULL && values[1] != Py_None) {
+        return cudriver_copy_async(state, dst, src, values[1]);
+    }
+    return cudriver_copy_blocking(state, dst, src) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(copy_from_doc,
@@ -206,12 +201,8 @@ static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ss
 {
     static const char *const names[] = {"src", "stream", NULL};
     static const struct cudriver_signature signature = {"copy_from", 2, 1, names};
-    PyObject *values[2];
 
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
-        return NULL;
-    }
-    return copy_between(object, object, values[0], values[1]);
+    return copy_either_way(&signature, object, false, args, count, keywords);
 }
 
 PyDoc_STRVAR(copy_to_doc,
@@ -241,12 +232,8 @@ static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssiz
 {
     static const char *const names[] = {"dst", "stream", NULL};
     static const struct cudriver_signature signature = {"copy_to", 2, 1, names};
-    PyObject *values[2];
 
-    if (cudriver_arguments(&signature, args, count, keywords, values) < 0) {
-        return NULL;
-    }
-    return copy_between(object, values[0], object, values[1]);
+    return copy_either_way(&signature, object, true, args, count, keywords);
 }
 
 PyDoc_STRVAR(to_numpy_doc,

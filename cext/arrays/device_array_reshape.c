@@ -59,20 +59,6 @@ static bool strides_find(const DeviceArrayObject *of, bool fortran,
     return true;
 }
 
-/* The strides of an array without items: those of a dense one. */
-static void strides_dense(bool fortran, Py_ssize_t itemsize, struct cudriver_device_view *view)
-{
-    Py_ssize_t stride = itemsize;
-
-    for (int i = 0; i < view->ndim; i++) {
-        int axis = fortran ? i : view->ndim - 1 - i;
-        view->strides[axis] = stride;
-        if (view->shape[axis] > 0 && __builtin_mul_overflow(stride, view->shape[axis], &stride)) {
-            stride = 0;
-        }
-    }
-}
-
 /* Sets ValueError: the shape does not hold as many items as the array. */
 static int shape_refuse(DeviceArrayObject *self, PyObject *shape)
 {
@@ -199,12 +185,12 @@ PyObject *cudriver_device_array_reshape(PyObject *object, PyObject *args, PyObje
     bool fortran;
 
     if (order_read(keywords, &fortran) < 0 ||
-        cudriver_shape_parse_open(shape, &view.ndim, view.shape) < 0 ||
+        cudriver_shape_parse(shape, -1, &view.ndim, view.shape) < 0 ||
         shape_complete(self, shape, &view) < 0) {
         return NULL;
     }
     if (cudriver_shape_is_empty(view.ndim, view.shape)) {
-        strides_dense(fortran, self->itemsize, &view);
+        cudriver_shape_strides(view.ndim, view.shape, self->itemsize, fortran, view.strides);
     } else if (!strides_find(self, fortran, &view)) {
         return copy_refuse(self, &view);
     }

@@ -262,23 +262,9 @@ PyObject *cudriver_device_array_view_as(PyObject *object, PyObject *const *args,
 
 /* ---- flags ---- */
 
-/* Whether the items lie without gaps, in the order that `fortran` names. As in NumPy, strides of
- * axes of length 1, and of arrays without items, do not count. */
 static bool is_dense(const DeviceArrayObject *self, bool fortran)
 {
-    Py_ssize_t next = self->itemsize;
-
-    if (cudriver_shape_is_empty(self->ndim, self->shape)) {
-        return true;
-    }
-    for (int i = 0; i < self->ndim; i++) {
-        int axis = fortran ? i : self->ndim - 1 - i;
-        if (self->shape[axis] != 1 && self->strides[axis] != next) {
-            return false;
-        }
-        next *= self->shape[axis];
-    }
-    return true;
+    return cudriver_shape_is_dense(self->ndim, self->shape, self->strides, self->itemsize, fortran);
 }
 
 PyObject *cudriver_device_array_flags(PyObject *object, void *Py_UNUSED(closure))

@@ -1,19 +1,17 @@
 /* DeviceArray: array[key] = value. A scalar is a fill, an array is a copy; see device_array.h. */
 #include "device_array.h"
 
+#include <string.h>
+
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 
 /* Sets ValueError: the source does not fit the region. -1. */
 static int broadcast_refuse(const struct cudriver_endpoint *src, const DeviceArrayObject *region)
 {
-    Py_ssize_t lengths[CUDRIVER_MAX_DIMS];
-    PyObject *from, *to = cudriver_shape_tuple(region->ndim, region->shape);
+    PyObject *from = cudriver_shape_tuple(src->ndim, src->shape);
+    PyObject *to = cudriver_shape_tuple(region->ndim, region->shape);
 
-    for (int i = 0; i < src->ndim; i++) {
-        lengths[i] = (Py_ssize_t)src->shape[i];
-    }
-    from = cudriver_shape_tuple(src->ndim, lengths);
     if (from != NULL && to != NULL) {
         PyErr_Format(PyExc_ValueError,
                      "an array of shape %R cannot be broadcast into shape %R (nothing was copied)",
@@ -29,7 +27,7 @@ static int broadcast_refuse(const struct cudriver_endpoint *src, const DeviceArr
 static int broadcast(struct cudriver_endpoint *src, const DeviceArrayObject *region)
 {
     int extra = src->ndim - region->ndim;
-    int64_t strides[CUDRIVER_MAX_DIMS];
+    Py_ssize_t strides[CUDRIVER_MAX_DIMS];
 
     for (int i = 0; i < extra; i++) {
         if (src->shape[i] != 1) {
@@ -44,10 +42,8 @@ static int broadcast(struct cudriver_endpoint *src, const DeviceArrayObject *reg
         strides[i] = from < 0 || src->shape[from] != region->shape[i] ? 0 : src->strides[from];
     }
     src->ndim = region->ndim;
-    for (int i = 0; i < region->ndim; i++) {
-        src->shape[i] = region->shape[i];
-        src->strides[i] = strides[i];
-    }
+    memcpy(src->shape, region->shape, (size_t)region->ndim * sizeof *region->shape);
+    memcpy(src->strides, strides, (size_t)region->ndim * sizeof *strides);
     return 0;
 }
 

@@ -19,7 +19,7 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
     bool given;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
+        cudriver_shape_parse(values[0], 0, &ndim, shape) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
@@ -188,14 +188,10 @@ static int source_read(CoreState *state, PyObject *object, const struct cudriver
 static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, ContextObject *home,
                           PyObject *argument)
 {
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     struct cudriver_stream stream;
     PyObject *array = NULL;
     bool given, elsewhere;
 
-    for (int i = 0; i < end->ndim; i++) {
-        shape[i] = (Py_ssize_t)end->shape[i];
-    }
     if (cudriver_stream_parse(state, argument, home, &stream, &given) < 0) {
         cudriver_endpoint_done(end);
         return NULL;
@@ -208,7 +204,7 @@ static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, Conte
         /* A `with stream:` on another device is ignored. */
         array = cudriver_device_array_new(state, elsewhere ? home : stream.context,
                                           given && !elsewhere ? stream.object : NULL, end->dtype,
-                                          (Py_ssize_t)end->itemsize, end->ndim, shape);
+                                          (Py_ssize_t)end->itemsize, end->ndim, end->shape);
     }
     if (array == NULL) {
         cudriver_endpoint_done(end);

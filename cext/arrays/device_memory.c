@@ -172,7 +172,6 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
                        "%zu bytes; device %d%s", bytes, context->ordinal, room);
         return -1;
     }
-    block->bytes = bytes;
     block->pooled = pool != NULL;
     block->home = pool != NULL ? stream : NULL;
     Py_XINCREF(block->home);
@@ -240,10 +239,7 @@ static int home_wait(CoreState *state, ContextObject *context, StreamObject *hom
         cudriver_stream_let_go(home);
         return failed;
     }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuStreamQuery", "stream %p", (void *)home->handle);
-    }
-    return result == CUDA_SUCCESS ? 0 : -1;
+    return cudriver_check(state, result, "cuStreamQuery", "stream %p", (void *)home->handle);
 }
 
 int cudriver_device_reach(CoreState *state, ContextObject *context,
@@ -295,7 +291,7 @@ int cudriver_device_follow(CoreState *state, ContextObject *context,
                            struct cudriver_device_block *block, ContextObject *use, CUstream stream)
 {
     StreamObject *home = block->home;
-    const char *function;
+    const char *function = "";
     bool pushed[2];
     CUresult result = CUDA_SUCCESS;
     int captured;
@@ -320,14 +316,9 @@ int cudriver_device_follow(CoreState *state, ContextObject *context,
     }
     cudriver_driver_restore();
     cudriver_context_end_both(context, use, pushed);
-    if (captured < 0) {
-        return -1;
-    }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "for the consumer's stream %p", (void *)stream);
-        return -1;
-    }
-    return 0;
+    return captured < 0 ? -1
+                        : cudriver_check(state, result, function, "for the consumer's stream %p",
+                                         (void *)stream);
 }
 
 /* Pool memory survives its context. If no other context is current, makes the device's primary one

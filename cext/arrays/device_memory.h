@@ -7,7 +7,6 @@
 
 struct cudriver_device_block {
     CUdeviceptr address; /* 0 for an empty block */
-    size_t bytes;
     bool pooled;
     unsigned long long number; /* its allocation's number on alloc_stream; 0: none */
     bool shared; /* its address was handed out: cuMemFree it, which waits for all work */

@@ -12,19 +12,8 @@
 static PyObject *host_array(const struct cudriver_dl_lent *lent,
                             const struct cudriver_endpoint *end)
 {
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS], strides[CUDRIVER_MAX_DIMS];
-    PyObject *array;
-
-    for (int i = 0; i < end->ndim; i++) {
-        shape[i] = (Py_ssize_t)end->shape[i];
-        strides[i] = (Py_ssize_t)end->strides[i];
-    }
-    array =
-        cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim, shape, strides, false);
-    if (array != NULL && (lent->flags & CUDRIVER_DL_READ_ONLY)) {
-        cudriver_numpy_set_read_only(array);
-    }
-    return array;
+    return cudriver_numpy_over(lent->keeper, end->host, end->dtype, end->ndim, end->shape,
+                               end->strides, false, !(lent->flags & CUDRIVER_DL_READ_ONLY));
 }
 
 PyObject *cudriver_dlpack_array(CoreState *state, const struct cudriver_dl_lent *lent,

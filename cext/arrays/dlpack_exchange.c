@@ -89,7 +89,7 @@ static int table_to_object(struct cudriver_dl_managed *tensor, void **object)
 static PyObject *array_like(CoreState *state, const struct cudriver_dl_tensor *like)
 {
     Py_ssize_t shape[CUDRIVER_MAX_DIMS], itemsize;
-    PyObject *dtype, *ordinal, *array = NULL;
+    PyObject *dtype, *array = NULL;
     ContextObject *context;
 
     if (like->device.type != CUDRIVER_DL_CUDA || like->ndim < 0 || like->ndim > CUDRIVER_MAX_DIMS) {
@@ -109,12 +109,10 @@ static PyObject *array_like(CoreState *state, const struct cudriver_dl_tensor *l
     if (dtype == NULL) {
         return NULL;
     }
-    ordinal = PyLong_FromLong(like->device.id);
-    context = ordinal != NULL ? cudriver_context_for_device(state, ordinal) : NULL;
+    context = cudriver_context_for_ordinal(state, like->device.id);
     if (context != NULL) {
         array = cudriver_device_array_new(state, context, NULL, dtype, itemsize, like->ndim, shape);
     }
-    Py_XDECREF(ordinal);
     Py_XDECREF(context);
     Py_DECREF(dtype);
     return array;

@@ -242,18 +242,11 @@ static int parse_stream(PyObject *argument, bool *sync, uintptr_t *number)
     return 0;
 }
 
-static bool owner_uses(CoreState *state, PyObject *owner, const void *root)
-{
-    return Py_IS_TYPE(owner, state->device_array_type) &&
-           cudriver_device_array_root((DeviceArrayObject *)owner) == root;
-}
-
 int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
 {
     DeviceArrayObject *root = cudriver_device_array_root(array);
     CUstream stream = (CUstream)number;
     ContextObject *context;
-    PyObject *ordinal;
     int failed;
 
     if (state->batches == NULL && root->block.home == NULL) {
@@ -262,16 +255,14 @@ int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     if (number > 2) {
         context = (ContextObject *)Py_NewRef((PyObject *)array->context);
     } else { /* a default stream is that of the consumer's context */
-        ordinal = PyLong_FromLong(array->context->ordinal);
-        context = ordinal != NULL ? cudriver_context_for_device(state, ordinal) : NULL;
-        Py_XDECREF(ordinal);
+        context = cudriver_context_for_ordinal(state, array->context->ordinal);
         if (context == NULL) {
             return -1;
         }
     }
     failed = cudriver_device_follow(state, array->context, &root->block, context, stream);
     if (failed == 0) {
-        failed = cudriver_batches_follow(state, owner_uses, root, context, stream);
+        failed = cudriver_batches_follow(state, cudriver_device_array_uses, root, context, stream);
     }
     Py_DECREF(context);
     return failed;

@@ -28,24 +28,20 @@ static PyObject *copy_to(CoreState *state, PyObject *array, PyObject *device, in
 {
     ContextObject *context = NULL;
     struct cudriver_endpoint end;
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     PyObject *copy = NULL;
 
     if (cudriver_endpoint_parse(state, array, false, "array", NULL, &end) < 0) {
         return NULL;
     }
-    for (int i = 0; i < end.ndim; i++) {
-        shape[i] = (Py_ssize_t)end.shape[i];
-    }
     if (place == HOST) {
-        copy = cudriver_numpy_empty(end.dtype, end.ndim, shape, false);
+        copy = cudriver_numpy_empty(end.dtype, end.ndim, end.shape, false);
     } else {
         context = end.context != NULL && end.context->ordinal == place
                       ? (ContextObject *)Py_NewRef((PyObject *)end.context)
                       : cudriver_context_for_device(state, device);
         if (context != NULL) {
             copy = cudriver_device_array_new(state, context, NULL, end.dtype,
-                                             (Py_ssize_t)end.itemsize, end.ndim, shape);
+                                             (Py_ssize_t)end.itemsize, end.ndim, end.shape);
         }
         Py_XDECREF(context);
     }

@@ -69,7 +69,7 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
                        struct cudriver_endpoint *end, uintptr_t *address, bool *empty)
 {
     const struct cudriver_dl_tensor *tensor = lent->tensor;
-    Py_ssize_t itemsize, lengths[CUDRIVER_MAX_DIMS];
+    Py_ssize_t itemsize;
     int64_t dense = 1;
 
     if (tensor->ndim < 0 || tensor->ndim > CUDRIVER_MAX_DIMS ||
@@ -92,13 +92,12 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
         if (read_axis(tensor, i, dense, end) < 0) {
             return -1;
         }
-        lengths[i] = (Py_ssize_t)end->shape[i];
-        *empty |= lengths[i] == 0;
-        if (__builtin_mul_overflow(dense, lengths[i] > 0 ? lengths[i] : 1, &dense)) {
+        *empty |= end->shape[i] == 0;
+        if (__builtin_mul_overflow(dense, end->shape[i] > 0 ? end->shape[i] : 1, &dense)) {
             dense = INT64_MAX; /* cudriver_shape_bytes refuses it */
         }
     }
-    if (cudriver_shape_bytes(end->ndim, lengths, itemsize) < 0) {
+    if (cudriver_shape_bytes(end->ndim, end->shape, itemsize) < 0) {
         return -1;
     }
     if (__builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, address)) {
@@ -113,20 +112,11 @@ static int read_tensor(CoreState *state, const struct cudriver_dl_lent *lent,
 static int read_context(CoreState *state, const struct cudriver_dl_lent *lent, bool empty,
                         struct cudriver_endpoint *end)
 {
-    PyObject *ordinal;
-
     if (cudriver_require(state) < 0) {
         return -1;
     }
-    if (!empty) {
-        end->context = cudriver_foreign_context(state, end, "DLPack");
-        return end->context == NULL ? -1 : 0;
-    }
-    ordinal = PyLong_FromLong(lent->tensor->device.id);
-    if (ordinal != NULL) {
-        end->context = cudriver_context_for_device(state, ordinal);
-        Py_DECREF(ordinal);
-    }
+    end->context = empty ? cudriver_context_for_ordinal(state, lent->tensor->device.id)
+                         : cudriver_foreign_context(state, end, "DLPack");
     return end->context == NULL ? -1 : 0;
 }
 

@@ -42,7 +42,7 @@ static int read_data(PyObject *interface, bool write, struct cudriver_endpoint *
 static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
 {
     PyObject *shape = entry(interface, "shape"), *strides = entry(interface, "strides");
-    Py_ssize_t lengths[CUDRIVER_MAX_DIMS], stride = (Py_ssize_t)end->itemsize;
+    Py_ssize_t stride = (Py_ssize_t)end->itemsize;
     bool empty = end->itemsize == 0;
 
     if (shape == NULL || !PyTuple_Check(shape) ||
@@ -52,11 +52,10 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
                         "__cuda_array_interface__: 'shape' and 'strides' are tuples of one length");
         return -1;
     }
-    if (cudriver_shape_parse(shape, &end->ndim, lengths) < 0) {
+    if (cudriver_shape_parse(shape, 0, &end->ndim, end->shape) < 0) {
         return -1;
     }
     for (int i = end->ndim - 1; i >= 0; i--) {
-        end->shape[i] = lengths[i];
         end->strides[i] = stride;
         if (strides != NULL) {
             end->strides[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
@@ -65,14 +64,14 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
                              PyTuple_GET_ITEM(strides, i));
                 return -1;
             }
-        } else if (__builtin_mul_overflow(stride, lengths[i] > 0 ? lengths[i] : 1, &stride)) {
+        } else if (__builtin_mul_overflow(stride, end->shape[i] > 0 ? end->shape[i] : 1, &stride)) {
             PyErr_Format(PyExc_ValueError,
                          "__cuda_array_interface__: an array of shape %R and items of %zu bytes is "
                          "larger than the address space",
                          shape, end->itemsize);
             return -1;
         }
-        empty |= lengths[i] == 0;
+        empty |= end->shape[i] == 0;
     }
     if (empty) { /* an empty array's address does not matter */
         end->device = 0;
@@ -189,10 +188,8 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
 {
     struct cudriver_layout layout; /* one side of it */
     struct place first, last;
-    ContextObject *context;
     CUdeviceptr low, high;
     int64_t from, to;
-    PyObject *device;
 
     layout.ndim = end->ndim;
     layout.itemsize = end->itemsize;
@@ -220,10 +217,7 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
     if (first.context != NULL) {
         return cudriver_context_of_handle(state, first.context);
     }
-    device = PyLong_FromLong(first.ordinal);
-    context = device != NULL ? cudriver_context_for_device(state, device) : NULL;
-    Py_XDECREF(device);
-    return context;
+    return cudriver_context_for_ordinal(state, first.ordinal);
 }
 
 /* Finds the memory's context and waits for the producer's stream. 0 or -1. */

@@ -2,8 +2,6 @@
  * them. See batch.h. */
 #include "batch_private.h"
 
-#include <time.h>
-
 #include "capture.h"
 #include "driver/driver.h"
 #include "foreign_stream.h"
@@ -414,12 +412,11 @@ int cudriver_batch_wait_all(CoreState *state, const struct cudriver_stream *stre
     failed = cudriver_batch_wait(state, batch);
     result = failed == 0 ? batch_poll(state, batch) : CUDA_SUCCESS;
     cudriver_batch_release(state, batch);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuEventQuery", "behind the work of stream %p",
-                       stream->handle);
-        failed = -1;
+    if (failed < 0) {
+        return -1;
     }
-    return failed;
+    return cudriver_check(state, result, "cuEventQuery", "behind the work of stream %p",
+                          (void *)stream->handle);
 }
 
 CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch)
@@ -430,17 +427,6 @@ CUresult cudriver_batch_poll(CoreState *state, struct cudriver_batch *batch)
     result = batch_poll(state, batch);
     cudriver_batch_release(state, batch);
     return result;
-}
-
-/* Waits a moment for a batch that stays open. 0, or -1 with a signal handler's exception. */
-static int batch_wait_open(void)
-{
-    struct timespec pause = {0, 1000000};
-
-    Py_BEGIN_ALLOW_THREADS
-    nanosleep(&pause, NULL);
-    Py_END_ALLOW_THREADS
-    return PyErr_CheckSignals();
 }
 
 /* Waits for the event of a batch that batch_poll found NOT_READY; poll again afterwards. 0, or -1
@@ -465,7 +451,8 @@ static int batch_wait_event(CoreState *state, struct cudriver_batch *batch)
                                "then");
         failed = -1;
     } else if (batch->state == BATCH_OPEN) { /* no event could be recorded yet */
-        failed = batch_wait_open();
+        cudriver_nap(1);
+        failed = PyErr_CheckSignals();
     }
     if (batch->state == BATCH_DONE && batch->waiters == 0) {
         batch_destroy_event(batch);

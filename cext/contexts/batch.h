@@ -39,18 +39,18 @@ void cudriver_batches_reap(CoreState *state, bool all);
 /* Whether work in flight holds `object` itself. (Views in flight count in their root's `views`.) */
 bool cudriver_batches_hold(CoreState *state, PyObject *object);
 
+/* Whether an object that a batch owns lies in the memory asked about. */
+typedef bool cudriver_uses(CoreState *state, PyObject *owner, const void *memory);
+
 /* Waits for all work in flight of which uses(state, owner, memory) is true for an owner. Cheap if
  * nothing is in flight. Ignores how that work ended. 0, or -1 with an exception set. */
-int cudriver_batches_await(CoreState *state,
-                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                           const void *memory);
+int cudriver_batches_await(CoreState *state, cudriver_uses *uses, const void *memory);
 
 /* Lets `stream`, of `context`, wait for the same work, without a wait on the host: whoever uses the
  * memory gets that work's error. Waits only for work behind which no event can be recorded. If the
  * stream is being captured, nothing may be in flight. 0, or -1 with an exception set. */
-int cudriver_batches_follow(CoreState *state,
-                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                            const void *memory, ContextObject *context, CUstream stream);
+int cudriver_batches_follow(CoreState *state, cudriver_uses *uses, const void *memory,
+                            ContextObject *context, CUstream stream);
 
 /* Closes the stream's open batch, so that neither later work nor the stream's end delays it. May
  * release the GIL. */

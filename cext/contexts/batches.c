@@ -1,11 +1,10 @@
 /* All work in flight, in a context or on some memory. See batch.h. */
 #include "batch_private.h"
 
-#include <time.h>
-
 #include "capture.h"
 #include "driver/driver.h"
 #include "python/error.h"
+#include "python/wait.h"
 
 bool cudriver_batches_hold(CoreState *state, PyObject *object)
 {
@@ -99,13 +98,9 @@ static bool batches_matter(CoreState *state)
 
 void cudriver_batches_drain(CoreState *state)
 {
-    struct timespec pause = {0, 1000000};
-
     cudriver_batches_reap(state, true);
     for (int round = 0; round < 5000 && batches_matter(state); round++) {
-        Py_BEGIN_ALLOW_THREADS
-        nanosleep(&pause, NULL);
-        Py_END_ALLOW_THREADS
+        cudriver_nap(1);
         cudriver_batches_reap(state, true);
         if (cudriver_driver_is_forked()) {
             return;
@@ -114,9 +109,9 @@ void cudriver_batches_drain(CoreState *state)
 }
 
 /* The first batch in flight from `batch` on of which uses() is true for an owner; NULL: none. */
-static struct cudriver_batch *
-batch_using(CoreState *state, struct cudriver_batch **head, struct cudriver_batch *batch,
-            bool (*uses)(CoreState *state, PyObject *owner, const void *memory), const void *memory)
+static struct cudriver_batch *batch_using(CoreState *state, struct cudriver_batch **head,
+                                          struct cudriver_batch *batch, cudriver_uses *uses,
+                                          const void *memory)
 {
     for (; batch != NULL; batch = cudriver_batch_after(head, batch)) {
         for (Py_ssize_t i = 0; i < batch->count; i++) {
@@ -128,9 +123,7 @@ batch_using(CoreState *state, struct cudriver_batch **head, struct cudriver_batc
     return NULL;
 }
 
-int cudriver_batches_await(CoreState *state,
-                           bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                           const void *memory)
+int cudriver_batches_await(CoreState *state, cudriver_uses *uses, const void *memory)
 {
     struct cudriver_batch *head = state->batches, *batch;
 
@@ -147,9 +140,7 @@ int cudriver_batches_await(CoreState *state,
 }
 
 /* Closes every open batch that uses the memory, or waits for it. 0 or -1. */
-static int batches_close_using(CoreState *state,
-                               bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                               const void *memory)
+static int batches_close_using(CoreState *state, cudriver_uses *uses, const void *memory)
 {
     struct cudriver_batch *head = state->batches, *batch = head;
     int failed = 0;
@@ -170,27 +161,9 @@ static int batches_close_using(CoreState *state,
     return failed;
 }
 
-/* Refuses to let a captured stream wait for work that is in flight on the memory: no node of a
- * graph can. 0, or -1 with CudaError. Between begin and end. */
-static int batches_forbid(CoreState *state,
-                          bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                          const void *memory, CUstream stream)
-{
-    struct cudriver_batch *head = state->batches;
-
-    if (batch_using(state, &head, head, uses, memory) != NULL) {
-        cudriver_capture_raise(state, stream, "__dlpack__()",
-                               "work in flight on the memory is outside the graph: wait for that "
-                               "first");
-        return -1;
-    }
-    return 0;
-}
-
 /* Lets the stream wait for the events of all batches that use the memory. Between begin and end. */
-static CUresult batches_order(CoreState *state,
-                              bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                              const void *memory, CUstream stream)
+static CUresult batches_order(CoreState *state, cudriver_uses *uses, const void *memory,
+                              CUstream stream)
 {
     struct cudriver_batch *head = state->batches, *batch;
     CUresult result = CUDA_SUCCESS;
@@ -205,9 +178,8 @@ static CUresult batches_order(CoreState *state,
     return result;
 }
 
-int cudriver_batches_follow(CoreState *state,
-                            bool (*uses)(CoreState *state, PyObject *owner, const void *memory),
-                            const void *memory, ContextObject *context, CUstream stream)
+int cudriver_batches_follow(CoreState *state, cudriver_uses *uses, const void *memory,
+                            ContextObject *context, CUstream stream)
 {
     struct cudriver_batch *head = state->batches;
     CUresult result = CUDA_SUCCESS;
@@ -222,8 +194,12 @@ int cudriver_batches_follow(CoreState *state,
         return -1;
     }
     captured = cudriver_capture_check(state, stream);
-    if (captured > 0) {
-        captured = batches_forbid(state, uses, memory, stream);
+    head = state->batches;
+    if (captured > 0 && batch_using(state, &head, head, uses, memory) != NULL) {
+        cudriver_capture_raise(state, stream, "__dlpack__()",
+                               "work in flight on the memory is outside the graph: wait for that "
+                               "first");
+        captured = -1;
     } else if (captured == 0) {
         captured = batches_close_using(state, uses, memory);
         result = captured == 0 ? batches_order(state, uses, memory, stream) : result;

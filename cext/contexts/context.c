@@ -3,9 +3,6 @@
  * context_type.c has the Python type. */
 #include "context_private.h"
 
-#include <stdio.h>
-#include <time.h>
-
 #include "driver/driver.h"
 #include "driver/keeper.h"
 #include "driver/platform.h"
@@ -13,9 +10,9 @@
 #include "python/error.h"
 #include "python/wait.h"
 
-/* At the interpreter's end: ms to wait for other threads' calls, and s that a new one is held. */
+/* At the interpreter's end: ms to wait for other threads' calls, and that a new one is held. */
 #define EXIT_LOOKS 500
-#define EXIT_HOLD 2
+#define EXIT_HOLD 2000
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -139,12 +136,10 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
     if (cudriver_device_handle(state, ordinal, &device) < 0) {
         return NULL;
     }
-    if (flags != NULL) {
-        result = cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags);
-        if (result != CUDA_SUCCESS) {
-            return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxSetFlags_v2",
-                                                   "device %d, 0x%lx", ordinal, *flags);
-        }
+    if (flags != NULL &&
+        cudriver_check(state, cuda.cuDevicePrimaryCtxSetFlags_v2(device, (unsigned int)*flags),
+                       "cuDevicePrimaryCtxSetFlags_v2", "device %d, 0x%lx", ordinal, *flags) < 0) {
+        return NULL;
     }
     self = cudriver_context_find_primary(state, ordinal);
     if (self != NULL) {
@@ -238,8 +233,8 @@ CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
         if (result == CUDA_SUCCESS && cudriver_context_is_stale(self)) {
             result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }
-        if (result != CUDA_SUCCESS && *pushed) {
-            cuda.cuCtxPopCurrent_v2(&current);
+        if (result != CUDA_SUCCESS) {
+            cudriver_context_unmake_current(*pushed);
             *pushed = false;
         }
     }
@@ -268,15 +263,6 @@ int cudriver_context_await_reset(CoreState *state)
     return cudriver_wait(state, reset_query, &state->resetting, "cuDevicePrimaryCtxReset_v2");
 }
 
-static void nap(time_t seconds, long nanoseconds)
-{
-    struct timespec length = {seconds, nanoseconds};
-
-    Py_BEGIN_ALLOW_THREADS
-    nanosleep(&length, NULL);
-    Py_END_ALLOW_THREADS
-}
-
 static bool calls_run(const CoreState *state)
 {
     for (const ContextObject *context = state->contexts; context != NULL; context = context->next) {
@@ -291,7 +277,7 @@ void cudriver_context_stop_others(CoreState *state)
 {
     state->exit_thread = platform_thread_id();
     for (int i = 0; i < EXIT_LOOKS && calls_run(state); i++) {
-        nap(0, 1000000);
+        cudriver_nap(1);
     }
 }
 
@@ -299,7 +285,7 @@ void cudriver_context_stop_others(CoreState *state)
 static int turn_await(CoreState *state, const ContextObject *self)
 {
     if (state->exit_thread != 0 && state->exit_thread != platform_thread_id()) {
-        nap(EXIT_HOLD, 0); /* not for ever: somebody may join this thread */
+        cudriver_nap(EXIT_HOLD); /* not for ever: somebody may join this thread */
     }
     return state->resetting == 1 + self->ordinal ? cudriver_context_await_reset(state) : 0;
 }
@@ -328,11 +314,7 @@ static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
 
 static void context_leave(ContextObject *self, bool pushed)
 {
-    CUcontext ignored;
-
-    if (pushed) {
-        cuda.cuCtxPopCurrent_v2(&ignored);
-    }
+    cudriver_context_unmake_current(pushed);
     self->in_use--;
 }
 
@@ -354,18 +336,14 @@ void cudriver_context_end(ContextObject *self, bool pushed)
 int cudriver_context_finish(CoreState *state, ContextObject *self, bool pushed, CUresult result,
                             const char *function, const char *format, ...)
 {
-    char arguments[256];
     va_list args;
+    int failed;
 
     cudriver_context_end(self, pushed);
-    if (result == CUDA_SUCCESS) {
-        return 0;
-    }
     va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
+    failed = cudriver_check_va(state, result, function, format, args);
     va_end(args);
-    cudriver_raise(state, result, function, "%s", arguments);
-    return -1;
+    return failed;
 }
 
 int cudriver_context_begin_both(CoreState *state, ContextObject *context, ContextObject *where,

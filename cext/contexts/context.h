@@ -49,6 +49,7 @@ ContextObject *cudriver_context_for_use(CoreState *state);
  * device. Otherwise that device's primary context, which the package keeps until it is closed or
  * reset (as it does in cudriver_context_for_use). New reference. */
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device);
+ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal);
 
 /* The context of a live handle from another library. It need not be current, and is adopted if it
  * is not known yet. The driver is initialised. New reference. */
@@ -110,9 +111,5 @@ int cudriver_context_check(CoreState *state, ContextObject *context);
 
 int cudriver_context_setup(PyObject *module);
 int cudriver_context_stack_setup(PyObject *module);
-int cudriver_limits_setup(PyObject *module);
-
-/* New reference: the mapping of a context's limits. */
-PyObject *cudriver_limits_new(CoreState *state, ContextObject *context);
 
 #endif

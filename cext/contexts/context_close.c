@@ -13,16 +13,13 @@
  * handle. Without the GIL. */
 static void foreign_forget(ContextObject *self)
 {
-    CUcontext popped;
     bool pushed;
 
     if (self->keeper == NULL) {
         return;
     }
     (void)cudriver_context_make_current(self, &pushed);
-    if (pushed) {
-        cuda.cuCtxPopCurrent_v2(&popped);
-    }
+    cudriver_context_unmake_current(pushed);
     cudriver_staging_forget_context(self->handle);
 }
 
@@ -30,7 +27,6 @@ static void foreign_forget(ContextObject *self)
  * GIL is held; the state is no longer OPEN. */
 static CUresult context_release(ContextObject *self, const char **function)
 {
-    CUcontext handle = self->handle;
     CUstream stream = self->alloc_stream;
     bool was_reset = self->state == CUDRIVER_CONTEXT_RESET;
     CUresult result = CUDA_SUCCESS;
@@ -48,24 +44,37 @@ static CUresult context_release(ContextObject *self, const char **function)
             self->kind != CUDRIVER_CONTEXT_FOREIGN) {
             cuda.cuStreamDestroy_v2(stream);
         }
-        if (pushed) {
-            cuda.cuCtxPopCurrent_v2(&handle);
-            handle = self->handle;
-        }
+        cudriver_context_unmake_current(pushed);
     }
     if (self->kind == CUDRIVER_CONTEXT_FOREIGN) {
         foreign_forget(self);
     } else if (self->kind == CUDRIVER_CONTEXT_MANUAL) {
-        cudriver_staging_forget_context(handle);
-        result = cuda.cuCtxDestroy_v2(handle);
+        cudriver_staging_forget_context(self->handle);
+        result = cuda.cuCtxDestroy_v2(self->handle);
     } else {
         *function = "cuDevicePrimaryCtxRelease_v2";
         if (!was_reset) {
-            cudriver_staging_forget_context(handle);
+            cudriver_staging_forget_context(self->handle);
         }
         result = cuda.cuDevicePrimaryCtxRelease_v2(self->device);
     }
     Py_END_ALLOW_THREADS
+    return result;
+}
+
+/* Ends a context, open or reset, that nothing uses any more. As above. */
+static CUresult context_end(CoreState *state, ContextObject *self, const char **function)
+{
+    CUresult result;
+
+    if (self->state == CUDRIVER_CONTEXT_OPEN) {
+        self->state = CUDRIVER_CONTEXT_CLOSED;
+    }
+    cudriver_live_remove(state, &self->live);
+    cudriver_context_unkeep(self);
+    result = context_release(self, function);
+    self->state = CUDRIVER_CONTEXT_CLOSED;
+    cudriver_context_let_go(self);
     return result;
 }
 
@@ -104,20 +113,9 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
                              self->in_use > 0 ? ", and a call is running" : "");
         return -1;
     }
-    if (self->state == CUDRIVER_CONTEXT_OPEN) {
-        self->state = CUDRIVER_CONTEXT_CLOSED;
-    }
-    cudriver_live_remove(state, &self->live);
-    cudriver_context_unkeep(self);
-    result = context_release(self, &function);
-    self->state = CUDRIVER_CONTEXT_CLOSED;
-    cudriver_context_let_go(self);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, function, "context %llu of device %d", self->number,
-                       self->ordinal);
-        return -1;
-    }
-    return 0;
+    result = context_end(state, self, &function);
+    return cudriver_check(state, result, function, "context %llu of device %d", self->number,
+                          self->ordinal);
 }
 
 void cudriver_context_dealloc(PyObject *object)
@@ -131,16 +129,10 @@ void cudriver_context_dealloc(PyObject *object)
         PyObject_ClearWeakRefs(object);
     }
     cudriver_context_unregister(state, self);
-    cudriver_live_remove(state, &self->live);
     if (self->state != CUDRIVER_CONTEXT_CLOSED) {
-        CUresult result;
-        if (self->state == CUDRIVER_CONTEXT_OPEN) {
-            self->state = CUDRIVER_CONTEXT_CLOSED;
-        }
-        result = context_release(self, &function);
+        CUresult result = context_end(state, self, &function);
         cudriver_report(state, result, function, NULL);
     }
-    cudriver_context_let_go(self);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -238,9 +230,6 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
             cuda.cuCtxSetCurrent(NULL); /* it was made current implicitly */
         }
     }
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
-    }
     Py_XDECREF(self);
-    return result == CUDA_SUCCESS ? 0 : -1;
+    return cudriver_check(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
 }

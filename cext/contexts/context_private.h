@@ -4,6 +4,8 @@
 
 #include "context.h"
 
+#include "driver/driver.h"
+
 /* New reference: an object in the registry, which owns the handle as its `kind` says. */
 ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordinal,
                                     CUdevice device, enum cudriver_context_kind kind);
@@ -22,7 +24,7 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
  * go with its last array, and finding or making it again for the next one takes up to 0.1 s. */
 ContextObject *cudriver_context_keep(ContextObject *self);
 
-/* Drops the package's own reference, if it holds one. The caller holds another. */
+/* Drops the package's own reference, if it holds one. It may be the last. */
 void cudriver_context_unkeep(ContextObject *self);
 
 /* Ends the keeper. The handle must not be used afterwards. */
@@ -38,6 +40,16 @@ bool cudriver_context_is_stale(ContextObject *self);
 /* Makes the context current if it is not. *pushed: the caller must pop it (false on failure). */
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed);
 
+/* Undoes that. */
+static inline void cudriver_context_unmake_current(bool pushed)
+{
+    CUcontext popped;
+
+    if (pushed) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+}
+
 /* *found: this thread's current context, a new reference; NULL if there is none or with an
  * exception set. Returns the driver's code if the current context was destroyed. */
 CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
@@ -51,6 +63,9 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_enter(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
+PyObject *cudriver_context_get_limit(PyObject *object, PyObject *args);
+PyObject *cudriver_context_set_limit(PyObject *object, PyObject *args);
+PyObject *cudriver_context_limits(PyObject *object, void *closure);
 extern const char cudriver_context_push_doc[], cudriver_context_pop_doc[];
 
 /* Closes the context; refuses if it is on a stack or has children. 0 or -1. */

@@ -87,11 +87,6 @@ int cudriver_context_walk_stack(CoreState *state, PyObject *list)
         cuda.cuCtxPushCurrent_v2(walk.stack[i]);
         cudriver_keeper_end(walk.keepers[i]);
     }
-    for (Py_ssize_t i = 0; i < walk.count / 2; i++) { /* bottom first */
-        CUcontext swap = walk.stack[i];
-        walk.stack[i] = walk.stack[walk.count - 1 - i];
-        walk.stack[walk.count - 1 - i] = swap;
-    }
     if (step == 0) {
         cudriver_thread_reconcile(state, walk.stack, walk.count);
     }
@@ -288,13 +283,15 @@ PyObject *cudriver_context_exit(PyObject *object, PyObject *const *Py_UNUSED(arg
 static int driver_in_use(CoreState *state)
 {
     CUcontext current;
-    CUresult result;
 
     if (cudriver_require_loaded(state) < 0) {
         return -1;
     }
-    result = cuda.cuCtxGetCurrent(&current);
-    return result == CUDA_ERROR_NOT_INITIALIZED && !cudriver_driver_is_forked() ? 0 : 1;
+    if (cuda.cuCtxGetCurrent(&current) == CUDA_ERROR_NOT_INITIALIZED &&
+        !cudriver_driver_is_forked()) {
+        return 0;
+    }
+    return cudriver_require(state) < 0 ? -1 : 1;
 }
 
 PyDoc_STRVAR(current_context_doc,
@@ -330,11 +327,8 @@ static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ig
     int in_use = driver_in_use(state);
     CUresult result;
 
-    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
-        return NULL;
-    }
-    if (in_use == 0) {
-        Py_RETURN_NONE;
+    if (in_use <= 0) {
+        return in_use < 0 ? NULL : Py_NewRef(Py_None);
     }
     result = cudriver_context_find_current(state, &current);
     if (current != NULL || PyErr_Occurred()) {
@@ -373,12 +367,8 @@ static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(igno
 {
     CoreState *state = cudriver_state_of_module(module);
     int in_use = driver_in_use(state);
-    PyObject *list;
+    PyObject *list = in_use < 0 ? NULL : PyList_New(0);
 
-    if (in_use < 0 || (in_use > 0 && cudriver_require(state) < 0)) {
-        return NULL;
-    }
-    list = PyList_New(0);
     if (list != NULL && in_use > 0 && cudriver_context_walk_stack(state, list) < 0) {
         Py_CLEAR(list);
     }

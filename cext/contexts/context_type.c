@@ -122,8 +122,8 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     Py_END_ALLOW_THREADS
     cudriver_context_end(self, pushed);
     cudriver_batches_reap(state, false);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuCtxSynchronize", "context %llu", self->number);
+    if (cudriver_check(state, result, "cuCtxSynchronize", "context %llu", self->number) < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -188,17 +188,12 @@ static PyObject *get_is_primary(PyObject *object, void *Py_UNUSED(closure))
 static int primary_state(CoreState *state, ContextObject *self, unsigned int *flags, int *active)
 {
     CUdevice device;
-    CUresult result;
 
     if (cudriver_device_handle(state, self->ordinal, &device) < 0) {
         return -1;
     }
-    result = cuda.cuDevicePrimaryCtxGetState(device, flags, active);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDevicePrimaryCtxGetState", "device %d", self->ordinal);
-        return -1;
-    }
-    return 0;
+    return cudriver_check(state, cuda.cuDevicePrimaryCtxGetState(device, flags, active),
+                          "cuDevicePrimaryCtxGetState", "device %d", self->ordinal);
 }
 
 static PyObject *get_active(PyObject *object, void *Py_UNUSED(closure))
@@ -231,11 +226,6 @@ static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
         return NULL;
     }
     return PyLong_FromUnsignedLong(flags);
-}
-
-static PyObject *get_limits(PyObject *object, void *Py_UNUSED(closure))
-{
-    return cudriver_limits_new(cudriver_state_of(object), context_of(object));
 }
 
 static PyObject *get_cache_config(PyObject *object, void *Py_UNUSED(closure))
@@ -316,7 +306,7 @@ static PyGetSetDef context_getset[] = {
      "process holds it (cuDevicePrimaryCtxGetState).",
      NULL},
     {"flags", get_flags, NULL, "Flags as an int: see ContextFlags (cuCtxGetFlags).", NULL},
-    {"limits", get_limits, NULL,
+    {"limits", cudriver_context_limits, NULL,
      "Mapping of the limits, in bytes or counts: stack_size, printf_fifo_size, malloc_heap_size,\n"
      "dev_runtime_sync_depth, dev_runtime_pending_launch_count, max_l2_fetch_granularity and\n"
      "persisting_l2_cache_size. Assignment sets one; the driver may round it (cuCtxSetLimit).",
@@ -340,6 +330,10 @@ static PyMethodDef context_methods[] = {
     {"close", method_close, METH_NOARGS, context_close_doc},
     {"synchronize", method_synchronize, METH_NOARGS, context_synchronize_doc},
     {"memory_info", method_memory_info, METH_NOARGS, context_memory_info_doc},
+    {"_limit", cudriver_context_get_limit, METH_VARARGS,
+     "_limit($self, name, number, /)\n--\n\nReturn a limit: see `limits`."},
+    {"_set_limit", cudriver_context_set_limit, METH_VARARGS,
+     "_set_limit($self, name, number, value, /)\n--\n\nSet a limit: see `limits`."},
     {"__enter__", cudriver_context_enter, METH_NOARGS,
      "__enter__($self, /)\n--\n\nPut the context on this thread's stack, as push() does."},
     {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_exit, METH_FASTCALL,

@@ -6,29 +6,35 @@
 #include "python/error.h"
 #include "thread.h"
 
-/* Drops foreign contexts that their owners have destroyed. */
-static void foreign_sweep(CoreState *state)
+/* Whether a foreign context was destroyed by its owner. */
+static bool is_destroyed(ContextObject *self)
+{
+    bool pushed;
+    CUresult result = cudriver_context_make_current(self, &pushed);
+
+    cudriver_context_unmake_current(pushed);
+    return result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/* Drops the package's references: with `all`, each; else to foreign contexts that are destroyed. */
+static void contexts_unkeep(CoreState *state, bool all)
 {
     ContextObject *self = state->contexts;
 
     while (self != NULL) {
-        ContextObject *next = self->next;
-        CUcontext popped;
-        bool pushed = false;
-        if (self->kind == CUDRIVER_CONTEXT_FOREIGN && self->live.kept) {
-            CUresult result = cudriver_context_make_current(self, &pushed);
-            if (pushed) {
-                cuda.cuCtxPopCurrent_v2(&popped);
-            }
-            if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-                Py_INCREF(self);
-                cudriver_context_unkeep(self);
-                Py_DECREF(self);
-                next = state->contexts; /* other contexts may have gone with it */
-            }
+        if (self->live.kept &&
+            (all || (self->kind == CUDRIVER_CONTEXT_FOREIGN && is_destroyed(self)))) {
+            cudriver_context_unkeep(self);
+            self = state->contexts; /* other contexts may have gone with it */
+        } else {
+            self = self->next;
         }
-        self = next;
     }
+}
+
+void cudriver_context_unkeep_all(CoreState *state)
+{
+    contexts_unkeep(state, true);
 }
 
 /* Wraps a foreign handle that is current here. The package keeps the object until the context is
@@ -39,7 +45,7 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
     struct cudriver_keeper *keeper;
     ContextObject *self;
 
-    foreign_sweep(state);
+    contexts_unkeep(state, false);
     Py_BEGIN_ALLOW_THREADS
     keeper = cudriver_keeper_start(handle);
     Py_END_ALLOW_THREADS
@@ -144,22 +150,6 @@ ContextObject *cudriver_context_of_handle(CoreState *state, CUcontext handle)
     return self;
 }
 
-void cudriver_context_unkeep_all(CoreState *state)
-{
-    ContextObject *self = state->contexts;
-
-    while (self != NULL) {
-        if (self->live.kept) {
-            Py_INCREF(self);
-            cudriver_context_unkeep(self);
-            Py_DECREF(self);
-            self = state->contexts; /* other contexts may have gone with it */
-        } else {
-            self = self->next;
-        }
-    }
-}
-
 /* A device's primary context, which the package keeps. New reference. */
 static ContextObject *context_kept(CoreState *state, int ordinal)
 {
@@ -252,4 +242,13 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
         Py_DECREF(current);
     }
     return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
+}
+
+ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal)
+{
+    PyObject *device = PyLong_FromLong(ordinal);
+    ContextObject *self = device != NULL ? cudriver_context_for_device(state, device) : NULL;
+
+    Py_XDECREF(device);
+    return self;
 }

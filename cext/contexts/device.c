@@ -97,15 +97,12 @@ static PyObject *device_get_text(PyObject *self, void *closure)
     const struct text *property = closure;
     CoreState *state;
     CUdevice device;
-    CUresult result;
     char text[256];
 
-    if (device_begin(self, &state, &device) < 0) {
+    if (device_begin(self, &state, &device) < 0 ||
+        cudriver_check(state, property->read(device, text, sizeof text), property->function,
+                       "device %d", device) < 0) {
         return NULL;
-    }
-    result = property->read(device, text, sizeof text);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, property->function, "device %d", device);
     }
     return PyUnicode_FromString(text);
 }
@@ -114,15 +111,12 @@ static PyObject *device_get_total_memory(PyObject *self, void *Py_UNUSED(closure
 {
     CoreState *state;
     CUdevice device;
-    CUresult result;
     size_t bytes;
 
-    if (device_begin(self, &state, &device) < 0) {
+    if (device_begin(self, &state, &device) < 0 ||
+        cudriver_check(state, cuda.cuDeviceTotalMem_v2(&bytes, device), "cuDeviceTotalMem_v2",
+                       "device %d", device) < 0) {
         return NULL;
-    }
-    result = cuda.cuDeviceTotalMem_v2(&bytes, device);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceTotalMem_v2", "device %d", device);
     }
     return PyLong_FromSize_t(bytes);
 }
@@ -130,14 +124,9 @@ static PyObject *device_get_total_memory(PyObject *self, void *Py_UNUSED(closure
 /* Reads one attribute. 0, or -1 with an exception set. */
 static int attribute_read(CoreState *state, CUdevice device, int attribute, int *value)
 {
-    CUresult result = cuda.cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device);
-
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDeviceGetAttribute", "attribute %d, device %d", attribute,
-                       device);
-        return -1;
-    }
-    return 0;
+    return cudriver_check(state,
+                          cuda.cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device),
+                          "cuDeviceGetAttribute", "attribute %d, device %d", attribute, device);
 }
 
 static PyObject *device_get_multiprocessors(PyObject *self, void *Py_UNUSED(closure))
@@ -236,7 +225,6 @@ static PyObject *device_can_access_peer(PyObject *self, PyObject *other)
 {
     CoreState *state;
     CUdevice device, peer;
-    CUresult result;
     int ordinal, can;
 
     if (device_begin(self, &state, &device) < 0 ||
@@ -247,10 +235,9 @@ static PyObject *device_can_access_peer(PyObject *self, PyObject *other)
     if (device == peer) {
         Py_RETURN_FALSE;
     }
-    result = cuda.cuDeviceCanAccessPeer(&can, device, peer);
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuDeviceCanAccessPeer", "devices %d, %d", device,
-                              peer);
+    if (cudriver_check(state, cuda.cuDeviceCanAccessPeer(&can, device, peer),
+                       "cuDeviceCanAccessPeer", "devices %d, %d", device, peer) < 0) {
+        return NULL;
     }
     return PyBool_FromLong(can);
 }

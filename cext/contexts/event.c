@@ -117,16 +117,14 @@ PyDoc_STRVAR(event_close_doc,
 static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
-    CUresult result;
 
     if (event_of(object)->users > 0) {
         PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
         return NULL;
     }
-    result = event_release(state, event_of(object));
-
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuEventDestroy_v2", "%s", "");
+    if (cudriver_check(state, event_release(state, event_of(object)), "cuEventDestroy_v2", "%s",
+                       "") < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }

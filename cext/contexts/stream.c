@@ -62,10 +62,7 @@ static PyObject *stream_create(PyTypeObject *type, PyObject *args, PyObject *key
         result =
             cuda.cuStreamCreateWithPriority(&self->handle, CU_STREAM_NON_BLOCKING, (int)priority);
         Py_END_ALLOW_THREADS
-        if (result != CUDA_SUCCESS) {
-            cudriver_raise(state, result, "cuStreamCreateWithPriority", "priority %d",
-                           (int)priority);
-        }
+        cudriver_check(state, result, "cuStreamCreateWithPriority", "priority %d", (int)priority);
     }
     cudriver_context_end(context, pushed);
     if (PyErr_Occurred()) {
@@ -210,7 +207,6 @@ PyDoc_STRVAR(stream_close_doc,
 static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
-    CUresult result;
 
     if (stream_of(object)->users > 0) {
         PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses it", object);
@@ -221,9 +217,9 @@ static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
                                "must live until the capture ends");
         return NULL;
     }
-    result = stream_release(state, stream_of(object));
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuStreamDestroy_v2", "%s", "");
+    if (cudriver_check(state, stream_release(state, stream_of(object)), "cuStreamDestroy_v2", "%s",
+                       "") < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }

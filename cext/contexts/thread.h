@@ -25,8 +25,8 @@ void cudriver_thread_pop(CoreState *state, CUcontext handle);
 /* The topmost context with this handle that this thread pushed. Borrowed, or NULL. */
 ContextObject *cudriver_thread_pushed(CoreState *state, CUcontext handle);
 
-/* Compares the record with the driver's stack of `count` handles, bottom first, and drops entries
- * that another library has popped. */
+/* Compares the record with the driver's stack of `count` handles, and drops entries that another
+ * library has popped. */
 void cudriver_thread_reconcile(CoreState *state, const CUcontext *stack, Py_ssize_t count);
 
 int cudriver_thread_setup(PyObject *module);

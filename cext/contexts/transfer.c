@@ -3,6 +3,7 @@
 
 #include "driver/driver.h"
 #include "python/error.h"
+#include "python/types.h"
 
 typedef struct {
     PyObject_HEAD
@@ -192,11 +193,6 @@ static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
     Py_RETURN_TRUE;
 }
 
-static PyObject *transfer_get_nbytes(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromSize_t(((TransferObject *)object)->bytes);
-}
-
 static PyObject *transfer_repr(PyObject *object)
 {
     TransferObject *self = (TransferObject *)object;
@@ -207,11 +203,6 @@ static PyObject *transfer_repr(PyObject *object)
                                 : result == CUDA_SUCCESS         ? "done"
                                 : result == CUDA_ERROR_NOT_READY ? "in flight"
                                                                  : cudriver_error_name(result));
-}
-
-static PyObject *transfer_get_captured(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(((TransferObject *)object)->captured);
 }
 
 /* `await transfer`: a coroutine in Python does the polling. */
@@ -231,9 +222,13 @@ static PyObject *transfer_await(PyObject *object)
 static PyGetSetDef transfer_getset[] = {
     {"done", transfer_get_done, NULL,
      "Whether the copy is over. Does not wait. Raises where the copy failed.", NULL},
-    {"captured", transfer_get_captured, NULL,
-     "Whether the copy is a node of a graph, because its stream was being captured.", NULL},
-    {"nbytes", transfer_get_nbytes, NULL, "Bytes that it moves.", NULL},
+    {NULL},
+};
+
+static PyMemberDef transfer_members[] = {
+    {"captured", T_BOOL, offsetof(TransferObject, captured), READONLY,
+     "Whether the copy is a node of a graph, because its stream was being captured."},
+    {"nbytes", T_PYSSIZET, offsetof(TransferObject, bytes), READONLY, "Bytes that it moves."},
     {NULL},
 };
 
@@ -266,6 +261,7 @@ static PyType_Slot transfer_slots[] = {
     {Py_tp_repr, transfer_repr},
     {Py_tp_methods, transfer_methods},
     {Py_tp_getset, transfer_getset},
+    {Py_tp_members, transfer_members},
     {Py_am_await, transfer_await},
     {0, NULL},
 };
@@ -279,8 +275,6 @@ static PyType_Spec transfer_spec = {
 
 int cudriver_transfer_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    state->transfer_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &transfer_spec, NULL);
-    return state->transfer_type == NULL ? -1 : PyModule_AddType(module, state->transfer_type);
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->transfer_type,
+                             &transfer_spec);
 }

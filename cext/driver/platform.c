@@ -51,30 +51,29 @@ const char *platform_no_library(const char *path)
                                     : "a device";
 }
 
+/* How many of two numbers a file begins with; -1: no such file, or it is empty. */
+static int numbers_read(const char *path, long long *first, long long *second)
+{
+    FILE *file = fopen(path, "re");
+    int read = -1;
+
+    if (file != NULL) {
+        read = fscanf(file, "%lld %lld", first, second);
+        fclose(file);
+    }
+    return read;
+}
+
 /* CPUs that cpu.max of cgroup v2, or cpu.cfs_quota_us of v1, allows; 0: no limit. */
 static double cgroup_quota(void)
 {
-    long long quota = 0, period = 0;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    long long quota = 0, period = 0, none;
 
-    if (file != NULL) {
-        int read = fscanf(file, "%lld %lld", &quota, &period);
-        fclose(file);
-        return read == 2 && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
+    if (numbers_read("/sys/fs/cgroup/cpu.max", &quota, &period) < 0) {
+        numbers_read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota, &none);
+        numbers_read("/sys/fs/cgroup/cpu/cpu.cfs_period_us", &period, &none);
     }
-    file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
-    if (file == NULL) {
-        return 0;
-    }
-    int read = fscanf(file, "%lld", &quota);
-    fclose(file);
-    file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
-    if (file == NULL) {
-        return 0;
-    }
-    read += fscanf(file, "%lld", &period);
-    fclose(file);
-    return read == 2 && quota > 0 && period > 0 ? (double)quota / (double)period : 0;
+    return quota > 0 && period > 0 ? (double)quota / (double)period : 0;
 }
 
 void platform_describe_lock_limit(char *message, size_t size, size_t bytes)

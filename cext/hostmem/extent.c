@@ -18,8 +18,8 @@ struct extent_lists {
     struct hostmem_extent *heads[LISTS];
 };
 
-static struct extent_lists lists[2]; /* large regions, arenas */
-static struct hostmem_extent *spare_extents;
+static struct extent_lists lists[2];         /* large regions, arenas */
+static struct hostmem_extent *spare_extents; /* with malloc, an array of 8 KiB takes 8 % longer */
 
 static struct hostmem_extent *extent_new(void)
 {

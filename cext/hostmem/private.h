@@ -57,7 +57,7 @@ struct hostmem_region {
                       REGISTERED only */
     size_t taken;  /* bytes of live blocks, rounded up */
     struct hostmem_extent **pages;
-    struct hostmem_region *next, *previous;
+    struct hostmem_region *next;
 };
 
 enum hostmem_fit {

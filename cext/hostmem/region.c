@@ -30,25 +30,19 @@ struct hostmem_region *hostmem_region_with(const void *address)
 
 static void region_link(struct hostmem_region *region)
 {
-    region->previous = NULL;
     region->next = hostmem_pool.regions;
-    if (region->next != NULL) {
-        region->next->previous = region;
-    }
     hostmem_pool.regions = region;
     hostmem_pool.arena_bytes += region->arena ? region->bytes : 0;
 }
 
 static void region_unlink(struct hostmem_region *region)
 {
-    if (region->next != NULL) {
-        region->next->previous = region->previous;
+    struct hostmem_region **link = &hostmem_pool.regions;
+
+    while (*link != region) {
+        link = &(*link)->next;
     }
-    if (region->previous != NULL) {
-        region->previous->next = region->next;
-    } else {
-        hostmem_pool.regions = region->next;
-    }
+    *link = region->next;
     hostmem_pool.arena_bytes -= region->arena ? region->bytes : 0;
 }
 

@@ -11,36 +11,13 @@
 #include "contexts/batch.h"
 #include "engine/engine.h"
 
-/* An ndarray's or buffer's memory, and the address of its first item. 0 or -1. */
-static int memory_of(CoreState *state, PyObject *object, char **low, size_t *bytes, char **first)
+/* Finds an array's memory, which is not kept: the object keeps it. 0 or -1. */
+static int memory_of(CoreState *state, PyObject *object, struct cudriver_host_range *range)
 {
-    Py_buffer view;
-    bool writable;
+    int failed = cudriver_host_range_find(state, object, "expected an array in host memory", range);
 
-    if (cudriver_numpy_is_array(object)) {
-        cudriver_numpy_extent(object, low, bytes, &writable);
-        *first = cudriver_numpy_data(object);
-        return 0;
-    }
-    if (!PyObject_CheckBuffer(object)) {
-        PyObject *array;
-        int found = cudriver_host_view(state, object, &array), failed = -1;
-        if (found > 0) {
-            failed = memory_of(state, array, low, bytes, first);
-            Py_DECREF(array); /* the object keeps its memory alive */
-        } else if (found == 0) {
-            PyErr_Format(PyExc_TypeError, "expected an array in host memory, not %.100s",
-                         Py_TYPE(object)->tp_name);
-        }
-        return failed;
-    }
-    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) {
-        return -1;
-    }
-    *low = *first = view.buf;
-    *bytes = (size_t)view.len;
-    PyBuffer_Release(&view);
-    return 0;
+    cudriver_host_range_done(range);
+    return failed;
 }
 
 PyDoc_STRVAR(is_pinned_doc,
@@ -72,10 +49,9 @@ PyDoc_STRVAR(is_pinned_doc,
 static PyObject *module_is_pinned(PyObject *module, PyObject *object)
 {
     CoreState *state = cudriver_state_of_module(module);
-    char *low, *first;
-    size_t bytes;
+    struct cudriver_host_range range;
 
-    if (memory_of(state, object, &low, &bytes, &first) < 0) {
+    if (memory_of(state, object, &range) < 0) {
         return NULL;
     }
     if (!cudriver_driver.loaded && cudriver_require_loaded(state) < 0) {
@@ -85,7 +61,8 @@ static PyObject *module_is_pinned(PyObject *module, PyObject *object)
     if (cudriver_driver_is_forked() || cuda.cuPointerGetAttribute == NULL) {
         Py_RETURN_FALSE;
     }
-    return PyBool_FromLong(cudriver_copy_is_page_locked(low, low + (bytes > 0 ? bytes : 1)));
+    return PyBool_FromLong(
+        cudriver_copy_is_page_locked(range.low, range.low + (range.bytes > 0 ? range.bytes : 1)));
 }
 
 PyDoc_STRVAR(mapped_pointer_doc,
@@ -122,30 +99,30 @@ PyDoc_STRVAR(mapped_pointer_doc,
 static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
 {
     CoreState *state = cudriver_state_of_module(module);
+    struct cudriver_host_range range;
     CUdeviceptr address = 0;
     ContextObject *context;
     CUresult result;
-    char *low, *first;
-    size_t bytes;
     bool pushed;
 
-    if (memory_of(state, object, &low, &bytes, &first) < 0 ||
+    if (memory_of(state, object, &range) < 0 ||
         (context = cudriver_context_begin_use(state, &pushed)) == NULL) {
         return NULL;
     }
-    result = cuda.cuMemHostGetDevicePointer_v2(&address, low, 0);
+    result = cuda.cuMemHostGetDevicePointer_v2(&address, range.low, 0);
     cudriver_context_end_use(context, pushed);
     if (result == CUDA_ERROR_INVALID_VALUE) {
         PyErr_Format(PyExc_ValueError,
                      "%zu bytes at %p are no mapped page-locked memory: make the array with "
                      "pinned_empty(..., mapped=True)",
-                     bytes, (void *)low);
+                     range.bytes, (void *)range.low);
         return NULL;
     }
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemHostGetDevicePointer_v2", "%p", (void *)low);
+    if (cudriver_check(state, result, "cuMemHostGetDevicePointer_v2", "%p", (void *)range.low) <
+        0) {
+        return NULL;
     }
-    return PyLong_FromUnsignedLongLong(address + (CUdeviceptr)(first - low));
+    return PyLong_FromUnsignedLongLong(address + (CUdeviceptr)(range.first - range.low));
 }
 
 static PyStructSequence_Field stats_fields[] = {

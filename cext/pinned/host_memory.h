@@ -19,9 +19,26 @@ typedef struct {
 HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
                                            bool mapped, bool combined, bool *zeroed);
 
+/* Host memory of another owner, whatever kind of object that is. */
+struct cudriver_host_range {
+    PyObject *owner;   /* owned: the ndarray, or the object that `view` is of */
+    Py_buffer view;    /* acquired if view.obj is not NULL */
+    char *low, *first; /* the lowest address, and that of the first item */
+    size_t bytes;
+    bool writable;
+};
+
+/* Finds the memory of an ndarray, a buffer, or what NumPy's interface or DLPack lends. `refusal`:
+ * what is wanted, for the message. 0 or -1; release with cudriver_host_range_done, also if it
+ * fails. In pin.c. */
+int cudriver_host_range_find(CoreState *state, PyObject *object, const char *refusal,
+                             struct cudriver_host_range *range);
+void cudriver_host_range_done(struct cudriver_host_range *range);
+
 int cudriver_host_memory_setup(PyObject *module);
 int cudriver_pinned_arrays_setup(PyObject *module);
 int cudriver_host_functions_setup(PyObject *module);
 int cudriver_pin_setup(PyObject *module);
+int cudriver_pinned_numpy_setup(PyObject *module);
 
 #endif

@@ -12,10 +12,8 @@
 typedef struct {
     PyObject_HEAD
     struct cudriver_live live;
-    PyObject *array;          /* owned: the ndarray, or the object that `view` is of */
-    Py_buffer view;           /* acquired if view.obj is not NULL */
-    struct cudriver_pin *pin; /* owned; NULL if nothing is page-locked */
-    size_t bytes;
+    struct cudriver_host_range range; /* owned while the pin is open */
+    struct cudriver_pin *pin;         /* owned; NULL if nothing is page-locked */
     bool closed;
     PyObject *weak;
 } PinObject;
@@ -25,62 +23,73 @@ static PinObject *pin_of(PyObject *object)
     return (PinObject *)object;
 }
 
-/* Finds the memory and takes a reference to its owner. 0 or -1. */
-static int pin_take(CoreState *state, PinObject *self, PyObject *object, char **low, bool *writable)
+int cudriver_host_range_find(CoreState *state, PyObject *object, const char *refusal,
+                             struct cudriver_host_range *range)
 {
+    *range = (struct cudriver_host_range){.owner = NULL};
     if (cudriver_numpy_is_array(object)) {
-        self->array = Py_NewRef(object);
-        cudriver_numpy_extent(object, low, &self->bytes, writable);
-        return cudriver_numpy_holds_objects(object) ? -1 : 0;
+        range->owner = Py_NewRef(object);
+        range->first = cudriver_numpy_data(object);
+        cudriver_numpy_extent(object, &range->low, &range->bytes, &range->writable);
+        return 0;
     }
     if (!PyObject_CheckBuffer(object)) {
         PyObject *array;
         int found = cudriver_host_view(state, object, &array), failed = -1;
         if (found > 0) {
-            failed = pin_take(state, self, array, low, writable);
-            Py_DECREF(array); /* the pin keeps it alive */
+            failed = cudriver_host_range_find(state, array, refusal, range);
+            Py_DECREF(array); /* the range keeps it alive */
         } else if (found == 0) {
-            PyErr_Format(PyExc_TypeError,
-                         "only an array in host memory can be page-locked, not %.100s",
-                         Py_TYPE(object)->tp_name);
+            PyErr_Format(PyExc_TypeError, "%s, not %.100s", refusal, Py_TYPE(object)->tp_name);
         }
         return failed;
     }
-    if (PyObject_GetBuffer(object, &self->view, PyBUF_WRITABLE) < 0) {
+    if (PyObject_GetBuffer(object, &range->view, PyBUF_WRITABLE) < 0) {
         PyErr_Clear();
-        if (PyObject_GetBuffer(object, &self->view, PyBUF_SIMPLE) < 0) {
+        if (PyObject_GetBuffer(object, &range->view, PyBUF_SIMPLE) < 0) {
             return -1;
         }
     }
-    self->array = Py_NewRef(object);
-    *low = self->view.buf;
-    self->bytes = (size_t)self->view.len;
-    *writable = !self->view.readonly;
+    range->owner = Py_NewRef(object);
+    range->low = range->first = range->view.buf;
+    range->bytes = (size_t)range->view.len;
+    range->writable = !range->view.readonly;
     return 0;
 }
 
-/* Checks that the whole range is mapped: strides may reach further. 0, or -1 with ValueError. */
-static int pin_check(PinObject *self, char *low)
+void cudriver_host_range_done(struct cudriver_host_range *range)
 {
+    if (range->view.obj != NULL) {
+        PyBuffer_Release(&range->view);
+    }
+    Py_CLEAR(range->owner);
+}
+
+/* Checks that the whole range is mapped: strides may reach further. 0, or -1 with ValueError. */
+static int pin_check(PinObject *self)
+{
+    char *low = self->range.low;
     uintptr_t hole = 0;
     bool mapped;
 
     Py_BEGIN_ALLOW_THREADS
-    mapped = platform_is_mapped((uintptr_t)low, self->bytes, &hole);
+    mapped = platform_is_mapped((uintptr_t)low, self->range.bytes, &hole);
     Py_END_ALLOW_THREADS
     if (!mapped) {
         PyErr_Format(PyExc_ValueError,
                      "cannot page-lock %zu bytes from %p on: at %p this process has no memory "
                      "(strides that go beyond the array's memory?)",
-                     self->bytes, (void *)low, (void *)hole);
+                     self->range.bytes, (void *)low, (void *)hole);
         return -1;
     }
     return 0;
 }
 
 /* Page-locks the memory. 0 or -1. */
-static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable)
+static int pin_lock(CoreState *state, PinObject *self)
 {
+    char *low = self->range.low;
+    bool writable = self->range.writable;
     CUresult result = CUDA_SUCCESS;
     bool pushed;
     ContextObject *context = cudriver_context_begin_use(state, &pushed);
@@ -88,20 +97,20 @@ static int pin_lock(CoreState *state, PinObject *self, char *low, bool writable)
     if (context == NULL) {
         return -1;
     }
-    if (self->bytes > 0) {
+    if (self->range.bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(low, self->bytes, !writable, &self->pin);
+        result = cudriver_pin_create(low, self->range.bytes, !writable, &self->pin);
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end_use(context, pushed);
     if (result != CUDA_SUCCESS) {
         char limit[160] = "";
         if (result != CUDA_ERROR_INVALID_VALUE) {
-            platform_describe_lock_limit(limit, sizeof limit, self->bytes);
+            platform_describe_lock_limit(limit, sizeof limit, self->range.bytes);
         }
         self->pin = NULL;
         cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
-                       self->bytes,
+                       self->range.bytes,
                        !writable                            ? ", read-only"
                        : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
                                                               "page-locks a copy-on-write mapping, "
@@ -119,8 +128,6 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     PyObject *array;
     PinObject *self;
-    bool writable = true;
-    char *low = NULL;
     int mapped = 0; /* ignored: all page-locked memory is mapped */
 
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$p:pin", names, &array, &mapped)) {
@@ -131,13 +138,16 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     }
     self->closed = true;
-    if (pin_take(state, self, array, &low, &writable) < 0 || pin_check(self, low) < 0 ||
-        cudriver_require(state) < 0 || pin_lock(state, self, low, writable) < 0) {
+    if (cudriver_host_range_find(state, array, "only an array in host memory can be page-locked",
+                                 &self->range) < 0 ||
+        (cudriver_numpy_is_array(self->range.owner) &&
+         cudriver_numpy_holds_objects(self->range.owner)) ||
+        pin_check(self) < 0 || cudriver_require(state) < 0 || pin_lock(state, self) < 0) {
         Py_DECREF(self);
         return NULL;
     }
     self->closed = false;
-    cudriver_live_add(state, &self->live, "pin", self->bytes, (uintptr_t)low, -1);
+    cudriver_live_add(state, &self->live, "pin", self->range.bytes, (uintptr_t)self->range.low, -1);
     return (PyObject *)self;
 }
 
@@ -145,25 +155,21 @@ static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywor
 static CUresult pin_release(CoreState *state, PinObject *self)
 {
     struct cudriver_pin *pin = self->pin;
-    PyObject *array = self->array;
-    Py_buffer view = self->view;
+    struct cudriver_host_range range = self->range;
     CUresult result = CUDA_SUCCESS;
 
     /* Take everything out first, so that another thread's close() releases nothing too early. */
     self->closed = true;
     self->pin = NULL;
-    self->array = NULL;
-    self->view.obj = NULL;
+    self->range.owner = NULL;
+    self->range.view.obj = NULL;
     cudriver_live_remove(state, &self->live);
     if (pin != NULL) {
         Py_BEGIN_ALLOW_THREADS
         result = cudriver_pin_destroy(pin);
         Py_END_ALLOW_THREADS
     }
-    if (view.obj != NULL) {
-        PyBuffer_Release(&view);
-    }
-    Py_XDECREF(array);
+    cudriver_host_range_done(&range);
     return result;
 }
 
@@ -184,8 +190,8 @@ static void pin_dealloc(PyObject *object)
 static int pin_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(pin_of(object)->array);
-    Py_VISIT(pin_of(object)->view.obj);
+    Py_VISIT(pin_of(object)->range.owner);
+    Py_VISIT(pin_of(object)->range.view.obj);
     return 0;
 }
 
@@ -216,11 +222,10 @@ PyDoc_STRVAR(pin_close_doc,
 static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
-    CUresult result = pin_release(state, pin_of(object));
 
-    if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, "cuMemHostUnregister", "%zu bytes",
-                              pin_of(object)->bytes);
+    if (cudriver_check(state, pin_release(state, pin_of(object)), "cuMemHostUnregister",
+                       "%zu bytes", pin_of(object)->range.bytes) < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }
@@ -244,7 +249,7 @@ static PyObject *pin_repr(PyObject *object)
 {
     PinObject *self = pin_of(object);
 
-    return PyUnicode_FromFormat("<pin of %zu bytes%s>", self->bytes,
+    return PyUnicode_FromFormat("<pin of %zu bytes%s>", self->range.bytes,
                                 self->closed ? ", closed" : "");
 }
 
@@ -257,9 +262,9 @@ static PyMethodDef pin_methods[] = {
 };
 
 static PyMemberDef pin_members[] = {
-    {"array", T_OBJECT, offsetof(PinObject, array), READONLY,
+    {"array", T_OBJECT, offsetof(PinObject, range.owner), READONLY,
      "Array that the pin holds; None once it is closed."},
-    {"nbytes", T_PYSSIZET, offsetof(PinObject, bytes), READONLY,
+    {"nbytes", T_PYSSIZET, offsetof(PinObject, range.bytes), READONLY,
      "Bytes that the pin holds, from the lowest to the highest."},
     {"closed", T_BOOL, offsetof(PinObject, closed), READONLY, "Whether the pin is closed."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(PinObject, weak), READONLY, NULL},

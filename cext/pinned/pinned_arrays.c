@@ -46,9 +46,9 @@ static PyObject *request_make(CoreState *state, struct request *request, bool ze
         } else if (zero && !zeroed) {
             memset(memory->address, 0, (size_t)bytes);
         }
-        array = cudriver_numpy_over((PyObject *)memory, memory->address, request->dtype,
-                                    request->ndim, request->shape,
-                                    request->strided ? request->strides : NULL, request->fortran);
+        array = cudriver_numpy_over(
+            (PyObject *)memory, memory->address, request->dtype, request->ndim, request->shape,
+            request->strided ? request->strides : NULL, request->fortran, true);
         Py_DECREF(memory);
     }
     Py_CLEAR(request->dtype);
@@ -83,7 +83,7 @@ static PyObject *make_plain(PyObject *module, const char *function, bool zero,
     PyObject *values[5];
 
     if (request_begin(&signature, args, count, keywords, values, &request) < 0 ||
-        cudriver_shape_parse(values[0], &request.ndim, request.shape) < 0 ||
+        cudriver_shape_parse(values[0], 0, &request.ndim, request.shape) < 0 ||
         cudriver_order_parse(values[2], &request.fortran) < 0 ||
         cudriver_numpy_dtype(values[1], &request.dtype, &request.itemsize) < 0) {
         return NULL;
@@ -243,7 +243,7 @@ static PyObject *pinned_full(PyObject *module, PyObject *const *args, Py_ssize_t
     int failed;
 
     if (request_begin(&signature, args, count, keywords, values, &request) < 0 ||
-        cudriver_shape_parse(values[0], &request.ndim, request.shape) < 0 ||
+        cudriver_shape_parse(values[0], 0, &request.ndim, request.shape) < 0 ||
         cudriver_order_parse(values[3], &request.fortran) < 0) {
         return NULL;
     }
@@ -285,27 +285,21 @@ static void strides_like(struct request *request, const struct cudriver_endpoint
 static int request_like(PyObject *array, PyObject *dtype, struct request *request)
 {
     struct cudriver_endpoint end;
-    Py_ssize_t c_stride, f_stride;
-    bool c_order = true, f_order = true;
+    bool c_order, f_order;
+    int failed;
 
     if (cudriver_numpy_endpoint(array, false, &end) < 0) {
         return -1;
     }
     request->ndim = end.ndim;
-    c_stride = f_stride = (Py_ssize_t)end.itemsize;
-    for (int i = 0; i < end.ndim; i++) {
-        request->shape[i] = (Py_ssize_t)end.shape[i];
-    }
-    for (int i = 0; i < end.ndim; i++) {
-        int j = end.ndim - 1 - i;
-        f_order = f_order && (end.shape[i] <= 1 || end.strides[i] == f_stride);
-        c_order = c_order && (end.shape[j] <= 1 || end.strides[j] == c_stride);
-        f_stride *= end.shape[i] > 0 ? end.shape[i] : 1;
-        c_stride *= end.shape[j] > 0 ? end.shape[j] : 1;
-    }
+    memcpy(request->shape, end.shape, (size_t)end.ndim * sizeof *end.shape);
+    c_order =
+        cudriver_shape_is_dense(end.ndim, end.shape, end.strides, (Py_ssize_t)end.itemsize, false);
+    f_order =
+        cudriver_shape_is_dense(end.ndim, end.shape, end.strides, (Py_ssize_t)end.itemsize, true);
     request->fortran = f_order && !c_order;
-    int failed = cudriver_numpy_dtype(dtype != NULL && dtype != Py_None ? dtype : end.dtype,
-                                      &request->dtype, &request->itemsize);
+    failed = cudriver_numpy_dtype(dtype != NULL && dtype != Py_None ? dtype : end.dtype,
+                                  &request->dtype, &request->itemsize);
     if (failed == 0 && !f_order && !c_order) {
         strides_like(request, &end);
     }

@@ -1,7 +1,6 @@
 /* pinned_numpy(): NumPy's memory handler (NEP 49) that allocates page-locked memory. */
-#include "pinned_numpy.h"
+#include "host_memory.h"
 
-#include "contexts/context.h"
 #include "python/numpy_api.h"
 
 #include <string.h>

@@ -12,17 +12,10 @@
 
 int cudriver_device_handle(CoreState *state, int ordinal, CUdevice *handle)
 {
-    CUresult result;
-
     if (cudriver_require(state) < 0) {
         return -1;
     }
-    result = cuda.cuDeviceGet(handle, ordinal);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDeviceGet", "%d", ordinal);
-        return -1;
-    }
-    return 0;
+    return cudriver_check(state, cuda.cuDeviceGet(handle, ordinal), "cuDeviceGet", "%d", ordinal);
 }
 
 PyObject *cudriver_device_new(CoreState *state, int ordinal)
@@ -43,15 +36,10 @@ PyObject *cudriver_device_new(CoreState *state, int ordinal)
 
 int cudriver_device_count(CoreState *state)
 {
-    CUresult result;
     int count = 0;
 
-    if (cudriver_require(state) < 0) {
-        return -1;
-    }
-    result = cuda.cuDeviceGetCount(&count);
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuDeviceGetCount", "%s", "");
+    if (cudriver_require(state) < 0 ||
+        cudriver_check(state, cuda.cuDeviceGetCount(&count), "cuDeviceGetCount", "%s", "") < 0) {
         return -1;
     }
     return count;

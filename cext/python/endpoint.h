@@ -16,8 +16,8 @@ struct cudriver_endpoint {
     bool on_default;  /* of a device end: ready for its context's default stream, maybe not yet */
     size_t itemsize;
     int ndim;
-    int64_t shape[CUDRIVER_MAX_DIMS];
-    int64_t strides[CUDRIVER_MAX_DIMS]; /* bytes */
+    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
+    Py_ssize_t strides[CUDRIVER_MAX_DIMS]; /* bytes */
 };
 
 static inline bool cudriver_endpoint_is_device(const struct cudriver_endpoint *end)

@@ -21,40 +21,33 @@ static const struct error {
 
 #define ERROR_COUNT (sizeof errors / sizeof errors[0])
 
-/* The class for a code that a caller may want to catch; all others raise CudaError. */
-static const struct {
+/* The codes that a caller may want to catch, or can do something about. */
+static const struct special {
     CUresult code;
     const char *class_name;
-} classes[] = {
-    {CUDA_ERROR_OUT_OF_MEMORY, "OutOfMemoryError"},
-    {CUDA_ERROR_NOT_INITIALIZED, "NotInitializedError"},
-    {CUDA_ERROR_DEINITIALIZED, "NotInitializedError"},
-    {CUDA_ERROR_INVALID_CONTEXT, "InvalidContextError"},
-    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "InvalidContextError"},
-    {CUDA_ERROR_STUB_LIBRARY, "UnsupportedDriverError"},
-};
-
-/* What the user can do about it, if that is known. */
-static const struct {
-    CUresult code;
-    const char *hint;
-} hints[] = {
-    {CUDA_ERROR_STUB_LIBRARY, "take the toolkit's stubs folder off LD_LIBRARY_PATH; the driver's "
-                              "libcuda.so.1 comes with the "
-                              "NVIDIA driver"},
-    {CUDA_ERROR_NO_DEVICE, "see `cudriver check` and CUDA_VISIBLE_DEVICES"},
-    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-     "this range overlaps one that is page-locked already, perhaps by another library"},
-    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
-     "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`"},
-    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
-     "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`"},
-    {CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    const char *hint; /* or NULL */
+} specials[] = {
+    {CUDA_ERROR_OUT_OF_MEMORY, "OutOfMemoryError", NULL},
+    {CUDA_ERROR_NOT_INITIALIZED, "NotInitializedError", NULL},
+    {CUDA_ERROR_DEINITIALIZED, "NotInitializedError", NULL},
+    {CUDA_ERROR_INVALID_CONTEXT, "InvalidContextError", NULL},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "InvalidContextError",
      "somebody else destroyed or reset the context; pop it where it is on this thread's stack "
      "(context_stack()), and where it was a device's primary one, Device.reset_primary_context() "
      "begins anew"},
-    {CUDA_ERROR_UNKNOWN, "after a suspend the nvidia_uvm module often needs to be loaded anew"},
-    {CUDA_ERROR_ILLEGAL_ADDRESS,
+    {CUDA_ERROR_STUB_LIBRARY, "UnsupportedDriverError",
+     "take the toolkit's stubs folder off LD_LIBRARY_PATH; the driver's libcuda.so.1 comes with "
+     "the NVIDIA driver"},
+    {CUDA_ERROR_NO_DEVICE, "CudaError", "see `cudriver check` and CUDA_VISIBLE_DEVICES"},
+    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CudaError",
+     "this range overlaps one that is page-locked already, perhaps by another library"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "CudaError",
+     "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`"},
+    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "CudaError",
+     "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`"},
+    {CUDA_ERROR_UNKNOWN, "CudaError",
+     "after a suspend the nvidia_uvm module often needs to be loaded anew"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "CudaError",
      "an earlier asynchronous operation failed; the context can only be destroyed now"},
 };
 
@@ -95,27 +88,23 @@ static const char *error_meaning(CUresult code)
     return error != NULL ? error->meaning : "a code that this version of cudriver does not know";
 }
 
-static const char *error_class(CUresult code)
+static const struct special *special_find(CUresult code)
 {
-    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
-        return "ForkedProcessError";
-    }
-    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
-        if (classes[i].code == code) {
-            return classes[i].class_name;
-        }
-    }
-    return "CudaError";
-}
+    static const struct special ordinary = {CUDA_SUCCESS, "CudaError", NULL};
+    static const struct special forked = {
+        CUDA_ERROR_NOT_INITIALIZED, "ForkedProcessError",
+        "this process was forked from one in which CUDA was initialised; start it with the 'spawn' "
+        "method instead"};
 
-static const char *error_hint(CUresult code)
-{
-    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
-        if (hints[i].code == code) {
-            return hints[i].hint;
+    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
+        return &forked;
+    }
+    for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++) {
+        if (specials[i].code == code) {
+            return &specials[i];
         }
     }
-    return NULL;
+    return &ordinary;
 }
 
 /* New reference: the class cudriver.errors.<name>. */
@@ -130,44 +119,57 @@ static PyObject *class_get(CoreState *state, const char *name)
     return PyObject_GetAttrString(state->errors, name);
 }
 
-/* Raises an instance of the class, built from (message, code, name, description, function). */
-static void raise_instance(CoreState *state, const char *class_name, const char *message, int code,
-                           const char *name, const char *description, const char *function)
+int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
+                      va_list args)
 {
-    PyObject *class = class_get(state, class_name);
-    PyObject *exception;
+    const struct special *special;
+    PyObject *class, *exception;
+    char arguments[768] = "";
+    char message[2048];
 
-    if (class == NULL) {
-        return;
+    if (code == CUDA_SUCCESS) {
+        return 0;
     }
-    exception = PyObject_CallFunction(class, "sisss", message, code, name, description, function);
-    if (exception != NULL) {
-        PyErr_SetObject(class, exception);
-        Py_DECREF(exception);
+    special = special_find(code);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    snprintf(message, sizeof message, "%s(%s): %s (%d): %s%s%s", function, arguments,
+             cudriver_error_name(code), (int)code, error_meaning(code),
+             special->hint ? ". Hint: " : "", special->hint ? special->hint : "");
+    class = class_get(state, special->class_name);
+    if (class != NULL) {
+        exception = PyObject_CallFunction(class, "sisss", message, (int)code,
+                                          cudriver_error_name(code), error_meaning(code), function);
+        if (exception != NULL) {
+            PyErr_SetObject(class, exception);
+            Py_DECREF(exception);
+        }
+        Py_DECREF(class);
     }
-    Py_DECREF(class);
+    return -1;
+}
+
+int cudriver_check(CoreState *state, CUresult code, const char *function, const char *format, ...)
+{
+    va_list args;
+    int failed;
+
+    if (code == CUDA_SUCCESS) {
+        return 0;
+    }
+    va_start(args, format);
+    failed = cudriver_check_va(state, code, function, format, args);
+    va_end(args);
+    return failed;
 }
 
 PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
                          ...)
 {
-    const char *hint = error_hint(code);
-    char arguments[768] = "";
-    char message[2048];
     va_list args;
 
-    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
-        hint = "this process was forked from one in which CUDA was initialised; start it with the "
-               "'spawn' method instead";
-    }
     va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
+    cudriver_check_va(state, code, function, format, args);
     va_end(args);
-    snprintf(message, sizeof message, "%s(%s): %s (%d): %s%s%s", function, arguments,
-             cudriver_error_name(code), (int)code, error_meaning(code), hint ? ". Hint: " : "",
-             hint ? hint : "");
-    raise_instance(state, error_class(code), message, (int)code, cudriver_error_name(code),
-                   error_meaning(code), function);
     return NULL;
 }
 
@@ -199,12 +201,6 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
     PyErr_Restore(type, value, traceback);
 }
 
-/* Whether the choice is the simulated driver. */
-static bool is_sim(PyObject *choice)
-{
-    return PyUnicode_Check(choice) && PyUnicode_CompareWithASCIIString(choice, "sim") == 0;
-}
-
 /* New reference: the chosen library's path as bytes, or None for the system's own. */
 static PyObject *choice_resolve(CoreState *state)
 {
@@ -218,7 +214,7 @@ static PyObject *choice_resolve(CoreState *state)
     if (choice == NULL) {
         return NULL;
     }
-    if (is_sim(choice)) {
+    if (PyUnicode_Check(choice) && PyUnicode_CompareWithASCIIString(choice, "sim") == 0) {
         PyObject *errors = class_get(state, "simulated_driver_path");
         path = errors != NULL ? PyObject_CallNoArgs(errors) : NULL;
         Py_XDECREF(errors);
@@ -286,11 +282,7 @@ int cudriver_require(CoreState *state)
     Py_BEGIN_ALLOW_THREADS
     result = cudriver_driver_init();
     Py_END_ALLOW_THREADS
-    if (result != CUDA_SUCCESS) {
-        cudriver_raise(state, result, "cuInit", "0");
-        return -1;
-    }
-    return 0;
+    return cudriver_check(state, result, "cuInit", "0");
 }
 
 PyDoc_STRVAR(error_names_doc,

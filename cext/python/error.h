@@ -2,6 +2,7 @@
  * How failures leave this extension:
  *
  *   cudriver_raise     a driver's code -> an exception of cudriver.errors
+ *   cudriver_check     the same if the code is an error
  *   cudriver_report    the same in a destructor: keeps the pending exception and calls
  *                      sys.unraisablehook; silent when the driver or the interpreter is going
  *   cudriver_require   before a driver call: library loaded, not forked, driver initialised
@@ -16,6 +17,12 @@
  * %zu bytes"). Returns NULL, so that `return cudriver_raise(...)` works. Needs the GIL. */
 PyObject *cudriver_raise(CoreState *state, CUresult code, const char *function, const char *format,
                          ...) __attribute__((format(printf, 4, 5)));
+
+/* Raises that if `code` is an error. 0 or -1. */
+int cudriver_check(CoreState *state, CUresult code, const char *function, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
+                      va_list args);
 
 /* Raises cudriver.errors.<class_name> with a formatted message and no driver code. Returns NULL. */
 PyObject *cudriver_raise_plain(CoreState *state, const char *class_name, const char *format, ...);

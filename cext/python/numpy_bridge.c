@@ -7,14 +7,7 @@
 #include <string.h>
 
 #if NPY_ABI_VERSION < 0x02000000
-#define PyDataType_ELSIZE(descr) ((descr)->elsize)
-#define PyDataType_SUBARRAY(descr) ((descr)->subarray)
-#define PyDataType_METADATA(descr) ((descr)->metadata)
-#define PyDataType_FIELDS(descr) ((descr)->fields)
-#define _PyArray_LegacyDescr PyArray_Descr
-#define PyArray_DescrProto PyArray_Descr
-#define PyArray_RUNTIME_VERSION 0
-#define NPY_2_0_API_VERSION 0x12
+#error "cudriver is built with NumPy 2; it then runs with NumPy 1.26 too"
 #endif
 
 /* Whether NumPy's C API is imported; per process, like NumPy's own table. */
@@ -215,12 +208,9 @@ int cudriver_numpy_endpoint(PyObject *object, bool write, struct cudriver_endpoi
         PyErr_SetString(PyExc_ValueError, "the destination is read-only");
         return -1;
     }
+    cudriver_endpoint_clear(end);
     end->owner = Py_NewRef(object);
     end->dtype = Py_NewRef((PyObject *)descr);
-    end->context = NULL;
-    end->busy = NULL;
-    end->on_default = false;
-    end->device = 0;
     end->host = PyArray_BYTES(array);
     end->itemsize = (size_t)PyArray_ITEMSIZE(array);
     end->ndim = PyArray_NDIM(array);
@@ -241,14 +231,15 @@ PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shap
 }
 
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
-                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran)
+                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
+                              bool writable)
 {
+    int flags = (writable ? NPY_ARRAY_WRITEABLE : 0) | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0);
     PyObject *array;
 
     Py_INCREF(dtype); /* PyArray_NewFromDescr takes a reference */
-    array = PyArray_NewFromDescr(
-        &PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape, (npy_intp *)strides,
-        address, NPY_ARRAY_WRITEABLE | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0), NULL);
+    array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape,
+                                 (npy_intp *)strides, address, flags, NULL);
     if (array == NULL) {
         return NULL;
     }
@@ -258,11 +249,6 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
         return NULL;
     }
     return array;
-}
-
-void cudriver_numpy_set_read_only(PyObject *array)
-{
-    PyArray_CLEARFLAGS((PyArrayObject *)array, NPY_ARRAY_WRITEABLE);
 }
 
 /* New reference: an ndarray over a buffer. NumPy would copy the items of a buffer whose format it
@@ -363,19 +349,12 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
 
 int cudriver_numpy_fill(PyObject *array, PyObject *value)
 {
-    PyObject *numpy = PyImport_ImportModule("numpy");
-    PyObject *copyto = numpy != NULL ? PyObject_GetAttrString(numpy, "copyto") : NULL;
-    PyObject *args = Py_BuildValue("(OO)", array, value);
-    PyObject *keywords = Py_BuildValue("{ss}", "casting", "unsafe");
-    PyObject *done = NULL;
+    PyObject *numpy = PyImport_ImportModule("numpy"), *done = NULL;
 
-    if (copyto != NULL && args != NULL && keywords != NULL) {
-        done = PyObject_Call(copyto, args, keywords);
+    if (numpy != NULL) {
+        done = PyObject_CallMethod(numpy, "copyto", "OOs", array, value, "unsafe");
     }
     Py_XDECREF(numpy);
-    Py_XDECREF(copyto);
-    Py_XDECREF(args);
-    Py_XDECREF(keywords);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }

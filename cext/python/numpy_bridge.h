@@ -36,10 +36,8 @@ PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shap
 /* New reference: an array at `address` whose base is `owner` (borrowed; the array takes a new
  * reference). `strides` in bytes; NULL for C order, or with `fortran` for column-major. */
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
-                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran);
-
-/* Makes a new array read-only. */
-void cudriver_numpy_set_read_only(PyObject *array);
+                              const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
+                              bool writable);
 
 /* Makes an ndarray over the memory of a buffer, or of what has __array_interface__ or
  * __array_struct__; the array keeps the object alive, and a buffer exported. 1 and a new reference;

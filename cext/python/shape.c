@@ -1,7 +1,6 @@
 /* See shape.h. */
 #include "shape.h"
 
-/* `least`: 0, or -1 where that stands for a length that follows from the others. */
 static int length_read(PyObject *item, Py_ssize_t least, Py_ssize_t *length)
 {
     if (!PyIndex_Check(item)) {
@@ -24,7 +23,7 @@ static int length_read(PyObject *item, Py_ssize_t least, Py_ssize_t *length)
     return 0;
 }
 
-static int shape_read(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_t *shape)
+int cudriver_shape_parse(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_t *shape)
 {
     PyObject *items;
 
@@ -61,14 +60,36 @@ static int shape_read(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_
     return 0;
 }
 
-int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
+void cudriver_shape_strides(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize, bool fortran,
+                            Py_ssize_t *strides)
 {
-    return shape_read(argument, 0, ndim, shape);
+    Py_ssize_t stride = itemsize;
+
+    for (int i = 0; i < ndim; i++) {
+        int axis = fortran ? i : ndim - 1 - i;
+        strides[axis] = stride;
+        if (shape[axis] > 0 && __builtin_mul_overflow(stride, shape[axis], &stride)) {
+            stride = 0; /* there are no items */
+        }
+    }
 }
 
-int cudriver_shape_parse_open(PyObject *argument, int *ndim, Py_ssize_t *shape)
+bool cudriver_shape_is_dense(int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides,
+                             Py_ssize_t itemsize, bool fortran)
 {
-    return shape_read(argument, -1, ndim, shape);
+    Py_ssize_t next = itemsize;
+
+    if (cudriver_shape_is_empty(ndim, shape)) {
+        return true;
+    }
+    for (int i = 0; i < ndim; i++) {
+        int axis = fortran ? i : ndim - 1 - i;
+        if (shape[axis] != 1 && strides[axis] != next) {
+            return false;
+        }
+        next *= shape[axis];
+    }
+    return true;
 }
 
 bool cudriver_shape_is_empty(int ndim, const Py_ssize_t *shape)

@@ -1,6 +1,8 @@
 /* See wait.h. */
 #include "wait.h"
 
+#include <time.h>
+
 #include "engine/engine.h"
 #include "error.h"
 
@@ -15,13 +17,21 @@ bool cudriver_signal_arrived(void *data)
     return arrived;
 }
 
+void cudriver_nap(long milliseconds)
+{
+    struct timespec length = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+
+    Py_BEGIN_ALLOW_THREADS
+    nanosleep(&length, NULL);
+    Py_END_ALLOW_THREADS
+}
+
 /* What the wait's result is to Python. 0 or -1. */
 static int waited(CoreState *state, CUresult result, const char *function)
 {
-    if (result != CUDA_SUCCESS && result != CUDRIVER_STAGING_INTERRUPTED) {
-        cudriver_raise(state, result, function, "%s", "");
-    }
-    return result == CUDA_SUCCESS ? 0 : -1;
+    return result == CUDRIVER_STAGING_INTERRUPTED
+               ? -1
+               : cudriver_check(state, result, function, "%s", "");
 }
 
 int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handle,

@@ -179,7 +179,7 @@ static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self,
         layout.dst_strides[i] = self->strides[i];
         layout.src_strides[i] = 0;
     }
-    cudriver_layout_simplify(&layout);
+    cudriver_layout_simplify(&layout, true);
     first = self->address + (CUdeviceptr)layout.dst_offset;
     layout.dst_offset = layout.src_offset = 0;
     job.dst = job.src = (struct cudriver_staging_end){.context = context, .memory = first};
@@ -210,7 +210,7 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
         layout.shape[i] = self->shape[i];
         layout.dst_strides[i] = layout.src_strides[i] = self->strides[i];
     }
-    if (cudriver_layout_simplify(&layout) == 0) {
+    if (cudriver_layout_simplify(&layout, true) == 0) {
         return CUDA_SUCCESS;
     }
     address += (CUdeviceptr)layout.dst_offset;

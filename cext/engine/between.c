@@ -225,8 +225,8 @@ static void between_split(struct between *between)
         pack->dst_strides[d] = unpack->src_strides[d] = stride;
         stride *= whole->shape[d];
     }
-    cudriver_layout_simplify(pack);
-    cudriver_layout_simplify_by_src(unpack);
+    cudriver_layout_simplify(pack, true);
+    cudriver_layout_simplify(unpack, false);
 }
 
 /* Splits the copy into two legs and makes their kernels ready. */

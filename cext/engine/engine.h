@@ -65,6 +65,7 @@ struct staging_plan {
     bool up;
     size_t bytes;                /* of the whole copy */
     size_t chunk;                /* bytes of one slot; 0: no slot, or a small copy */
+    size_t slot_most;            /* bytes of a slot through a ring, however large the copy */
     int threads;                 /* at most, the caller's included */
     size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
     bool alone;                  /* would be staged if the driver had stream memory operations */

@@ -344,7 +344,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
     plan->dst_pool = plan->src_pool = NULL;
     same = is_same_memory(plan);
-    plan->bytes = cudriver_layout_simplify(&plan->layout);
+    plan->bytes = cudriver_layout_simplify(&plan->layout, true);
     if (plan->bytes == 0) {
         plan->kind = CUDRIVER_COPY_EMPTY;
         plan->why = "there is nothing to copy";

@@ -6,10 +6,8 @@
  *   plan.c        how a copy is done; what explain_copy tells
  *   walk.c        how a staged copy travels                      no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below
- *   blocking.c    blocking copies that are staged
- *   small.c       blocking copies too small for threads
- *   async.c       asynchronous copies that are staged
- *   issue.c       puts a transfer on its stream; undoes one that failed
+ *   staged.c      copies that are staged, blocking or in stream order; undoes one that failed
+ *   small.c       copies too small for threads
  *   transfer.c    the life of a transfer, from its creation until it is over
  *   commands.c    what a transfer's stream does: cuts chunks, queues commands
  *   ring.c        rings: which transfer gets which
@@ -21,7 +19,6 @@
  *   stream.c      waiting for a stream or an event; streams of the engine's own
  *   rows.c        copies between a slot and strided device memory
  *   layout.c      strided memory on the host: see layout.h       no CUDA
- *   memory.c      memcpy with streaming stores                   no CUDA
  *
  * The terms:
  *
@@ -99,10 +96,6 @@ size_t staging_ring_slot(size_t bytes, size_t most);
 
 /* Bytes of the slot of a strided copy by the calling thread alone. */
 size_t staging_alone_chunk(size_t bytes);
-
-/* Bytes of a slot of this copy, at most. */
-size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct staging_settings *settings);
 
 /* Whether a copy failed because no kernel, stream memory operations, page-locked memory or threads
  * could be had: another way may work. */
@@ -188,12 +181,6 @@ void staging_condition_init(pthread_cond_t *condition);
 /* Locked. Waits for the condition, at most `nanoseconds`. */
 void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds);
 
-/* ---- blocking.c ---- */
-
-/* A blocking copy; the context is current. */
-CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place,
-                          const struct staging_plan *plan);
-
 /* ---- place.c ---- */
 
 /* Finds or makes the place of `context`, adds a user and pushes the context; end it with
@@ -205,7 +192,6 @@ void staging_place_leave(struct staging_place *place);
 /* Whether rings can be used, which need stream memory operations: the driver has them and has not
  * refused them in this context. *kernels: whether the permuting kernel, which a ring feeds, may be
  * used too. */
-bool staging_place_counts(struct staging_place *place, bool *kernels);
 bool staging_context_counts(CUcontext context, bool *kernels);
 
 /* ---- stream.c ---- */
@@ -327,18 +313,6 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
 /* Probes the context, at most every 50 ms: in a broken one a copy would never end. */
 void staging_transfer_check(struct cudriver_staging_transfer *transfer);
 
-/* ---- issue.c ---- */
-
-/* Makes a transfer and queues it. `own`: blocking, on the ring's own stream. The caller owns
- * *made. */
-CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
-                               const struct staging_plan *plan, bool own,
-                               struct cudriver_staging_transfer **made);
-
-/* A blocking copy through a ring. NOT_SUPPORTED: no stream memory operations, or no kernel. */
-CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct staging_place *place,
-                           const struct staging_plan *plan);
-
 /* ---- ring.c ---- */
 
 /* Gives the transfer a ring with slots of at least slot_bytes, and device memory of a slot's size
@@ -373,9 +347,10 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer);
 /* Announces a copy for so many threads, which wake meanwhile. */
 void staging_ring_expect(int threads);
 
-/* The calling thread works on a transfer until it is over. False: interrupted. */
-bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
-                       void *data);
+/* The calling thread works on a transfer until it is over, and returns its result. INTERRUPTED: the
+ * transfer goes on. */
+CUresult staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
+                           void *data);
 
 /* ---- commands.c ---- */
 
@@ -470,14 +445,13 @@ bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresul
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 
+/* A copy through one slot, queued on the transfer's stream. */
+CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
+                             const struct cudriver_staging_job *job,
+                             const struct staging_plan *plan);
+
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */
 CUresult staging_slot_get(size_t bytes, void **slot);
-
-/* ---- memory.c ---- */
-
-/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread
- * afterwards. */
-void staging_memory_stream(void *dst, const void *src, size_t bytes);
 
 #endif

@@ -146,15 +146,6 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
     plan->device_dense = true;
 }
 
-size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct staging_settings *settings)
-{
-    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
-        return settings->slot / 2;
-    }
-    return plan->up && blocking ? settings->slot_up : settings->slot;
-}
-
 size_t staging_ring_slot(size_t bytes, size_t most)
 {
     /* The slots together hold all of a copy that is not large: then neither the stream nor a thread
@@ -200,31 +191,42 @@ static bool should_permute(const struct staging_plan *plan, const struct cudrive
            (!plan->device_dense && run < TUNING_GOOD_ROW);
 }
 
-/* Chooses the path, and with it the walk. `kernels`: the kernel may be used. */
-static void plan_path(struct staging_plan *plan, const struct cudriver_staging_job *job,
-                      bool blocking, bool kernels, const struct staging_settings *settings)
+/* Chooses the walk of strided memory. `kernels`: the kernel may be used. Whether it is to put the
+ * bytes in place: then the path is chosen, too. */
+static bool plan_strided(struct staging_plan *plan, const struct cudriver_staging_job *job,
+                         bool kernels, const struct staging_settings *settings)
 {
     bool up = plan->up, small = plan->bytes < plan->crossover;
     struct cudriver_layout by_host = *job->layout, by_device;
 
     device_forward(&by_host, up); /* simplifying turns no side backwards */
     by_device = by_host;
-    if (up) {
-        cudriver_layout_simplify_by_src(&by_host);
-        cudriver_layout_simplify(&by_device);
-    } else {
-        cudriver_layout_simplify(&by_host);
-        cudriver_layout_simplify_by_src(&by_device);
-    }
+    cudriver_layout_simplify(&by_host, !up);
+    cudriver_layout_simplify(&by_device, up);
     plan->host_dense = is_dense(&by_device, host_strides(&by_device, up));
     plan->device_dense = is_dense(&by_device, device_strides(&by_device, up));
     if (kernels && by_host.itemsize <= settings->slot &&
         staging_kernels_unit(&by_host, up ? job->device : 0, up ? 0 : job->device) >= 0 &&
         should_permute(plan, &by_host, &by_device, device_run(&by_device, up), small)) {
         plan_permute(plan, &by_host);
-        return;
+        return true;
     }
     plan->walk = by_device;
+    return false;
+}
+
+/* Chooses the path, and with it the walk. */
+static void plan_path(struct staging_plan *plan, const struct cudriver_staging_job *job,
+                      bool blocking, bool kernels, const struct staging_settings *settings)
+{
+    bool small = plan->bytes < plan->crossover;
+
+    if (job->layout->ndim == 0) { /* one run */
+        plan->walk = *job->layout;
+        plan->host_dense = plan->device_dense = true;
+    } else if (plan_strided(plan, job, kernels, settings)) {
+        return;
+    }
     if (small) {
         plan->path = plan->host_dense && plan->device_dense && blocking ? CUDRIVER_STAGING_DRIVER
                                                                         : CUDRIVER_STAGING_ONE_SLOT;
@@ -233,6 +235,25 @@ static void plan_path(struct staging_plan *plan, const struct cudriver_staging_j
     } else {
         plan->path = plan->host_dense ? CUDRIVER_STAGING_DENSE : CUDRIVER_STAGING_PACKED;
     }
+}
+
+/* The slots and threads of a copy through a ring. */
+static void plan_ring(struct staging_plan *plan, bool blocking,
+                      const struct staging_settings *settings)
+{
+    size_t travels = cudriver_layout_bytes(&plan->walk); /* less if the host's side repeats */
+
+    plan->slot_most = plan->up && blocking ? settings->slot_up : settings->slot;
+    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
+        plan->slot_most = settings->slot / 2;
+    }
+    plan->chunk = staging_ring_slot(travels, plan->slot_most);
+    plan->threads = threads_wanted(plan, travels, settings);
+    plan->streaming = plan->up ? plan->bytes <= settings->streaming : settings->streaming > 0;
+    /* Asynchronous copies cycle through many slots, so a slot is rarely cached; bypass the cache.
+     */
+    plan->streaming |= !blocking && settings->streaming > 0 &&
+                       plan->bytes <= TUNING_STREAMING_LAPS * STAGING_RING_SLOTS * settings->slot;
 }
 
 void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bool kernels,
@@ -273,10 +294,7 @@ void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bo
         plan->path = dense ? CUDRIVER_STAGING_DRIVER : CUDRIVER_STAGING_ONE_SLOT;
         plan->chunk = dense ? 0 : staging_alone_chunk(plan->bytes);
     } else {
-        size_t travels = cudriver_layout_bytes(&plan->walk); /* less if the host's side repeats */
-        plan->streaming = up ? plan->bytes <= settings.streaming : settings.streaming > 0;
-        plan->chunk = staging_ring_slot(travels, staging_slot_most(plan, blocking, &settings));
-        plan->threads = threads_wanted(plan, travels, &settings);
+        plan_ring(plan, blocking, &settings);
     }
 }
 

@@ -726,7 +726,7 @@ static void between_once(struct random *random, CUstream stream, CUcontext home,
         .layout = &layout,
         .overlap = overlap,
     };
-    cudriver_layout_simplify(&layout);
+    cudriver_layout_simplify(&layout, true);
     CUresult result = cudriver_staging_copy_between(&job, &refused, &function);
     if (result != CUDA_SUCCESS) {
         fprintf(stderr, "%s: error %d%s\n", function, (int)result, refused ? ", refused" : "");

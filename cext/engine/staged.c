@@ -1,4 +1,5 @@
-/* Blocking copies: by a ring, or by the calling thread alone. See engine.h. */
+/* Staged copies, blocking and in stream order: by a ring, in one slot, or by the calling thread
+ * alone. See engine.h. */
 #include "private.h"
 
 #include <stdlib.h>
@@ -144,24 +145,112 @@ static CUresult copy_alone(const struct cudriver_staging_job *job, const struct 
                : one_slot_copy(job, plan, staging_alone_chunk(plan->bytes));
 }
 
+/* ---- by a transfer ---- */
+
+/*
+ * Undoes a transfer that failed, and returns the copy's result. Afterwards nothing of it is in use,
+ * unless its stream cannot be waited for. Then its slots are never used again, and the result is
+ * one that forbids another attempt, which could race with this one.
+ */
+static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
+{
+    CUresult waited = CUDA_SUCCESS;
+    struct staging_ring *ring;
+
+    staging_lock();
+    staging_transfer_stop(transfer, result);
+    staging_transfer_quiet(transfer);
+    ring = transfer->ring;
+    if (ring != NULL) {
+        ring->users++; /* its stream is used below */
+        staging_ring_open(transfer);
+    }
+    staging_unlock();
+    if (ring != NULL || transfer->slot != NULL) { /* else nothing is queued */
+        waited = cuda.cuStreamSynchronize(transfer->stream);
+    }
+    staging_lock();
+    if (waited != CUDA_SUCCESS) {
+        staging_transfer_lose(transfer, result);
+    } else {
+        staging_ring_close(transfer);
+    }
+    if (ring != NULL) {
+        staging_ring_leave(ring);
+    }
+    staging_unlock();
+    return waited != CUDA_SUCCESS && staging_must_do_without(CUDRIVER_STAGING_PERMUTED, result)
+               ? CUDA_ERROR_UNKNOWN
+               : result;
+}
+
+/* Makes a transfer and queues it. `own`: blocking, on the ring's own stream. The caller owns
+ * *made. */
+static CUresult transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
+                              const struct staging_plan *plan, bool own,
+                              struct cudriver_staging_transfer **made)
+{
+    struct cudriver_staging_transfer *transfer = staging_transfer_new(place, job->stream);
+    CUresult result = CUDA_SUCCESS;
+
+    if (transfer == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    transfer->own = own;
+    if (plan->path == CUDRIVER_STAGING_ONE_SLOT) {
+        result = staging_small_start(transfer, job, plan);
+    } else if (plan->path != CUDRIVER_STAGING_EMPTY) {
+        result = staging_ring_start(transfer, job, plan);
+    }
+    if (result != CUDA_SUCCESS) {
+        result = transfer_undo(transfer, result);
+        staging_transfer_drop(transfer);
+        return result;
+    }
+    staging_lock();
+    if (transfer->ring != NULL) {
+        transfer->ring->filling = false;
+    } else if (plan->path == CUDRIVER_STAGING_EMPTY) {
+        staging_transfer_move(transfer, STAGING_OVER);
+    }
+    staging_unlock();
+    *made = transfer;
+    return CUDA_SUCCESS;
+}
+
+/* ---- blocking ---- */
+
+/* A blocking copy through a ring. NOT_SUPPORTED: no stream memory operations, or no kernel. */
+static CUresult ring_copy(const struct cudriver_staging_job *job, struct staging_place *place,
+                          const struct staging_plan *plan)
+{
+    struct cudriver_staging_transfer *transfer;
+    CUresult result = transfer_make(job, place, plan, true, &transfer);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = staging_ring_help(transfer, job->interrupted, job->data);
+    if (result != CUDA_SUCCESS) {
+        result = transfer_undo(transfer, result);
+    }
+    staging_transfer_drop(transfer);
+    return result;
+}
+
 static CUresult planned_copy(const struct cudriver_staging_job *job, struct staging_place *place,
                              const struct staging_plan *plan)
 {
-    switch (plan->path) {
-    case CUDRIVER_STAGING_EMPTY:
-        return CUDA_SUCCESS;
-    case CUDRIVER_STAGING_DRIVER:
+    if (plan->path == CUDRIVER_STAGING_DRIVER) {
         return plain_copy(job, plan);
-    case CUDRIVER_STAGING_ONE_SLOT:
-        return one_slot_copy(job, plan, plan->chunk > 0 ? plan->chunk : plan->bytes);
-    default:
-        break;
     }
-    return staging_copy_ring(job, place, plan);
+    return plan->path == CUDRIVER_STAGING_ONE_SLOT
+               ? one_slot_copy(job, plan, plan->chunk > 0 ? plan->chunk : plan->bytes)
+               : ring_copy(job, place, plan);
 }
 
-CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place,
-                          const struct staging_plan *plan)
+static CUresult copy_now(const struct cudriver_staging_job *job, struct staging_place *place,
+                         const struct staging_plan *plan)
 {
     struct staging_plan again;
     CUresult result;
@@ -196,7 +285,52 @@ CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
     CUresult result = staging_place_enter(job->context, &place);
 
     if (result == CUDA_SUCCESS) {
-        result = staging_copy_now(job, place, plan);
+        result = copy_now(job, place, plan);
+        staging_place_leave(place);
+    }
+    return result;
+}
+
+/* ---- in stream order ---- */
+
+static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
+                           const struct staging_plan *plan, struct cudriver_staging_transfer **made)
+{
+    static const struct staging_plan nothing = {.path = CUDRIVER_STAGING_EMPTY};
+    struct staging_plan again;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+    if (!plan->alone) {
+        result = transfer_make(job, place, plan, false, made);
+    }
+    if (plan->path == CUDRIVER_STAGING_PERMUTED &&
+        (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
+        staging_plan_make(job, false, false, &again);
+        plan = &again;
+        if (!plan->alone) {
+            result = transfer_make(job, place, plan, false, made);
+        }
+    }
+    if (plan->alone || staging_must_do_without(plan->path, result)) {
+        /* Blocking, then an empty transfer. */
+        staging_plan_make(job, true, true, &again);
+        result = copy_now(job, place, &again);
+        if (result == CUDA_SUCCESS) {
+            result = transfer_make(job, place, &nothing, false, made);
+        }
+    }
+    return result;
+}
+
+CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
+                                     const struct staging_plan *plan,
+                                     struct cudriver_staging_transfer **made)
+{
+    struct staging_place *place;
+    CUresult result = staging_place_enter(job->context, &place);
+
+    if (result == CUDA_SUCCESS) {
+        result = async_copy(job, place, plan, made);
         staging_place_leave(place);
     }
     return result;

@@ -154,16 +154,14 @@ struct cudriver_copy_call {
     const char *function; /* after an error: the driver call that failed; NULL: several calls */
 };
 
-/* Copies and waits. After an error nothing is in use, unless waiting for the stream failed. May
- * block. */
+/*
+ * Copies and waits if `transfer` is NULL. After an error nothing is in use, unless waiting for the
+ * stream failed. Otherwise queues the copy on the stream; *transfer of a STAGED one as by
+ * cudriver_staging_copy. May block.
+ */
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call);
-
-/* Queues the copy on the stream; *transfer of a STAGED one as by cudriver_staging_copy_async. May
- * block. */
-CUresult cudriver_copy_follow_async(const struct cudriver_copy_plan *plan,
-                                    struct cudriver_copy_call *call,
-                                    struct cudriver_staging_transfer **transfer);
+                              struct cudriver_copy_call *call,
+                              struct cudriver_staging_transfer **transfer);
 
 /* ---- staged copies ---- */
 
@@ -188,25 +186,22 @@ struct cudriver_staging_job {
 };
 
 /*
- * Copies, and returns when the bytes are in place. May block. After an error or an interruption the
- * host's memory is no longer in use. Neither is the device's, unless waiting for its stream failed.
- * How much was written is undefined.
+ * If `transfer` is NULL, copies, and returns when the bytes are in place. After an error or an
+ * interruption the host's memory is no longer in use. Neither is the device's, unless waiting for
+ * its stream failed. How much was written is undefined.
+ *
+ * Otherwise queues the copy on job->stream and returns at once. Work queued before it finishes
+ * before the first byte is read or written; work queued after it waits for the last byte. On
+ * success the caller owns *transfer and passes it to cudriver_staging_release. If the copy fails
+ * later, the stream goes on and the transfer holds the error. This blocks until the copy is over if
+ * no thread or page-locked memory can be had, or if stream memory operations are missing and the
+ * copy is not small; job->interrupted is called only in that case.
+ *
+ * `plan` is for the same kind of call, blocking or not. May block.
  */
 CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
-                               const struct staging_plan *plan);
-
-/*
- * Queues the copy on job->stream and returns at once. Work queued before it finishes before the
- * first byte is read or written; work queued after it waits for the last byte. On success the
- * caller owns *transfer and passes it to cudriver_staging_release. If the copy fails later, the
- * stream goes on and the transfer holds the error.
- *
- * Blocks until the copy is over if no thread or page-locked memory can be had, or if stream memory
- * operations are missing and the copy is not small. job->interrupted is called only in that case.
- */
-CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
-                                     const struct staging_plan *plan,
-                                     struct cudriver_staging_transfer **transfer);
+                               const struct staging_plan *plan,
+                               struct cudriver_staging_transfer **transfer);
 
 /* Waits until the copy is over and returns its result: the host's memory is no longer in use, the
  * device's bytes are in place. INTERRUPTED: the wait ended early, the copy goes on. May block. */

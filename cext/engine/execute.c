@@ -204,10 +204,13 @@ static CUresult follow_dense(const struct cudriver_copy_plan *plan, struct cudri
     return result;
 }
 
-static struct cudriver_staging_job staged_job(const struct cudriver_copy_plan *plan,
-                                              const struct cudriver_copy_call *call)
+/* ---- either ---- */
+
+static CUresult follow_staged(const struct cudriver_copy_plan *plan,
+                              const struct cudriver_copy_call *call,
+                              struct cudriver_staging_transfer **transfer)
 {
-    return (struct cudriver_staging_job){
+    const struct cudriver_staging_job job = {
         .to_device = plan->to_device,
         .context = plan->context,
         .stream = call->stream,
@@ -217,23 +220,33 @@ static struct cudriver_staging_job staged_job(const struct cudriver_copy_plan *p
         .interrupted = call->interrupted,
         .data = call->data,
     };
+
+    return cudriver_staging_copy(&job, &plan->staged, transfer);
 }
 
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call)
+                              struct cudriver_copy_call *call,
+                              struct cudriver_staging_transfer **transfer)
 {
     CUresult result, waited;
 
     call->refused = false;
     call->function = NULL;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        struct cudriver_staging_job job = staged_job(plan, call);
-        return cudriver_staging_copy(&job, &plan->staged);
+        return follow_staged(plan, call, transfer);
     }
-    if (plan->kind == CUDRIVER_COPY_DIRECT && plan->to_device != plan->from_device) {
+    if (transfer == NULL && plan->kind == CUDRIVER_COPY_DIRECT &&
+        plan->to_device != plan->from_device) {
         return follow_dense(plan, call);
     }
     result = plan_issue(plan, call);
+    if (transfer != NULL) {
+        if (result != CUDA_SUCCESS && !call->refused && !call->captured) {
+            /* A part may be in flight, and nobody would keep its memory alive. */
+            cuda.cuStreamSynchronize(call->stream);
+        }
+        return result;
+    }
     waited =
         result == CUDA_SUCCESS && plan->kind == CUDRIVER_COPY_DIRECT &&
                 plan->bytes <= TUNING_SOON_MOST
@@ -242,26 +255,6 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         call->function = "cuStreamSynchronize";
-    }
-    return result;
-}
-
-CUresult cudriver_copy_follow_async(const struct cudriver_copy_plan *plan,
-                                    struct cudriver_copy_call *call,
-                                    struct cudriver_staging_transfer **transfer)
-{
-    CUresult result;
-
-    call->refused = false;
-    call->function = NULL;
-    if (plan->kind == CUDRIVER_COPY_STAGED) {
-        struct cudriver_staging_job job = staged_job(plan, call);
-        return cudriver_staging_copy_async(&job, &plan->staged, transfer);
-    }
-    result = plan_issue(plan, call);
-    if (result != CUDA_SUCCESS && !call->refused && !call->captured) {
-        /* A part may be in flight, and nobody would keep its memory alive. */
-        cuda.cuStreamSynchronize(call->stream);
     }
     return result;
 }

@@ -162,22 +162,17 @@ static void plan_staged(struct cudriver_copy_plan *plan)
     }
 }
 
-/* Whether a dense copy of pageable memory is better left to the driver's own call. */
-static bool is_small(const struct cudriver_copy_plan *plan)
-{
-    struct staging_settings settings;
-
-    staging_settings_get(&settings);
-    return settings.packers == 1 ||
-           plan->bytes < (plan->to_device ? settings.crossover_up : settings.crossover_down);
-}
-
 /* Dense between host and device. Asking the driver about small memory costs as much as the copy
  * call. */
 static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
 {
-    bool small = !plan->one_run && is_small(plan);
+    struct staging_settings settings;
+    bool small; /* better left to the driver's own call if it is pageable */
 
+    staging_settings_get(&settings);
+    small = !plan->one_run &&
+            (settings.packers == 1 ||
+             plan->bytes < (plan->to_device ? settings.crossover_up : settings.crossover_down));
     plan->unlooked = small && plan->blocking && !plan->ask &&
                      (plan->to_device || plan->bytes <= TUNING_LOOKED_FROM);
     plan->page_locked =
@@ -324,26 +319,19 @@ static void plan_device(struct cudriver_copy_plan *plan)
     }
 }
 
-/* Whether both sides of an unsimplified layout are the same memory. */
-static bool is_same_memory(const struct cudriver_copy_plan *plan)
-{
-    const struct cudriver_layout *layout = &plan->layout;
-
-    return plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
-           memcmp(layout->dst_strides, layout->src_strides,
-                  (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
-}
-
 void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
 {
-    bool same;
+    const struct cudriver_layout *layout = &plan->layout;
+    bool same; /* asked before the layout is simplified */
 
     plan->to_device = plan->dst.on_device;
     plan->from_device = plan->src.on_device;
     plan->context = plan->to_device ? plan->dst.context : plan->src.context;
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
     plan->dst_pool = plan->src_pool = NULL;
-    same = is_same_memory(plan);
+    same = plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
+           memcmp(layout->dst_strides, layout->src_strides,
+                  (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
     plan->bytes = cudriver_layout_simplify(&plan->layout, true);
     if (plan->bytes == 0) {
         plan->kind = CUDRIVER_COPY_EMPTY;

@@ -278,19 +278,6 @@ static CUresult copy_now(const struct cudriver_staging_job *job, struct staging_
                : result;
 }
 
-CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
-                               const struct staging_plan *plan)
-{
-    struct staging_place *place;
-    CUresult result = staging_place_enter(job->context, &place);
-
-    if (result == CUDA_SUCCESS) {
-        result = copy_now(job, place, plan);
-        staging_place_leave(place);
-    }
-    return result;
-}
-
 /* ---- in stream order ---- */
 
 static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
@@ -322,15 +309,15 @@ static CUresult async_copy(const struct cudriver_staging_job *job, struct stagin
     return result;
 }
 
-CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
-                                     const struct staging_plan *plan,
-                                     struct cudriver_staging_transfer **made)
+CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
+                               const struct staging_plan *plan,
+                               struct cudriver_staging_transfer **made)
 {
     struct staging_place *place;
     CUresult result = staging_place_enter(job->context, &place);
 
     if (result == CUDA_SUCCESS) {
-        result = async_copy(job, place, plan, made);
+        result = made == NULL ? copy_now(job, place, plan) : async_copy(job, place, plan, made);
         staging_place_leave(place);
     }
     return result;

@@ -239,7 +239,7 @@ static CUresult copy_now(const struct cudriver_staging_job *job)
     struct staging_plan plan;
 
     staging_plan_make(job, true, true, &plan);
-    return cudriver_staging_copy(job, &plan);
+    return cudriver_staging_copy(job, &plan, NULL);
 }
 
 static CUresult copy_start(const struct cudriver_staging_job *job,
@@ -248,7 +248,7 @@ static CUresult copy_start(const struct cudriver_staging_job *job,
     struct staging_plan plan;
 
     staging_plan_make(job, false, true, &plan);
-    return cudriver_staging_copy_async(job, &plan, transfer);
+    return cudriver_staging_copy(job, &plan, transfer);
 }
 
 static enum cudriver_staging_path path_of(const struct cudriver_layout *layout, bool up, bool waits)

@@ -209,7 +209,7 @@ static CUresult leg_place(struct leg *far, const struct leg *near, const char **
 {
     CUresult result = CUDA_SUCCESS;
 
-    if (staging_stream_is_default(near->at.stream)) {
+    if (cudriver_stream_is_default(near->at.stream)) {
         far->at.stream = NULL;
     } else if (far->layout.ndim > 0) {
         *function = "cuStreamCreateWithPriority";

@@ -206,9 +206,6 @@ CUresult staging_stream_query(CUstream stream);
 #define STAGING_NO_ID (~0ull)
 unsigned long long staging_stream_id(CUstream stream);
 
-/* Whether it is a default stream (NULL, legacy or per-thread). */
-bool staging_stream_is_default(CUstream stream);
-
 /* Pushes a place's context. Fails if that was destroyed: the driver's push succeeds even then, but
  * it may crash when given objects of that context. */
 CUresult staging_place_open(const struct staging_place *place);

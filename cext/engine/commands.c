@@ -11,8 +11,8 @@
 /* What the commands of one copy share. */
 struct queue {
     struct cudriver_staging_transfer *transfer;
-    const struct cudriver_staging_job *job;
     const struct staging_plan *plan;
+    CUdeviceptr device;
     const struct cudriver_layout *rows;
     const struct staging_boxes *boxes;
     const struct staging_kernels *kernels; /* NULL: not permuted */
@@ -78,7 +78,7 @@ static void counter_write(struct queue *queue, size_t steps)
 
 static CUresult kernel_queue(const struct queue *queue, const struct cudriver_layout *spread)
 {
-    CUdeviceptr scratch = queue->transfer->ring->scratch, device = queue->job->device;
+    CUdeviceptr scratch = queue->transfer->ring->scratch, device = queue->device;
     bool up = queue->plan->up;
     CUresult result = staging_kernels_launch(queue->kernels, spread, up ? device : scratch,
                                              up ? scratch : device, queue->transfer->stream);
@@ -99,7 +99,7 @@ static CUresult chunk_queue(const struct queue *queue, size_t chunk, char *slot)
     CUresult result;
 
     if (queue->kernels == NULL) {
-        return staging_device_copy(queue->rows, transfer->up, queue->job->device, slot, begin, end,
+        return staging_device_copy(queue->rows, transfer->up, queue->device, slot, begin, end,
                                    transfer->stream);
     }
     staging_box_find(queue->plan, queue->boxes, chunk, &begin, &end, &spread);
@@ -270,8 +270,10 @@ static void transfer_arrive(void *data)
 }
 
 CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
-                            const struct cudriver_staging_job *job, const struct staging_plan *plan)
+                            const struct cudriver_copy_plan *copy,
+                            const struct cudriver_copy_call *call)
 {
+    const struct staging_plan *plan = &copy->staged;
     struct staging_kernels *kernels = NULL;
     struct cudriver_layout rows;
     struct staging_boxes boxes;
@@ -282,14 +284,14 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
         return result;
     }
     if (plan->path == CUDRIVER_STAGING_PERMUTED) {
-        result = staging_place_kernels(transfer->place, plan, job->device, &kernels);
+        result = staging_place_kernels(transfer->place, plan, copy->device, &kernels);
         if (result != CUDA_SUCCESS) {
             return result;
         }
     }
     staging_rows_make(&plan->walk, plan->up, &rows);
     transfer->up = plan->up;
-    transfer->host = job->host;
+    transfer->host = copy->host;
     transfer->walk = plan->walk;
     transfer->host_dense = plan->host_dense;
     transfer->threads = transfer->own && plan->threads > 1 ? plan->threads - 1 : plan->threads;
@@ -299,7 +301,7 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     /* Query before taking a ring: if the query fails, so would the wait that frees the ring. */
-    state = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
+    state = transfer->own ? CUDA_SUCCESS : staging_stream_query(call->stream);
     if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
         return state;
     }
@@ -314,12 +316,12 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
         staging_ring_list(transfer);
         staging_unlock();
     } else {
-        result = cuda.cuLaunchHostFunc(job->stream, transfer_arrive, transfer);
+        result = cuda.cuLaunchHostFunc(call->stream, transfer_arrive, transfer);
     }
     if (result != CUDA_SUCCESS) {
         staging_transfer_drop(transfer);
         return result;
     }
-    struct queue queue = {transfer, job, plan, &rows, &boxes, kernels, {{0}}, 0};
+    struct queue queue = {transfer, plan, copy->device, &rows, &boxes, kernels, {{0}}, 0};
     return commands_queue(&queue);
 }

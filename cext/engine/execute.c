@@ -173,10 +173,9 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
 static CUresult follow_dense(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
     bool up = plan->to_device, cut = !plan->one_run && !plan->unlooked;
-    CUdeviceptr device = up ? plan->dst.device + (CUdeviceptr)plan->layout.dst_offset
-                            : plan->src.device + (CUdeviceptr)plan->layout.src_offset;
-    char *host =
-        up ? plan->src.host + plan->layout.src_offset : plan->dst.host + plan->layout.dst_offset;
+    const struct cudriver_layout *layout = &plan->layout;
+    CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
+    char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
     CUresult result = CUDA_SUCCESS;
 
     if (plan->bytes <= TUNING_SMALL_MOST && (plan->one_run || (!up && !plan->page_locked))) {
@@ -204,26 +203,6 @@ static CUresult follow_dense(const struct cudriver_copy_plan *plan, struct cudri
     return result;
 }
 
-/* ---- either ---- */
-
-static CUresult follow_staged(const struct cudriver_copy_plan *plan,
-                              const struct cudriver_copy_call *call,
-                              struct cudriver_staging_transfer **transfer)
-{
-    const struct cudriver_staging_job job = {
-        .to_device = plan->to_device,
-        .context = plan->context,
-        .stream = call->stream,
-        .device = plan->to_device ? plan->dst.device : plan->src.device,
-        .host = plan->to_device ? plan->src.host : plan->dst.host,
-        .layout = &plan->layout,
-        .interrupted = call->interrupted,
-        .data = call->data,
-    };
-
-    return cudriver_staging_copy(&job, &plan->staged, transfer);
-}
-
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
                               struct cudriver_copy_call *call,
                               struct cudriver_staging_transfer **transfer)
@@ -233,7 +212,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     call->refused = false;
     call->function = NULL;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        return follow_staged(plan, call, transfer);
+        return staging_copy(plan, call, transfer);
     }
     if (transfer == NULL && plan->kind == CUDRIVER_COPY_DIRECT &&
         plan->to_device != plan->from_device) {

@@ -145,14 +145,7 @@ static bool host_repeats(const struct cudriver_copy_plan *plan)
 /* How a STAGED copy travels in plan->context. */
 static void plan_staged(struct cudriver_copy_plan *plan)
 {
-    const struct cudriver_staging_job job = {
-        .to_device = plan->to_device,
-        .context = plan->context,
-        .device = plan->to_device ? plan->dst.device : plan->src.device,
-        .layout = &plan->layout,
-    };
-
-    staging_plan_make(&job, plan->blocking, true, &plan->staged);
+    staging_plan_make(plan, plan->blocking, true);
     if (plan->staged.alone) {
         plan->why = plan->staged.path == CUDRIVER_STAGING_DRIVER
                         ? "dense but pageable: the driver's own copy, as this driver has no "
@@ -194,7 +187,7 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
 /* One end is in host memory. */
 static void plan_host(struct cudriver_copy_plan *plan)
 {
-    const char *host = plan->to_device ? plan->src.host : plan->dst.host;
+    const char *host = plan->host;
     int64_t calls, low, high;
     enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
     size_t span;
@@ -327,6 +320,8 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->to_device = plan->dst.on_device;
     plan->from_device = plan->src.on_device;
     plan->context = plan->to_device ? plan->dst.context : plan->src.context;
+    plan->host = plan->to_device ? plan->src.host : plan->dst.host;
+    plan->device = plan->to_device ? plan->dst.device : plan->src.device;
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
     plan->dst_pool = plan->src_pool = NULL;
     same = plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
@@ -367,10 +362,9 @@ bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
     }
     plan->context = context;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        CUdeviceptr device = plan->to_device ? plan->dst.device : plan->src.device;
         plan_staged(plan);
         if (plan->staged.path == CUDRIVER_STAGING_PERMUTED &&
-            !cudriver_copy_is_usable(device, context)) {
+            !cudriver_copy_is_usable(plan->device, context)) {
             plan->context = home;
             plan_staged(plan);
             return false;

@@ -86,10 +86,9 @@ void staging_settings_get(struct staging_settings *settings);
 
 /* ---- plans ---- */
 
-/* Plans a copy from its direction, context, device address and layout. `kernels`: whether the
- * permuting kernel may be used. */
-void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bool kernels,
-                       struct staging_plan *plan);
+/* Sets copy->staged: how the copy travels in copy->context. `kernels`: whether the permuting kernel
+ * may be used. */
+void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels);
 
 /* Bytes of a slot for a copy of `bytes` that is the only one under way. */
 size_t staging_ring_slot(size_t bytes, size_t most);
@@ -180,6 +179,12 @@ void staging_condition_init(pthread_cond_t *condition);
 
 /* Locked. Waits for the condition, at most `nanoseconds`. */
 void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds);
+
+/* ---- staged.c ---- */
+
+/* A STAGED copy, as by cudriver_copy_follow. */
+CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
+                      struct cudriver_staging_transfer **transfer);
 
 /* ---- place.c ---- */
 
@@ -354,8 +359,8 @@ CUresult staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*in
 /* Queues a copy through a ring on the transfer's stream. NOT_SUPPORTED: the driver or the kernel
  * cannot do it. */
 CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
-                            const struct cudriver_staging_job *job,
-                            const struct staging_plan *plan);
+                            const struct cudriver_copy_plan *copy,
+                            const struct cudriver_copy_call *call);
 
 /* ---- permute.c ---- */
 
@@ -444,8 +449,8 @@ CUresult cudriver_staging_ask_soon(CUstream stream);
 
 /* A copy through one slot, queued on the transfer's stream. */
 CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
-                             const struct cudriver_staging_job *job,
-                             const struct staging_plan *plan);
+                             const struct cudriver_copy_plan *copy,
+                             const struct cudriver_copy_call *call);
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */

@@ -192,15 +192,16 @@ static void small_done(void *data)
 }
 
 CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
-                             const struct cudriver_staging_job *job,
-                             const struct staging_plan *plan)
+                             const struct cudriver_copy_plan *copy,
+                             const struct cudriver_copy_call *call)
 {
+    const struct staging_plan *plan = &copy->staged;
     struct cudriver_layout rows;
     void *slot;
     CUresult result, state;
 
     /* Query before taking a slot: if the query fails, so would the wait that frees the slot. */
-    state = plan->up ? staging_stream_query(job->stream) : CUDA_SUCCESS;
+    state = plan->up ? staging_stream_query(call->stream) : CUDA_SUCCESS;
     if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
         return state;
     }
@@ -210,7 +211,7 @@ CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
     }
     transfer->up = plan->up;
     transfer->slot = slot;
-    transfer->host = job->host;
+    transfer->host = copy->host;
     transfer->bytes = plan->bytes;
     transfer->walk = plan->walk;
     staging_rows_make(&plan->walk, plan->up, &rows);
@@ -218,18 +219,18 @@ CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
         slot_pack(transfer);
     } else if (plan->up) {
         staging_transfer_hold(transfer);
-        result = cuda.cuLaunchHostFunc(job->stream, small_pack, transfer);
+        result = cuda.cuLaunchHostFunc(call->stream, small_pack, transfer);
         if (result != CUDA_SUCCESS) {
             staging_transfer_drop(transfer);
         }
     }
     if (result == CUDA_SUCCESS) {
-        result = staging_device_copy(&rows, plan->up, job->device, transfer->slot, 0, plan->bytes,
-                                     job->stream);
+        result = staging_device_copy(&rows, plan->up, copy->device, transfer->slot, 0, plan->bytes,
+                                     call->stream);
     }
     if (result == CUDA_SUCCESS) {
         staging_transfer_hold(transfer);
-        result = cuda.cuLaunchHostFunc(job->stream, small_done, transfer);
+        result = cuda.cuLaunchHostFunc(call->stream, small_done, transfer);
         if (result != CUDA_SUCCESS) {
             staging_transfer_drop(transfer);
         }

@@ -12,7 +12,7 @@
 
 /* Called between two parts of a copy: SUCCESS, or why it ends here. *asked: ns, when `interrupted`
  * was last called or the copy began. */
-static CUresult may_go_on(const struct cudriver_staging_job *job, unsigned long long *asked)
+static CUresult may_go_on(const struct cudriver_copy_call *call, unsigned long long *asked)
 {
     bool stopping;
 
@@ -22,10 +22,10 @@ static CUresult may_go_on(const struct cudriver_staging_job *job, unsigned long 
     if (stopping) {
         return CUDA_ERROR_DEINITIALIZED;
     }
-    if (job->interrupted == NULL || platform_nanoseconds() - *asked < STAGING_POLL_NS) {
+    if (call->interrupted == NULL || platform_nanoseconds() - *asked < STAGING_POLL_NS) {
         return CUDA_SUCCESS;
     }
-    if (job->interrupted(job->data)) {
+    if (call->interrupted(call->data)) {
         return CUDRIVER_STAGING_INTERRUPTED;
     }
     *asked = platform_nanoseconds();
@@ -49,12 +49,14 @@ static CUresult driver_copy(bool up, CUdeviceptr device, char *host, size_t byte
 }
 
 /* A dense copy in parts of TUNING_CUT bytes. A copy of one part takes neither lock nor clock. */
-static CUresult plain_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan)
+static CUresult plain_copy(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_copy_call *call)
 {
+    const struct staging_plan *plan = &copy->staged;
     const struct cudriver_layout *walk = &plan->walk;
     CUdeviceptr device =
-        job->device + (CUdeviceptr)(plan->up ? walk->dst_offset : walk->src_offset);
-    char *host = (char *)job->host + (plan->up ? walk->src_offset : walk->dst_offset);
+        copy->device + (CUdeviceptr)(plan->up ? walk->dst_offset : walk->src_offset);
+    char *host = copy->host + (plan->up ? walk->src_offset : walk->dst_offset);
     unsigned long long asked = plan->bytes > TUNING_CUT ? platform_nanoseconds() : 0;
     CUresult result = CUDA_SUCCESS;
     bool cut = false;
@@ -65,10 +67,10 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
             bytes = cudriver_hostmem_run(host + at, bytes);
         }
         if (at > 0) {
-            result = may_go_on(job, &asked);
+            result = may_go_on(call, &asked);
         }
         if (result == CUDA_SUCCESS) {
-            result = driver_copy(plan->up, device + at, host + at, bytes, job->stream);
+            result = driver_copy(plan->up, device + at, host + at, bytes, call->stream);
         }
         if (result == CUDA_ERROR_INVALID_VALUE && !cut) {
             cut = true; /* perhaps a registration ends within these bytes */
@@ -81,9 +83,11 @@ static CUresult plain_copy(const struct cudriver_staging_job *job, const struct 
 
 /* Copies chunk by chunk through `slot`, pageable or page-locked. *idle: whether the device no
  * longer uses the slot. */
-static CUresult slot_copy(const struct cudriver_staging_job *job, const struct staging_plan *plan,
-                          char *slot, size_t chunk, bool *idle)
+static CUresult slot_copy(const struct cudriver_copy_plan *copy,
+                          const struct cudriver_copy_call *call, char *slot, size_t chunk,
+                          bool *idle)
 {
+    const struct staging_plan *plan = &copy->staged;
     unsigned long long asked = plan->bytes > chunk ? platform_nanoseconds() : 0;
     struct cudriver_layout rows;
     CUresult result = CUDA_SUCCESS;
@@ -93,29 +97,29 @@ static CUresult slot_copy(const struct cudriver_staging_job *job, const struct s
     for (size_t begin = 0; begin < plan->bytes && result == CUDA_SUCCESS; begin += chunk) {
         size_t end = plan->bytes - begin > chunk ? begin + chunk : plan->bytes;
         if (plan->up) {
-            cudriver_layout_copy_part(&plan->walk, slot, true, job->host, false, begin, end);
+            cudriver_layout_copy_part(&plan->walk, slot, true, copy->host, false, begin, end);
         }
-        result = staging_device_copy(&rows, plan->up, job->device, slot, begin, end, job->stream);
+        result = staging_device_copy(&rows, plan->up, copy->device, slot, begin, end, call->stream);
         if (result != CUDA_SUCCESS) {
             /* earlier rows may be under way */
-            *idle = cuda.cuStreamSynchronize(job->stream) == CUDA_SUCCESS;
+            *idle = cuda.cuStreamSynchronize(call->stream) == CUDA_SUCCESS;
             return result;
         }
-        result = cuda.cuStreamSynchronize(job->stream);
+        result = cuda.cuStreamSynchronize(call->stream);
         *idle = result == CUDA_SUCCESS;
         if (!plan->up && result == CUDA_SUCCESS) {
-            cudriver_layout_copy_part(&plan->walk, job->host, false, slot, true, begin, end);
+            cudriver_layout_copy_part(&plan->walk, copy->host, false, slot, true, begin, end);
         }
         if (result == CUDA_SUCCESS && end < plan->bytes) {
-            result = may_go_on(job, &asked);
+            result = may_go_on(call, &asked);
         }
     }
     return result;
 }
 
 /* Copies through one slot, page-locked if possible. */
-static CUresult one_slot_copy(const struct cudriver_staging_job *job,
-                              const struct staging_plan *plan, size_t chunk)
+static CUresult one_slot_copy(const struct cudriver_copy_plan *copy,
+                              const struct cudriver_copy_call *call, size_t chunk)
 {
     CUresult result;
     void *locked, *slot;
@@ -125,7 +129,7 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
     if (slot == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = slot_copy(job, plan, slot, chunk, &idle);
+    result = slot_copy(copy, call, slot, chunk, &idle);
     if (!idle) {
         return result; /* leaked on purpose: the device may still use it */
     }
@@ -138,11 +142,14 @@ static CUresult one_slot_copy(const struct cudriver_staging_job *job,
 }
 
 /* The slower fallback without threads, page-locked memory or stream memory operations. */
-static CUresult copy_alone(const struct cudriver_staging_job *job, const struct staging_plan *plan)
+static CUresult copy_alone(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_copy_call *call)
 {
+    const struct staging_plan *plan = &copy->staged;
+
     return plan->host_dense && plan->device_dense
-               ? plain_copy(job, plan)
-               : one_slot_copy(job, plan, staging_alone_chunk(plan->bytes));
+               ? plain_copy(copy, call)
+               : one_slot_copy(copy, call, staging_alone_chunk(plan->bytes));
 }
 
 /* ---- by a transfer ---- */
@@ -186,21 +193,22 @@ static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresu
 
 /* Makes a transfer and queues it. `own`: blocking, on the ring's own stream. The caller owns
  * *made. */
-static CUresult transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
-                              const struct staging_plan *plan, bool own,
-                              struct cudriver_staging_transfer **made)
+static CUresult transfer_make(const struct cudriver_copy_plan *copy,
+                              const struct cudriver_copy_call *call, struct staging_place *place,
+                              bool own, struct cudriver_staging_transfer **made)
 {
-    struct cudriver_staging_transfer *transfer = staging_transfer_new(place, job->stream);
+    struct cudriver_staging_transfer *transfer = staging_transfer_new(place, call->stream);
+    enum cudriver_staging_path path = copy->staged.path;
     CUresult result = CUDA_SUCCESS;
 
     if (transfer == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     transfer->own = own;
-    if (plan->path == CUDRIVER_STAGING_ONE_SLOT) {
-        result = staging_small_start(transfer, job, plan);
-    } else if (plan->path != CUDRIVER_STAGING_EMPTY) {
-        result = staging_ring_start(transfer, job, plan);
+    if (path == CUDRIVER_STAGING_ONE_SLOT) {
+        result = staging_small_start(transfer, copy, call);
+    } else if (path != CUDRIVER_STAGING_EMPTY) {
+        result = staging_ring_start(transfer, copy, call);
     }
     if (result != CUDA_SUCCESS) {
         result = transfer_undo(transfer, result);
@@ -210,7 +218,7 @@ static CUresult transfer_make(const struct cudriver_staging_job *job, struct sta
     staging_lock();
     if (transfer->ring != NULL) {
         transfer->ring->filling = false;
-    } else if (plan->path == CUDRIVER_STAGING_EMPTY) {
+    } else if (path == CUDRIVER_STAGING_EMPTY) {
         staging_transfer_move(transfer, STAGING_OVER);
     }
     staging_unlock();
@@ -221,16 +229,16 @@ static CUresult transfer_make(const struct cudriver_staging_job *job, struct sta
 /* ---- blocking ---- */
 
 /* A blocking copy through a ring. NOT_SUPPORTED: no stream memory operations, or no kernel. */
-static CUresult ring_copy(const struct cudriver_staging_job *job, struct staging_place *place,
-                          const struct staging_plan *plan)
+static CUresult ring_copy(const struct cudriver_copy_plan *copy,
+                          const struct cudriver_copy_call *call, struct staging_place *place)
 {
     struct cudriver_staging_transfer *transfer;
-    CUresult result = transfer_make(job, place, plan, true, &transfer);
+    CUresult result = transfer_make(copy, call, place, true, &transfer);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = staging_ring_help(transfer, job->interrupted, job->data);
+    result = staging_ring_help(transfer, call->interrupted, call->data);
     if (result != CUDA_SUCCESS) {
         result = transfer_undo(transfer, result);
     }
@@ -238,21 +246,24 @@ static CUresult ring_copy(const struct cudriver_staging_job *job, struct staging
     return result;
 }
 
-static CUresult planned_copy(const struct cudriver_staging_job *job, struct staging_place *place,
-                             const struct staging_plan *plan)
+static CUresult planned_copy(const struct cudriver_copy_plan *copy,
+                             const struct cudriver_copy_call *call, struct staging_place *place)
 {
+    const struct staging_plan *plan = &copy->staged;
+
     if (plan->path == CUDRIVER_STAGING_DRIVER) {
-        return plain_copy(job, plan);
+        return plain_copy(copy, call);
     }
     return plan->path == CUDRIVER_STAGING_ONE_SLOT
-               ? one_slot_copy(job, plan, plan->chunk > 0 ? plan->chunk : plan->bytes)
-               : ring_copy(job, place, plan);
+               ? one_slot_copy(copy, call, plan->chunk > 0 ? plan->chunk : plan->bytes)
+               : ring_copy(copy, call, place);
 }
 
-static CUresult copy_now(const struct cudriver_staging_job *job, struct staging_place *place,
-                         const struct staging_plan *plan)
+static CUresult copy_now(const struct cudriver_copy_plan *copy,
+                         const struct cudriver_copy_call *call, struct staging_place *place)
 {
-    struct staging_plan again;
+    const struct staging_plan *plan = &copy->staged;
+    struct cudriver_copy_plan again;
     CUresult result;
 
     if (plan->path == CUDRIVER_STAGING_EMPTY) {
@@ -261,63 +272,68 @@ static CUresult copy_now(const struct cudriver_staging_job *job, struct staging_
     if (staging_is_staged(plan->path)) {
         staging_ring_expect(plan->threads - 1);
     }
-    if (plan->path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(job->stream) != CUDA_SUCCESS) {
-        result = cudriver_staging_stream_wait(job->stream, job->interrupted, job->data);
+    if (plan->path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(call->stream) != CUDA_SUCCESS) {
+        result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
         if (result != CUDA_SUCCESS) {
             return result;
         }
     }
-    result = planned_copy(job, place, plan);
+    result = planned_copy(copy, call, place);
     if (plan->path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(plan->path, result)) {
-        staging_plan_make(job, true, false, &again);
-        plan = &again;
-        result = planned_copy(job, place, plan);
+        again = *copy;
+        staging_plan_make(&again, true, false);
+        copy = &again;
+        plan = &again.staged;
+        result = planned_copy(copy, call, place);
     }
     return staging_is_staged(plan->path) && staging_must_do_without(plan->path, result)
-               ? copy_alone(job, plan)
+               ? copy_alone(copy, call)
                : result;
 }
 
 /* ---- in stream order ---- */
 
-static CUresult async_copy(const struct cudriver_staging_job *job, struct staging_place *place,
-                           const struct staging_plan *plan, struct cudriver_staging_transfer **made)
+static CUresult async_copy(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_copy_call *call, struct staging_place *place,
+                           struct cudriver_staging_transfer **made)
 {
-    static const struct staging_plan nothing = {.path = CUDRIVER_STAGING_EMPTY};
-    struct staging_plan again;
+    static const struct cudriver_copy_plan nothing = {.staged.path = CUDRIVER_STAGING_EMPTY};
+    struct cudriver_copy_plan again;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
-    if (!plan->alone) {
-        result = transfer_make(job, place, plan, false, made);
+    if (!copy->staged.alone) {
+        result = transfer_make(copy, call, place, false, made);
     }
-    if (plan->path == CUDRIVER_STAGING_PERMUTED &&
+    if (copy->staged.path == CUDRIVER_STAGING_PERMUTED &&
         (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
-        staging_plan_make(job, false, false, &again);
-        plan = &again;
-        if (!plan->alone) {
-            result = transfer_make(job, place, plan, false, made);
+        again = *copy;
+        staging_plan_make(&again, false, false);
+        copy = &again;
+        if (!copy->staged.alone) {
+            result = transfer_make(copy, call, place, false, made);
         }
     }
-    if (plan->alone || staging_must_do_without(plan->path, result)) {
+    if (copy->staged.alone || staging_must_do_without(copy->staged.path, result)) {
         /* Blocking, then an empty transfer. */
-        staging_plan_make(job, true, true, &again);
-        result = copy_now(job, place, &again);
+        again = *copy;
+        staging_plan_make(&again, true, true);
+        result = copy_now(&again, call, place);
         if (result == CUDA_SUCCESS) {
-            result = transfer_make(job, place, &nothing, false, made);
+            result = transfer_make(&nothing, call, place, false, made);
         }
     }
     return result;
 }
 
-CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
-                               const struct staging_plan *plan,
-                               struct cudriver_staging_transfer **made)
+CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
+                      struct cudriver_staging_transfer **transfer)
 {
     struct staging_place *place;
-    CUresult result = staging_place_enter(job->context, &place);
+    CUresult result = staging_place_enter(copy->context, &place);
 
     if (result == CUDA_SUCCESS) {
-        result = made == NULL ? copy_now(job, place, plan) : async_copy(job, place, plan, made);
+        result = transfer == NULL ? copy_now(copy, call, place)
+                                  : async_copy(copy, call, place, transfer);
         staging_place_leave(place);
     }
     return result;

@@ -193,11 +193,11 @@ static bool should_permute(const struct staging_plan *plan, const struct cudrive
 
 /* Chooses the walk of strided memory. `kernels`: the kernel may be used. Whether it is to put the
  * bytes in place: then the path is chosen, too. */
-static bool plan_strided(struct staging_plan *plan, const struct cudriver_staging_job *job,
+static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
                          bool kernels, const struct staging_settings *settings)
 {
     bool up = plan->up, small = plan->bytes < plan->crossover;
-    struct cudriver_layout by_host = *job->layout, by_device;
+    struct cudriver_layout by_host = copy->layout, by_device;
 
     device_forward(&by_host, up); /* simplifying turns no side backwards */
     by_device = by_host;
@@ -206,7 +206,7 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_stagin
     plan->host_dense = is_dense(&by_device, host_strides(&by_device, up));
     plan->device_dense = is_dense(&by_device, device_strides(&by_device, up));
     if (kernels && by_host.itemsize <= settings->slot &&
-        staging_kernels_unit(&by_host, up ? job->device : 0, up ? 0 : job->device) >= 0 &&
+        staging_kernels_unit(&by_host, up ? copy->device : 0, up ? 0 : copy->device) >= 0 &&
         should_permute(plan, &by_host, &by_device, device_run(&by_device, up), small)) {
         plan_permute(plan, &by_host);
         return true;
@@ -216,15 +216,15 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_stagin
 }
 
 /* Chooses the path, and with it the walk. */
-static void plan_path(struct staging_plan *plan, const struct cudriver_staging_job *job,
+static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
                       bool blocking, bool kernels, const struct staging_settings *settings)
 {
     bool small = plan->bytes < plan->crossover;
 
-    if (job->layout->ndim == 0) { /* one run */
-        plan->walk = *job->layout;
+    if (copy->layout.ndim == 0) { /* one run */
+        plan->walk = copy->layout;
         plan->host_dense = plan->device_dense = true;
-    } else if (plan_strided(plan, job, kernels, settings)) {
+    } else if (plan_strided(plan, copy, kernels, settings)) {
         return;
     }
     if (small) {
@@ -256,12 +256,12 @@ static void plan_ring(struct staging_plan *plan, bool blocking,
                        plan->bytes <= TUNING_STREAMING_LAPS * STAGING_RING_SLOTS * settings->slot;
 }
 
-void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bool kernels,
-                       struct staging_plan *plan)
+void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels)
 {
+    struct staging_plan *plan = &copy->staged;
     struct staging_settings settings;
-    bool up = job->to_device, usable;
-    bool counters = staging_context_counts(job->context, &usable);
+    bool up = copy->to_device, usable;
+    bool counters = staging_context_counts(copy->context, &usable);
 
     staging_settings_get(&settings);
     plan->up = up;
@@ -269,7 +269,7 @@ void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bo
     plan->chunk = 0;
     plan->threads = 1;
     plan->streaming = plan->alone = false;
-    plan->bytes = cudriver_layout_bytes(job->layout);
+    plan->bytes = copy->bytes;
     plan->crossover = up ? settings.crossover_up : settings.crossover_down;
     if (!blocking) {
         plan->crossover /= 2; /* below it a host function packs, in one thread */
@@ -279,14 +279,14 @@ void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bo
         plan->walk.ndim = 0;
         return;
     }
-    plan_path(plan, job, blocking, kernels && usable, &settings);
+    plan_path(plan, copy, blocking, kernels && usable, &settings);
     if (!staging_is_staged(plan->path)) {
         return;
     }
     if (plan->path == CUDRIVER_STAGING_DENSE && blocking && settings.packers == 1) {
         plan->path = CUDRIVER_STAGING_DRIVER; /* no other thread can pack */
     } else if (!counters && !blocking) {      /* the stream cannot wait for packing threads */
-        staging_plan_make(job, true, kernels, plan);
+        staging_plan_make(copy, true, kernels);
         plan->alone = true;
     } else if (!counters) {
         bool dense = plan->path == CUDRIVER_STAGING_DENSE;

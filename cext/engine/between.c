@@ -1,5 +1,5 @@
 /* Copies between device memory, in stream order: in one context by the kernel, between two contexts
- * packed, copied and unpacked. See engine.h. */
+ * packed, copied and unpacked. See private.h. */
 #include "private.h"
 
 #include "driver/driver.h"
@@ -246,14 +246,14 @@ static CUresult peer_copy(const struct leg *src, const struct leg *dst, size_t b
 /* Packs at the source, copies to the other device if there are two, and unpacks at the destination.
  * Dense memory on one of two devices needs neither. *begun: bytes of the destination may have
  * changed. */
-static CUresult legs_queue(const struct cudriver_staging_between *job, struct leg *src,
-                           struct leg *dst, bool *begun, const char **function)
+static CUresult legs_queue(const struct cudriver_copy_plan *plan, struct leg *src, struct leg *dst,
+                           bool *begun, const char **function)
 {
     bool two = src->place != dst->place;
-    struct leg *near = job->context == src->at.context ? src : dst, *far = near == src ? dst : src;
-    size_t bytes = cudriver_layout_bytes(job->layout);
+    struct leg *near = plan->context == src->at.context ? src : dst, *far = near == src ? dst : src;
+    size_t bytes = plan->bytes;
 
-    legs_split(job->layout, &src->layout, &dst->layout);
+    legs_split(&plan->layout, &src->layout, &dst->layout);
     bool packs = !two || src->layout.ndim > 0, unpacks = !two || dst->layout.ndim > 0;
     CUresult result = two ? leg_place(far, near, function) : CUDA_SUCCESS;
     bool apart = far->at.context != near->at.context;
@@ -301,42 +301,43 @@ static bool is_refusal(CUresult result)
            result == CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *job, bool *refused,
-                                       const char **function)
+CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
+                              struct cudriver_copy_call *call)
 {
-    bool two = job->dst.context != job->src.context, begun = false;
-    CUcontext current = job->src.context; /* the last one entered */
+    bool two = plan->two_devices, begun = false;
+    CUcontext dst_context = two ? plan->dst.context : plan->context;
+    CUcontext src_context = two ? plan->src.context : plan->context;
     struct staging_place *to, *from;
-    CUresult result = staging_place_enter(job->dst.context, &to);
+    CUresult result = staging_place_enter(dst_context, &to);
 
-    *refused = false;
-    *function = "cuCtxPushCurrent_v2";
+    call->refused = false;
+    call->function = "cuCtxPushCurrent_v2";
     if (result != CUDA_SUCCESS) {
         return result;
     }
     from = to;
-    result = two ? staging_place_enter(job->src.context, &from) : CUDA_SUCCESS;
+    result = two ? staging_place_enter(src_context, &from) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) {
         staging_place_leave(to);
         return result;
     }
     struct leg dst = {.place = to,
-                      .at = {job->dst.context, job->stream},
-                      .current = current,
-                      .pool = job->dst.pool,
-                      .memory = job->dst.memory};
+                      .at = {dst_context, call->stream},
+                      .current = src_context, /* the last one entered */
+                      .pool = plan->dst_pool,
+                      .memory = plan->dst.device};
     struct leg src = {.place = from,
-                      .at = {job->src.context, job->stream},
-                      .current = current,
-                      .pool = job->src.pool,
-                      .memory = job->src.memory};
-    result = two || job->overlap
-                 ? legs_queue(job, &src, &dst, &begun, function)
-                 : leg_copy(&dst, job->layout, dst.memory, src.memory, &begun, function);
+                      .at = {src_context, call->stream},
+                      .current = src_context,
+                      .pool = plan->src_pool,
+                      .memory = plan->src.device};
+    result = two || plan->overlap
+                 ? legs_queue(plan, &src, &dst, &begun, &call->function)
+                 : leg_copy(&dst, &plan->layout, dst.memory, src.memory, &begun, &call->function);
     /* Where the ends overlap the source changes with the destination: not to be repeated. */
-    *refused = is_refusal(result) && !(begun && job->overlap);
+    call->refused = is_refusal(result) && !(begun && plan->overlap);
     if (result != CUDA_SUCCESS) {
-        leg_wait(job->context == job->dst.context ? &dst : &src);
+        leg_wait(plan->context == dst_context ? &dst : &src);
     }
     if (two) {
         staging_place_leave(from);

@@ -188,34 +188,6 @@ void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
 
 /* ---- between device memory ---- */
 
-struct cudriver_staging_end {
-    CUcontext context; /* in which kernels can use the memory */
-    CUdeviceptr memory;
-    CUmemoryPool pool; /* the device's, for temporaries; NULL: none */
-};
-
-struct cudriver_staging_between {
-    CUcontext context; /* the stream's: the context of one of the ends */
-    CUstream stream;
-    struct cudriver_staging_end dst, src;
-    const struct cudriver_layout *layout; /* simplified */
-    bool overlap;                         /* the ends may share bytes */
-};
-
-/*
- * Queues a copy on the stream and returns at once. In one context a kernel moves the items, through
- * a dense temporary if the ends overlap. Between two contexts the source is packed into a
- * temporary, copied to the other device and unpacked there. The far device's part runs on a stream
- * of the engine's, ordered with the caller's by events. If the caller's is a default stream, the
- * far one is its context's default stream.
- *
- * On failure nothing is left under way, and *function is the call that failed. *refused: there is
- * no kernel or no temporary, and the caller may try another path. May block: loading the kernel
- * takes a while at the first use in a context.
- */
-CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *job, bool *refused,
-                                       const char **function);
-
 /* Whether the kernel can copy this layout between these addresses, as far as is known. Calls no
  * driver function. */
 bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout *layout,

@@ -103,33 +103,16 @@ static CUresult issue_outer(const struct cudriver_copy_plan *plan, int axis, int
     return result;
 }
 
-/* A copy between device memory by the kernel. */
-static CUresult issue_between(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call)
-{
-    bool two = plan->two_devices;
-    const struct cudriver_staging_between job = {
-        .context = plan->context,
-        .stream = call->stream,
-        .dst = {two ? plan->dst.context : plan->context, plan->dst.device, plan->dst_pool},
-        .src = {two ? plan->src.context : plan->context, plan->src.device, plan->src_pool},
-        .layout = &plan->layout,
-        .overlap = plan->overlap,
-    };
-
-    return cudriver_staging_copy_between(&job, &call->refused, &call->function);
-}
-
 /* Queues a copy that is not staged on the stream, and does not wait. */
 static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
     switch (plan->kind) {
     case CUDRIVER_COPY_KERNEL:
     case CUDRIVER_COPY_TEMPORARY:
-        return issue_between(plan, call);
+        return staging_copy_between(plan, call);
     case CUDRIVER_COPY_PEER:
         /* A NULL stream's copy must follow the default-stream work of both devices. */
-        return call->stream == NULL ? issue_between(plan, call)
+        return call->stream == NULL ? staging_copy_between(plan, call)
                                     : issue_direct(plan, call->stream, &call->function);
     case CUDRIVER_COPY_DIRECT:
         return issue_direct(plan, call->stream, &call->function);

@@ -186,6 +186,22 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer);
 
+/* ---- between.c ---- */
+
+/*
+ * Queues a copy between device memory on the stream and returns at once. On one device a kernel
+ * moves the items, through a dense temporary if the ends overlap. Between two devices the source is
+ * packed into a temporary, copied to the other device and unpacked there. The far device's part
+ * runs on a stream of the engine's, ordered with the caller's by events. If the caller's is a
+ * default stream, the far one is its context's default stream.
+ *
+ * On failure nothing is left under way, and call->function is the call that failed. call->refused:
+ * there is no kernel or no temporary, and the caller may try another path. May block: loading the
+ * kernel takes a while at the first use in a context.
+ */
+CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
+                              struct cudriver_copy_call *call);
+
 /* ---- place.c ---- */
 
 /* Finds or makes the place of `context`, adds a user and pushes the context; end it with

@@ -736,30 +736,32 @@ static void device_pool_make(void)
 static void between_once(struct random *random, CUstream stream, CUcontext home, bool overlap)
 {
     struct copy copy = copy_make(random, MOST / 4, stream);
-    struct cudriver_layout layout = copy.layout;
+    struct cudriver_copy_call call = {.stream = stream};
     CUcontext popped;
     CUdeviceptr other;
-    const char *function = "";
-    bool refused;
 
     CALL(cuda.cuCtxPushCurrent_v2(home));
     CALL(cuda.cuMemAlloc_v2(&other, copy.host_bytes));
     CALL(cuda.cuMemcpyHtoD_v2(other, copy.host, copy.host_bytes));
     CALL(cuda.cuStreamSynchronize(NULL));
     CALL(cuda.cuCtxPopCurrent_v2(&popped));
-    struct cudriver_staging_end here = {context, copy.device, pool}, there = {home, other, pool};
-    const struct cudriver_staging_between job = {
+    struct cudriver_copy_end here = {.on_device = true, .device = copy.device, .context = context};
+    struct cudriver_copy_end there = {.on_device = true, .device = other, .context = home};
+    struct cudriver_copy_plan plan = {
         .context = context,
-        .stream = stream,
         .dst = copy.up ? here : there,
         .src = copy.up ? there : here,
-        .layout = &layout,
+        .dst_pool = pool,
+        .src_pool = pool,
+        .layout = copy.layout,
         .overlap = overlap,
+        .two_devices = home != context,
     };
-    cudriver_layout_simplify(&layout, true);
-    CUresult result = cudriver_staging_copy_between(&job, &refused, &function);
+    plan.bytes = cudriver_layout_simplify(&plan.layout, true);
+    CUresult result = staging_copy_between(&plan, &call);
     if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "%s: error %d%s\n", function, (int)result, refused ? ", refused" : "");
+        fprintf(stderr, "%s: error %d%s\n", call.function, (int)result,
+                call.refused ? ", refused" : "");
         describe(&copy, "all", 0);
     }
     CALL(cuda.cuStreamSynchronize(stream));

@@ -8,7 +8,7 @@
 struct leg {
     struct staging_place *place; /* borrowed, entered */
     struct staging_point at;
-    CUcontext current; /* the thread's current context between calls */
+    bool push; /* two contexts: each call makes its own current */
     CUmemoryPool pool;
     CUdeviceptr memory;
     struct cudriver_layout layout; /* pack or unpack; ndim 0: the memory itself is dense */
@@ -93,18 +93,18 @@ bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout
 
 /* ---- legs ---- */
 
-/* Makes the leg's context current, if it is not. */
+/* Makes the leg's context current. Between two contexts each call does, whichever is current: if a
+ * pop fails, the next call must not run in the other context. */
 static CUresult leg_begin(const struct leg *leg)
 {
-    return leg->at.context == leg->current ? CUDA_SUCCESS
-                                           : cuda.cuCtxPushCurrent_v2(leg->at.context);
+    return leg->push ? cuda.cuCtxPushCurrent_v2(leg->at.context) : CUDA_SUCCESS;
 }
 
 static void leg_end(const struct leg *leg)
 {
     CUcontext popped;
 
-    if (leg->at.context != leg->current) {
+    if (leg->push) {
         cuda.cuCtxPopCurrent_v2(&popped);
     }
 }
@@ -323,12 +323,12 @@ CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
     }
     struct leg dst = {.place = to,
                       .at = {dst_context, call->stream},
-                      .current = src_context, /* the last one entered */
+                      .push = two,
                       .pool = plan->dst_pool,
                       .memory = plan->dst.device};
     struct leg src = {.place = from,
                       .at = {src_context, call->stream},
-                      .current = src_context,
+                      .push = two,
                       .pool = plan->src_pool,
                       .memory = plan->src.device};
     result = two || plan->overlap

@@ -161,12 +161,9 @@ static CUresult follow_dense(const struct cudriver_copy_plan *plan, struct cudri
     char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
     CUresult result = CUDA_SUCCESS;
 
-    if (plan->bytes <= TUNING_SMALL_MOST && (plan->one_run || (!up && !plan->page_locked))) {
-        const struct cudriver_small_copy copy = {up,     plan->one_run, plan->context, call->stream,
-                                                 device, host,          plan->bytes};
-        if (cudriver_staging_copy_small(&copy, &result, &call->function)) {
-            return result;
-        }
+    if (plan->bytes <= TUNING_SMALL_MOST && (plan->one_run || (!up && !plan->page_locked)) &&
+        staging_small_copy(plan, call, device, host, &result)) {
+        return result;
     }
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
         bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;

@@ -441,21 +441,11 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
 
 /* ---- small.c ---- */
 
-/* A dense blocking copy, in the stream's order. Its context is current. */
-struct cudriver_small_copy {
-    bool up, locked; /* up: to the device; locked: the host's memory is page-locked */
-    CUcontext context;
-    CUstream stream;
-    CUdeviceptr device;
-    char *host;
-    size_t bytes;
-};
-
-/* Copies at most TUNING_SMALL_MOST bytes, faster than the driver's blocking calls. Sets *result,
- * and *function on an error. Not for pageable memory up: only the driver's own call waits for the
+/* A dense blocking copy between `device` and `host`, at most TUNING_SMALL_MOST bytes, faster than
+ * the driver's blocking calls. Not for pageable memory up: only the driver's own call waits for the
  * stream before it reads the host. False: no page-locked memory can be had, nothing was done. */
-bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
-                                 const char **function);
+bool staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
+                        CUdeviceptr device, char *host, CUresult *result);
 
 /* cuStreamSynchronize with less latency, for work of microseconds. wait_soon polls a word that the
  * stream writes: for copies on a device, up to TUNING_SOON_MOST bytes. ask_soon polls

@@ -93,43 +93,40 @@ CUresult cudriver_staging_ask_soon(CUstream stream)
 }
 
 /* Waits for a queued copy. A slot has room for the word behind its bytes. */
-static CUresult copy_wait(const struct cudriver_small_copy *copy, char *slot)
+static CUresult copy_wait(const struct cudriver_copy_plan *plan, CUstream stream, char *slot)
 {
-    if (copy->up && copy->bytes <= TUNING_ASK_MOST) {
-        return cudriver_staging_ask_soon(copy->stream);
+    if (plan->to_device && plan->bytes <= TUNING_ASK_MOST) {
+        return cudriver_staging_ask_soon(stream);
     }
-    return slot != NULL ? word_wait(copy->context, copy->stream,
-                                    slot + (copy->bytes + LINE - 1) / LINE * LINE)
-                        : cudriver_staging_wait_soon(copy->context, copy->stream);
+    return slot != NULL
+               ? word_wait(plan->context, stream, slot + (plan->bytes + LINE - 1) / LINE * LINE)
+               : cudriver_staging_wait_soon(plan->context, stream);
 }
 
-static CUresult copy_queue(const struct cudriver_small_copy *copy, char *host)
+bool staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
+                        CUdeviceptr device, char *host, CUresult *result)
 {
-    return copy->up ? cuda.cuMemcpyHtoDAsync_v2(copy->device, host, copy->bytes, copy->stream)
-                    : cuda.cuMemcpyDtoHAsync_v2(host, copy->device, copy->bytes, copy->stream);
-}
+    bool up = plan->to_device;
+    void *slot = NULL, *at;
 
-bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
-                                 const char **function)
-{
-    void *slot = NULL;
-
-    if (!copy->locked && staging_slot_get(copy->bytes + 2 * LINE, &slot) != 0) {
+    if (!plan->one_run && staging_slot_get(plan->bytes + 2 * LINE, &slot) != 0) {
         return false;
     }
-    *function = copy->up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
-    *result = copy_queue(copy, slot != NULL ? slot : copy->host);
+    at = slot != NULL ? slot : host;
+    call->function = up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
+    *result = up ? cuda.cuMemcpyHtoDAsync_v2(device, at, plan->bytes, call->stream)
+                 : cuda.cuMemcpyDtoHAsync_v2(at, device, plan->bytes, call->stream);
     if (*result != CUDA_SUCCESS) {
         if (slot != NULL) {
             cudriver_hostmem_free(slot);
         }
         return true;
     }
-    *function = "cuStreamSynchronize";
-    *result = copy_wait(copy, slot);
+    call->function = "cuStreamSynchronize";
+    *result = copy_wait(plan, call->stream, slot);
     if (slot != NULL) {
         if (*result == CUDA_SUCCESS) {
-            memcpy(copy->host, slot, copy->bytes);
+            memcpy(host, slot, plan->bytes);
         }
         slot_give_back(slot, *result);
     }

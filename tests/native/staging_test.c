@@ -1086,10 +1086,9 @@ static void wait_fails(struct random *random)
     const struct cudriver_layout turned = transposed(32);
     struct ends ends = ends_make(random, 4096);
     struct job job = {false, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
-    struct cudriver_small_copy small = {
-        false, false, context, ends.stream, ends.device, (char *)ends.host, 4096};
+    const struct cudriver_copy_plan small = {.context = context, .bytes = 4096};
+    struct cudriver_copy_call call = {.stream = ends.stream};
     struct cudriver_staging_transfer *transfer;
-    const char *function;
     CUresult result;
 
     /* A small asynchronous copy that is refused when its bytes are on their way already. */
@@ -1108,7 +1107,7 @@ static void wait_fails(struct random *random)
     /* Without threads. */
     sim.hold();
     CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
-    CHECK(cudriver_staging_copy_small(&small, &result, &function));
+    CHECK(staging_small_copy(&small, &call, ends.device, (char *)ends.host, &result));
     CHECK(result == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, 4096);
     /* A word that the stream writes. */

@@ -264,6 +264,16 @@ debug: $(VENV)/.requirements ## build unoptimised, warnings are errors, into bui
 	rm -rf build/debug/site
 	CUDRIVER_DEBUG=1 $(INSTALL) --target build/debug/site .
 
+PASSES = build/passes
+
+.PHONY: passes
+passes: $(VENV)/.requirements ## how many of the core's functions a copy passes: ARGS=--list names them
+	CUDRIVER_DEBUG=1 CFLAGS=-finstrument-functions \
+	    $(PY) setup.py --quiet build --build-base $(PASSES) --build-lib $(PASSES)/site
+	$(CC) -std=c11 -shared -fPIC -o $(PASSES)/hook.so tests/native/passes.c -ldl
+	LD_PRELOAD=$(CURDIR)/$(PASSES)/hook.so CUDRIVER_LIBRARY=sim PYTHONPATH=$(PASSES)/site \
+	    $(PY) tests/passes.py $(ARGS)
+
 # --- the site ----------------------------------------------------------------------------------------
 
 $(VENV)/.docs: $(VENV)/.requirements

@@ -156,8 +156,7 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
     if (relax) {
         cudriver_driver_relax();
     }
-    result = transfer == NULL ? cudriver_copy_follow(plan, &call)
-                              : cudriver_copy_follow_async(plan, &call, transfer);
+    result = cudriver_copy_follow(plan, &call, transfer);
     if (relax) {
         cudriver_driver_restore();
     }
@@ -232,7 +231,7 @@ static int stream_wait_apart(CoreState *state, const struct cudriver_stream *str
 /* Does a blocking copy as planned. 0 or -1. */
 static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends)
 {
-    ContextObject *home = ends_home(ends), *context;
+    ContextObject *home = ends_home(ends), *context = home;
     struct cudriver_stream stream;
     bool given, pushed[2];
     int failed;
@@ -246,18 +245,19 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     if (plan->kind == CUDRIVER_COPY_BOUNCED) {
         return bounced_blocking(state, ends);
     }
-    if (cudriver_stream_parse(state, NULL, home, &stream, &given) < 0) {
+    if (cudriver_stream_read(state, NULL, &stream, &given) < 0) {
         return -1;
     }
-    context = stream.context;
-    if (context->ordinal != home->ordinal || !cudriver_copy_plan_move(plan, context->handle)) {
+    if (given && stream.context->ordinal == home->ordinal &&
+        cudriver_copy_plan_move(plan, stream.context->handle)) {
+        context = stream.context;
+    } else if (given) {
         /* A `with stream:` of another device, or whose kernels cannot use the memory. */
-        if (given && stream_is_near(&stream, ends) &&
+        if (stream_is_near(&stream, ends) &&
             stream_wait_apart(state, &stream, "a blocking copy") < 0) {
             cudriver_stream_done(&stream);
             return -1;
         }
-        context = home;
         given = false;
     }
     if (cudriver_context_begin_both(state, home, context, pushed) < 0) {

@@ -169,28 +169,35 @@ static CUresult fill_axis(struct fill *fill, const struct cudriver_layout *layou
 static CUresult fill_by_kernel(struct fill *fill, const DeviceArrayObject *self, CUcontext context,
                                bool *refused)
 {
-    struct cudriver_layout layout = {.ndim = self->ndim, .itemsize = fill->itemsize};
-    struct cudriver_staging_between job = {.context = context, .stream = fill->stream};
+    struct cudriver_copy_plan plan = {.kind = CUDRIVER_COPY_KERNEL, .context = context};
+    struct cudriver_copy_call call = {.stream = fill->stream};
+    struct cudriver_staging_transfer *none; /* the copy is not waited for */
+    struct cudriver_layout *layout = &plan.layout;
     CUdeviceptr first;
     CUresult result;
 
+    layout->ndim = self->ndim;
+    layout->itemsize = fill->itemsize;
     for (int i = 0; i < self->ndim; i++) {
-        layout.shape[i] = self->shape[i];
-        layout.dst_strides[i] = self->strides[i];
-        layout.src_strides[i] = 0;
+        layout->shape[i] = self->shape[i];
+        layout->dst_strides[i] = self->strides[i];
+        layout->src_strides[i] = 0;
     }
-    cudriver_layout_simplify(&layout);
-    first = self->address + (CUdeviceptr)layout.dst_offset;
-    layout.dst_offset = layout.src_offset = 0;
-    job.dst = job.src = (struct cudriver_staging_end){.context = context, .memory = first};
-    job.layout = &layout;
-    *refused = !cudriver_staging_has_kernel(context, &layout, first, first);
+    cudriver_layout_simplify(layout, true);
+    first = self->address + (CUdeviceptr)layout->dst_offset;
+    layout->dst_offset = layout->src_offset = 0;
+    plan.dst.device = plan.src.device = first;
+    *refused = !cudriver_staging_has_kernel(context, layout, first, first);
     if (*refused) {
         return CUDA_SUCCESS;
     }
     result = fill_item(fill, first);
-    return result == CUDA_SUCCESS ? cudriver_staging_copy_between(&job, refused, fill->function)
-                                  : result;
+    if (result == CUDA_SUCCESS) {
+        result = cudriver_copy_follow(&plan, &call, &none);
+        *refused = call.refused;
+        *fill->function = call.function;
+    }
+    return result;
 }
 
 /* Writes `pattern` (itemsize bytes) to every item, on `stream` and between begin and end of its
@@ -210,7 +217,7 @@ static CUresult fill_issue(DeviceArrayObject *self, const char *pattern,
         layout.shape[i] = self->shape[i];
         layout.dst_strides[i] = layout.src_strides[i] = self->strides[i];
     }
-    if (cudriver_layout_simplify(&layout) == 0) {
+    if (cudriver_layout_simplify(&layout, true) == 0) {
         return CUDA_SUCCESS;
     }
     address += (CUdeviceptr)layout.dst_offset;

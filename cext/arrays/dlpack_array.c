@@ -2,7 +2,6 @@
 #include "dlpack.h"
 
 #include "contexts/capture.h"
-#include "contexts/foreign_stream.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"

@@ -2,7 +2,6 @@
 #include "dlpack.h"
 
 #include "contexts/capture.h"
-#include "contexts/foreign_stream.h"
 #include "contexts/stream.h"
 #include "contexts/stream_order.h"
 #include "driver/driver.h"

@@ -4,7 +4,6 @@
 
 #include "capture.h"
 #include "driver/driver.h"
-#include "foreign_stream.h"
 #include "graph.h"
 #include "python/error.h"
 #include "python/wait.h"

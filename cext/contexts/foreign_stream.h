@@ -13,12 +13,6 @@ int cudriver_foreign_stream(PyObject *object, CUstream *handle);
  * `handle`. The handle is NULL for an event of PyTorch's that was never recorded. */
 int cudriver_foreign_event(PyObject *object, CUevent *handle);
 
-/* Whether a handle is a default stream, which belongs to whichever context is current. */
-static inline bool cudriver_stream_is_default(CUstream handle)
-{
-    return (uintptr_t)handle <= 2; /* NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */
-}
-
 /* New reference: the context of another library's stream, which is no default stream. */
 ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle);
 

@@ -65,6 +65,15 @@ static inline bool cudriver_driver_is_capturing(CUresult result)
            result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
+/* Whether a handle is a default stream, which belongs to whichever context is current. The last one
+ * is another stream in each thread. */
+#define CUDRIVER_STREAM_PER_THREAD ((CUstream)2)
+static inline bool cudriver_stream_is_default(CUstream handle)
+{
+    return handle == NULL || handle == (CUstream)1 /* CU_STREAM_LEGACY */ ||
+           handle == CUDRIVER_STREAM_PER_THREAD;
+}
+
 /* During a capture a thread may not make calls whose effect a launch of the graph would miss:
  * waits, queries, allocations, frees. Such a call fails and breaks the capture: the calling
  * thread's own, or another thread's in global mode. `relax` lifts the ban from the calling thread

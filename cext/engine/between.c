@@ -1,5 +1,5 @@
 /* Copies between device memory, in stream order: in one context by the kernel, between two contexts
- * packed, copied and unpacked. See engine.h. */
+ * packed, copied and unpacked. See private.h. */
 #include "private.h"
 
 #include "driver/driver.h"
@@ -8,13 +8,11 @@
 struct leg {
     struct staging_place *place; /* borrowed, entered */
     struct staging_point at;
-    CUcontext current; /* the thread's current context between calls */
+    bool push; /* two contexts: each call makes its own current */
     CUmemoryPool pool;
     CUdeviceptr memory;
-    struct cudriver_layout layout;   /* pack or unpack; ndim 0: the memory itself is dense */
-    struct staging_kernels *kernels; /* borrowed; NULL if the memory is dense */
-    int unit;                        /* log2 of the kernels' item size */
-    CUdeviceptr temporary;           /* owned, freed in stream order; 0: none */
+    struct cudriver_layout layout; /* pack or unpack; ndim 0: the memory itself is dense */
+    CUdeviceptr temporary;         /* owned, freed in stream order; 0: none */
 };
 
 /* ---- launches ---- */
@@ -95,57 +93,28 @@ bool cudriver_staging_has_kernel(CUcontext context, const struct cudriver_layout
 
 /* ---- legs ---- */
 
-/* Makes the leg's context current, if it is not. */
+/* Makes the leg's context current. Between two contexts each call does, whichever is current: if a
+ * pop fails, the next call must not run in the other context. */
 static CUresult leg_begin(const struct leg *leg)
 {
-    return leg->at.context == leg->current ? CUDA_SUCCESS
-                                           : cuda.cuCtxPushCurrent_v2(leg->at.context);
+    return leg->push ? cuda.cuCtxPushCurrent_v2(leg->at.context) : CUDA_SUCCESS;
 }
 
 static void leg_end(const struct leg *leg)
 {
     CUcontext popped;
 
-    if (leg->at.context != leg->current) {
+    if (leg->push) {
         cuda.cuCtxPopCurrent_v2(&popped);
     }
 }
 
-/* Loads the kernel for a leg whose layout is set. `dst` and `src` must be as aligned as the
- * addresses of the launch. NOT_SUPPORTED: no kernel can do it. */
-static CUresult leg_prepare(struct leg *leg, CUdeviceptr dst, CUdeviceptr src)
-{
-    CUresult result;
-    bool none;
-
-    leg->kernels = NULL;
-    if (leg->layout.ndim == 0) {
-        return CUDA_SUCCESS;
-    }
-    leg->unit = staging_kernels_size(&leg->layout, dst, src, STAGING_KERNEL_UNITS - 1);
-    staging_lock();
-    none = leg->place->no_kernels;
-    staging_unlock();
-    if (none || !launches_are_few(&leg->layout, leg->unit)) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    result = leg_begin(leg);
-    if (result == CUDA_SUCCESS) {
-        result = staging_place_kernel(leg->place, leg->unit, &leg->kernels);
-        leg_end(leg);
-    }
-    return result;
-}
-
 /* Allocates the leg's temporary in stream order. */
-static CUresult leg_allocate(struct leg *leg, size_t bytes)
+static CUresult leg_allocate(struct leg *leg, size_t bytes, const char **function)
 {
-    CUresult result;
+    CUresult result = leg->pool != NULL ? leg_begin(leg) : CUDA_ERROR_NOT_SUPPORTED;
 
-    if (leg->pool == NULL) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-    result = leg_begin(leg);
+    *function = "cuMemAllocFromPoolAsync";
     if (result == CUDA_SUCCESS) {
         result = cuda.cuMemAllocFromPoolAsync(&leg->temporary, bytes, leg->pool, leg->at.stream);
         leg->temporary = result == CUDA_SUCCESS ? leg->temporary : 0;
@@ -168,25 +137,34 @@ static void leg_free(struct leg *leg)
     leg->temporary = 0;
 }
 
-/* Queues the leg's copy from `src` to `dst`. */
-static CUresult leg_move(const struct leg *leg, CUdeviceptr dst, CUdeviceptr src,
-                         const char **function)
+/* Queues a copy at the leg's end: by the kernel, or by the driver if it is dense. NOT_SUPPORTED: no
+ * kernel can do it. *begun: set once bytes of `dst` may change. */
+static CUresult leg_copy(const struct leg *leg, const struct cudriver_layout *layout,
+                         CUdeviceptr dst, CUdeviceptr src, bool *begun, const char **function)
 {
-    const struct cudriver_layout *layout = &leg->layout;
+    int unit = staging_kernels_size(layout, dst, src, STAGING_KERNEL_UNITS - 1);
+    struct staging_kernels *kernels;
     CUresult result = leg_begin(leg);
 
     *function = "cuCtxPushCurrent_v2";
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (leg->kernels == NULL) {
+    if (layout->ndim == 0) {
+        *begun = true;
         *function = "cuMemcpyDtoDAsync_v2";
         result = cuda.cuMemcpyDtoDAsync_v2(dst + (CUdeviceptr)layout->dst_offset,
                                            src + (CUdeviceptr)layout->src_offset, layout->itemsize,
                                            leg->at.stream);
     } else {
-        *function = "cuLaunchKernel";
-        result = launches_queue(leg->kernels, leg->unit, layout, dst, src, leg->at.stream);
+        *function = "cuModuleLoadDataEx";
+        result = launches_are_few(layout, unit) ? staging_place_kernel(leg->place, unit, &kernels)
+                                                : CUDA_ERROR_NOT_SUPPORTED;
+        if (result == CUDA_SUCCESS) {
+            *begun = true;
+            *function = "cuLaunchKernel";
+            result = launches_queue(kernels, unit, layout, dst, src, leg->at.stream);
+        }
     }
     leg_end(leg);
     return result;
@@ -194,7 +172,6 @@ static CUresult leg_move(const struct leg *leg, CUdeviceptr dst, CUdeviceptr src
 
 static void leg_wait(const struct leg *leg)
 {
-
     if (leg_begin(leg) == CUDA_SUCCESS) {
         cuda.cuStreamSynchronize(leg->at.stream);
         leg_end(leg);
@@ -203,20 +180,17 @@ static void leg_wait(const struct leg *leg)
 
 /* ---- copies ---- */
 
-/* A copy that is being queued. */
-struct between {
-    const struct cudriver_staging_between *job;
-    size_t bytes;
-    struct leg src, dst;
-    bool *refused; /* cleared once a repetition would give other bytes */
-    const char **function;
-};
+/* Lets what is queued at `second` from now on wait for what is queued at `first`. */
+static CUresult leg_follow(const struct leg *first, const struct leg *second, const char **function)
+{
+    *function = "cuStreamWaitEvent";
+    return staging_stream_follow(first->at, second->at);
+}
 
 /* Makes the layouts of both legs: into dense memory in the order of the walk, and out of it. */
-static void between_split(struct between *between)
+static void legs_split(const struct cudriver_layout *whole, struct cudriver_layout *pack,
+                       struct cudriver_layout *unpack)
 {
-    const struct cudriver_layout *whole = between->job->layout;
-    struct cudriver_layout *pack = &between->src.layout, *unpack = &between->dst.layout;
     int64_t stride = (int64_t)whole->itemsize;
 
     *pack = *unpack = *whole;
@@ -225,94 +199,20 @@ static void between_split(struct between *between)
         pack->dst_strides[d] = unpack->src_strides[d] = stride;
         stride *= whole->shape[d];
     }
-    cudriver_layout_simplify(pack);
-    cudriver_layout_simplify_by_src(unpack);
+    cudriver_layout_simplify(pack, true);
+    cudriver_layout_simplify(unpack, false);
 }
 
-/* Splits the copy into two legs and makes their kernels ready. */
-static CUresult between_prepare(struct between *between)
+/* Chooses where the far end's work runs: in its own context, if there is any. If the caller's is a
+ * default stream it is the far context's, so that the copy comes after the default work of both. */
+static CUresult leg_place(struct leg *far, const struct leg *near, const char **function)
 {
-    struct leg *src = &between->src, *dst = &between->dst;
-    CUresult result;
+    CUresult result = CUDA_SUCCESS;
 
-    between_split(between);
-    *between->function = "cuModuleLoadDataEx";
-    result = leg_prepare(src, 0, src->memory);
-    return result == CUDA_SUCCESS ? leg_prepare(dst, dst->memory, 0) : result;
-}
-
-/* One context, no overlap: one copy by the kernel. */
-static CUresult direct_queue(struct between *between)
-{
-    struct leg *leg = &between->dst;
-    CUdeviceptr src = between->src.memory;
-    CUresult result;
-
-    leg->layout = *between->job->layout;
-    result = leg_prepare(leg, leg->memory, src);
-    if (result != CUDA_SUCCESS) {
-        *between->function = "cuModuleLoadDataEx";
-        return result;
-    }
-    return leg_move(leg, leg->memory, src, between->function); /* can be repeated */
-}
-
-/* One context, overlap: packs into a temporary, then unpacks. */
-static CUresult overlapping_queue(struct between *between)
-{
-    struct leg *src = &between->src, *dst = &between->dst;
-    CUresult result = between_prepare(between);
-
-    if (result == CUDA_SUCCESS) {
-        *between->function = "cuMemAllocFromPoolAsync";
-        result = leg_allocate(src, between->bytes);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = leg_move(src, src->temporary, src->memory, between->function);
-    }
-    if (result == CUDA_SUCCESS) {
-        *between->refused = false; /* from here on the source changes */
-        result = leg_move(dst, dst->memory, src->temporary, between->function);
-    }
-    leg_free(src);
-    return result;
-}
-
-static CUresult peer_copy(struct between *between)
-{
-    const struct leg *src = &between->src, *dst = &between->dst;
-    bool packed = src->temporary != 0, unpacked = dst->temporary != 0;
-    CUdeviceptr from = packed ? src->temporary : src->memory + (CUdeviceptr)src->layout.src_offset;
-    CUdeviceptr to = unpacked ? dst->temporary : dst->memory + (CUdeviceptr)dst->layout.dst_offset;
-    CUresult result = leg_begin(src);
-
-    *between->function = "cuMemcpyPeerAsync";
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuMemcpyPeerAsync(to, dst->place->context, from, src->place->context,
-                                        between->bytes, src->at.stream);
-        leg_end(src);
-    }
-    return result;
-}
-
-/* Two contexts: packs at the source, copies between the devices, unpacks at the destination. */
-static CUresult peers_queue(struct between *between)
-{
-    struct leg *src = &between->src, *dst = &between->dst;
-    bool from_src = between->job->context == src->at.context;
-    struct leg *near = from_src ? src : dst, *far = from_src ? dst : src;
-    bool no_handle = staging_stream_is_default(near->at.stream);
-    CUresult result = between_prepare(between);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    /* The far end's work needs a stream there. If the caller's is a default stream it is the far
-     * context's default stream, so that the copy comes after the default work of both. */
-    if (no_handle) {
+    if (cudriver_stream_is_default(near->at.stream)) {
         far->at.stream = NULL;
-    } else if (far->kernels != NULL) {
-        *between->function = "cuStreamCreateWithPriority";
+    } else if (far->layout.ndim > 0) {
+        *function = "cuStreamCreateWithPriority";
         result = leg_begin(far);
         if (result == CUDA_SUCCESS) {
             result = staging_side_get(far->place, &far->at.stream);
@@ -321,34 +221,67 @@ static CUresult peers_queue(struct between *between)
     } else {
         far->at = near->at;
     }
-    bool apart = far->at.context != near->at.context;
-    *between->function = "cuMemAllocFromPoolAsync";
-    if (result == CUDA_SUCCESS && src->kernels != NULL) {
-        result = leg_allocate(src, between->bytes);
-    }
-    if (result == CUDA_SUCCESS && dst->kernels != NULL) {
-        result = leg_allocate(dst, between->bytes);
-    }
-    if (result == CUDA_SUCCESS && apart) {
-        *between->function = "cuStreamWaitEvent";
-        result = staging_stream_follow(dst->at, src->at);
-    }
-    if (result == CUDA_SUCCESS && src->kernels != NULL) {
-        result = leg_move(src, src->temporary, src->memory, between->function);
-    }
+    return result;
+}
+
+/* Copies dense memory, or what is packed, to the other device. */
+static CUresult peer_copy(const struct leg *src, const struct leg *dst, size_t bytes,
+                          const char **function)
+{
+    CUdeviceptr from =
+        src->temporary != 0 ? src->temporary : src->memory + (CUdeviceptr)src->layout.src_offset;
+    CUdeviceptr to =
+        dst->temporary != 0 ? dst->temporary : dst->memory + (CUdeviceptr)dst->layout.dst_offset;
+    CUresult result = leg_begin(src);
+
+    *function = "cuMemcpyPeerAsync";
     if (result == CUDA_SUCCESS) {
-        result = peer_copy(between);
+        result = cuda.cuMemcpyPeerAsync(to, dst->place->context, from, src->place->context, bytes,
+                                        src->at.stream);
+        leg_end(src);
+    }
+    return result;
+}
+
+/* Packs at the source, copies to the other device if there are two, and unpacks at the destination.
+ * Dense memory on one of two devices needs neither. *begun: bytes of the destination may have
+ * changed. */
+static CUresult legs_queue(const struct cudriver_copy_plan *plan, struct leg *src, struct leg *dst,
+                           bool *begun, const char **function)
+{
+    bool two = src->place != dst->place;
+    struct leg *near = plan->context == src->at.context ? src : dst, *far = near == src ? dst : src;
+    size_t bytes = plan->bytes;
+
+    legs_split(&plan->layout, &src->layout, &dst->layout);
+    bool packs = !two || src->layout.ndim > 0, unpacks = !two || dst->layout.ndim > 0;
+    CUresult result = two ? leg_place(far, near, function) : CUDA_SUCCESS;
+    bool apart = far->at.context != near->at.context;
+    if (result == CUDA_SUCCESS && packs) {
+        result = leg_allocate(src, bytes, function);
+    }
+    if (result == CUDA_SUCCESS && two && unpacks) {
+        result = leg_allocate(dst, bytes, function);
     }
     if (result == CUDA_SUCCESS && apart) {
-        *between->function = "cuStreamWaitEvent";
-        result = staging_stream_follow(src->at, dst->at);
+        result = leg_follow(dst, src, function);
     }
-    if (result == CUDA_SUCCESS && dst->kernels != NULL) {
-        result = leg_move(dst, dst->memory, dst->temporary, between->function);
+    if (result == CUDA_SUCCESS && packs) {
+        result = leg_copy(src, &src->layout, src->temporary, src->memory, begun, function);
+        *begun = false; /* only the temporary has changed */
+    }
+    if (result == CUDA_SUCCESS && two) {
+        result = peer_copy(src, dst, bytes, function);
+    }
+    if (result == CUDA_SUCCESS && apart) {
+        result = leg_follow(src, dst, function);
+    }
+    if (result == CUDA_SUCCESS && unpacks) {
+        result = leg_copy(dst, &dst->layout, dst->memory, two ? dst->temporary : src->temporary,
+                          begun, function);
     }
     if (result == CUDA_SUCCESS && apart && near == src) {
-        *between->function = "cuStreamWaitEvent";
-        result = staging_stream_follow(dst->at, src->at);
+        result = leg_follow(dst, src, function);
     }
     if (result != CUDA_SUCCESS && apart) {
         /* One stream may be writing memory that the other is about to free. */
@@ -368,43 +301,43 @@ static bool is_refusal(CUresult result)
            result == CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *job, bool *refused,
-                                       const char **function)
+CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
+                              struct cudriver_copy_call *call)
 {
-    bool two = job->dst.context != job->src.context;
-    struct between between = {.job = job, .refused = refused, .function = function};
+    bool two = plan->two_devices, begun = false;
+    CUcontext dst_context = two ? plan->dst.context : plan->context;
+    CUcontext src_context = two ? plan->src.context : plan->context;
     struct staging_place *to, *from;
-    CUresult result = staging_place_enter(job->dst.context, &to);
+    CUresult result = staging_place_enter(dst_context, &to);
 
-    *refused = false;
-    *function = "cuCtxPushCurrent_v2";
+    call->refused = false;
+    call->function = "cuCtxPushCurrent_v2";
     if (result != CUDA_SUCCESS) {
         return result;
     }
     from = to;
-    result = two ? staging_place_enter(job->src.context, &from) : CUDA_SUCCESS;
+    result = two ? staging_place_enter(src_context, &from) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) {
         staging_place_leave(to);
         return result;
     }
-    between.bytes = cudriver_layout_bytes(job->layout);
-    between.dst = (struct leg){.place = to,
-                               .at = {job->dst.context, job->stream},
-                               .current = job->src.context, /* the last one entered */
-                               .pool = job->dst.pool,
-                               .memory = job->dst.memory};
-    between.src = (struct leg){.place = from,
-                               .at = {job->src.context, job->stream},
-                               .current = job->src.context,
-                               .pool = job->src.pool,
-                               .memory = job->src.memory};
-    *refused = true;
-    result = two            ? peers_queue(&between)
-             : job->overlap ? overlapping_queue(&between)
-                            : direct_queue(&between);
-    *refused = *refused && is_refusal(result);
+    struct leg dst = {.place = to,
+                      .at = {dst_context, call->stream},
+                      .push = two,
+                      .pool = plan->dst_pool,
+                      .memory = plan->dst.device};
+    struct leg src = {.place = from,
+                      .at = {src_context, call->stream},
+                      .push = two,
+                      .pool = plan->src_pool,
+                      .memory = plan->src.device};
+    result = two || plan->overlap
+                 ? legs_queue(plan, &src, &dst, &begun, &call->function)
+                 : leg_copy(&dst, &plan->layout, dst.memory, src.memory, &begun, &call->function);
+    /* Where the ends overlap the source changes with the destination: not to be repeated. */
+    call->refused = is_refusal(result) && !(begun && plan->overlap);
     if (result != CUDA_SUCCESS) {
-        leg_wait(job->context == job->dst.context ? &between.dst : &between.src);
+        leg_wait(plan->context == dst_context ? &dst : &src);
     }
     if (two) {
         staging_place_leave(from);

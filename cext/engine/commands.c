@@ -11,8 +11,8 @@
 /* What the commands of one copy share. */
 struct queue {
     struct cudriver_staging_transfer *transfer;
-    const struct cudriver_staging_job *job;
     const struct staging_plan *plan;
+    CUdeviceptr device;
     const struct cudriver_layout *rows;
     const struct staging_boxes *boxes;
     const struct staging_kernels *kernels; /* NULL: not permuted */
@@ -21,43 +21,33 @@ struct queue {
     unsigned count;
 };
 
-/* Notes a refusal of stream memory operations, for later copies in this context. Returns
- * `result`. */
-static CUresult counters_note(const struct queue *queue, CUresult result)
+/* Queues the waits and writes so far. Notes a refusal, for later copies in this context. */
+static CUresult values_queue(struct queue *queue)
 {
+    CUstream stream = queue->transfer->stream;
+    unsigned count = queue->count;
+    CUresult result = CUDA_SUCCESS;
+
+    queue->count = 0;
+    if (count > 1 && cuda.cuStreamBatchMemOp_v2 != NULL) {
+        result = cuda.cuStreamBatchMemOp_v2(stream, count, queue->values, 0);
+        count = 0;
+    }
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        const CUstreamBatchMemOpParams *value = &queue->values[i];
+        result =
+            value->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+                ? cuda.cuStreamWaitValue32_v2(stream, value->waitValue.address,
+                                              value->waitValue.value, value->waitValue.flags)
+                : cuda.cuStreamWriteValue32_v2(stream, value->writeValue.address,
+                                               value->writeValue.value, value->writeValue.flags);
+    }
     if (result == CUDA_ERROR_NOT_SUPPORTED) {
         staging_lock();
         queue->transfer->place->no_counters = true;
         staging_unlock();
     }
     return result;
-}
-
-static CUresult value_queue(const struct queue *queue, const CUstreamBatchMemOpParams *value)
-{
-    CUstream stream = queue->transfer->stream;
-
-    return value->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
-               ? cuda.cuStreamWaitValue32_v2(stream, value->waitValue.address,
-                                             value->waitValue.value, value->waitValue.flags)
-               : cuda.cuStreamWriteValue32_v2(stream, value->writeValue.address,
-                                              value->writeValue.value, value->writeValue.flags);
-}
-
-static CUresult values_queue(struct queue *queue)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    if (queue->count > 1 && cuda.cuStreamBatchMemOp_v2 != NULL) {
-        result =
-            cuda.cuStreamBatchMemOp_v2(queue->transfer->stream, queue->count, queue->values, 0);
-    } else {
-        for (unsigned i = 0; i < queue->count && result == CUDA_SUCCESS; i++) {
-            result = value_queue(queue, &queue->values[i]);
-        }
-    }
-    queue->count = 0;
-    return counters_note(queue, result);
 }
 
 /* Makes the stream wait until this many chunks are packed or unpacked, if they are not yet. */
@@ -88,7 +78,7 @@ static void counter_write(struct queue *queue, size_t steps)
 
 static CUresult kernel_queue(const struct queue *queue, const struct cudriver_layout *spread)
 {
-    CUdeviceptr scratch = queue->transfer->ring->scratch, device = queue->job->device;
+    CUdeviceptr scratch = queue->transfer->ring->scratch, device = queue->device;
     bool up = queue->plan->up;
     CUresult result = staging_kernels_launch(queue->kernels, spread, up ? device : scratch,
                                              up ? scratch : device, queue->transfer->stream);
@@ -109,7 +99,7 @@ static CUresult chunk_queue(const struct queue *queue, size_t chunk, char *slot)
     CUresult result;
 
     if (queue->kernels == NULL) {
-        return staging_device_copy(queue->rows, transfer->up, queue->job->device, slot, begin, end,
+        return staging_device_copy(queue->rows, transfer->up, queue->device, slot, begin, end,
                                    transfer->stream);
     }
     staging_box_find(queue->plan, queue->boxes, chunk, &begin, &end, &spread);
@@ -155,16 +145,6 @@ static CUresult commands_queue(struct queue *queue)
         counter_write(queue, transfer->steps);
     }
     return result == CUDA_SUCCESS ? values_queue(queue) : result;
-}
-
-static int transfers_under_way(void)
-{
-    int users;
-
-    staging_lock();
-    users = staging.ring_users;
-    staging_unlock();
-    return users;
 }
 
 /*
@@ -238,12 +218,16 @@ static void chunks_place(struct cudriver_staging_transfer *transfer, size_t room
  * memory, or too many chunks. */
 static size_t chunks_make(struct cudriver_staging_transfer *transfer,
                           const struct staging_plan *plan, const struct cudriver_layout *rows,
-                          size_t most, struct staging_boxes *boxes)
+                          struct staging_boxes *boxes)
 {
     bool permuted = plan->path == CUDRIVER_STAGING_PERMUTED;
-    size_t bytes = cudriver_layout_bytes(&plan->walk), slot;
+    size_t bytes = cudriver_layout_bytes(&plan->walk), most = plan->slot_most, slot;
+    int users;
 
-    for (int users = transfers_under_way(); users > 1 && most > TUNING_SLOT_SHARED; users /= 2) {
+    staging_lock();
+    users = staging.ring_users;
+    staging_unlock();
+    for (; users > 1 && most > TUNING_SLOT_SHARED; users /= 2) {
         most /= 2; /* many copies at once: less memory for each */
     }
     slot = staging_ring_slot(bytes, most);
@@ -286,10 +270,11 @@ static void transfer_arrive(void *data)
 }
 
 CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
-                            const struct cudriver_staging_job *job, const struct staging_plan *plan)
+                            const struct cudriver_copy_plan *copy,
+                            const struct cudriver_copy_call *call)
 {
+    const struct staging_plan *plan = &copy->staged;
     struct staging_kernels *kernels = NULL;
-    struct staging_settings settings;
     struct cudriver_layout rows;
     struct staging_boxes boxes;
     CUresult result = staging_ring_ensure(), state;
@@ -299,31 +284,24 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
         return result;
     }
     if (plan->path == CUDRIVER_STAGING_PERMUTED) {
-        result = staging_place_kernels(transfer->place, plan, job->device, &kernels);
+        result = staging_place_kernels(transfer->place, plan, copy->device, &kernels);
         if (result != CUDA_SUCCESS) {
             return result;
         }
     }
-    staging_settings_get(&settings);
     staging_rows_make(&plan->walk, plan->up, &rows);
     transfer->up = plan->up;
-    transfer->host = job->host;
+    transfer->host = copy->host;
     transfer->walk = plan->walk;
     transfer->host_dense = plan->host_dense;
     transfer->threads = transfer->own && plan->threads > 1 ? plan->threads - 1 : plan->threads;
-    /* Asynchronous copies cycle through many slots, so a slot is rarely cached; bypass the cache.
-     */
-    transfer->streaming =
-        plan->streaming ||
-        (!transfer->own && settings.streaming > 0 &&
-         plan->bytes <= TUNING_STREAMING_LAPS * STAGING_RING_SLOTS * settings.slot);
-    slot_bytes = chunks_make(transfer, plan, &rows,
-                             staging_slot_most(plan, transfer->own, &settings), &boxes);
+    transfer->streaming = plan->streaming;
+    slot_bytes = chunks_make(transfer, plan, &rows, &boxes);
     if (slot_bytes == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     /* Query before taking a ring: if the query fails, so would the wait that frees the ring. */
-    state = transfer->own ? CUDA_SUCCESS : staging_stream_query(job->stream);
+    state = transfer->own ? CUDA_SUCCESS : staging_stream_query(call->stream);
     if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
         return state;
     }
@@ -338,12 +316,12 @@ CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
         staging_ring_list(transfer);
         staging_unlock();
     } else {
-        result = cuda.cuLaunchHostFunc(job->stream, transfer_arrive, transfer);
+        result = cuda.cuLaunchHostFunc(call->stream, transfer_arrive, transfer);
     }
     if (result != CUDA_SUCCESS) {
         staging_transfer_drop(transfer);
         return result;
     }
-    struct queue queue = {transfer, job, plan, &rows, &boxes, kernels, {{0}}, 0};
+    struct queue queue = {transfer, plan, copy->device, &rows, &boxes, kernels, {{0}}, 0};
     return commands_queue(&queue);
 }

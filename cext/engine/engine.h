@@ -65,6 +65,7 @@ struct staging_plan {
     bool up;
     size_t bytes;                /* of the whole copy */
     size_t chunk;                /* bytes of one slot; 0: no slot, or a small copy */
+    size_t slot_most;            /* bytes of a slot through a ring, however large the copy */
     int threads;                 /* at most, the caller's included */
     size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
     bool alone;                  /* would be staged if the driver had stream memory operations */
@@ -101,9 +102,11 @@ struct cudriver_copy_plan {
     enum cudriver_copy_kind kind;
     const char *why; /* a sentence (string literal) */
     size_t bytes;
-    CUcontext context;     /* the context of the stream; NULL: host to host */
-    bool to_device;        /* dst is in device memory */
-    bool from_device;      /* src is in device memory */
+    CUcontext context; /* the context of the stream; NULL: host to host */
+    bool to_device;    /* dst is in device memory */
+    bool from_device;  /* src is in device memory */
+    char *host;        /* between host and device: the host end, and the device end */
+    CUdeviceptr device;
     bool page_locked;      /* the host end; false if the driver was not asked */
     bool one_run;          /* the host end is known to lie in one registration */
     bool unlooked;         /* a small dense copy: the driver was not asked */
@@ -144,7 +147,8 @@ struct cudriver_staging_transfer; /* a staged copy under way; opaque */
 struct cudriver_copy_call {
     CUstream stream; /* of plan->context, which is current; NULL: the default stream */
     /* Called about every 50 ms while a staged copy waits, and between the parts of TUNING_CUT bytes
-     * of the driver's own copy, by the waiting thread, without locks; true stops the copy. */
+     * of the driver's own copy, by the waiting thread, without locks; true stops the copy. NULL: a
+     * staged copy cannot be interrupted. */
     bool (*interrupted)(void *data);
     void *data;
     bool captured; /* the stream is being captured: nothing runs, and nothing is waited for */
@@ -153,59 +157,25 @@ struct cudriver_copy_call {
     const char *function; /* after an error: the driver call that failed; NULL: several calls */
 };
 
-/* Copies and waits. After an error nothing is in use, unless waiting for the stream failed. May
- * block. */
+/*
+ * If `transfer` is NULL, copies, and returns when the bytes are in place. After an error or an
+ * interruption nothing is in use, unless waiting for the stream failed. How much was written is
+ * undefined.
+ *
+ * Otherwise queues the copy on the stream and returns at once. Work queued before it finishes
+ * before the first byte is read or written; work queued after it waits for the last byte. Both
+ * memories must outlive the copy. Of a STAGED copy the caller owns *transfer, and passes it to
+ * cudriver_staging_release; if it fails later, the stream goes on and the transfer holds the error.
+ * A STAGED copy blocks until it is over if no thread or page-locked memory can be had, or if stream
+ * memory operations are missing and it is not small; call->interrupted is called only in that case.
+ *
+ * The plan is for the same kind of call, blocking or not. May block.
+ */
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call);
-
-/* Queues the copy on the stream; *transfer of a STAGED one as by cudriver_staging_copy_async. May
- * block. */
-CUresult cudriver_copy_follow_async(const struct cudriver_copy_plan *plan,
-                                    struct cudriver_copy_call *call,
-                                    struct cudriver_staging_transfer **transfer);
+                              struct cudriver_copy_call *call,
+                              struct cudriver_staging_transfer **transfer);
 
 /* ---- staged copies ---- */
-
-/*
- * One copy between host and device. The destination of `layout` is the device if `to_device`, else
- * the host. The layout may have up to CUDRIVER_MAX_DIMS dimensions, need not be simplified, and is
- * read during the call only. Both memories are borrowed: the caller keeps them alive until the copy
- * is over.
- */
-struct cudriver_staging_job {
-    bool to_device;
-    CUcontext context; /* the stream's; not NULL. The permuting kernel runs in it */
-    CUstream stream;   /* the copy runs after the work already queued on it */
-    CUdeviceptr device;
-    void *host; /* only read if `to_device` */
-    const struct cudriver_layout *layout;
-    /* Called about every 50 ms while a call waits, by the waiting thread, without locks; true stops
-     * the copy. Not called during the driver's own copy, which is cut into parts of TUNING_CUT
-     * bytes. NULL: the copy cannot be interrupted. */
-    bool (*interrupted)(void *data);
-    void *data;
-};
-
-/*
- * Copies, and returns when the bytes are in place. May block. After an error or an interruption the
- * host's memory is no longer in use. Neither is the device's, unless waiting for its stream failed.
- * How much was written is undefined.
- */
-CUresult cudriver_staging_copy(const struct cudriver_staging_job *job,
-                               const struct staging_plan *plan);
-
-/*
- * Queues the copy on job->stream and returns at once. Work queued before it finishes before the
- * first byte is read or written; work queued after it waits for the last byte. On success the
- * caller owns *transfer and passes it to cudriver_staging_release. If the copy fails later, the
- * stream goes on and the transfer holds the error.
- *
- * Blocks until the copy is over if no thread or page-locked memory can be had, or if stream memory
- * operations are missing and the copy is not small. job->interrupted is called only in that case.
- */
-CUresult cudriver_staging_copy_async(const struct cudriver_staging_job *job,
-                                     const struct staging_plan *plan,
-                                     struct cudriver_staging_transfer **transfer);
 
 /* Waits until the copy is over and returns its result: the host's memory is no longer in use, the
  * device's bytes are in place. INTERRUPTED: the wait ended early, the copy goes on. May block. */
@@ -217,34 +187,6 @@ CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
 void cudriver_staging_release(struct cudriver_staging_transfer *transfer);
 
 /* ---- between device memory ---- */
-
-struct cudriver_staging_end {
-    CUcontext context; /* in which kernels can use the memory */
-    CUdeviceptr memory;
-    CUmemoryPool pool; /* the device's, for temporaries; NULL: none */
-};
-
-struct cudriver_staging_between {
-    CUcontext context; /* the stream's: the context of one of the ends */
-    CUstream stream;
-    struct cudriver_staging_end dst, src;
-    const struct cudriver_layout *layout; /* simplified */
-    bool overlap;                         /* the ends may share bytes */
-};
-
-/*
- * Queues a copy on the stream and returns at once. In one context a kernel moves the items, through
- * a dense temporary if the ends overlap. Between two contexts the source is packed into a
- * temporary, copied to the other device and unpacked there. The far device's part runs on a stream
- * of the engine's, ordered with the caller's by events. If the caller's is a default stream, the
- * far one is its context's default stream.
- *
- * On failure nothing is left under way, and *function is the call that failed. *refused: there is
- * no kernel or no temporary, and the caller may try another path. May block: loading the kernel
- * takes a while at the first use in a context.
- */
-CUresult cudriver_staging_copy_between(const struct cudriver_staging_between *job, bool *refused,
-                                       const char **function);
 
 /* Whether the kernel can copy this layout between these addresses, as far as is known. Calls no
  * driver function. */

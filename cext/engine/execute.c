@@ -103,33 +103,16 @@ static CUresult issue_outer(const struct cudriver_copy_plan *plan, int axis, int
     return result;
 }
 
-/* A copy between device memory by the kernel. */
-static CUresult issue_between(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call)
-{
-    bool two = plan->two_devices;
-    const struct cudriver_staging_between job = {
-        .context = plan->context,
-        .stream = call->stream,
-        .dst = {two ? plan->dst.context : plan->context, plan->dst.device, plan->dst_pool},
-        .src = {two ? plan->src.context : plan->context, plan->src.device, plan->src_pool},
-        .layout = &plan->layout,
-        .overlap = plan->overlap,
-    };
-
-    return cudriver_staging_copy_between(&job, &call->refused, &call->function);
-}
-
 /* Queues a copy that is not staged on the stream, and does not wait. */
 static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
     switch (plan->kind) {
     case CUDRIVER_COPY_KERNEL:
     case CUDRIVER_COPY_TEMPORARY:
-        return issue_between(plan, call);
+        return staging_copy_between(plan, call);
     case CUDRIVER_COPY_PEER:
         /* A NULL stream's copy must follow the default-stream work of both devices. */
-        return call->stream == NULL ? issue_between(plan, call)
+        return call->stream == NULL ? staging_copy_between(plan, call)
                                     : issue_direct(plan, call->stream, &call->function);
     case CUDRIVER_COPY_DIRECT:
         return issue_direct(plan, call->stream, &call->function);
@@ -173,18 +156,14 @@ static CUresult part_copy(const struct cudriver_copy_plan *plan, CUdeviceptr dev
 static CUresult follow_dense(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
     bool up = plan->to_device, cut = !plan->one_run && !plan->unlooked;
-    CUdeviceptr device = up ? plan->dst.device + (CUdeviceptr)plan->layout.dst_offset
-                            : plan->src.device + (CUdeviceptr)plan->layout.src_offset;
-    char *host =
-        up ? plan->src.host + plan->layout.src_offset : plan->dst.host + plan->layout.dst_offset;
+    const struct cudriver_layout *layout = &plan->layout;
+    CUdeviceptr device = plan->device + (CUdeviceptr)(up ? layout->dst_offset : layout->src_offset);
+    char *host = plan->host + (up ? layout->src_offset : layout->dst_offset);
     CUresult result = CUDA_SUCCESS;
 
-    if (plan->bytes <= TUNING_SMALL_MOST && (plan->one_run || (!up && !plan->page_locked))) {
-        const struct cudriver_small_copy copy = {up,     plan->one_run, plan->context, call->stream,
-                                                 device, host,          plan->bytes};
-        if (cudriver_staging_copy_small(&copy, &result, &call->function)) {
-            return result;
-        }
+    if (plan->bytes <= TUNING_SMALL_MOST && (plan->one_run || (!up && !plan->page_locked)) &&
+        staging_small_copy(plan, call, device, host, &result)) {
+        return result;
     }
     for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
         bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;
@@ -204,36 +183,29 @@ static CUresult follow_dense(const struct cudriver_copy_plan *plan, struct cudri
     return result;
 }
 
-static struct cudriver_staging_job staged_job(const struct cudriver_copy_plan *plan,
-                                              const struct cudriver_copy_call *call)
-{
-    return (struct cudriver_staging_job){
-        .to_device = plan->to_device,
-        .context = plan->context,
-        .stream = call->stream,
-        .device = plan->to_device ? plan->dst.device : plan->src.device,
-        .host = plan->to_device ? plan->src.host : plan->dst.host,
-        .layout = &plan->layout,
-        .interrupted = call->interrupted,
-        .data = call->data,
-    };
-}
-
 CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call)
+                              struct cudriver_copy_call *call,
+                              struct cudriver_staging_transfer **transfer)
 {
     CUresult result, waited;
 
     call->refused = false;
     call->function = NULL;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        struct cudriver_staging_job job = staged_job(plan, call);
-        return cudriver_staging_copy(&job, &plan->staged);
+        return staging_copy(plan, call, transfer);
     }
-    if (plan->kind == CUDRIVER_COPY_DIRECT && plan->to_device != plan->from_device) {
+    if (transfer == NULL && plan->kind == CUDRIVER_COPY_DIRECT &&
+        plan->to_device != plan->from_device) {
         return follow_dense(plan, call);
     }
     result = plan_issue(plan, call);
+    if (transfer != NULL) {
+        if (result != CUDA_SUCCESS && !call->refused && !call->captured) {
+            /* A part may be in flight, and nobody would keep its memory alive. */
+            cuda.cuStreamSynchronize(call->stream);
+        }
+        return result;
+    }
     waited =
         result == CUDA_SUCCESS && plan->kind == CUDRIVER_COPY_DIRECT &&
                 plan->bytes <= TUNING_SOON_MOST
@@ -242,26 +214,6 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     if (result == CUDA_SUCCESS && waited != CUDA_SUCCESS) {
         result = waited;
         call->function = "cuStreamSynchronize";
-    }
-    return result;
-}
-
-CUresult cudriver_copy_follow_async(const struct cudriver_copy_plan *plan,
-                                    struct cudriver_copy_call *call,
-                                    struct cudriver_staging_transfer **transfer)
-{
-    CUresult result;
-
-    call->refused = false;
-    call->function = NULL;
-    if (plan->kind == CUDRIVER_COPY_STAGED) {
-        struct cudriver_staging_job job = staged_job(plan, call);
-        return cudriver_staging_copy_async(&job, &plan->staged, transfer);
-    }
-    result = plan_issue(plan, call);
-    if (result != CUDA_SUCCESS && !call->refused && !call->captured) {
-        /* A part may be in flight, and nobody would keep its memory alive. */
-        cuda.cuStreamSynchronize(call->stream);
     }
     return result;
 }

@@ -28,27 +28,16 @@ static size_t saturating_product(size_t a, size_t b)
     return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
 }
 
-static bool is_empty(const struct cudriver_layout *layout)
-{
-    bool empty = layout->itemsize == 0;
-
-    for (int d = 0; d < layout->ndim; d++) {
-        empty |= layout->shape[d] <= 0;
-    }
-    return empty;
-}
-
 size_t cudriver_layout_bytes(const struct cudriver_layout *layout)
 {
     size_t bytes = layout->itemsize;
+    bool empty = bytes == 0;
 
-    if (is_empty(layout)) {
-        return 0;
-    }
     for (int d = 0; d < layout->ndim; d++) {
+        empty |= layout->shape[d] <= 0;
         bytes = saturating_product(bytes, (size_t)layout->shape[d]);
     }
-    return bytes;
+    return empty ? 0 : bytes;
 }
 
 static void dimension_move(struct cudriver_layout *layout, int to, int from)
@@ -172,12 +161,12 @@ static bool layout_join(struct cudriver_layout *layout)
     return true;
 }
 
-static size_t simplify(struct cudriver_layout *layout, bool by_dst)
+size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst)
 {
     if (layout->itemsize > 0 && layout_join(layout)) {
         return layout->itemsize;
     }
-    if (is_empty(layout)) {
+    if (cudriver_layout_bytes(layout) == 0) {
         layout->ndim = 1;
         layout->shape[0] = 0;
         layout->dst_strides[0] = layout->src_strides[0] = 0;
@@ -187,16 +176,6 @@ static size_t simplify(struct cudriver_layout *layout, bool by_dst)
     layout_sort(layout, by_dst);
     layout_merge(layout);
     return cudriver_layout_bytes(layout);
-}
-
-size_t cudriver_layout_simplify(struct cudriver_layout *layout)
-{
-    return simplify(layout, true);
-}
-
-size_t cudriver_layout_simplify_by_src(struct cudriver_layout *layout)
-{
-    return simplify(layout, false);
 }
 
 /* ---- loops ---- */
@@ -497,7 +476,7 @@ void cudriver_layout_copy_part(const struct cudriver_layout *layout, char *dst, 
 {
     struct cudriver_layout walk;
 
-    if (begin >= end || is_empty(layout)) {
+    if (begin >= end || cudriver_layout_bytes(layout) == 0) {
         return;
     }
     walk.ndim = layout->ndim;
@@ -526,7 +505,7 @@ void cudriver_layout_extent(const struct cudriver_layout *layout, bool of_dst, i
     __int128 first = of_dst ? layout->dst_offset : layout->src_offset;
     __int128 last = first;
 
-    if (!is_empty(layout)) {
+    if (cudriver_layout_bytes(layout) != 0) {
         for (int d = 0; d < layout->ndim; d++) {
             __int128 span = (__int128)(layout->shape[d] - 1) * strides[d];
             *(span < 0 ? &first : &last) += span;

@@ -25,16 +25,14 @@ struct cudriver_layout {
 /*
  * Reduces a layout to its simplest form, which moves the same bytes: drops dimensions of length 1;
  * flips those that run backwards on both sides (a stride of 0 does not count) and adjusts the
- * offsets; sorts them, outer to inner, by falling strides of the destination, then of the source;
- * merges neighbours where both sides allow. An innermost dimension that is dense on both sides is
- * folded into itemsize, which then is the length of one run. So dense memory ends with ndim 0.
+ * offsets; sorts them, outer to inner, by falling strides of the destination, then of the source
+ * (`by_dst`; else the source's come first), so that the walk visits that side in order; merges
+ * neighbours where both sides allow. An innermost dimension that is dense on both sides is folded
+ * into itemsize, which then is the length of one run. So dense memory ends with ndim 0.
  *
  * Returns the number of bytes: 0 if a dimension is 0, SIZE_MAX if it overflows size_t.
  */
-size_t cudriver_layout_simplify(struct cudriver_layout *layout);
-
-/* The same, sorted by the source's strides first: the walk reads the source in order. */
-size_t cudriver_layout_simplify_by_src(struct cudriver_layout *layout);
+size_t cudriver_layout_simplify(struct cudriver_layout *layout, bool by_dst);
 
 /* The number of bytes that a layout moves: 0 if it is empty, SIZE_MAX if it overflows size_t. */
 size_t cudriver_layout_bytes(const struct cudriver_layout *layout);

@@ -5,7 +5,13 @@
 
 #include <string.h>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include "driver/platform.h"
+
+/* ---- pieces ---- */
 
 /* What a thread moves at a time. */
 struct piece {
@@ -60,16 +66,6 @@ static bool ring_unlist(struct cudriver_staging_transfer *transfer)
     return listed;
 }
 
-/* Bytes of a piece of a chunk of this size. */
-static size_t piece_bytes(size_t chunk)
-{
-    size_t share = (chunk / 8 + 4095) / 4096 * 4096;
-
-    return share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
-           : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
-                                       : share;
-}
-
 /* Locked. Takes the next piece of a transfer, if its place in the ring is ready for it. */
 static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
@@ -84,7 +80,10 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     piece->chunk = chunk;
     piece->begin = transfer->taken;
     piece->end = transfer->starts[chunk + 1];
-    size_t share = piece_bytes(piece->end - transfer->starts[chunk]);
+    size_t share = ((piece->end - transfer->starts[chunk]) / 8 + 4095) / 4096 * 4096;
+    share = share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
+            : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
+                                        : share;
     if (piece->end - piece->begin > share) {
         piece->end = piece->begin + share;
     }
@@ -95,6 +94,45 @@ static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece 
     transfer->in_flight++;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release); /* there may be another */
     return true;
+}
+
+#ifdef __x86_64__
+/* The stores write whole cache lines to memory. */
+__attribute__((target("avx2"))) static void stream_avx2(char *dst, const char *src, size_t bytes)
+{
+    size_t lead = -(uintptr_t)dst & 31;
+
+    lead = lead < bytes ? lead : bytes;
+    memcpy(dst, src, lead);
+    dst += lead;
+    src += lead;
+    bytes -= lead;
+    for (; bytes >= 128; bytes -= 128, dst += 128, src += 128) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)src);
+        __m256i b = _mm256_loadu_si256((const __m256i *)(src + 32));
+        __m256i c = _mm256_loadu_si256((const __m256i *)(src + 64));
+        __m256i d = _mm256_loadu_si256((const __m256i *)(src + 96));
+        _mm256_stream_si256((__m256i *)dst, a);
+        _mm256_stream_si256((__m256i *)(dst + 32), b);
+        _mm256_stream_si256((__m256i *)(dst + 64), c);
+        _mm256_stream_si256((__m256i *)(dst + 96), d);
+    }
+    _mm_sfence(); /* before anybody is told that the bytes are there */
+    memcpy(dst, src, bytes);
+}
+#endif
+
+/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread afterwards.
+ */
+static void memory_stream(void *dst, const void *src, size_t bytes)
+{
+#ifdef __x86_64__
+    if (bytes >= 4096 && __builtin_cpu_supports("avx2")) {
+        stream_avx2(dst, src, bytes);
+        return;
+    }
+#endif
+    memcpy(dst, src, bytes);
 }
 
 static void piece_move(const struct piece *piece)
@@ -119,7 +157,7 @@ static void piece_move(const struct piece *piece)
     char *to = transfer->up ? slot : host;
     const char *from = transfer->up ? host : slot;
     if (transfer->streaming) {
-        staging_memory_stream(to, from, bytes);
+        memory_stream(to, from, bytes);
     } else {
         memcpy(to, from, bytes);
     }
@@ -175,6 +213,8 @@ static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **e
     return false;
 }
 
+/* ---- the threads, and a caller that helps ---- */
+
 /* Waits about half a microsecond. */
 static void look_away(void)
 {
@@ -228,11 +268,12 @@ static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watc
     }
 }
 
-bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
-                       void *data)
+CUresult staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
+                           void *data)
 {
     unsigned long long asked = platform_nanoseconds(), idle = asked;
     bool go_on = true;
+    CUresult result;
 
     staging_lock();
     /* Polled even when the copy may be over, hence the extra user. NULL: it is over already. */
@@ -283,8 +324,9 @@ bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interr
     if (ring != NULL) {
         staging_ring_leave(ring);
     }
+    result = go_on ? transfer->result : CUDRIVER_STAGING_INTERRUPTED;
     staging_unlock();
-    return go_on;
+    return result;
 }
 
 /* Locked. Sleeps until the thread is woken. */

@@ -84,12 +84,14 @@ CUresult staging_place_kernel(struct staging_place *place, int unit,
 {
     struct staging_kernels *loaded;
     CUresult result;
+    bool none;
 
     staging_lock();
     *kernels = place->kernels[unit];
+    none = place->no_kernels;
     staging_unlock();
-    if (*kernels != NULL) {
-        return CUDA_SUCCESS;
+    if (none || *kernels != NULL) {
+        return none ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
     }
     result = staging_kernels_load(unit, &loaded);
     if (result != CUDA_SUCCESS) {

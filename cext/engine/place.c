@@ -147,25 +147,9 @@ void staging_place_leave(struct staging_place *place)
     staging_unlock();
 }
 
-static bool driver_counts(void)
-{
-    return cuda.cuStreamWaitValue32_v2 != NULL && cuda.cuStreamWriteValue32_v2 != NULL;
-}
-
-bool staging_place_counts(struct staging_place *place, bool *kernels)
-{
-    bool counts;
-
-    staging_lock();
-    counts = driver_counts() && !place->no_counters;
-    *kernels = counts && !place->no_kernels;
-    staging_unlock();
-    return counts;
-}
-
 bool staging_context_counts(CUcontext context, bool *kernels)
 {
-    bool counts = driver_counts();
+    bool counts = cuda.cuStreamWaitValue32_v2 != NULL && cuda.cuStreamWriteValue32_v2 != NULL;
 
     *kernels = true;
     staging_lock();

@@ -145,14 +145,7 @@ static bool host_repeats(const struct cudriver_copy_plan *plan)
 /* How a STAGED copy travels in plan->context. */
 static void plan_staged(struct cudriver_copy_plan *plan)
 {
-    const struct cudriver_staging_job job = {
-        .to_device = plan->to_device,
-        .context = plan->context,
-        .device = plan->to_device ? plan->dst.device : plan->src.device,
-        .layout = &plan->layout,
-    };
-
-    staging_plan_make(&job, plan->blocking, true, &plan->staged);
+    staging_plan_make(plan, plan->blocking, true);
     if (plan->staged.alone) {
         plan->why = plan->staged.path == CUDRIVER_STAGING_DRIVER
                         ? "dense but pageable: the driver's own copy, as this driver has no "
@@ -162,22 +155,17 @@ static void plan_staged(struct cudriver_copy_plan *plan)
     }
 }
 
-/* Whether a dense copy of pageable memory is better left to the driver's own call. */
-static bool is_small(const struct cudriver_copy_plan *plan)
-{
-    struct staging_settings settings;
-
-    staging_settings_get(&settings);
-    return settings.packers == 1 ||
-           plan->bytes < (plan->to_device ? settings.crossover_up : settings.crossover_down);
-}
-
 /* Dense between host and device. Asking the driver about small memory costs as much as the copy
  * call. */
 static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
 {
-    bool small = !plan->one_run && is_small(plan);
+    struct staging_settings settings;
+    bool small; /* better left to the driver's own call if it is pageable */
 
+    staging_settings_get(&settings);
+    small = !plan->one_run &&
+            (settings.packers == 1 ||
+             plan->bytes < (plan->to_device ? settings.crossover_up : settings.crossover_down));
     plan->unlooked = small && plan->blocking && !plan->ask &&
                      (plan->to_device || plan->bytes <= TUNING_LOOKED_FROM);
     plan->page_locked =
@@ -199,7 +187,7 @@ static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const c
 /* One end is in host memory. */
 static void plan_host(struct cudriver_copy_plan *plan)
 {
-    const char *host = plan->to_device ? plan->src.host : plan->dst.host;
+    const char *host = plan->host;
     int64_t calls, low, high;
     enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
     size_t span;
@@ -324,27 +312,22 @@ static void plan_device(struct cudriver_copy_plan *plan)
     }
 }
 
-/* Whether both sides of an unsimplified layout are the same memory. */
-static bool is_same_memory(const struct cudriver_copy_plan *plan)
-{
-    const struct cudriver_layout *layout = &plan->layout;
-
-    return plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
-           memcmp(layout->dst_strides, layout->src_strides,
-                  (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
-}
-
 void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
 {
-    bool same;
+    const struct cudriver_layout *layout = &plan->layout;
+    bool same; /* asked before the layout is simplified */
 
     plan->to_device = plan->dst.on_device;
     plan->from_device = plan->src.on_device;
     plan->context = plan->to_device ? plan->dst.context : plan->src.context;
+    plan->host = plan->to_device ? plan->src.host : plan->dst.host;
+    plan->device = plan->to_device ? plan->dst.device : plan->src.device;
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
     plan->dst_pool = plan->src_pool = NULL;
-    same = is_same_memory(plan);
-    plan->bytes = cudriver_layout_simplify(&plan->layout);
+    same = plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
+           memcmp(layout->dst_strides, layout->src_strides,
+                  (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
+    plan->bytes = cudriver_layout_simplify(&plan->layout, true);
     if (plan->bytes == 0) {
         plan->kind = CUDRIVER_COPY_EMPTY;
         plan->why = "there is nothing to copy";
@@ -379,10 +362,9 @@ bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
     }
     plan->context = context;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        CUdeviceptr device = plan->to_device ? plan->dst.device : plan->src.device;
         plan_staged(plan);
         if (plan->staged.path == CUDRIVER_STAGING_PERMUTED &&
-            !cudriver_copy_is_usable(device, context)) {
+            !cudriver_copy_is_usable(plan->device, context)) {
             plan->context = home;
             plan_staged(plan);
             return false;

@@ -6,10 +6,8 @@
  *   plan.c        how a copy is done; what explain_copy tells
  *   walk.c        how a staged copy travels                      no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below
- *   blocking.c    blocking copies that are staged
- *   small.c       blocking copies too small for threads
- *   async.c       asynchronous copies that are staged
- *   issue.c       puts a transfer on its stream; undoes one that failed
+ *   staged.c      copies that are staged, blocking or in stream order; undoes one that failed
+ *   small.c       copies too small for threads
  *   transfer.c    the life of a transfer, from its creation until it is over
  *   commands.c    what a transfer's stream does: cuts chunks, queues commands
  *   ring.c        rings: which transfer gets which
@@ -21,7 +19,6 @@
  *   stream.c      waiting for a stream or an event; streams of the engine's own
  *   rows.c        copies between a slot and strided device memory
  *   layout.c      strided memory on the host: see layout.h       no CUDA
- *   memory.c      memcpy with streaming stores                   no CUDA
  *
  * The terms:
  *
@@ -89,20 +86,15 @@ void staging_settings_get(struct staging_settings *settings);
 
 /* ---- plans ---- */
 
-/* Plans a copy from its direction, context, device address and layout. `kernels`: whether the
- * permuting kernel may be used. */
-void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bool kernels,
-                       struct staging_plan *plan);
+/* Sets copy->staged: how the copy travels in copy->context. `kernels`: whether the permuting kernel
+ * may be used. */
+void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels);
 
 /* Bytes of a slot for a copy of `bytes` that is the only one under way. */
 size_t staging_ring_slot(size_t bytes, size_t most);
 
 /* Bytes of the slot of a strided copy by the calling thread alone. */
 size_t staging_alone_chunk(size_t bytes);
-
-/* Bytes of a slot of this copy, at most. */
-size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct staging_settings *settings);
 
 /* Whether a copy failed because no kernel, stream memory operations, page-locked memory or threads
  * could be had: another way may work. */
@@ -188,11 +180,27 @@ void staging_condition_init(pthread_cond_t *condition);
 /* Locked. Waits for the condition, at most `nanoseconds`. */
 void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds);
 
-/* ---- blocking.c ---- */
+/* ---- staged.c ---- */
 
-/* A blocking copy; the context is current. */
-CUresult staging_copy_now(const struct cudriver_staging_job *job, struct staging_place *place,
-                          const struct staging_plan *plan);
+/* A STAGED copy, as by cudriver_copy_follow. */
+CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
+                      struct cudriver_staging_transfer **transfer);
+
+/* ---- between.c ---- */
+
+/*
+ * Queues a copy between device memory on the stream and returns at once. On one device a kernel
+ * moves the items, through a dense temporary if the ends overlap. Between two devices the source is
+ * packed into a temporary, copied to the other device and unpacked there. The far device's part
+ * runs on a stream of the engine's, ordered with the caller's by events. If the caller's is a
+ * default stream, the far one is its context's default stream.
+ *
+ * On failure nothing is left under way, and call->function is the call that failed. call->refused:
+ * there is no kernel or no temporary, and the caller may try another path. May block: loading the
+ * kernel takes a while at the first use in a context.
+ */
+CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
+                              struct cudriver_copy_call *call);
 
 /* ---- place.c ---- */
 
@@ -205,7 +213,6 @@ void staging_place_leave(struct staging_place *place);
 /* Whether rings can be used, which need stream memory operations: the driver has them and has not
  * refused them in this context. *kernels: whether the permuting kernel, which a ring feeds, may be
  * used too. */
-bool staging_place_counts(struct staging_place *place, bool *kernels);
 bool staging_context_counts(CUcontext context, bool *kernels);
 
 /* ---- stream.c ---- */
@@ -219,9 +226,6 @@ CUresult staging_stream_query(CUstream stream);
  * else, as before CUDA 12.0, STAGING_NO_ID. */
 #define STAGING_NO_ID (~0ull)
 unsigned long long staging_stream_id(CUstream stream);
-
-/* Whether it is a default stream (NULL, legacy or per-thread). */
-bool staging_stream_is_default(CUstream stream);
 
 /* Pushes a place's context. Fails if that was destroyed: the driver's push succeeds even then, but
  * it may crash when given objects of that context. */
@@ -327,18 +331,6 @@ void staging_place_cancel(struct staging_place *place, CUresult result, bool all
 /* Probes the context, at most every 50 ms: in a broken one a copy would never end. */
 void staging_transfer_check(struct cudriver_staging_transfer *transfer);
 
-/* ---- issue.c ---- */
-
-/* Makes a transfer and queues it. `own`: blocking, on the ring's own stream. The caller owns
- * *made. */
-CUresult staging_transfer_make(const struct cudriver_staging_job *job, struct staging_place *place,
-                               const struct staging_plan *plan, bool own,
-                               struct cudriver_staging_transfer **made);
-
-/* A blocking copy through a ring. NOT_SUPPORTED: no stream memory operations, or no kernel. */
-CUresult staging_copy_ring(const struct cudriver_staging_job *job, struct staging_place *place,
-                           const struct staging_plan *plan);
-
 /* ---- ring.c ---- */
 
 /* Gives the transfer a ring with slots of at least slot_bytes, and device memory of a slot's size
@@ -373,17 +365,18 @@ void staging_ring_close(struct cudriver_staging_transfer *transfer);
 /* Announces a copy for so many threads, which wake meanwhile. */
 void staging_ring_expect(int threads);
 
-/* The calling thread works on a transfer until it is over. False: interrupted. */
-bool staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
-                       void *data);
+/* The calling thread works on a transfer until it is over, and returns its result. INTERRUPTED: the
+ * transfer goes on. */
+CUresult staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
+                           void *data);
 
 /* ---- commands.c ---- */
 
 /* Queues a copy through a ring on the transfer's stream. NOT_SUPPORTED: the driver or the kernel
  * cannot do it. */
 CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
-                            const struct cudriver_staging_job *job,
-                            const struct staging_plan *plan);
+                            const struct cudriver_copy_plan *copy,
+                            const struct cudriver_copy_call *call);
 
 /* ---- permute.c ---- */
 
@@ -448,21 +441,11 @@ CUresult staging_kernels_launch(const struct staging_kernels *kernels,
 
 /* ---- small.c ---- */
 
-/* A dense blocking copy, in the stream's order. Its context is current. */
-struct cudriver_small_copy {
-    bool up, locked; /* up: to the device; locked: the host's memory is page-locked */
-    CUcontext context;
-    CUstream stream;
-    CUdeviceptr device;
-    char *host;
-    size_t bytes;
-};
-
-/* Copies at most TUNING_SMALL_MOST bytes, faster than the driver's blocking calls. Sets *result,
- * and *function on an error. Not for pageable memory up: only the driver's own call waits for the
+/* A dense blocking copy between `device` and `host`, at most TUNING_SMALL_MOST bytes, faster than
+ * the driver's blocking calls. Not for pageable memory up: only the driver's own call waits for the
  * stream before it reads the host. False: no page-locked memory can be had, nothing was done. */
-bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
-                                 const char **function);
+bool staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
+                        CUdeviceptr device, char *host, CUresult *result);
 
 /* cuStreamSynchronize with less latency, for work of microseconds. wait_soon polls a word that the
  * stream writes: for copies on a device, up to TUNING_SOON_MOST bytes. ask_soon polls
@@ -470,14 +453,13 @@ bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresul
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
 
+/* A copy through one slot, queued on the transfer's stream. */
+CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
+                             const struct cudriver_copy_plan *copy,
+                             const struct cudriver_copy_call *call);
+
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */
 CUresult staging_slot_get(size_t bytes, void **slot);
-
-/* ---- memory.c ---- */
-
-/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread
- * afterwards. */
-void staging_memory_stream(void *dst, const void *src, size_t bytes);
 
 #endif

@@ -18,12 +18,7 @@ void staging_rows_make(const struct cudriver_layout *walk, bool up, struct cudri
         stride *= walk->shape[d];
     }
     *(up ? &rows->src_offset : &rows->dst_offset) = 0;
-    /* The dense side's strides fall already, so this only merges; the order stays. */
-    if (up) {
-        cudriver_layout_simplify_by_src(rows);
-    } else {
-        cudriver_layout_simplify(rows);
-    }
+    cudriver_layout_simplify(rows, !up); /* merges; the dense side is in order already */
 }
 
 /* What all parts of one copy share. */
@@ -87,9 +82,6 @@ static CUresult range_copy(const struct rows_copy *copy, int d, CUdeviceptr devi
     const struct cudriver_layout *rows = copy->rows;
     size_t below = 1;
 
-    if (d == rows->ndim) {
-        return bytes_copy(copy, device, slot, rows->itemsize);
-    }
     if (d == rows->ndim - 1) {
         return lines_copy(copy, device + (CUdeviceptr)((int64_t)first * copy->strides[d]), slot,
                           last - first);
@@ -130,6 +122,9 @@ CUresult staging_device_copy(const struct cudriver_layout *rows, bool up, CUdevi
     CUresult result = CUDA_SUCCESS;
 
     device += (CUdeviceptr)(up ? rows->dst_offset : rows->src_offset);
+    if (rows->ndim == 0) { /* one run */
+        return bytes_copy(&copy, device + begin, slot, end - begin);
+    }
     if (begin % run != 0) {
         size_t stop = first == last ? end % run : run;
         result = bytes_copy(&copy, run_find(&copy, device, first) + begin % run, slot,

@@ -1,10 +1,11 @@
-/* Blocking copies too small for threads. See engine.h. */
+/* Copies too small for threads: through one slot, blocking or in stream order. See private.h. */
+#include "private.h"
+
 #include <string.h>
 
 #include "driver/driver.h"
-#include "hostmem/hostmem.h"
 #include "driver/platform.h"
-#include "private.h"
+#include "hostmem/hostmem.h"
 
 #define LINE 64
 
@@ -15,6 +16,8 @@ CUresult staging_slot_get(size_t bytes, void **slot)
     *slot = cudriver_hostmem_try_alloc(bytes);
     return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, slot, &zeroed);
 }
+
+/* ---- blocking ---- */
 
 /* The device address of page-locked memory; 0: none. On all but old platforms it is the host's
  * address. The last context in which that was so is remembered; others ask the driver. */
@@ -90,45 +93,144 @@ CUresult cudriver_staging_ask_soon(CUstream stream)
 }
 
 /* Waits for a queued copy. A slot has room for the word behind its bytes. */
-static CUresult copy_wait(const struct cudriver_small_copy *copy, char *slot)
+static CUresult copy_wait(const struct cudriver_copy_plan *plan, CUstream stream, char *slot)
 {
-    if (copy->up && copy->bytes <= TUNING_ASK_MOST) {
-        return cudriver_staging_ask_soon(copy->stream);
+    if (plan->to_device && plan->bytes <= TUNING_ASK_MOST) {
+        return cudriver_staging_ask_soon(stream);
     }
-    return slot != NULL ? word_wait(copy->context, copy->stream,
-                                    slot + (copy->bytes + LINE - 1) / LINE * LINE)
-                        : cudriver_staging_wait_soon(copy->context, copy->stream);
+    return slot != NULL
+               ? word_wait(plan->context, stream, slot + (plan->bytes + LINE - 1) / LINE * LINE)
+               : cudriver_staging_wait_soon(plan->context, stream);
 }
 
-static CUresult copy_queue(const struct cudriver_small_copy *copy, char *host)
+bool staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call,
+                        CUdeviceptr device, char *host, CUresult *result)
 {
-    return copy->up ? cuda.cuMemcpyHtoDAsync_v2(copy->device, host, copy->bytes, copy->stream)
-                    : cuda.cuMemcpyDtoHAsync_v2(host, copy->device, copy->bytes, copy->stream);
-}
+    bool up = plan->to_device;
+    void *slot = NULL, *at;
 
-bool cudriver_staging_copy_small(const struct cudriver_small_copy *copy, CUresult *result,
-                                 const char **function)
-{
-    void *slot = NULL;
-
-    if (!copy->locked && staging_slot_get(copy->bytes + 2 * LINE, &slot) != 0) {
+    if (!plan->one_run && staging_slot_get(plan->bytes + 2 * LINE, &slot) != 0) {
         return false;
     }
-    *function = copy->up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
-    *result = copy_queue(copy, slot != NULL ? slot : copy->host);
+    at = slot != NULL ? slot : host;
+    call->function = up ? "cuMemcpyHtoDAsync_v2" : "cuMemcpyDtoHAsync_v2";
+    *result = up ? cuda.cuMemcpyHtoDAsync_v2(device, at, plan->bytes, call->stream)
+                 : cuda.cuMemcpyDtoHAsync_v2(at, device, plan->bytes, call->stream);
     if (*result != CUDA_SUCCESS) {
         if (slot != NULL) {
             cudriver_hostmem_free(slot);
         }
         return true;
     }
-    *function = "cuStreamSynchronize";
-    *result = copy_wait(copy, slot);
+    call->function = "cuStreamSynchronize";
+    *result = copy_wait(plan, call->stream, slot);
     if (slot != NULL) {
         if (*result == CUDA_SUCCESS) {
-            memcpy(copy->host, slot, copy->bytes);
+            memcpy(host, slot, plan->bytes);
         }
         slot_give_back(slot, *result);
     }
     return true;
+}
+
+/* ---- in stream order: host functions pack and unpack ---- */
+
+/* Locked. Whether our thread may use the host's memory now: it was not given up before. */
+static bool small_begin(struct cudriver_staging_transfer *transfer)
+{
+    bool begin = transfer->state == STAGING_QUEUED;
+
+    if (begin) {
+        staging_transfer_move(transfer, STAGING_MOVING);
+    }
+    return begin;
+}
+
+/* Packs the slot, unless the copy was given up. */
+static void slot_pack(struct cudriver_staging_transfer *transfer)
+{
+    staging_lock();
+    bool begin = small_begin(transfer);
+    staging_unlock();
+    if (begin) {
+        cudriver_layout_copy_part(&transfer->walk, transfer->slot, true, transfer->host, false, 0,
+                                  transfer->bytes);
+        staging_lock();
+        staging_transfer_move(transfer, STAGING_PASSING);
+        staging_unlock();
+    }
+}
+
+/* Host function, before the copy up. */
+static void small_pack(void *data)
+{
+    slot_pack(data);
+    staging_transfer_drop(data);
+}
+
+/* Host function, after the copy. */
+static void small_done(void *data)
+{
+    struct cudriver_staging_transfer *transfer = data;
+
+    staging_lock();
+    bool unpack = !transfer->up && small_begin(transfer);
+    staging_unlock();
+    if (unpack) {
+        cudriver_layout_copy_part(&transfer->walk, transfer->host, false, transfer->slot, true, 0,
+                                  transfer->bytes);
+    }
+    cudriver_hostmem_free(transfer->slot);
+    transfer->slot = NULL;
+    staging_lock();
+    staging_transfer_move(transfer, STAGING_OVER);
+    staging_unlock();
+    staging_transfer_drop(transfer);
+}
+
+CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
+                             const struct cudriver_copy_plan *copy,
+                             const struct cudriver_copy_call *call)
+{
+    const struct staging_plan *plan = &copy->staged;
+    struct cudriver_layout rows;
+    void *slot;
+    CUresult result, state;
+
+    /* Query before taking a slot: if the query fails, so would the wait that frees the slot. */
+    state = plan->up ? staging_stream_query(call->stream) : CUDA_SUCCESS;
+    if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
+        return state;
+    }
+    result = staging_slot_get(plan->bytes, &slot);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    transfer->up = plan->up;
+    transfer->slot = slot;
+    transfer->host = copy->host;
+    transfer->bytes = plan->bytes;
+    transfer->walk = plan->walk;
+    staging_rows_make(&plan->walk, plan->up, &rows);
+    if (plan->up && state == CUDA_SUCCESS) {
+        slot_pack(transfer);
+    } else if (plan->up) {
+        staging_transfer_hold(transfer);
+        result = cuda.cuLaunchHostFunc(call->stream, small_pack, transfer);
+        if (result != CUDA_SUCCESS) {
+            staging_transfer_drop(transfer);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        result = staging_device_copy(&rows, plan->up, copy->device, transfer->slot, 0, plan->bytes,
+                                     call->stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        staging_transfer_hold(transfer);
+        result = cuda.cuLaunchHostFunc(call->stream, small_done, transfer);
+        if (result != CUDA_SUCCESS) {
+            staging_transfer_drop(transfer);
+        }
+    }
+    return result;
 }

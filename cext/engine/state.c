@@ -31,22 +31,6 @@ void staging_condition_init(pthread_cond_t *condition)
     pthread_condattr_destroy(&attributes);
 }
 
-/* Locked. */
-static int calls_take(void)
-{
-    int calls = staging.ring_calls;
-
-    staging.ring_calls = 0;
-    return calls;
-}
-
-static void calls_send(int calls)
-{
-    for (; calls > 0; calls--) {
-        sem_post(&staging.ring_sleep);
-    }
-}
-
 void staging_threads_call(int count)
 {
     count = count < staging.ring_idle ? count : staging.ring_idle;
@@ -62,7 +46,9 @@ void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanose
     struct timespec time = {.tv_sec = (time_t)(until / 1000000000ull),
                             .tv_nsec = (long)(until % 1000000000ull)};
 
-    calls_send(calls_take());
+    for (; staging.ring_calls > 0; staging.ring_calls--) {
+        sem_post(&staging.ring_sleep);
+    }
     pthread_cond_timedwait(condition, &staging.lock, &time);
 }
 
@@ -153,10 +139,13 @@ void staging_lock(void)
 /* Wakes threads after unlocking: that takes microseconds, and others may wait for the lock. */
 void staging_unlock(void)
 {
-    int calls = calls_take();
+    int calls = staging.ring_calls;
 
+    staging.ring_calls = 0;
     pthread_mutex_unlock(&staging.lock);
-    calls_send(calls);
+    for (; calls > 0; calls--) {
+        sem_post(&staging.ring_sleep);
+    }
 }
 
 /* ---- settings ---- */

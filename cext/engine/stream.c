@@ -8,9 +8,6 @@
 #include "driver/driver.h"
 #include "driver/platform.h"
 
-#define STREAM_LEGACY ((CUstream)1)
-#define STREAM_PER_THREAD ((CUstream)2) /* another stream in each thread */
-
 /* ---- waiting ---- */
 
 void staging_nap(long nanoseconds)
@@ -53,7 +50,7 @@ static bool stream_is_apart(CUstream stream)
 {
     unsigned int flags;
 
-    return !staging_stream_is_default(stream) &&
+    return !cudriver_stream_is_default(stream) &&
            cuda.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS &&
            (flags & CU_STREAM_NON_BLOCKING) != 0;
 }
@@ -121,16 +118,11 @@ CUresult staging_place_open(const struct staging_place *place)
     return result;
 }
 
-bool staging_stream_is_default(CUstream stream)
-{
-    return stream == NULL || stream == STREAM_LEGACY || stream == STREAM_PER_THREAD;
-}
-
 unsigned long long staging_stream_id(CUstream stream)
 {
     unsigned long long id;
 
-    return stream != STREAM_PER_THREAD && cuda.cuStreamGetId != NULL &&
+    return stream != CUDRIVER_STREAM_PER_THREAD && cuda.cuStreamGetId != NULL &&
                    cuda.cuStreamGetId(stream, &id) == CUDA_SUCCESS
                ? id
                : STAGING_NO_ID;

@@ -45,17 +45,6 @@ void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
     free(transfer);
 }
 
-/* Locked. */
-static void transfer_unlink(struct cudriver_staging_transfer *transfer)
-{
-    struct cudriver_staging_transfer **link = &transfer->place->transfers;
-
-    while (*link != transfer) {
-        link = &(*link)->next;
-    }
-    *link = transfer->next;
-}
-
 void staging_transfer_move(struct cudriver_staging_transfer *transfer, enum staging_state state)
 {
     enum staging_state from = transfer->state;
@@ -65,7 +54,11 @@ void staging_transfer_move(struct cudriver_staging_transfer *transfer, enum stag
         return;
     }
     if (from < STAGING_LOST && state >= STAGING_LOST) {
-        transfer_unlink(transfer);
+        struct cudriver_staging_transfer **link = &transfer->place->transfers;
+        while (*link != transfer) {
+            link = &(*link)->next;
+        }
+        *link = transfer->next;
     }
     transfer->state = state;
     if (staging_transfer_ended(transfer)) {

@@ -146,15 +146,6 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
     plan->device_dense = true;
 }
 
-size_t staging_slot_most(const struct staging_plan *plan, bool blocking,
-                         const struct staging_settings *settings)
-{
-    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
-        return settings->slot / 2;
-    }
-    return plan->up && blocking ? settings->slot_up : settings->slot;
-}
-
 size_t staging_ring_slot(size_t bytes, size_t most)
 {
     /* The slots together hold all of a copy that is not large: then neither the stream nor a thread
@@ -200,31 +191,42 @@ static bool should_permute(const struct staging_plan *plan, const struct cudrive
            (!plan->device_dense && run < TUNING_GOOD_ROW);
 }
 
-/* Chooses the path, and with it the walk. `kernels`: the kernel may be used. */
-static void plan_path(struct staging_plan *plan, const struct cudriver_staging_job *job,
-                      bool blocking, bool kernels, const struct staging_settings *settings)
+/* Chooses the walk of strided memory. `kernels`: the kernel may be used. Whether it is to put the
+ * bytes in place: then the path is chosen, too. */
+static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
+                         bool kernels, const struct staging_settings *settings)
 {
     bool up = plan->up, small = plan->bytes < plan->crossover;
-    struct cudriver_layout by_host = *job->layout, by_device;
+    struct cudriver_layout by_host = copy->layout, by_device;
 
     device_forward(&by_host, up); /* simplifying turns no side backwards */
     by_device = by_host;
-    if (up) {
-        cudriver_layout_simplify_by_src(&by_host);
-        cudriver_layout_simplify(&by_device);
-    } else {
-        cudriver_layout_simplify(&by_host);
-        cudriver_layout_simplify_by_src(&by_device);
-    }
+    cudriver_layout_simplify(&by_host, !up);
+    cudriver_layout_simplify(&by_device, up);
     plan->host_dense = is_dense(&by_device, host_strides(&by_device, up));
     plan->device_dense = is_dense(&by_device, device_strides(&by_device, up));
     if (kernels && by_host.itemsize <= settings->slot &&
-        staging_kernels_unit(&by_host, up ? job->device : 0, up ? 0 : job->device) >= 0 &&
+        staging_kernels_unit(&by_host, up ? copy->device : 0, up ? 0 : copy->device) >= 0 &&
         should_permute(plan, &by_host, &by_device, device_run(&by_device, up), small)) {
         plan_permute(plan, &by_host);
-        return;
+        return true;
     }
     plan->walk = by_device;
+    return false;
+}
+
+/* Chooses the path, and with it the walk. */
+static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
+                      bool blocking, bool kernels, const struct staging_settings *settings)
+{
+    bool small = plan->bytes < plan->crossover;
+
+    if (copy->layout.ndim == 0) { /* one run */
+        plan->walk = copy->layout;
+        plan->host_dense = plan->device_dense = true;
+    } else if (plan_strided(plan, copy, kernels, settings)) {
+        return;
+    }
     if (small) {
         plan->path = plan->host_dense && plan->device_dense && blocking ? CUDRIVER_STAGING_DRIVER
                                                                         : CUDRIVER_STAGING_ONE_SLOT;
@@ -235,12 +237,31 @@ static void plan_path(struct staging_plan *plan, const struct cudriver_staging_j
     }
 }
 
-void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bool kernels,
-                       struct staging_plan *plan)
+/* The slots and threads of a copy through a ring. */
+static void plan_ring(struct staging_plan *plan, bool blocking,
+                      const struct staging_settings *settings)
 {
+    size_t travels = cudriver_layout_bytes(&plan->walk); /* less if the host's side repeats */
+
+    plan->slot_most = plan->up && blocking ? settings->slot_up : settings->slot;
+    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
+        plan->slot_most = settings->slot / 2;
+    }
+    plan->chunk = staging_ring_slot(travels, plan->slot_most);
+    plan->threads = threads_wanted(plan, travels, settings);
+    plan->streaming = plan->up ? plan->bytes <= settings->streaming : settings->streaming > 0;
+    /* Asynchronous copies cycle through many slots, so a slot is rarely cached; bypass the cache.
+     */
+    plan->streaming |= !blocking && settings->streaming > 0 &&
+                       plan->bytes <= TUNING_STREAMING_LAPS * STAGING_RING_SLOTS * settings->slot;
+}
+
+void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels)
+{
+    struct staging_plan *plan = &copy->staged;
     struct staging_settings settings;
-    bool up = job->to_device, usable;
-    bool counters = staging_context_counts(job->context, &usable);
+    bool up = copy->to_device, usable;
+    bool counters = staging_context_counts(copy->context, &usable);
 
     staging_settings_get(&settings);
     plan->up = up;
@@ -248,7 +269,7 @@ void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bo
     plan->chunk = 0;
     plan->threads = 1;
     plan->streaming = plan->alone = false;
-    plan->bytes = cudriver_layout_bytes(job->layout);
+    plan->bytes = copy->bytes;
     plan->crossover = up ? settings.crossover_up : settings.crossover_down;
     if (!blocking) {
         plan->crossover /= 2; /* below it a host function packs, in one thread */
@@ -258,14 +279,14 @@ void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bo
         plan->walk.ndim = 0;
         return;
     }
-    plan_path(plan, job, blocking, kernels && usable, &settings);
+    plan_path(plan, copy, blocking, kernels && usable, &settings);
     if (!staging_is_staged(plan->path)) {
         return;
     }
     if (plan->path == CUDRIVER_STAGING_DENSE && blocking && settings.packers == 1) {
         plan->path = CUDRIVER_STAGING_DRIVER; /* no other thread can pack */
     } else if (!counters && !blocking) {      /* the stream cannot wait for packing threads */
-        staging_plan_make(job, true, kernels, plan);
+        staging_plan_make(copy, true, kernels);
         plan->alone = true;
     } else if (!counters) {
         bool dense = plan->path == CUDRIVER_STAGING_DENSE;
@@ -273,10 +294,7 @@ void staging_plan_make(const struct cudriver_staging_job *job, bool blocking, bo
         plan->path = dense ? CUDRIVER_STAGING_DRIVER : CUDRIVER_STAGING_ONE_SLOT;
         plan->chunk = dense ? 0 : staging_alone_chunk(plan->bytes);
     } else {
-        size_t travels = cudriver_layout_bytes(&plan->walk); /* less if the host's side repeats */
-        plan->streaming = up ? plan->bytes <= settings.streaming : settings.streaming > 0;
-        plan->chunk = staging_ring_slot(travels, staging_slot_most(plan, blocking, &settings));
-        plan->threads = threads_wanted(plan, travels, &settings);
+        plan_ring(plan, blocking, &settings);
     }
 }
 

@@ -74,9 +74,10 @@ def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
     lib = ctypes.CDLL(str(library))
     pointer = ctypes.POINTER(Layout)
-    for name in ("simplify", "simplify_by_src", "bytes"):
-        function = getattr(lib, f"cudriver_layout_{name}")
-        function.argtypes, function.restype = [pointer], ctypes.c_size_t
+    lib.cudriver_layout_simplify.argtypes = [pointer, ctypes.c_bool]
+    lib.cudriver_layout_simplify.restype = ctypes.c_size_t
+    lib.cudriver_layout_bytes.argtypes = [pointer]
+    lib.cudriver_layout_bytes.restype = ctypes.c_size_t
     lib.cudriver_layout_copy_part.argtypes = [
         *(pointer, ctypes.c_void_p, ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool),
         *(ctypes.c_size_t, ctypes.c_size_t),
@@ -163,10 +164,7 @@ def test_copy_moves_what_numpy_moves(
     expected_bytes = dst.size * dst.dtype.itemsize
     assert native.cudriver_layout_bytes(layout) == expected_bytes
     if simplified:
-        simplify = (
-            native.cudriver_layout_simplify_by_src if by_src else (native.cudriver_layout_simplify)
-        )
-        assert simplify(layout) == expected_bytes
+        assert native.cudriver_layout_simplify(layout, not by_src) == expected_bytes
         assert native.cudriver_layout_bytes(layout) == expected_bytes
     copy_whole(native, layout, address(dst), address(src))
 
@@ -215,8 +213,7 @@ def test_packed_parts_of_a_simplified_layout_round_trip(
 ) -> None:
     dst_whole, dst, _, src = pair
     layout = layout_between(dst, src)
-    simplify = native.cudriver_layout_simplify_by_src if by_src else native.cudriver_layout_simplify
-    total = simplify(layout)
+    total = native.cudriver_layout_simplify(layout, not by_src)
     cuts = sorted(data.draw(st.lists(st.integers(0, total), max_size=3)))
     ends = [0, *cuts, total]
     for begin, end in pairwise(ends):
@@ -238,8 +235,7 @@ def test_packed_parts_of_a_simplified_layout_round_trip(
 def test_simplest_form(native: ctypes.CDLL, pair: tuple[np.ndarray, ...], by_src: bool) -> None:
     _, dst, _, src = pair
     layout = layout_between(dst, src)
-    simplify = native.cudriver_layout_simplify_by_src if by_src else native.cudriver_layout_simplify
-    if simplify(layout) == 0:
+    if native.cudriver_layout_simplify(layout, not by_src) == 0:
         assert layout.dims() == [(0, 0, 0)]
         return
     dims = layout.dims()
@@ -303,7 +299,7 @@ def test_huge_layouts_do_not_overflow(
     clipped = (max(low, INT64.min), min(high, INT64.max))
     assert extent(native, layout, True) == clipped
     assert native.cudriver_layout_bytes(layout) == bytes_said
-    assert native.cudriver_layout_simplify(layout) == bytes_said
+    assert native.cudriver_layout_simplify(layout, True) == bytes_said
     # The merged dimensions still span what the separate ones did.
     assert layout.itemsize * math.prod(n for n, _, _ in layout.dims()) == bytes_exact
     if INT64.min < low and high <= INT64.max and INT64.min not in dst:
@@ -317,7 +313,7 @@ def test_items_without_size(native: ctypes.CDLL, shape: tuple[int, ...]) -> None
     native.cudriver_layout_copy_part(layout, None, True, None, False, 0, 0)
     assert native.cudriver_layout_bytes(layout) == 0
     assert extent(native, layout, True) == (0, 0)
-    assert native.cudriver_layout_simplify(layout) == 0
+    assert native.cudriver_layout_simplify(layout, True) == 0
     copy_whole(native, layout, None, None)
 
 
@@ -336,7 +332,7 @@ def test_sixty_four_dimensions(native: ctypes.CDLL) -> None:
     layout = layout_of(4, tuple(lengths), tuple(dst_strides), tuple(strides))
     dst = np.zeros_like(src)
     simple = Layout.from_buffer_copy(layout)
-    assert native.cudriver_layout_simplify(simple) == src.nbytes
+    assert native.cudriver_layout_simplify(simple, True) == src.nbytes
     copy_whole(native, simple, address(dst), address(src))
     expected = np.lib.stride_tricks.as_strided(
         src, [lengths[d] for d in order], [strides[d] for d in order]
@@ -368,11 +364,11 @@ def test_permutations_larger_than_a_tile(
     src = whole.transpose(axes)
     dst = np.zeros(src.shape, dtype=whole.dtype)
     layout = layout_between(dst, src)
-    native.cudriver_layout_simplify(layout)
+    native.cudriver_layout_simplify(layout, True)
     copy_whole(native, layout, address(dst), address(src))
     assert dst.tobytes() == src.tobytes()
     back = np.zeros(shape, dtype=whole.dtype)
     layout = layout_between(back.transpose(axes), dst)
-    native.cudriver_layout_simplify_by_src(layout)
+    native.cudriver_layout_simplify(layout, False)
     copy_whole(native, layout, address(back), address(dst))
     assert back.tobytes() == whole.tobytes()

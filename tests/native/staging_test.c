@@ -222,9 +222,21 @@ static void copy_free(struct copy *copy)
     free(copy->device_after);
 }
 
-static struct cudriver_staging_job copy_job(const struct copy *copy)
+/* A staged copy to be made, and its call. */
+struct job {
+    bool to_device;
+    CUcontext context;
+    CUstream stream;
+    CUdeviceptr device;
+    void *host;
+    const struct cudriver_layout *layout;
+    bool (*interrupted)(void *data);
+    void *data;
+};
+
+static struct job copy_job(const struct copy *copy)
 {
-    return (struct cudriver_staging_job){
+    return (struct job){
         .to_device = copy->up,
         .context = context,
         .stream = copy->stream,
@@ -234,30 +246,48 @@ static struct cudriver_staging_job copy_job(const struct copy *copy)
     };
 }
 
-static CUresult copy_now(const struct cudriver_staging_job *job)
+static void job_plan(const struct job *job, bool waits, struct cudriver_copy_plan *plan)
 {
-    struct staging_plan plan;
-
-    staging_plan_make(job, true, true, &plan);
-    return cudriver_staging_copy(job, &plan);
+    *plan = (struct cudriver_copy_plan){
+        .to_device = job->to_device,
+        .from_device = !job->to_device,
+        .context = job->context,
+        .device = job->device,
+        .host = job->host,
+        .layout = *job->layout,
+        .bytes = cudriver_layout_bytes(job->layout),
+        .kind = CUDRIVER_COPY_STAGED,
+    };
+    staging_plan_make(plan, waits, true);
 }
 
-static CUresult copy_start(const struct cudriver_staging_job *job,
-                           struct cudriver_staging_transfer **transfer)
+static CUresult job_follow(const struct job *job, struct cudriver_staging_transfer **transfer)
 {
-    struct staging_plan plan;
+    struct cudriver_copy_call call = {
+        .stream = job->stream, .interrupted = job->interrupted, .data = job->data};
+    struct cudriver_copy_plan plan;
 
-    staging_plan_make(job, false, true, &plan);
-    return cudriver_staging_copy_async(job, &plan, transfer);
+    job_plan(job, transfer == NULL, &plan);
+    return cudriver_copy_follow(&plan, &call, transfer);
+}
+
+static CUresult copy_now(const struct job *job)
+{
+    return job_follow(job, NULL);
+}
+
+static CUresult copy_start(const struct job *job, struct cudriver_staging_transfer **transfer)
+{
+    return job_follow(job, transfer);
 }
 
 static enum cudriver_staging_path path_of(const struct cudriver_layout *layout, bool up, bool waits)
 {
-    const struct cudriver_staging_job job = {.to_device = up, .context = context, .layout = layout};
-    struct staging_plan plan;
+    const struct job job = {.to_device = up, .context = context, .layout = layout};
+    struct cudriver_copy_plan plan;
 
-    staging_plan_make(&job, waits, true, &plan);
-    return plan.path;
+    job_plan(&job, waits, &plan);
+    return plan.staged.path;
 }
 
 /* The copy, item by item, between images of the memories. */
@@ -420,7 +450,7 @@ static void blocking(struct random *random, int rounds)
             small_settings(random);
         }
         struct copy copy = copy_make(random, MOST, stream);
-        struct cudriver_staging_job job = copy_job(&copy);
+        struct job job = copy_job(&copy);
         count_path(&copy);
         CUresult result = copy_now(&job);
         if (result != CUDA_SUCCESS) {
@@ -453,7 +483,7 @@ static void async(struct random *random, int rounds)
             copies[k] = copy_make(random, MOST / 2, stream);
         }
         for (int k = 0; k < EACH; k++) {
-            struct cudriver_staging_job job = copy_job(&copies[k]);
+            struct job job = copy_job(&copies[k]);
             CALL(copy_start(&job, &transfers[k]));
         }
         if (i % 2) {
@@ -503,9 +533,9 @@ static void ordered(struct random *random, int rounds)
             sim.hold();
         }
         CALL(cuda.cuMemsetD8Async(device, 7, bytes, stream));
-        struct cudriver_staging_job up = {true, context, stream, device, a, &layout, NULL, NULL};
-        struct cudriver_staging_job down = {false, context, stream, device, b, &layout, NULL, NULL};
-        struct cudriver_staging_job over = {false, context, stream, other, a, &layout, NULL, NULL};
+        struct job up = {true, context, stream, device, a, &layout, NULL, NULL};
+        struct job down = {false, context, stream, device, b, &layout, NULL, NULL};
+        struct job over = {false, context, stream, other, a, &layout, NULL, NULL};
         CALL(copy_start(&up, &transfers[0]));
         CALL(copy_start(&down, &transfers[1]));
         CALL(copy_start(&over, &transfers[2]));
@@ -547,7 +577,7 @@ static void *many_main(void *data)
     for (int i = 0; i < task->rounds; i++) {
         CUstream stream = stream_make(1 + i % 2);
         struct copy copy = copy_make(&task->random, MOST, stream);
-        struct cudriver_staging_job job = copy_job(&copy);
+        struct job job = copy_job(&copy);
         if (below(&task->random, 2)) {
             CALL(copy_now(&job));
         } else {
@@ -611,7 +641,7 @@ static bool share_round(struct sharer *sharer)
         copies[k] = copy_make(random, MOST, sharer->stream);
     }
     for (int k = 0; k < MANY; k++) {
-        struct cudriver_staging_job job = copy_job(&copies[k]);
+        struct job job = copy_job(&copies[k]);
         CUresult result = below(random, 3) == 0 ? copy_now(&job) : copy_start(&job, &transfers[k]);
         CHECK(result_fits(sharer, result));
         copied[k] = result == CUDA_SUCCESS;
@@ -706,30 +736,32 @@ static void device_pool_make(void)
 static void between_once(struct random *random, CUstream stream, CUcontext home, bool overlap)
 {
     struct copy copy = copy_make(random, MOST / 4, stream);
-    struct cudriver_layout layout = copy.layout;
+    struct cudriver_copy_call call = {.stream = stream};
     CUcontext popped;
     CUdeviceptr other;
-    const char *function = "";
-    bool refused;
 
     CALL(cuda.cuCtxPushCurrent_v2(home));
     CALL(cuda.cuMemAlloc_v2(&other, copy.host_bytes));
     CALL(cuda.cuMemcpyHtoD_v2(other, copy.host, copy.host_bytes));
     CALL(cuda.cuStreamSynchronize(NULL));
     CALL(cuda.cuCtxPopCurrent_v2(&popped));
-    struct cudriver_staging_end here = {context, copy.device, pool}, there = {home, other, pool};
-    const struct cudriver_staging_between job = {
+    struct cudriver_copy_end here = {.on_device = true, .device = copy.device, .context = context};
+    struct cudriver_copy_end there = {.on_device = true, .device = other, .context = home};
+    struct cudriver_copy_plan plan = {
         .context = context,
-        .stream = stream,
         .dst = copy.up ? here : there,
         .src = copy.up ? there : here,
-        .layout = &layout,
+        .dst_pool = pool,
+        .src_pool = pool,
+        .layout = copy.layout,
         .overlap = overlap,
+        .two_devices = home != context,
     };
-    cudriver_layout_simplify(&layout);
-    CUresult result = cudriver_staging_copy_between(&job, &refused, &function);
+    plan.bytes = cudriver_layout_simplify(&plan.layout, true);
+    CUresult result = staging_copy_between(&plan, &call);
     if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "%s: error %d%s\n", function, (int)result, refused ? ", refused" : "");
+        fprintf(stderr, "%s: error %d%s\n", call.function, (int)result,
+                call.refused ? ", refused" : "");
         describe(&copy, "all", 0);
     }
     CALL(cuda.cuStreamSynchronize(stream));
@@ -791,7 +823,7 @@ static void faults(struct random *random, int rounds)
             struct random again = same;
             CUstream stream = stream_make(i);
             struct copy copy = copy_make(&again, MOST / 4, stream);
-            struct cudriver_staging_job job = copy_job(&copy);
+            struct job job = copy_job(&copy);
             CUresult result;
             char spec[64];
             cudriver_staging_trim(true); /* so that streams and events are made, too */
@@ -860,7 +892,7 @@ static void interrupted(struct random *random, int rounds)
             small_settings(random);
         }
         struct copy copy = copy_make(random, MOST, stream);
-        struct cudriver_staging_job job = copy_job(&copy);
+        struct job job = copy_job(&copy);
         job.interrupted = interrupt_at_once;
         atomic_store(&asked, 0);
         CUdeviceptr spare;
@@ -908,7 +940,7 @@ static void forget(struct random *random, int rounds)
             CALL(cuda.cuMemsetD8Async(copies[0].device, 1, 1, stream));
         }
         for (int k = 0; k < 3; k++) {
-            struct cudriver_staging_job job = copy_job(&copies[k]);
+            struct job job = copy_job(&copies[k]);
             CALL(copy_start(&job, &transfers[k]));
         }
         pthread_t helper;
@@ -935,7 +967,7 @@ static void forget(struct random *random, int rounds)
         context = before;
         CALL(cuda.cuCtxSetCurrent(before));
         struct copy copy = copy_make(random, MOST, NULL);
-        struct cudriver_staging_job job = copy_job(&copy);
+        struct job job = copy_job(&copy);
         CALL(copy_now(&job));
         copy_verify(&copy);
         copy_free(&copy);
@@ -947,7 +979,7 @@ static void forked(struct random *random, int rounds)
     for (int i = 0; i < rounds; i++) {
         struct cudriver_staging_transfer *transfer;
         struct copy copy = copy_make(random, MOST, NULL), other = copy_make(random, MOST, NULL);
-        struct cudriver_staging_job job = copy_job(&copy), next_job = copy_job(&other);
+        struct job job = copy_job(&copy), next_job = copy_job(&other);
         int status;
         small_settings(random);
         CALL(copy_start(&job, &transfer));
@@ -1053,12 +1085,10 @@ static void wait_fails(struct random *random)
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4096};
     const struct cudriver_layout turned = transposed(32);
     struct ends ends = ends_make(random, 4096);
-    struct cudriver_staging_job job = {false,     context, ends.stream, ends.device,
-                                       ends.host, &dense,  NULL,        NULL};
-    struct cudriver_small_copy small = {
-        false, false, context, ends.stream, ends.device, (char *)ends.host, 4096};
+    struct job job = {false, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
+    const struct cudriver_copy_plan small = {.context = context, .bytes = 4096};
+    struct cudriver_copy_call call = {.stream = ends.stream};
     struct cudriver_staging_transfer *transfer;
-    const char *function;
     CUresult result;
 
     /* A small asynchronous copy that is refused when its bytes are on their way already. */
@@ -1077,7 +1107,7 @@ static void wait_fails(struct random *random)
     /* Without threads. */
     sim.hold();
     CHECK(sim.fail("cuStreamSynchronize:1:719") == 0);
-    CHECK(cudriver_staging_copy_small(&small, &result, &function));
+    CHECK(staging_small_copy(&small, &call, ends.device, (char *)ends.host, &result));
     CHECK(result == CUDA_ERROR_LAUNCH_FAILED);
     check_slot_is_kept(ends.stream, 4096);
     /* A word that the stream writes. */
@@ -1094,8 +1124,7 @@ static void undo_fails(struct random *random, bool asynchronous)
 {
     const struct cudriver_layout layout = transposed(512);
     struct ends ends = ends_make(random, (size_t)1 << 20);
-    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
-                                       ends.host, &layout, NULL,        NULL};
+    struct job job = {true, context, ends.stream, ends.device, ends.host, &layout, NULL, NULL};
     struct cudriver_staging_transfer *transfer;
 
     check_path(&layout, true, !asynchronous, CUDRIVER_STAGING_PERMUTED);
@@ -1139,8 +1168,7 @@ static void rings(struct random *random, int rounds)
 {
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
     struct ends ends = ends_make(random, (size_t)4 << 20);
-    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
-                                       ends.host, &dense,  NULL,        NULL};
+    struct job job = {true, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
 
     need_simulator();
     for (int i = 0; i < 2 * rounds; i++) {
@@ -1168,8 +1196,7 @@ static void refused(struct random *random, int rounds)
                                              "cuStreamBatchMemOp_v2"};
     const struct cudriver_layout layout = transposed(1024);
     struct ends ends = ends_make(random, (size_t)4 << 20);
-    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
-                                       ends.host, &layout, NULL,        NULL};
+    struct job job = {true, context, ends.stream, ends.device, ends.host, &layout, NULL, NULL};
     struct cudriver_staging_transfer *transfer;
     long long calls = 0;
 
@@ -1213,10 +1240,10 @@ static void wait_for_packing(void)
 
 /* Copies that the stream has not passed when their context is closed: an idle stream has begun with
  * the first, of 4 MiB, another has not come to the first. The last one is small. */
-static void close_under_way(const struct cudriver_staging_job *job, bool idle, CUresult first)
+static void close_under_way(const struct job *job, bool idle, CUresult first)
 {
     const struct cudriver_layout little = {.ndim = 0, .itemsize = 1 << 14};
-    struct cudriver_staging_job small = *job;
+    struct job small = *job;
     struct cudriver_staging_transfer *transfers[3];
 
     small.layout = &little;
@@ -1260,7 +1287,7 @@ static bool interrupt_later(void *data)
 }
 
 /* What a probe may answer while the copy's stream stands still. */
-static void probes(const struct cudriver_staging_job *job)
+static void probes(const struct job *job)
 {
     static const CUresult passing[] = {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                                        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
@@ -1300,8 +1327,7 @@ static void lost(struct random *random, int rounds)
 {
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
     struct ends ends = ends_make(random, (size_t)4 << 20);
-    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
-                                       ends.host, &dense,  NULL,        NULL};
+    struct job job = {true, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
     struct cudriver_staging_transfer *transfer;
 
     (void)rounds;
@@ -1329,8 +1355,7 @@ static void scarce(struct random *random, int rounds)
 {
     const struct cudriver_layout dense = {.ndim = 0, .itemsize = 4 << 20};
     struct ends ends = ends_make(random, (size_t)4 << 20);
-    struct cudriver_staging_job job = {true,      context, ends.stream, ends.device,
-                                       ends.host, &dense,  NULL,        NULL};
+    struct job job = {true, context, ends.stream, ends.device, ends.host, &dense, NULL, NULL};
 
     need_simulator();
     CALL(copy_now(&job)); /* has a ring from now on */
@@ -1373,7 +1398,7 @@ static void shutdown(struct random *random, int rounds)
         sim.hold();
     }
     for (int k = 0; k < EACH; k++) {
-        struct cudriver_staging_job job = copy_job(&copies[k]);
+        struct job job = copy_job(&copies[k]);
         CALL(copy_start(&job, &transfers[k]));
     }
     unsigned long long before = milliseconds();
@@ -1384,7 +1409,7 @@ static void shutdown(struct random *random, int rounds)
     }
     CALL(cuda.cuStreamSynchronize(stream));
     CHECK(cudriver_staging_shutdown(10000) || quiet);
-    struct cudriver_staging_job job = copy_job(&copies[0]);
+    struct job job = copy_job(&copies[0]);
     CHECK(copy_now(&job) == CUDA_ERROR_DEINITIALIZED);
     for (int k = 0; k < EACH; k++) {
         CUresult result = ending(transfers[k]);
@@ -1423,8 +1448,7 @@ static void sizes(struct random *random, int rounds)
                 host[k] = (unsigned char)(next(random) >> 8);
             }
             CALL(cuda.cuMemAlloc_v2(&device, bytes));
-            struct cudriver_staging_job job = {true, context, NULL, device,
-                                               host, &layout, NULL, NULL};
+            struct job job = {true, context, NULL, device, host, &layout, NULL, NULL};
             CALL(copy_now(&job));
             CALL(cuda.cuMemcpyDtoH_v2(back, device, bytes));
             CHECK(memcmp(host, back, bytes) == 0);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
+import types
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,26 @@ def test_one_driver_call_and_none_to_the_host(
     assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
     models[0][to] = models[1][source]
     assert raw(arrays[0].to_numpy()) == raw(models[0])
+
+
+@pytest.mark.parametrize(("offset", "launches"), [(0, 1), (4, 3)])
+def test_as_many_dimensions_as_the_kernel_has(sim: Any, offset: int, launches: int) -> None:
+    """It has six. Where addresses divide by four only, an item of eight bytes is one more."""
+    shape, strides = (3,) * 6, tuple(8 * 2 * 7**k for k in range(5, -1, -1))
+    models = [random_bytes((8 * 7**6 + 8,), np.dtype("u1"), seed) for seed in (1, 2)]
+    roots = [cu.to_device(model) for model in models]
+    views = []
+    for root in roots:
+        interface = {"shape": shape, "strides": strides, "typestr": "<u8", "version": 3}
+        interface["data"] = (root.pointer + offset, False)
+        views.append(types.SimpleNamespace(__cuda_array_interface__=interface))
+    assert cu.explain_copy(*views).path == "kernel"
+    sim.reset_counts()
+    cu.copy(*views)
+    assert sim.call_count("cuLaunchKernel") == launches
+    to, source = (np.ndarray(shape, "<u8", model.data, offset, strides) for model in models)
+    to[...] = source
+    assert raw(roots[0].to_numpy()) == raw(models[0])
 
 
 @pytest.mark.parametrize(

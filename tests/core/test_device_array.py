@@ -1056,12 +1056,12 @@ def test_an_extent_beyond_the_memory_is_refused() -> None:
 def test_an_array_may_span_allocations(sim: Any) -> None:
     """As tensors do in segments that grow: one range of addresses, of several allocations."""
     libcuda = ctypes.CDLL(sim.path)
-    addresses = [ctypes.c_ulonglong() for _ in range(3)]
+    addresses = [ctypes.c_ulonglong() for _ in range(4)]
     with cu.Context() as context:
         for address in addresses:
             assert libcuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
         parts = sorted(address.value for address in addresses)
-        assert np.diff(parts).tolist() == [4096, 4096], "the simulator puts them side by side"
+        assert np.diff(parts).tolist() == [4096] * 3, "the simulator puts them side by side"
 
         model = cu.device_empty(3 * 4096, "u1")  # only its interface
         here = {"data": (parts[0], False)}
@@ -1072,6 +1072,9 @@ def test_an_array_may_span_allocations(sim: Any) -> None:
             return cu.explain_copy(foreign, foreign).nbytes
 
         assert (reaches(whole), reaches(gaps)) == (3 * 4096, 2)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[3])) == 0
+        with pytest.raises(ValueError, match=f"16384 bytes .* ends at {parts[3]:#x}"):
+            reaches(Foreign(model, **here, shape=(4 * 4096,)))
         assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[1])) == 0
         with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
             reaches(whole)

@@ -292,7 +292,7 @@ def test_two_devices_pack_copy_and_unpack(
     arrays = [placed(model, device) for model, device in zip(models, two_devices, strict=True)]
     stream = cu.Stream(device=two_devices[at])
     assert cu.explain_copy(arrays[0][to], arrays[1][source]).path == path
-    before = sim.live("allocations")
+    before, stack = sim.live("allocations"), cu.context_stack()
     for blocking in (False, True):
         sim.reset_counts()
         if blocking:
@@ -302,6 +302,7 @@ def test_two_devices_pack_copy_and_unpack(
         assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
         assert moved(sim, "cuLaunchKernel", "cuMemcpyPeerAsync") == [launches, 1]
         assert moved(sim, "cuMemAllocFromPoolAsync", "cuMemFreeAsync") == [launches] * 2
+        assert cu.context_stack() == stack
     models[0][to] = models[1][source]
     assert raw(arrays[0].to_numpy()) == raw(models[0])
     assert sim.live("allocations") == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
+import threading
 import types
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from test_copy import DTYPES, random_bytes, raw, slices
+from test_copy_async import wait_for
 
 import cudriver as cu
 from program import output
@@ -412,6 +414,34 @@ def test_a_blocking_copy_comes_after_the_work_of_with_stream(
     got = dst.to_numpy()
     assert (got[:, ::2] == (0, 5)[at]).all()
     assert (got[:, 1::2] == (5, 0)[at]).all()
+
+
+def test_a_blocking_copy_within_another_devices_stream_follows_the_default_stream(
+    sim: Any, two_devices: Any
+) -> None:
+    """That of the array's device, and another library's work: no stream of the other's waits."""
+    near, far = two_devices
+    array, out = cu.device_zeros(1000, "u1", device=near), cu.pinned_zeros(1000, "u1")
+    stream, libcuda = cu.Stream(device=far), ctypes.CDLL(sim.path)
+
+    def copy() -> None:
+        with stream:
+            cu.copy(out, array)
+
+    copying = threading.Thread(target=copy)
+    sim.reset_counts()
+    sim.hold()
+    with near.primary_context():
+        for value in range(50):
+            assert libcuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), value, 1000, None) == 0
+    copying.start()
+    wait_for(lambda: sim.call_count("cuMemcpyDtoHAsync_v2") > 0, "the copy is issued")
+    for left in range(sim.live("pending") - 1, sim.live("pending") - 50, -1):
+        sim.step(1)  # of either stream, if neither has to wait
+        wait_for(lambda most=left: sim.live("pending") <= most, "an operation ends")
+    sim.release()
+    copying.join()
+    assert (out == 49).all()
 
 
 @pytest.mark.parametrize("blocking", [True, False])

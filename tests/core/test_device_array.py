@@ -519,6 +519,17 @@ def test_fill_values_are_cast_as_numpy_casts_them() -> None:
     assert not array.to_numpy().any()
 
 
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(("dtype", "value"), [("u1", 1), ("u2", 0x102), ("u4", 0x1020304)])
+def test_a_fill_that_fails_names_its_call(sim: Any, dtype: str, value: int, rows: bool) -> None:
+    array = cu.device_zeros((4, 16), dtype)
+    name = f"cuMemset{'D2' if rows else ''}D{8 * array.itemsize}Async"
+    sim.fail(f"{name}:1:2")
+    with pytest.raises(cu.OutOfMemoryError, match=name + r"\("):
+        (array[:, :3] if rows else array).fill(value)
+    assert not array.to_numpy().any()
+
+
 def test_fill_on_a_stream_of_another_device(two_devices: Any) -> None:
     first, second = two_devices
     array = cu.device_zeros(1000, device=first)

@@ -42,10 +42,9 @@ static PyObject *array_repr(PyObject *object)
     PyObject *text = NULL;
 
     if (shape != NULL) {
-        text =
-            PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape,
-                                 self->dtype, self->context != NULL ? self->context->ordinal : -1,
-                                 cudriver_device_array_root(self)->closed ? ", closed" : "");
+        text = PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape,
+                                    self->dtype, self->context->ordinal,
+                                    cudriver_device_array_root(self)->closed ? ", closed" : "");
         Py_DECREF(shape);
     }
     return text;

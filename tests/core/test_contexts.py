@@ -1308,8 +1308,12 @@ def test_pool_memory_is_freed_where_no_context_is_left() -> None:
         print(cu.context_stack())
         del array
         print(cu.live_allocations())
+        flags, active = ctypes.c_uint(), ctypes.c_int(-1)
+        libcuda = ctypes.CDLL(cu.driver_path())
+        libcuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
+        print(active.value)
     """
-    assert output(program).splitlines() == ["[]", "[]"]
+    assert output(program).splitlines() == ["[]", "[]", "0"], "nothing is left, nor retained"
 
 
 def test_popping_what_was_not_pushed_here_says_so(cu) -> None:

@@ -233,6 +233,7 @@ def test_the_paths_that_are_explained() -> None:
     plain = np.zeros((4096, 1024), np.float32)
     there = cu.device_zeros((4096, 1024), np.float32)
     assert cu.explain_copy(there, pinned)[:4:3] == ("direct", True)
+    assert cu.explain_copy(there, pinned)[4:] == (None, 0, 0, 0), "of staged copies only"
     assert cu.explain_copy(there, plain).path == "staged"
     assert cu.explain_copy(there[:1], plain[:1]).path == "direct"
     assert cu.explain_copy(there[:, :512], pinned[:, :512]).path == "2D"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
+import threading
+import types
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from test_copy import DTYPES, random_bytes, raw, slices
+from test_copy_async import wait_for
 
 import cudriver as cu
 from program import output
@@ -156,6 +159,26 @@ def test_one_driver_call_and_none_to_the_host(
     assert raw(arrays[0].to_numpy()) == raw(models[0])
 
 
+@pytest.mark.parametrize(("offset", "launches"), [(0, 1), (4, 3)])
+def test_as_many_dimensions_as_the_kernel_has(sim: Any, offset: int, launches: int) -> None:
+    """It has six. Where addresses divide by four only, an item of eight bytes is one more."""
+    shape, strides = (3,) * 6, tuple(8 * 2 * 7**k for k in range(5, -1, -1))
+    models = [random_bytes((8 * 7**6 + 8,), np.dtype("u1"), seed) for seed in (1, 2)]
+    roots = [cu.to_device(model) for model in models]
+    views = []
+    for root in roots:
+        interface = {"shape": shape, "strides": strides, "typestr": "<u8", "version": 3}
+        interface["data"] = (root.pointer + offset, False)
+        views.append(types.SimpleNamespace(__cuda_array_interface__=interface))
+    assert cu.explain_copy(*views).path == "kernel"
+    sim.reset_counts()
+    cu.copy(*views)
+    assert sim.call_count("cuLaunchKernel") == launches
+    to, source = (np.ndarray(shape, "<u8", model.data, offset, strides) for model in models)
+    to[...] = source
+    assert raw(roots[0].to_numpy()) == raw(models[0])
+
+
 @pytest.mark.parametrize(
     ("to", "source", "launches"),
     [
@@ -271,7 +294,7 @@ def test_two_devices_pack_copy_and_unpack(
     arrays = [placed(model, device) for model, device in zip(models, two_devices, strict=True)]
     stream = cu.Stream(device=two_devices[at])
     assert cu.explain_copy(arrays[0][to], arrays[1][source]).path == path
-    before = sim.live("allocations")
+    before, stack = sim.live("allocations"), cu.context_stack()
     for blocking in (False, True):
         sim.reset_counts()
         if blocking:
@@ -281,6 +304,7 @@ def test_two_devices_pack_copy_and_unpack(
         assert moved(sim, *HOST_CALLS) == [0, 0, 0, 0]
         assert moved(sim, "cuLaunchKernel", "cuMemcpyPeerAsync") == [launches, 1]
         assert moved(sim, "cuMemAllocFromPoolAsync", "cuMemFreeAsync") == [launches] * 2
+        assert cu.context_stack() == stack
     models[0][to] = models[1][source]
     assert raw(arrays[0].to_numpy()) == raw(models[0])
     assert sim.live("allocations") == before
@@ -390,6 +414,34 @@ def test_a_blocking_copy_comes_after_the_work_of_with_stream(
     got = dst.to_numpy()
     assert (got[:, ::2] == (0, 5)[at]).all()
     assert (got[:, 1::2] == (5, 0)[at]).all()
+
+
+def test_a_blocking_copy_within_another_devices_stream_follows_the_default_stream(
+    sim: Any, two_devices: Any
+) -> None:
+    """That of the array's device, and another library's work: no stream of the other's waits."""
+    near, far = two_devices
+    array, out = cu.device_zeros(1000, "u1", device=near), cu.pinned_zeros(1000, "u1")
+    stream, libcuda = cu.Stream(device=far), ctypes.CDLL(sim.path)
+
+    def copy() -> None:
+        with stream:
+            cu.copy(out, array)
+
+    copying = threading.Thread(target=copy)
+    sim.reset_counts()
+    sim.hold()
+    with near.primary_context():
+        for value in range(50):
+            assert libcuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), value, 1000, None) == 0
+    copying.start()
+    wait_for(lambda: sim.call_count("cuMemcpyDtoHAsync_v2") > 0, "the copy is issued")
+    for left in range(sim.live("pending") - 1, sim.live("pending") - 50, -1):
+        sim.step(1)  # of either stream, if neither has to wait
+        wait_for(lambda most=left: sim.live("pending") <= most, "an operation ends")
+    sim.release()
+    copying.join()
+    assert (out == 49).all()
 
 
 @pytest.mark.parametrize("blocking", [True, False])

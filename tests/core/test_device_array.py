@@ -519,6 +519,17 @@ def test_fill_values_are_cast_as_numpy_casts_them() -> None:
     assert not array.to_numpy().any()
 
 
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(("dtype", "value"), [("u1", 1), ("u2", 0x102), ("u4", 0x1020304)])
+def test_a_fill_that_fails_names_its_call(sim: Any, dtype: str, value: int, rows: bool) -> None:
+    array = cu.device_zeros((4, 16), dtype)
+    name = f"cuMemset{'D2' if rows else ''}D{8 * array.itemsize}Async"
+    sim.fail(f"{name}:1:2")
+    with pytest.raises(cu.OutOfMemoryError, match=name + r"\("):
+        (array[:, :3] if rows else array).fill(value)
+    assert not array.to_numpy().any()
+
+
 def test_fill_on_a_stream_of_another_device(two_devices: Any) -> None:
     first, second = two_devices
     array = cu.device_zeros(1000, device=first)
@@ -1056,12 +1067,12 @@ def test_an_extent_beyond_the_memory_is_refused() -> None:
 def test_an_array_may_span_allocations(sim: Any) -> None:
     """As tensors do in segments that grow: one range of addresses, of several allocations."""
     libcuda = ctypes.CDLL(sim.path)
-    addresses = [ctypes.c_ulonglong() for _ in range(3)]
+    addresses = [ctypes.c_ulonglong() for _ in range(4)]
     with cu.Context() as context:
         for address in addresses:
             assert libcuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
         parts = sorted(address.value for address in addresses)
-        assert np.diff(parts).tolist() == [4096, 4096], "the simulator puts them side by side"
+        assert np.diff(parts).tolist() == [4096] * 3, "the simulator puts them side by side"
 
         model = cu.device_empty(3 * 4096, "u1")  # only its interface
         here = {"data": (parts[0], False)}
@@ -1072,6 +1083,9 @@ def test_an_array_may_span_allocations(sim: Any) -> None:
             return cu.explain_copy(foreign, foreign).nbytes
 
         assert (reaches(whole), reaches(gaps)) == (3 * 4096, 2)
+        assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[3])) == 0
+        with pytest.raises(ValueError, match=f"16384 bytes .* ends at {parts[3]:#x}"):
+            reaches(Foreign(model, **here, shape=(4 * 4096,)))
         assert libcuda.cuMemFree_v2(ctypes.c_ulonglong(parts[1])) == 0
         with pytest.raises(ValueError, match=f"12288 bytes .* ends at {parts[1]:#x}"):
             reaches(whole)

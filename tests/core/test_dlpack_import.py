@@ -473,6 +473,13 @@ def test_the_table_is_used(table: None) -> None:
     assert [lender.given_back for lender in lenders] == [1, 1]
 
 
+def test_a_wrong_tensor_of_the_table_is_refused_at_once(table: None) -> None:
+    lender = tabled(MODEL.copy(), dtype=(kit.FLOAT, 32, 4))
+    with pytest.raises(BufferError, match="of 4 lanes"):
+        cu.from_dlpack(lender)
+    assert (lender.by_table, lender.asked, lender.given_back) == (1, [], 1)
+
+
 @pytest.mark.parametrize("table", [UNKNOWN], indirect=True)
 def test_a_table_of_another_version_is_not_used(table: None) -> None:
     lender = tabled(placed())

@@ -87,7 +87,11 @@ def test_transfer_wait_while_the_driver_does_not_tell(cu, sim, interrupted, what
     for call in (what, "cuStreamQuery", "cuStreamSynchronize"):
         sim.fail(f"{call}:*:906")
     transfer = cu.copy_async(array, pinned, None)
+    began, asked = time.monotonic(), sim.call_count(what)
     interrupted(transfer.wait)
+    if what == "cuEventRecord":
+        asked = sim.call_count(what) - asked
+        assert asked < 20 + 2000 * (time.monotonic() - began), "it naps in between"
     assert not transfer.done
     sim.clear_faults()
     sim.release()

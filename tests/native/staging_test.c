@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -1239,7 +1240,8 @@ static void wait_for_packing(void)
 }
 
 /* Copies that the stream has not passed when their context is closed: an idle stream has begun with
- * the first, of 4 MiB, another has not come to the first. The last one is small. */
+ * the first, of 4 MiB, another has not come to the first. The last one is small; its host memory is
+ * unmapped before the stream comes to it. */
 static void close_under_way(const struct job *job, bool idle, CUresult first)
 {
     const struct cudriver_layout little = {.ndim = 0, .itemsize = 1 << 14};
@@ -1247,6 +1249,8 @@ static void close_under_way(const struct job *job, bool idle, CUresult first)
     struct cudriver_staging_transfer *transfers[3];
 
     small.layout = &little;
+    small.host = mmap(NULL, little.itemsize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(small.host != MAP_FAILED);
     sim.hold();
     if (!idle) {
         CALL(cuda.cuMemsetD8Async(job->device, 1, 1, job->stream));
@@ -1275,6 +1279,7 @@ static void close_under_way(const struct job *job, bool idle, CUresult first)
               (i == 0 ? first : CUDA_ERROR_CONTEXT_IS_DESTROYED));
         cudriver_staging_release(transfers[i]);
     }
+    CHECK(munmap(small.host, little.itemsize) == 0);
     sim.release(); /* the stream comes to them after all */
     CALL(cuda.cuStreamSynchronize(job->stream));
     CALL(copy_now(job));

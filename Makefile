@@ -91,19 +91,12 @@ editable: $(VENV)/.requirements ## install for development: edits of Python show
 run: install ## run the demo, on the real driver or else the simulated one
 	$(VENV)/bin/cudriver demo $(ARGS)
 
-# Without ARGS in two processes, each with its files in their order, so that a failure comes again.
-HALF = $(wildcard $(addprefix tests/,engine sim elf project fleet testing storm))
+# More than a small machine has processors: many tests wait. A file's tests stay together, in their order.
+PROCESSES = -n 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: install ## the suite on the simulated driver, without large downloads
-ifeq ($(ARGS),)
-	@mkdir -p build; export CUDRIVER_TEST_DRIVER=sim; \
-	$(PYTEST) -p no:cacheprovider $(HALF) >build/test.log 2>&1 & \
-	$(PYTEST) $(HALF:%=--ignore=%); status=$$?; \
-	wait $$! || status=1; cat build/test.log; exit $$status
-else
-	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(ARGS)
-endif
+	CUDRIVER_TEST_DRIVER=sim $(PYTEST) $(or $(ARGS),$(PROCESSES))
 
 .PHONY: test-gpu
 test-gpu: install ## the suite on the real driver

@@ -62,8 +62,11 @@ def shared(output: Path, files: list[Path], *arguments: str) -> Path:
     return compile_c(output, files, "-fPIC", "-shared", *arguments)
 
 
-def simulator(folder: Path) -> Path:
-    """The simulated driver of the installed package; an own file, so with globals of its own."""
+def simulator(folder: Path, build: str = "plain") -> Path:
+    """The simulated driver in a file of its own, so with its own globals: the installed package's,
+    or one built with a sanitizer."""
+    if build != "plain":
+        return shared(folder / f"libsim_{build}.so", sources("sim/*.c"), *BUILDS[build])
     library = Path(cudriver.__file__).with_name("libcudriver_sim.so")
     return Path(shutil.copy(library, folder))
 

@@ -69,7 +69,7 @@ def boxes(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Any
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     data=st.data(),
     dtype=st.sampled_from(DTYPES),

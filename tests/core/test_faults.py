@@ -92,11 +92,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     said: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # and not unfrozen: pytest's own objects would slow all later collections
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # pinned_numpy() fell back
         yield said
-    gc.unfreeze()
 
 
 class Sweep:

@@ -148,6 +148,7 @@ class Simulator:
             "poison": (ctypes.c_int, []),
         }
         self.path = path
+        self._exchange = library.cuThreadExchangeStreamCaptureMode
         self._functions = {}
         for name, (result, arguments) in signatures.items():
             function = getattr(library, f"cudriver_sim_{name}")
@@ -161,6 +162,13 @@ class Simulator:
         if result == -1:
             raise ValueError(f"cudriver_sim_{name}{arguments} refused")
         return result
+
+    def put_back(self) -> None:
+        """Knobs, faults and counters, and this thread's mode of capture: where the call that puts
+        that back was made to fail, it is another."""
+        self.reset()
+        self._exchange(ctypes.byref(ctypes.c_int(0)))
+        self.reset_counts()
 
     def settle(self) -> None:
         """Waits until no operation is pending in any context, a minute at most. A context's
@@ -193,6 +201,20 @@ def simulator() -> Simulator | None:
     return Simulator(cudriver.driver_path())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def as_new() -> None:
+    """Each file finds the simulated driver as a new process does, whichever files ran before it:
+    what copies keep with a context goes with it, and the pool of page-locked memory is empty."""
+    if DRIVER == "sim" and "cudriver._core" in sys.modules:
+        import cudriver
+
+        gc.collect()
+        for row in cudriver.live_allocations():
+            if row.kind == "primary context" and row.device is not None:
+                cudriver.Device(row.device).primary_context().close()
+        cudriver.trim_host_memory()
+
+
 @pytest.fixture
 def sim(simulator: Simulator | None) -> Iterator[Simulator]:
     """The simulated driver's controls: sim.live("streams"), sim.fail("cuMemAlloc_v2:1:2"), ...
@@ -200,10 +222,10 @@ def sim(simulator: Simulator | None) -> Iterator[Simulator]:
     before."""
     if simulator is None:
         pytest.skip("needs the simulated driver's controls")
-    simulator.reset()
+    simulator.put_back()
     simulator.settle()
     yield simulator
-    simulator.reset()
+    simulator.put_back()
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_memory_goes_back_to_the_pool_and_to_the_system() -> None:
     del again
     released = cu.trim_host_memory()
     assert released >= 40 << 20
-    assert cu.host_memory_stats().pooled_bytes < 40 << 20
+    assert cu.host_memory_stats().pooled_bytes <= before.pooled_bytes
     with pytest.raises(ValueError, match="-1"):
         cu.trim_host_memory(-1)
 

@@ -10,9 +10,9 @@
 #include "python/error.h"
 #include "python/wait.h"
 
-/* At the interpreter's end: ms to wait for other threads' calls, and that a new one is held. */
+/* At the interpreter's end: ms to wait for other threads' calls, and s that a new one is held. */
 #define EXIT_LOOKS 500
-#define EXIT_HOLD 2000
+#define EXIT_HOLD 2
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -281,11 +281,26 @@ void cudriver_context_stop_others(CoreState *state)
     }
 }
 
+/* Holds a call of another thread than the one that ends the interpreter. Not for ever, since
+ * somebody may join this thread; but once nobody can, it no longer asks for the GIL: CPython
+ * before 3.14 would end the thread, and what the driver keeps for a thread would go while the
+ * driver itself goes. */
+static void exit_hold(void)
+{
+    const struct timespec length = {.tv_sec = EXIT_HOLD};
+
+    Py_BEGIN_ALLOW_THREADS
+    do {
+        nanosleep(&length, NULL);
+    } while (Py_IsFinalizing());
+    Py_END_ALLOW_THREADS
+}
+
 /* Holds a call while it must not reach the driver. 0, or -1 with an exception. */
 static int turn_await(CoreState *state, const ContextObject *self)
 {
     if (state->exit_thread != 0 && state->exit_thread != platform_thread_id()) {
-        cudriver_nap(EXIT_HOLD); /* not for ever: somebody may join this thread */
+        exit_hold();
     }
     return state->resetting == 1 + self->ordinal ? cudriver_context_await_reset(state) : 0;
 }

@@ -435,8 +435,8 @@ def test_a_blocking_copy_within_another_devices_stream_follows_the_default_strea
         for value in range(50):
             assert libcuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), value, 1000, None) == 0
     copying.start()
-    wait_for(lambda: sim.call_count("cuMemcpyDtoHAsync_v2") > 0, "the copy is issued")
-    for left in range(sim.live("pending") - 1, sim.live("pending") - 50, -1):
+    wait_for(lambda: sim.live("pending") == 52, "the copy and the word behind it are issued")
+    for left in range(51, 2, -1):
         sim.step(1)  # of either stream, if neither has to wait
         wait_for(lambda most=left: sim.live("pending") <= most, "an operation ends")
     sim.release()

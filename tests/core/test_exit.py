@@ -121,6 +121,35 @@ def test_no_other_thread_reaches_the_driver_once_the_end_has_begun() -> None:
     assert output(program) == "True 0.0\n"
 
 
+def test_a_thread_that_is_held_at_the_end_does_not_end_before_the_process() -> None:
+    """What the driver keeps for a thread must not go while the driver itself goes. The end takes
+    longer here than a thread is held."""
+    program = """
+        import atexit, ctypes, threading, time
+        def late():  # runs after the package's own, until the thread is held
+            before = -1
+            while before != calls[0]:
+                before = calls[0]
+                time.sleep(0.3)
+        atexit.register(late)
+        import cudriver as cu
+        libc, key = ctypes.CDLL(None), ctypes.c_uint()
+        leave, sleep = (ctypes.cast(f, ctypes.c_void_p) for f in (libc._exit, libc.sleep))
+        assert libc.pthread_key_create(ctypes.byref(key), leave) == 0
+        libc.__cxa_atexit(sleep, ctypes.c_void_p(3), None)
+        calls, array = [0], cu.device_zeros(10)
+        def work():
+            libc.pthread_setspecific(key, ctypes.c_void_p(7))  # at the thread's end: _exit(7)
+            while True:
+                array.fill(1)
+                calls[0] += 1
+        threading.Thread(target=work, daemon=True).start()
+        while calls[0] < 10:
+            time.sleep(0.001)
+    """
+    assert output(program) == ""
+
+
 def test_thread_that_waits_for_ever() -> None:
     """A daemon thread in a wait does not hold the exit up."""
     program = """

@@ -112,21 +112,21 @@ class Core(Peer):
         return self.view.from_buffer(self.device(like), like.shape, dtype=like.dtype)
 
     def takes(self, lender: Any) -> Call:
-        take = self.view.from_dlpack
+        memory_view = self.view
 
         def call() -> Any:
-            view = take(lender, stream_ptr=0)
+            view = memory_view.from_dlpack(lender, stream_ptr=0)
             return view.ptr, view.shape, view.strides, view.dtype
 
         return call
 
     def issued_into(self, tensor: Any, host: Array, calls: int) -> Work:
         source, stream = self.source(host), self.gpu.default_stream
-        buffer_at, take = self.core.Buffer.from_handle, self.view.from_dlpack
+        buffer_at, memory_view = self.core.Buffer.from_handle, self.view
         shape, kind = host.shape, host.dtype
 
         def run() -> None:
-            view = take(tensor, stream_ptr=0)
+            view = memory_view.from_dlpack(tensor, stream_ptr=0)
             if view.shape != shape or view.dtype != kind:
                 raise ValueError(f"the tensor is {view.dtype} of {view.shape}")
             buffer_at(view.ptr, host.nbytes, owner=tensor).copy_from(source, stream=stream)

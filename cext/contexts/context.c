@@ -10,9 +10,11 @@
 #include "python/error.h"
 #include "python/wait.h"
 
-/* At the interpreter's end: ms to wait for other threads' calls, and s that a new one is held. */
+/* At the interpreter's end: ms to wait for other threads' calls, and s that a new one is held, or
+ * while Python's own end is under way. */
 #define EXIT_LOOKS 500
 #define EXIT_HOLD 2
+#define EXIT_HOLD_END 30
 
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags)
 {
@@ -281,18 +283,19 @@ void cudriver_context_stop_others(CoreState *state)
     }
 }
 
-/* Holds a call of another thread than the one that ends the interpreter. Not for ever, since
- * somebody may join this thread; but once nobody can, it no longer asks for the GIL: CPython
- * before 3.14 would end the thread, and what the driver keeps for a thread would go while the
- * driver itself goes. */
+/* Holds a call of another thread than the one that ends the interpreter: for a moment, since
+ * somebody may join this thread. Once Python code cannot, longer, for as long as the driver takes
+ * to go: with the GIL, CPython before 3.14 ends the thread, and what the driver keeps for a thread
+ * would go while the driver itself goes. Not for ever even then: a library's destructor may join
+ * it. */
 static void exit_hold(void)
 {
-    const struct timespec length = {.tv_sec = EXIT_HOLD};
+    const struct timespec length = {.tv_sec = 1};
 
     Py_BEGIN_ALLOW_THREADS
-    do {
+    for (int i = 0; i < (Py_IsFinalizing() ? EXIT_HOLD_END : EXIT_HOLD); i++) {
         nanosleep(&length, NULL);
-    } while (Py_IsFinalizing());
+    }
     Py_END_ALLOW_THREADS
 }
 

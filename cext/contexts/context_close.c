@@ -137,6 +137,20 @@ void cudriver_context_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+/* A primary context in which a call runs, or in which write-combined arrays live, is not reset. 0,
+ * or -1 with InvalidContextError. */
+static int reset_check_own(CoreState *state, ContextObject *self)
+{
+    if (self == NULL || (self->pinning == 0 && self->in_use == 0)) {
+        return 0;
+    }
+    cudriver_raise_plain(state, "InvalidContextError", "cannot reset %R: %s", self,
+                         self->in_use > 0 ? "a call is running in it"
+                                          : "write-combined arrays live in it, and their memory "
+                                            "would vanish");
+    return -1;
+}
+
 /* Page-locked memory that the reset would unregister may be in use in another context of ours, and
  * the reset does not wait for that: refuses. 0, or -1 with InvalidContextError. */
 static int reset_check(CoreState *state, int ordinal, CUdevice device, const ContextObject *self)
@@ -196,16 +210,19 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     if (cudriver_device_handle(state, ordinal, &device) < 0) {
         return -1;
     }
-    if (self != NULL && (self->pinning > 0 || self->in_use > 0)) {
-        cudriver_raise_plain(state, "InvalidContextError", "cannot reset %R: %s", self,
-                             self->in_use > 0
-                                 ? "a call is running in it"
-                                 : "write-combined arrays live in it, and their memory "
-                                   "would vanish");
+    /* First, so that a reset that is refused ends no copy. It may let other threads run, so the
+     * context is looked at again behind it. */
+    Py_XINCREF(self);
+    if (reset_check_own(state, self) < 0 || reset_check(state, ordinal, device, self) < 0 ||
+        reset_check_own(state, self) < 0) {
+        Py_XDECREF(self);
         return -1;
     }
+    if (self != NULL && self->state != CUDRIVER_CONTEXT_OPEN) {
+        Py_DECREF(self); /* closed meanwhile: nothing of ours is left in it */
+        self = NULL;
+    }
     if (self != NULL) {
-        Py_INCREF(self);
         handle = self->handle;
         self->state = CUDRIVER_CONTEXT_RESET; /* no other thread starts to use it */
         Py_BEGIN_ALLOW_THREADS
@@ -215,8 +232,8 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     if (cudriver_context_await_reset(state) < 0 || reset_check(state, ordinal, device, self) < 0) {
         if (self != NULL) {
             self->state = CUDRIVER_CONTEXT_OPEN;
-            Py_DECREF(self);
         }
+        Py_XDECREF(self);
         return -1;
     }
     result = primary_reset(state, ordinal, device);

@@ -839,17 +839,23 @@ def test_reset_is_refused_while_its_memory_would_vanish(cu, two_devices) -> None
 def test_reset_is_refused_while_another_context_may_use_memory_registered_there(
     cu, sim, two_devices, work: str
 ) -> None:
-    """Page-locked memory is registered in one context and used by all."""
+    """Page-locked memory is registered in one context and used by all. Copies that wait for their
+    stream are not lost."""
     device = two_devices[1]
     with device.primary_context() as primary:
         array = cu.pinned_full(100, 7, np.uint8)
+        plain = [np.full(1 << 14, 3, np.uint8), np.full(1 << 20, 4, np.uint8)]
+        mine, behind = [cu.device_zeros(p.shape, np.uint8) for p in plain], cu.Stream()
     with cu.Context(0) as other:
         there, stream = cu.device_zeros(100, np.uint8), cu.Stream()
     sim.hold()
+    mine[0].fill(1, behind)
+    waiting = [cu.copy_async(*pair, behind) for pair in zip(mine, plain, strict=True)]
+    uploads = sim.call_count("cuMemcpyHtoDAsync_v2")
     if work == "a call is running":
         running = threading.Thread(target=lambda: cu.copy(there, array))
         running.start()
-        while sim.live("pending") == 0:
+        while sim.call_count("cuMemcpyHtoDAsync_v2") == uploads:
             time.sleep(0.001)
     else:
         transfer = cu.copy_async(there, array, stream)
@@ -863,9 +869,12 @@ def test_reset_is_refused_while_another_context_may_use_memory_registered_there(
     else:
         transfer.wait()
     assert (there.to_numpy() == 7).all()
+    for transfer in waiting:
+        transfer.wait()
+    assert [there.to_numpy().tobytes() for there in mine] == [p.tobytes() for p in plain]
     device.reset_primary_context()
     assert (array == 7).all()
-    for item in (there, stream, other, primary):
+    for item in (there, stream, *mine, behind, other, primary):
         item.close()
 
 

@@ -75,8 +75,10 @@ int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);
 
 /* Brackets driver calls in `context`: makes it current if it is not, and lets the calls be made
  * during a capture (cudriver_driver_relax). Call both with the GIL held; it may be released between
- * them. begin: 0, or -1 with InvalidContextError (closed, reset or
- * destroyed) or ForkedProcessError. end never fails. */
+ * them, and by begin, which holds the call while the device's primary context is reset and, in
+ * other threads, once the interpreter ends. begin: 0, or -1 with an exception: InvalidContextError
+ * (closed, reset or destroyed), ForkedProcessError, the driver's, or a signal handler's. end never
+ * fails. */
 int cudriver_context_begin(CoreState *state, ContextObject *context, bool *pushed);
 void cudriver_context_end(ContextObject *context, bool pushed);
 

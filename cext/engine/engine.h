@@ -8,7 +8,7 @@
  * caller's, or the engine's own for a blocking copy. Where host and device order their dimensions
  * differently, the bytes travel in the host's order and a kernel permutes them on the device.
  *
- * Staging needs the driver's stream memory operations (cuStreamWaitValue32), which are missing
+ * A ring needs the driver's stream memory operations (cuStreamWaitValue32), which are missing
  * before CUDA 11.7 and on some WSL. Without them the calling thread copies alone: dense memory by
  * the driver's own pageable copy, the rest through one slot.
  *
@@ -63,12 +63,12 @@ enum cudriver_staging_path {
 struct staging_plan {
     enum cudriver_staging_path path;
     bool up;
-    size_t bytes;                /* of the whole copy */
-    size_t chunk;                /* bytes of one slot; 0: no slot, or a small copy */
-    size_t slot_most;            /* bytes of a slot through a ring, however large the copy */
-    int threads;                 /* at most, the caller's included */
-    size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
-    bool alone;                  /* would be staged if the driver had stream memory operations */
+    size_t bytes;     /* of the whole copy */
+    size_t chunk;     /* bytes of one slot of a copy alone; 0: no slot, or a small copy */
+    size_t slot_most; /* bytes of a slot through a ring, however large the copy */
+    int threads;      /* at most, the caller's included */
+    size_t crossover; /* bytes; smaller copies are not staged, unless permuted */
+    bool alone;       /* would be staged if the driver had stream memory operations */
     struct cudriver_layout walk; /* simplified; for PERMUTED in the host's order */
     bool host_dense;             /* the walk reads or writes the host's memory in one run */
     bool device_dense;           /* the same for the device; true for PERMUTED */

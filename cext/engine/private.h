@@ -23,12 +23,12 @@
  * The terms:
  *
  *   up, down   to the device, from the device
- *   transfer   one copy under way, counted by references
+ *   transfer   one staged copy under way, counted by references
  *   place      what the engine owns in one context: rings, streams, kernels
  *   ring       a page-locked block of four slots and two counters: the threads store in `ready`
  *              how many chunks are packed (or unpacked), the stream in `passed` how many are copied
  *   slot       a fourth of a ring; or, for a small copy, a page-locked block
- *   chunk      what the stream copies between two waits
+ *   chunk      what the stream copies between two waits; it may be longer than a slot
  *   piece      what one thread packs at a time
  *   walk       a layout, in the order in which its bytes travel
  *   box        the chunk of a permuted copy

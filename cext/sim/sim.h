@@ -206,7 +206,7 @@ struct sim_state {
     unsigned unpin_waiters;
     bool held;
     unsigned long long steps; /* operations that may run while held */
-    struct sim_due *due;      /* owned: destructors to call; user.c */
+    struct sim_due *due;      /* owned: destructors to call; graph.c */
 };
 
 extern struct sim_state sim;

@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from typing import Any
 
+    from cudriver import _limits as _limits  # by the core: for tools that follow imports
+    from cudriver import _waiting as _waiting
     from cudriver import errors, fleet, stack
     from cudriver._core import (
         Allocation,

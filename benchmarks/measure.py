@@ -64,7 +64,7 @@ class Work:
         """Takes one sample and returns the seconds of one run."""
         if self.before is not None:
             self.before()
-        # timeit lets go what a call returns before the next one.
+        # timeit drops what a call returns before it makes the next.
         taken = (
             self.run() if self.timed else timeit.timeit(self.run, number=self.calls) / self.calls
         )

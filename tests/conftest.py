@@ -164,8 +164,8 @@ class Simulator:
         return result
 
     def put_back(self) -> None:
-        """Knobs, faults and counters, and this thread's mode of capture: where the call that puts
-        that back was made to fail, it is another."""
+        """Resets knobs, faults, counters and this thread's capture mode, which stays changed where
+        the call that restores it was made to fail."""
         self.reset()
         self._exchange(ctypes.byref(ctypes.c_int(0)))
         self.reset_counts()
@@ -208,11 +208,7 @@ def as_new() -> None:
     if DRIVER == "sim" and "cudriver._core" in sys.modules:
         import cudriver
 
-        gc.collect()
-        for row in cudriver.live_allocations():
-            if row.kind == "primary context" and row.device is not None:
-                cudriver.Device(row.device).primary_context().close()
-        cudriver.trim_host_memory()
+        _close_kept(cudriver)
 
 
 @pytest.fixture
@@ -256,18 +252,18 @@ def no_leaks(cu: Any, simulator: Simulator | None) -> Iterator[None]:
     simulated driver by the driver's. The context that memory calls use by default is made first: it
     is kept on purpose, as those of other devices are, which are closed before and after."""
     cu.memory_info()
-    _close_kept(cu)
+    _close_kept(cu, but=0)
     before = _alive(cu, simulator)
     yield
-    _close_kept(cu)
+    _close_kept(cu, but=0)
     after = _alive(cu, simulator)
     assert after == before, "alive after the test, against before it"
 
 
-def _close_kept(cu: Any) -> None:
+def _close_kept(cu: Any, but: int | None = None) -> None:
     gc.collect()
     for row in cu.live_allocations():
-        if row.kind == "primary context" and row.device != 0:
+        if row.kind == "primary context" and row.device != but:
             cu.Device(row.device).primary_context().close()
     cu.trim_host_memory()  # free page-locked memory keeps primary contexts, too
 

@@ -10,8 +10,8 @@
 #include "python/error.h"
 #include "python/wait.h"
 
-/* At the interpreter's end: ms to wait for other threads' calls, and s that a new one is held, or
- * while Python's own end is under way. */
+/* At the interpreter's end: how long to wait for other threads' calls (ms), and how long to hold a
+ * new one, before and after Python begins to finalize (s). */
 #define EXIT_LOOKS 500
 #define EXIT_HOLD 2
 #define EXIT_HOLD_END 30
@@ -283,11 +283,10 @@ void cudriver_context_stop_others(CoreState *state)
     }
 }
 
-/* Holds a call of another thread than the one that ends the interpreter: for a moment, since
- * somebody may join this thread. Once Python code cannot, longer, for as long as the driver takes
- * to go: with the GIL, CPython before 3.14 ends the thread, and what the driver keeps for a thread
- * would go while the driver itself goes. Not for ever even then: a library's destructor may join
- * it. */
+/* Holds a call of a thread that does not end the interpreter. While Python code runs, it may join
+ * this thread, so the hold is short. Once Python finalizes, the hold is long: CPython before 3.14
+ * ends a thread that asks for the GIL, and the driver would free what it keeps for that thread
+ * while it shuts down. Even then the hold ends: a library's destructor may join the thread. */
 static void exit_hold(void)
 {
     const struct timespec length = {.tv_sec = 1};

@@ -210,8 +210,8 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal)
     if (cudriver_device_handle(state, ordinal, &device) < 0) {
         return -1;
     }
-    /* First, so that a reset that is refused ends no copy. It may let other threads run, so the
-     * context is looked at again behind it. */
+    /* Checked before any copy is cancelled. The check may let other threads run, so look at the
+     * context again after it. */
     Py_XINCREF(self);
     if (reset_check_own(state, self) < 0 || reset_check(state, ordinal, device, self) < 0 ||
         reset_check_own(state, self) < 0) {

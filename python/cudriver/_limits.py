@@ -37,7 +37,7 @@ class ContextLimits:
         return NUMBERS[name]
 
     def _read(self) -> dict[str, int]:
-        """Those that this device has."""
+        """The limits that this device supports."""
         found = {}
         for name, number in NUMBERS.items():
             try:

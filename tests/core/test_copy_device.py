@@ -419,7 +419,7 @@ def test_a_blocking_copy_comes_after_the_work_of_with_stream(
 def test_a_blocking_copy_within_another_devices_stream_follows_the_default_stream(
     sim: Any, two_devices: Any
 ) -> None:
-    """That of the array's device, and another library's work: no stream of the other's waits."""
+    """The default stream of the array's device, where another library has queued work."""
     near, far = two_devices
     array, out = cu.device_zeros(1000, "u1", device=near), cu.pinned_zeros(1000, "u1")
     stream, libcuda = cu.Stream(device=far), ctypes.CDLL(sim.path)

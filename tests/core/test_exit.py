@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from textwrap import dedent
 
 import pytest
 
@@ -100,6 +101,20 @@ def test_threads_still_running() -> None:
         assert output(program) == ""
 
 
+# A daemon thread that calls until the process ends.
+CALLING = """
+calls, array = [0], cu.device_zeros(10)
+def work():
+    begin()
+    while True:
+        array.fill(1)
+        calls[0] += 1
+threading.Thread(target=work, daemon=True).start()
+while calls[0] < 10:
+    time.sleep(0.001)
+"""
+
+
 def test_no_other_thread_reaches_the_driver_once_the_end_has_begun() -> None:
     program = """
         import atexit, threading, time
@@ -109,16 +124,9 @@ def test_no_other_thread_reaches_the_driver_once_the_end_has_begun() -> None:
             print(calls[0] - before <= 1, cu.device_zeros(10).to_numpy().sum())
         atexit.register(late)
         import cudriver as cu
-        calls, array = [0], cu.device_zeros(10)
-        def work():
-            while True:
-                array.fill(1)
-                calls[0] += 1
-        threading.Thread(target=work, daemon=True).start()
-        while calls[0] < 10:
-            time.sleep(0.001)
+        begin = lambda: None
     """
-    assert output(program) == "True 0.0\n"
+    assert output(dedent(program) + CALLING) == "True 0.0\n"
 
 
 def test_a_thread_that_is_held_at_the_end_does_not_end_before_the_process() -> None:
@@ -137,17 +145,10 @@ def test_a_thread_that_is_held_at_the_end_does_not_end_before_the_process() -> N
         leave, sleep = (ctypes.cast(f, ctypes.c_void_p) for f in (libc._exit, libc.sleep))
         assert libc.pthread_key_create(ctypes.byref(key), leave) == 0
         libc.__cxa_atexit(sleep, ctypes.c_void_p(3), None)
-        calls, array = [0], cu.device_zeros(10)
-        def work():
+        def begin():
             libc.pthread_setspecific(key, ctypes.c_void_p(7))  # at the thread's end: _exit(7)
-            while True:
-                array.fill(1)
-                calls[0] += 1
-        threading.Thread(target=work, daemon=True).start()
-        while calls[0] < 10:
-            time.sleep(0.001)
     """
-    assert output(program) == ""
+    assert output(dedent(program) + CALLING) == ""
 
 
 def test_thread_that_waits_for_ever() -> None:

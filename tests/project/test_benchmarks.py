@@ -293,28 +293,17 @@ def test_works_at_once_raise_what_one_of_them_raises() -> None:
 def test_a_peers_works_are_built_from_how_it_copies(cu: Any, bench: Any) -> None:
     """A peer that is cudriver itself, so that every work can be verified."""
     from benchmarks.peers.base import Peer
+    from benchmarks.peers.ours import Own
 
-    class Own(Peer):
+    class AddressesOnly(Own):
         own, views = cu.Stream(), True
-
-        def device(self, like: Any, number: int = 0) -> Any:
-            return cu.device_empty(like.shape, like.dtype, device=number)
-
-        def pointer(self, there: Any) -> int:
-            return int(there.pointer)
-
-        def host(self, array: Any) -> Any:
-            return array
 
         def locked(self, like: Any) -> Any:
             made = cu.pinned_empty_like(like)
             return made, made
 
-        def stream(self, number: int = 0) -> Any:
-            return cu.Stream(device=number)
-
         def issue(self, target: Any, source: Any, stream: Any = None) -> Any:
-            to, origin = weakref.ref(target), weakref.ref(source)  # it knows addresses only
+            to, origin = weakref.ref(target), weakref.ref(source)
             return lambda: cu.copy_async(to(), origin(), stream or self.own)
 
         def wait(self, stream: Any = None) -> Any:
@@ -327,7 +316,7 @@ def test_a_peers_works_are_built_from_how_it_copies(cu: Any, bench: Any) -> None
             self.own.synchronize()
             cu.copy(there, view)
 
-    peer, host, out = Own(), bench.host(4096), bench.out(4096)
+    peer, host, out = AddressesOnly(), bench.host(4096), bench.out(4096)
     base = host.reshape(32, 128)
     for pinned in (False, True):
         sent, got = bench.host(4096, pinned), bench.out(4096, pinned)

@@ -22,6 +22,19 @@ from cudriver.stack.rules import cu4_pins, fix, judge, registry, verdict
 LIB64 = f"{PREFIX}/lib64/python3.11/site-packages"
 
 
+def toolkit_of_extras(*asks):
+    """A package that asks for these, and cuda-toolkit, of whose three wheels one is installed."""
+    wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft", "curand")]
+    return facts(
+        distributions=[
+            wheel("net", "1.0", *asks),
+            wheel("cuda-toolkit", "13.0", *wheels),
+            wheel("nvidia-cublas", "13.0.1"),
+            wheel("nvidia-nccl-cu13", "2.28.1"),
+        ]
+    )
+
+
 class TestPins:
     def of(self, installed, pin="==9.10.2.21", name="nvidia-cudnn-cu12"):
         parts = [wheel("torch", "2.8.0", f"{name}{pin}")]
@@ -67,15 +80,7 @@ class TestPins:
 
     def test_what_an_extra_brings_is_not_missed(self):
         """That it was asked for is a guess; the loader tells what is not there."""
-        wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft")]
-        of = facts(
-            distributions=[
-                wheel("net", "1.0", "[gpu]nvidia-nccl-cu13", "[gpu]cuda-toolkit{cublas,cufft}"),
-                wheel("cuda-toolkit", "13.0", *wheels),
-                wheel("nvidia-cublas", "13.0.1"),
-                wheel("nvidia-nccl-cu13", "2.28.1"),
-            ]
-        )
+        of = toolkit_of_extras("[gpu]nvidia-nccl-cu13", "[gpu]cuda-toolkit{cublas,cufft}")
         assert fired(of, "CU402") == []
         of.distributions[2].version = "12.0"
         assert one(of, "CU402").title.startswith("net requires nvidia-cublas==13.0.* ")
@@ -189,15 +194,7 @@ class TestPins:
         assert fired(facts(distributions=[asks, wheel("cudnn", "9.1")]), "CU402") == []
 
     def test_of_a_package_of_extras_those_count_that_are_asked_for(self):
-        wheels = [f"[{name}]nvidia-{name}==13.0.*" for name in ("cublas", "cufft", "curand")]
-        of = facts(
-            distributions=[
-                wheel("net", "1.0", "[gpu]nvidia-nccl-cu13==2.27.3", "[gpu]cuda-toolkit{cublas}"),
-                wheel("cuda-toolkit", "13.0", *wheels),
-                wheel("nvidia-cublas", "13.0.1"),
-                wheel("nvidia-nccl-cu13", "2.28.1"),
-            ]
-        )
+        of = toolkit_of_extras("[gpu]nvidia-nccl-cu13==2.27.3", "[gpu]cuda-toolkit{cublas}")
         assert one(of, "CU402").title.startswith("net requires nvidia-nccl-cu13==2.27.3")
 
     def test_a_plugin_of_another_release(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -14,9 +15,11 @@ import pytest
 import elfkit
 from cudriver.stack.loader import Loader
 from cudriver.stack.process import Load, Process
-from elfkit import clean_environment, compile_c, run_host
+from elfkit import DT_NEEDED, Patch, clean_environment, compile_c, run_host
 
 LAZY = "-Wl,-z,lazy"
+DT_PLTRELSZ, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_JMPREL = 2, 6, 7, 8, 23
+DT_VERSYM, DT_VERNEED = 0x6FFFFFF0, 0x6FFFFFFE
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,12 @@ PROVIDERS = {
         "int f1(void) { return 1; } int f2(void) { return 2; } int g(void) { return 3; }"
         '__asm__(".symver f1,f@V1"); __asm__(".symver f2,f@@V2");',
         "V1 { g; }; V2 { } V1;",
+        [],
+    ),
+    "later": (  # f in neither the base version nor the oldest
+        "int f1(void) { return 1; } int f2(void) { return 2; } int g(void) { return 3; }"
+        '__asm__(".symver f1,f@V2"); __asm__(".symver f2,f@@V3");',
+        "V1 { g; }; V2 { } V1; V3 { } V2;",
         [],
     ),
     "old": (
@@ -155,6 +164,89 @@ def test_the_matrix_holds_all_kinds_of_failure(host: Path, made: Path) -> None:
     assert fault("v1", "bare") == (None if later else "abort")
     assert fault("plain", "hidden") == "symbol"
     assert fault("plain", "v1") is None
+
+
+def place_of(patch: Patch, tag: int) -> int:
+    """Where in the file the table of a dynamic tag begins."""
+    ((_, address),) = patch.find(tag)
+    return next(o + address - a for a, o, s in patch.segments if a <= address < a + s)
+
+
+@pytest.mark.parametrize(("hidden", "fails"), [(False, False), (True, True)])
+def test_a_hidden_need_is_not_met_without_a_version(
+    host: Path, made: Path, tmp_path: Path, hidden: bool, fails: bool
+) -> None:
+    """`base` has g in its base version, which serves whoever needs g@V1 by an ordinary entry."""
+    patch = Patch((made / "users" / "libv1-now.so").read_bytes())
+    at = place_of(patch, DT_VERNEED)
+    file_count = len(patch.find(DT_NEEDED))
+    for _ in range(file_count):
+        count, _, first, following = struct.unpack_from("<HIII", patch.data, at + 2)
+        if patch.string(struct.unpack_from("<I", patch.data, at + 4)[0]) == "libprov.so":
+            assert count == 1
+            (other,) = struct.unpack_from("<H", patch.data, at + first + 6)
+            struct.pack_into("<H", patch.data, at + first + 6, other | hidden << 15)
+        at += following
+    user = tmp_path / "libuser.so"
+    user.write_bytes(patch.data)
+    (load,) = compare(host, [f"NL:{user}"], LD_LIBRARY_PATH=str(made / "base"))
+    assert (load.error is not None) is fails
+
+
+@pytest.mark.parametrize("defaults", [1, 2])
+def test_two_default_versions_serve_no_reference_without_one(
+    host: Path, made: Path, tmp_path: Path, defaults: int
+) -> None:
+    patch = Patch((made / "later" / "libprov.so").read_bytes())
+    ((_, symbols),), ((_, strings),) = patch.find(DT_SYMTAB), patch.find(elfkit.DT_STRTAB)
+    symbol, version, hidden = place_of(patch, DT_SYMTAB), place_of(patch, DT_VERSYM), []
+    for index in range((strings - symbols) // 24):  # the string table follows the symbols
+        (name,) = struct.unpack_from("<I", patch.data, symbol + 24 * index)
+        (number,) = struct.unpack_from("<H", patch.data, version + 2 * index)
+        if patch.string(name) == "f" and number & 0x8000:
+            hidden.append((number, version + 2 * index))
+    ((number, at),) = hidden
+    if defaults == 2:
+        struct.pack_into("<H", patch.data, at, number & 0x7FFF)
+    (tmp_path / "libprov.so").write_bytes(patch.data)
+    user = made / "users" / "libplain-now.so"
+    (load,) = compare(host, [f"NL:{user}"], LD_LIBRARY_PATH=str(tmp_path))
+    assert (load.error is not None) is (defaults == 2)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_relocations_of_the_plt_may_be_counted_twice(
+    host: Path, tmp_path: Path, within: bool
+) -> None:
+    """DT_RELASZ may include them, where they come last; they are bound late all the same."""
+    source = "int no(void); void *known = &known; int use(void) { return no(); }"
+    user = compile_c(tmp_path / "libuser.so", source, LAZY)
+    patch = Patch(user.read_bytes())
+    ((_, start),), ((where, size),) = patch.find(DT_RELA), patch.find(DT_RELASZ)
+    ((_, plt),), ((_, plt_size),) = patch.find(DT_JMPREL), patch.find(DT_PLTRELSZ)
+    assert start + size == plt
+    if within:
+        struct.pack_into("<Q", patch.data, where + 8, size + plt_size)
+        user.write_bytes(patch.data)
+    (load,) = compare(host, [f"LL:{user}"])
+    assert load.error is None
+    assert [(fault.name, fault.lazy) for fault in load.later] == [("no", True)]
+
+
+def test_of_a_tag_given_twice_the_last_counts(host: Path, tmp_path: Path) -> None:
+    for folder in ("first", "last"):
+        compile_c(tmp_path / folder / "libleaf.so", "int leaf;", "-Wl,-soname,libleaf.so")
+    user = compile_c(
+        tmp_path / "libuser.so", "extern int leaf; int *p = &leaf;",
+        str(tmp_path / "last/libleaf.so"), f"-Wl,-soname,{tmp_path}/first",
+        f"-Wl,-rpath,{tmp_path}/last", "-Wl,--enable-new-dtags",
+    )  # fmt: skip
+    patch = Patch(user.read_bytes())
+    ((where, _),) = patch.find(elfkit.DT_SONAME)
+    patch.retag(where, elfkit.DT_RUNPATH)
+    user.write_bytes(patch.data)
+    (load,) = compare(host, [f"NL:{user}"])
+    assert [o.path for o in load.objects][1:] == [f"{tmp_path}/last/libleaf.so"]
 
 
 def test_lazy_binding_fails_later_and_says_so(host: Path, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
 {
     struct ends ends;
 
-    if (ends_parse(state, dst, src, NULL, &ends) < 0) {
+    if (ends_parse(state, dst, src, CUDRIVER_UNORDERED, &ends) < 0) {
         return -1;
     }
     ends_plan(&ends, true, true, plan);

@@ -6,6 +6,10 @@
 #include "engine/engine.h"
 #include "python/endpoint.h"
 
+/* Stands for the stream of a copy where none follows: nothing is waited for, and no stream is. */
+extern const struct cudriver_stream cudriver_unordered;
+#define CUDRIVER_UNORDERED (&cudriver_unordered)
+
 /* Reads one end of a copy: a DeviceArray, an ndarray, another library's array with
  * __cuda_array_interface__ or __dlpack__, a buffer, or what has __array_interface__. `name` is the
  * argument's name for messages. `on` is as in cudriver_dlpack_endpoint. 0 or -1. */

@@ -5,6 +5,8 @@
 #include "foreign_array.h"
 #include "python/numpy_bridge.h"
 
+const struct cudriver_stream cudriver_unordered;
+
 /* Reads an end that is a buffer or has NumPy's array interface: 1, 0 or -1. */
 static int view_endpoint(PyObject *object, bool write, struct cudriver_endpoint *end)
 {
@@ -38,7 +40,7 @@ int cudriver_endpoint_try(CoreState *state, PyObject *object, bool write,
     if (found < 0) {
         return -1;
     }
-    found = found > 0 ? 0 : cudriver_foreign_endpoint(state, object, write, end);
+    found = found > 0 ? 0 : cudriver_foreign_endpoint(state, object, write, on, end);
     if (found == 0 && !PyType_Check(object)) { /* a class shows methods that need an object */
         found = cudriver_dlpack_endpoint(state, object, write, on, end);
     }

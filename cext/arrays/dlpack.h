@@ -51,8 +51,8 @@ int cudriver_dlpack_kind(CoreState *state, PyObject *object);
  * `never_copied`: it must not be a copy. Device memory is made ready for `on` if that is on its
  * device, else for the device's default stream; if `on` is NULL, for cudriver_dlpack_stream. A
  * stream that is being captured can wait for no work outside its graph, and none can wait for it:
- * then nothing is ordered. 1 done: the keeper and `end` are the caller's to release. 0 no such
- * protocol, -1 an exception. */
+ * then nothing is ordered, and neither if `on` is CUDRIVER_UNORDERED. 1 done: the keeper and `end`
+ * are the caller's to release. 0 no such protocol, -1 an exception. */
 int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool never_copied,
                            const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
                            struct cudriver_endpoint *end);

@@ -57,6 +57,9 @@ static int lent_endpoint(CoreState *state, const struct cudriver_dl_lent *lent,
 
     if (cudriver_endpoint_is_device(end)) {
         end->owner = Py_NewRef(lent->keeper);
+        if (on == CUDRIVER_UNORDERED) {
+            return 0;
+        }
         if (on == NULL || (on->context != NULL && on->context->ordinal != end->context->ordinal)) {
             return cudriver_dlpack_wait(state, end, on);
         }

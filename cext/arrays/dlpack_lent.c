@@ -220,7 +220,8 @@ static PyObject *ask_device_capsule(CoreState *state, PyObject *method, bool nev
         return NULL;
     }
     number = stream_number(state, on, ordinal, &entered);
-    stream = is_captured(number) ? PyLong_FromLong(-1) : PyLong_FromUnsignedLongLong(number);
+    stream = on == CUDRIVER_UNORDERED || is_captured(number) ? PyLong_FromLong(-1)
+                                                             : PyLong_FromUnsignedLongLong(number);
     if (stream == NULL) {
         return NULL;
     }
@@ -231,11 +232,20 @@ static PyObject *ask_device_capsule(CoreState *state, PyObject *method, bool nev
     return capsule;
 }
 
-/* Reads a tensor that was taken, and gives it back if that fails. 0 or -1. */
-static int lent_read(CoreState *state, struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
+/* Reads a tensor of `object` that was taken, and gives it back if that fails. 0 or -1. */
+static int lent_read(CoreState *state, PyObject *object, bool never_copied,
+                     struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
 {
     int failed = cudriver_dlpack_read(state, lent, end);
 
+    if (failed == 0 && never_copied && (lent->flags & CUDRIVER_DL_IS_COPIED)) {
+        PyErr_Format(
+            PyExc_BufferError,
+            "the %.100s lent a copy, although copy=False asked for its own memory: what is "
+            "written there would be lost",
+            Py_TYPE(object)->tp_name);
+        failed = -1;
+    }
     if (failed < 0) {
         cudriver_endpoint_done(end);
         Py_CLEAR(lent->keeper);
@@ -265,7 +275,7 @@ static int ask_method(CoreState *state, PyObject *object, bool never_copied,
         failed = cudriver_dlpack_take_capsule(capsule, lent);
     }
     if (failed == 0) {
-        failed = lent_read(state, lent, end);
+        failed = lent_read(state, object, never_copied, lent, end);
     }
     Py_DECREF(method);
     Py_XDECREF(capsule);
@@ -309,6 +319,9 @@ static bool make_ready(CoreState *state, const struct cudriver_dl_exchange *tabl
     void *stream = NULL;
     bool ready;
 
+    if (on == CUDRIVER_UNORDERED) {
+        return true;
+    }
     if (table->current_stream == NULL ||
         table->current_stream(device->type, device->id, &stream) < 0) {
         PyErr_Clear();
@@ -348,8 +361,9 @@ static int is_plain(CoreState *state, PyObject *object, int kind,
 }
 
 /* 1 done, 0 it cannot be had this way (no exception), -1 an exception. */
-static int ask_table(CoreState *state, PyObject *object, int kind, const struct cudriver_stream *on,
-                     struct cudriver_dl_lent *lent, struct cudriver_endpoint *end)
+static int ask_table(CoreState *state, PyObject *object, int kind, bool never_copied,
+                     const struct cudriver_stream *on, struct cudriver_dl_lent *lent,
+                     struct cudriver_endpoint *end)
 {
     const struct cudriver_dl_exchange *table = exchange_of(state, object);
     struct cudriver_dl_managed *tensor = NULL;
@@ -370,7 +384,7 @@ static int ask_table(CoreState *state, PyObject *object, int kind, const struct 
         Py_CLEAR(lent->keeper);
         return found;
     }
-    if (lent_read(state, lent, end) < 0) {
+    if (lent_read(state, object, never_copied, lent, end) < 0) {
         return -1;
     }
     if (cudriver_endpoint_is_device(end) &&
@@ -392,7 +406,7 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
         return -1;
     }
     if (kind != CUDRIVER_DL_GRAD) { /* else __dlpack__ says why not */
-        found = ask_table(state, object, kind, on, lent, end);
+        found = ask_table(state, object, kind, never_copied, on, lent, end);
     }
     if (found != 0) {
         return found;

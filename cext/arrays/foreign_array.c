@@ -220,8 +220,10 @@ ContextObject *cudriver_foreign_context(CoreState *state, const struct cudriver_
     return cudriver_context_for_ordinal(state, first.ordinal);
 }
 
-/* Finds the memory's context and waits for the producer's stream. 0 or -1. */
-static int read_place(CoreState *state, PyObject *interface, struct cudriver_endpoint *end)
+/* Finds the memory's context and waits for the producer's stream. `on` as in the header. 0 or -1.
+ */
+static int read_place(CoreState *state, PyObject *interface, const struct cudriver_stream *on,
+                      struct cudriver_endpoint *end)
 {
     PyObject *stream = entry(interface, "stream");
     CUresult result;
@@ -240,7 +242,7 @@ static int read_place(CoreState *state, PyObject *interface, struct cudriver_end
         return -1;
     }
     end->context = cudriver_foreign_context(state, end, "__cuda_array_interface__");
-    if (end->context == NULL || stream == NULL) {
+    if (end->context == NULL || stream == NULL || on == CUDRIVER_UNORDERED) {
         return end->context == NULL ? -1 : 0;
     }
     if (cudriver_context_begin(state, end->context, &pushed) < 0) {
@@ -291,7 +293,7 @@ static int interface_is_missing(PyObject *object)
 }
 
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
-                              struct cudriver_endpoint *end)
+                              const struct cudriver_stream *on, struct cudriver_endpoint *end)
 {
     PyObject *interface = PyObject_GetAttrString(object, "__cuda_array_interface__");
     int failed;
@@ -320,7 +322,7 @@ int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
     }
     end->owner = Py_NewRef(object);
     failed = failed < 0 || read_dtype(interface, end) < 0 || read_geometry(interface, end) < 0 ||
-             read_place(state, interface, end) < 0;
+             read_place(state, interface, on, end) < 0;
     Py_DECREF(interface);
     if (failed) {
         cudriver_endpoint_done(end);

@@ -4,11 +4,11 @@
 
 #include "copy.h"
 
-/* Fills an endpoint through the protocol, and waits for the stream that it names. 1 done; 0 no such
- * protocol, or it names no stream and the object has DLPack, which orders streams; -1 an exception.
- */
+/* Fills an endpoint through the protocol, and waits for the stream that it names, unless `on` is
+ * CUDRIVER_UNORDERED. 1 done; 0 no such protocol, or it names no stream and the object has DLPack,
+ * which orders streams; -1 an exception. */
 int cudriver_foreign_endpoint(CoreState *state, PyObject *object, bool write,
-                              struct cudriver_endpoint *end);
+                              const struct cudriver_stream *on, struct cudriver_endpoint *end);
 
 /* New reference: the context of a device end's memory, which must reach as far as its strides do.
  * The driver is initialised. `protocol` is for messages. */

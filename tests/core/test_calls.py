@@ -153,6 +153,18 @@ def test_driver_calls_of_device_memory(cu, sim) -> None:
     assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1, RELAX: 4, ASK: 2}
 
 
+@pytest.mark.parametrize("seen", ["pointer", "__dlpack__", "__cuda_array_interface__"])
+def test_memory_that_others_know_is_freed_behind_all_work(cu, sim, seen: str) -> None:
+    """Whoever knows its address may have queued work on it that only cuMemFree waits for."""
+    array = cu.device_zeros(8)
+    found = getattr(array[2:], seen)
+    if seen == "__dlpack__":
+        found = found()
+    sim.reset_counts()
+    del found, array
+    assert (sim.call_count("cuMemFree_v2"), sim.call_count("cuMemFreeAsync")) == (1, 0)
+
+
 @pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
 def test_driver_calls_of_a_new_array_with_the_hosts_numbers(cu, sim) -> None:
     """Four steps in relaxed mode, at most: the allocation, a look at it, the copy, the free."""

@@ -356,6 +356,22 @@ def test_another_device(two_devices: Any) -> None:
     assert there.__dlpack_device__() == (kit.CUDA, 1)
 
 
+def test_a_copy_stays_in_the_context_of_its_source() -> None:
+    with cu.Context(0) as context:
+        array = placed()
+    assert cu.current_context() is not context
+    copied = cu.from_dlpack(array, copy=True)
+    assert copied.context is context
+    assert (copied.to_numpy() == MODEL).all()
+
+
+@pytest.mark.parametrize("stride", [1 << 62, -(1 << 62), 0, 7])
+def test_the_stride_of_an_axis_of_one_item_does_not_count(stride: int) -> None:
+    model = MODEL.copy()
+    lender = kit.Lender(model.ctypes.data, (1, 6), (stride, 1), device=(kit.CPU, 0), owner=model)
+    assert (cu.from_dlpack(lender) == MODEL[:1]).all()
+
+
 # ---- copies -----------------------------------------------------------------------------------
 
 
@@ -375,6 +391,36 @@ def test_copies_take_what_has_dlpack(old: bool) -> None:
     assert (there.to_numpy() == MODEL).all()
     assert (cu.to_device(lend(MODEL.copy()[:, ::2])).to_numpy() == MODEL[:, ::2]).all()
     assert cu.explain_copy(there, lend(MODEL.copy())).path == "direct"
+
+
+@pytest.mark.parametrize("by_table", [False, True])
+def test_what_is_written_into_a_copy_would_be_lost(
+    request: pytest.FixtureRequest, by_table: bool
+) -> None:
+    """A library may ignore copy=False, and say so."""
+    if by_table:
+        request.getfixturevalue("table")
+    kind, there = Tabled if by_table else kit.Lender, placed()
+
+    def copied() -> kit.Lender:
+        model = np.zeros((4, 6), "f4")
+        address = model.ctypes.data
+        how: Any = {"device": (kit.CPU, 0), "owner": model, "flags": kit.IS_COPIED}
+        return kind(address, model.shape, **how)
+
+    for call in (
+        lambda lender: cu.copy(lender, there),
+        lambda lender: cu.copy_async(lender, there, None),
+        lambda lender: there.to_numpy(out=lender),
+        lambda lender: cu.from_dlpack(lender, copy=False),
+    ):
+        lender = copied()
+        with pytest.raises(BufferError, match="lent a copy, although copy=False"):
+            call(lender)
+        assert lender.given_back == 1
+    cu.copy(there, copied())
+    assert not there.to_numpy().any()
+    assert not cu.from_dlpack(copied()).any()
 
 
 class Grad(kit.Lender):
@@ -478,6 +524,17 @@ def test_a_wrong_tensor_of_the_table_is_refused_at_once(table: None) -> None:
     with pytest.raises(BufferError, match="of 4 lanes"):
         cu.from_dlpack(lender)
     assert (lender.by_table, lender.asked, lender.given_back) == (1, [], 1)
+
+
+def test_the_flags_of_a_tensor_of_the_table_count(table: None) -> None:
+    for array in (placed(), MODEL.copy()):
+        assert not cu.from_dlpack(tabled(array, flags=kit.READ_ONLY)).flags.writeable
+        with pytest.raises(ValueError, match="the destination is read-only"):
+            cu.copy(tabled(array, flags=kit.READ_ONLY), MODEL)
+    padded = np.array([0, 1, 1], "u1")
+    lender = tabled(padded, flags=kit.PADDED, dtype=(kit.UINT, 4, 1))
+    pytest.importorskip("ml_dtypes", reason="NumPy has no uint4 of its own")
+    assert cu.from_dlpack(lender).tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("table", [UNKNOWN], indirect=True)
@@ -620,6 +677,10 @@ def test_a_lazy_tensor_is_not_taken_as_it_lies(table: None, lazy: str) -> None:
         with pytest.raises(BufferError, match="lazily negated"):
             cu.from_dlpack(lender)
         assert (lender.by_table, lender.asked, lender.given_back) == (1, [], 1)
+        imaginary = Again(model.ctypes.data, model.shape, device=(kit.CPU, 0))
+        vars(imaginary).update(requires_grad=False, is_neg=lambda: True)
+        with pytest.raises(BufferError, match="lazily negated"):
+            cu.from_dlpack(imaginary)  # float32: the imaginary part of a conjugated tensor
     else:
         assert (cu.from_dlpack(lender) == model).all()
         assert (lender.by_table, len(lender.asked), lender.given_back) == (1, 1, 2)

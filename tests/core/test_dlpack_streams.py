@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,6 +89,87 @@ def test_a_copy_to_a_new_array_waits_for_the_stream_of_a_tensor(driver: Any) -> 
     assert (array.to_numpy() == 7).all()
     first.wait()
     assert tensor.asked[-1]["stream"] == stream.handle
+
+
+class Late(Tensor):
+    """Its work is over 50 ms after another stream was made to wait for it, and not before."""
+
+    context: Any = None
+
+    def __init__(self, array: Any, work: Any, driver: Any) -> None:
+        super().__init__(array, work)
+        self.running = ExitStack()
+        self.running.enter_context(busy(driver, work))
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        with self.array.context:  # a default stream is that of the memory's context
+            capsule = super().__dlpack__(**asked)
+        threading.Timer(0.05, self.running.close).start()
+        return capsule
+
+
+def test_a_stream_of_another_device_has_to_wait_for_a_tensor(driver: Any, two_devices: Any) -> None:
+    """No lender takes a stream of another device, so the call waits for the default stream."""
+    stream = cu.Stream(device=two_devices[1])
+    there = cu.device_empty(SIZE, "f4", device=two_devices[1])
+    with two_devices[0].primary_context():
+        tensor = Late(cu.device_zeros(SIZE, "f4"), cu.Stream(), driver)
+    transfer = cu.copy_async(there, tensor, stream)
+    assert tensor.work.done
+    assert tensor.asked[-1]["stream"] == 1
+    transfer.wait()
+    assert not there.to_numpy().any()
+
+
+def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(driver: Any) -> None:
+    """The lender orders its work against the default stream of the memory's context."""
+    address, back = ctypes.c_uint64(), cu.pinned_zeros(SIZE, "f4")
+    primary = cu.current_context()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), SIZE * 4) == 0  # of no pool: of a context
+    array = SimpleNamespace(pointer=address.value, shape=(SIZE,), context=primary)
+    tensor = Late(array, cu.Stream(), driver)
+    with cu.Context(0):
+        transfer = cu.copy_async(back, tensor, cu.Stream.from_handle(1))
+        assert tensor.work.done
+        transfer.wait()
+    assert driver.cuMemFree_v2(address) == 0
+
+
+@pytest.mark.parametrize("by", ["method", "interface", "table"])
+def test_a_question_waits_for_no_work(driver: Any, by: str) -> None:
+    """explain_copy() moves nothing, so it neither waits nor makes another stream wait."""
+    table = kit.ExchangeTable(
+        1, 3, None, kit.ALLOCATE(), kit.FROM_OBJECT(lambda lender, out: lender.lend(out)),
+        kit.TO_OBJECT(), None, kit.CURRENT_STREAM(lambda kind, device, out: lending.tell(out)),
+    )  # fmt: skip
+
+    class Interface(Tensor):
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            return {**super().__cuda_array_interface__, "stream": self.work.handle}
+
+    class Tabled(Tensor):
+        __dlpack_c_exchange_api__ = kit.capsule(ctypes.addressof(table), b"dlpack_exchange_api")
+
+        def lend(self, out: Any) -> int:
+            out[0] = ctypes.addressof(self.managed)
+            return 0
+
+        def tell(self, out: Any) -> int:
+            out[0] = self.work.handle
+            return 0
+
+    kind = {"method": Tensor, "interface": Interface, "table": Tabled}[by]
+    lending: Any = kind(cu.device_zeros(SIZE, "f4"), cu.Stream())
+    default, entered = cu.Stream.from_handle(1), cu.Stream()
+    with busy(driver, lending.work):
+        for stream in (default, entered):
+            with stream:
+                assert cu.explain_copy(np.zeros(SIZE, "f4"), lending).path == "direct"
+        assert not lending.work.done
+        assert default.done
+        assert entered.done
+    assert [asked["stream"] for asked in lending.asked] == ([-1, -1] if by == "method" else [])
 
 
 def test_a_blocking_copy_waits_for_the_stream_of_a_tensor(driver: Any) -> None:
@@ -232,6 +316,18 @@ def test_the_consumers_stream_waits_for_our_work(driver: Any, lend: Any, closed:
     second.wait()
     first.wait()
     assert (back == 7).all()
+
+
+def test_the_default_stream_of_the_consumer_is_that_of_its_context(driver: Any) -> None:
+    array, ours = cu.device_zeros(SIZE, "f4"), cu.Stream()
+    default = cu.Stream.from_handle(1)
+    with busy(driver, ours):
+        transfer = cu.copy_async(array, cu.pinned_zeros(SIZE, "f4"), ours)
+        with cu.Context(0):
+            array.__dlpack__(stream=1)
+            assert not cu.Stream.from_handle(1).done
+        assert default.done
+    transfer.wait()
 
 
 @LENT

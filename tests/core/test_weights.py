@@ -99,7 +99,9 @@ def test_a_checkpoint_in_several_files_is_one_dict(tmp_path: Path) -> None:
     same(cu.load_safetensors(tmp_path), {name: made[name] for name in names if name != "t3"})
 
 
-@pytest.mark.parametrize("file", ["/etc/passwd", "../x.safetensors", "", ".", 3, None])
+@pytest.mark.parametrize(
+    "file", ["/etc/passwd", "../x.safetensors", "", ".", "..", 3, None, "a\0", "\ud800", "a" * 256]
+)
 def test_an_index_names_files_beside_it_only(tmp_path: Path, file: Any) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": file}}))
     with pytest.raises(ValueError, match="which is no file beside the index"):
@@ -115,7 +117,7 @@ def test_a_wrong_index_is_an_error(tmp_path: Path, text: str) -> None:
 
 def test_names_that_are_not_there_are_errors(tmp_path: Path) -> None:
     safetensors.numpy.save_file({"x": np.ones(2)}, tmp_path / "x.safetensors")
-    with pytest.raises(ValueError, match="no array 'y'; it has 1: x"):
+    with pytest.raises(ValueError, match="no array 'y'; it has 1: 'x'"):
         cu.load_safetensors(tmp_path / "x.safetensors", names=["y"])
     with pytest.raises(TypeError, match="names is the str 'x'"):
         cu.load_safetensors(tmp_path / "x.safetensors", names="x")
@@ -285,12 +287,12 @@ WRONG_NUMPY = {
         r"cut off: int64 of shape \(100,\) has 800 bytes, and 799",
     ),
     "a negative length": (cu.load_npy, NPY.replace(b"(100,", b"(-10,"), "shape"),
-    "objects": (cu.load_npy, saved(np.save, np.array([None])), "dtype object"),
+    "objects": (cu.load_npy, saved(np.save, np.array([None])), "dtype 'object'"),
     "records": (cu.load_npy, saved(np.save, np.zeros(2, "i4,f4")), "dtype"),
     "an empty .npz": (cu.load_npz, b"", "no .npz file"),
     "a cut .npz": (cu.load_npz, NPZ[:-30], "no .npz file"),
     "compressed": (cu.load_npz, saved(np.savez_compressed, np.arange(9)), "numpy.savez"),
-    "another member": (cu.load_npz, zipped("a.txt", b"text"), "a.txt in .* is no .npy array"),
+    "another member": (cu.load_npz, zipped("a.txt", b"text"), "'a.txt' in .* is no .npy array"),
     "a member that is gone": (cu.load_npz, NPZ.replace(b"PK\3\4", b"PK\3\5"), "not where"),
 }
 

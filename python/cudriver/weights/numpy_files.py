@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import os
+import struct
 import zipfile
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +17,21 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read, stream_of
+from cudriver.weights.reading import (
+    DIMENSIONS,
+    Piece,
+    Source,
+    are_sizes,
+    chosen,
+    in_bytes,
+    read,
+    shown,
+    stream_of,
+)
 
 HEADER_MOST = 1 << 16  # bytes that are read to find the header of an array
 LOCAL_HEADER = 30  # bytes of a zip member's local header, before its name
+ENCRYPTED, SIZES_BEHIND, UTF8 = 1, 1 << 3, 1 << 11  # flags of a zip member
 
 
 @dataclass(frozen=True)
@@ -34,28 +48,36 @@ class Stored:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+def array_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape, whether in Fortran's order, and the dtype. The array's bytes follow."""
+    version = npy.read_magic(file)
+    if version == (1, 0):
+        return npy.read_array_header_1_0(file)
+    if version == (2, 0):
+        return npy.read_array_header_2_0(file)
+    raise ValueError(f"version {version[0]}.{version[1]} of the format is unknown")
+
+
 def stored(source: Source, begin: int, end: int, name: str) -> Stored:
     """The .npy array that lies between two offsets of a file."""
     head = io.BytesIO(source.read(begin, min(end - begin, HEADER_MOST)))
     try:
-        version = npy.read_magic(head)
-        if version == (1, 0):
-            shape, fortran, dtype = npy.read_array_header_1_0(head)
-        elif version == (2, 0):
-            shape, fortran, dtype = npy.read_array_header_2_0(head)
-        else:
-            raise ValueError(f"version {version[0]}.{version[1]} of the format is unknown")
-    except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{name} is no .npy array: {error}") from None
-    if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
-        raise ValueError(f"{name} has the dtype {dtype}, which device arrays cannot have")
-    if any(length < 0 for length in shape):
-        raise ValueError(f"{name} has the shape {shape}")
+        shape, fortran, dtype = array_header(head)
+    except Exception as error:  # NumPy lets through what Python's tokenizer and parser raise
+        raise ValueError(f"{name} is no .npy array: {shown(error)}") from None
+    if dtype.hasobject or dtype.names is not None or dtype.subdtype or not dtype.itemsize:
+        raise ValueError(
+            f"{name} has the dtype {shown(str(dtype))}, which device arrays cannot have"
+        )
+    if len(shape) > DIMENSIONS or not are_sizes(shape):
+        raise ValueError(
+            f"{name} has the shape {shown(shape)}; a shape is at most {DIMENSIONS} lengths"
+        )
     found = Stored(dtype, shape, fortran, begin + head.tell())
     if found.begin + found.nbytes > end:
         raise ValueError(
-            f"{name} is cut off: {dtype} of shape {shape} has {found.nbytes} bytes, and "
-            f"{end - found.begin} are there"
+            f"{name} is cut off: {dtype} of shape {shown(shape)} has "
+            f"{shown(found.nbytes)} bytes, and {end - found.begin} are there"
         )
     return found
 
@@ -120,32 +142,63 @@ def load_npy(
         return loaded(source, found, device, stream)[""]
 
 
-def members(source: Source) -> dict[str, zipfile.ZipInfo]:
-    """The arrays of a .npz file, by name."""
+def directory(source: Source) -> tuple[dict[str, zipfile.ZipInfo], list[int]]:
+    """The arrays of a .npz file by name; and the offsets where something begins, and of the end."""
     try:
         with os.fdopen(os.dup(source.fd), "rb") as file, zipfile.ZipFile(file) as archive:
-            found = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeError, OSError, ValueError) as error:
-        raise ValueError(f"{source.path} is no .npz file: {error}") from None
-    return {info.filename.removesuffix(".npy"): info for info in found}
+            found, begin = archive.infolist(), archive.start_dir
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise  # the system's; EINVAL is of a seek to an offset that the file says
+        raise ValueError(f"{source.path} is no .npz file: {shown(error)}") from None
+    begins = sorted([*(info.header_offset for info in found), begin, source.nbytes])
+    return {info.filename.removesuffix(".npy"): info for info in found}, begins
 
 
-def member(source: Source, info: zipfile.ZipInfo) -> Stored:
-    """An array of a .npz file."""
-    name = f"{info.filename} in {source.path}"
-    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+def differences(info: zipfile.ZipInfo, head: bytes, name: bytes, extra: bytes) -> list[str]:
+    """In what a member's own header contradicts the directory."""
+    flags, method = struct.unpack("<HH", head[6:10])
+    size = info.file_size
+    large = struct.pack("<HHQQ", 1, 16, size, size)  # the extra field for sizes beyond 4 GiB
+    if flags & SIZES_BEHIND:  # the writer could not go back: the header has none
+        same_sizes = True
+    elif head[18:26] == b"\xff" * 8:
+        same_sizes = large in extra
+    else:
+        same_sizes = struct.unpack("<II", head[18:26]) == (size, size)
+    same = {
+        "name": name == info.orig_filename.encode("utf-8" if info.flag_bits & UTF8 else "cp437"),
+        "flags": flags == info.flag_bits,
+        "method": method == info.compress_type,
+        "size": same_sizes and info.compress_size == size,
+    }
+    return [what for what in same if not same[what]]
+
+
+def member(source: Source, info: zipfile.ZipInfo, begins: list[int]) -> Stored:
+    """An array of a .npz file, which ends where the next thing begins, or before."""
+    name = f"{shown(info.filename)} in {source.path}"
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & ENCRYPTED:
         raise ValueError(
             f"{name} is compressed or encrypted: load it with numpy.load, or save it with "
             "numpy.savez"
         )
-    head = source.read(info.header_offset, LOCAL_HEADER) if info.header_offset >= 0 else b""
+    begin = info.header_offset
+    head = source.read(begin, LOCAL_HEADER) if 0 <= begin < source.nbytes else b""
     if len(head) < LOCAL_HEADER or not head.startswith(b"PK\3\4"):
         raise ValueError(f"{name} is not where the file's directory says")
-    begin = info.header_offset + LOCAL_HEADER
-    begin += int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+    following = begins[bisect_right(begins, begin)]
+    lengths = struct.unpack("<HH", head[26:30])
+    begin += LOCAL_HEADER
+    text = source.read(begin, sum(lengths))
+    if wrong := differences(info, head, text[: lengths[0]], text[lengths[0] :]):
+        raise ValueError(f"{name} has another {wrong[0]} there than in the file's directory")
+    begin += sum(lengths)
     end = begin + info.file_size
-    if end > source.nbytes:
-        raise ValueError(f"{name} is cut off: it ends at byte {end} of {source.nbytes}")
+    if end > following:
+        raise ValueError(
+            f"{name} ends at byte {end}, and at byte {following} something else begins"
+        )
     return stored(source, begin, end, name)
 
 
@@ -193,7 +246,9 @@ def load_npz(
     ['b']
     """
     with Source(path) as source:
-        all_members = members(source)
-        wanted = chosen(source.path, all_members, names)
-        found = {name: member(source, all_members[name]) for name in all_members if name in wanted}
+        members, begins = directory(source)
+        wanted = chosen(source.path, members, names)
+        found = {
+            name: member(source, info, begins) for name, info in members.items() if name in wanted
+        }
         return loaded(source, found, device, stream)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # threads: 1 MiB 13 GB/s, 2 MiB 41, 4 MiB 51, 8 MiB 50, 16 MiB 37. One copy of the mapped file: 52.
 SLOT = 4 << 20
 SHOWN = 10**9  # bytes from which on progress is shown on a terminal
+DIMENSIONS = 64  # of an array, at most
+QUOTED = 100  # characters of a value in a message, at most
 
 
 class Source:
@@ -76,7 +78,12 @@ class Source:
 
     def check_unchanged(self) -> None:
         now, then = os.fstat(self.fd), self.state
-        if (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
+        # Programs can set the modification time back, but not the time of that change (st_ctime).
+        if (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != (
+            then.st_size,
+            then.st_mtime_ns,
+            then.st_ctime_ns,
+        ):
             raise ValueError(f"{self.path} was changed while it was read")
 
     def close(self) -> None:
@@ -91,18 +98,32 @@ class Source:
         self.close()
 
 
+def shown(value: object) -> str:
+    """A value of a file or a caller in a message, or an exception's text: its beginning."""
+    try:
+        text = str(value) if isinstance(value, Exception) else repr(value)
+    except (ValueError, RecursionError):  # an int of too many digits; lists in lists
+        text = "a value that Python cannot show"
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}... ({len(text)} characters)"
+
+
+def are_sizes(found: Iterable[Any]) -> bool:
+    """Whether these are numbers that can be lengths or offsets."""
+    return all(type(n) is int and 0 <= n < 1 << 63 for n in found)
+
+
 def chosen(path: str, found: Iterable[str], names: Iterable[str] | None) -> set[str]:
     """The names to load, of those found."""
     found = set(found)
     if names is None:
         return found
     if isinstance(names, str):
-        raise TypeError(f"names is the str {names!r}; a list of names is needed")
+        raise TypeError(f"names is the str {shown(names)}; a list of names is needed")
     wanted = set(names)
     if missing := sorted(map(str, wanted - found)):
-        some = ", ".join(sorted(found)[:5])
+        some = ", ".join(map(shown, sorted(found)[:5]))
         raise ValueError(
-            f"{path} has no array {missing[0]!r}; it has {len(found)}"
+            f"{path} has no array {shown(missing[0])}; it has {len(found)}"
             + (f": {some}, ..." if some else "")
         )
     return wanted

@@ -17,9 +17,20 @@ from typing import Any
 import numpy as np
 
 from cudriver._core import DeviceArray, device_empty
-from cudriver.weights.reading import Piece, Source, chosen, in_bytes, read, stream_of
+from cudriver.weights.reading import (
+    DIMENSIONS,
+    Piece,
+    Source,
+    are_sizes,
+    chosen,
+    in_bytes,
+    read,
+    shown,
+    stream_of,
+)
 
 HEADER_MOST = 100_000_000  # bytes: the format's own limit
+NAME_MOST = 255  # bytes: Linux's own limit (NAME_MAX)
 INDEX = ".index.json"
 ALIGNMENT = 256  # bytes: as the driver aligns what it allocates
 
@@ -111,8 +122,8 @@ def header(source: Source) -> dict[str, Tensor]:
     for end, following in zip(ends, tensors, strict=False):
         if following.begin != end:
             raise ValueError(
-                f"{source.path}: tensor {following.name!r} begins at byte {following.begin} of the "
-                f"file, and the one before it ends at {end}"
+                f"{source.path}: tensor {shown(following.name)} begins at byte {following.begin} "
+                f"of the file, and the one before it ends at {end}"
             )
     if ends[-1] != source.nbytes:
         raise ValueError(
@@ -127,7 +138,7 @@ def parse(data: bytes) -> dict[str, Any]:
         names = {}
         for name, value in pairs:
             if name in names:
-                raise ValueError(f"the header has {name!r} twice")
+                raise ValueError(f"the header has {shown(name)} twice")
             names[name] = value
         return names
 
@@ -147,29 +158,44 @@ def check_metadata(found: Any) -> None:
         raise ValueError("__metadata__ is no JSON object of strings")
 
 
-def sizes(found: Any) -> bool:
-    """Whether it is a list of numbers that can be lengths or offsets."""
-    return type(found) is list and all(type(n) is int and 0 <= n < 1 << 63 for n in found)
-
-
 def tensor(name: str, found: Any, base: int) -> Tensor:
     """A tensor by its entry of the header; the tensors' bytes begin at `base`."""
     if type(found) is not dict or not {"dtype", "shape", "data_offsets"} <= found.keys():
-        raise ValueError(f"tensor {name!r} lacks a dtype, shape or data_offsets")
+        raise ValueError(f"tensor {shown(name)} lacks a dtype, shape or data_offsets")
     dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
     if type(dtype) is not str or dtype not in TYPES:
-        raise ValueError(f"tensor {name!r} has the unknown dtype {dtype!r}")
-    if not sizes(shape):
-        raise ValueError(f"tensor {name!r} has the shape {shape!r}")
-    if not sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ValueError(f"tensor {name!r} has the data_offsets {offsets!r}")
-    bits = TYPES[dtype][0] * math.prod(shape)
-    if bits != 8 * (offsets[1] - offsets[0]):
+        raise ValueError(f"tensor {shown(name)} has the unknown dtype {shown(dtype)}")
+    if type(shape) is not list or len(shape) > DIMENSIONS or not are_sizes(shape):
         raise ValueError(
-            f"tensor {name!r} has {offsets[1] - offsets[0]} bytes; {dtype} of shape {tuple(shape)} "
-            f"has {bits // 8}"
+            f"tensor {shown(name)} has the shape {shown(shape)}; a shape is a list of at most "
+            f"{DIMENSIONS} lengths"
+        )
+    if (
+        type(offsets) is not list
+        or len(offsets) != 2
+        or not are_sizes(offsets)
+        or offsets[0] > offsets[1]
+    ):
+        raise ValueError(f"tensor {shown(name)} has the data_offsets {shown(offsets)}")
+    bits = TYPES[dtype][0] * math.prod(shape)
+    size = offsets[1] - offsets[0]
+    if bits != 8 * size:
+        wanted = f"{shown(bits)} bits, no whole bytes" if bits % 8 else f"{shown(bits // 8)} bytes"
+        raise ValueError(
+            f"tensor {shown(name)} has {size} bytes; {dtype} of shape {shown(tuple(shape))} has "
+            f"{wanted}"
         )
     return Tensor(name, dtype, tuple(shape), base + offsets[0], base + offsets[1])
+
+
+def is_name(file: Any) -> bool:
+    """Whether a folder can have a file of this name."""
+    if type(file) is not str or file in ("", ".", "..") or "/" in file or "\0" in file:
+        return False
+    try:
+        return len(os.fsencode(file)) <= NAME_MOST
+    except UnicodeEncodeError:
+        return False
 
 
 def shards(path: str) -> dict[str, set[str] | None]:
@@ -188,9 +214,10 @@ def shards(path: str) -> dict[str, set[str] | None]:
         raise ValueError(f"{path} has no weight_map")
     files: dict[str, set[str] | None] = {}
     for name, file in found.items():
-        if type(file) is not str or os.path.basename(file) != file or file in ("", ".", ".."):
+        if not is_name(file):
             raise ValueError(
-                f"{path}: tensor {name!r} lies in {file!r}, which is no file beside the index"
+                f"{path}: tensor {shown(name)} lies in {shown(file)}, which is no file beside the "
+                "index"
             )
         names = files.setdefault(os.path.join(os.path.dirname(path), file), set())
         assert names is not None

@@ -1,5 +1,7 @@
 """Builds the extensions: cudriver._core, cudriver._elf and the simulated driver.
 
+The docstrings of the extensions stand in their stubs, for editors. From there the build takes them.
+
 CUDRIVER_DEBUG=1      -O0 -g, all warnings are errors
 CUDRIVER_WERROR=1     optimised as usual, all warnings are errors
 CUDRIVER_SANITIZE=... a value for -fsanitize= ("address,undefined", "thread")
@@ -10,10 +12,13 @@ CUDRIVER_URL=https://  where the repository lives: for the links of the metadata
 Each kind of build has a folder of its own below build/, so that none takes the objects of another.
 """
 
+import ast
+import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -67,8 +72,52 @@ def metadata() -> dict[str, object]:
     return {**about, "project_urls": {**links, "Changelog": f"{files}CHANGELOG.md"}}
 
 
+def docstrings(stub: Path) -> Iterator[str]:
+    """The docstrings of a stub for C: #define DOC_Type_name "...", and DOC_module for its own."""
+
+    def define(name: str, node: ast.AST, signature: str) -> Iterator[str]:
+        text = ast.get_docstring(node)
+        if text:
+            yield f"#define DOC_{name} {json.dumps(signature + text)}\n"
+
+    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    yield from define("module", tree, "")
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield from define(node.name, node, text_signature(node.name, node))
+        elif isinstance(node, ast.ClassDef):
+            signature = ""
+            for member in (m for m in node.body if isinstance(m, ast.FunctionDef)):
+                how = [ast.unparse(decorator) for decorator in member.decorator_list]
+                if member.name == "__new__":
+                    signature = text_signature(node.name, member, "")
+                elif "property" in how:
+                    yield from define(f"{node.name}_{member.name}", member, "")
+                else:
+                    owner = "$type" if "classmethod" in how else "$self"
+                    head = text_signature(member.name, member, owner)
+                    yield from define(f"{node.name}_{member.name}", member, head)
+            yield from define(node.name, node, signature)
+
+
+def text_signature(name: str, function: ast.FunctionDef, owner: str | None = None) -> str:
+    """The first lines of a docstring, from which CPython makes __text_signature__.
+
+    owner: what a method's first parameter is called there; "" leaves it out.
+    """
+    args = function.args
+    if owner is not None:
+        (args.posonlyargs or args.args).pop(0)
+    if owner:
+        args.posonlyargs.insert(0, ast.arg(owner))
+    for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):
+        if arg is not None:
+            arg.annotation = None
+    return f"{name}({ast.unparse(args)})\n--\n\n"
+
+
 class Build(build_ext):
-    """Finds NumPy's headers late, and names the simulated driver as a plain library."""
+    """Finds NumPy's headers late, writes docstrings.h, names the simulated driver as a library."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
@@ -95,6 +144,12 @@ class Build(build_ext):
             import numpy
 
             ext.include_dirs.append(numpy.get_include())
+        stub = Path("python", *ext.name.split(".")).with_suffix(".pyi")
+        if stub.exists():
+            folder = Path(self.build_temp, "docstrings", stub.stem)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "docstrings.h").write_text("".join(docstrings(stub)), encoding="utf-8")
+            ext.include_dirs.append(str(folder))
         super().build_extension(ext)
 
     def get_ext_filename(self, fullname: str) -> str:
@@ -114,7 +169,11 @@ def extension(name: str, files: list[str], **kwargs) -> Extension:
     return Extension(
         name,
         files,
-        depends=["setup.py", *sources("**", suffix=".h")],
+        depends=[
+            "setup.py",
+            *sources("**", suffix=".h"),
+            *map(str, Path("python").rglob("_*.pyi")),
+        ],
         extra_compile_args=COMPILE,
         extra_link_args=LINK + kwargs.pop("link", []),
         **kwargs,

@@ -17,15 +17,16 @@
 #include "contexts/stream.h"
 #include "contexts/thread.h"
 #include "contexts/transfer.h"
+#include "docstrings.h"
 
 #include <string.h>
 
 static PyStructSequence_Field version_fields[] = {
-    {"major", "as the 13 of CUDA 13.0"}, {"minor", "as the 0 of CUDA 13.0"}, {NULL, NULL}};
+    {"major", DOC_DriverVersion_major}, {"minor", DOC_DriverVersion_minor}, {NULL, NULL}};
 
 static PyStructSequence_Desc version_desc = {
     .name = "cudriver.DriverVersion",
-    .doc = "The newest CUDA version that the driver offers, as (major, minor).",
+    .doc = DOC_DriverVersion,
     .fields = version_fields,
     .n_in_sequence = 2,
 };
@@ -36,30 +37,6 @@ static PyObject *version_str(PyObject *self)
                                 PyStructSequence_GetItem(self, 1));
 }
 
-PyDoc_STRVAR(init_doc,
-             "init()\n"
-             "--\n"
-             "\n"
-             "Initialise the driver.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "DriverNotFoundError\n"
-             "    No driver library could be opened.\n"
-             "UnsupportedDriverError\n"
-             "    The driver is too old, or is the toolkit's stub library.\n"
-             "CudaError\n"
-             "    The driver cannot be initialised.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuInit``. Every call that needs the driver does this itself, and a second\n"
-             "call does nothing.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.init()");
-
 static PyObject *module_init(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_require(cudriver_state_of_module(module)) < 0) {
@@ -67,26 +44,6 @@ static PyObject *module_init(PyObject *module, PyObject *Py_UNUSED(ignored))
     }
     Py_RETURN_NONE;
 }
-
-PyDoc_STRVAR(is_available_doc,
-             "is_available()\n"
-             "--\n"
-             "\n"
-             "Return whether a driver loads, initialises and shows a device.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "bool\n"
-             "    False if anything fails: this never raises.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuInit`` and ``cuDeviceGetCount``, and creates no context.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.is_available()\n"
-             "True");
 
 static PyObject *module_is_available(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
@@ -102,33 +59,6 @@ static PyObject *module_is_available(PyObject *module, PyObject *Py_UNUSED(ignor
     }
     return PyBool_FromLong(cuda.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 0);
 }
-
-PyDoc_STRVAR(driver_version_doc,
-             "driver_version()\n"
-             "--\n"
-             "\n"
-             "Return the newest CUDA version that the driver offers.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "DriverVersion\n"
-             "    A named tuple ``(major, minor)`` that prints as ``13.0``.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "DriverNotFoundError\n"
-             "    No driver library could be opened.\n"
-             "UnsupportedDriverError\n"
-             "    The driver is too old, or is the toolkit's stub library.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuDriverGetVersion``. The driver is not initialised.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.driver_version() >= (11, 0)\n"
-             "True");
 
 static PyObject *module_driver_version(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
@@ -146,31 +76,6 @@ static PyObject *module_driver_version(PyObject *module, PyObject *Py_UNUSED(ign
                               PyLong_FromLong(cudriver_driver.version % 1000 / 10));
 }
 
-PyDoc_STRVAR(driver_path_doc,
-             "driver_path()\n"
-             "--\n"
-             "\n"
-             "Return the path of the driver library in use.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "str\n"
-             "    The file that was opened.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "DriverNotFoundError\n"
-             "    No driver library could be opened.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Calls no CUDA function: the library is opened, and not initialised.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> \"libcud\" in cu.driver_path()\n"
-             "True");
-
 static PyObject *module_driver_path(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_require_loaded(cudriver_state_of_module(module)) < 0) {
@@ -179,31 +84,6 @@ static PyObject *module_driver_path(PyObject *module, PyObject *Py_UNUSED(ignore
     return PyUnicode_DecodeFSDefault(cudriver_driver.path);
 }
 
-PyDoc_STRVAR(driver_is_simulated_doc,
-             "driver_is_simulated()\n"
-             "--\n"
-             "\n"
-             "Return whether the driver in use is the simulated one.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "bool\n"
-             "    True if device memory is only host memory.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "DriverNotFoundError\n"
-             "    No driver library could be opened.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Calls no CUDA function: the library is opened, and not initialised.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.driver_is_simulated() == (\"libcudriver_sim\" in cu.driver_path())\n"
-             "True");
-
 static PyObject *module_is_simulated(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_require_loaded(cudriver_state_of_module(module)) < 0) {
@@ -211,36 +91,6 @@ static PyObject *module_is_simulated(PyObject *module, PyObject *Py_UNUSED(ignor
     }
     return PyBool_FromLong(cudriver_driver.simulated);
 }
-
-PyDoc_STRVAR(use_driver_doc,
-             "use_driver(choice, /)\n"
-             "--\n"
-             "\n"
-             "Choose the driver library, before one has been initialised.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "choice : str or path-like\n"
-             "    ``\"sim\"`` for the simulated driver, or the path of a library.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    A driver has been initialised: a process has one.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Calls no CUDA function. A driver that was loaded but finds no GPU can still be\n"
-             "replaced: ``cu.is_available() or cu.use_driver(\"sim\")``. The environment variable\n"
-             "``CUDRIVER_LIBRARY`` makes the same choice.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.init()\n"
-             ">>> cu.use_driver(\"sim\")\n"
-             "Traceback (most recent call last):\n"
-             "    ...\n"
-             "cudriver.errors.CudaError: use_driver('sim'): the driver ... is in use already...");
 
 static PyObject *module_use_driver(PyObject *module, PyObject *choice)
 {
@@ -263,31 +113,6 @@ static PyObject *module_use_driver(PyObject *module, PyObject *choice)
     Py_XSETREF(state->choice, path);
     Py_RETURN_NONE;
 }
-
-PyDoc_STRVAR(live_allocations_doc,
-             "live_allocations()\n"
-             "--\n"
-             "\n"
-             "Return what cudriver keeps alive in this process.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "list of Allocation\n"
-             "    Named tuples ``(kind, nbytes, address, device, where)``, the oldest first.\n"
-             "    ``where`` is the line that made it, if `trace_allocations` was on then.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "An asynchronous copy holds both of its ends until it is over; those that are\n"
-             "over are let go first. Free memory of the pools is not in the list: see\n"
-             "`host_memory_stats`.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> array = cu.device_empty(1000, np.uint8)\n"
-             ">>> last = cu.live_allocations()[-1]\n"
-             ">>> last.kind, last.nbytes\n"
-             "('device array', 1000)");
 
 static PyObject *module_live_allocations(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
@@ -320,13 +145,13 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef methods[] = {
-    {"init", module_init, METH_NOARGS, init_doc},
-    {"is_available", module_is_available, METH_NOARGS, is_available_doc},
-    {"driver_version", module_driver_version, METH_NOARGS, driver_version_doc},
-    {"driver_path", module_driver_path, METH_NOARGS, driver_path_doc},
-    {"driver_is_simulated", module_is_simulated, METH_NOARGS, driver_is_simulated_doc},
-    {"use_driver", module_use_driver, METH_O, use_driver_doc},
-    {"live_allocations", module_live_allocations, METH_NOARGS, live_allocations_doc},
+    {"init", module_init, METH_NOARGS, DOC_init},
+    {"is_available", module_is_available, METH_NOARGS, DOC_is_available},
+    {"driver_version", module_driver_version, METH_NOARGS, DOC_driver_version},
+    {"driver_path", module_driver_path, METH_NOARGS, DOC_driver_path},
+    {"driver_is_simulated", module_is_simulated, METH_NOARGS, DOC_driver_is_simulated},
+    {"use_driver", module_use_driver, METH_O, DOC_use_driver},
+    {"live_allocations", module_live_allocations, METH_NOARGS, DOC_live_allocations},
     {"_shutdown", module_shutdown, METH_NOARGS, NULL},
     {NULL},
 };
@@ -481,15 +306,9 @@ static PyModuleDef_Slot slots[] = {
 };
 
 struct PyModuleDef cudriver_core_module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "cudriver._core",
-    .m_doc = "The memory half of cudriver: the CUDA driver API and page-locked NumPy arrays.",
-    .m_size = sizeof(CoreState),
-    .m_methods = methods,
-    .m_slots = slots,
-    .m_traverse = module_traverse,
-    .m_clear = module_clear,
-    .m_free = module_free,
+    PyModuleDef_HEAD_INIT,         .m_name = "cudriver._core", .m_doc = DOC_module,
+    .m_size = sizeof(CoreState),   .m_methods = methods,       .m_slots = slots,
+    .m_traverse = module_traverse, .m_clear = module_clear,    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__core(void)

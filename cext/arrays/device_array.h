@@ -91,9 +91,6 @@ PyObject *cudriver_device_array_view_as(PyObject *object, PyObject *const *args,
                                         PyObject *keywords);
 PyObject *cudriver_device_array_flags(PyObject *object, void *closure);
 int cudriver_device_array_views_setup(PyObject *module);
-extern const char cudriver_device_array_transpose_doc[];
-extern const char cudriver_device_array_reshape_doc[];
-extern const char cudriver_device_array_view_doc[];
 
 /* device_make.c: the module's functions; a new array on the same device, in C order. `stream` as
  * in cudriver_stream_parse; if there is none, waits. New reference. */

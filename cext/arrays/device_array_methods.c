@@ -9,6 +9,7 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/types.h"
+#include "docstrings.h"
 
 static DeviceArrayObject *array_of(PyObject *object)
 {
@@ -19,21 +20,6 @@ static Py_ssize_t array_bytes(DeviceArrayObject *self)
 {
     return cudriver_shape_bytes(self->ndim, self->shape, self->itemsize); /* fits: it was made */
 }
-
-PyDoc_STRVAR(array_close_doc,
-             "close($self, /)\n"
-             "--\n"
-             "\n"
-             "Free the memory now.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "ValueError\n"
-             "    Views or running copies use it.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemFreeAsync`` or ``cuMemFree``. A second call does nothing.");
 
 static PyObject *array_repr(PyObject *object)
 {
@@ -122,23 +108,6 @@ static PyObject *get_interface(PyObject *object, void *closure)
                          pointer, self->read_only ? Py_True : Py_False, "stream", Py_None);
 }
 
-PyDoc_STRVAR(fill_doc,
-             "fill($self, value, stream=None)\n"
-             "--\n"
-             "\n"
-             "Set every item to a value.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "value : scalar\n"
-             "    Cast to the array's dtype.\n"
-             "stream : Stream, optional\n"
-             "    The stream in whose order to fill. Without one, the call waits.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemsetD8Async`` and its kin, or a copy for items of other sizes.");
-
 static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
 {
@@ -173,28 +142,6 @@ static PyObject *copy_either_way(const struct cudriver_signature *signature, PyO
     return cudriver_copy_blocking(state, dst, src) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(copy_from_doc,
-             "copy_from($self, src, stream=None)\n"
-             "--\n"
-             "\n"
-             "Copy another array into this one.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "src : array\n"
-             "    Any array that `cudriver.copy` takes, of the same shape and dtype.\n"
-             "stream : Stream, optional\n"
-             "    The stream in whose order to copy. Without one, the call waits.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Transfer or None\n"
-             "    A Transfer if a stream is given.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "As `copy_async` with a stream, as `cudriver.copy` without.");
-
 static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords)
 {
@@ -204,28 +151,6 @@ static PyObject *method_copy_from(PyObject *object, PyObject *const *args, Py_ss
     return copy_either_way(&signature, object, false, args, count, keywords);
 }
 
-PyDoc_STRVAR(copy_to_doc,
-             "copy_to($self, dst, stream=None)\n"
-             "--\n"
-             "\n"
-             "Copy this array into another one.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "dst : array\n"
-             "    Any array that `cudriver.copy` takes, of the same shape and dtype.\n"
-             "stream : Stream, optional\n"
-             "    The stream in whose order to copy. Without one, the call waits.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Transfer or None\n"
-             "    A Transfer if a stream is given.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "As `copy_async` with a stream, as `cudriver.copy` without.");
-
 static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                 PyObject *keywords)
 {
@@ -234,23 +159,6 @@ static PyObject *method_copy_to(PyObject *object, PyObject *const *args, Py_ssiz
 
     return copy_either_way(&signature, object, true, args, count, keywords);
 }
-
-PyDoc_STRVAR(to_numpy_doc,
-             "to_numpy($self, out=None)\n"
-             "--\n"
-             "\n"
-             "Return the items in host memory, and wait for the copy.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "out : array, optional\n"
-             "    Where to copy: an array in host memory that `cudriver.copy` takes, of the same\n"
-             "    shape and dtype.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "numpy.ndarray\n"
-             "    `out`, or a new array in C order.");
 
 static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                  PyObject *keywords)
@@ -283,32 +191,6 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
     }
     return array;
 }
-
-PyDoc_STRVAR(copy_doc, "copy($self, stream=None)\n"
-                       "--\n"
-                       "\n"
-                       "Return a copy on the same device.\n"
-                       "\n"
-                       "Parameters\n"
-                       "----------\n"
-                       "stream : Stream, optional\n"
-                       "    The stream in whose order to allocate and copy. Without one, the call "
-                       "waits.\n"
-                       "\n"
-                       "Returns\n"
-                       "-------\n"
-                       "DeviceArray\n"
-                       "    In C order, with memory of its own.\n"
-                       "\n"
-                       "Raises\n"
-                       "------\n"
-                       "OutOfMemoryError\n"
-                       "    The device has too little memory; the message says how much is free.\n"
-                       "\n"
-                       "Notes\n"
-                       "-----\n"
-                       "Calls what `device_empty` and `cudriver.copy` call. Python's `copy.copy`\n"
-                       "and `copy.deepcopy` work, too.");
 
 static PyObject *method_copy(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
@@ -389,81 +271,54 @@ static Py_hash_t array_hash(PyObject *object)
 }
 
 static PyGetSetDef array_getset[] = {
-    {"shape", get_shape, NULL, "Lengths of the dimensions, as a tuple.", NULL},
-    {"strides", get_strides, NULL,
-     "Bytes from one item to the next along each dimension, as a tuple.", NULL},
-    {"size", get_size, NULL, "Number of items.", NULL},
-    {"T", cudriver_device_array_reversed, NULL, "View with the axes in reverse order.", NULL},
-    {"flags", cudriver_device_array_flags, NULL,
-     "How the array lies in memory: an ArrayFlags, a named tuple of bools.", NULL},
-    {"nbytes", get_nbytes, NULL, "Bytes of all items.", NULL},
-    {"pointer", get_pointer, NULL,
-     "Device address of the first item (CUdeviceptr) as an int. Once it has been read, the memory\n"
-     "is freed only after all work of its context, as cuMemFree does.",
+    {"shape", get_shape, NULL, DOC_DeviceArray_shape, NULL},
+    {"strides", get_strides, NULL, DOC_DeviceArray_strides, NULL},
+    {"size", get_size, NULL, DOC_DeviceArray_size, NULL},
+    {"T", cudriver_device_array_reversed, NULL, DOC_DeviceArray_T, NULL},
+    {"flags", cudriver_device_array_flags, NULL, DOC_DeviceArray_flags, NULL},
+    {"nbytes", get_nbytes, NULL, DOC_DeviceArray_nbytes, NULL},
+    {"pointer", get_pointer, NULL, DOC_DeviceArray_pointer, NULL},
+    {"device", get_device, NULL, DOC_DeviceArray_device, NULL},
+    {"closed", get_closed, NULL, DOC_DeviceArray_closed, NULL},
+    {"__cuda_array_interface__", get_interface, NULL, DOC_DeviceArray___cuda_array_interface__,
      NULL},
-    {"device", get_device, NULL, "Device of the array.", NULL},
-    {"closed", get_closed, NULL, "Whether the memory has been freed.", NULL},
-    {"__cuda_array_interface__", get_interface, NULL,
-     "Protocol by which other libraries take the array without a copy (version 3).", NULL},
     {NULL},
 };
 
 static PyMethodDef array_methods[] = {
-    {"fill", CUDRIVER_FAST(method_fill), fill_doc},
-    {"copy_from", CUDRIVER_FAST(method_copy_from), copy_from_doc},
-    {"copy_to", CUDRIVER_FAST(method_copy_to), copy_to_doc},
-    {"to_numpy", CUDRIVER_FAST(method_to_numpy), to_numpy_doc},
-    {"copy", CUDRIVER_FAST(method_copy), copy_doc},
-    {"__copy__", method_copy_plain, METH_NOARGS, "__copy__($self, /)\n--\n\nReturn copy()."},
-    {"__deepcopy__", method_copy_plain, METH_O,
-     "__deepcopy__($self, memo, /)\n--\n\nReturn copy()."},
-    {"__reduce__", method_reduce, METH_NOARGS,
-     "__reduce__($self, /)\n--\n\nRaise TypeError: device memory cannot be pickled."},
-    {"close", cudriver_device_array_close, METH_NOARGS, array_close_doc},
-    {"transpose", cudriver_device_array_transpose, METH_VARARGS,
-     cudriver_device_array_transpose_doc},
+    {"fill", CUDRIVER_FAST(method_fill), DOC_DeviceArray_fill},
+    {"copy_from", CUDRIVER_FAST(method_copy_from), DOC_DeviceArray_copy_from},
+    {"copy_to", CUDRIVER_FAST(method_copy_to), DOC_DeviceArray_copy_to},
+    {"to_numpy", CUDRIVER_FAST(method_to_numpy), DOC_DeviceArray_to_numpy},
+    {"copy", CUDRIVER_FAST(method_copy), DOC_DeviceArray_copy},
+    {"__copy__", method_copy_plain, METH_NOARGS, DOC_DeviceArray___copy__},
+    {"__deepcopy__", method_copy_plain, METH_O, DOC_DeviceArray___deepcopy__},
+    {"__reduce__", method_reduce, METH_NOARGS, DOC_DeviceArray___reduce__},
+    {"close", cudriver_device_array_close, METH_NOARGS, DOC_DeviceArray_close},
+    {"transpose", cudriver_device_array_transpose, METH_VARARGS, DOC_DeviceArray_transpose},
     {"reshape", (PyCFunction)(void (*)(void))cudriver_device_array_reshape,
-     METH_VARARGS | METH_KEYWORDS, cudriver_device_array_reshape_doc},
-    {"view", CUDRIVER_FAST(cudriver_device_array_view_as), cudriver_device_array_view_doc},
-    {"__dlpack__", CUDRIVER_FAST(cudriver_device_array_dlpack), cudriver_device_array_dlpack_doc},
+     METH_VARARGS | METH_KEYWORDS, DOC_DeviceArray_reshape},
+    {"view", CUDRIVER_FAST(cudriver_device_array_view_as), DOC_DeviceArray_view},
+    {"__dlpack__", CUDRIVER_FAST(cudriver_device_array_dlpack), DOC_DeviceArray___dlpack__},
     {"__dlpack_device__", cudriver_device_array_dlpack_device, METH_NOARGS,
-     "__dlpack_device__($self, /)\n--\n\n"
-     "Return DLPack's type of the device (2, CUDA) and its ordinal."},
+     DOC_DeviceArray___dlpack_device__},
     {"__array__", (PyCFunction)(void (*)(void))method_refuse, METH_VARARGS | METH_KEYWORDS,
-     "__array__($self, *args, **kwargs)\n--\n\n"
-     "Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."},
+     DOC_DeviceArray___array__},
     {NULL},
 };
 
 static PyMemberDef array_members[] = {
-    {"dtype", T_OBJECT, offsetof(DeviceArrayObject, dtype), READONLY,
-     "Type of an item, a numpy.dtype."},
-    {"ndim", T_INT, offsetof(DeviceArrayObject, ndim), READONLY, "Number of dimensions."},
-    {"itemsize", T_PYSSIZET, offsetof(DeviceArrayObject, itemsize), READONLY, "Bytes of one item."},
-    {"context", T_OBJECT, offsetof(DeviceArrayObject, context), READONLY, "Context of the array."},
+    {"dtype", T_OBJECT, offsetof(DeviceArrayObject, dtype), READONLY, DOC_DeviceArray_dtype},
+    {"ndim", T_INT, offsetof(DeviceArrayObject, ndim), READONLY, DOC_DeviceArray_ndim},
+    {"itemsize", T_PYSSIZET, offsetof(DeviceArrayObject, itemsize), READONLY,
+     DOC_DeviceArray_itemsize},
+    {"context", T_OBJECT, offsetof(DeviceArrayObject, context), READONLY, DOC_DeviceArray_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(DeviceArrayObject, weak), READONLY, NULL},
     {NULL},
 };
 
 static PyType_Slot array_slots[] = {
-    {Py_tp_doc, "An array in a device's memory.\n"
-                "\n"
-                "Notes\n"
-                "-----\n"
-                "`device_empty`, `device_zeros` and `to_device` make one. Basic indexing gives\n"
-                "views, as NumPy's does: ``a[2:5, ::-1]``, ``a[..., 0]``, ``a[None]``. An array\n"
-                "keeps its context alive. Its memory is freed with its last owner, or by `close`.\n"
-                "\n"
-                "``a[key] = value`` fills with a scalar, which is cast, or copies an array, which\n"
-                "must have the same dtype and is broadcast; it is ordered as `fill` and `copy`\n"
-                "are. An array is a key in a dict by its identity: ``==`` between two raises.\n"
-                "\n"
-                "Examples\n"
-                "--------\n"
-                ">>> array = cu.to_device(np.arange(6).reshape(2, 3))\n"
-                ">>> array[:, ::2].to_numpy()\n"
-                "array([[0, 2],\n"
-                "       [3, 5]])"},
+    {Py_tp_doc, DOC_DeviceArray},
     {Py_tp_dealloc, cudriver_device_array_dealloc},
     {Py_tp_repr, array_repr},
     {Py_tp_methods, array_methods},

@@ -107,43 +107,6 @@ static int shape_complete(DeviceArrayObject *self, PyObject *argument,
     return 0;
 }
 
-const char cudriver_device_array_reshape_doc[] =
-    "reshape($self, /, *shape, order='C')\n"
-    "--\n"
-    "\n"
-    "Return a view with another shape.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "*shape : int\n"
-    "    The new lengths, as several ints or as one tuple. One may be -1: it is computed.\n"
-    "order : {'C', 'F'}, optional\n"
-    "    The order in which items are read from this array and placed in the view: 'C', the last\n"
-    "    index changes fastest; 'F', the first does.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "DeviceArray\n"
-    "    A view: nothing is copied.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "ValueError\n"
-    "    The number of items differs, or the new shape needs a copy: call `copy` first.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "As `numpy.reshape` with ``copy=False``. Calls no CUDA function.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> array = cu.to_device(np.arange(6))\n"
-    ">>> array.reshape(2, -1).to_numpy()\n"
-    "array([[0, 1, 2],\n"
-    "       [3, 4, 5]])\n"
-    ">>> array.reshape(2, 3).T.copy().reshape(-1).to_numpy()\n"
-    "array([0, 3, 1, 4, 2, 5])";
-
 /* Reads `order`, the only keyword. 0 or -1. */
 static int order_read(PyObject *keywords, bool *fortran)
 {

@@ -7,6 +7,7 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/types.h"
+#include "docstrings.h"
 
 static DeviceArrayObject *array_of(PyObject *object)
 {
@@ -78,37 +79,6 @@ static int axes_read(PyObject *items, int ndim, int *axes)
     return 0;
 }
 
-const char cudriver_device_array_transpose_doc[] =
-    "transpose($self, /, *axes)\n"
-    "--\n"
-    "\n"
-    "Return a view with the axes in another order.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "*axes : int, optional\n"
-    "    For each axis of the view, the axis of this array; as several ints or as one tuple.\n"
-    "    Without any, or with None, the order is reversed.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "DeviceArray\n"
-    "    A view: nothing is copied.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "ValueError\n"
-    "    An axis is missing, out of bounds, or named twice.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "As `numpy.ndarray.transpose`. Calls no CUDA function.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> cu.device_empty((2, 3, 4)).transpose(1, 0, 2).shape\n"
-    "(3, 2, 4)";
-
 PyObject *cudriver_device_array_transpose(PyObject *object, PyObject *args)
 {
     PyObject *first = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : NULL, *items;
@@ -169,39 +139,6 @@ static int items_change(DeviceArrayObject *self, PyObject *dtype, Py_ssize_t ite
     view->strides[last] = itemsize;
     return 0;
 }
-
-const char cudriver_device_array_view_doc[] =
-    "view($self, /, dtype)\n"
-    "--\n"
-    "\n"
-    "Return a view of the same bytes with another dtype.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "dtype : dtype_like\n"
-    "    The new type of an item. If its size differs, the length of the last axis changes.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "DeviceArray\n"
-    "    A view: nothing is copied.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "TypeError\n"
-    "    The dtype holds Python objects.\n"
-    "ValueError\n"
-    "    The size of an item differs, and the last axis is not contiguous, or its bytes are not\n"
-    "    a whole number of the new items.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "As `numpy.ndarray.view`. Calls no CUDA function.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> cu.to_device(np.array([1.0], \"f4\")).view(np.uint32).to_numpy()\n"
-    "array([1065353216], dtype=uint32)";
 
 /* Sets what a dtype makes of the array; *dtype, an owned reference, becomes that of an item. 0 or
  * -1. */
@@ -279,17 +216,16 @@ PyObject *cudriver_device_array_flags(PyObject *object, void *Py_UNUSED(closure)
 }
 
 static PyStructSequence_Field flags_fields[] = {
-    {"c_contiguous", "whether the items are dense, the last index running fastest"},
-    {"f_contiguous", "whether the items are dense, the first index running fastest"},
-    {"owndata",
-     "whether the array owns its memory; False for a view, or if another library lends it"},
-    {"writeable", "whether the items can be changed; False if another library lends them so"},
+    {"c_contiguous", DOC_ArrayFlags_c_contiguous},
+    {"f_contiguous", DOC_ArrayFlags_f_contiguous},
+    {"owndata", DOC_ArrayFlags_owndata},
+    {"writeable", DOC_ArrayFlags_writeable},
     {NULL, NULL},
 };
 
 static PyStructSequence_Desc flags_desc = {
     .name = "cudriver.ArrayFlags",
-    .doc = "How a DeviceArray lies in memory; see DeviceArray.flags.",
+    .doc = DOC_ArrayFlags,
     .fields = flags_fields,
     .n_in_sequence = 4,
 };

@@ -4,6 +4,7 @@
 #include "device_array.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
+#include "docstrings.h"
 
 /* Shared by device_empty and device_zeros. New reference. *stream_argument: borrowed. */
 static PyObject *array_make(CoreState *state, const char *function, PyObject *const *args,
@@ -54,45 +55,6 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
     return array;
 }
 
-PyDoc_STRVAR(device_empty_doc,
-             "device_empty(shape, dtype='float64', *, device=None, stream=None)\n"
-             "--\n"
-             "\n"
-             "Return a new device array with undefined contents.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "shape : int or sequence of int\n"
-             "    Lengths of the dimensions.\n"
-             "dtype : dtype_like, optional\n"
-             "    Type of an item.\n"
-             "device : Device or what `Device` takes, optional\n"
-             "    Where to allocate: in the current context if that is on the device, else in\n"
-             "    the device's primary one, which cudriver holds from then on. The default is\n"
-             "    the context of `stream`, else the current one.\n"
-             "stream : Stream, optional\n"
-             "    The stream in whose order the memory is allocated and later freed. Without\n"
-             "    one, any stream may use the array at once.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "DeviceArray\n"
-             "    In C order.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The device has too little memory; the message says how much is free.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemAllocFromPoolAsync``, or ``cuMemAlloc`` where the device has no pools.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.device_empty((2, 3), np.float32).nbytes\n"
-             "24");
-
 static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
 {
@@ -101,42 +63,6 @@ static PyObject *module_device_empty(PyObject *module, PyObject *const *args, Py
     return array_make(cudriver_state_of_module(module), "device_empty", args, count, keywords,
                       &stream);
 }
-
-PyDoc_STRVAR(device_zeros_doc,
-             "device_zeros(shape, dtype='float64', *, device=None, stream=None)\n"
-             "--\n"
-             "\n"
-             "Return a new device array filled with zero bytes.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "shape : int or sequence of int\n"
-             "    Lengths of the dimensions.\n"
-             "dtype : dtype_like, optional\n"
-             "    Type of an item.\n"
-             "device : Device or what `Device` takes, optional\n"
-             "    As for `device_empty`.\n"
-             "stream : Stream, optional\n"
-             "    As for `device_empty`. Without one, the call waits until the array is filled.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "DeviceArray\n"
-             "    In C order.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The device has too little memory; the message says how much is free.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemsetD8Async`` and what `device_empty` uses.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.device_zeros(3).to_numpy()\n"
-             "array([0., 0., 0.])");
 
 static PyObject *module_device_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
@@ -225,41 +151,6 @@ PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, 
     return end_copy(state, &end, self->context, stream);
 }
 
-PyDoc_STRVAR(to_device_doc,
-             "to_device(array, stream=None)\n"
-             "--\n"
-             "\n"
-             "Return a copy of an array in device memory.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "array : array_like\n"
-             "    What `copy` or `numpy.asarray` takes: arrays of any library, buffers, lists,\n"
-             "    numbers.\n"
-             "stream : Stream, optional\n"
-             "    The stream in whose order the copy runs. The source is kept alive until the\n"
-             "    copy is over. Without a stream, the call waits for the copy.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "DeviceArray\n"
-             "    In C order, with the shape and dtype of `array`.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The device has too little memory; the message says how much is free.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Calls what `device_empty` and `copy` call; see `explain_copy`.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.to_device([[1, 2], [3, 4]]).to_numpy()\n"
-             "array([[1, 2],\n"
-             "       [3, 4]])");
-
 static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                   PyObject *keywords)
 {
@@ -285,9 +176,9 @@ static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ss
 }
 
 static PyMethodDef functions[] = {
-    {"device_empty", CUDRIVER_FAST(module_device_empty), device_empty_doc},
-    {"device_zeros", CUDRIVER_FAST(module_device_zeros), device_zeros_doc},
-    {"to_device", CUDRIVER_FAST(module_to_device), to_device_doc},
+    {"device_empty", CUDRIVER_FAST(module_device_empty), DOC_device_empty},
+    {"device_zeros", CUDRIVER_FAST(module_device_zeros), DOC_device_zeros},
+    {"to_device", CUDRIVER_FAST(module_to_device), DOC_to_device},
     {NULL},
 };
 

@@ -105,7 +105,6 @@ uintptr_t cudriver_dlpack_number(const StreamObject *stream);
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                        PyObject *keywords);
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *ignored);
-extern const char cudriver_device_array_dlpack_doc[];
 
 int cudriver_dlpack_from_setup(PyObject *module);
 int cudriver_dlpack_exchange_setup(PyObject *module);

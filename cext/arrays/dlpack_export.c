@@ -296,43 +296,6 @@ static PyObject *host_capsule(CoreState *state, DeviceArrayObject *array, bool o
     return capsule;
 }
 
-const char cudriver_device_array_dlpack_doc[] =
-    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None,\n"
-    "           copy=None)\n"
-    "--\n"
-    "\n"
-    "Export the array to another library, without a copy.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "stream : int, optional\n"
-    "    The stream that is to wait for work of this package in flight on the array's\n"
-    "    memory: a handle, 1 (the legacy default stream, also for None), 2 (the\n"
-    "    thread's default stream), or -1 (none waits).\n"
-    "max_version : tuple of int, optional\n"
-    "    The newest version that the other library knows. From (1, 0) on it gets a\n"
-    "    versioned tensor.\n"
-    "dl_device : tuple of int, optional\n"
-    "    Where the memory is to be: the array's own device, or ``(1, 0)``, the CPU, for\n"
-    "    which it is copied.\n"
-    "copy : bool, optional\n"
-    "    True for a copy, False for none in any case.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "capsule\n"
-    "    It keeps the array alive, and `close` is refused until it is given back.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "BufferError\n"
-    "    The array cannot be exported as asked.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "Other libraries call this, as in ``torch.from_dlpack(array)``. Uses\n"
-    "``cuStreamWaitEvent``; the host does not wait.";
-
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                        PyObject *keywords)
 {

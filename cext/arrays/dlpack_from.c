@@ -4,6 +4,7 @@
 #include "python/arguments.h"
 #include "python/devices.h"
 #include "python/numpy_bridge.h"
+#include "docstrings.h"
 
 /* Where an array is or is to be: a device's ordinal, or: */
 #define HOST (-1)
@@ -104,56 +105,6 @@ int cudriver_host_view(CoreState *state, PyObject *object, PyObject **array)
     return found;
 }
 
-PyDoc_STRVAR(from_dlpack_doc,
-             "from_dlpack(x, /, *, device=None, copy=None)\n"
-             "--\n"
-             "\n"
-             "Return an array that shares another library's memory.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "x : object with ``__dlpack__``\n"
-             "    A tensor or array of PyTorch, CuPy, JAX, NumPy, cuda-core, ...\n"
-             "device : int, str or Device, optional\n"
-             "    Where the array is to be: a device, or ``\"cpu\"``. If `x` is elsewhere, it is\n"
-             "    copied there. The default is where `x` is.\n"
-             "copy : bool, optional\n"
-             "    True always copies, into C order. False never copies. The default copies only\n"
-             "    if `device` needs it.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "DeviceArray or numpy.ndarray\n"
-             "    A DeviceArray for device memory, an ndarray for host memory. It keeps the\n"
-             "    memory alive. It is read-only if `x` says that it is.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "TypeError\n"
-             "    `x` has no ``__dlpack__``.\n"
-             "BufferError\n"
-             "    This kind of memory or this data type is not supported.\n"
-             "ValueError\n"
-             "    The tensor's description is invalid, or `device` needs a copy and\n"
-             "    ``copy=False`` forbids it.\n"
-             "ImportError\n"
-             "    The data type (bfloat16, float8, ...) needs ``ml_dtypes``.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "The other library makes the stream of the enclosing ``with stream:``, else the\n"
-             "default stream, wait for its own work on the memory. If the type of `x` offers\n"
-             "DLPack's table of C functions, that is used: for host memory always, for device\n"
-             "memory if the other library's current stream is the same one, or is idle.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> numbers = np.arange(3)\n"
-             ">>> cu.from_dlpack(numbers).ctypes.data == numbers.ctypes.data\n"
-             "True\n"
-             ">>> cu.from_dlpack(numbers, device=0)\n"
-             "<DeviceArray shape=(3,) dtype=int64 on device 0>");
-
 static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                     PyObject *keywords)
 {
@@ -193,7 +144,7 @@ static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_
 }
 
 static PyMethodDef functions[] = {
-    {"from_dlpack", CUDRIVER_FAST(module_from_dlpack), from_dlpack_doc},
+    {"from_dlpack", CUDRIVER_FAST(module_from_dlpack), DOC_from_dlpack},
     {NULL},
 };
 

@@ -3,63 +3,26 @@
 
 #include "engine/engine.h"
 #include "python/types.h"
+#include "docstrings.h"
 
 static PyStructSequence_Field plan_fields[] = {
-    {"path",
-     "'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same' or "
-     "'empty'"},
-    {"why", "the reason, in a sentence"},
-    {"nbytes", "bytes to be moved"},
-    {"page_locked", "whether the host side is page-locked"},
-    {"staging",
-     "how a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged, permuted', "
-     "'one slot' or 'driver'; else None"},
-    {"chunk", "bytes of one page-locked slot of a staged copy; else 0"},
-    {"threads", "threads that may work on a staged copy; else 0"},
-    {"crossover", "bytes from which on a dense pageable copy is staged; 0 where not staged"},
+    {"path", DOC_CopyPlan_path},
+    {"why", DOC_CopyPlan_why},
+    {"nbytes", DOC_CopyPlan_nbytes},
+    {"page_locked", DOC_CopyPlan_page_locked},
+    {"staging", DOC_CopyPlan_staging},
+    {"chunk", DOC_CopyPlan_chunk},
+    {"threads", DOC_CopyPlan_threads},
+    {"crossover", DOC_CopyPlan_crossover},
     {NULL, NULL},
 };
 
 static PyStructSequence_Desc plan_desc = {
     .name = "cudriver.CopyPlan",
-    .doc = "Which path a copy takes, and why; see explain_copy().",
+    .doc = DOC_CopyPlan,
     .fields = plan_fields,
     .n_in_sequence = 8,
 };
-
-PyDoc_STRVAR(explain_copy_doc,
-             "explain_copy(dst, src, /)\n"
-             "--\n"
-             "\n"
-             "Return which path a copy would take, and why. Copies nothing.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "dst : array\n"
-             "    As for `copy`.\n"
-             "src : array\n"
-             "    As for `copy`.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "CopyPlan\n"
-             "    A named tuple, with the path's name and the reason first.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "TypeError, ValueError\n"
-             "    An end is not an array, or the two do not fit.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "The paths ``'kernel'`` and ``'temporary'`` become ``'bounced'`` if the driver\n"
-             "refuses the kernel or has no memory left.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> there = cu.device_empty(1000)\n"
-             ">>> cu.explain_copy(there, cu.pinned_zeros(1000)).path\n"
-             "'direct'");
 
 static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
@@ -89,7 +52,7 @@ static PyObject *module_explain_copy(PyObject *module, PyObject *const *args, Py
 
 static PyMethodDef functions[] = {
     {"explain_copy", (PyCFunction)(void (*)(void))module_explain_copy, METH_FASTCALL,
-     explain_copy_doc},
+     DOC_explain_copy},
     {NULL},
 };
 

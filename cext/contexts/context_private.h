@@ -66,7 +66,6 @@ PyObject *cudriver_context_exit(PyObject *object, PyObject *const *args, Py_ssiz
 PyObject *cudriver_context_get_limit(PyObject *object, PyObject *args);
 PyObject *cudriver_context_set_limit(PyObject *object, PyObject *args);
 PyObject *cudriver_context_limits(PyObject *object, void *closure);
-extern const char cudriver_context_push_doc[], cudriver_context_pop_doc[];
 
 /* Closes the context; refuses if it is on a stack or has children. 0 or -1. */
 int cudriver_context_close(CoreState *state, ContextObject *self);

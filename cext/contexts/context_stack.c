@@ -4,6 +4,7 @@
 #include "driver/keeper.h"
 #include "python/error.h"
 #include "thread.h"
+#include "docstrings.h"
 
 /* What a walk has popped. `keepers`: for contexts that have no ContextObject. */
 struct walk {
@@ -221,21 +222,6 @@ static int context_pop(CoreState *state, ContextObject *self)
     return 0;
 }
 
-const char cudriver_context_push_doc[] =
-    "push($self, /)\n"
-    "--\n"
-    "\n"
-    "Put the context on this thread's stack, which makes it current.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "InvalidContextError\n"
-    "    It is closed or was reset.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "Uses ``cuCtxPushCurrent``.";
-
 PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     if (context_push(cudriver_state_of(object), (ContextObject *)object) < 0) {
@@ -243,21 +229,6 @@ PyObject *cudriver_context_push(PyObject *object, PyObject *Py_UNUSED(ignored))
     }
     Py_RETURN_NONE;
 }
-
-const char cudriver_context_pop_doc[] =
-    "pop($self, /)\n"
-    "--\n"
-    "\n"
-    "Take the context off this thread's stack.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "InvalidContextError\n"
-    "    Another one is current here; then nothing has changed.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "Uses ``cuCtxPopCurrent``.";
 
 PyObject *cudriver_context_pop(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -294,32 +265,6 @@ static int driver_in_use(CoreState *state)
     return cudriver_require(state) < 0 ? -1 : 1;
 }
 
-PyDoc_STRVAR(current_context_doc,
-             "current_context()\n"
-             "--\n"
-             "\n"
-             "Return the context that is current in this thread.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Context or None\n"
-             "    None if there is none; none is created.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The current context was destroyed by another library.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxGetCurrent``.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> with cu.Context() as context:\n"
-             "...     cu.current_context() is context\n"
-             "True");
-
 static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -341,28 +286,6 @@ static PyObject *module_current_context(PyObject *module, PyObject *Py_UNUSED(ig
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(context_stack_doc,
-             "context_stack()\n"
-             "--\n"
-             "\n"
-             "Return the contexts on this thread's stack.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "list of Context\n"
-             "    The bottom first, those of other libraries included.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Reads the driver's own stack: ``cuCtxPopCurrent`` as far as it goes, then\n"
-             "``cuCtxPushCurrent`` in the reverse order.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> with cu.Context() as context:\n"
-             "...     cu.context_stack()[-1] is context\n"
-             "True");
-
 static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -376,8 +299,8 @@ static PyObject *module_context_stack(PyObject *module, PyObject *Py_UNUSED(igno
 }
 
 static PyMethodDef functions[] = {
-    {"current_context", module_current_context, METH_NOARGS, current_context_doc},
-    {"context_stack", module_context_stack, METH_NOARGS, context_stack_doc},
+    {"current_context", module_current_context, METH_NOARGS, DOC_current_context},
+    {"context_stack", module_context_stack, METH_NOARGS, DOC_context_stack},
     {NULL},
 };
 

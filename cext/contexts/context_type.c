@@ -6,6 +6,7 @@
 #include "python/devices.h"
 #include "python/error.h"
 #include "python/types.h"
+#include "docstrings.h"
 
 static const char *const cache_names[] = {"none", "shared", "l1", "equal"};
 
@@ -40,22 +41,6 @@ static PyObject *context_repr(PyObject *object)
                                 self->ordinal, states[self->state]);
 }
 
-PyDoc_STRVAR(context_close_doc,
-             "close($self, /)\n"
-             "--\n"
-             "\n"
-             "Destroy a manual context, or release a primary one.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "InvalidContextError\n"
-             "    It is on a thread's stack, or arrays, streams or events live in it.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxDestroy`` or ``cuDevicePrimaryCtxRelease``. A second call does\n"
-             "nothing. Page-locked arrays outlive the context.");
-
 static PyObject *method_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_context_close(cudriver_state_of(object), context_of(object)) < 0) {
@@ -87,21 +72,6 @@ static int wait_for_known(CoreState *state, ContextObject *self)
                ? cudriver_batch_wait_all(state, &stream)
                : 0;
 }
-
-PyDoc_STRVAR(context_synchronize_doc,
-             "synchronize($self, /)\n"
-             "--\n"
-             "\n"
-             "Wait for all work in the context.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    Work in the context has failed, or a Stream in it is being captured.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuCtxSynchronize``. Other threads run meanwhile.");
 
 static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -148,21 +118,6 @@ static PyObject *context_memory_info(CoreState *state, ContextObject *self)
     return cudriver_tuple_new(state->memory_info_type, 2, PyLong_FromSize_t(available),
                               PyLong_FromSize_t(total));
 }
-
-PyDoc_STRVAR(context_memory_info_doc,
-             "memory_info($self, /)\n"
-             "--\n"
-             "\n"
-             "Return the free and total memory of the context's device.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "MemoryInfo\n"
-             "    A named tuple ``(free, total)`` in bytes.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemGetInfo``.");
 
 static PyObject *method_memory_info(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -298,87 +253,40 @@ static PyObject *get_api_version(PyObject *object, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef context_getset[] = {
-    {"device", get_device, NULL, "Device of the context.", NULL},
-    {"closed", get_closed, NULL, "Whether the context is closed, or was reset.", NULL},
-    {"is_primary", get_is_primary, NULL, "Whether this is the device's primary context.", NULL},
-    {"active", get_active, NULL,
-     "Whether the context exists on the device; of a primary context, whether anybody in this\n"
-     "process holds it (cuDevicePrimaryCtxGetState).",
-     NULL},
-    {"flags", get_flags, NULL, "Flags as an int: see ContextFlags (cuCtxGetFlags).", NULL},
-    {"limits", cudriver_context_limits, NULL,
-     "Mapping of the limits, in bytes or counts: stack_size, printf_fifo_size, malloc_heap_size,\n"
-     "dev_runtime_sync_depth, dev_runtime_pending_launch_count, max_l2_fetch_granularity and\n"
-     "persisting_l2_cache_size. Assignment sets one; the driver may round it (cuCtxSetLimit).",
-     NULL},
-    {"cache_config", get_cache_config, set_cache_config,
-     "What on-chip memory is preferred for: 'none', 'shared', 'l1' or 'equal'. Devices whose split\n"
-     "is fixed ignore it (cuCtxSetCacheConfig).",
-     NULL},
-    {"stream_priority_range", get_priority_range, NULL,
-     "Priorities (least, greatest) of streams. Smaller numbers come first: least >= greatest\n"
-     "(cuCtxGetStreamPriorityRange).",
-     NULL},
-    {"api_version", get_api_version, NULL,
-     "API version that it was made with, such as 3020 (cuCtxGetApiVersion).", NULL},
+    {"device", get_device, NULL, DOC_Context_device, NULL},
+    {"closed", get_closed, NULL, DOC_Context_closed, NULL},
+    {"is_primary", get_is_primary, NULL, DOC_Context_is_primary, NULL},
+    {"active", get_active, NULL, DOC_Context_active, NULL},
+    {"flags", get_flags, NULL, DOC_Context_flags, NULL},
+    {"limits", cudriver_context_limits, NULL, DOC_Context_limits, NULL},
+    {"cache_config", get_cache_config, set_cache_config, DOC_Context_cache_config, NULL},
+    {"stream_priority_range", get_priority_range, NULL, DOC_Context_stream_priority_range, NULL},
+    {"api_version", get_api_version, NULL, DOC_Context_api_version, NULL},
     {NULL},
 };
 
 static PyMethodDef context_methods[] = {
-    {"push", cudriver_context_push, METH_NOARGS, cudriver_context_push_doc},
-    {"pop", cudriver_context_pop, METH_NOARGS, cudriver_context_pop_doc},
-    {"close", method_close, METH_NOARGS, context_close_doc},
-    {"synchronize", method_synchronize, METH_NOARGS, context_synchronize_doc},
-    {"memory_info", method_memory_info, METH_NOARGS, context_memory_info_doc},
-    {"_limit", cudriver_context_get_limit, METH_VARARGS,
-     "_limit($self, name, number, /)\n--\n\nReturn a limit: see `limits`."},
-    {"_set_limit", cudriver_context_set_limit, METH_VARARGS,
-     "_set_limit($self, name, number, value, /)\n--\n\nSet a limit: see `limits`."},
-    {"__enter__", cudriver_context_enter, METH_NOARGS,
-     "__enter__($self, /)\n--\n\nPut the context on this thread's stack, as push() does."},
+    {"push", cudriver_context_push, METH_NOARGS, DOC_Context_push},
+    {"pop", cudriver_context_pop, METH_NOARGS, DOC_Context_pop},
+    {"close", method_close, METH_NOARGS, DOC_Context_close},
+    {"synchronize", method_synchronize, METH_NOARGS, DOC_Context_synchronize},
+    {"memory_info", method_memory_info, METH_NOARGS, DOC_Context_memory_info},
+    {"_limit", cudriver_context_get_limit, METH_VARARGS, DOC_Context__limit},
+    {"_set_limit", cudriver_context_set_limit, METH_VARARGS, DOC_Context__set_limit},
+    {"__enter__", cudriver_context_enter, METH_NOARGS, DOC_Context___enter__},
     {"__exit__", (PyCFunction)(void (*)(void))cudriver_context_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\nTake the context off this thread's stack, as pop() does."},
+     DOC_Context___exit__},
     {NULL},
 };
 
 static PyMemberDef context_members[] = {
-    {"handle", T_ULONGLONG, offsetof(ContextObject, handle), READONLY,
-     "Handle (CUcontext) as an int, for other libraries."},
+    {"handle", T_ULONGLONG, offsetof(ContextObject, handle), READONLY, DOC_Context_handle},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ContextObject, weak), READONLY, NULL},
     {NULL},
 };
 
 static PyType_Slot context_slots[] = {
-    {Py_tp_doc, "Context(device=0, *, flags=0)\n"
-                "--\n"
-                "\n"
-                "A context of your own, beside the device's primary one.\n"
-                "\n"
-                "Parameters\n"
-                "----------\n"
-                "device : Device or what `Device` takes, optional\n"
-                "    Where to create it.\n"
-                "flags : int or ContextFlags, optional\n"
-                "    How it waits for the device.\n"
-                "\n"
-                "Raises\n"
-                "------\n"
-                "ValueError\n"
-                "    There is no such device, or no such flag.\n"
-                "CudaError\n"
-                "    The driver refuses, for example for lack of memory.\n"
-                "\n"
-                "Notes\n"
-                "-----\n"
-                "Uses ``cuCtxCreate``. The new context is on no thread's stack: `push` it, or use\n"
-                "``with``. It is destroyed with its last owner, or by `close`.\n"
-                "\n"
-                "Examples\n"
-                "--------\n"
-                ">>> with cu.Context(0) as context:\n"
-                "...     array = cu.device_zeros(4)\n"
-                ">>> array.context is context\n"
-                "True"},
+    {Py_tp_doc, DOC_Context},
     {Py_tp_new, context_create},
     {Py_tp_dealloc, cudriver_context_dealloc},
     {Py_tp_repr, context_repr},
@@ -395,28 +303,6 @@ static PyType_Spec context_spec = {
     .slots = context_slots,
 };
 
-PyDoc_STRVAR(memory_info_doc,
-             "memory_info()\n"
-             "--\n"
-             "\n"
-             "Return the free and total memory of the current context's device.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "MemoryInfo\n"
-             "    A named tuple ``(free, total)`` in bytes.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemGetInfo``. Where no context is current, device 0's primary context\n"
-             "becomes it.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> free, total = cu.memory_info()\n"
-             ">>> 0 < free <= total\n"
-             "True");
-
 static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
@@ -432,28 +318,27 @@ static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignore
 }
 
 static PyMethodDef functions[] = {
-    {"memory_info", module_memory_info, METH_NOARGS, memory_info_doc},
+    {"memory_info", module_memory_info, METH_NOARGS, DOC_memory_info},
     {NULL},
 };
 
 static PyStructSequence_Field memory_info_fields[] = {
-    {"free", "bytes"}, {"total", "bytes"}, {NULL, NULL}};
+    {"free", DOC_MemoryInfo_free}, {"total", DOC_MemoryInfo_total}, {NULL, NULL}};
 
 static PyStructSequence_Desc memory_info_desc = {
     .name = "cudriver.MemoryInfo",
-    .doc = "Free and total bytes of a device's memory.",
+    .doc = DOC_MemoryInfo,
     .fields = memory_info_fields,
     .n_in_sequence = 2,
 };
 
-static PyStructSequence_Field priority_fields[] = {
-    {"least", "the number of the lowest priority"},
-    {"greatest", "the number of the highest priority, not above least"},
-    {NULL, NULL}};
+static PyStructSequence_Field priority_fields[] = {{"least", DOC_StreamPriorityRange_least},
+                                                   {"greatest", DOC_StreamPriorityRange_greatest},
+                                                   {NULL, NULL}};
 
 static PyStructSequence_Desc priority_desc = {
     .name = "cudriver.StreamPriorityRange",
-    .doc = "The range of stream priorities of a context.",
+    .doc = DOC_StreamPriorityRange,
     .fields = priority_fields,
     .n_in_sequence = 2,
 };

@@ -9,6 +9,7 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/types.h"
+#include "docstrings.h"
 
 static const struct attribute {
     const char *name; /* as in cuda.h, without CU_DEVICE_ATTRIBUTE_ */
@@ -201,26 +202,6 @@ static PyObject *device_get_attributes(PyObject *self, void *Py_UNUSED(closure))
     return proxy;
 }
 
-PyDoc_STRVAR(can_access_peer_doc,
-             "can_access_peer($self, other, /)\n"
-             "--\n"
-             "\n"
-             "Return whether this device reaches another one's memory without the host.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "other : int, str or Device\n"
-             "    The device that owns the memory.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "bool\n"
-             "    False for the device itself.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuDeviceCanAccessPeer``.");
-
 static PyObject *device_can_access_peer(PyObject *self, PyObject *other)
 {
     CoreState *state;
@@ -242,39 +223,6 @@ static PyObject *device_can_access_peer(PyObject *self, PyObject *other)
     return PyBool_FromLong(can);
 }
 
-PyDoc_STRVAR(primary_context_doc,
-             "primary_context($self, flags=None)\n"
-             "--\n"
-             "\n"
-             "Return the primary context, which the runtime API and PyTorch use.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "flags : int or ContextFlags, optional\n"
-             "    Flags to set first. By default they stay as they are.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Context\n"
-             "    It stays alive while this object or another owner in the process holds it.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The driver refuses the flags, or has no memory for the context.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuDevicePrimaryCtxRetain`` and ``cuDevicePrimaryCtxSetFlags``. The\n"
-             "context is created if nobody holds it yet. Once a memory call has used it, by\n"
-             "default or by its `device`, cudriver itself holds it until `Context.close`,\n"
-             "`reset_primary_context` or exit.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.Device(0).primary_context().is_primary\n"
-             "True");
-
 static PyObject *device_primary_context(PyObject *self, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"flags", NULL};
@@ -294,25 +242,6 @@ static PyObject *device_primary_context(PyObject *self, PyObject *args, PyObject
                                                 flags == Py_None ? NULL : &value);
 }
 
-PyDoc_STRVAR(reset_primary_context_doc,
-             "reset_primary_context($self, /)\n"
-             "--\n"
-             "\n"
-             "Destroy everything in the primary context, for all libraries of the process.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "InvalidContextError\n"
-             "    Write-combined arrays live in it, or a call or copy in another context may\n"
-             "    be using page-locked memory that is registered in it. Freeing an array\n"
-             "    counts as a call, and the end of a copy may do that in another thread; it\n"
-             "    takes a moment, so try again.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuDevicePrimaryCtxReset``. Objects of cudriver that lived in the context\n"
-             "raise InvalidContextError from then on. Page-locked arrays keep their bytes.");
-
 static PyObject *device_reset_primary(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state;
@@ -326,68 +255,32 @@ static PyObject *device_reset_primary(PyObject *self, PyObject *Py_UNUSED(ignore
 }
 
 static PyGetSetDef device_getset[] = {
-    {"name", device_get_text, NULL, "Name, such as 'NVIDIA H200' (cuDeviceGetName).",
-     (void *)&name_text},
-    {"uuid", device_get_text, NULL,
-     "Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid).",
-     (void *)&uuid_text},
-    {"pci_bus_id", device_get_text, NULL,
-     "PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId).", (void *)&bus_text},
-    {"total_memory", device_get_total_memory, NULL, "Memory in bytes (cuDeviceTotalMem).", NULL},
-    {"multiprocessor_count", device_get_multiprocessors, NULL,
-     "Number of streaming multiprocessors (cuDeviceGetAttribute).", NULL},
-    {"compute_capability", device_get_capability, NULL,
-     "Compute capability (major, minor), such as (9, 0) (cuDeviceGetAttribute).", NULL},
-    {"attributes", device_get_attributes, NULL,
-     "Read-only mapping of every attribute of cuda.h: the name behind ``CU_DEVICE_ATTRIBUTE_`` in\n"
-     "lower case, to an int, or None if this driver is too old to know it (cuDeviceGetAttribute).",
+    {"name", device_get_text, NULL, DOC_Device_name, (void *)&name_text},
+    {"uuid", device_get_text, NULL, DOC_Device_uuid, (void *)&uuid_text},
+    {"pci_bus_id", device_get_text, NULL, DOC_Device_pci_bus_id, (void *)&bus_text},
+    {"total_memory", device_get_total_memory, NULL, DOC_Device_total_memory, NULL},
+    {"multiprocessor_count", device_get_multiprocessors, NULL, DOC_Device_multiprocessor_count,
      NULL},
+    {"compute_capability", device_get_capability, NULL, DOC_Device_compute_capability, NULL},
+    {"attributes", device_get_attributes, NULL, DOC_Device_attributes, NULL},
     {NULL},
 };
 
 static PyMethodDef device_methods[] = {
-    {"can_access_peer", device_can_access_peer, METH_O, can_access_peer_doc},
+    {"can_access_peer", device_can_access_peer, METH_O, DOC_Device_can_access_peer},
     {"primary_context", (PyCFunction)(void (*)(void))device_primary_context,
-     METH_VARARGS | METH_KEYWORDS, primary_context_doc},
-    {"reset_primary_context", device_reset_primary, METH_NOARGS, reset_primary_context_doc},
+     METH_VARARGS | METH_KEYWORDS, DOC_Device_primary_context},
+    {"reset_primary_context", device_reset_primary, METH_NOARGS, DOC_Device_reset_primary_context},
     {NULL},
 };
 
 static PyMemberDef device_members[] = {
-    {"ordinal", T_INT, offsetof(DeviceObject, ordinal), READONLY,
-     "Number in this process's list, from 0."},
+    {"ordinal", T_INT, offsetof(DeviceObject, ordinal), READONLY, DOC_Device_ordinal},
     {NULL},
 };
 
 static PyType_Slot device_slots[] = {
-    {Py_tp_doc, "Device(device=0)\n"
-                "--\n"
-                "\n"
-                "One GPU that this process sees.\n"
-                "\n"
-                "Parameters\n"
-                "----------\n"
-                "device : int, str or Device, optional\n"
-                "    An ordinal, a uuid (``\"GPU-...\"``; its beginning is enough), a PCI bus id\n"
-                "    (``\"0000:41:00.0\"``), ``\"cuda:1\"`` or ``\"cuda\"`` (that of the current\n"
-                "    context), a ``torch.device`` or a ``cuda.core.Device``. The default is\n"
-                "    device 0.\n"
-                "\n"
-                "Raises\n"
-                "------\n"
-                "ValueError\n"
-                "    There is no such device, or the beginning of a uuid fits several.\n"
-                "\n"
-                "Notes\n"
-                "-----\n"
-                "Uses ``cuDeviceGet``, ``cuDeviceGetByPCIBusId`` and ``cuDeviceGetUuid``, and\n"
-                "creates no context. Devices with the same ordinal are equal.\n"
-                "\n"
-                "Examples\n"
-                "--------\n"
-                ">>> device = cu.Device(0)\n"
-                ">>> device == cu.Device(device.uuid) == cu.Device(device.pci_bus_id)\n"
-                "True"},
+    {Py_tp_doc, DOC_Device},
     {Py_tp_new, device_create},
     {Py_tp_repr, device_repr},
     {Py_tp_hash, device_hash},
@@ -405,52 +298,12 @@ static PyType_Spec device_spec = {
     .slots = device_slots,
 };
 
-PyDoc_STRVAR(device_count_doc,
-             "device_count()\n"
-             "--\n"
-             "\n"
-             "Return the number of devices that this process sees.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "int\n"
-             "    May be 0.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuDeviceGetCount``, and creates no context.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.device_count() == len(cu.devices())\n"
-             "True");
-
 static PyObject *module_device_count(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     int count = cudriver_device_count(cudriver_state_of_module(module));
 
     return count < 0 ? NULL : PyLong_FromLong(count);
 }
-
-PyDoc_STRVAR(devices_doc,
-             "devices()\n"
-             "--\n"
-             "\n"
-             "Return all devices that this process sees.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "list of Device\n"
-             "    In the order of their ordinals.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuDeviceGetCount`` and ``cuDeviceGet``, and creates no context.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> [device.ordinal for device in cu.devices()][0]\n"
-             "0");
 
 static PyObject *module_devices(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
@@ -470,8 +323,8 @@ static PyObject *module_devices(PyObject *module, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef functions[] = {
-    {"device_count", module_device_count, METH_NOARGS, device_count_doc},
-    {"devices", module_devices, METH_NOARGS, devices_doc},
+    {"device_count", module_device_count, METH_NOARGS, DOC_device_count},
+    {"devices", module_devices, METH_NOARGS, DOC_devices},
     {NULL},
 };
 

@@ -7,6 +7,7 @@
 #include "python/types.h"
 #include "python/wait.h"
 #include "stream.h"
+#include "docstrings.h"
 
 static EventObject *event_of(PyObject *object)
 {
@@ -99,21 +100,6 @@ static void event_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(event_close_doc,
-             "close($self, /)\n"
-             "--\n"
-             "\n"
-             "Destroy the event.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "ValueError\n"
-             "    A running call uses it.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuEventDestroy``. A second call does nothing.");
-
 static PyObject *event_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -154,31 +140,6 @@ static int event_check_captured(CoreState *state, EventObject *self)
     return -1;
 }
 
-PyDoc_STRVAR(event_record_doc,
-             "record($self, stream=None)\n"
-             "--\n"
-             "\n"
-             "Mark the work queued on a stream so far.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "stream : Stream, optional\n"
-             "    The default is the enclosing ``with stream:``, else the default stream.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "Event\n"
-             "    The event itself.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "ValueError\n"
-             "    The stream belongs to another context.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuEventRecord``.");
-
 static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"stream", NULL};
@@ -190,22 +151,6 @@ static PyObject *event_record(PyObject *object, PyObject *args, PyObject *keywor
     }
     return Py_NewRef(object);
 }
-
-PyDoc_STRVAR(event_wait_doc,
-             "wait($self, stream=None)\n"
-             "--\n"
-             "\n"
-             "Let work queued on a stream from here on wait for the event.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "stream : Stream, optional\n"
-             "    Of any device. The default is the enclosing ``with stream:``, else the\n"
-             "    default stream.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuStreamWaitEvent``. The device waits; this call does not.");
 
 static PyObject *event_wait(PyObject *object, PyObject *args, PyObject *keywords)
 {
@@ -223,22 +168,6 @@ static CUresult event_query(void *handle)
 {
     return cuda.cuEventQuery(*(CUevent *)handle);
 }
-
-PyDoc_STRVAR(event_synchronize_doc,
-             "synchronize($self, /)\n"
-             "--\n"
-             "\n"
-             "Wait for the work that the event marks.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The work has failed.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuEventQuery``. Other threads run meanwhile, and Ctrl-C interrupts the\n"
-             "wait, not the work.");
 
 static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -281,32 +210,6 @@ static PyObject *event_get_done(PyObject *object, void *Py_UNUSED(closure))
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }
-
-PyDoc_STRVAR(event_elapsed_doc,
-             "elapsed_time($self, end, /)\n"
-             "--\n"
-             "\n"
-             "Return the time from this event's record to a later one's.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "end : Event\n"
-             "    The later event, of the same context.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "float\n"
-             "    Milliseconds, to about 0.0005.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "ValueError\n"
-             "    An event takes no time, was not recorded or not reached yet, or the two are\n"
-             "    of different contexts.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuEventElapsedTime``.");
 
 static int event_check_time(EventObject *self)
 {
@@ -363,73 +266,34 @@ static PyObject *event_elapsed(PyObject *object, PyObject *other)
 }
 
 static PyGetSetDef event_getset[] = {
-    {"done", event_get_done, NULL,
-     "Whether the marked work is over; True before the first record (cuEventQuery).", NULL},
+    {"done", event_get_done, NULL, DOC_Event_done, NULL},
     {NULL},
 };
 
 static PyMethodDef event_methods[] = {
     {"record", (PyCFunction)(void (*)(void))event_record, METH_VARARGS | METH_KEYWORDS,
-     event_record_doc},
-    {"wait", (PyCFunction)(void (*)(void))event_wait, METH_VARARGS | METH_KEYWORDS, event_wait_doc},
-    {"synchronize", event_synchronize, METH_NOARGS, event_synchronize_doc},
-    {"elapsed_time", event_elapsed, METH_O, event_elapsed_doc},
-    {"close", event_close, METH_NOARGS, event_close_doc},
+     DOC_Event_record},
+    {"wait", (PyCFunction)(void (*)(void))event_wait, METH_VARARGS | METH_KEYWORDS, DOC_Event_wait},
+    {"synchronize", event_synchronize, METH_NOARGS, DOC_Event_synchronize},
+    {"elapsed_time", event_elapsed, METH_O, DOC_Event_elapsed_time},
+    {"close", event_close, METH_NOARGS, DOC_Event_close},
     {NULL},
 };
 
 static PyMemberDef event_members[] = {
-    {"handle", T_ULONGLONG, offsetof(EventObject, handle), READONLY,
-     "Handle (CUevent) as an int, for other libraries."},
-    {"timing", T_BOOL, offsetof(EventObject, timing), READONLY,
-     "Whether the event notes the time."},
-    {"closed", T_BOOL, offsetof(EventObject, closed), READONLY, "Whether the event is closed."},
-    {"context", T_OBJECT, offsetof(EventObject, context), READONLY, "Context of the event."},
+    {"handle", T_ULONGLONG, offsetof(EventObject, handle), READONLY, DOC_Event_handle},
+    {"timing", T_BOOL, offsetof(EventObject, timing), READONLY, DOC_Event_timing},
+    {"closed", T_BOOL, offsetof(EventObject, closed), READONLY, DOC_Event_closed},
+    {"context", T_OBJECT, offsetof(EventObject, context), READONLY, DOC_Event_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weak), READONLY, NULL},
     {NULL},
 };
 
 static PyType_Slot event_slots[] = {
-    {Py_tp_doc, "Event(timing=False, *, device=None)\n"
-                "--\n"
-                "\n"
-                "A mark in a stream's work, which the host or another stream can wait for.\n"
-                "\n"
-                "Parameters\n"
-                "----------\n"
-                "timing : bool, optional\n"
-                "    Whether the event notes the time, which costs a little.\n"
-                "device : Device or what `Device` takes, optional\n"
-                "    Where to create it: in the current context if that is on the device, else in\n"
-                "    the device's primary one. The default is the context of the enclosing\n"
-                "    ``with stream:``, else the current one.\n"
-                "\n"
-                "Raises\n"
-                "------\n"
-                "ValueError\n"
-                "    There is no such device.\n"
-                "\n"
-                "Notes\n"
-                "-----\n"
-                "Uses ``cuEventCreate``. An event belongs to one context, and only streams of\n"
-                "that context record it.\n"
-                "\n"
-                "Examples\n"
-                "--------\n"
-                ">>> start, end = cu.Event(timing=True), cu.Event(timing=True)\n"
-                ">>> with cu.Stream():\n"
-                "...     marked = start.record()\n"
-                "...     array = cu.device_zeros(1000)\n"
-                "...     end.record().synchronize()\n"
-                ">>> start.elapsed_time(end) >= 0\n"
-                "True"},
-    {Py_tp_new, event_create},
-    {Py_tp_dealloc, event_dealloc},
-    {Py_tp_repr, event_repr},
-    {Py_tp_methods, event_methods},
-    {Py_tp_getset, event_getset},
-    {Py_tp_members, event_members},
-    {0, NULL},
+    {Py_tp_doc, DOC_Event},         {Py_tp_new, event_create},
+    {Py_tp_dealloc, event_dealloc}, {Py_tp_repr, event_repr},
+    {Py_tp_methods, event_methods}, {Py_tp_getset, event_getset},
+    {Py_tp_members, event_members}, {0, NULL},
 };
 
 static PyType_Spec event_spec = {

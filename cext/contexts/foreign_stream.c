@@ -207,45 +207,6 @@ static int argument_read(PyObject *argument, CUstream *handle)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-const char cudriver_stream_from_handle_doc[] =
-    "from_handle($type, handle, /)\n"
-    "--\n"
-    "\n"
-    "Return a stream that another library owns.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "handle : int or object\n"
-    "    A ``CUstream`` or ``cudaStream_t`` as an int, or another library's stream object,\n"
-    "    which the result keeps alive. 0 and 1 are the legacy default stream, 2 is the\n"
-    "    per-thread default stream, of the context that is current now.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "Stream\n"
-    "    Its `close` releases the other library's stream and does not destroy it.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "TypeError\n"
-    "    `handle` is neither an int nor a stream.\n"
-    "CudaError\n"
-    "    The driver does not know the handle.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "Uses ``cuStreamGetCtx`` and ``cuStreamGetPriority``. If you pass an int, keep the stream\n"
-    "alive yourself. An int that is not a stream's handle may crash the process in the\n"
-    "driver. Streams of PyTorch, CuPy, Numba and cuda-core need no `from_handle`: pass them\n"
-    "as they are, wherever a stream is taken.\n"
-    "\n"
-    "Examples\n"
-    "--------\n"
-    ">>> theirs = cu.Stream()\n"
-    ">>> stream = cu.Stream.from_handle(theirs.handle)\n"
-    ">>> array = cu.device_zeros(3, stream=stream)\n"
-    ">>> stream.synchronize()";
-
 PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument)
 {
     PyTypeObject *stream_type = (PyTypeObject *)type;

@@ -17,7 +17,6 @@ int cudriver_foreign_event(PyObject *object, CUevent *handle);
 ContextObject *cudriver_foreign_stream_context(CoreState *state, CUstream handle);
 
 /* Stream.from_handle, a class method. */
-extern const char cudriver_stream_from_handle_doc[];
 PyObject *cudriver_stream_from_handle(PyObject *type, PyObject *argument);
 
 #endif

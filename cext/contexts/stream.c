@@ -9,6 +9,7 @@
 #include "python/types.h"
 #include "foreign_stream.h"
 #include "stream_order.h"
+#include "docstrings.h"
 
 static StreamObject *stream_of(PyObject *object)
 {
@@ -188,22 +189,6 @@ static int stream_clear(PyObject *object)
     return 0;
 }
 
-PyDoc_STRVAR(stream_close_doc,
-             "close($self, /)\n"
-             "--\n"
-             "\n"
-             "Destroy the stream; one of another library (see `from_handle`) is only released.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "ValueError\n"
-             "    A running call uses it.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuStreamDestroy``. The work in it is finished first, in the background.\n"
-             "A second call does nothing.");
-
 static PyObject *stream_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -247,22 +232,6 @@ static CUresult stream_look(CoreState *state, StreamObject *self)
     }
     return result;
 }
-
-PyDoc_STRVAR(stream_synchronize_doc,
-             "synchronize($self, /)\n"
-             "--\n"
-             "\n"
-             "Wait for all work that was issued on the stream so far.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The work has failed.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuEventRecord`` and ``cuEventQuery``. Other threads run meanwhile, and\n"
-             "Ctrl-C interrupts the wait, not the work.");
 
 static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
@@ -356,82 +325,39 @@ static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))
 }
 
 static PyGetSetDef stream_getset[] = {
-    {"done", stream_get_done, NULL, "Whether all work in the stream is over (cuStreamQuery).",
-     NULL},
-    {"device", stream_get_device, NULL, "Device of the stream.", NULL},
+    {"done", stream_get_done, NULL, DOC_Stream_done, NULL},
+    {"device", stream_get_device, NULL, DOC_Stream_device, NULL},
     {NULL},
 };
 
 static PyMethodDef stream_methods[] = {
-    {"synchronize", stream_synchronize, METH_NOARGS, stream_synchronize_doc},
+    {"synchronize", stream_synchronize, METH_NOARGS, DOC_Stream_synchronize},
     {"record", (PyCFunction)(void (*)(void))cudriver_stream_record, METH_VARARGS | METH_KEYWORDS,
-     cudriver_stream_record_doc},
-    {"wait", cudriver_stream_wait, METH_O, cudriver_stream_wait_doc},
-    {"close", stream_close, METH_NOARGS, stream_close_doc},
-    {"from_handle", cudriver_stream_from_handle, METH_O | METH_CLASS,
-     cudriver_stream_from_handle_doc},
-    {"__cuda_stream__", stream_protocol, METH_NOARGS,
-     "__cuda_stream__($self, /)\n--\n\nReturn (0, handle), the protocol by which other libraries take the stream."},
-    {"__enter__", stream_enter, METH_NOARGS,
-     "__enter__($self, /)\n--\n\nMake the stream the default, in this thread or task, for calls that are given none."},
-    {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\nEnd what `__enter__` began. Does not wait."},
+     DOC_Stream_record},
+    {"wait", cudriver_stream_wait, METH_O, DOC_Stream_wait},
+    {"close", stream_close, METH_NOARGS, DOC_Stream_close},
+    {"from_handle", cudriver_stream_from_handle, METH_O | METH_CLASS, DOC_Stream_from_handle},
+    {"__cuda_stream__", stream_protocol, METH_NOARGS, DOC_Stream___cuda_stream__},
+    {"__enter__", stream_enter, METH_NOARGS, DOC_Stream___enter__},
+    {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL, DOC_Stream___exit__},
     {NULL},
 };
 
 static PyMemberDef stream_members[] = {
-    {"handle", T_ULONGLONG, offsetof(StreamObject, handle), READONLY,
-     "Handle (CUstream) as an int, for other libraries."},
-    {"priority", T_INT, offsetof(StreamObject, priority), READONLY,
-     "Priority; smaller numbers come first."},
-    {"closed", T_BOOL, offsetof(StreamObject, closed), READONLY, "Whether the stream is closed."},
-    {"context", T_OBJECT, offsetof(StreamObject, context), READONLY, "Context of the stream."},
+    {"handle", T_ULONGLONG, offsetof(StreamObject, handle), READONLY, DOC_Stream_handle},
+    {"priority", T_INT, offsetof(StreamObject, priority), READONLY, DOC_Stream_priority},
+    {"closed", T_BOOL, offsetof(StreamObject, closed), READONLY, DOC_Stream_closed},
+    {"context", T_OBJECT, offsetof(StreamObject, context), READONLY, DOC_Stream_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(StreamObject, weak), READONLY, NULL},
     {NULL},
 };
 
 static PyType_Slot stream_slots[] = {
-    {Py_tp_doc, "Stream(priority=0, *, device=None)\n"
-                "--\n"
-                "\n"
-                "A queue of work that the device does in order.\n"
-                "\n"
-                "Parameters\n"
-                "----------\n"
-                "priority : int, optional\n"
-                "    Smaller numbers come first; see `Context.stream_priority_range`.\n"
-                "device : Device or what `Device` takes, optional\n"
-                "    Where to create it: in the current context if that is on the device, else in\n"
-                "    the device's primary one. The default is the current context.\n"
-                "\n"
-                "Raises\n"
-                "------\n"
-                "ValueError\n"
-                "    The priority is out of range, or there is no such device.\n"
-                "\n"
-                "Notes\n"
-                "-----\n"
-                "Uses ``cuStreamCreateWithPriority``, non-blocking: the work of other streams and\n"
-                "of the default stream runs beside it. In ``with stream:`` it is the stream of\n"
-                "this thread or asyncio task for calls that are given none; the end of the block\n"
-                "does not wait.\n"
-                "\n"
-                "Examples\n"
-                "--------\n"
-                ">>> stream = cu.Stream()\n"
-                ">>> array = cu.to_device(np.arange(3), stream)\n"
-                ">>> stream.synchronize()\n"
-                ">>> array.to_numpy()\n"
-                "array([0, 1, 2])"},
-    {Py_tp_new, stream_create},
-    {Py_tp_dealloc, stream_dealloc},
-    {Py_tp_traverse, stream_traverse},
-    {Py_tp_clear, stream_clear},
-    {Py_tp_repr, stream_repr},
-    {Py_tp_methods, stream_methods},
-    {Py_tp_getset, stream_getset},
-    {Py_tp_members, stream_members},
-    {0, NULL},
+    {Py_tp_doc, DOC_Stream},         {Py_tp_new, stream_create},
+    {Py_tp_dealloc, stream_dealloc}, {Py_tp_traverse, stream_traverse},
+    {Py_tp_clear, stream_clear},     {Py_tp_repr, stream_repr},
+    {Py_tp_methods, stream_methods}, {Py_tp_getset, stream_getset},
+    {Py_tp_members, stream_members}, {0, NULL},
 };
 
 static PyType_Spec stream_spec = {

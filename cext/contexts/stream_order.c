@@ -26,31 +26,6 @@ CUresult cudriver_stream_follow(CUstream first, CUstream second, const char **fu
     return result;
 }
 
-const char cudriver_stream_record_doc[] =
-    "record($self, event=None)\n"
-    "--\n"
-    "\n"
-    "Record an event behind the work so far.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "event : Event, optional\n"
-    "    An event of the stream's own context. By default a new one is made.\n"
-    "\n"
-    "Returns\n"
-    "-------\n"
-    "Event\n"
-    "    The event that was recorded.\n"
-    "\n"
-    "Raises\n"
-    "------\n"
-    "ValueError\n"
-    "    The event belongs to another context.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "Uses ``cuEventRecord``.";
-
 PyObject *cudriver_stream_record(PyObject *object, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"event", NULL};
@@ -74,23 +49,6 @@ PyObject *cudriver_stream_record(PyObject *object, PyObject *args, PyObject *key
     }
     return event;
 }
-
-const char cudriver_stream_wait_doc[] =
-    "wait($self, other, /)\n"
-    "--\n"
-    "\n"
-    "Let work queued from here on wait for an event or another stream.\n"
-    "\n"
-    "Parameters\n"
-    "----------\n"
-    "other : Event or Stream\n"
-    "    An event, or the stream whose work so far is waited for; ours, or of PyTorch,\n"
-    "    CuPy, Numba, cuda-core or what else has ``__cuda_stream__``.\n"
-    "\n"
-    "Notes\n"
-    "-----\n"
-    "Uses ``cuStreamWaitEvent``. The device waits; this call does not. Another\n"
-    "library's default stream is that of this stream's context.";
 
 /* Lets our stream wait for the work so far of a stream, ours or another library's. 0 or -1. */
 static int wait_for_stream(CoreState *state, StreamObject *self, PyObject *other)

@@ -4,10 +4,8 @@
 
 #include "state.h"
 
-extern const char cudriver_stream_record_doc[];
 PyObject *cudriver_stream_record(PyObject *object, PyObject *args, PyObject *keywords);
 
-extern const char cudriver_stream_wait_doc[];
 PyObject *cudriver_stream_wait(PyObject *object, PyObject *other);
 
 /* Lets work queued on `second` from here on wait for the work so far on `first`, a stream of the

@@ -4,6 +4,7 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/types.h"
+#include "docstrings.h"
 
 typedef struct {
     PyObject_HEAD
@@ -136,23 +137,6 @@ static PyObject *transfer_raise(TransferObject *self, CUresult result)
                           "after an asynchronous copy of %zu bytes", self->bytes);
 }
 
-PyDoc_STRVAR(transfer_wait_doc,
-             "wait($self, /)\n"
-             "--\n"
-             "\n"
-             "Wait until the copy is over.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The copy failed, or it is a node of a graph, or its stream is being captured\n"
-             "    into one now.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Other threads run meanwhile. Ctrl-C interrupts the wait; the copy goes on, and\n"
-             "keeps its ends alive.");
-
 static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     TransferObject *self = (TransferObject *)object;
@@ -220,50 +204,26 @@ static PyObject *transfer_await(PyObject *object)
 }
 
 static PyGetSetDef transfer_getset[] = {
-    {"done", transfer_get_done, NULL,
-     "Whether the copy is over. Does not wait. Raises where the copy failed.", NULL},
+    {"done", transfer_get_done, NULL, DOC_Transfer_done, NULL},
     {NULL},
 };
 
 static PyMemberDef transfer_members[] = {
-    {"captured", T_BOOL, offsetof(TransferObject, captured), READONLY,
-     "Whether the copy is a node of a graph, because its stream was being captured."},
-    {"nbytes", T_PYSSIZET, offsetof(TransferObject, bytes), READONLY, "Bytes that it moves."},
+    {"captured", T_BOOL, offsetof(TransferObject, captured), READONLY, DOC_Transfer_captured},
+    {"nbytes", T_PYSSIZET, offsetof(TransferObject, bytes), READONLY, DOC_Transfer_nbytes},
     {NULL},
 };
 
 static PyMethodDef transfer_methods[] = {
-    {"wait", transfer_wait, METH_NOARGS, transfer_wait_doc},
+    {"wait", transfer_wait, METH_NOARGS, DOC_Transfer_wait},
     {NULL},
 };
 
 static PyType_Slot transfer_slots[] = {
-    {Py_tp_doc,
-     "An asynchronous copy that was issued, as `copy_async` returns it.\n"
-     "\n"
-     "Notes\n"
-     "-----\n"
-     "`wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until\n"
-     "the copy is over, even if the Transfer itself is dropped. Copies of less than\n"
-     "64 KiB that follow each other on a stream are over together, sixteen at most.\n"
-     "A copy on a stream that is being captured is a node of the graph (`captured`):\n"
-     "it runs at each launch, so `wait` and `done` raise CudaError, and the graph keeps\n"
-     "both ends alive.\n"
-     "\n"
-     "Examples\n"
-     "--------\n"
-     ">>> there = cu.device_empty(3)\n"
-     ">>> transfer = there.copy_from(cu.pinned_zeros(3), cu.Stream())\n"
-     ">>> transfer.wait()\n"
-     ">>> transfer.nbytes\n"
-     "24"},
-    {Py_tp_dealloc, transfer_dealloc},
-    {Py_tp_repr, transfer_repr},
-    {Py_tp_methods, transfer_methods},
-    {Py_tp_getset, transfer_getset},
-    {Py_tp_members, transfer_members},
-    {Py_am_await, transfer_await},
-    {0, NULL},
+    {Py_tp_doc, DOC_Transfer},       {Py_tp_dealloc, transfer_dealloc},
+    {Py_tp_repr, transfer_repr},     {Py_tp_methods, transfer_methods},
+    {Py_tp_getset, transfer_getset}, {Py_tp_members, transfer_members},
+    {Py_am_await, transfer_await},   {0, NULL},
 };
 
 static PyType_Spec transfer_spec = {

@@ -1,6 +1,8 @@
 /* The type ElfFile. See python.h. */
 #include "python.h"
 
+#include "docstrings.h"
+
 /* Borrowed; NULL with an exception set. `type` is ours: it cannot be subclassed. */
 static struct elf_state *state_of_type(PyTypeObject *type)
 {
@@ -247,26 +249,13 @@ static PyObject *file_references(struct elf_object *self, PyObject *Py_UNUSED(ig
     return made;
 }
 
-PyDoc_STRVAR(find_doc,
-             "find($self, name, /)\n--\n\nEvery definition of one name, through the hash table.");
-PyDoc_STRVAR(exports_doc,
-             "exports($self, /)\n--\n\nEvery definition, in hash order. Slow on a large "
-             "library; for tests and tools.");
-PyDoc_STRVAR(references_doc,
-             "references($self, /)\n--\n\nUndefined symbols in the order in which the "
-             "loader meets them, each once.");
-
 static PyMethodDef file_methods[] = {
-    {"find", (PyCFunction)file_find, METH_O, find_doc},
-    {"exports", (PyCFunction)file_exports, METH_NOARGS, exports_doc},
-    {"references", (PyCFunction)file_references, METH_NOARGS, references_doc},
+    {"find", (PyCFunction)file_find, METH_O, DOC_ElfFile_find},
+    {"exports", (PyCFunction)file_exports, METH_NOARGS, DOC_ElfFile_exports},
+    {"references", (PyCFunction)file_references, METH_NOARGS, DOC_ElfFile_references},
     {"__dir__", (PyCFunction)file_dir, METH_NOARGS, NULL},
     {0},
 };
-
-PyDoc_STRVAR(file_doc, "ElfFile(path, /, shown=None)\n--\n\n"
-                       "The dynamic section of a 64-bit little-endian file. Raises ElfError.\n\n"
-                       "shown: the name to put in errors (a path inside another root).");
 
 static PyType_Slot file_slots[] = {
     {Py_tp_new, file_new},
@@ -274,7 +263,7 @@ static PyType_Slot file_slots[] = {
     {Py_tp_getattro, file_getattro},
     {Py_tp_repr, file_repr},
     {Py_tp_methods, file_methods},
-    {Py_tp_doc, (void *)file_doc},
+    {Py_tp_doc, DOC_ElfFile},
     {0},
 };
 

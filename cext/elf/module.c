@@ -2,6 +2,7 @@
 #include "python.h"
 
 #include "record.h"
+#include "docstrings.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -260,22 +261,9 @@ done:
 
 /* ---- the module ---- */
 
-PyDoc_STRVAR(missing_doc,
-             "missing($module, jobs, /)\n--\n\n"
-             "For each (file, scope): the references of `file`, weak ones aside, that no file of\n"
-             "`scope` defines. A damaged file gives its ElfError in the place of the answer.");
-PyDoc_STRVAR(absent_doc,
-             "absent($module, wheels, /)\n--\n\n"
-             "For each (RECORD, folder) the lines, by number and text, of the Python files that\n"
-             "RECORD lists, tests aside, and that `folder` lacks, or has empty where RECORD gives\n"
-             "them bytes. folder: None: all that it lists.");
-PyDoc_STRVAR(error_doc, "A file that cannot be read as ELF: missing, damaged, hostile.");
-PyDoc_STRVAR(foreign_doc,
-             "A sound ELF header of a class or byte order that this reader leaves alone.");
-
 static PyMethodDef functions[] = {
-    {"missing", missing, METH_O, missing_doc},
-    {"absent", absent, METH_O, absent_doc},
+    {"missing", missing, METH_O, DOC_missing},
+    {"absent", absent, METH_O, DOC_absent},
     {0},
 };
 
@@ -287,12 +275,12 @@ static int elf_exec(PyObject *module)
         return -1;
     }
     state->lock_made = true;
-    state->error = PyErr_NewExceptionWithDoc("cudriver._elf.ElfError", error_doc, NULL, NULL);
+    state->error = PyErr_NewExceptionWithDoc("cudriver._elf.ElfError", DOC_ElfError, NULL, NULL);
     if (state->error == NULL || PyModule_AddObjectRef(module, "ElfError", state->error) < 0) {
         return -1;
     }
-    state->foreign_error =
-        PyErr_NewExceptionWithDoc("cudriver._elf.ForeignElfError", foreign_doc, state->error, NULL);
+    state->foreign_error = PyErr_NewExceptionWithDoc("cudriver._elf.ForeignElfError",
+                                                     DOC_ForeignElfError, state->error, NULL);
     if (state->foreign_error == NULL ||
         PyModule_AddObjectRef(module, "ForeignElfError", state->foreign_error) < 0) {
         return -1;
@@ -348,12 +336,9 @@ static PyModuleDef_Slot module_slots[] = {
     {0},
 };
 
-PyDoc_STRVAR(module_doc,
-             "A bounded reader of ELF files: what a dynamic loader would read of them.");
-
 static struct PyModuleDef elf_module = {
     PyModuleDef_HEAD_INIT,      .m_name = "cudriver._elf",
-    .m_doc = module_doc,        .m_size = sizeof(struct elf_state),
+    .m_doc = DOC_module,        .m_size = sizeof(struct elf_state),
     .m_methods = functions,     .m_slots = module_slots,
     .m_traverse = elf_traverse, .m_clear = elf_clear,
     .m_free = elf_module_free,

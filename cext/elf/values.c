@@ -1,6 +1,8 @@
 /* What was read, and what went wrong, as Python objects. See python.h. */
 #include "python.h"
 
+#include "docstrings.h"
+
 #include <errno.h>
 
 PyObject *elf_py_text(const char *bytes)
@@ -147,29 +149,27 @@ PyObject *elf_py_raise(const struct elf_state *state, const struct elf_file *fil
 
 /* ---- their types ---- */
 
-static PyStructSequence_Field need_fields[] = {
-    {"library", "the DT_NEEDED name that should have it"}, {"version", NULL}, {"weak", NULL}, {0}};
-static PyStructSequence_Desc need_description = {"cudriver._elf.VersionNeed",
-                                                 "One entry of DT_VERNEED.", need_fields, 3};
+static PyStructSequence_Field need_fields[] = {{"library", DOC_VersionNeed_library},
+                                               {"version", DOC_VersionNeed_version},
+                                               {"weak", DOC_VersionNeed_weak},
+                                               {0}};
+static PyStructSequence_Desc need_description = {"cudriver._elf.VersionNeed", DOC_VersionNeed,
+                                                 need_fields, 3};
 
 static PyStructSequence_Field reference_fields[] = {
-    {"name", NULL},
-    {"version", "str or None"},
-    {"library", "of the DT_VERNEED entry, or None"},
-    {"weak", NULL},
-    {"lazy", "every relocation of it is in DT_JMPREL"},
-    {0}};
-static PyStructSequence_Desc reference_description = {
-    "cudriver._elf.Reference", "An undefined symbol that a relocation binds.", reference_fields, 5};
+    {"name", DOC_Reference_name},       {"version", DOC_Reference_version},
+    {"library", DOC_Reference_library}, {"weak", DOC_Reference_weak},
+    {"lazy", DOC_Reference_lazy},       {0}};
+static PyStructSequence_Desc reference_description = {"cudriver._elf.Reference", DOC_Reference,
+                                                      reference_fields, 5};
 
-static PyStructSequence_Field export_fields[] = {
-    {"name", NULL},
-    {"version", "str or None"},
-    {"default", "NAME@@VERSION; False: NAME@VERSION, or no version"},
-    {"weak", NULL},
-    {0}};
-static PyStructSequence_Desc export_description = {
-    "cudriver._elf.Export", "A definition that the hash table offers.", export_fields, 4};
+static PyStructSequence_Field export_fields[] = {{"name", DOC_Export_name},
+                                                 {"version", DOC_Export_version},
+                                                 {"default", DOC_Export_default},
+                                                 {"weak", DOC_Export_weak},
+                                                 {0}};
+static PyStructSequence_Desc export_description = {"cudriver._elf.Export", DOC_Export,
+                                                   export_fields, 4};
 
 int elf_py_add_type(PyObject *module, PyTypeObject *type)
 {

@@ -6,6 +6,7 @@
 #include "driver/driver.h"
 #include "python/error.h"
 #include "kernels.h"
+#include "docstrings.h"
 
 #include <string.h>
 
@@ -251,18 +252,8 @@ static PyObject *module_ladder_kernel(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"_ladder_copy", module_ladder_copy, METH_VARARGS,
-     "_ladder_copy(dst, src, /)\n--\n\n"
-     "One cuMemcpyHtoD or cuMemcpyDtoH over the whole, whatever the host's memory is: the driver "
-     "alone.\nBoth ends C-ordered without gaps and of one size; else ValueError."},
-    {"_ladder_kernel", module_ladder_kernel, METH_VARARGS,
-     "_ladder_kernel(kernel, memory, sums, number, rounds, launches, /)\n--\n\n"
-     "Runs 'read', 'write', 'shared_read' or 'shared_write' over an array of the device or a "
-     "mapped "
-     "one\nof the host, and returns a list of `rounds` figures: seconds for one launch, by the "
-     "device's events\naround `launches` of them. `sums` is a DeviceArray that gets a 32-bit word "
-     "from each thread, and\nsets how many there are: 256 a block. `number` is what a write starts "
-     "from, or how often a kernel\ngoes over its 16 KiB of shared memory."},
+    {"_ladder_copy", module_ladder_copy, METH_VARARGS, DOC__ladder_copy},
+    {"_ladder_kernel", module_ladder_kernel, METH_VARARGS, DOC__ladder_kernel},
     {NULL},
 };
 

@@ -9,6 +9,7 @@
 #include "python/error.h"
 #include "python/types.h"
 #include "contexts/batch.h"
+#include "docstrings.h"
 
 /* Allocates write-combined memory, which the driver owns and which lives in `self->context`. */
 static CUresult combined_alloc(CoreState *state, HostMemoryObject *self, size_t bytes, bool mapped)
@@ -152,13 +153,12 @@ static PyObject *memory_repr(PyObject *object)
 }
 
 static PyMemberDef memory_members[] = {
-    {"nbytes", T_PYSSIZET, offsetof(HostMemoryObject, bytes), READONLY, "Size in bytes."},
+    {"nbytes", T_PYSSIZET, offsetof(HostMemoryObject, bytes), READONLY, DOC_HostMemory_nbytes},
     {NULL},
 };
 
 static PyType_Slot memory_slots[] = {
-    {Py_tp_doc,
-     "A block of page-locked memory: the base of the arrays that lie in it, which keep it."},
+    {Py_tp_doc, DOC_HostMemory},
     {Py_tp_dealloc, memory_dealloc},
     {Py_tp_repr, memory_repr},
     {Py_tp_members, memory_members},

@@ -8,6 +8,7 @@
 #include "python/numpy_bridge.h"
 #include "python/types.h"
 #include "driver/platform.h"
+#include "docstrings.h"
 
 typedef struct {
     PyObject_HEAD
@@ -204,21 +205,6 @@ static int pin_clear(PyObject *object)
     return 0;
 }
 
-PyDoc_STRVAR(pin_close_doc,
-             "close($self, /)\n"
-             "--\n"
-             "\n"
-             "Unlock the memory that no other pin holds.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "CudaError\n"
-             "    The driver cannot unlock the memory.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemHostUnregister``. A second call does nothing.");
-
 static PyObject *pin_close(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of(object);
@@ -254,70 +240,24 @@ static PyObject *pin_repr(PyObject *object)
 }
 
 static PyMethodDef pin_methods[] = {
-    {"close", pin_close, METH_NOARGS, pin_close_doc},
-    {"__enter__", pin_enter, METH_NOARGS, "__enter__($self, /)\n--\n\nReturn the pin itself."},
-    {"__exit__", (PyCFunction)(void (*)(void))pin_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\nClose the pin."},
+    {"close", pin_close, METH_NOARGS, DOC_pin_close},
+    {"__enter__", pin_enter, METH_NOARGS, DOC_pin___enter__},
+    {"__exit__", (PyCFunction)(void (*)(void))pin_exit, METH_FASTCALL, DOC_pin___exit__},
     {NULL},
 };
 
 static PyMemberDef pin_members[] = {
-    {"array", T_OBJECT, offsetof(PinObject, range.owner), READONLY,
-     "Array that the pin holds; None once it is closed."},
-    {"nbytes", T_PYSSIZET, offsetof(PinObject, range.bytes), READONLY,
-     "Bytes that the pin holds, from the lowest to the highest."},
-    {"closed", T_BOOL, offsetof(PinObject, closed), READONLY, "Whether the pin is closed."},
+    {"array", T_OBJECT, offsetof(PinObject, range.owner), READONLY, DOC_pin_array},
+    {"nbytes", T_PYSSIZET, offsetof(PinObject, range.bytes), READONLY, DOC_pin_nbytes},
+    {"closed", T_BOOL, offsetof(PinObject, closed), READONLY, DOC_pin_closed},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(PinObject, weak), READONLY, NULL},
     {NULL},
 };
 
 static PyType_Slot pin_slots[] = {
-    {Py_tp_doc, "pin(array, *, mapped=False)\n"
-                "--\n"
-                "\n"
-                "Page-lock the memory of an existing array where it lies.\n"
-                "\n"
-                "Parameters\n"
-                "----------\n"
-                "array : array\n"
-                "    Any array in host memory that `copy` takes; also an ``mmap``, shared memory,\n"
-                "    or read-only memory such as ``bytes``, to copy from. It stays alive as long\n"
-                "    as the pin is open.\n"
-                "mapped : bool, optional\n"
-                "    Whether kernels may address the memory; see `mapped_pointer`.\n"
-                "\n"
-                "Raises\n"
-                "------\n"
-                "ValueError\n"
-                "    The array reaches beyond the process's memory.\n"
-                "CudaError\n"
-                "    The driver refuses to page-lock the memory.\n"
-                "\n"
-                "Notes\n"
-                "-----\n"
-                "Uses ``cuMemHostRegister``. The pin ends with its ``with`` block, with `close`,\n"
-                "or with its last reference. Pins of overlapping memory share it, and memory that\n"
-                "is page-locked already is taken as it is.\n"
-                "\n"
-                "Do not truncate a mapped file meanwhile: touching bytes that are gone ends the\n"
-                "process with SIGBUS, in a copy too, as it does without a pin.\n"
-                "\n"
-                "Examples\n"
-                "--------\n"
-                ">>> array = np.arange(1000)\n"
-                ">>> with cu.pin(array):\n"
-                "...     cu.is_pinned(array)\n"
-                "True\n"
-                ">>> cu.is_pinned(array)\n"
-                "False"},
-    {Py_tp_new, pin_create},
-    {Py_tp_dealloc, pin_dealloc},
-    {Py_tp_traverse, pin_traverse},
-    {Py_tp_clear, pin_clear},
-    {Py_tp_repr, pin_repr},
-    {Py_tp_methods, pin_methods},
-    {Py_tp_members, pin_members},
-    {0, NULL},
+    {Py_tp_doc, DOC_pin},           {Py_tp_new, pin_create},      {Py_tp_dealloc, pin_dealloc},
+    {Py_tp_traverse, pin_traverse}, {Py_tp_clear, pin_clear},     {Py_tp_repr, pin_repr},
+    {Py_tp_methods, pin_methods},   {Py_tp_members, pin_members}, {0, NULL},
 };
 
 static PyType_Spec pin_spec = {

@@ -8,6 +8,7 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
+#include "docstrings.h"
 
 /* Clearing more bytes than this releases the GIL. */
 #define LONG_BYTES ((size_t)1 << 20)
@@ -91,91 +92,11 @@ static PyObject *make_plain(PyObject *module, const char *function, bool zero,
     return request_make(cudriver_state_of_module(module), &request, zero);
 }
 
-PyDoc_STRVAR(pinned_empty_doc,
-             "pinned_empty(shape, dtype='float64', order='C', *, mapped=False, "
-             "write_combined=False)\n"
-             "--\n"
-             "\n"
-             "Return a new ndarray in page-locked memory, with undefined contents.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "shape : int or sequence of int\n"
-             "    Lengths of the dimensions.\n"
-             "dtype : dtype_like, optional\n"
-             "    Type of an item.\n"
-             "order : {'C', 'F'}, optional\n"
-             "    Order of the items in memory.\n"
-             "mapped : bool, optional\n"
-             "    Whether kernels may address the memory; see `mapped_pointer`.\n"
-             "write_combined : bool, optional\n"
-             "    Memory that the device reads faster and the host reads very slowly. It\n"
-             "    keeps its context alive.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "numpy.ndarray\n"
-             "    Its base owns the memory: arrays and views keep it alive, beyond the context.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The system refuses the memory, or the limit is reached.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemHostRegister`` on memory of the process's own, which comes from a\n"
-             "pool and is page-locked for every context; ``cuMemHostAlloc`` for write-combined\n"
-             "memory.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> frame = cu.pinned_empty((1080, 1920, 3), np.uint8)\n"
-             ">>> cu.is_pinned(frame)\n"
-             "True");
-
 static PyObject *pinned_empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
                               PyObject *keywords)
 {
     return make_plain(module, "pinned_empty", false, args, count, keywords);
 }
-
-PyDoc_STRVAR(pinned_zeros_doc,
-             "pinned_zeros(shape, dtype='float64', order='C', *, mapped=False, "
-             "write_combined=False)\n"
-             "--\n"
-             "\n"
-             "Return a new ndarray in page-locked memory, filled with zero bytes.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "shape : int or sequence of int\n"
-             "    Lengths of the dimensions.\n"
-             "dtype : dtype_like, optional\n"
-             "    Type of an item.\n"
-             "order : {'C', 'F'}, optional\n"
-             "    Order of the items in memory.\n"
-             "mapped, write_combined : bool, optional\n"
-             "    As for `pinned_empty`.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "numpy.ndarray\n"
-             "    As from `pinned_empty`.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The system refuses the memory, or the limit is reached.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.pinned_zeros(3)\n"
-             "array([0., 0., 0.])");
 
 static PyObject *pinned_zeros(PyObject *module, PyObject *const *args, Py_ssize_t count,
                               PyObject *keywords)
@@ -192,45 +113,6 @@ static PyObject *dtype_of(PyObject *value)
     Py_XDECREF(array);
     return dtype;
 }
-
-PyDoc_STRVAR(pinned_full_doc,
-             "pinned_full(shape, fill_value, dtype=None, order='C', *, mapped=False, "
-             "write_combined=False)\n"
-             "--\n"
-             "\n"
-             "Return a new ndarray in page-locked memory, filled with a value.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "shape : int or sequence of int\n"
-             "    Lengths of the dimensions.\n"
-             "fill_value : array_like\n"
-             "    Cast and broadcast as `numpy.full` does it.\n"
-             "dtype : dtype_like, optional\n"
-             "    Type of an item. The default is that of `fill_value`.\n"
-             "order : {'C', 'F'}, optional\n"
-             "    Order of the items in memory.\n"
-             "mapped, write_combined : bool, optional\n"
-             "    As for `pinned_empty`.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "numpy.ndarray\n"
-             "    As from `pinned_empty`.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The system refuses the memory, or the limit is reached.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.pinned_full(3, 7)\n"
-             "array([7, 7, 7])");
 
 static PyObject *pinned_full(PyObject *module, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
@@ -346,85 +228,11 @@ static PyObject *make_like(PyObject *module, const char *function, const char *f
     return array;
 }
 
-PyDoc_STRVAR(pinned_empty_like_doc,
-             "pinned_empty_like(prototype, dtype=None, order='K', *, mapped=False, "
-             "write_combined=False)\n"
-             "--\n"
-             "\n"
-             "Return a new ndarray in page-locked memory, shaped like another array.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "prototype : array_like\n"
-             "    Gives the shape, and the dtype and order unless they are given.\n"
-             "dtype : dtype_like, optional\n"
-             "    Type of an item.\n"
-             "order : {'C', 'F', 'A', 'K'}, optional\n"
-             "    Order of the items in memory, as for `numpy.empty_like`.\n"
-             "mapped, write_combined : bool, optional\n"
-             "    As for `pinned_empty`.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "numpy.ndarray\n"
-             "    As from `pinned_empty`, with undefined contents.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The system refuses the memory, or the limit is reached.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.pinned_empty_like(np.ones((2, 3), np.int16)).shape\n"
-             "(2, 3)");
-
 static PyObject *pinned_empty_like(PyObject *module, PyObject *const *args, Py_ssize_t count,
                                    PyObject *keywords)
 {
     return make_like(module, "pinned_empty_like", "prototype", false, args, count, keywords);
 }
-
-PyDoc_STRVAR(pinned_array_doc,
-             "pinned_array(object, dtype=None, order='K', *, mapped=False, "
-             "write_combined=False)\n"
-             "--\n"
-             "\n"
-             "Return a page-locked copy of an array.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "object : array_like\n"
-             "    What `numpy.asarray` takes.\n"
-             "dtype : dtype_like, optional\n"
-             "    Type of an item. The default is that of `object`.\n"
-             "order : {'C', 'F', 'A', 'K'}, optional\n"
-             "    Order of the items in memory, as for `numpy.array`.\n"
-             "mapped, write_combined : bool, optional\n"
-             "    As for `pinned_empty`.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "numpy.ndarray\n"
-             "    As from `pinned_empty`, with the items of `object`.\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "OutOfMemoryError\n"
-             "    The system refuses the memory, or the limit is reached.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Uses ``cuMemHostRegister``; see `pinned_empty`.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.pinned_array([1, 2, 3])\n"
-             "array([1, 2, 3])");
 
 static PyObject *pinned_array(PyObject *module, PyObject *const *args, Py_ssize_t count,
                               PyObject *keywords)
@@ -433,11 +241,11 @@ static PyObject *pinned_array(PyObject *module, PyObject *const *args, Py_ssize_
 }
 
 static PyMethodDef functions[] = {
-    {"pinned_empty", CUDRIVER_FAST(pinned_empty), pinned_empty_doc},
-    {"pinned_zeros", CUDRIVER_FAST(pinned_zeros), pinned_zeros_doc},
-    {"pinned_full", CUDRIVER_FAST(pinned_full), pinned_full_doc},
-    {"pinned_empty_like", CUDRIVER_FAST(pinned_empty_like), pinned_empty_like_doc},
-    {"pinned_array", CUDRIVER_FAST(pinned_array), pinned_array_doc},
+    {"pinned_empty", CUDRIVER_FAST(pinned_empty), DOC_pinned_empty},
+    {"pinned_zeros", CUDRIVER_FAST(pinned_zeros), DOC_pinned_zeros},
+    {"pinned_full", CUDRIVER_FAST(pinned_full), DOC_pinned_full},
+    {"pinned_empty_like", CUDRIVER_FAST(pinned_empty_like), DOC_pinned_empty_like},
+    {"pinned_array", CUDRIVER_FAST(pinned_array), DOC_pinned_array},
     {NULL},
 };
 

@@ -12,6 +12,7 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/types.h"
+#include "docstrings.h"
 
 /* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so
  * keeps it alive. */
@@ -365,44 +366,13 @@ static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
 }
 
 static PyMethodDef block_methods[] = {
-    {"__enter__", block_enter, METH_NOARGS,
-     "__enter__($self, /)\n--\n\nLet NumPy allocate page-locked memory."},
-    {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL,
-     "__exit__($self, *exception)\n--\n\nLet NumPy allocate as it did before the block."},
+    {"__enter__", block_enter, METH_NOARGS, DOC_pinned_numpy___enter__},
+    {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL, DOC_pinned_numpy___exit__},
     {NULL},
 };
 
 static PyType_Slot block_slots[] = {
-    {Py_tp_doc,
-     "pinned_numpy(*, min_bytes=65536)\n"
-     "--\n"
-     "\n"
-     "Let NumPy allocate page-locked memory inside a ``with`` block.\n"
-     "\n"
-     "Parameters\n"
-     "----------\n"
-     "min_bytes : int, optional\n"
-     "    Smaller arrays are allocated as usual.\n"
-     "\n"
-     "Warns\n"
-     "-----\n"
-     "RuntimeWarning\n"
-     "    The driver refuses, and the array is in ordinary memory. Once a block.\n"
-     "\n"
-     "Notes\n"
-     "-----\n"
-     "Uses ``cuMemHostRegister`` for every array that NumPy allocates, for example in\n"
-     "``np.empty``, ``np.load``, arithmetic and ``resize`` (NEP 49). Arrays may outlive\n"
-     "the block and be freed in any thread. As NumPy defines it, the block is in force\n"
-     "for the running context (``contextvars``): other threads and tasks are not\n"
-     "affected.\n"
-     "\n"
-     "Examples\n"
-     "--------\n"
-     ">>> with cu.pinned_numpy():\n"
-     "...     total = np.ones(100_000) + 1\n"
-     ">>> cu.is_pinned(total)\n"
-     "True"},
+    {Py_tp_doc, DOC_pinned_numpy},
     {Py_tp_new, block_create},
     {Py_tp_dealloc, block_dealloc},
     {Py_tp_methods, block_methods},

@@ -2,29 +2,7 @@
 #include "copy_settings.h"
 
 #include "engine/engine.h"
-
-PyDoc_STRVAR(copy_threads_doc,
-             "copy_threads()\n"
-             "--\n"
-             "\n"
-             "Return how many threads may pack and unpack copies of pageable memory.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "int\n"
-             "    The most that run at a time, for all copies together.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "By default a few less than the CPUs that the process may use, by affinity and\n"
-             "cgroup. ``CUDRIVER_COPY_THREADS`` or `set_copy_threads` change it. The variable\n"
-             "is read when cudriver's core is loaded; anything but a number from 1 to 1024 is\n"
-             "ignored with a RuntimeWarning.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> 1 <= cu.copy_threads() <= 1024\n"
-             "True");
+#include "docstrings.h"
 
 static PyObject *module_copy_threads(PyObject *module, PyObject *unused)
 {
@@ -32,34 +10,6 @@ static PyObject *module_copy_threads(PyObject *module, PyObject *unused)
     (void)unused;
     return PyLong_FromLong(cudriver_staging_get_threads());
 }
-
-PyDoc_STRVAR(set_copy_threads_doc,
-             "set_copy_threads(count, /)\n"
-             "--\n"
-             "\n"
-             "Set how many threads may pack and unpack copies of pageable memory.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "count : int or None\n"
-             "    From 1 to 1024; None for the default (see `copy_threads`).\n"
-             "\n"
-             "Raises\n"
-             "------\n"
-             "ValueError\n"
-             "    The count is out of range.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Copies that have begun keep their threads. Copies of page-locked memory need\n"
-             "none.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.set_copy_threads(2)\n"
-             ">>> cu.copy_threads()\n"
-             "2\n"
-             ">>> cu.set_copy_threads(None)");
 
 static PyObject *module_set_copy_threads(PyObject *module, PyObject *argument)
 {
@@ -87,8 +37,8 @@ static PyObject *module_set_copy_threads(PyObject *module, PyObject *argument)
 }
 
 static PyMethodDef functions[] = {
-    {"copy_threads", module_copy_threads, METH_NOARGS, copy_threads_doc},
-    {"set_copy_threads", module_set_copy_threads, METH_O, set_copy_threads_doc},
+    {"copy_threads", module_copy_threads, METH_NOARGS, DOC_copy_threads},
+    {"set_copy_threads", module_set_copy_threads, METH_O, DOC_set_copy_threads},
     {NULL},
 };
 

@@ -8,6 +8,7 @@
 
 #include "driver/cuda_errors.h"
 #include "driver/driver.h"
+#include "docstrings.h"
 
 static const struct error {
     int code;
@@ -285,26 +286,6 @@ int cudriver_require(CoreState *state)
     return cudriver_check(state, result, "cuInit", "0");
 }
 
-PyDoc_STRVAR(error_names_doc,
-             "error_names()\n"
-             "--\n"
-             "\n"
-             "Return the name of every error code of the driver.\n"
-             "\n"
-             "Returns\n"
-             "-------\n"
-             "dict of int to str\n"
-             "    Names as in ``cuda.h``, including those that an older driver does not know.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "Calls no CUDA function; `CudaError.code` is a key.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.error_names()[2]\n"
-             "'CUDA_ERROR_OUT_OF_MEMORY'");
-
 static PyObject *error_names(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     PyObject *names = PyDict_New();
@@ -323,7 +304,7 @@ static PyObject *error_names(PyObject *module, PyObject *Py_UNUSED(ignored))
 }
 
 static PyMethodDef methods[] = {
-    {"error_names", error_names, METH_NOARGS, error_names_doc},
+    {"error_names", error_names, METH_NOARGS, DOC_error_names},
     {NULL},
 };
 

@@ -5,19 +5,17 @@
 #include <string.h>
 
 #include "types.h"
+#include "docstrings.h"
 
 static PyStructSequence_Field allocation_fields[] = {
-    {"kind", "what it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ..."},
-    {"nbytes", "its size in bytes; 0 where that means nothing"},
-    {"address", "where it lies, or the driver's handle"},
-    {"device", "the ordinal of its device, or None"},
-    {"where", "'file:line' that made it, when trace_allocations() was on; else None"},
-    {NULL, NULL},
+    {"kind", DOC_Allocation_kind},       {"nbytes", DOC_Allocation_nbytes},
+    {"address", DOC_Allocation_address}, {"device", DOC_Allocation_device},
+    {"where", DOC_Allocation_where},     {NULL, NULL},
 };
 
 static PyStructSequence_Desc allocation_desc = {
     .name = "cudriver.Allocation",
-    .doc = "One thing that is alive, as live_allocations() lists it.",
+    .doc = DOC_Allocation,
     .fields = allocation_fields,
     .n_in_sequence = 5,
 };
@@ -154,29 +152,6 @@ void cudriver_live_report(CoreState *state)
     }
 }
 
-PyDoc_STRVAR(trace_allocations_doc,
-             "trace_allocations(enabled=True)\n"
-             "--\n"
-             "\n"
-             "Note which line of Python makes each object, from now on.\n"
-             "\n"
-             "Parameters\n"
-             "----------\n"
-             "enabled : bool, optional\n"
-             "    False to stop.\n"
-             "\n"
-             "Notes\n"
-             "-----\n"
-             "The environment variable ``CUDRIVER_TRACE=1`` does this from the start.\n"
-             "\n"
-             "Examples\n"
-             "--------\n"
-             ">>> cu.trace_allocations()\n"
-             ">>> stream = cu.Stream()\n"
-             ">>> cu.live_allocations()[-1].where is not None\n"
-             "True\n"
-             ">>> cu.trace_allocations(False)");
-
 static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"enabled", NULL};
@@ -192,7 +167,7 @@ static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *k
 
 static PyMethodDef methods[] = {
     {"trace_allocations", (PyCFunction)(void (*)(void))trace_allocations,
-     METH_VARARGS | METH_KEYWORDS, trace_allocations_doc},
+     METH_VARARGS | METH_KEYWORDS, DOC_trace_allocations},
     {NULL},
 };
 

@@ -100,46 +100,67 @@ _Array: TypeAlias = _HostArray | DeviceArray | _DeviceArrayLike | _Lender
 
 @final
 class DriverVersion(structseq[int], tuple[int, int]):
+    """The newest CUDA version that the driver offers, as (major, minor)."""
+
     __match_args__: Final = ("major", "minor")
     @property
-    def major(self) -> int: ...
+    def major(self) -> int:
+        """As the 13 of CUDA 13.0."""
     @property
-    def minor(self) -> int: ...
+    def minor(self) -> int:
+        """As the 0 of CUDA 13.0."""
 
 @final
 class MemoryInfo(structseq[int], tuple[int, int]):
+    """Free and total bytes of a device's memory."""
+
     __match_args__: Final = ("free", "total")
     @property
-    def free(self) -> int: ...
+    def free(self) -> int:
+        """Bytes."""
     @property
-    def total(self) -> int: ...
+    def total(self) -> int:
+        """Bytes."""
 
 @final
 class StreamPriorityRange(structseq[int], tuple[int, int]):
+    """The range of stream priorities of a context."""
+
     __match_args__: Final = ("least", "greatest")
     @property
-    def least(self) -> int: ...
+    def least(self) -> int:
+        """The number of the lowest priority."""
     @property
-    def greatest(self) -> int: ...
+    def greatest(self) -> int:
+        """The number of the highest priority, not above least."""
 
 @final
 class Allocation(structseq[Any], tuple[str, int, int, int | None, str | None]):
+    """One thing that is alive, as live_allocations() lists it."""
+
     __match_args__: Final = ("kind", "nbytes", "address", "device", "where")
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """What it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ..."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Its size in bytes; 0 where that means nothing."""
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Where it lies, or the driver's handle."""
     @property
-    def device(self) -> int | None: ...
+    def device(self) -> int | None:
+        """The ordinal of its device, or None."""
     @property
-    def where(self) -> str | None: ...
+    def where(self) -> str | None:
+        """'file:line' that made it, when trace_allocations() was on; else None."""
 
 @final
 class HostMemoryStats(
     structseq[Any], tuple[int, int, int, int, int, int | None, int, int, int, int]
 ):
+    """The pool of page-locked memory; see host_memory_stats()."""
+
     __match_args__: Final = (
         "used_bytes",
         "used_blocks",
@@ -153,25 +174,35 @@ class HostMemoryStats(
         "misses",
     )
     @property
-    def used_bytes(self) -> int: ...
+    def used_bytes(self) -> int:
+        """Page-locked bytes in arrays that are alive."""
     @property
-    def used_blocks(self) -> int: ...
+    def used_blocks(self) -> int:
+        """Number of these."""
     @property
-    def pooled_bytes(self) -> int: ...
+    def pooled_bytes(self) -> int:
+        """Page-locked bytes that are free, for the next array."""
     @property
-    def registered_bytes(self) -> int: ...
+    def registered_bytes(self) -> int:
+        """Page-locked bytes in all."""
     @property
-    def peak_bytes(self) -> int: ...
+    def peak_bytes(self) -> int:
+        """The most that were page-locked at once."""
     @property
-    def limit_bytes(self) -> int | None: ...
+    def limit_bytes(self) -> int | None:
+        """The limit that was set, or None."""
     @property
-    def pins(self) -> int: ...
+    def pins(self) -> int:
+        """Live pins (pin())."""
     @property
-    def pinned_bytes(self) -> int: ...
+    def pinned_bytes(self) -> int:
+        """Bytes that pins have page-locked."""
     @property
-    def hits(self) -> int: ...
+    def hits(self) -> int:
+        """Arrays that were served from free memory."""
     @property
-    def misses(self) -> int: ...
+    def misses(self) -> int:
+        """Arrays for which memory had to be page-locked."""
 
 @final
 class CopyPlan(
@@ -187,6 +218,8 @@ class CopyPlan(
         int,
     ],
 ):
+    """Which path a copy takes, and why; see explain_copy()."""
+
     __match_args__: Final = (
         "path",
         "why",
@@ -198,44 +231,154 @@ class CopyPlan(
         "crossover",
     )
     @property
-    def path(self) -> _CopyPath: ...
+    def path(self) -> _CopyPath:
+        """'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same'
+        or 'empty'.
+        """
     @property
-    def why(self) -> str: ...
+    def why(self) -> str:
+        """The reason, in a sentence."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes to be moved."""
     @property
-    def page_locked(self) -> bool: ...
+    def page_locked(self) -> bool:
+        """Whether the host side is page-locked."""
     @property
-    def staging(self) -> str | None: ...
+    def staging(self) -> str | None:
+        """How a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged,
+        permuted', 'one slot' or 'driver'; else None.
+        """
     @property
-    def chunk(self) -> int: ...
+    def chunk(self) -> int:
+        """Bytes of one page-locked slot of a staged copy; else 0."""
     @property
-    def threads(self) -> int: ...
+    def threads(self) -> int:
+        """Threads that may work on a staged copy; else 0."""
     @property
-    def crossover(self) -> int: ...
+    def crossover(self) -> int:
+        """Bytes from which on a dense pageable copy is staged; 0 where not staged."""
 
 @final
 class Device:
+    """One GPU that this process sees.
+
+    Parameters
+    ----------
+    device : int, str or Device, optional
+        An ordinal, a uuid (``"GPU-..."``; its beginning is enough), a PCI bus id
+        (``"0000:41:00.0"``), ``"cuda:1"`` or ``"cuda"`` (that of the current
+        context), a ``torch.device`` or a ``cuda.core.Device``. The default is
+        device 0.
+
+    Raises
+    ------
+    ValueError
+        There is no such device, or the beginning of a uuid fits several.
+
+    Notes
+    -----
+    Uses ``cuDeviceGet``, ``cuDeviceGetByPCIBusId`` and ``cuDeviceGetUuid``, and
+    creates no context. Devices with the same ordinal are equal.
+
+    Examples
+    --------
+    >>> device = cu.Device(0)
+    >>> device == cu.Device(device.uuid) == cu.Device(device.pci_bus_id)
+    True
+    """
+
     def __new__(cls, device: _DeviceLike | None = 0) -> Self: ...
     @property
-    def ordinal(self) -> int: ...
+    def ordinal(self) -> int:
+        """Number in this process's list, from 0."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name, such as 'NVIDIA H200' (cuDeviceGetName)."""
     @property
-    def uuid(self) -> str: ...
+    def uuid(self) -> str:
+        """Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid)."""
     @property
-    def pci_bus_id(self) -> str: ...
+    def pci_bus_id(self) -> str:
+        """PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId)."""
     @property
-    def total_memory(self) -> int: ...
+    def total_memory(self) -> int:
+        """Memory in bytes (cuDeviceTotalMem)."""
     @property
-    def multiprocessor_count(self) -> int: ...
+    def multiprocessor_count(self) -> int:
+        """Number of streaming multiprocessors (cuDeviceGetAttribute)."""
     @property
-    def compute_capability(self) -> tuple[int, int]: ...
+    def compute_capability(self) -> tuple[int, int]:
+        """Compute capability (major, minor), such as (9, 0) (cuDeviceGetAttribute)."""
     @property
-    def attributes(self) -> Mapping[str, int | None]: ...
-    def can_access_peer(self, other: _DeviceLike, /) -> bool: ...
-    def primary_context(self, flags: int | None = None) -> Context: ...
-    def reset_primary_context(self) -> None: ...
+    def attributes(self) -> Mapping[str, int | None]:
+        """Read-only mapping of every attribute of cuda.h: the name behind ``CU_DEVICE_ATTRIBUTE_``
+        in lower case, to an int, or None if this driver is too old to know it
+        (cuDeviceGetAttribute).
+        """
+    def can_access_peer(self, other: _DeviceLike, /) -> bool:
+        """Return whether this device reaches another one's memory without the host.
+
+        Parameters
+        ----------
+        other : int, str or Device
+            The device that owns the memory.
+
+        Returns
+        -------
+        bool
+            False for the device itself.
+
+        Notes
+        -----
+        Uses ``cuDeviceCanAccessPeer``.
+        """
+    def primary_context(self, flags: int | None = None) -> Context:
+        """Return the primary context, which the runtime API and PyTorch use.
+
+        Parameters
+        ----------
+        flags : int or ContextFlags, optional
+            Flags to set first. By default they stay as they are.
+
+        Returns
+        -------
+        Context
+            It stays alive while this object or another owner in the process holds it.
+
+        Raises
+        ------
+        CudaError
+            The driver refuses the flags, or has no memory for the context.
+
+        Notes
+        -----
+        Uses ``cuDevicePrimaryCtxRetain`` and ``cuDevicePrimaryCtxSetFlags``. The
+        context is created if nobody holds it yet. Once a memory call has used it, by
+        default or by its `device`, cudriver itself holds it until `Context.close`,
+        `reset_primary_context` or exit.
+
+        Examples
+        --------
+        >>> cu.Device(0).primary_context().is_primary
+        True
+        """
+    def reset_primary_context(self) -> None:
+        """Destroy everything in the primary context, for all libraries of the process.
+
+        Raises
+        ------
+        InvalidContextError
+            Write-combined arrays live in it, or a call or copy in another context may
+            be using page-locked memory that is registered in it. Freeing an array
+            counts as a call, and the end of a copy may do that in another thread; it
+            takes a moment, so try again.
+
+        Notes
+        -----
+        Uses ``cuDevicePrimaryCtxReset``. Objects of cudriver that lived in the context
+        raise InvalidContextError from then on. Page-locked arrays keep their bytes.
+        """
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -257,142 +400,577 @@ class ContextLimits:
 
 @final
 class Context:
+    """A context of your own, beside the device's primary one.
+
+    Parameters
+    ----------
+    device : Device or what `Device` takes, optional
+        Where to create it.
+    flags : int or ContextFlags, optional
+        How it waits for the device.
+
+    Raises
+    ------
+    ValueError
+        There is no such device, or no such flag.
+    CudaError
+        The driver refuses, for example for lack of memory.
+
+    Notes
+    -----
+    Uses ``cuCtxCreate``. The new context is on no thread's stack: `push` it, or use
+    ``with``. It is destroyed with its last owner, or by `close`.
+
+    Examples
+    --------
+    >>> with cu.Context(0) as context:
+    ...     array = cu.device_zeros(4)
+    >>> array.context is context
+    True
+    """
+
     def __new__(cls, device: _DeviceLike | None = 0, *, flags: int = 0) -> Self: ...
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """Device of the context."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the context is closed, or was reset."""
     @property
-    def is_primary(self) -> bool: ...
+    def is_primary(self) -> bool:
+        """Whether this is the device's primary context."""
     @property
-    def handle(self) -> int: ...
+    def handle(self) -> int:
+        """Handle (CUcontext) as an int, for other libraries."""
     @property
-    def active(self) -> bool: ...
+    def active(self) -> bool:
+        """Whether the context exists on the device; of a primary context, whether anybody in this
+        process holds it (cuDevicePrimaryCtxGetState).
+        """
     @property
-    def flags(self) -> int: ...
+    def flags(self) -> int:
+        """Flags as an int: see ContextFlags (cuCtxGetFlags)."""
     @property
-    def limits(self) -> ContextLimits: ...
+    def limits(self) -> ContextLimits:
+        """Mapping of the limits, in bytes or counts: stack_size, printf_fifo_size,
+        malloc_heap_size, dev_runtime_sync_depth, dev_runtime_pending_launch_count,
+        max_l2_fetch_granularity and persisting_l2_cache_size. Assignment sets one; the driver may
+        round it (cuCtxSetLimit).
+        """
     @property
-    def cache_config(self) -> _CacheConfig: ...
+    def cache_config(self) -> _CacheConfig:
+        """What on-chip memory is preferred for: 'none', 'shared', 'l1' or 'equal'. Devices whose
+        split is fixed ignore it (cuCtxSetCacheConfig).
+        """
     @cache_config.setter
     def cache_config(self, value: _CacheConfig) -> None: ...
     @property
-    def stream_priority_range(self) -> StreamPriorityRange: ...
+    def stream_priority_range(self) -> StreamPriorityRange:
+        """Priorities (least, greatest) of streams. Smaller numbers come first: least >= greatest
+        (cuCtxGetStreamPriorityRange).
+        """
     @property
-    def api_version(self) -> int: ...
-    def push(self) -> None: ...
-    def pop(self) -> None: ...
-    def close(self) -> None: ...
-    def synchronize(self) -> None: ...
-    def memory_info(self) -> MemoryInfo: ...
-    def _limit(self, name: str, number: int, /) -> int: ...
-    def _set_limit(self, name: str, number: int, value: int, /) -> None: ...
-    def __enter__(self) -> Self: ...
+    def api_version(self) -> int:
+        """API version that it was made with, such as 3020 (cuCtxGetApiVersion)."""
+    def push(self) -> None:
+        """Put the context on this thread's stack, which makes it current.
+
+        Raises
+        ------
+        InvalidContextError
+            It is closed or was reset.
+
+        Notes
+        -----
+        Uses ``cuCtxPushCurrent``.
+        """
+    def pop(self) -> None:
+        """Take the context off this thread's stack.
+
+        Raises
+        ------
+        InvalidContextError
+            Another one is current here; then nothing has changed.
+
+        Notes
+        -----
+        Uses ``cuCtxPopCurrent``.
+        """
+    def close(self) -> None:
+        """Destroy a manual context, or release a primary one.
+
+        Raises
+        ------
+        InvalidContextError
+            It is on a thread's stack, or arrays, streams or events live in it.
+
+        Notes
+        -----
+        Uses ``cuCtxDestroy`` or ``cuDevicePrimaryCtxRelease``. A second call does
+        nothing. Page-locked arrays outlive the context.
+        """
+    def synchronize(self) -> None:
+        """Wait for all work in the context.
+
+        Raises
+        ------
+        CudaError
+            Work in the context has failed, or a Stream in it is being captured.
+
+        Notes
+        -----
+        Uses ``cuCtxSynchronize``. Other threads run meanwhile.
+        """
+    def memory_info(self) -> MemoryInfo:
+        """Return the free and total memory of the context's device.
+
+        Returns
+        -------
+        MemoryInfo
+            A named tuple ``(free, total)`` in bytes.
+
+        Notes
+        -----
+        Uses ``cuMemGetInfo``.
+        """
+    def _limit(self, name: str, number: int, /) -> int:
+        """Return a limit: see `limits`."""
+    def _set_limit(self, name: str, number: int, value: int, /) -> None:
+        """Set a limit: see `limits`."""
+    def __enter__(self) -> Self:
+        """Put the context on this thread's stack, as push() does."""
     def __exit__(
         self,
         *exception: type[BaseException] | BaseException | TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        """Take the context off this thread's stack, as pop() does."""
 
 @final
 class Stream:
+    """A queue of work that the device does in order.
+
+    Parameters
+    ----------
+    priority : int, optional
+        Smaller numbers come first; see `Context.stream_priority_range`.
+    device : Device or what `Device` takes, optional
+        Where to create it: in the current context if that is on the device, else in
+        the device's primary one. The default is the current context.
+
+    Raises
+    ------
+    ValueError
+        The priority is out of range, or there is no such device.
+
+    Notes
+    -----
+    Uses ``cuStreamCreateWithPriority``, non-blocking: the work of other streams and
+    of the default stream runs beside it. In ``with stream:`` it is the stream of
+    this thread or asyncio task for calls that are given none; the end of the block
+    does not wait.
+
+    Examples
+    --------
+    >>> stream = cu.Stream()
+    >>> array = cu.to_device(np.arange(3), stream)
+    >>> stream.synchronize()
+    >>> array.to_numpy()
+    array([0, 1, 2])
+    """
+
     def __new__(cls, priority: int = 0, *, device: _DeviceLike | None = None) -> Self: ...
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether all work in the stream is over (cuStreamQuery)."""
     @property
-    def handle(self) -> int: ...
+    def handle(self) -> int:
+        """Handle (CUstream) as an int, for other libraries."""
     @property
-    def priority(self) -> int: ...
+    def priority(self) -> int:
+        """Priority; smaller numbers come first."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the stream is closed."""
     @property
-    def context(self) -> Context: ...
+    def context(self) -> Context:
+        """Context of the stream."""
     @property
-    def device(self) -> Device: ...
-    def synchronize(self) -> None: ...
-    def record(self, event: Event | None = None) -> Event: ...
-    def wait(self, other: _AnyEvent | _AnyStream, /) -> None: ...
-    def close(self) -> None: ...
+    def device(self) -> Device:
+        """Device of the stream."""
+    def synchronize(self) -> None:
+        """Wait for all work that was issued on the stream so far.
+
+        Raises
+        ------
+        CudaError
+            The work has failed.
+
+        Notes
+        -----
+        Uses ``cuEventRecord`` and ``cuEventQuery``. Other threads run meanwhile, and
+        Ctrl-C interrupts the wait, not the work.
+        """
+    def record(self, event: Event | None = None) -> Event:
+        """Record an event behind the work so far.
+
+        Parameters
+        ----------
+        event : Event, optional
+            An event of the stream's own context. By default a new one is made.
+
+        Returns
+        -------
+        Event
+            The event that was recorded.
+
+        Raises
+        ------
+        ValueError
+            The event belongs to another context.
+
+        Notes
+        -----
+        Uses ``cuEventRecord``.
+        """
+    def wait(self, other: _AnyEvent | _AnyStream, /) -> None:
+        """Let work queued from here on wait for an event or another stream.
+
+        Parameters
+        ----------
+        other : Event or Stream
+            An event, or the stream whose work so far is waited for; ours, or of PyTorch,
+            CuPy, Numba, cuda-core or what else has ``__cuda_stream__``.
+
+        Notes
+        -----
+        Uses ``cuStreamWaitEvent``. The device waits; this call does not. Another
+        library's default stream is that of this stream's context.
+        """
+    def close(self) -> None:
+        """Destroy the stream; one of another library (see `from_handle`) is only released.
+
+        Raises
+        ------
+        ValueError
+            A running call uses it.
+
+        Notes
+        -----
+        Uses ``cuStreamDestroy``. The work in it is finished first, in the background.
+        A second call does nothing.
+        """
     @classmethod
-    def from_handle(cls, handle: SupportsInt | _AnyStream, /) -> Self: ...
-    def __cuda_stream__(self) -> tuple[int, int]: ...
-    def __enter__(self) -> Self: ...
+    def from_handle(cls, handle: SupportsInt | _AnyStream, /) -> Self:
+        """Return a stream that another library owns.
+
+        Parameters
+        ----------
+        handle : int or object
+            A ``CUstream`` or ``cudaStream_t`` as an int, or another library's stream object,
+            which the result keeps alive. 0 and 1 are the legacy default stream, 2 is the
+            per-thread default stream, of the context that is current now.
+
+        Returns
+        -------
+        Stream
+            Its `close` releases the other library's stream and does not destroy it.
+
+        Raises
+        ------
+        TypeError
+            `handle` is neither an int nor a stream.
+        CudaError
+            The driver does not know the handle.
+
+        Notes
+        -----
+        Uses ``cuStreamGetCtx`` and ``cuStreamGetPriority``. If you pass an int, keep the stream
+        alive yourself. An int that is not a stream's handle may crash the process in the
+        driver. Streams of PyTorch, CuPy, Numba and cuda-core need no `from_handle`: pass them
+        as they are, wherever a stream is taken.
+
+        Examples
+        --------
+        >>> theirs = cu.Stream()
+        >>> stream = cu.Stream.from_handle(theirs.handle)
+        >>> array = cu.device_zeros(3, stream=stream)
+        >>> stream.synchronize()
+        """
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return (0, handle), the protocol by which other libraries take the stream."""
+    def __enter__(self) -> Self:
+        """Make the stream the default, in this thread or task, for calls that are given none."""
     def __exit__(
         self,
         *exception: type[BaseException] | BaseException | TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        """End what `__enter__` began. Does not wait."""
 
 @final
 class Event:
+    """A mark in a stream's work, which the host or another stream can wait for.
+
+    Parameters
+    ----------
+    timing : bool, optional
+        Whether the event notes the time, which costs a little.
+    device : Device or what `Device` takes, optional
+        Where to create it: in the current context if that is on the device, else in
+        the device's primary one. The default is the context of the enclosing
+        ``with stream:``, else the current one.
+
+    Raises
+    ------
+    ValueError
+        There is no such device.
+
+    Notes
+    -----
+    Uses ``cuEventCreate``. An event belongs to one context, and only streams of
+    that context record it.
+
+    Examples
+    --------
+    >>> start, end = cu.Event(timing=True), cu.Event(timing=True)
+    >>> with cu.Stream():
+    ...     marked = start.record()
+    ...     array = cu.device_zeros(1000)
+    ...     end.record().synchronize()
+    >>> start.elapsed_time(end) >= 0
+    True
+    """
+
     def __new__(cls, timing: bool = False, *, device: _DeviceLike | None = None) -> Self: ...
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether the marked work is over; True before the first record (cuEventQuery)."""
     @property
-    def timing(self) -> bool: ...
+    def timing(self) -> bool:
+        """Whether the event notes the time."""
     @property
-    def handle(self) -> int: ...
+    def handle(self) -> int:
+        """Handle (CUevent) as an int, for other libraries."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the event is closed."""
     @property
-    def context(self) -> Context: ...
-    def record(self, stream: _AnyStream | None = None) -> Self: ...
-    def wait(self, stream: _AnyStream | None = None) -> None: ...
-    def synchronize(self) -> None: ...
-    def elapsed_time(self, end: Event, /) -> float: ...
-    def close(self) -> None: ...
+    def context(self) -> Context:
+        """Context of the event."""
+    def record(self, stream: _AnyStream | None = None) -> Self:
+        """Mark the work queued on a stream so far.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The default is the enclosing ``with stream:``, else the default stream.
+
+        Returns
+        -------
+        Event
+            The event itself.
+
+        Raises
+        ------
+        ValueError
+            The stream belongs to another context.
+
+        Notes
+        -----
+        Uses ``cuEventRecord``.
+        """
+    def wait(self, stream: _AnyStream | None = None) -> None:
+        """Let work queued on a stream from here on wait for the event.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            Of any device. The default is the enclosing ``with stream:``, else the
+            default stream.
+
+        Notes
+        -----
+        Uses ``cuStreamWaitEvent``. The device waits; this call does not.
+        """
+    def synchronize(self) -> None:
+        """Wait for the work that the event marks.
+
+        Raises
+        ------
+        CudaError
+            The work has failed.
+
+        Notes
+        -----
+        Uses ``cuEventQuery``. Other threads run meanwhile, and Ctrl-C interrupts the
+        wait, not the work.
+        """
+    def elapsed_time(self, end: Event, /) -> float:
+        """Return the time from this event's record to a later one's.
+
+        Parameters
+        ----------
+        end : Event
+            The later event, of the same context.
+
+        Returns
+        -------
+        float
+            Milliseconds, to about 0.0005.
+
+        Raises
+        ------
+        ValueError
+            An event takes no time, was not recorded or not reached yet, or the two are
+            of different contexts.
+
+        Notes
+        -----
+        Uses ``cuEventElapsedTime``.
+        """
+    def close(self) -> None:
+        """Destroy the event.
+
+        Raises
+        ------
+        ValueError
+            A running call uses it.
+
+        Notes
+        -----
+        Uses ``cuEventDestroy``. A second call does nothing.
+        """
 
 @final
 class Transfer:
+    """An asynchronous copy that was issued, as `copy_async` returns it.
+
+    Notes
+    -----
+    `wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until
+    the copy is over, even if the Transfer itself is dropped. Copies of less than
+    64 KiB that follow each other on a stream are over together, sixteen at most.
+    A copy on a stream that is being captured is a node of the graph (`captured`):
+    it runs at each launch, so `wait` and `done` raise CudaError, and the graph keeps
+    both ends alive.
+
+    Examples
+    --------
+    >>> there = cu.device_empty(3)
+    >>> transfer = there.copy_from(cu.pinned_zeros(3), cu.Stream())
+    >>> transfer.wait()
+    >>> transfer.nbytes
+    24
+    """
+
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether the copy is over. Does not wait. Raises where the copy failed."""
     @property
-    def captured(self) -> bool: ...
+    def captured(self) -> bool:
+        """Whether the copy is a node of a graph, because its stream was being captured."""
     @property
-    def nbytes(self) -> int: ...
-    def wait(self) -> None: ...
+    def nbytes(self) -> int:
+        """Bytes that it moves."""
+    def wait(self) -> None:
+        """Wait until the copy is over.
+
+        Raises
+        ------
+        CudaError
+            The copy failed, or it is a node of a graph, or its stream is being captured
+            into one now.
+
+        Notes
+        -----
+        Other threads run meanwhile. Ctrl-C interrupts the wait; the copy goes on, and
+        keeps its ends alive.
+        """
     def __await__(self) -> Generator[Any]: ...
 
 @final
 class ArrayFlags(structseq[bool], tuple[bool, bool, bool, bool]):
+    """How a DeviceArray lies in memory; see DeviceArray.flags."""
+
     __match_args__: Final = ("c_contiguous", "f_contiguous", "owndata", "writeable")
     @property
-    def c_contiguous(self) -> bool: ...
+    def c_contiguous(self) -> bool:
+        """Whether the items are dense, the last index running fastest."""
     @property
-    def f_contiguous(self) -> bool: ...
+    def f_contiguous(self) -> bool:
+        """Whether the items are dense, the first index running fastest."""
     @property
-    def owndata(self) -> bool: ...
+    def owndata(self) -> bool:
+        """Whether the array owns its memory; False for a view, or if another library lends it."""
     @property
-    def writeable(self) -> bool: ...
+    def writeable(self) -> bool:
+        """Whether the items can be changed; False if another library lends them so."""
 
 @final
 class DeviceArray:
+    """An array in a device's memory.
+
+    Notes
+    -----
+    `device_empty`, `device_zeros` and `to_device` make one. Basic indexing gives
+    views, as NumPy's does: ``a[2:5, ::-1]``, ``a[..., 0]``, ``a[None]``. An array
+    keeps its context alive. Its memory is freed with its last owner, or by `close`.
+
+    ``a[key] = value`` fills with a scalar, which is cast, or copies an array, which
+    must have the same dtype and is broadcast; it is ordered as `fill` and `copy`
+    are. An array is a key in a dict by its identity: ``==`` between two raises.
+
+    Examples
+    --------
+    >>> array = cu.to_device(np.arange(6).reshape(2, 3))
+    >>> array[:, ::2].to_numpy()
+    array([[0, 2],
+           [3, 5]])
+    """
+
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the dimensions, as a tuple."""
     @property
-    def strides(self) -> tuple[int, ...]: ...
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one item to the next along each dimension, as a tuple."""
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Type of an item, a numpy.dtype."""
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """Number of dimensions."""
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of items."""
     @property
-    def itemsize(self) -> int: ...
+    def itemsize(self) -> int:
+        """Bytes of one item."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of all items."""
     @property
-    def T(self) -> DeviceArray: ...
+    def T(self) -> DeviceArray:
+        """View with the axes in reverse order."""
     @property
-    def flags(self) -> ArrayFlags: ...
+    def flags(self) -> ArrayFlags:
+        """How the array lies in memory: an ArrayFlags, a named tuple of bools."""
     @property
-    def pointer(self) -> int: ...
+    def pointer(self) -> int:
+        """Device address of the first item (CUdeviceptr) as an int. Once it has been read, the
+        memory is freed only after all work of its context, as cuMemFree does.
+        """
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """Device of the array."""
     @property
-    def context(self) -> Context: ...
+    def context(self) -> Context:
+        """Context of the array."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the memory has been freed."""
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Protocol by which other libraries take the array without a copy (version 3)."""
     __dlpack_c_exchange_api__: ClassVar[Any]
     def __dlpack__(
         self,
@@ -401,36 +979,257 @@ class DeviceArray:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[SupportsIndex, int] | None = None,
         copy: bool | None = None,
-    ) -> Any: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-    def fill(self, value: Any, stream: _AnyStream | None = None) -> None: ...
+    ) -> Any:
+        """Export the array to another library, without a copy.
+
+        Parameters
+        ----------
+        stream : int, optional
+            The stream that is to wait for work of this package in flight on the array's
+            memory: a handle, 1 (the legacy default stream, also for None), 2 (the
+            thread's default stream), or -1 (none waits).
+        max_version : tuple of int, optional
+            The newest version that the other library knows. From (1, 0) on it gets a
+            versioned tensor.
+        dl_device : tuple of int, optional
+            Where the memory is to be: the array's own device, or ``(1, 0)``, the CPU, for
+            which it is copied.
+        copy : bool, optional
+            True for a copy, False for none in any case.
+
+        Returns
+        -------
+        capsule
+            It keeps the array alive, and `close` is refused until it is given back.
+
+        Raises
+        ------
+        BufferError
+            The array cannot be exported as asked.
+
+        Notes
+        -----
+        Other libraries call this, as in ``torch.from_dlpack(array)``. Uses
+        ``cuStreamWaitEvent``; the host does not wait.
+        """
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's type of the device (2, CUDA) and its ordinal."""
+    def fill(self, value: Any, stream: _AnyStream | None = None) -> None:
+        """Set every item to a value.
+
+        Parameters
+        ----------
+        value : scalar
+            Cast to the array's dtype.
+        stream : Stream, optional
+            The stream in whose order to fill. Without one, the call waits.
+
+        Notes
+        -----
+        Uses ``cuMemsetD8Async`` and its kin, or a copy for items of other sizes.
+        """
     @overload
-    def copy_from(self, src: _Array, stream: None = None) -> None: ...
+    def copy_from(self, src: _Array, stream: None = None) -> None:
+        """Copy another array into this one.
+
+        Parameters
+        ----------
+        src : array
+            Any array that `cudriver.copy` takes, of the same shape and dtype.
+        stream : Stream, optional
+            The stream in whose order to copy. Without one, the call waits.
+
+        Returns
+        -------
+        Transfer or None
+            A Transfer if a stream is given.
+
+        Notes
+        -----
+        As `copy_async` with a stream, as `cudriver.copy` without.
+        """
     @overload
     def copy_from(self, src: _Array, stream: _AnyStream) -> Transfer: ...
     @overload
-    def copy_to(self, dst: _Array, stream: None = None) -> None: ...
+    def copy_to(self, dst: _Array, stream: None = None) -> None:
+        """Copy this array into another one.
+
+        Parameters
+        ----------
+        dst : array
+            Any array that `cudriver.copy` takes, of the same shape and dtype.
+        stream : Stream, optional
+            The stream in whose order to copy. Without one, the call waits.
+
+        Returns
+        -------
+        Transfer or None
+            A Transfer if a stream is given.
+
+        Notes
+        -----
+        As `copy_async` with a stream, as `cudriver.copy` without.
+        """
     @overload
     def copy_to(self, dst: _Array, stream: _AnyStream) -> Transfer: ...
     @overload
-    def to_numpy(self, out: None = None) -> NDArray[Any]: ...
+    def to_numpy(self, out: None = None) -> NDArray[Any]:
+        """Return the items in host memory, and wait for the copy.
+
+        Parameters
+        ----------
+        out : array, optional
+            Where to copy: an array in host memory that `cudriver.copy` takes, of the same
+            shape and dtype.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array in C order.
+        """
     @overload
     def to_numpy(self, out: _HostArrayT) -> _HostArrayT: ...
-    def copy(self, stream: _AnyStream | None = None) -> DeviceArray: ...
-    def __copy__(self) -> DeviceArray: ...
-    def __deepcopy__(self, memo: Any, /) -> DeviceArray: ...
-    def __reduce__(self) -> NoReturn: ...
-    def close(self) -> None: ...
+    def copy(self, stream: _AnyStream | None = None) -> DeviceArray:
+        """Return a copy on the same device.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream in whose order to allocate and copy. Without one, the call waits.
+
+        Returns
+        -------
+        DeviceArray
+            In C order, with memory of its own.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The device has too little memory; the message says how much is free.
+
+        Notes
+        -----
+        Calls what `device_empty` and `cudriver.copy` call. Python's `copy.copy`
+        and `copy.deepcopy` work, too.
+        """
+    def __copy__(self) -> DeviceArray:
+        """Return copy()."""
+    def __deepcopy__(self, memo: Any, /) -> DeviceArray:
+        """Return copy()."""
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: device memory cannot be pickled."""
+    def close(self) -> None:
+        """Free the memory now.
+
+        Raises
+        ------
+        ValueError
+            Views or running copies use it.
+
+        Notes
+        -----
+        Uses ``cuMemFreeAsync`` or ``cuMemFree``. A second call does nothing.
+        """
     @overload
     def transpose(self, axes: Sequence[SupportsIndex] | None = None, /) -> DeviceArray: ...
     @overload
-    def transpose(self, *axes: SupportsIndex) -> DeviceArray: ...
+    def transpose(self, *axes: SupportsIndex) -> DeviceArray:
+        """Return a view with the axes in another order.
+
+        Parameters
+        ----------
+        *axes : int, optional
+            For each axis of the view, the axis of this array; as several ints or as one tuple.
+            Without any, or with None, the order is reversed.
+
+        Returns
+        -------
+        DeviceArray
+            A view: nothing is copied.
+
+        Raises
+        ------
+        ValueError
+            An axis is missing, out of bounds, or named twice.
+
+        Notes
+        -----
+        As `numpy.ndarray.transpose`. Calls no CUDA function.
+
+        Examples
+        --------
+        >>> cu.device_empty((2, 3, 4)).transpose(1, 0, 2).shape
+        (3, 2, 4)
+        """
     @overload
     def reshape(self, shape: _Shape, /, *, order: _Order = "C") -> DeviceArray: ...
     @overload
-    def reshape(self, *shape: SupportsIndex, order: _Order = "C") -> DeviceArray: ...
-    def view(self, dtype: DTypeLike) -> DeviceArray: ...
-    def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]: ...
+    def reshape(self, *shape: SupportsIndex, order: _Order = "C") -> DeviceArray:
+        """Return a view with another shape.
+
+        Parameters
+        ----------
+        *shape : int
+            The new lengths, as several ints or as one tuple. One may be -1: it is computed.
+        order : {'C', 'F'}, optional
+            The order in which items are read from this array and placed in the view: 'C', the last
+            index changes fastest; 'F', the first does.
+
+        Returns
+        -------
+        DeviceArray
+            A view: nothing is copied.
+
+        Raises
+        ------
+        ValueError
+            The number of items differs, or the new shape needs a copy: call `copy` first.
+
+        Notes
+        -----
+        As `numpy.reshape` with ``copy=False``. Calls no CUDA function.
+
+        Examples
+        --------
+        >>> array = cu.to_device(np.arange(6))
+        >>> array.reshape(2, -1).to_numpy()
+        array([[0, 1, 2],
+               [3, 4, 5]])
+        >>> array.reshape(2, 3).T.copy().reshape(-1).to_numpy()
+        array([0, 3, 1, 4, 2, 5])
+        """
+    def view(self, dtype: DTypeLike) -> DeviceArray:
+        """Return a view of the same bytes with another dtype.
+
+        Parameters
+        ----------
+        dtype : dtype_like
+            The new type of an item. If its size differs, the length of the last axis changes.
+
+        Returns
+        -------
+        DeviceArray
+            A view: nothing is copied.
+
+        Raises
+        ------
+        TypeError
+            The dtype holds Python objects.
+        ValueError
+            The size of an item differs, and the last axis is not contiguous, or its bytes are not
+            a whole number of the new items.
+
+        Notes
+        -----
+        As `numpy.ndarray.view`. Calls no CUDA function.
+
+        Examples
+        --------
+        >>> cu.to_device(np.array([1.0], "f4")).view(np.uint32).to_numpy()
+        array([1065353216], dtype=uint32)
+        """
+    def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        """Raise TypeError: a silent copy from the device is seldom meant. Call to_numpy()."""
     def __getitem__(self, key: _Index | tuple[_Index, ...], /) -> DeviceArray: ...
     def __setitem__(self, key: _Index | tuple[_Index, ...], value: Any, /) -> None: ...
     def __hash__(self) -> int: ...
@@ -438,61 +1237,447 @@ class DeviceArray:
 
 @final
 class HostMemory:
+    """A block of page-locked memory: the base of the arrays that lie in it, which keep it."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Size in bytes."""
 
 @final
 class pin:
+    """Page-lock the memory of an existing array where it lies.
+
+    Parameters
+    ----------
+    array : array
+        Any array in host memory that `copy` takes; also an ``mmap``, shared memory,
+        or read-only memory such as ``bytes``, to copy from. It stays alive as long
+        as the pin is open.
+    mapped : bool, optional
+        Whether kernels may address the memory; see `mapped_pointer`.
+
+    Raises
+    ------
+    ValueError
+        The array reaches beyond the process's memory.
+    CudaError
+        The driver refuses to page-lock the memory.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``. The pin ends with its ``with`` block, with `close`,
+    or with its last reference. Pins of overlapping memory share it, and memory that
+    is page-locked already is taken as it is.
+
+    Do not truncate a mapped file meanwhile: touching bytes that are gone ends the
+    process with SIGBUS, in a copy too, as it does without a pin.
+
+    Examples
+    --------
+    >>> array = np.arange(1000)
+    >>> with cu.pin(array):
+    ...     cu.is_pinned(array)
+    True
+    >>> cu.is_pinned(array)
+    False
+    """
+
     def __new__(cls, array: _HostArray, *, mapped: bool = False) -> Self: ...
     @property
-    def array(self) -> _HostArray | None: ...
+    def array(self) -> _HostArray | None:
+        """Array that the pin holds; None once it is closed."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes that the pin holds, from the lowest to the highest."""
     @property
-    def closed(self) -> bool: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
+    def closed(self) -> bool:
+        """Whether the pin is closed."""
+    def close(self) -> None:
+        """Unlock the memory that no other pin holds.
+
+        Raises
+        ------
+        CudaError
+            The driver cannot unlock the memory.
+
+        Notes
+        -----
+        Uses ``cuMemHostUnregister``. A second call does nothing.
+        """
+    def __enter__(self) -> Self:
+        """Return the pin itself."""
     def __exit__(
         self,
         *exception: type[BaseException] | BaseException | TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        """Close the pin."""
 
 @final
 class pinned_numpy:
+    """Let NumPy allocate page-locked memory inside a ``with`` block.
+
+    Parameters
+    ----------
+    min_bytes : int, optional
+        Smaller arrays are allocated as usual.
+
+    Warns
+    -----
+    RuntimeWarning
+        The driver refuses, and the array is in ordinary memory. Once a block.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister`` for every array that NumPy allocates, for example in
+    ``np.empty``, ``np.load``, arithmetic and ``resize`` (NEP 49). Arrays may outlive
+    the block and be freed in any thread. As NumPy defines it, the block is in force
+    for the running context (``contextvars``): other threads and tasks are not
+    affected.
+
+    Examples
+    --------
+    >>> with cu.pinned_numpy():
+    ...     total = np.ones(100_000) + 1
+    >>> cu.is_pinned(total)
+    True
+    """
+
     def __new__(cls, *, min_bytes: int = 65536) -> Self: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Let NumPy allocate page-locked memory."""
     def __exit__(
         self,
         *exception: type[BaseException] | BaseException | TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        """Let NumPy allocate as it did before the block."""
 
-def init() -> None: ...
-def is_available() -> bool: ...
-def driver_version() -> DriverVersion: ...
-def driver_path() -> str: ...
-def driver_is_simulated() -> bool: ...
-def use_driver(choice: str | os.PathLike[str], /) -> None: ...
-def device_count() -> int: ...
-def devices() -> list[Device]: ...
-def current_context() -> Context | None: ...
-def context_stack() -> list[Context]: ...
-def memory_info() -> MemoryInfo: ...
+def init() -> None:
+    """Initialise the driver.
+
+    Raises
+    ------
+    DriverNotFoundError
+        No driver library could be opened.
+    UnsupportedDriverError
+        The driver is too old, or is the toolkit's stub library.
+    CudaError
+        The driver cannot be initialised.
+
+    Notes
+    -----
+    Uses ``cuInit``. Every call that needs the driver does this itself, and a second
+    call does nothing.
+
+    Examples
+    --------
+    >>> cu.init()
+    """
+
+def is_available() -> bool:
+    """Return whether a driver loads, initialises and shows a device.
+
+    Returns
+    -------
+    bool
+        False if anything fails: this never raises.
+
+    Notes
+    -----
+    Uses ``cuInit`` and ``cuDeviceGetCount``, and creates no context.
+
+    Examples
+    --------
+    >>> cu.is_available()
+    True
+    """
+
+def driver_version() -> DriverVersion:
+    """Return the newest CUDA version that the driver offers.
+
+    Returns
+    -------
+    DriverVersion
+        A named tuple ``(major, minor)`` that prints as ``13.0``.
+
+    Raises
+    ------
+    DriverNotFoundError
+        No driver library could be opened.
+    UnsupportedDriverError
+        The driver is too old, or is the toolkit's stub library.
+
+    Notes
+    -----
+    Uses ``cuDriverGetVersion``. The driver is not initialised.
+
+    Examples
+    --------
+    >>> cu.driver_version() >= (11, 0)
+    True
+    """
+
+def driver_path() -> str:
+    """Return the path of the driver library in use.
+
+    Returns
+    -------
+    str
+        The file that was opened.
+
+    Raises
+    ------
+    DriverNotFoundError
+        No driver library could be opened.
+
+    Notes
+    -----
+    Calls no CUDA function: the library is opened, and not initialised.
+
+    Examples
+    --------
+    >>> "libcud" in cu.driver_path()
+    True
+    """
+
+def driver_is_simulated() -> bool:
+    """Return whether the driver in use is the simulated one.
+
+    Returns
+    -------
+    bool
+        True if device memory is only host memory.
+
+    Raises
+    ------
+    DriverNotFoundError
+        No driver library could be opened.
+
+    Notes
+    -----
+    Calls no CUDA function: the library is opened, and not initialised.
+
+    Examples
+    --------
+    >>> cu.driver_is_simulated() == ("libcudriver_sim" in cu.driver_path())
+    True
+    """
+
+def use_driver(choice: str | os.PathLike[str], /) -> None:
+    """Choose the driver library, before one has been initialised.
+
+    Parameters
+    ----------
+    choice : str or path-like
+        ``"sim"`` for the simulated driver, or the path of a library.
+
+    Raises
+    ------
+    CudaError
+        A driver has been initialised: a process has one.
+
+    Notes
+    -----
+    Calls no CUDA function. A driver that was loaded but finds no GPU can still be
+    replaced: ``cu.is_available() or cu.use_driver("sim")``. The environment variable
+    ``CUDRIVER_LIBRARY`` makes the same choice.
+
+    Examples
+    --------
+    >>> cu.init()
+    >>> cu.use_driver("sim")
+    Traceback (most recent call last):
+        ...
+    cudriver.errors.CudaError: use_driver('sim'): the driver ... is in use already...
+    """
+
+def device_count() -> int:
+    """Return the number of devices that this process sees.
+
+    Returns
+    -------
+    int
+        May be 0.
+
+    Notes
+    -----
+    Uses ``cuDeviceGetCount``, and creates no context.
+
+    Examples
+    --------
+    >>> cu.device_count() == len(cu.devices())
+    True
+    """
+
+def devices() -> list[Device]:
+    """Return all devices that this process sees.
+
+    Returns
+    -------
+    list of Device
+        In the order of their ordinals.
+
+    Notes
+    -----
+    Uses ``cuDeviceGetCount`` and ``cuDeviceGet``, and creates no context.
+
+    Examples
+    --------
+    >>> [device.ordinal for device in cu.devices()][0]
+    0
+    """
+
+def current_context() -> Context | None:
+    """Return the context that is current in this thread.
+
+    Returns
+    -------
+    Context or None
+        None if there is none; none is created.
+
+    Raises
+    ------
+    CudaError
+        The current context was destroyed by another library.
+
+    Notes
+    -----
+    Uses ``cuCtxGetCurrent``.
+
+    Examples
+    --------
+    >>> with cu.Context() as context:
+    ...     cu.current_context() is context
+    True
+    """
+
+def context_stack() -> list[Context]:
+    """Return the contexts on this thread's stack.
+
+    Returns
+    -------
+    list of Context
+        The bottom first, those of other libraries included.
+
+    Notes
+    -----
+    Reads the driver's own stack: ``cuCtxPopCurrent`` as far as it goes, then
+    ``cuCtxPushCurrent`` in the reverse order.
+
+    Examples
+    --------
+    >>> with cu.Context() as context:
+    ...     cu.context_stack()[-1] is context
+    True
+    """
+
+def memory_info() -> MemoryInfo:
+    """Return the free and total memory of the current context's device.
+
+    Returns
+    -------
+    MemoryInfo
+        A named tuple ``(free, total)`` in bytes.
+
+    Notes
+    -----
+    Uses ``cuMemGetInfo``. Where no context is current, device 0's primary context
+    becomes it.
+
+    Examples
+    --------
+    >>> free, total = cu.memory_info()
+    >>> 0 < free <= total
+    True
+    """
+
 def pinned_empty(
     shape: _Shape,
-    dtype: DTypeLike = ...,
+    dtype: DTypeLike = "float64",
     order: _Order = "C",
     *,
     mapped: bool = False,
     write_combined: bool = False,
-) -> NDArray[Any]: ...
+) -> NDArray[Any]:
+    """Return a new ndarray in page-locked memory, with undefined contents.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    dtype : dtype_like, optional
+        Type of an item.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
+    mapped : bool, optional
+        Whether kernels may address the memory; see `mapped_pointer`.
+    write_combined : bool, optional
+        Memory that the device reads faster and the host reads very slowly. It
+        keeps its context alive.
+
+    Returns
+    -------
+    numpy.ndarray
+        Its base owns the memory: arrays and views keep it alive, beyond the context.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister`` on memory of the process's own, which comes from a
+    pool and is page-locked for every context; ``cuMemHostAlloc`` for write-combined
+    memory.
+
+    Examples
+    --------
+    >>> frame = cu.pinned_empty((1080, 1920, 3), np.uint8)
+    >>> cu.is_pinned(frame)
+    True
+    """
+
 def pinned_zeros(
     shape: _Shape,
-    dtype: DTypeLike = ...,
+    dtype: DTypeLike = "float64",
     order: _Order = "C",
     *,
     mapped: bool = False,
     write_combined: bool = False,
-) -> NDArray[Any]: ...
+) -> NDArray[Any]:
+    """Return a new ndarray in page-locked memory, filled with zero bytes.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    dtype : dtype_like, optional
+        Type of an item.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
+    mapped, write_combined : bool, optional
+        As for `pinned_empty`.
+
+    Returns
+    -------
+    numpy.ndarray
+        As from `pinned_empty`.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``; see `pinned_empty`.
+
+    Examples
+    --------
+    >>> cu.pinned_zeros(3)
+    array([0., 0., 0.])
+    """
+
 def pinned_full(
     shape: _Shape,
     fill_value: Any,
@@ -501,7 +1686,42 @@ def pinned_full(
     *,
     mapped: bool = False,
     write_combined: bool = False,
-) -> NDArray[Any]: ...
+) -> NDArray[Any]:
+    """Return a new ndarray in page-locked memory, filled with a value.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    fill_value : array_like
+        Cast and broadcast as `numpy.full` does it.
+    dtype : dtype_like, optional
+        Type of an item. The default is that of `fill_value`.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
+    mapped, write_combined : bool, optional
+        As for `pinned_empty`.
+
+    Returns
+    -------
+    numpy.ndarray
+        As from `pinned_empty`.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``; see `pinned_empty`.
+
+    Examples
+    --------
+    >>> cu.pinned_full(3, 7)
+    array([7, 7, 7])
+    """
+
 def pinned_empty_like(
     prototype: ArrayLike,
     dtype: DTypeLike | None = None,
@@ -509,7 +1729,40 @@ def pinned_empty_like(
     *,
     mapped: bool = False,
     write_combined: bool = False,
-) -> NDArray[Any]: ...
+) -> NDArray[Any]:
+    """Return a new ndarray in page-locked memory, shaped like another array.
+
+    Parameters
+    ----------
+    prototype : array_like
+        Gives the shape, and the dtype and order unless they are given.
+    dtype : dtype_like, optional
+        Type of an item.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Order of the items in memory, as for `numpy.empty_like`.
+    mapped, write_combined : bool, optional
+        As for `pinned_empty`.
+
+    Returns
+    -------
+    numpy.ndarray
+        As from `pinned_empty`, with undefined contents.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``; see `pinned_empty`.
+
+    Examples
+    --------
+    >>> cu.pinned_empty_like(np.ones((2, 3), np.int16)).shape
+    (2, 3)
+    """
+
 def pinned_array(
     object: ArrayLike,
     dtype: DTypeLike | None = None,
@@ -517,32 +1770,444 @@ def pinned_array(
     *,
     mapped: bool = False,
     write_combined: bool = False,
-) -> NDArray[Any]: ...
-def is_pinned(array: _HostArray, /) -> bool: ...
-def mapped_pointer(array: _HostArray, /) -> int: ...
-def host_memory_stats() -> HostMemoryStats: ...
-def trim_host_memory(keep: int = 0) -> int: ...
-def copy_threads() -> int: ...
-def set_copy_threads(count: int | None, /) -> None: ...
-def set_host_memory_limit(bytes: int | None, /) -> None: ...
+) -> NDArray[Any]:
+    """Return a page-locked copy of an array.
+
+    Parameters
+    ----------
+    object : array_like
+        What `numpy.asarray` takes.
+    dtype : dtype_like, optional
+        Type of an item. The default is that of `object`.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Order of the items in memory, as for `numpy.array`.
+    mapped, write_combined : bool, optional
+        As for `pinned_empty`.
+
+    Returns
+    -------
+    numpy.ndarray
+        As from `pinned_empty`, with the items of `object`.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``; see `pinned_empty`.
+
+    Examples
+    --------
+    >>> cu.pinned_array([1, 2, 3])
+    array([1, 2, 3])
+    """
+
+def is_pinned(array: _HostArray, /) -> bool:
+    """Return whether all of an array's memory is page-locked.
+
+    Parameters
+    ----------
+    array : array
+        Any array in host memory that `copy` takes.
+
+    Returns
+    -------
+    bool
+        True if the driver knows the memory as page-locked, by whichever library.
+        False where there is no driver, and in a forked child.
+
+    Notes
+    -----
+    Uses ``cuPointerGetAttribute``, and creates no context.
+
+    Examples
+    --------
+    >>> cu.is_pinned(np.empty(10)), cu.is_pinned(cu.pinned_empty(10))
+    (False, True)
+    """
+
+def mapped_pointer(array: _HostArray, /) -> int:
+    """Return the device address of an array in mapped page-locked memory.
+
+    Parameters
+    ----------
+    array : numpy.ndarray, or what else has host memory
+        For example of ``pinned_empty(..., mapped=True)``.
+
+    Returns
+    -------
+    int
+        The address of the first item (``CUdeviceptr``), in the current context.
+
+    Raises
+    ------
+    ValueError
+        The memory is not mapped page-locked memory.
+
+    Notes
+    -----
+    Uses ``cuMemHostGetDevicePointer``.
+
+    Examples
+    --------
+    >>> array = cu.pinned_empty(10, mapped=True)
+    >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
+    8
+    """
+
+def host_memory_stats() -> HostMemoryStats:
+    """Return the state of the pool of page-locked memory.
+
+    Returns
+    -------
+    HostMemoryStats
+        A named tuple of counts and sizes in bytes.
+
+    Notes
+    -----
+    Calls no CUDA function.
+
+    Examples
+    --------
+    >>> array = cu.pinned_empty(1000, np.uint8)
+    >>> cu.host_memory_stats().used_bytes >= 1000
+    True
+    """
+
+def trim_host_memory(keep: int = 0) -> int:
+    """Return free page-locked memory of the pool to the system.
+
+    Parameters
+    ----------
+    keep : int, optional
+        Bytes of free memory that may stay in the pool.
+
+    Returns
+    -------
+    int
+        Bytes that were returned to the system.
+
+    Raises
+    ------
+    CudaError
+        The driver cannot unlock the memory.
+
+    Notes
+    -----
+    Uses ``cuMemHostUnregister``. Page-locked memory keeps the primary context alive
+    that it is registered in; without any, that context may go.
+
+    Examples
+    --------
+    >>> array = cu.pinned_empty(1000, np.uint8)
+    >>> del array
+    >>> cu.trim_host_memory() >= 1000
+    True
+    >>> cu.host_memory_stats().pooled_bytes
+    0
+    """
+
+def copy_threads() -> int:
+    """Return how many threads may pack and unpack copies of pageable memory.
+
+    Returns
+    -------
+    int
+        The most that run at a time, for all copies together.
+
+    Notes
+    -----
+    By default a few less than the CPUs that the process may use, by affinity and
+    cgroup. ``CUDRIVER_COPY_THREADS`` or `set_copy_threads` change it. The variable
+    is read when cudriver's core is loaded; anything but a number from 1 to 1024 is
+    ignored with a RuntimeWarning.
+
+    Examples
+    --------
+    >>> 1 <= cu.copy_threads() <= 1024
+    True
+    """
+
+def set_copy_threads(count: int | None, /) -> None:
+    """Set how many threads may pack and unpack copies of pageable memory.
+
+    Parameters
+    ----------
+    count : int or None
+        From 1 to 1024; None for the default (see `copy_threads`).
+
+    Raises
+    ------
+    ValueError
+        The count is out of range.
+
+    Notes
+    -----
+    Copies that have begun keep their threads. Copies of page-locked memory need
+    none.
+
+    Examples
+    --------
+    >>> cu.set_copy_threads(2)
+    >>> cu.copy_threads()
+    2
+    >>> cu.set_copy_threads(None)
+    """
+
+def set_host_memory_limit(bytes: int | None, /) -> None:
+    """Limit how much memory the pool page-locks.
+
+    Parameters
+    ----------
+    bytes : int or None
+        The most bytes, used and free together; None for no limit.
+
+    Notes
+    -----
+    Calls no CUDA function. Beyond the limit there is an OutOfMemoryError; in
+    `pinned_numpy`, ordinary memory.
+
+    Examples
+    --------
+    >>> cu.set_host_memory_limit(1 << 30)
+    >>> cu.host_memory_stats().limit_bytes
+    1073741824
+    >>> cu.set_host_memory_limit(None)
+    """
+
 def device_empty(
     shape: _Shape,
-    dtype: DTypeLike = ...,
+    dtype: DTypeLike = "float64",
     *,
     device: _DeviceLike | None = None,
     stream: _AnyStream | None = None,
-) -> DeviceArray: ...
+) -> DeviceArray:
+    """Return a new device array with undefined contents.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    dtype : dtype_like, optional
+        Type of an item.
+    device : Device or what `Device` takes, optional
+        Where to allocate: in the current context if that is on the device, else in
+        the device's primary one, which cudriver holds from then on. The default is
+        the context of `stream`, else the current one.
+    stream : Stream, optional
+        The stream in whose order the memory is allocated and later freed. Without
+        one, any stream may use the array at once.
+
+    Returns
+    -------
+    DeviceArray
+        In C order.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory; the message says how much is free.
+
+    Notes
+    -----
+    Uses ``cuMemAllocFromPoolAsync``, or ``cuMemAlloc`` where the device has no pools.
+
+    Examples
+    --------
+    >>> cu.device_empty((2, 3), np.float32).nbytes
+    24
+    """
+
 def device_zeros(
     shape: _Shape,
-    dtype: DTypeLike = ...,
+    dtype: DTypeLike = "float64",
     *,
     device: _DeviceLike | None = None,
     stream: _AnyStream | None = None,
-) -> DeviceArray: ...
-def to_device(array: ArrayLike | _Array, stream: _AnyStream | None = None) -> DeviceArray: ...
-def copy(dst: _Array, src: _Array, /) -> None: ...
-def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transfer: ...
-def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan: ...
+) -> DeviceArray:
+    """Return a new device array filled with zero bytes.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    dtype : dtype_like, optional
+        Type of an item.
+    device : Device or what `Device` takes, optional
+        As for `device_empty`.
+    stream : Stream, optional
+        As for `device_empty`. Without one, the call waits until the array is filled.
+
+    Returns
+    -------
+    DeviceArray
+        In C order.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory; the message says how much is free.
+
+    Notes
+    -----
+    Uses ``cuMemsetD8Async`` and what `device_empty` uses.
+
+    Examples
+    --------
+    >>> cu.device_zeros(3).to_numpy()
+    array([0., 0., 0.])
+    """
+
+def to_device(array: ArrayLike | _Array, stream: _AnyStream | None = None) -> DeviceArray:
+    """Return a copy of an array in device memory.
+
+    Parameters
+    ----------
+    array : array_like
+        What `copy` or `numpy.asarray` takes: arrays of any library, buffers, lists,
+        numbers.
+    stream : Stream, optional
+        The stream in whose order the copy runs. The source is kept alive until the
+        copy is over. Without a stream, the call waits for the copy.
+
+    Returns
+    -------
+    DeviceArray
+        In C order, with the shape and dtype of `array`.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory; the message says how much is free.
+
+    Notes
+    -----
+    Calls what `device_empty` and `copy` call; see `explain_copy`.
+
+    Examples
+    --------
+    >>> cu.to_device([[1, 2], [3, 4]]).to_numpy()
+    array([[1, 2],
+           [3, 4]])
+    """
+
+def copy(dst: _Array, src: _Array, /) -> None:
+    """Copy an array into another one, and wait.
+
+    Parameters
+    ----------
+    dst : array
+        Where to, with any strides: a DeviceArray, a NumPy array, or an object with
+        ``__cuda_array_interface__``, ``__dlpack__``, the buffer protocol or
+        ``__array_interface__``.
+    src : array
+        Where from: any such array of the same shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An end is not an array, or the two do not fit. Nothing was copied.
+    CudaError
+        The copy failed.
+
+    Notes
+    -----
+    `explain_copy` names the path, and with it the CUDA function. The copy is
+    ordered after the work of the enclosing ``with stream:``, else of the default
+    stream, and after every call of this package in flight on a DeviceArray's
+    memory. Other threads run meanwhile.
+
+    Examples
+    --------
+    >>> array = cu.device_empty(3, np.int64)
+    >>> cu.copy(array, np.arange(3))
+    >>> array.to_numpy()
+    array([0, 1, 2])
+    """
+
+def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transfer:
+    """Copy an array into another one in the order of a stream.
+
+    Parameters
+    ----------
+    dst : array
+        Where to: any array that `copy` takes. Do not read it before the copy is over.
+    src : array
+        Where from: any such array of the same shape and dtype. Do not change it
+        before the copy is over.
+    stream : Stream or None
+        None for the enclosing ``with stream:``, else the default stream.
+
+    Returns
+    -------
+    Transfer
+        What to wait for. It keeps both ends alive until the copy is over. If the
+        stream is being captured into a graph, the copy becomes a node of that graph,
+        which keeps both ends alive.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An end is not an array, or the two do not fit. Nothing was copied.
+    CudaError
+        The driver refuses the copy. Or the stream is being captured, and the copy
+        cannot be part of a graph: only copies of dense memory or of rows can,
+        between page-locked memory and a device or on one device. The capture goes
+        on.
+
+    Notes
+    -----
+    `explain_copy` names the path, and with it the CUDA function. The call waits
+    until the copy is over if the path is ``'host'`` or ``'bounced'``, or if kernels
+    in the stream's context cannot use the memory. For a ``'staged'`` copy, of
+    pageable or strided memory, it waits where no thread or no page-locked memory can
+    be had, and, unless the copy is small, where the driver has no stream memory
+    operations.
+
+    Examples
+    --------
+    >>> stream = cu.Stream()
+    >>> host, there = cu.pinned_zeros(3), cu.device_empty(3)
+    >>> transfer = cu.copy_async(there, host, stream)
+    >>> transfer.wait()
+    >>> transfer.done
+    True
+    """
+
+def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan:
+    """Return which path a copy would take, and why. Copies nothing.
+
+    Parameters
+    ----------
+    dst : array
+        As for `copy`.
+    src : array
+        As for `copy`.
+
+    Returns
+    -------
+    CopyPlan
+        A named tuple, with the path's name and the reason first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An end is not an array, or the two do not fit.
+
+    Notes
+    -----
+    The paths ``'kernel'`` and ``'temporary'`` become ``'bounced'`` if the driver
+    refuses the kernel or has no memory left.
+
+    Examples
+    --------
+    >>> there = cu.device_empty(1000)
+    >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
+    'direct'
+    """
+
 @overload
 def from_dlpack(
     x: _Lender, /, *, device: Literal["cpu"], copy: bool | None = None
@@ -554,11 +2219,121 @@ def from_dlpack(
 @overload
 def from_dlpack(
     x: _Lender, /, *, device: _DeviceLike | None = None, copy: bool | None = None
-) -> DeviceArray | NDArray[Any]: ...
-def live_allocations() -> list[Allocation]: ...
-def trace_allocations(enabled: bool = True) -> None: ...
-def error_names() -> dict[int, str]: ...
-def _ladder_copy(dst: _Array, src: _Array, /) -> None: ...
+) -> DeviceArray | NDArray[Any]:
+    """Return an array that shares another library's memory.
+
+    Parameters
+    ----------
+    x : object with ``__dlpack__``
+        A tensor or array of PyTorch, CuPy, JAX, NumPy, cuda-core, ...
+    device : int, str or Device, optional
+        Where the array is to be: a device, or ``"cpu"``. If `x` is elsewhere, it is
+        copied there. The default is where `x` is.
+    copy : bool, optional
+        True always copies, into C order. False never copies. The default copies only
+        if `device` needs it.
+
+    Returns
+    -------
+    DeviceArray or numpy.ndarray
+        A DeviceArray for device memory, an ndarray for host memory. It keeps the
+        memory alive. It is read-only if `x` says that it is.
+
+    Raises
+    ------
+    TypeError
+        `x` has no ``__dlpack__``.
+    BufferError
+        This kind of memory or this data type is not supported.
+    ValueError
+        The tensor's description is invalid, or `device` needs a copy and
+        ``copy=False`` forbids it.
+    ImportError
+        The data type (bfloat16, float8, ...) needs ``ml_dtypes``.
+
+    Notes
+    -----
+    The other library makes the stream of the enclosing ``with stream:``, else the
+    default stream, wait for its own work on the memory. If the type of `x` offers
+    DLPack's table of C functions, that is used: for host memory always, for device
+    memory if the other library's current stream is the same one, or is idle.
+
+    Examples
+    --------
+    >>> numbers = np.arange(3)
+    >>> cu.from_dlpack(numbers).ctypes.data == numbers.ctypes.data
+    True
+    >>> cu.from_dlpack(numbers, device=0)
+    <DeviceArray shape=(3,) dtype=int64 on device 0>
+    """
+
+def live_allocations() -> list[Allocation]:
+    """Return what cudriver keeps alive in this process.
+
+    Returns
+    -------
+    list of Allocation
+        Named tuples ``(kind, nbytes, address, device, where)``, the oldest first.
+        ``where`` is the line that made it, if `trace_allocations` was on then.
+
+    Notes
+    -----
+    An asynchronous copy holds both of its ends until it is over; those that are
+    over are let go first. Free memory of the pools is not in the list: see
+    `host_memory_stats`.
+
+    Examples
+    --------
+    >>> array = cu.device_empty(1000, np.uint8)
+    >>> last = cu.live_allocations()[-1]
+    >>> last.kind, last.nbytes
+    ('device array', 1000)
+    """
+
+def trace_allocations(enabled: bool = True) -> None:
+    """Note which line of Python makes each object, from now on.
+
+    Parameters
+    ----------
+    enabled : bool, optional
+        False to stop.
+
+    Notes
+    -----
+    The environment variable ``CUDRIVER_TRACE=1`` does this from the start.
+
+    Examples
+    --------
+    >>> cu.trace_allocations()
+    >>> stream = cu.Stream()
+    >>> cu.live_allocations()[-1].where is not None
+    True
+    >>> cu.trace_allocations(False)
+    """
+
+def error_names() -> dict[int, str]:
+    """Return the name of every error code of the driver.
+
+    Returns
+    -------
+    dict of int to str
+        Names as in ``cuda.h``, including those that an older driver does not know.
+
+    Notes
+    -----
+    Calls no CUDA function; `CudaError.code` is a key.
+
+    Examples
+    --------
+    >>> cu.error_names()[2]
+    'CUDA_ERROR_OUT_OF_MEMORY'
+    """
+
+def _ladder_copy(dst: _Array, src: _Array, /) -> None:
+    """One cuMemcpyHtoD or cuMemcpyDtoH over the whole, whatever the host's memory is: the driver
+    alone. Both ends C-ordered without gaps and of one size; else ValueError.
+    """
+
 def _ladder_kernel(
     kernel: _LadderKernel,
     memory: _Array,
@@ -567,4 +2342,10 @@ def _ladder_kernel(
     rounds: int,
     launches: int,
     /,
-) -> list[float]: ...
+) -> list[float]:
+    """Runs 'read', 'write', 'shared_read' or 'shared_write' over an array of the device or a
+    mapped one of the host, and returns a list of `rounds` figures: seconds for one launch, by the
+    device's events around `launches` of them. `sums` is a DeviceArray that gets a 32-bit word from
+    each thread, and sets how many there are: 256 a block. `number` is what a write starts from, or
+    how often a kernel goes over its 16 KiB of shared memory.
+    """

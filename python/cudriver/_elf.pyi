@@ -81,10 +81,12 @@ class Export(structseq[str | None | bool], tuple[str, str | None, bool, bool]):
 
 @final
 class ElfFile:
-    """The dynamic section of a 64-bit little-endian file. Raises ElfError."""
+    """The dynamic section of a 64-bit little-endian file. Raises ElfError.
 
-    def __new__(cls, path: str, /, shown: str | None = None) -> ElfFile:
-        """Read `path`. shown: the name to put in errors (a path inside another root)."""
+    shown: the name to put in errors (a path inside another root).
+    """
+
+    def __new__(cls, path: str, /, shown: str | None = None) -> ElfFile: ...
     path: str  # as given
     shown: str  # what errors call it
     device: int

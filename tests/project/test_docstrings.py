@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import importlib
 import inspect
 import json
 import operator
@@ -64,6 +66,35 @@ def test_a_docstring_has_the_form_and_names_every_parameter(name: str) -> None:
     given = re.findall(r"^(\S.*?) : \S", section[1], re.MULTILINE) if section else []
     assert [word.lstrip("*") for line in given for word in line.split(", ")] == wanted
     assert "Examples" in titles or "." in name
+
+
+@pytest.mark.parametrize("name", ["_core", "_elf"])
+def test_an_editor_shows_what_help_says(name: str) -> None:
+    module = importlib.import_module(f"cudriver.{name}")
+    wrong = []
+    for thing, node in stub(Path(cu.__file__).with_name(f"{name}.pyi")):
+        said, shown = inspect.getdoc(operator.attrgetter(thing)(module)), ast.get_docstring(node)
+        if shown != said and (shown or "." not in thing or thing.rpartition(".")[2][0] != "_"):
+            wrong.append(thing)
+    assert wrong == []
+
+
+def stub(path: Path) -> Iterator[tuple[str, Any]]:
+    """The functions, classes and methods of a stub; of overloads that which has the docstring."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        owner = getattr(node, "name", "")
+        inside = node.body if isinstance(node, ast.ClassDef) else []
+        if any(
+            getattr(d, "id", "") == "type_check_only" for d in getattr(node, "decorator_list", [])
+        ):
+            continue
+        for prefix, each in (("", node), *((f"{owner}.", member) for member in inside)):
+            if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+                key = prefix + each.name
+                if key not in found or ast.get_docstring(each):
+                    found[key] = each
+    yield from found.items()
 
 
 EXAMPLES = [name for name in NAMES if ">>>" in (NAMES[name].__doc__ or "")]

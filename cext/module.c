@@ -248,7 +248,6 @@ static int module_exec(PyObject *module)
         cudriver_ladder_setup,
         cudriver_device_array_setup,
         cudriver_device_make_setup,
-        cudriver_dlpack_exchange_setup,
         cudriver_dlpack_from_setup,
         cudriver_host_memory_setup,
         cudriver_pinned_arrays_setup,

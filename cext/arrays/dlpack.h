@@ -7,7 +7,6 @@
  *   dlpack_array.c     as an array, or as one end of a copy
  *   dlpack_from.c      from_dlpack()
  *   dlpack_export.c    ours: __dlpack__, __dlpack_device__
- *   dlpack_exchange.c  ours: the table of C functions, __dlpack_c_exchange_api__
  *
  * Who owns what: a tensor is given back by its deleter, once. A lent tensor belongs to its
  * `keeper`, a capsule that whatever uses the memory holds a reference to. A tensor of ours owns a
@@ -60,10 +59,6 @@ int cudriver_dlpack_borrow(CoreState *state, PyObject *object, int kind, bool ne
 /* Whether an object's type has a table of C functions that we know. 1, 0, or -1. */
 int cudriver_dlpack_has_table(CoreState *state, PyObject *object);
 
-/* 0 if we know the layout of a tensor, of which the version and the deleter are always where they
- * are; else -1 with BufferError. */
-int cudriver_dlpack_check_version(const struct cudriver_dl_managed *tensor);
-
 /* Takes a tensor over, also if this fails. 0, or -1 with an exception set. */
 int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_lent *lent);
 
@@ -91,22 +86,11 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
 
 /* ---- tensors of ours ---- */
 
-/* Lends the array's memory. The caller calls the deleter. NULL with an exception set. */
-struct cudriver_dl_managed *cudriver_dlpack_export(CoreState *state, DeviceArrayObject *array);
-
-/* Lets the consumer's stream wait for our work in flight on the array's memory. `number`: 1, 2 or a
- * handle, as the standard has it. 0 or -1. */
-int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number);
-
-/* The stream of cudriver_dlpack_stream, as the standard has it: 1 is the default stream. */
-uintptr_t cudriver_dlpack_number(const StreamObject *stream);
-
 /* Methods of DeviceArray, and a docstring. */
 PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                        PyObject *keywords);
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *ignored);
 
 int cudriver_dlpack_from_setup(PyObject *module);
-int cudriver_dlpack_exchange_setup(PyObject *module);
 
 #endif

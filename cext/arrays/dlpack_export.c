@@ -131,13 +131,6 @@ static struct export *export_new(CoreState *state, DeviceArrayObject *array, boo
     return self;
 }
 
-struct cudriver_dl_managed *cudriver_dlpack_export(CoreState *state, DeviceArrayObject *array)
-{
-    struct export *self = export_new(state, array, false, 0);
-
-    return self != NULL ? &self->head.versioned : NULL;
-}
-
 /* ---- __dlpack__ ---- */
 
 /* A capsule that nobody took gives its tensor back. */
@@ -242,7 +235,9 @@ static int parse_stream(PyObject *argument, bool *sync, uintptr_t *number)
     return 0;
 }
 
-int cudriver_dlpack_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
+/* Lets the consumer's stream wait for our work in flight on the array's memory. `number`: 1, 2 or a
+ * handle, as the standard has it. 0 or -1. */
+static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
 {
     DeviceArrayObject *root = cudriver_device_array_root(array);
     CUstream stream = (CUstream)number;
@@ -333,7 +328,7 @@ PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, 
         Py_XDECREF(copy);
         return capsule;
     }
-    if (sync && cudriver_dlpack_follow(state, self, number) < 0) {
+    if (sync && consumer_follow(state, self, number) < 0) {
         return NULL;
     }
     return capsule_new(state, self, old, 0);

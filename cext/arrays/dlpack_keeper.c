@@ -47,7 +47,9 @@ int cudriver_dlpack_take(struct cudriver_dl_managed *tensor, struct cudriver_dl_
     return 0;
 }
 
-int cudriver_dlpack_check_version(const struct cudriver_dl_managed *tensor)
+/* 0 if we know the layout of a tensor, of which the version and the deleter are always where they
+ * are; else -1 with BufferError. */
+static int version_check(const struct cudriver_dl_managed *tensor)
 {
     if (tensor->version.major == CUDRIVER_DL_MAJOR) {
         return 0;
@@ -83,7 +85,7 @@ int cudriver_dlpack_take_capsule(PyObject *capsule, struct cudriver_dl_lent *len
 {
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         struct cudriver_dl_managed *tensor = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (cudriver_dlpack_check_version(tensor) < 0) {
+        if (version_check(tensor) < 0) {
             return -1;
         }
         lent->keeper = PyCapsule_New(tensor, KEEPER, keeper_end);

@@ -16,11 +16,6 @@ StreamObject *cudriver_dlpack_stream(CoreState *state, int ordinal)
     return stream != NULL && !stream->closed && stream->context->ordinal == ordinal ? stream : NULL;
 }
 
-uintptr_t cudriver_dlpack_number(const StreamObject *stream)
-{
-    return stream != NULL && stream->handle != NULL ? (uintptr_t)stream->handle : 1;
-}
-
 /* The stream that a device's lent memory is made ready for. `on` as in cudriver_dlpack_borrow. If
  * it is NULL, *entered is the Stream, borrowed; otherwise NULL. */
 static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *on, int ordinal,
@@ -28,7 +23,7 @@ static uintptr_t stream_number(CoreState *state, const struct cudriver_stream *o
 {
     *entered = on == NULL ? cudriver_dlpack_stream(state, ordinal) : NULL;
     if (on == NULL) {
-        return cudriver_dlpack_number(*entered);
+        return *entered != NULL && (*entered)->handle != NULL ? (uintptr_t)(*entered)->handle : 1;
     }
     if (on->handle == NULL || (on->context != NULL && on->context->ordinal != ordinal)) {
         return 1;

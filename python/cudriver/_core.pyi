@@ -5,7 +5,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
 from typing import (
     Any,
-    ClassVar,
     Final,
     Literal,
     NoReturn,
@@ -971,7 +970,6 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Protocol by which other libraries take the array without a copy (version 3)."""
-    __dlpack_c_exchange_api__: ClassVar[Any]
     def __dlpack__(
         self,
         *,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 import weakref
@@ -359,72 +358,3 @@ def test_numpy_says_that_it_takes_no_device_memory() -> None:
     array = placed()
     with pytest.raises((RuntimeError, BufferError), match=r"[Dd]evice"):
         np.from_dlpack(array)
-
-
-# ---- the table of C functions -----------------------------------------------------------------
-
-
-def test_the_table_exports_and_imports() -> None:
-    array = placed()
-    table = kit.table_of(cu.DeviceArray)
-    assert (table.major, table.minor, table.older) == (1, 3, None)
-    out, made = ctypes.c_void_p(), ctypes.c_void_p()
-    assert table.from_object(array[1:], ctypes.byref(out)) == 0
-    tensor = kit.VersionedTensor.from_address(out.value or 0).tensor
-    assert tensor.data == array[1:].pointer
-    assert table.to_object(out, ctypes.byref(made)) == 0
-    again = ctypes.cast(made, ctypes.py_object).value
-    ctypes.pythonapi.Py_DecRef(made)
-    assert type(again) is cu.DeviceArray
-    assert again.pointer == array[1:].pointer
-    assert (again.to_numpy() == MODEL[1:]).all()
-    del again
-    array.close()
-
-
-def test_the_table_refuses_what_is_no_device_array() -> None:
-    table = kit.table_of(cu.DeviceArray)
-    out = ctypes.c_void_p(1)
-    with pytest.raises(TypeError, match="a DeviceArray is wanted, not list"):
-        table.from_object([1], ctypes.byref(out))
-    assert out.value is None
-    host = kit.Lender(MODEL.ctypes.data, (4, 6), device=(kit.CPU, 0))
-    with pytest.raises(BufferError, match="device type 1"):
-        table.to_object(ctypes.addressof(host.managed), ctypes.byref(out))
-    array = placed()
-    newer = kit.Lender(array.pointer, (4, 6), version=(2, 0), owner=array)
-    with pytest.raises(BufferError, match=r"a tensor of DLPack 2\.0"):
-        table.to_object(ctypes.addressof(newer.managed), ctypes.byref(out))
-    assert host.given_back == newer.given_back == 1
-
-
-def test_the_table_allocates() -> None:
-    table = kit.table_of(cu.DeviceArray)
-    like, out, said = kit.Lender(None, (3, 5), dtype=(kit.INT, 16, 1)), ctypes.c_void_p(), []
-    kit.alive.discard(like)
-    report = kit.SET_ERROR(lambda _, kind, message: said.append((kind, message)))
-    prototype = ctypes.byref(like.managed.tensor)
-    assert table.allocate(prototype, ctypes.byref(out), None, report) == 0
-    made = kit.VersionedTensor.from_address(out.value or 0)
-    assert tuple(made.tensor.shape[:2]) == (3, 5)
-    assert (made.tensor.dtype.code, made.tensor.dtype.bits) == (kit.INT, 16)
-    made.deleter(out.value)
-    assert said == []
-    like.managed.tensor.dtype.bits = 24
-    assert table.allocate(prototype, ctypes.byref(out), None, report) == -1
-    like.managed.tensor.device.type = kit.ROCM
-    assert table.allocate(prototype, ctypes.byref(out), None, report) == -1
-    assert [kind for kind, _ in said] == [b"BufferError", b"ValueError"]
-    assert b"code 0 and 24 bits" in said[0][1]
-    assert b"device type 10" in said[1][1]
-
-
-def test_the_tables_stream_is_that_of_the_with_block() -> None:
-    table, out = kit.table_of(cu.DeviceArray), ctypes.c_void_p(1)
-    assert table.current_stream(kit.CUDA, 0, ctypes.byref(out)) == 0
-    assert out.value is None
-    with cu.Stream() as stream:
-        assert table.current_stream(kit.CUDA, 0, ctypes.byref(out)) == 0
-        assert out.value == stream.handle
-        assert table.current_stream(kit.CPU, 0, ctypes.byref(out)) == 0
-        assert out.value is None

@@ -247,9 +247,7 @@ def test_their_host_memory_is_page_locked_in_place(library: Any) -> None:
 
 @cells("device", "DLPack")
 def test_the_exchange_table(library: Any) -> None:
-    """DLPack 1.3's table of C functions, on both sides"""
-    ours = cu.to_device(MODEL)
-    assert np.array_equal(library.numpy(library.take(ours)), MODEL)
+    """its DLPack 1.3 table of C functions is used"""
     theirs = library.device_array(MODEL)
     if not hasattr(type(theirs), "__dlpack_c_exchange_api__"):
         pytest.xfail("its type has no such table")

@@ -52,11 +52,7 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
     if (self == NULL) {
         return NULL;
     }
-    self->dtype = cudriver_numpy_plain_dtype(dtype);
-    if (self->dtype == NULL) {
-        Py_DECREF(self);
-        return NULL;
-    }
+    self->dtype = Py_NewRef(dtype);
     self->itemsize = itemsize;
     memcpy(self->shape, shape, (size_t)ndim * sizeof *shape);
     cudriver_shape_strides(ndim, shape, itemsize, false, self->strides);

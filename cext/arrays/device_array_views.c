@@ -185,9 +185,7 @@ PyObject *cudriver_device_array_view_as(PyObject *object, PyObject *const *args,
     memcpy(view.shape, self->shape, (size_t)self->ndim * sizeof *self->shape);
     memcpy(view.strides, self->strides, (size_t)self->ndim * sizeof *self->strides);
     if (view_retype(self, &dtype, &itemsize, &view) == 0) {
-        Py_SETREF(dtype, cudriver_numpy_plain_dtype(dtype));
-        array = dtype == NULL ? NULL
-                              : cudriver_device_array_view(cudriver_state_of(object), self, &view);
+        array = cudriver_device_array_view(cudriver_state_of(object), self, &view);
     }
     if (array != NULL) {
         array_of(array)->itemsize = itemsize;

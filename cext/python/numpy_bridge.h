@@ -20,10 +20,6 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
  * appended to the shape. *dtype is an owned reference and is replaced. 0, or -1 with ValueError. */
 int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_ssize_t *shape);
 
-/* New reference: the dtype without its and its fields' metadata. NumPy's dtypes do not take part in
- * garbage collection, so metadata that leads back to the array would keep it alive for ever. */
-PyObject *cudriver_numpy_plain_dtype(PyObject *dtype);
-
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 

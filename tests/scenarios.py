@@ -193,7 +193,7 @@ def two_events(cu: Any) -> None:
 )  # fmt: skip
 def page_locked_arrays(cu: Any) -> None:
     arrays = [
-        cu.pinned_empty((3, 4), "f4", "F", mapped=True),
+        cu.pinned_empty((3, 4), "f4", "F"),
         cu.pinned_zeros(MIDDLE),
         cu.pinned_full(1 << 16, 3, "i2"),
         cu.pinned_empty_like(np.zeros((5, 6)).T),
@@ -210,12 +210,6 @@ def page_locked_arrays(cu: Any) -> None:
     cu.live_allocations()
     del arrays, array
     cu.trim_host_memory()
-
-
-@covers("pinned_empty")
-def write_combined_arrays(cu: Any) -> None:
-    array = cu.pinned_empty(100, write_combined=True)
-    array[:] = 1
 
 
 @covers(

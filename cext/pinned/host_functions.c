@@ -57,8 +57,8 @@ static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
     cudriver_context_end_use(context, pushed);
     if (result == CUDA_ERROR_INVALID_VALUE) {
         PyErr_Format(PyExc_ValueError,
-                     "%zu bytes at %p are no mapped page-locked memory: make the array with "
-                     "pinned_empty(..., mapped=True)",
+                     "%zu bytes at %p are not page-locked: make the array with pinned_empty, or "
+                     "pin() it",
                      range.bytes, (void *)range.low);
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* HostMemory: one block of page-locked memory, from the pool or write-combined. */
+/* HostMemory: one block of page-locked memory from the pool. */
 #include "host_memory.h"
 
 #include <stdio.h>
@@ -11,33 +11,7 @@
 #include "contexts/batch.h"
 #include "docstrings.h"
 
-/* Allocates write-combined memory, which the driver owns and which lives in `self->context`. */
-static CUresult combined_alloc(CoreState *state, HostMemoryObject *self, size_t bytes, bool mapped)
-{
-    unsigned int flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED |
-                         (mapped ? CU_MEMHOSTALLOC_DEVICEMAP : 0);
-    CUresult result;
-    bool pushed;
-
-    self->context = cudriver_context_begin_use(state, &pushed);
-    if (self->context == NULL) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    result = cuda.cuMemHostAlloc(&self->address, bytes, flags);
-    Py_END_ALLOW_THREADS
-    cudriver_context_end(self->context, pushed);
-    if (result != CUDA_SUCCESS) {
-        self->address = NULL;
-        Py_CLEAR(self->context);
-        return result;
-    }
-    self->context->children++;
-    self->context->pinning++;
-    return CUDA_SUCCESS;
-}
-
-/* Takes memory from the pool of registered process memory. All of it is mapped. */
+/* Takes memory from the pool. */
 static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_t bytes,
                                  bool *zeroed)
 {
@@ -67,17 +41,16 @@ static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_
 }
 
 /* Raises, and says which limit was met if that is known. Returns NULL. */
-static void *raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes,
-                         bool combined)
+static void *raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes)
 {
-    const char *function = combined ? "cuMemHostAlloc" : "cuMemHostRegister_v2";
+    const char *function = "cuMemHostRegister_v2";
     size_t least = cudriver_hostmem_least(bytes);
     struct cudriver_hostmem_stats stats;
     char limit[160], ours[64];
 
     cudriver_hostmem_get_stats(&stats);
     platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && !combined) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         size_t left = cudriver_hostmem_left();
         snprintf(ours, sizeof ours, "cudriver.%s", called); /* the driver may not have been asked */
         function = ours;
@@ -93,7 +66,7 @@ static void *raise_alloc(CoreState *state, CUresult result, const char *called, 
 }
 
 HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
-                                           bool mapped, bool combined, bool *zeroed)
+                                           bool *zeroed)
 {
     HostMemoryObject *self =
         (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
@@ -102,18 +75,14 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
     if (self == NULL) {
         return NULL;
     }
-    *zeroed = false;
     self->bytes = bytes;
     bytes = bytes > 0 ? bytes : 1;
-    result = combined ? combined_alloc(state, self, bytes, mapped)
-                      : registered_alloc(state, self, bytes, zeroed);
+    result = registered_alloc(state, self, bytes, zeroed);
     if (result != CUDA_SUCCESS) {
         Py_DECREF(self);
-        return PyErr_Occurred() ? NULL : raise_alloc(state, result, function, bytes, combined);
+        return PyErr_Occurred() ? NULL : raise_alloc(state, result, function, bytes);
     }
-    cudriver_live_add(state, &self->live, combined ? "write-combined host memory" : "host memory",
-                      self->bytes, (uintptr_t)self->address,
-                      self->context != NULL ? self->context->ordinal : -1);
+    cudriver_live_add(state, &self->live, "host memory", self->bytes, (uintptr_t)self->address, -1);
     return self;
 }
 
@@ -122,24 +91,11 @@ static void memory_dealloc(PyObject *object)
     HostMemoryObject *self = (HostMemoryObject *)object;
     CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
-    CUresult result = CUDA_SUCCESS;
-    bool pushed;
 
     cudriver_live_remove(state, &self->live);
-    if (self->address != NULL && self->context == NULL) {
+    if (self->address != NULL) {
         cudriver_hostmem_free(self->address);
-    } else if (self->address != NULL) {
-        if (cudriver_context_begin_free(self->context, &pushed)) {
-            Py_BEGIN_ALLOW_THREADS
-            result = cuda.cuMemFreeHost(self->address);
-            Py_END_ALLOW_THREADS
-            cudriver_context_end(self->context, pushed);
-        }
-        self->context->children--;
-        self->context->pinning--;
-        cudriver_report(state, result, "cuMemFreeHost", NULL);
     }
-    Py_XDECREF(self->context);
     type->tp_free(object);
     Py_DECREF(type);
 }

@@ -10,14 +10,12 @@ typedef struct {
     struct cudriver_live live;
     void *address;
     size_t bytes;
-    ContextObject *context; /* owned: the context of write-combined memory; else NULL */
 } HostMemoryObject;
 
 /* New reference: `bytes` of page-locked memory. `function`: the Python function that was called,
- * for a message. `combined`: write-combined memory of the context for use, which the driver owns;
- * other memory comes from the pool, and is always mapped. *zeroed: it is all zero. */
+ * for a message. *zeroed: it is all zero. */
 HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
-                                           bool mapped, bool combined, bool *zeroed);
+                                           bool *zeroed);
 
 /* Host memory of another owner, whatever kind of object that is. */
 struct cudriver_host_range {

@@ -125,13 +125,12 @@ static int pin_lock(CoreState *state, PinObject *self)
 
 static PyObject *pin_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"array", "mapped", NULL};
+    static char *names[] = {"array", NULL};
     CoreState *state = (CoreState *)PyType_GetModuleState(type);
     PyObject *array;
     PinObject *self;
-    int mapped = 0; /* ignored: all page-locked memory is mapped */
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$p:pin", names, &array, &mapped)) {
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:pin", names, &array)) {
         return NULL;
     }
     self = (PinObject *)type->tp_alloc(type, 0);

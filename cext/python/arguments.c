@@ -49,11 +49,3 @@ int cudriver_arguments(const struct cudriver_signature *signature, PyObject *con
     }
     return 0;
 }
-
-int cudriver_argument_flag(PyObject *value, bool *flag)
-{
-    int truth = value != NULL ? PyObject_IsTrue(value) : 0;
-
-    *flag = truth > 0;
-    return truth < 0 ? -1 : 0;
-}

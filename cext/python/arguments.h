@@ -23,7 +23,4 @@ int cudriver_arguments(const struct cudriver_signature *signature, PyObject *con
 #define CUDRIVER_FAST(function) \
     (PyCFunction)(void (*)(void)) function, METH_FASTCALL | METH_KEYWORDS
 
-/* Reads a flag; false if it is not given. 0, or -1 if its truth value raises. */
-int cudriver_argument_flag(PyObject *value, bool *flag);
-
 #endif

@@ -20,22 +20,37 @@ static PyStructSequence_Desc allocation_desc = {
     .n_in_sequence = 5,
 };
 
-/* New reference: "file:line" of the running Python code, or NULL without an exception. */
+/* Whether a frame runs code of this package. */
+static bool is_ours(PyFrameObject *frame)
+{
+    PyObject *globals = PyObject_GetAttrString((PyObject *)frame, "f_globals");
+    PyObject *name = globals != NULL ? PyDict_GetItemString(globals, "__name__") : NULL;
+    const char *text = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    bool ours = text != NULL && strncmp(text, "cudriver.", sizeof "cudriver." - 1) == 0;
+
+    Py_XDECREF(globals);
+    return ours;
+}
+
+/* New reference: "file:line" of the Python code that called this package, or NULL without an
+ * exception. */
 static PyObject *line_running(void)
 {
-    PyFrameObject *frame = PyEval_GetFrame(); /* borrowed */
-    PyCodeObject *code;
-    PyObject *where;
+    PyFrameObject *frame = (PyFrameObject *)Py_XNewRef((PyObject *)PyEval_GetFrame());
+    PyObject *where = NULL;
 
-    if (frame == NULL) {
-        return NULL;
+    while (frame != NULL && is_ours(frame)) {
+        PyFrameObject *caller = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = caller;
     }
-    code = PyFrame_GetCode(frame);
-    where = PyUnicode_FromFormat("%U:%d", code->co_filename, PyFrame_GetLineNumber(frame));
-    Py_DECREF(code);
-    if (where == NULL) {
-        PyErr_Clear();
+    if (frame != NULL) {
+        PyCodeObject *code = PyFrame_GetCode(frame);
+        where = PyUnicode_FromFormat("%U:%d", code->co_filename, PyFrame_GetLineNumber(frame));
+        Py_DECREF(code);
+        Py_DECREF(frame);
     }
+    PyErr_Clear();
     return where;
 }
 

@@ -280,18 +280,6 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src)
     return failed;
 }
 
-int cudriver_numpy_fill(PyObject *array, PyObject *value)
-{
-    PyObject *numpy = PyImport_ImportModule("numpy"), *done = NULL;
-
-    if (numpy != NULL) {
-        done = PyObject_CallMethod(numpy, "copyto", "OOs", array, value, "unsafe");
-    }
-    Py_XDECREF(numpy);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
-}
-
 int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern)
 {
     const npy_intp one = 1;

@@ -50,9 +50,6 @@ PyObject *cudriver_numpy_cast(PyObject *object, PyObject *dtype);
  * dtype. 0 or -1. */
 int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 
-/* Fills an array with a value, cast and broadcast as by np.full. 0 or -1. */
-int cudriver_numpy_fill(PyObject *array, PyObject *value);
-
 /* Writes the bytes of `value` as one item of `dtype` to `pattern`, as `array[...] = value` would.
  * `pattern` has room for one item and suits any alignment. 0 or -1. */
 int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern);

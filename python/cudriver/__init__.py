@@ -55,10 +55,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         mapped_pointer,
         memory_info,
         pin,
-        pinned_array,
         pinned_empty,
-        pinned_empty_like,
-        pinned_full,
         pinned_numpy,
         pinned_zeros,
         set_copy_threads,
@@ -78,6 +75,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
+    from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
     from cudriver.weights import load_npy, load_npz, load_safetensors
 
 __all__ = [
@@ -149,6 +147,12 @@ __all__ = [
 
 _ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
 _MODULES = frozenset({"errors", "fleet", "stack"})
+_HOMES = {
+    "ContextFlags": "flags",
+    "pinned_array": "memory.pinned",
+    "pinned_empty_like": "memory.pinned",
+    "pinned_full": "memory.pinned",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -163,10 +167,8 @@ def __getattr__(name: str) -> Any:
         home = "cudriver.errors"
     elif name.startswith("load_"):
         home = "cudriver.weights"
-    elif name == "ContextFlags":
-        home = "cudriver.flags"
     else:
-        home = "cudriver._core"
+        home = f"cudriver.{_HOMES.get(name, '_core')}"
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -368,8 +368,8 @@ class Device:
         Raises
         ------
         InvalidContextError
-            Write-combined arrays live in it, or a call or copy in another context may
-            be using page-locked memory that is registered in it. Freeing an array
+            A call or copy in another context may be using page-locked memory that is
+            registered in it. Freeing an array
             counts as a call, and the end of a copy may do that in another thread; it
             takes a moment, so try again.
 
@@ -1251,8 +1251,6 @@ class pin:
         Any array in host memory that `copy` takes; also an ``mmap``, shared memory,
         or read-only memory such as ``bytes``, to copy from. It stays alive as long
         as the pin is open.
-    mapped : bool, optional
-        Whether kernels may address the memory; see `mapped_pointer`.
 
     Raises
     ------
@@ -1280,7 +1278,7 @@ class pin:
     False
     """
 
-    def __new__(cls, array: _HostArray, *, mapped: bool = False) -> Self: ...
+    def __new__(cls, array: _HostArray) -> Self: ...
     @property
     def array(self) -> _HostArray | None:
         """Array that the pin holds; None once it is closed."""
@@ -1592,9 +1590,6 @@ def pinned_empty(
     shape: _Shape,
     dtype: DTypeLike = "float64",
     order: _Order = "C",
-    *,
-    mapped: bool = False,
-    write_combined: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, with undefined contents.
 
@@ -1606,11 +1601,6 @@ def pinned_empty(
         Type of an item.
     order : {'C', 'F'}, optional
         Order of the items in memory.
-    mapped : bool, optional
-        Whether kernels may address the memory; see `mapped_pointer`.
-    write_combined : bool, optional
-        Memory that the device reads faster and the host reads very slowly. It
-        keeps its context alive.
 
     Returns
     -------
@@ -1625,8 +1615,8 @@ def pinned_empty(
     Notes
     -----
     Uses ``cuMemHostRegister`` on memory of the process's own, which comes from a
-    pool and is page-locked for every context; ``cuMemHostAlloc`` for write-combined
-    memory.
+    pool and is page-locked for every context. Kernels may address it: see
+    `mapped_pointer`.
 
     Examples
     --------
@@ -1639,9 +1629,6 @@ def pinned_zeros(
     shape: _Shape,
     dtype: DTypeLike = "float64",
     order: _Order = "C",
-    *,
-    mapped: bool = False,
-    write_combined: bool = False,
 ) -> NDArray[Any]:
     """Return a new ndarray in page-locked memory, filled with zero bytes.
 
@@ -1653,8 +1640,6 @@ def pinned_zeros(
         Type of an item.
     order : {'C', 'F'}, optional
         Order of the items in memory.
-    mapped, write_combined : bool, optional
-        As for `pinned_empty`.
 
     Returns
     -------
@@ -1674,132 +1659,6 @@ def pinned_zeros(
     --------
     >>> cu.pinned_zeros(3)
     array([0., 0., 0.])
-    """
-
-def pinned_full(
-    shape: _Shape,
-    fill_value: Any,
-    dtype: DTypeLike | None = None,
-    order: _Order = "C",
-    *,
-    mapped: bool = False,
-    write_combined: bool = False,
-) -> NDArray[Any]:
-    """Return a new ndarray in page-locked memory, filled with a value.
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        Lengths of the dimensions.
-    fill_value : array_like
-        Cast and broadcast as `numpy.full` does it.
-    dtype : dtype_like, optional
-        Type of an item. The default is that of `fill_value`.
-    order : {'C', 'F'}, optional
-        Order of the items in memory.
-    mapped, write_combined : bool, optional
-        As for `pinned_empty`.
-
-    Returns
-    -------
-    numpy.ndarray
-        As from `pinned_empty`.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister``; see `pinned_empty`.
-
-    Examples
-    --------
-    >>> cu.pinned_full(3, 7)
-    array([7, 7, 7])
-    """
-
-def pinned_empty_like(
-    prototype: ArrayLike,
-    dtype: DTypeLike | None = None,
-    order: _OrderLike = "K",
-    *,
-    mapped: bool = False,
-    write_combined: bool = False,
-) -> NDArray[Any]:
-    """Return a new ndarray in page-locked memory, shaped like another array.
-
-    Parameters
-    ----------
-    prototype : array_like
-        Gives the shape, and the dtype and order unless they are given.
-    dtype : dtype_like, optional
-        Type of an item.
-    order : {'C', 'F', 'A', 'K'}, optional
-        Order of the items in memory, as for `numpy.empty_like`.
-    mapped, write_combined : bool, optional
-        As for `pinned_empty`.
-
-    Returns
-    -------
-    numpy.ndarray
-        As from `pinned_empty`, with undefined contents.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister``; see `pinned_empty`.
-
-    Examples
-    --------
-    >>> cu.pinned_empty_like(np.ones((2, 3), np.int16)).shape
-    (2, 3)
-    """
-
-def pinned_array(
-    object: ArrayLike,
-    dtype: DTypeLike | None = None,
-    order: _OrderLike = "K",
-    *,
-    mapped: bool = False,
-    write_combined: bool = False,
-) -> NDArray[Any]:
-    """Return a page-locked copy of an array.
-
-    Parameters
-    ----------
-    object : array_like
-        What `numpy.asarray` takes.
-    dtype : dtype_like, optional
-        Type of an item. The default is that of `object`.
-    order : {'C', 'F', 'A', 'K'}, optional
-        Order of the items in memory, as for `numpy.array`.
-    mapped, write_combined : bool, optional
-        As for `pinned_empty`.
-
-    Returns
-    -------
-    numpy.ndarray
-        As from `pinned_empty`, with the items of `object`.
-
-    Raises
-    ------
-    OutOfMemoryError
-        The system refuses the memory, or the limit is reached.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister``; see `pinned_empty`.
-
-    Examples
-    --------
-    >>> cu.pinned_array([1, 2, 3])
-    array([1, 2, 3])
     """
 
 def is_pinned(array: _HostArray, /) -> bool:
@@ -1827,12 +1686,12 @@ def is_pinned(array: _HostArray, /) -> bool:
     """
 
 def mapped_pointer(array: _HostArray, /) -> int:
-    """Return the device address of an array in mapped page-locked memory.
+    """Return the device address of an array in page-locked memory.
 
     Parameters
     ----------
     array : numpy.ndarray, or what else has host memory
-        For example of ``pinned_empty(..., mapped=True)``.
+        For example of `pinned_empty`.
 
     Returns
     -------
@@ -1842,7 +1701,7 @@ def mapped_pointer(array: _HostArray, /) -> int:
     Raises
     ------
     ValueError
-        The memory is not mapped page-locked memory.
+        The memory is not page-locked.
 
     Notes
     -----
@@ -1850,7 +1709,7 @@ def mapped_pointer(array: _HostArray, /) -> int:
 
     Examples
     --------
-    >>> array = cu.pinned_empty(10, mapped=True)
+    >>> array = cu.pinned_empty(10)
     >>> cu.mapped_pointer(array[1:]) - cu.mapped_pointer(array)
     8
     """

@@ -526,7 +526,7 @@ def test_the_kernels_over_shared_memory(turns: int, blocks: int, seed: int) -> N
 
 
 def test_kernels_reach_mapped_memory_of_the_host() -> None:
-    array = cudriver.pinned_zeros(4096, np.uint32, mapped=True)
+    array = cudriver.pinned_zeros(4096, np.uint32)
     sums = sums_of(2)
     _core._ladder_kernel("write", array, sums, 7, 1, 1)
     assert np.array_equal(array, np.arange(4096, dtype=np.uint32) * np.uint32(0x9E3779B1) + 7)
@@ -581,7 +581,7 @@ def test_the_drivers_own_copy_goes_both_ways_and_refuses_the_rest() -> None:
 
 
 def test_nothing_stays_behind(no_leaks: None) -> None:
-    array, sums = cudriver.pinned_zeros(4096, np.uint32, mapped=True), sums_of(1)
+    array, sums = cudriver.pinned_zeros(4096, np.uint32), sums_of(1)
     _core._ladder_kernel("read", array, sums, 0, 3, 2)
 
 
@@ -594,7 +594,7 @@ def test_nothing_stays_behind(no_leaks: None) -> None:
     ],
 )  # fmt: skip
 def test_a_failing_call_is_raised_and_leaves_nothing(sim: Any, function: str) -> None:
-    array, sums = cudriver.pinned_zeros(4096, np.uint32, mapped=True), sums_of(1)
+    array, sums = cudriver.pinned_zeros(4096, np.uint32), sums_of(1)
     _core._ladder_kernel("read", array, sums, 0, 1, 1)
     names = ("modules", "streams", "events")
     before = {name: sim.live(name) for name in names}

@@ -334,15 +334,10 @@ def test_arguments_by_name(cu, name: str) -> None:
 
 
 def test_arguments_by_any_name_in_any_order(cu) -> None:
-    array = cu.pinned_empty(write_combined=False, order="F", shape=(2, 3), mapped=1, dtype="i2")
+    array = cu.pinned_empty(order="F", shape=(2, 3), dtype="i2")
     assert (array.shape, array.dtype, array.flags.f_contiguous) == ((2, 3), np.int16, True)
     there = cu.device_zeros(stream=None, device=None, dtype="i2", shape=(2, 3))
     assert (there.shape, there.dtype) == ((2, 3), np.int16)
     out = np.ones((2, 3), np.int16)
     assert there.to_numpy(out=out) is out
     assert not out.any()
-
-
-def test_a_flag_whose_truth_raises(cu) -> None:
-    with pytest.raises(ValueError, match="ambiguous"):
-        cu.pinned_empty(3, mapped=np.zeros(2))

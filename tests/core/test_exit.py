@@ -19,7 +19,6 @@ context = cu.Context(); context.push()
 streams = [cu.Stream() for _ in range(3)]
 event = cu.Event(timing=True).record(streams[0])
 pinned = [cu.pinned_zeros(n) for n in (1, 1000, 1 << 20)]
-combined = cu.pinned_zeros(100, write_combined=True)
 plain = np.zeros(1 << 18)
 pin = cu.pin(plain)
 block = cu.pinned_numpy(min_bytes=1); block.__enter__()

@@ -75,7 +75,6 @@ def test_every_first_call_of_a_child_is_told(cu) -> None:
         lambda: event.done,
         lambda: cu.pinned_empty(1 << 20),
         lambda: cu.pinned_zeros(10),
-        lambda: cu.pinned_empty(10, write_combined=True),
         lambda: cu.pin(plain),
         lambda: cu.mapped_pointer(pinned),
         lambda: cu.device_empty(10),
@@ -135,8 +134,7 @@ def test_what_a_child_may_do(cu) -> None:
 def test_objects_dropped_in_the_child(cu) -> None:
     things: list[object] = [
         cu.Stream(), cu.Event(), cu.Context(), cu.device_zeros(10), cu.pinned_zeros(100),
-        cu.pinned_zeros(10, write_combined=True), cu.pin(np.zeros(1000)),
-        cu.Device(0).primary_context(),
+        cu.pin(np.zeros(1000)), cu.Device(0).primary_context(),
     ]  # fmt: skip
     with cu.pinned_numpy(min_bytes=1):
         things.append(np.zeros(1000))

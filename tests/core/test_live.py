@@ -24,7 +24,6 @@ def test_each_kind_of_thing(cu, ours) -> None:
     things = {
         "device array": (cu.device_empty(100), 800, 0),
         "host memory": (cu.pinned_empty(10), 80, None),
-        "write-combined host memory": (cu.pinned_empty(10, write_combined=True), 80, 0),
         "pin": (cu.pin(plain), 8000, None),
         "stream": (cu.Stream(), 0, 0),
         "event": (cu.Event(), 0, 0),

@@ -160,8 +160,9 @@ def test_an_error_names_its_call_and_no_limit_that_was_not_met(
     finally:
         sim.clear_faults()
         cu.set_host_memory_limit(None)
-    assert caught.value.function == f"cudriver.{name}"
-    assert str(caught.value).startswith(f"cudriver.{name}(9437184 bytes; ")
+    called = "pinned_zeros" if name == "pinned_zeros" else "pinned_empty"
+    assert caught.value.function == f"cudriver.{called}"
+    assert str(caught.value).startswith(f"cudriver.{called}(9437184 bytes; ")
     assert "set_host_memory_limit" not in str(caught.value)
 
 
@@ -264,6 +265,48 @@ def test_lengths_and_sizes_may_be_any_integers() -> None:
     cu.pinned_numpy(min_bytes=np.int32(4))
 
 
+@pytest.mark.parametrize(
+    ("source", "dtype"),
+    [
+        ([300], np.uint8),
+        ([-1], np.uint8),
+        (np.array([300, -1]), np.uint8),
+        ([2**63], "i8"),
+        ([2**64], "f8"),
+        ([1, None], "f8"),
+        ([1.7, 2], int),
+        (np.array([1.5, 2.5]), "S"),
+        (["word", "longer"], None),
+        (["word"], "S2"),
+        ([[1, 2], [3]], None),
+        ([1, "x"], float),
+        (np.array([None]), None),
+        (bytearray(b"abc"), None),
+        (np.ma.masked_array([1, 2], [True, False]), None),
+        (np.datetime64("2026-01-01"), "M8[s]"),
+        ([(1, 2.5)], "i4,f8"),
+    ],
+    ids=str,
+)
+def test_an_array_has_what_asarray_makes_of_the_object(source: Any, dtype: Any) -> None:
+    try:
+        wanted = np.asarray(source, dtype)
+    except (ValueError, OverflowError, TypeError) as error:
+        with pytest.raises(type(error)) as caught:
+            cu.pinned_array(source, dtype)
+        assert str(caught.value) == str(error)
+        return
+    if wanted.dtype.hasobject:
+        with pytest.raises(TypeError, match="Python objects"):
+            cu.pinned_array(source, dtype)
+        return
+    array = cu.pinned_array(source, dtype)
+    assert cu.is_pinned(array)
+    assert type(array) is np.ndarray
+    assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
+    assert array.tobytes() == wanted.tobytes()
+
+
 @pytest.mark.parametrize("order", ["K", "A", "C", "F", "k", "a", "c", "f", None])
 def test_orders_like_numpys(order: Any) -> None:
     for source in np.zeros((2, 3)), np.zeros((2, 3), order="F"):
@@ -272,30 +315,15 @@ def test_orders_like_numpys(order: Any) -> None:
 
 
 def test_mapped_memory_has_a_device_address() -> None:
-    array = cu.pinned_empty(1000, np.float32, mapped=True)
+    array = cu.pinned_empty(1000, np.float32)
     array[:] = np.arange(1000)
     address = cu.mapped_pointer(array)
     assert address > 0
     assert cu.mapped_pointer(array[10:]) == address + 40
     for view in (array[::-1], array[7:2:-2], array[:0], array.reshape(-1, 10)[::-1, ::-1]):
         assert cu.mapped_pointer(view) == address + view.ctypes.data - array.ctypes.data
-    with pytest.raises(ValueError, match="no mapped page-locked memory"):
+    with pytest.raises(ValueError, match="not page-locked: make the array with pinned_empty"):
         cu.mapped_pointer(np.zeros(1000))
-
-
-def test_write_combined_memory_is_right_and_holds_its_context() -> None:
-    array = cu.pinned_empty((64, 64), np.int32, write_combined=True)
-    array[:] = 5
-    assert cu.is_pinned(array)
-    there = cu.to_device(array)
-    assert (there.to_numpy() == 5).all()
-    context = cu.current_context()
-    assert context is not None
-    with pytest.raises(cu.InvalidContextError, match="write-combined"):
-        context.device.reset_primary_context()
-    kinds = [entry.kind for entry in cu.live_allocations()]
-    assert "write-combined host memory" in kinds
-    del array
 
 
 @pytest.mark.parametrize("by", ["pinned_empty", "pin", "pinned_numpy"])

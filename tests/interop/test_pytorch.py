@@ -148,7 +148,7 @@ def test_a_data_loader_with_workers(tmp_path: Path, method: str) -> None:
 @pytest.mark.gpu
 def test_a_copy_into_an_array_over_a_tensor_does_not_wait_for_pytorch() -> None:
     """docs/tutorial/feed.md: PyTorch's current stream stands still, and the copy is over."""
-    driver, flag = ctypes.CDLL(cu.driver_path()), cu.pinned_zeros(1, np.uint32, mapped=True)
+    driver, flag = ctypes.CDLL(cu.driver_path()), cu.pinned_zeros(1, np.uint32)
     model, feed = cu.Stream(), cu.Stream()
     slot, batch = torch.zeros(1 << 22, device="cuda"), np.ones(1 << 22, np.float32)
     target = cu.from_dlpack(slot)

@@ -61,6 +61,7 @@ PARTS = {
     "fleet": {"__init__", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack"},
+    "memory": {"_core"},
     "weights": {"_core"},
     "pytest_plugin": {"testing"},
 }

@@ -171,8 +171,8 @@ class Making:
             do = f"with cu.pinned_numpy(min_bytes=64): {name} = {text}"
             model = f"m.{name} = {name}.copy()"
         else:
-            options = f"{self.random.choice('CF')!r}, mapped={self.chance(30)}"
-            do = f"{name} = cu.pinned_empty({shape}, {dtype!r}, {options})"
+            order = self.random.choice("CF")
+            do = f"{name} = cu.pinned_empty({shape}, {dtype!r}, {order!r})"
             do += f"; {name}[...] = pattern({shape}, {dtype!r}, {k})"
             model = f"m.{name} = {name}.copy()"
         self.add("pinned", do, model, **fields)
@@ -263,6 +263,5 @@ class Making:
             return
         name = self.name("n")
         part = array.name + self.part(array, self.some(array.shape))
-        mapped = ", mapped=True" if self.chance(20) else ""
-        self.add("pin", f"{name} = cu.pin({part}{mapped})", makes=name, uses=(array.name,))
+        self.add("pin", f"{name} = cu.pin({part})", makes=name, uses=(array.name,))
         self.named["pin"].append(name)

@@ -349,7 +349,7 @@ class Arrays:
         self.size = size
         self.here = cu.device_empty(words, np.uint32, device=device)
         self.there = cu.device_empty(words, np.uint32, device=device)
-        self.locked: Words = cu.pinned_empty(words, np.uint32, mapped=True)
+        self.locked: Words = cu.pinned_empty(words, np.uint32)
         self.back: Words = np.empty(words, np.uint32)
         self.plain: Words = np.random.default_rng(size).integers(0, 1 << 32, words, np.uint32)
 

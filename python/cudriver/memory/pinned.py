@@ -1,0 +1,140 @@
+"""Page-locked arrays with the values, the type or the shape of something else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from cudriver._core import pinned_empty
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from cudriver._core import _Order, _OrderLike, _Shape
+
+
+def pinned_full(
+    shape: _Shape, fill_value: Any, dtype: DTypeLike | None = None, order: _Order = "C"
+) -> NDArray[Any]:
+    """Return a new ndarray in page-locked memory, filled with a value.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the dimensions.
+    fill_value : array_like
+        Cast and broadcast as `numpy.full` does it.
+    dtype : dtype_like, optional
+        Type of an item. The default is that of `fill_value`.
+    order : {'C', 'F'}, optional
+        Order of the items in memory.
+
+    Returns
+    -------
+    numpy.ndarray
+        As from `pinned_empty`.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``; see `pinned_empty`.
+
+    Examples
+    --------
+    >>> cu.pinned_full(3, 7)
+    array([7, 7, 7])
+    """
+    array = pinned_empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order)
+    np.copyto(array, fill_value, casting="unsafe")
+    return array
+
+
+def pinned_empty_like(
+    prototype: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+) -> NDArray[Any]:
+    """Return a new ndarray in page-locked memory, shaped like another array.
+
+    Parameters
+    ----------
+    prototype : array_like
+        Gives the shape, and the dtype and order unless they are given.
+    dtype : dtype_like, optional
+        Type of an item.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Order of the items in memory, as for `numpy.empty_like`.
+
+    Returns
+    -------
+    numpy.ndarray
+        As from `pinned_empty`, with undefined contents.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``; see `pinned_empty`.
+
+    Examples
+    --------
+    >>> cu.pinned_empty_like(np.ones((2, 3), np.int16)).shape
+    (2, 3)
+    """
+    source = np.asarray(prototype)
+    dtype = source.dtype if dtype is None else dtype
+    order = "K" if order is None else order
+    if order in ("K", "k", "A", "a"):
+        dense = source.flags.c_contiguous or source.flags.f_contiguous
+        if order in ("K", "k") and not dense:  # the longest stride first, as NumPy does it
+            axes = sorted(range(source.ndim), key=lambda axis: -abs(source.strides[axis]))
+            array = pinned_empty([source.shape[axis] for axis in axes], dtype)
+            return np.transpose(array, [axes.index(axis) for axis in range(source.ndim)])
+        order = "F" if source.flags.fnc else "C"
+    return pinned_empty(source.shape, dtype, cast("_Order", order))
+
+
+def pinned_array(
+    object: ArrayLike, dtype: DTypeLike | None = None, order: _OrderLike = "K"
+) -> NDArray[Any]:
+    """Return a page-locked copy of an array.
+
+    Parameters
+    ----------
+    object : array_like
+        What `numpy.asarray` takes.
+    dtype : dtype_like, optional
+        Type of an item. The default is that of `object`.
+    order : {'C', 'F', 'A', 'K'}, optional
+        Order of the items in memory, as for `numpy.array`.
+
+    Returns
+    -------
+    numpy.ndarray
+        As from `pinned_empty`, with the items of ``numpy.asarray(object, dtype)``.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The system refuses the memory, or the limit is reached.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister``; see `pinned_empty`.
+
+    Examples
+    --------
+    >>> cu.pinned_array([1, 2, 3])
+    array([1, 2, 3])
+    """
+    source = np.asarray(object, dtype)
+    same = isinstance(object, np.ndarray) and object.shape == source.shape
+    array = pinned_empty_like(object if same else source, source.dtype, order)
+    np.copyto(array, source)
+    return array

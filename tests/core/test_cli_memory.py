@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cudriver as cu
 from cudriver.cli import COMMANDS, demo, devices, main
+from native_build import shared
 
 
 def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -69,6 +71,39 @@ sys.exit(cudriver.cli.main(["demo"]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("", said)
     assert done.returncode not in (0, 1)
+
+
+UNUSABLE = """
+int cuInit(unsigned flags) { return flags == 0 ? 100 : 1; }
+int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+"""
+
+
+def test_the_demonstration_imports_nothing_from_the_working_folder(tmp_path: Path) -> None:
+    """Where the driver cannot be used, it starts itself again."""
+    (tmp_path / "fake.c").write_text(UNUSABLE)
+    (tmp_path / "lib").mkdir()
+    shared(tmp_path / "lib" / "libcuda.so.1", [tmp_path / "fake.c"])
+    (tmp_path / "start.py").write_text("from cudriver.cli import main; raise SystemExit(main())")
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in "cudriver", "numpy", "json", "argparse", "sitecustomize":
+        (work / f"{name}.py").write_text("raise SystemExit('CODE OF THE WORKING FOLDER RUNS')")
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    environ.pop("CUDRIVER_LIBRARY", None)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "start.py"), "demo", "--size", "1", "--json"],
+        env=environ,
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report["driver"]["simulated"] is True
+    assert str(tmp_path / "lib" / "libcuda.so.1") in report["why_simulated"]
 
 
 def test_a_copy_that_does_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,18 @@ def test_a_marked_test_needs_the_devices(session: Session) -> None:
     assert "libcudriver_sim.so shows 2 (16 GiB, 16 GiB)" in text
 
 
+def test_the_devices_are_asked_without_imports_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "cudriver", "numpy", "json", "argparse", "sitecustomize":
+        (tmp_path / f"{name}.py").write_text(f"open('imported-{name}', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDRIVER_LIBRARY", "sim")
+    monkeypatch.setenv("CUDRIVER_SIM_DEVICES", "3")
+    memories, words = devices.shown.__wrapped__()
+    assert (len(memories), list(tmp_path.glob("imported-*"))) == (3, []), words
+
+
 def test_a_marked_test_says_why_there_is_no_driver(session: Session, tmp_path: Path) -> None:
     missing = str(tmp_path / "libnothing.so")
     result = session(MARKED, CUDRIVER_LIBRARY=missing)

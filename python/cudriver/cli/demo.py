@@ -97,8 +97,10 @@ def choose_driver() -> str | int | None:
     import signal
     import subprocess
 
+    from cudriver.stack.collect.child import ourselves
+
     environ = dict(os.environ, CUDRIVER_LIBRARY="sim", CUDRIVER_DEMO_REASON=reason)
-    with subprocess.Popen([sys.executable, "-m", "cudriver", *sys.argv[1:]], env=environ) as child:
+    with subprocess.Popen(ourselves(*sys.argv[1:]), env=environ) as child:
         usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the child to answer
         try:
             return child.wait()

@@ -13,6 +13,8 @@ import sys
 
 import pytest
 
+from cudriver.stack.collect.child import ourselves
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,16 +71,19 @@ def _size(count: int) -> str:
 @functools.cache
 def shown() -> tuple[list[int], str]:
     """The memory of each device that the driver shows, and that in words."""
-    command = [sys.executable, "-m", "cudriver", "devices", "--json"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False
+            ourselves("devices", "--json"),
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT,
+            check=False,
         )
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         return [], f"the driver gave no answer within {TIME_LIMIT:g} s"
     except (OSError, ValueError) as error:
-        return [], f"`{' '.join(command)}` gave no answer: {error}"
+        return [], f"`{sys.executable} -m cudriver devices --json` gave no answer: {error}"
     if answer.get("error"):
         return [], answer["error"]
     memories = [device["total_memory"] for device in answer["devices"]]

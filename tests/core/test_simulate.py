@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,8 @@ def test_without_a_cache_the_folder_is_temporary(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "file").touch()
-    for cache in str(tmp_path / "file"), str(tmp_path / "a:b"), "relative":
+    tokens = [str(tmp_path / f"a{sign}b") for sign in (":", ";", "$", "$LIB")]
+    for cache in str(tmp_path / "file"), *tokens, "relative":
         monkeypatch.setenv("XDG_CACHE_HOME", cache)
         place = Path(simulate.folder())
         assert place.parent == tmp_path
@@ -131,3 +133,120 @@ def test_a_link_that_leads_elsewhere_is_put_right(cache: Path) -> None:
     assert Path(simulate.folder()) == place
     assert link.resolve() == Path(simulated_driver_path()).resolve()
     assert {entry.name for entry in place.iterdir()} == {*simulate.NAMES}
+
+
+def test_the_loaders_own_words_in_the_path(tmp_path: Path) -> None:
+    for word in "$ORIGIN", "${ORIGIN}", "$LIB", "$PLATFORM":
+        done = run("--", PYTHON, "-c", OPEN, XDG_CACHE_HOME=str(tmp_path / word))
+        assert (done.returncode, done.stderr) == (0, NOTICE)
+        assert len(done.stdout.splitlines()) == 2
+    done = run("--", "true", XDG_CACHE_HOME="relative", TMPDIR=str(tmp_path))
+    assert done.returncode == 0
+    (tmp_path / "$LIB").mkdir()
+    done = run("--", "true", XDG_CACHE_HOME="relative", TMPDIR=str(tmp_path / "$LIB"))
+    assert done.returncode == 125
+    assert "cannot stand on LD_LIBRARY_PATH" in done.stderr
+
+
+def others_write(place: Path) -> None:
+    place.chmod(0o777)
+
+
+def group_writes(place: Path) -> None:
+    place.chmod(0o770)
+
+
+def others_write_to_all_caches(place: Path) -> None:
+    place.parent.parent.chmod(0o777)
+
+
+def others_write_above(place: Path) -> None:
+    place.parents[2].chmod(0o777)
+
+
+def library_is_there(place: Path) -> None:
+    (place / "libm.so.6").write_bytes(b"another library")
+
+
+def link_is_there(place: Path) -> None:
+    (place / "libm.so.6").symlink_to("/tmp/another")
+
+
+def folder_is_a_link(place: Path) -> None:
+    place.rename(place.with_name("other"))
+    place.symlink_to("other")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        others_write,
+        group_writes,
+        others_write_to_all_caches,
+        others_write_above,
+        library_is_there,
+        link_is_there,
+        folder_is_a_link,
+    ],
+)
+def test_a_folder_into_which_others_can_put_libraries_is_not_used(
+    cache: Path, change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(simulate.folder())
+    change(first)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = Path(simulate.folder())
+    assert place.parent == tmp_path
+    assert {link.name for link in place.iterdir()} == {*simulate.NAMES}
+
+
+@pytest.mark.parametrize("made", ["cudriver", "cudriver/simulate", "cudriver/simulate/*", ""])
+def test_nor_is_another_users(
+    cache: Path, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(simulate.folder())
+    [foreign] = cache.glob(made) if made else [cache]
+    lstat = os.lstat
+
+    def owned(path: str) -> os.stat_result:
+        found = lstat(path)
+        another = found.st_uid + 1 if Path(path) == foreign else found.st_uid
+        return os.stat_result((*found[:4], another, *found[5:]))
+
+    assert Path(simulate.folder()) == first
+    monkeypatch.setattr(os, "lstat", owned)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert Path(simulate.folder()).parent == tmp_path
+
+
+def test_a_folder_that_all_write_to_but_none_takes_away_may_be_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o1777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = Path(simulate.folder())
+    assert place.parents[2] == tmp_path / "cache"
+    assert [p.stat().st_mode & 0o777 for p in (place, *place.parents[:2])] == [0o700] * 3
+
+
+def test_what_packages_left_that_are_gone_is_cleared(cache: Path) -> None:
+    place = Path(simulate.folder())
+    gone, empty, other = (place.with_name(name) for name in ("0" * 16, "1" * 16, "2" * 16))
+    for folder, target in ((gone, "/nowhere/libcudriver_sim.so"), (empty, ""), (other, PYTHON)):
+        folder.mkdir()
+        if target:
+            for name in simulate.NAMES:
+                (folder / name).symlink_to(target)
+    (other / "file").touch()
+    (other / "libcuda.so").unlink()
+    (other / "libcuda.so").symlink_to("/nowhere")
+    left = {place, gone, empty, other}
+    assert Path(simulate.folder()) == place
+    assert {*place.parent.iterdir()} == left  # looked at when a package is new only
+    for link in place.iterdir():
+        link.unlink()
+    place.rmdir()
+    assert Path(simulate.folder()) == place
+    assert {*place.parent.iterdir()} == left - {gone}
+    assert (other / "file").exists()

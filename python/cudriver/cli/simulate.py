@@ -71,22 +71,87 @@ def folder() -> str:
 
     The user's cache has it, once for each installation: the package's own folder may be read-only,
     and a wheel can carry no link. A copy would be a second driver in a process that also opens the
-    first. Without a cache it is a new temporary folder.
+    first. Where another user could put a library into it, it is a new temporary folder.
     """
     from contextlib import suppress
-    from hashlib import sha256
     from tempfile import mkdtemp
 
     from cudriver.errors import simulated_driver_path
 
     library = os.path.realpath(simulated_driver_path())
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    place = os.path.join(cache, "cudriver", "simulate", sha256(library.encode()).hexdigest()[:16])
-    if os.path.isabs(place) and ":" not in place and ";" not in place:
+    if os.path.isabs(cache):
         with suppress(OSError):
-            os.makedirs(place, exist_ok=True)
-            return linked(place, library)
-    return linked(mkdtemp(prefix="cudriver-simulate-"), library)
+            return cached(os.path.realpath(cache), library)
+    place = mkdtemp(prefix="cudriver-simulate-")
+    check_characters(place)
+    return linked(place, library)
+
+
+def cached(cache: str, library: str) -> str:
+    """The library's folder in a cache. OSError where there is none that is the user's alone."""
+    from hashlib import sha256
+
+    check_characters(cache)
+    os.makedirs(cache, mode=0o700, exist_ok=True)
+    above = cache
+    while True:
+        check_owner(above, above=True)
+        if above == "/":
+            break
+        above = os.path.dirname(above)
+    place, new = cache, False
+    for name in ("cudriver", "simulate", sha256(os.fsencode(library)).hexdigest()[:16]):
+        place = os.path.join(place, name)
+        new = not os.path.lexists(place)
+        if new:
+            os.makedirs(place, mode=0o700, exist_ok=True)  # another process may be as far
+        check_owner(place)
+    if new:
+        clear(os.path.dirname(place))
+    linked(place, library)
+    for name in os.listdir(place):
+        if os.readlink(os.path.join(place, name)) != library:  # OSError where it is no link
+            raise OSError(f"{place} has {name}, which is not cudriver's")
+    return place
+
+
+def check_characters(path: str) -> None:
+    """Raise OSError for what LD_LIBRARY_PATH takes apart (: ;) or replaces ($ORIGIN, $LIB)."""
+    if set(path) & set(":;$"):
+        raise OSError(f"{path} cannot stand on LD_LIBRARY_PATH: it has a character of : ; $")
+
+
+def check_owner(path: str, *, above: bool = False) -> None:
+    """Raise OSError unless the user alone can change a folder.
+
+    Of those above it the system's are as good, and so is one in which others may make their own
+    files, but cannot rename or remove the user's (/tmp).
+    """
+    import stat
+
+    found = os.lstat(path)
+    writable = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    if above and found.st_mode & stat.S_ISVTX:
+        writable = 0
+    owners = (os.geteuid(), 0) if above else (os.geteuid(),)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or writable:
+        raise OSError(f"{path} is not a folder that this user alone can change")
+
+
+def clear(folder: str) -> None:
+    """Removes the folders of packages that are gone: all they have is links that lead nowhere."""
+    from contextlib import suppress
+
+    for entry in os.scandir(folder):
+        with suppress(OSError):
+            if entry.is_symlink():
+                continue
+            links = [os.path.join(entry.path, name) for name in os.listdir(entry.path)]
+            if links and all(os.path.islink(p) and not os.path.exists(p) for p in links):
+                for path in links:
+                    os.unlink(path)
+                os.rmdir(entry.path)
 
 
 def linked(place: str, library: str) -> str:

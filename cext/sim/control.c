@@ -88,6 +88,7 @@ __attribute__((constructor)) static void read_environment(void)
     knob_from_environment("CUDRIVER_SIM_MEMORY", cudriver_sim_set_memory);
     knob_from_environment("CUDRIVER_SIM_DRIVER_VERSION", set_version);
     knob_from_environment("CUDRIVER_SIM_LATENCY_US", cudriver_sim_set_latency);
+    knob_from_environment("CUDRIVER_SIM_LATE_US", cudriver_sim_set_late);
     knob_from_environment("CUDRIVER_SIM_BANDWIDTH", cudriver_sim_set_bandwidth);
     text_from_environment("CUDRIVER_SIM_FAIL", cudriver_sim_fail);
 }
@@ -125,6 +126,7 @@ SIM_EXPORT void cudriver_sim_reset(void)
     atomic_store(&sim_knobs.devices, 1);
     atomic_store(&sim_knobs.memory, DEFAULT_MEMORY);
     atomic_store(&sim_knobs.latency, 0);
+    atomic_store(&sim_knobs.late, 0);
     atomic_store(&sim_knobs.bandwidth, 0);
     atomic_store(&sim_knobs.registration_limit, DEFAULT_REGISTRATION_LIMIT);
     cudriver_sim_set_profile("default");
@@ -168,6 +170,15 @@ SIM_EXPORT int cudriver_sim_set_latency(unsigned long long microseconds)
         return -1;
     }
     atomic_store(&sim_knobs.latency, microseconds);
+    return 0;
+}
+
+SIM_EXPORT int cudriver_sim_set_late(unsigned long long microseconds)
+{
+    if (microseconds > 3600000000ull) {
+        return -1;
+    }
+    atomic_store(&sim_knobs.late, microseconds);
     return 0;
 }
 

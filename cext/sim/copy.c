@@ -13,6 +13,9 @@
  *                                later; above: done when the call returns
  *   asynchronous, to pageable    done when the call returns
  *   on a captured stream         when the graph is launched
+ *
+ * Where work is late (cudriver_sim_set_late) the limit of 2 MiB is gone: the driver's documentation
+ * promises no more than that the source was read.
  */
 #include "sim.h"
 
@@ -32,6 +35,13 @@ struct shape {
     struct side dst, src;
     size_t width, height, depth;
 };
+
+/* Bytes from pageable memory up to which a call returns when it has read them. */
+static size_t early_bytes(void)
+{
+    return atomic_load_explicit(&sim_knobs.late, memory_order_relaxed) != 0 ? SIZE_MAX
+                                                                            : STAGED_BYTES;
+}
 
 static size_t shape_bytes(const struct shape *shape)
 {
@@ -209,7 +219,7 @@ static CUresult copy_issue(struct sim_stream *stream, const struct shape *shape)
     if (stream->capture != NULL) {
         return sim_stream_issue(stream, &copy->op);
     }
-    if (to_pageable || (from_pageable && copy->op.bytes > STAGED_BYTES)) {
+    if (to_pageable || (from_pageable && copy->op.bytes > early_bytes())) {
         return sim_stream_issue_and_wait(stream, &copy->op);
     }
     if (from_pageable) {
@@ -299,7 +309,7 @@ static CUresult copy_sync(enum sim_call call, const struct shape *shape)
     return sim_leave(copy_now(context, shape));
 }
 
-/* From pageable memory, up to STAGED_BYTES, the call returns when the source has been read. The
+/* From pageable memory, up to early_bytes(), the call returns when the source has been read. The
  * rest is issued on the NULL stream, unless it can be done at once. */
 static CUresult copy_up(enum sim_call call, const struct shape *shape)
 {
@@ -311,7 +321,7 @@ static CUresult copy_up(enum sim_call call, const struct shape *shape)
         return result;
     }
     result = shape_check(shape);
-    if (result != CUDA_SUCCESS || shape_bytes(shape) > STAGED_BYTES ||
+    if (result != CUDA_SUCCESS || shape_bytes(shape) > early_bytes() ||
         !side_is_pageable(shape, &shape->src)) {
         return sim_leave(copy_now(context, shape));
     }

@@ -11,6 +11,8 @@
  *   CUDRIVER_SIM_MEMORY          bytes per device, suffix K, M, G; default 8G
  *   CUDRIVER_SIM_DRIVER_VERSION  1000 * major + 10 * minor; default 13000
  *   CUDRIVER_SIM_LATENCY_US      microseconds before each operation; default 0
+ *   CUDRIVER_SIM_LATE_US         microseconds by which copies and fills are late; see
+ *                                cudriver_sim_set_late; default 0
  *   CUDRIVER_SIM_BANDWIDTH       bytes per second, suffix K, M, G; default 0: no limit
  *   CUDRIVER_SIM_FAIL            calls to fail, separated by commas; see cudriver_sim_fail
  *   CUDRIVER_SIM_PROFILE         see cudriver_sim_set_profile
@@ -43,6 +45,12 @@ int cudriver_sim_set_memory(unsigned long long bytes);
 int cudriver_sim_set_driver_version(int version);
 int cudriver_sim_set_latency(unsigned long long microseconds);
 int cudriver_sim_set_bandwidth(unsigned long long bytes_per_second);
+
+/* Makes all work late that may be, by the driver's documentation: a copy or fill takes so many
+ * microseconds longer, and every call returns before it that may. So do a blocking copy from
+ * pageable memory of any size, once the source has been read, and one between device memory. A wait
+ * that is missing then shows. 0: as hardware was seen to do it. */
+int cudriver_sim_set_late(unsigned long long microseconds);
 
 /* A registration of at least this many bytes fails with INVALID_VALUE; 0: the default, 512 GiB. */
 int cudriver_sim_set_registration_limit(unsigned long long bytes);

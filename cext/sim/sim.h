@@ -217,6 +217,7 @@ struct sim_knobs {
     atomic_ullong memory;
     atomic_int version;
     atomic_ullong latency; /* microseconds */
+    atomic_ullong late;    /* microseconds, of copies and fills; 0: the mode is off */
     atomic_ullong bandwidth;
     atomic_ullong registration_limit;
     atomic_bool stub;
@@ -445,7 +446,7 @@ bool sim_stream_is_clear(const struct sim_stream *stream);
 /* In the monitor. Removes a stream from its context's list; does nothing the second time. */
 void sim_stream_unlink(struct sim_stream *stream);
 /* In the monitor. Whether an operation issued now would start at once: the stream is clear, and
- * there is no hold and no latency. */
+ * there is neither hold nor latency, nor is work late. */
 bool sim_stream_is_idle(const struct sim_stream *stream);
 /* In the monitor, given up meanwhile. Waits until the stream has done `sequence`. */
 void sim_stream_wait(struct sim_stream *stream, unsigned long long sequence);

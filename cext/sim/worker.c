@@ -113,6 +113,7 @@ bool sim_stream_is_idle(const struct sim_stream *stream)
 {
     return !sim.held && stream->capture == NULL &&
            atomic_load_explicit(&sim_knobs.latency, memory_order_relaxed) == 0 &&
+           atomic_load_explicit(&sim_knobs.late, memory_order_relaxed) == 0 &&
            sim_stream_is_clear(stream);
 }
 
@@ -174,6 +175,9 @@ void sim_stream_cost(size_t bytes, const struct sim_context *context)
     unsigned long long left = atomic_load_explicit(&sim_knobs.latency, memory_order_relaxed) * 1000;
 
     (void)context;
+    if (bytes != 0) {
+        left += atomic_load_explicit(&sim_knobs.late, memory_order_relaxed) * 1000;
+    }
     if (bandwidth != 0) {
         left += (unsigned long long)((double)bytes / (double)bandwidth * 1e9);
     }

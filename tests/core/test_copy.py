@@ -318,6 +318,33 @@ def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> 
 
 
 @watched
+@pytest.mark.parametrize("scarce", [False, True])
+@pytest.mark.parametrize("size", [100, 1 << 20, 5 << 20])
+@pytest.mark.parametrize("what", ["up", "page-locked", "items", "device", "fill"])
+def test_a_blocking_call_has_done_its_work(sim: Any, what: str, size: int, scarce: bool) -> None:
+    """Also where no page-locked memory can be had. Streams that are not ordered with the default stream see what it wrote, though the device is
+    late with all that may be late."""
+    array, other = cu.device_zeros(size, "u1"), cu.device_zeros(size, "u1")
+    plain, out = np.full(2 * size, 5, "u1"), cu.pinned_zeros(size, "u1")
+    pinned, stream = cu.pinned_array(plain), cu.Stream()
+    other.fill(5)
+    calls: dict[str, Callable[[], None]] = {
+        "up": lambda: cu.copy(array, plain[:size]),
+        "page-locked": lambda: cu.copy(array, pinned[:size]),
+        "items": lambda: cu.copy(array, plain[::2]),
+        "device": lambda: cu.copy(array, other),
+        "fill": lambda: array.fill(5),
+    }
+    if scarce:
+        cu.trim_host_memory()
+        sim.fail("cuMemHostRegister_v2:*:2")
+    sim.set_late(100_000)
+    calls[what]()
+    sim.set_late(0)
+    cu.copy_async(out, array, stream).wait()
+    assert (out == 5).all()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 40])
 def test_copies_with_another_number_of_threads(threads: int) -> None:
     usual = cu.copy_threads()

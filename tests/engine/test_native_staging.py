@@ -7,6 +7,7 @@ item.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 def test_scenario(programs: Programs, build: str, name: str) -> None:
     program, library = programs.get(build)
     environment = native_build.environment()
+    environment |= {k: v for k, v in os.environ.items() if k == "CUDRIVER_SIM_LATE_US"}
     if library is not None:
         environment["CUDRIVER_LIBRARY"] = str(library)
     if name in ("faults", "unknown", "lost"):

@@ -331,6 +331,27 @@ def test_small_pageable_sources_are_read_at_once(sim: Driver, context: int) -> N
     assert sim.read(p, 64) == b"a" * 64
 
 
+@pytest.mark.parametrize("size", [64, 5 << 20])
+def test_late_work_ends_after_the_calls_that_may_return_before_it(
+    sim: Driver, context: int, size: int
+) -> None:
+    """A blocking copy from pageable memory has read it; of one between device memory and of a fill
+    nothing need be done. What waits for the stream sees all of them."""
+    p, q = sim.make("cuMemAlloc_v2", size), sim.make("cuMemAlloc_v2", size)
+    source = ctypes.create_string_buffer(b"a" * size, size)
+    assert sim.cudriver_sim_set_late(200_000) == 0
+    assert sim.cuMemcpyHtoD_v2(p, source, size) == 0
+    assert sim.cuMemcpyDtoD_v2(q, p, size) == 0
+    assert sim.cuMemsetD8Async(p, ord("c"), size, None) == 0
+    assert sim.cuStreamQuery(None) == 600
+    ctypes.memset(source, ord("b"), size)
+    assert sim.cuStreamSynchronize(None) == 0
+    assert (sim.read(q, size), sim.read(p, size)) == (b"a" * size, b"c" * size)
+    sim.cudriver_sim_reset()
+    assert sim.cuMemcpyHtoD_v2(p, source, size) == 0
+    assert sim.cuStreamQuery(None) == 0
+
+
 def test_steps_run_one_by_one_in_order(sim: Driver, context: int) -> None:
     stream = sim.make("cuStreamCreateWithPriority", NON_BLOCKING, 0)
     p = sim.make("cuMemAlloc_v2", 4)

@@ -265,12 +265,6 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
         return -1;
     }
     failed = cudriver_capture_refuse(state, given ? stream.handle : NULL, "a blocking copy");
-    if (failed == 0 && given && plan->kind != CUDRIVER_COPY_STAGED) {
-        /* -1: Ctrl-C before anything was issued, or the stream's earlier work failed */
-        cudriver_driver_relax();
-        failed = cudriver_wait_stream(state, stream.handle);
-        cudriver_driver_restore();
-    }
     if (failed == 0) {
         failed = plan_follow(state, plan, given ? stream.handle : NULL, false, NULL);
     }

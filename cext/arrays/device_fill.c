@@ -16,6 +16,7 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
+#include "python/wait.h"
 #include "engine/engine.h"
 
 /* With more driver calls than this, the kernel is faster, although its first use has to load it. */
@@ -302,7 +303,10 @@ static int fill_run(CoreState *state, DeviceArrayObject *self, const char *patte
         if (given && bytes >= TUNING_BATCH_ALONE) {
             cudriver_batch_close_before(state, stream);
         }
-        *result = fill_follow(self, pattern, stream, !given, function);
+        failed = given ? 0 : cudriver_settle_stream(state, stream->handle);
+        if (failed == 0) {
+            *result = fill_follow(self, pattern, stream, !given, function);
+        }
     }
     cudriver_driver_restore();
     return failed;

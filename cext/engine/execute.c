@@ -194,6 +194,13 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     if (plan->kind == CUDRIVER_COPY_STAGED) {
         return staging_copy(plan, call, transfer);
     }
+    if (transfer == NULL) {
+        call->function = "cuStreamQuery";
+        result = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
     if (transfer == NULL && plan->kind == CUDRIVER_COPY_DIRECT &&
         plan->to_device != plan->from_device) {
         return follow_dense(plan, call);

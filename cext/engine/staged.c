@@ -272,11 +272,12 @@ static CUresult copy_now(const struct cudriver_copy_plan *copy,
     if (staging_is_staged(plan->path)) {
         staging_ring_expect(plan->threads - 1);
     }
-    if (plan->path != CUDRIVER_STAGING_DRIVER || cuda.cuStreamQuery(call->stream) != CUDA_SUCCESS) {
-        result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
+    /* A ring's stream is not the caller's, so that nothing may be missed. */
+    result = staging_is_staged(plan->path)
+                 ? cudriver_staging_stream_wait(call->stream, call->interrupted, call->data)
+                 : cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
     result = planned_copy(copy, call, place);
     if (plan->path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(plan->path, result)) {

@@ -101,6 +101,13 @@ CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void 
     return result;
 }
 
+CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *), void *data)
+{
+    return cuda.cuStreamQuery(stream) == CUDA_SUCCESS
+               ? CUDA_SUCCESS
+               : cudriver_staging_stream_wait(stream, interrupted, data);
+}
+
 /* ---- the engine's own streams ---- */
 
 CUresult staging_place_open(const struct staging_place *place)

@@ -435,13 +435,37 @@ def test_a_blocking_copy_within_another_devices_stream_follows_the_default_strea
         for value in range(50):
             assert libcuda.cuMemsetD8Async(ctypes.c_uint64(array.pointer), value, 1000, None) == 0
     copying.start()
-    wait_for(lambda: sim.live("pending") == 52, "the copy and the word behind it are issued")
-    for left in range(51, 2, -1):
+    wait_for(lambda: sim.live("pending") == 51, "the copy waits for an event behind that work")
+    for left in range(50, 1, -1):
         sim.step(1)  # of either stream, if neither has to wait
         wait_for(lambda most=left: sim.live("pending") <= most, "an operation ends")
     sim.release()
     copying.join()
     assert (out == 49).all()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_peer_copy_on_the_default_stream_keeps_the_order_of_both_devices(
+    sim: Any, two_devices: Any, blocking: bool
+) -> None:
+    """Another library's work on the source's default stream, before the copy and behind it."""
+    dst, src = (cu.device_zeros(1000, "u1", device=device) for device in two_devices)
+    libcuda = ctypes.CDLL(sim.path)
+
+    def fill(value: int) -> None:
+        with two_devices[1].primary_context():
+            assert libcuda.cuMemsetD8Async(ctypes.c_uint64(src.pointer), value, 1000, None) == 0
+
+    sim.set_latency(2000)
+    for value in range(20):
+        fill(value)
+    if blocking:
+        cu.copy(dst, src)
+    else:
+        transfer = cu.copy_async(dst, src, None)
+        fill(77)
+        transfer.wait()
+    assert (dst.to_numpy() == 19).all()
 
 
 @pytest.mark.parametrize("blocking", [True, False])

@@ -146,6 +146,47 @@ def test_blocking_copy_behind_a_streams_work(cu, sim, interrupted, held) -> None
     assert (array.to_numpy() == 7).all()
 
 
+#: Blocking calls on the default stream: (array, other, pinned, plain), each of 1 MiB.
+BLOCKING: dict[str, Callable[..., None]] = {
+    "up": lambda cu, a, b, p, h: cu.copy(a, h),
+    "small up": lambda cu, a, b, p, h: cu.copy(a[:100], h[:100]),
+    "page-locked up": lambda cu, a, b, p, h: cu.copy(a, p[: 1 << 19]),
+    "small page-locked up": lambda cu, a, b, p, h: cu.copy(a[:100], p[:100]),
+    "rows up": lambda cu, a, b, p, h: cu.copy(a.reshape(-1, 512), p.reshape(-1, 1024)[:, :512]),
+    "items up": lambda cu, a, b, p, h: cu.copy(a[:1000], h[:2000:2]),
+    "down": lambda cu, a, b, p, h: cu.copy(h, a),
+    "page-locked down": lambda cu, a, b, p, h: cu.copy(p[: 1 << 19], a),
+    "on the device": lambda cu, a, b, p, h: cu.copy(a, b),
+    "rows on the device": lambda cu, a, b, p, h: cu.copy(
+        a.reshape(-1, 1024)[:, :64], b.reshape(-1, 1024)[:, :64]
+    ),
+    "items on the device": lambda cu, a, b, p, h: cu.copy(a[::2], b[1::2]),
+    "overlapping": lambda cu, a, b, p, h: cu.copy(a[1:], a[:-1]),
+    "fill": lambda cu, a, b, p, h: a.fill(3),
+    "fill of items": lambda cu, a, b, p, h: a[::2].fill(3),
+}
+
+
+@pytest.mark.parametrize("what", BLOCKING)
+def test_blocking_call_behind_another_librarys_work(cu, sim, interrupted, what) -> None:
+    """Nothing was issued that would need the arrays later."""
+    size, library = 1 << 19, ctypes.CDLL(cu.driver_path())
+    array, other = cu.device_zeros(size, "u1"), cu.device_zeros(size, "u1")
+    pinned, plain = cu.pinned_full(2 * size, 1, "u1"), np.full(size, 1, "u1")
+    BLOCKING[what](cu, array, other, pinned, plain)  # kernels are loaded, slots are there
+    array.fill(0)
+    array.context.synchronize()
+    sim.hold()
+    assert library.cuMemsetD8Async(ctypes.c_uint64(array.pointer), 7, size, None) == 0
+    pinned[:], plain[:] = 1, 1
+    interrupted(lambda: BLOCKING[what](cu, array, other, pinned, plain))
+    sim.release()
+    array.context.synchronize()
+    assert (array.to_numpy() == 7).all()
+    assert (pinned == 1).all()
+    assert (plain == 1).all()
+
+
 def test_copies_that_no_stream_carries_out(cu, sim, interrupted, held) -> None:
     stream, _, _ = held
     host = np.zeros(10)

@@ -146,9 +146,9 @@ struct cudriver_staging_transfer; /* a staged copy under way; opaque */
 /* How to follow a plan that is not EMPTY, SAME, HOST or BOUNCED. */
 struct cudriver_copy_call {
     CUstream stream; /* of plan->context, which is current; NULL: the default stream */
-    /* Called about every 50 ms while a blocking copy waits for the stream's earlier work or a staged
-     * one for its own, and between the parts of TUNING_CUT bytes of the driver's own copy, by the
-     * waiting thread, without locks; true stops the copy. NULL: it cannot be interrupted. */
+    /* Called about every 50 ms while a blocking copy waits for the stream's earlier work or a
+     * staged one for its own, and between the parts of TUNING_CUT bytes of the driver's own copy,
+     * by the waiting thread, without locks; true stops the copy. NULL: it cannot be interrupted. */
     bool (*interrupted)(void *data);
     void *data;
     bool captured; /* the stream is being captured: nothing runs, and nothing is waited for */
@@ -204,8 +204,9 @@ CUresult cudriver_staging_poll(CUresult (*query)(void *handle), void *handle,
 /* Waits in this way until the work that is queued on the stream by now is done. */
 CUresult cudriver_staging_stream_wait(CUstream stream, bool (*interrupted)(void *data), void *data);
 
-/* The same before a blocking call issues anything, which cannot be interrupted afterwards. Costs one
- * query if the stream is idle; work of other streams that a default stream waits for is not seen. */
+/* The same before a blocking call issues anything, which cannot be interrupted afterwards. Costs
+ * one query if the stream is idle; work of other streams that a default stream waits for is not
+ * seen. */
 CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(void *data),
                                         void *data);
 

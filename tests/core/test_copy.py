@@ -322,8 +322,8 @@ def test_a_copy_of_which_a_part_is_refused_is_over_when_it_says_so(sim: Any) -> 
 @pytest.mark.parametrize("size", [100, 1 << 20, 5 << 20])
 @pytest.mark.parametrize("what", ["up", "page-locked", "items", "device", "fill"])
 def test_a_blocking_call_has_done_its_work(sim: Any, what: str, size: int, scarce: bool) -> None:
-    """Also where no page-locked memory can be had. Streams that are not ordered with the default stream see what it wrote, though the device is
-    late with all that may be late."""
+    """Streams that are not ordered with the default stream see what it wrote, though the device is
+    late with all that may be late; also where no page-locked memory can be had."""
     array, other = cu.device_zeros(size, "u1"), cu.device_zeros(size, "u1")
     plain, out = np.full(2 * size, 5, "u1"), cu.pinned_zeros(size, "u1")
     pinned, stream = cu.pinned_array(plain), cu.Stream()

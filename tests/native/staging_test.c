@@ -859,6 +859,7 @@ static void faults(struct random *random, int rounds)
                 CALL(copy_now(&job));
                 if (copy.up) {
                     CALL(cuda.cuMemcpyHtoD_v2(copy.device, copy.device_before, copy.device_bytes));
+                    CALL(cuda.cuStreamSynchronize(NULL)); /* it may return before */
                     CALL(copy_now(&job));
                 }
                 copy_verify(&copy);

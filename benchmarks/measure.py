@@ -1,8 +1,7 @@
-"""Works, parts and rows: what is timed, in rounds, and how the figures are judged.
+"""Works and parts: what is timed, in rounds, and how the figures are judged.
 
 A part is one kind of work on one size. Its contestants take turns, round by round, so that a drift
-of the machine meets all of them. The median of the rounds counts. A row is one line of the table of
-targets. It has one part or several, and is met where each of them is.
+of the machine meets all of them. The median of the rounds counts.
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ import time
 import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from benchmarks.bench import Bench
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
@@ -218,47 +214,3 @@ def times_as_fast(factor: float, *others: str) -> Goal:
         return min(theirs) / ours / factor if ours and theirs else None
 
     return goal
-
-
-@dataclass
-class Row:
-    """One line of the table of targets."""
-
-    name: str
-    target: str  # in words
-    build: Callable[[Bench], list[Part]]
-    parts: list[Part] = field(default_factory=list)
-    note: str = ""  # why there are no figures
-    seconds: float = 0.0  # that it took
-    simulated: bool = False
-
-    def run(self, bench: Bench) -> None:
-        """Makes and measures the parts, or notes why that cannot be."""
-        started, self.simulated = time.monotonic(), bench.simulated
-        try:
-            self.parts = self.build(bench)
-            for part in self.parts:
-                if bench.alone:
-                    part.makers = {OURS: part.makers[OURS]}
-                part.run(bench.effort(part), None if bench.alone else bench.verify)
-        except Skip as why:
-            self.note = str(why)
-        except Exception as error:
-            self.note = f"FAILED: {told(error)}"
-        self.seconds = time.monotonic() - started
-
-    def ratio(self) -> float | None:
-        """The worst of its parts' ratios to the target. None where one is not known."""
-        return worst([part.ratio() for part in self.parts if part.goals])
-
-    def verdict(self) -> str:
-        ratio = self.ratio()
-        if self.note:
-            return self.note
-        if any(OURS in part.failed for part in self.parts):
-            return "FAILED"
-        if self.simulated:
-            return "simulated"
-        if ratio is None:
-            return "not judged"
-        return "met" if ratio >= 1 else "not met"

@@ -11,9 +11,10 @@ from typing import Any
 
 import cudriver as cu
 from benchmarks.bench import Bench
-from benchmarks.measure import DRIVER, NUMPY, OURS, PINNED, Part, Row
+from benchmarks.measure import DRIVER, NUMPY, OURS, PINNED, Part
 from benchmarks.peers import KNOWN
 from benchmarks.peers.driver import POOL
+from benchmarks.row import Row
 from benchmarks.rows.copies import FLOOR, SWEEP
 from benchmarks.rows.processes import NVIDIA_SMI
 from benchmarks.rows.together import ALONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.bench import GIB, MIB
-from benchmarks.measure import Row
+from benchmarks.row import Row
 from benchmarks.rows import calls, copies, files, processes, together
 
 TABLE = [

@@ -9,7 +9,7 @@ Examples in docstrings assume ``import cudriver as cu`` and ``import numpy as np
 
 from __future__ import annotations
 
-__version__ = "0.1.0"  # the one place: pyproject.toml reads it from here
+from cudriver._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself costs more than the rest of this file

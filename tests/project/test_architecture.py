@@ -56,14 +56,13 @@ PARTS = {
     "errors": set(),
     "_core": {"errors"},
     "_limits": {"_core", "errors"},
-    "_regular": set(),
-    "stack": {"_elf", "_regular"},
+    "stack": {"_elf"},
     "ladder": {"__init__", "_core", "errors"},
-    "fleet": {"__init__", "stack"},
+    "fleet": {"_version", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack"},
     "memory": {"_core"},
-    "weights": {"_core", "_regular"},
+    "weights": {"_core"},
     "pytest_plugin": {"testing"},
 }
 
@@ -184,34 +183,48 @@ def test_c_files_have_no_circle(uses: dict[str, set[str]]) -> None:
     assert circles(uses) == []
 
 
-def imports(path: Path) -> list[str]:
-    """The parts of this package that a file imports."""
-    package = ["cudriver", *path.relative_to(PACKAGE).parent.parts]
-    modules = []
-    for node in ast.walk(ast.parse(path.read_text())):
+def modules(top: Path) -> dict[str, Path]:
+    """The Python modules below a package's folder, by name; a C module by its stub."""
+    found = {}
+    for path in [*top.rglob("*.py"), *top.rglob("*.pyi")]:
+        parts = [top.name, *path.relative_to(top).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name: str, known: dict[str, Path]) -> set[str]:
+    """The modules of its own package that a module imports, anywhere, for types alone too."""
+    package = name.split(".") if known[name].stem == "__init__" else name.split(".")[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(known[name].read_text())):
         if isinstance(node, ast.Import):
-            modules += [name.name for name in node.names]
+            found |= {imported.name for imported in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            # `from cudriver import stack` imports a part, `from cudriver import Device` a name.
-            modules += [f"{base}.{n.name}" if is_part(base, n.name) else base for n in node.names]
-    found = [module.split(".") for module in modules]
-    return [parts[1] if len(parts) > 1 else "__init__" for parts in found if parts[0] == "cudriver"]
-
-
-def is_part(base: str, name: str) -> bool:
-    return base == "cudriver" and (name in PARTS or any(PACKAGE.glob(f"{name}.py*")))
+            # `from cudriver import stack` imports a module, `from cudriver import Device` a name.
+            inner = {f"{base}.{n.name}" for n in node.names}
+            found |= {module if module in known else base for module in inner}
+    return (found & {*known}) - {name}
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_python_imports_look_downward(part: str) -> None:
-    paths = [*(PACKAGE / part).rglob("*.py"), PACKAGE / f"{part}.py", PACKAGE / f"{part}.pyi"]
+    known = modules(PACKAGE)
     wrong = []
-    for path in filter(Path.exists, paths):
-        bad = {*imports(path)} - PARTS[part] - {part}
-        wrong += [f"{path.relative_to(PACKAGE)} imports {name}" for name in sorted(bad)]
+    for name in known:
+        if name.split(".")[1:2] != [part]:
+            continue
+        for other in sorted(imports(name, known)):
+            there = other.split(".")[1] if "." in other else "__init__"
+            wrong += [] if there in PARTS[part] | {part} else [f"{name} imports {other}"]
     assert wrong == []
+
+
+@pytest.mark.parametrize("top", [PACKAGE, ROOT / "benchmarks"], ids=lambda top: str(top.name))
+def test_python_modules_have_no_circle(top: Path) -> None:
+    known = modules(top)
+    assert circles({name: imports(name, known) for name in known}) == []
 
 
 def test_every_folder_of_the_package_has_its_part() -> None:

@@ -133,7 +133,8 @@ def test_ratios_are_to_the_target() -> None:
 
 
 def test_a_row_is_met_where_its_worst_part_is() -> None:
-    from benchmarks.measure import Row, at_most
+    from benchmarks.measure import at_most
+    from benchmarks.row import Row
 
     def row(*parts: Any, note: str = "") -> Any:
         return Row("", "", lambda bench: [], list(parts), note)
@@ -150,7 +151,8 @@ def test_a_row_is_met_where_its_worst_part_is() -> None:
 
 
 def test_what_cannot_be_measured_is_noted() -> None:
-    from benchmarks.measure import Row, Skip
+    from benchmarks.measure import Skip
+    from benchmarks.row import Row
 
     def fails(error: Exception) -> Any:
         def build(bench: Any) -> list[Any]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cudriver.fleet.read import Broken, Other, Told
-    from cudriver.fleet.result import Fleet
+    from cudriver.fleet.report import Fleet
 
 DESCRIPTION = """\
 Compare the reports of many nodes: which agree, what differs, and what that means.

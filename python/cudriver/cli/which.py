@@ -144,7 +144,7 @@ def _print_json(
     import json
 
     from cudriver.stack.model import public
-    from cudriver.stack.report import LIBRARY_FIELDS
+    from cudriver.stack.outcome import LIBRARY_FIELDS
 
     rows = []
     for library in libraries:

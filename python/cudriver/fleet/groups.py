@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cudriver.fleet import hosts
 from cudriver.fleet.comparison import BASELINE, Comparison, place, shown, title
-from cudriver.fleet.result import Change, Difference, Finding, Fleet, Group, Share
+from cudriver.fleet.report import Fleet
+from cudriver.fleet.result import Change, Difference, Finding, Group, Share
 from cudriver.fleet.stacks import DRIVER, FRAMEWORK, GPUS, OFFERS, PYTHON, VERDICT, Stack
 
 ABOUT = (DRIVER, OFFERS, GPUS, PYTHON, FRAMEWORK)  # what a group is described by

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from cudriver import __version__
+from cudriver._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cudriver.fleet.result import Difference, Finding, Fleet, Group, Share
+    from cudriver.fleet.result import Difference, Finding, Group, Result, Share
 
 CLASSES = {"consistent": "good", "mismatch": "bad", "unknown": "doubt"}
 SEVERITIES = {"error": "bad", "warning": "doubt", "note": "note"}
@@ -21,7 +21,7 @@ OWN_STYLE = ".cudriver.cudriver.cudriver dd table,.cudriver details table table{
 NODES_SHOWN = 300  # characters of a list of nodes that stands open
 
 
-def page(fleet: Fleet) -> str:
+def page(fleet: Result) -> str:
     """A whole document."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -32,12 +32,12 @@ def page(fleet: Fleet) -> str:
     )
 
 
-def fragment(fleet: Fleet) -> str:
+def fragment(fleet: Result) -> str:
     """For a notebook's cell: the section with its style."""
     return f"<style>{STYLE}{OWN_STYLE}</style>{_section(fleet, 'cudriver')}"
 
 
-def _section(fleet: Fleet, classes: str) -> str:
+def _section(fleet: Result, classes: str) -> str:
     parts = [
         f'<section class="{classes}"><h1>{_text(heading(fleet))}</h1>',
         *(f'<p class="soft">{_text(text)}</p>' for text in remarks(fleet)),
@@ -71,7 +71,7 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def _group(number: int, group: Group, fleet: Fleet) -> str:
+def _group(number: int, group: Group, fleet: Result) -> str:
     style = CLASSES[group.verdict]
     reports = sum(each.count for each in fleet.groups)
     verdict = ""

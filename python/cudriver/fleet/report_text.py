@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cudriver.fleet.result import Change, Finding, Fleet, Group, Share
+    from cudriver.fleet.result import Change, Finding, Group, Result, Share
     from cudriver.stack.report_text import Style
 
 GROUPS_SHOWN, CHANGES_SHOWN, SHARES_SHOWN = 8, 12, 6
@@ -28,7 +28,7 @@ STATUS = {
 }
 
 
-def render(fleet: Fleet, style: Style, *, verbose: bool = False) -> str:
+def render(fleet: Result, style: Style, *, verbose: bool = False) -> str:
     """The whole comparison; ends with a newline."""
     lines = [style.paint(clean(heading(fleet)), "bold")]
     for text in remarks(fleet):
@@ -53,7 +53,7 @@ def render(fleet: Fleet, style: Style, *, verbose: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def heading(fleet: Fleet) -> str:
+def heading(fleet: Result) -> str:
     """How many there are, and how many agree."""
     counts = fleet.counts
     nodes, reports = counts["nodes"], counts["reports"] - counts["older"]
@@ -70,7 +70,7 @@ def heading(fleet: Fleet) -> str:
     )
 
 
-def remarks(fleet: Fleet) -> list[str]:
+def remarks(fleet: Result) -> list[str]:
     """What the input lacks, and what of it was left out."""
     older, other = fleet.counts["older"], fleet.counts["other"]
     told = []
@@ -85,7 +85,7 @@ def remarks(fleet: Fleet) -> list[str]:
     return told
 
 
-def _status(fleet: Fleet, style: Style) -> list[str]:
+def _status(fleet: Result, style: Style) -> list[str]:
     """The last line."""
     word, colour = STATUS[fleet.status]
     counts = []
@@ -100,7 +100,7 @@ def _status(fleet: Fleet, style: Style) -> list[str]:
     return [style.paint(word, colour, "bold") + first[len(word) :], *rest]
 
 
-def _group(number: int, group: Group, fleet: Fleet, style: Style, verbose: bool) -> list[str]:
+def _group(number: int, group: Group, fleet: Result, style: Style, verbose: bool) -> list[str]:
     head = f"group {number}"
     about = f"{group.count:,} x" if group.count > 1 else ""
     names = _names(group.nodes, style, verbose, columns(head) + columns(about) + 4)

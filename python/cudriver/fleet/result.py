@@ -63,41 +63,8 @@ class Finding(Record):
     fix: list[str] = fresh(list)
 
 
-class Fleet:
-    """Many reports compared, as `cudriver.fleet.compare` returns it.
-
-    Parameters
-    ----------
-    groups : list of Group
-        Nodes that carry equal stacks, the largest group first.
-    differences : list of Difference
-        The components that are not the same on all nodes.
-    findings : list of Finding
-        The differences that matter, the worst first.
-    missing : str, optional
-        Who did not answer: ``"d[3,7]"``, ``"rank 5"``.
-    unsure : bool, optional
-        Whether something could not be told.
-    counts : dict of str to int
-        How many ``nodes`` and ``reports`` there are, and how many reports are ``older`` ones of the
-        same (``differing`` of these told of other stacks), ``broken``, or ``other`` lines.
-    reference : str
-        What groups are compared with: ``"group 1"`` or ``"the baseline"``.
-    golden : Stack or None
-        What the largest group carries.
-    strict : bool, optional
-        Whether warnings count as mismatches too.
-
-    Notes
-    -----
-    Read only. ``print`` shows it as the terminal does, a notebook as tables. Names of nodes are
-    folded as Slurm does it: ``d[0-3]``.
-
-    Examples
-    --------
-    >>> fleet.compare([]).status
-    'unknown'
-    """
+class Result:
+    """What `Fleet` is without its forms: what renderers read."""
 
     def __init__(
         self,
@@ -153,68 +120,3 @@ class Fleet:
             "differences": [difference.to_dict() for difference in self.differences],
             "findings": [finding.to_dict() for finding in self.findings],
         }
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return the comparison as JSON.
-
-        Parameters
-        ----------
-        indent : int or None, optional
-            Spaces of a level; None for one line.
-
-        Returns
-        -------
-        str
-            In the form of `to_dict`.
-        """
-        import json
-
-        return json.dumps(self.to_dict(), indent=indent)
-
-    def to_text(self, *, width: int = 80, colour: bool = False, verbose: bool = False) -> str:
-        """Return the comparison as the terminal shows it.
-
-        Parameters
-        ----------
-        width : int, optional
-            Columns of the terminal.
-        colour : bool, optional
-            Whether to colour the text.
-        verbose : bool, optional
-            Whether to show every group, every difference and every name.
-
-        Returns
-        -------
-        str
-            Lines of text.
-        """
-        from cudriver.fleet.report_text import render
-        from cudriver.stack.report_text import Style
-
-        return render(self, Style(width=width, colour=colour), verbose=verbose)
-
-    def to_html(self) -> str:
-        """Return the comparison as a web page.
-
-        Returns
-        -------
-        str
-            A whole page: no script, nothing loaded from elsewhere.
-        """
-        from cudriver.fleet.report_html import page
-
-        return page(self)
-
-    def _repr_html_(self) -> str:
-        from cudriver.fleet.report_html import fragment
-
-        return fragment(self)
-
-    def __str__(self) -> str:
-        text = self.to_text().rstrip("\n")
-        return text.encode("utf-8", "backslashreplace").decode()
-
-    def __repr__(self) -> str:
-        rules = ", ".join(dict.fromkeys(f.rule for f in self.findings)) or "no findings"
-        nodes = self.counts["nodes"]
-        return f"<Fleet of {nodes} node{'' if nodes == 1 else 's'}: {self.status}, {rules}>"

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cudriver.stack.model import Facts, Framework
-    from cudriver.stack.report import Report
+    from cudriver.stack.outcome import Outcome
 
 RANK = {ERROR: 0, WARNING: 1, NOTE: 2}
 OK, ABSENT = "ok", "absent"  # a component without a finding; one that is not there
 DRIVER = ("libcuda.so", "libnvidia-ml.so")  # the driver's line tells of them
 
 
-def components(report: Report) -> list[tuple[str, str, str]]:
+def components(report: Outcome) -> list[tuple[str, str, str]]:
     """(name, worst severity, one line) for the driver, toolkits, each framework, the libraries."""
     facts = report.facts
     driver = facts.driver
@@ -136,13 +136,13 @@ def libraries_line(facts: Facts) -> str:
     return text
 
 
-def _worst(report: Report, absent: bool, *families: str) -> str:
+def _worst(report: Outcome, absent: bool, *families: str) -> str:
     """The worst severity among these families; OK or ABSENT where there is no more than a note."""
     ranks = [RANK[f.severity] for f in report.findings if f.rule.startswith(families)]
     return {0: ERROR, 1: WARNING}.get(min(ranks, default=2), ABSENT if absent else OK)
 
 
-def _about(report: Report, framework: Framework) -> str:
+def _about(report: Outcome, framework: Framework) -> str:
     """The worst severity among the findings about this framework, ERROR where its import ends with
     another's; UNKNOWN where it is well as far as is known, and its loading is not.
     """

@@ -299,12 +299,11 @@ class Loader(LoaderFiles):
                     yield None, Place(rule, folder_name, entry, owner, what)
                     continue
                 found = False
-                for prefix, names in folder.parts:
-                    path = prefix + name
-                    whole = self.absolute(path)
-                    if name in names if names is not None else self.root.exists(whole):
+                for prefix, host, names in folder.parts:
+                    if name in names if names is not None else os.path.exists(f"{host}/{name}"):
                         found = True
-                        real = self.real_path(whole)
+                        path = prefix + name
+                        real = self.real_path(self.absolute(path))
                         place = Place(rule, prefix, entry, owner)
                         place.whole = prefix == folder_name
                         yield Hit(path, real, rule, entry, owner), place
@@ -333,7 +332,7 @@ class Loader(LoaderFiles):
         if not paths:
             yield None, Place(CACHE, source, source)
         # The loader tries the first entry only; the others are shadowed, or never found.
-        if paths:
+        if paths and self.host_path(paths[0]) is not None:
             real = self.real_path(paths[0])
             yield Hit(paths[0], real, CACHE, source), Place(CACHE, source, source)
 

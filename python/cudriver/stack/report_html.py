@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
-    from cudriver.stack.report import Report
+    from cudriver.stack.outcome import Outcome
 
 VERDICTS = {
     CONSISTENT: ("good", "consistent"),
@@ -89,7 +89,7 @@ body{margin:0;padding:2rem 1.2rem}
 """
 
 
-def page(reports: Sequence[Report]) -> str:
+def page(reports: Sequence[Outcome]) -> str:
     """A whole document, one section a report."""
     title = "CUDA stack of " + ", ".join(report.prefix for report in reports)
     return (
@@ -101,12 +101,12 @@ def page(reports: Sequence[Report]) -> str:
     )
 
 
-def fragment(report: Report) -> str:
+def fragment(report: Outcome) -> str:
     """For a notebook's cell: the section with its style."""
     return f"<style>{STYLE}</style>{_section(report, 'cudriver')}"
 
 
-def _section(report: Report, classes: str) -> str:
+def _section(report: Outcome, classes: str) -> str:
     facts = report.facts
     style, verdict = VERDICTS[report.verdict]
     about = [facts.environment.kind]
@@ -137,7 +137,7 @@ def _section(report: Report, classes: str) -> str:
     return "".join(parts)
 
 
-def _components(report: Report) -> str:
+def _components(report: Outcome) -> str:
     rows = []
     for label, severity, text in components(report):
         style = CLASSES[severity]
@@ -208,7 +208,7 @@ def _libraries(libraries: Sequence[Library], facts: Facts) -> str:
     )
 
 
-def _observation(report: Report) -> str:
+def _observation(report: Outcome) -> str:
     observation = report.observation
     if observation is None:
         return ""

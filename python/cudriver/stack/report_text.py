@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cudriver.stack.model import Evidence, Facts, Finding, Library
-    from cudriver.stack.report import Report
+    from cudriver.stack.outcome import Outcome
 
 COLOURS = {
     "bold": "1",
@@ -54,7 +54,7 @@ class Style:
         return self.paint(self.marks[severity], MARK_COLOUR[severity])
 
 
-def render(report: Report, style: Style, *, verbose: bool = False) -> str:
+def render(report: Outcome, style: Style, *, verbose: bool = False) -> str:
     """The whole report; ends with a newline."""
     lines = [*_heading(report.facts, style), ""]
     for label, severity, text in components(report):
@@ -78,7 +78,7 @@ def render(report: Report, style: Style, *, verbose: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def verdict_line(report: Report, style: Style) -> str:
+def verdict_line(report: Outcome, style: Style) -> str:
     """The last line."""
     errors = sum(f.severity == ERROR for f in report.findings)
     warnings = sum(f.severity == WARNING for f in report.findings)
@@ -99,7 +99,7 @@ def verdict_line(report: Report, style: Style) -> str:
     return style.paint("mismatch", "red", "bold") + (f": {counts}" if counts else "") + more
 
 
-def one_line(report: Report, style: Style) -> str:
+def one_line(report: Outcome, style: Style) -> str:
     """An environment in a line, for --all: its mark, prefix, frameworks, and the rules that fired.
 
     Within `style.width` the middle of a long prefix is left out, then what the frameworks were
@@ -133,7 +133,7 @@ def one_line(report: Report, style: Style) -> str:
     return f"{line}  {style.paint(rules, colour)}" if rules else line
 
 
-def standing(report: Report) -> str:
+def standing(report: Outcome) -> str:
     """What an environment's mark says: the worst of its findings, or that it could not be told."""
     if report.verdict == UNKNOWN:
         return UNKNOWN
@@ -154,7 +154,7 @@ def _as_many(names: Sequence[str], width: int) -> str:
     return ""
 
 
-def observation_lines(report: Report, style: Style, verbose: bool) -> list[str]:
+def observation_lines(report: Outcome, style: Style, verbose: bool) -> list[str]:
     """Prediction and observation, side by side."""
     observation = report.observation
     if observation is None:
@@ -263,7 +263,7 @@ def _problems(facts: Facts, style: Style, verbose: bool) -> list[str]:
     return lines
 
 
-def _library_table(report: Report, style: Style) -> list[str]:
+def _library_table(report: Outcome, style: Style) -> list[str]:
     lines = []
     for library in report.libraries:
         lines += library_lines(library, report.facts, style)

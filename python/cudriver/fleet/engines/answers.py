@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from cudriver.fleet.result import Fleet
+    from cudriver.fleet.report import Fleet
 
 
 class Answers:
@@ -35,7 +35,7 @@ class Answers:
 
     def fleet(self) -> Fleet:
         """The reports compared. A process without one leaves the status open."""
-        from cudriver.fleet import compare
+        from cudriver.fleet.comparing import compare
         from cudriver.fleet.read import Broken
 
         return compare([*self.reports, *(Broken(*item) for item in self.silent.items())])

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cudriver.fleet.result import Fleet
+    from cudriver.fleet.report import Fleet
 
 LOOK = 1.0  # seconds between two looks for workers that have ended
 FETCH = 10.0  # seconds that all results have to arrive, once every task is done

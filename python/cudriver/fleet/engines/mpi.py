@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from cudriver.fleet.result import Fleet
+    from cudriver.fleet.report import Fleet
 
 TAG, CALLS = 27100, 2000  # the first tag, and how many calls have their own; MPI promises 32767
 NAP = 0.002  # seconds between two looks: a rank that waits leaves its core to those that check

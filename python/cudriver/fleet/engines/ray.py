@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from cudriver.fleet.result import Fleet
+    from cudriver.fleet.report import Fleet
 
 
 def ray(*, runtime_env: Mapping[str, Any] | None = None, timeout: float = TIMEOUT) -> Fleet:

@@ -1,0 +1,67 @@
+"""`compare`: from reports to the outcome that people read."""
+
+from __future__ import annotations
+
+from cudriver.fleet import groups, hosts
+from cudriver.fleet.comparison import look
+from cudriver.fleet.rules import judge
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from cudriver.fleet.report import Fleet
+
+
+def compare(
+    reports: Iterable[Any],
+    *,
+    baseline: Any = None,
+    expect: int | None = None,
+    nodes: str | Iterable[str] | None = None,
+    strict: bool = False,
+) -> Fleet:
+    """Compare the reports of many nodes: which agree, what differs, and what that means.
+
+    Parameters
+    ----------
+    reports : iterable of dict, str or Report
+        Reports of `cudriver.stack.inspect`, or of ``cudriver check --json --compact`` as objects
+        or as lines. Of two reports of one process the newer counts; if the machine has been
+        started in between, only where they are equal: another may have the same name.
+    baseline : dict or Report, optional
+        What the nodes should carry: a report, or what ``--save-baseline`` wrote.
+    expect : int, optional
+        How many reports there should be.
+    nodes : str or iterable of str, optional
+        The nodes that should answer, by name or as Slurm lists them: ``"d[0-3,7]"``.
+    strict : bool, optional
+        Whether warnings count as mismatches too.
+
+    Returns
+    -------
+    Fleet
+        Groups of nodes with equal stacks, differences, findings and a status. A report that cannot
+        be read is counted, and is a finding.
+
+    Raises
+    ------
+    ValueError
+        `baseline` is no report and no saved baseline, or `nodes` is no list of hosts.
+
+    Notes
+    -----
+    Reports are read one at a time and reduced at once: 10,000 of them take a few megabytes.
+
+    Examples
+    --------
+    >>> report = stack.inspect(probe_driver=False).to_dict()
+    >>> here = {**report, "node": {"host": "d0"}}
+    >>> there = {**report, "node": {"host": "d1"}}
+    >>> [group.nodes for group in fleet.compare([here, there]).groups]
+    ['d[0-1]']
+    """
+    names = hosts.parse(nodes) if isinstance(nodes, str) else nodes
+    facts = look(reports, baseline=baseline, expect=expect, nodes=names)
+    return groups.fleet(facts, judge(facts), strict=strict)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable
+from types import FrameType
 
 import made
 import pytest
@@ -13,6 +16,7 @@ from made import Report, fleet_of, library, report
 from cudriver.fleet import compare
 from cudriver.fleet.comparison import to_baseline
 from cudriver.fleet.hosts import parse
+from cudriver.fleet.result import Change, Share
 from cudriver.fleet.rules import PAGES, registry
 from cudriver.stack import explain
 
@@ -172,6 +176,108 @@ def test_every_rule_has_a_page(rule):
     assert [line for line in text.splitlines() if line.startswith("## ")] == parts
     assert max(map(len, text.splitlines())) <= 80
     assert explain.rule_names(PAGES) == list(registry())
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        ("{}", "{}"),
+        ("{}/lib:/usr/lib:{}/lib64", "{}/lib:/usr/lib:{}/lib64"),
+        ("--xla_gpu_cuda_data_dir={}", "--xla_gpu_cuda_data_dir={}"),
+        # The same folder, though it ends in the other environment's, or begins with it.
+        ("/mnt/opt/envs/train/lib", "/mnt/opt/envs/train/lib"),
+        ("/opt/envs/train2/lib", "/opt/envs/train2/lib"),
+    ],
+)
+def test_a_path_in_the_environment_is_no_difference(value, other):
+    def change(told: Report) -> None:
+        moved(told)
+        told["node"]["variables"]["CUDA_HOME"] = other.replace("{}", "/scratch/d3/env")
+
+    reports = fleet_of(4, change)
+    for told in [*reports[:3]]:
+        told["node"]["variables"]["CUDA_HOME"] = value.replace("{}", made.PREFIX)
+    assert [finding.rule for finding in compare(reports).findings] == ["FL404"]
+
+
+def each_its_own(count: int) -> list[Report]:
+    """Nodes of one job that agree in nothing: libraries, frameworks, variables, GPUs, drivers."""
+    reports = []
+    for number in range(count):
+        told = report(f"d{number}")
+        (row,), (gpu, *_) = told["frameworks"], told["driver"]["devices"]
+        told["driver"].update(release=f"{number}.1", devices=[
+            {**gpu, "compute_capability": f"{number}.0", "name": f"GPU {number}"}])  # fmt: skip
+        told["frameworks"] += [
+            {**row, "name": f"own{number}"},
+            {**row, "name": f"both{number // 2}", "version": f"2.{number}", "cuda": f"{number}.1"},
+        ]
+        told["libraries"] += [
+            {**told["libraries"][0], "soname": f"lib{kind}.so", "version": f"1.{number}",
+             "provided_by": f"package-{number} 1"}
+            for kind in (f"own{number}", f"both{number // 2}", "all")
+        ]  # fmt: skip
+        told["toolkits"][0]["version"] = f"{number}.0"
+        told["environment"]["python"] = f"3.{number}.1"
+        told["node"].update(cudriver=f"0.{number}", variables={
+            f"CUDA_{number}": "1", f"NCCL_{number}": "1", f"NCCL_BOTH{number // 2}": str(number),
+            "LD_LIBRARY_PATH": f"/{number}"})  # fmt: skip
+        told.update(verdict="mismatch", findings=[made.finding("error", title=f"odd {number}")])
+        moved(told) if number % 2 else None
+        reports.append(told)
+    return reports
+
+
+def operations(reports: list[Report], **options: object) -> int:
+    """How many of the interpreter's operations a comparison takes: no clock's business."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        compare(reports, **options)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("options", [{}, {"baseline": report("golden")}])
+def test_nodes_that_all_differ_take_linear_time(options):
+    small, large = (operations(each_its_own(count), **options) for count in (50, 150))
+    assert large < 3.5 * small
+
+
+def test_of_what_is_too_much_the_rest_is_counted():
+    reports = each_its_own(400)
+    found = compare(reports)
+    assert found.status == "mismatch"
+    assert sum(group.count for group in found.groups) == len(found.groups) == 400
+    assert found.groups[250].differs == [Change("25 components", "", "")]
+    assert len(found.groups[150].differs) == 25
+    reports[1]["node"]["variables"].update({f"CUDA_X{number}": "1" for number in range(500)})
+    changes = next(g for g in compare(reports).groups if g.nodes == "d1").differs
+    assert len(changes) == 101
+    # Differences, their values, findings of a rule, evidence, titles.
+    last = found.differences[-1].component
+    assert last == f"and {found.counts['components'] - 100:,} more components"
+    drivers = next(each for each in found.differences if each.component == "driver").values
+    assert (len(drivers), drivers[-1]) == (101, Share("and 300 more", 300, ""))
+    rules = Counter(finding.rule for finding in found.findings)
+    assert max(rules.values()) == 21
+    assert {rule for rule, count in rules.items() if count == 21} == {
+        *("FL103", "FL201", "FL304", "FL401", "FL402", "FL502", "FL503"),
+    }
+    for finding in found.findings:
+        assert len(finding.evidence) <= 101
+        assert len(finding.title) < 200
+        assert finding.why
+    assert max(len(text) for text in (str(found), found.to_html())) < 2_000_000
 
 
 def test_groups_are_the_equal_stacks_the_largest_first():

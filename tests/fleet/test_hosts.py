@@ -18,6 +18,8 @@ from cudriver.fleet.hosts import fold, parse
         ("login,d[1-2],gpu7", ["login", "d1", "d2", "gpu7"]),
         ("r[0-1]n[1-2]", ["r0n1", "r0n2", "r1n1", "r1n2"]),
         ("d[1-2].example.org d2.example.org", ["d1.example.org", "d2.example.org"]),
+        ("d[3-3]", ["d3"]),
+        ("d[9-10],d[9-9]", ["d9", "d10"]),
         ("", []),
     ],
 )
@@ -27,11 +29,32 @@ def test_a_list_stands_for_its_names(text, names):
 
 @pytest.mark.parametrize(
     "text",
-    ["d[0-", "d]", "d[a-b]", "d[]", "d[1-2-3]", "d[0-9999999]", "[0-999]" * 9, "d[3-\u0665]"],
+    [
+        *("d[0-", "d]", "d[a-b]", "d[]", "d[1-2-3]", "d[0-9999999]", "[0-999]" * 9, "d[3-\u0665]"),
+        *("d[1,]", "d[-3]", "d[1, 2]", "d[0-1000000]", "a,d[0-999999]", "[0-999999]" * 5000),
+        "d[0-999999]," * 5000,
+        "d[" + "7" * 5_000_000 + "]",
+    ],
+    ids=lambda text: text[:20],
 )
 def test_what_is_no_list_is_refused(text):
-    with pytest.raises(ValueError, match="hosts"):
+    with pytest.raises(ValueError, match="hosts") as error:
         parse(text)
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("span", ["5-3", "3-", "-", "x7"])
+def test_the_error_names_the_span(span):
+    with pytest.raises(ValueError, match=f"'{span}'"):
+        parse(f"login,d[1,{span},9]")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("d[0-999],e[0-1999]", 3000), ("d[0-999999]", 1_000_000), ("r[0-99]n[0-99],a", 10_001)],
+)
+def test_long_lists_stand_for_all_their_names(text, count):
+    assert len(parse(text)) == count
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,8 @@ from itertools import groupby
 from cudriver.fleet import hosts, read
 from cudriver.fleet.result import Share
 from cudriver.fleet.stacks import (
-    DRIVER,
-    FRAMEWORK,
-    GPUS,
     KINDS,
     LOADED,
-    OFFERS,
-    PYTHON,
     VARIABLE,
     Node,
     Reducer,
@@ -32,7 +27,8 @@ if TYPE_CHECKING:
 BASELINE = "the baseline"
 NONE = "none"  # a component that a node does not have
 BROKEN_SHOWN = 20
-ABOUT = (DRIVER, OFFERS, GPUS, PYTHON, FRAMEWORK)  # what a group is described by
+FINDINGS_KEPT = 20  # of one rule; those that are left out are counted
+SHARES_KEPT = 100  # values of a component, or lines of evidence; the rest are counted
 
 
 class Split:
@@ -58,13 +54,21 @@ class Comparison:
         self.counts = dict.fromkeys(
             ("nodes", "reports", "older", "differing", "broken", "other"), 0
         )
-        self.differing: dict[Component, dict[Value | None, list[Stack]]] = {}
+        self.differing: dict[Component, dict[Value, list[Stack]]] = {}
 
     @property
     def all_stacks(self) -> list[Stack]:
         """The nodes' and the baseline's."""
         extra = [self.baseline] if self.baseline and self.baseline not in self.stacks else []
         return [*self.stacks, *extra]
+
+    def having(self, component: Component) -> list[Stack]:
+        """The stacks that have a component, whatever its value. It is one that differs."""
+        return [stack for stacks in self.differing[component].values() for stack in stacks]
+
+    def without(self, component: Component) -> list[Stack]:
+        """The nodes' stacks that lack a component."""
+        return [stack for stack in self.stacks if component not in stack.parts]
 
     def names(self, nodes: Iterable[Node]) -> list[str]:
         """What they are called."""
@@ -84,13 +88,20 @@ class Comparison:
         names = list(names)
         return Share(value, len(names), ",".join(hosts.fold(names)))
 
-    def split(self, key: Callable[[Stack], str | None], *, by_job: bool = False) -> Split | None:
+    def split(
+        self,
+        key: Callable[[Stack], str | None],
+        among: Iterable[Stack] | None = None,
+        *,
+        by_job: bool = False,
+    ) -> Split | None:
         """The nodes apart by what `key` says of their stacks; those of which it says None are in no
-        part. None where there is one part at most. With `by_job`, and where some jobs are apart,
+        part. None where there is one part at most. With `among`, the only stacks of which it says
+        anything, the time is that of these. With `by_job`, and where some jobs are apart,
         only the nodes of those jobs count: what other jobs carry is no evidence against them.
         """
         by_value: dict[str, list[Stack]] = {}
-        for stack in self.all_stacks:
+        for stack in self.all_stacks if among is None else among:
             value = key(stack)
             if value is not None:
                 by_value.setdefault(value, []).append(stack)
@@ -98,11 +109,11 @@ class Comparison:
             return None
         of = {stack: value for value, stacks in by_value.items() for stack in stacks}
         shared = {of[self.baseline]} if self.baseline in of else set()
-        jobs = {
-            job
-            for job, stacks in self.jobs.items()
-            if len({of[stack] for stack in stacks if stack in of} | shared) > 1
-        }
+        of_job: dict[str, set[str]] = {}
+        for stack, value in of.items():
+            for node in self.stacks.get(stack, ()):
+                of_job.setdefault(node.job, {*shared}).add(value)
+        jobs = {job for job, values in of_job.items() if len(values) > 1}
         counted = jobs if by_job else ()
         shares = [self.share(value, stacks, counted) for value, stacks in by_value.items()]
         shares = sorted((share for share in shares if share.nodes), key=Share.order)
@@ -232,22 +243,34 @@ def _gaps(seen: list[int], size: int) -> list[tuple[int, int]]:
     return [(before + 1, after - 1) for before, after in edges if after - before > 1]
 
 
-def _differing(facts: Comparison) -> dict[Component, dict[Value | None, list[Stack]]]:
-    """The components that are not the same everywhere, with who has which value."""
+def _differing(facts: Comparison) -> dict[Component, dict[Value, list[Stack]]]:
+    """The components that are not the same everywhere, with who has which value. Who has none is
+    not listed: of a component that one node has, that would be all others.
+    """
     stacks = facts.all_stacks
-    values: dict[Component, dict[Value | None, list[Stack]]] = {}
+    values: dict[Component, dict[Value, list[Stack]]] = {}
     for stack in stacks:
         for component, value in stack.parts.items():
             values.setdefault(component, {}).setdefault(value, []).append(stack)
-    found = {}
-    for component in sorted(values, key=place):
-        having = values[component]
-        told = sum(map(len, having.values()))
-        if told < len(stacks):
-            having[None] = [stack for stack in stacks if component not in stack.parts]
-        if len(having) > 1:
-            found[component] = having
-    return found
+    return {
+        component: values[component]
+        for component in sorted(values, key=place)
+        if len(values[component]) > 1 or sum(map(len, values[component].values())) < len(stacks)
+    }
+
+
+def few(shares: list[Share]) -> list[Share]:
+    """The first of many shares, and one that tells how many more there are."""
+    rest = shares[SHARES_KEPT:]
+    if not rest:
+        return shares
+    count = sum(share.count for share in rest)
+    return [*shares[:SHARES_KEPT], Share(f"and {len(rest):,} more", count, "")]
+
+
+def listed(words: list[str]) -> str:
+    """Words for a title, the first four of them: "12 and 13"."""
+    return " and ".join(words[:4] + [f"{len(words) - 4:,} more"] * (len(words) > 4))
 
 
 def place(component: Component) -> tuple[int, str]:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MOST = 1_000_000  # names that one list may stand for
+SHOWN = 80  # characters of what is refused
+_SPAN = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?")
 # The last number of a host's own name; the domain stays as it is.
 _NUMBERED = re.compile(r"([^.]*?)([0-9]{1,15})([^0-9.]*(?:\..*)?)", re.DOTALL)
 
@@ -58,31 +60,38 @@ def parse(text: str) -> list[str]:
     Raises
     ------
     ValueError
-        The text is no list of hosts, or stands for more than a million.
+        The text is no list of hosts, or has more than a million names.
     """
     names: dict[str, None] = {}
+    count = 0
     for word in re.findall(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+|[\[\]]", text):
-        parts = [_numbers(part, text) for part in re.split(r"(\[[^\[\]]*\])", word)]
-        count = len(names)
-        for part in parts:
-            count += (len(part) - 1) * max(count, 1)
-        if count > MOST:
-            raise ValueError(f"{text!r} stands for more than {MOST:,} hosts")
-        names.update(("".join(pieces), None) for pieces in product(*parts))
+        if word in "[]":
+            raise ValueError(f"a {word!r} without its other half is no list of hosts: d[0-3,7]")
+        plain, *rest = re.split(r"\[([^\[\]]*)\]", word)
+        numbers = [_spans(inside) for inside in rest[::2]]
+        several = 1
+        for spans in numbers:
+            several *= sum(len(span) for _, span in spans)
+            if count + several > MOST:
+                raise ValueError(f"{word[:SHOWN]!r}: more than {MOST:,} names in a list of hosts")
+        count += several
+        choices = [[plain]]
+        for spans, tail in zip(numbers, rest[1::2], strict=True):
+            choices.append([f"{n:0{width}}{tail}" for width, span in spans for n in span])
+        names.update(("".join(pieces), None) for pieces in product(*choices))
     return list(names)
 
 
-def _numbers(part: str, text: str) -> list[str]:
-    """What a part of a word stands for: itself, or the numbers in its brackets."""
-    if not part.startswith(("[", "]")):
-        return [part]
-    found: list[str] = []
-    for span in part[1:-1].split(","):
-        first, _, last = span.partition("-")
-        last = last or first
-        if not all(n.isascii() and n.isdigit() and len(n) < 16 for n in (first, last)):
-            raise ValueError(f"{text!r} is no list of hosts like d[0-3,7]: {part!r} has no numbers")
-        if int(last) - int(first) + len(found) >= MOST:
-            raise ValueError(f"{text!r} stands for more than {MOST:,} hosts")
-        found += [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+def _spans(inside: str) -> list[tuple[int, range]]:
+    """The numbers in brackets, as spans: how wide they are written, and which."""
+    found = []
+    for word in inside.split(","):
+        match = _SPAN.fullmatch(word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or last < first:
+            raise ValueError(
+                f"{word[:SHOWN]!r} in the brackets of a list of hosts is no number, and no span of "
+                "numbers like 0-3"
+            )
+        found.append((len(match[1]), range(first, last + 1)))
     return found

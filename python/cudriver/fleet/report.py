@@ -23,7 +23,8 @@ class Fleet(Result, Printed):
         Whether something could not be told.
     counts : dict of str to int
         How many ``nodes`` and ``reports`` there are, and how many reports are ``older`` ones of the
-        same (``differing`` of these told of other stacks), ``broken``, or ``other`` lines.
+        same (``differing`` of these told of other stacks), ``broken``, or ``other`` lines; and how
+        many ``components`` differ.
     reference : str
         What groups are compared with: ``"group 1"`` or ``"the baseline"``.
     golden : Stack or None
@@ -34,7 +35,8 @@ class Fleet(Result, Printed):
     Notes
     -----
     Read only. ``print`` shows it as the terminal does, a notebook as tables. Names of nodes are
-    folded as Slurm does it: ``d[0-3]``.
+    folded as Slurm does it: ``d[0-3]``. Of very many changes, values or findings of one rule the
+    first are kept; the last says how many more there are.
 
     Examples
     --------

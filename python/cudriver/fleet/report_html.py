@@ -53,7 +53,7 @@ def _section(fleet: Result, classes: str) -> str:
         if len(fleet.groups) > GROUPS_SHOWN:
             parts.append(f"<p>and {len(fleet.groups) - GROUPS_SHOWN:,} more groups</p>")
     if fleet.differences:
-        parts.append(_differences(fleet.differences))
+        parts.append(_differences(fleet.differences, fleet.counts["components"]))
     return "".join([*parts, "</section>"])
 
 
@@ -88,14 +88,14 @@ def _group(number: int, group: Group, fleet: Result) -> str:
     )
 
 
-def _differences(differences: Iterable[Difference]) -> str:
+def _differences(differences: Iterable[Difference], count: int) -> str:
     rows = [
         f"<tr><th>{_text(each.component)}</th><td>{_shares(each.values)}</td></tr>"
         for each in differences
     ]
     return (
-        f"<details><summary>{len(rows)} component{'s' if len(rows) > 1 else ''} that differ"
-        f"{'' if len(rows) > 1 else 's'}</summary><table><tbody>{''.join(rows)}</tbody></table>"
+        f"<details><summary>{count:,} component{'s' if count > 1 else ''} that differ"
+        f"{'' if count > 1 else 's'}</summary><table><tbody>{''.join(rows)}</tbody></table>"
         "</details>"
     )
 

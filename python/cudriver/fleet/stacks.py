@@ -49,6 +49,7 @@ MOST_PARTS = 1000  # components of one report; a large environment has 150
 OBJECTS = ("environment", "driver")
 LISTS = ("toolkits", "frameworks", "libraries", "findings")
 VERDICTS = ("consistent", "mismatch", "unknown")
+APART = " \t\n:;,='\"()[]<>|"  # what stands before and after a path in a text
 
 
 class Unusable(ValueError):
@@ -305,8 +306,16 @@ def _prefix(report: dict[str, Any]) -> str:
 
 
 def _relative(text: str, prefix: str) -> str:
-    """The text with the environment's folder named, not spelled out: two may lie elsewhere."""
-    return text.replace(prefix + "/", "PREFIX/") if len(prefix) > 1 else text
+    """The text with the environment's folder named, not spelled out: two may lie elsewhere. In
+    /mnt/opt/env/lib the folder is not /opt/env, and in /opt/env2 it is another.
+    """
+    if len(prefix) < 2 or prefix not in text:
+        return text
+    told, *rest = text.split(prefix)
+    for piece in rest:
+        whole = told[-1:] in APART and piece[:1] in APART + "/"
+        told += ("PREFIX" if whole else prefix) + piece
+    return told
 
 
 def _rows(value: Any) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from cudriver.fleet.comparison import Comparison
+from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, few
 from cudriver.fleet.result import SEVERITIES, Finding
 
 PAGES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
@@ -24,5 +24,22 @@ def registry() -> dict[str, Rule]:
 
 def judge(facts: Comparison) -> list[Finding]:
     """What all rules find, the worst first."""
-    findings = [finding for rule in registry().values() for finding in rule(facts)]
-    return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.rule))
+    findings: list[Finding] = []
+    for rule in registry().values():
+        found = sorted(rule(facts), key=_order)
+        rest = found[FINDINGS_KEPT:]
+        if len(rest) > 1:  # a rule may have counted by itself what it leaves out
+            worst = rest[0]
+            found[FINDINGS_KEPT:] = [
+                Finding(
+                    worst.rule, worst.severity, f"{len(rest):,} more: {worst.title} ...", worst.why
+                )
+            ]
+        findings += found
+    for finding in findings:
+        finding.evidence = few(finding.evidence)
+    return sorted(findings, key=_order)
+
+
+def _order(finding: Finding) -> tuple[int, str]:
+    return SEVERITIES.index(finding.severity), finding.rule

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudriver.fleet.comparison import Comparison
+from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, listed
 from cudriver.fleet.result import Finding, Share
 from cudriver.fleet.stacks import BUILT_FOR, CAPABILITIES, CUDA, DRIVER, FRAMEWORK, GPUS, Stack
 from cudriver.stack.model import ERROR, NOTE, WARNING, Framework
 from cudriver.stack.rules.cu5 import fits, with_ptx
-from cudriver.stack.versions import cut
+from cudriver.stack.versions import cut, minor
 
 NO_DRIVER = "none"
+CAPABILITIES_COMPARED = 32  # with each build of a job; there are half as many so far
+WITHOUT_CODE = "it fails there: no kernel image is available for execution on the device"
 PLATFORMS = ("x86_64", "aarch64")  # a report does not tell which
 
 
@@ -25,7 +27,7 @@ def fl101(facts: Comparison) -> Iterator[Finding]:
     """Drivers of several branches."""
     split = facts.split(lambda stack: cut(release(stack), 1))
     if split is not None:
-        branches = " and ".join(f"R{share.value}" for share in split.shares)
+        branches = listed([f"R{share.value}" for share in split.shares])
         yield Finding(
             "FL101",
             WARNING,
@@ -56,31 +58,47 @@ def fl103(facts: Comparison) -> Iterator[Finding]:
     if split is None:
         return
     bare: dict[tuple[str, str], tuple[set[str], set[Stack]]] = {}  # the jobs, and the stacks
+    most = 0
     for job, stacks in facts.jobs.items():
-        present = {c for stack in stacks for c in (_capabilities(stack) or "").split()}
-        if len(present) < 2:
-            continue
-        for stack in stacks:
+        present = sorted({c for stack in stacks for c in _known(stack)})
+        most = max(most, len(present))
+        for stack in stacks if len(present) > 1 else ():
             for name, (archs, *_) in stack.of_kind(BUILT_FOR):
-                for capability in present:
+                for capability in present[:CAPABILITIES_COMPARED]:
                     if not covered(stack, name, archs, capability):
                         jobs, builds = bare.setdefault((name, capability), (set(), set()))
                         jobs.add(job)
                         builds.add(stack)
-    for (name, capability), (jobs, builds) in sorted(bare.items()):
-        there = [s for s in facts.stacks if capability in (_capabilities(s) or "").split()]
+    found = sorted(bare.items())
+    for (name, capability), (jobs, builds) in found[:FINDINGS_KEPT]:
+        there = [stack for stack in facts.stacks if capability in _known(stack)]
         yield Finding(
             "FL103",
             ERROR,
             f"GPUs of compute capability {capability} among others, and a {name} without code "
             "for them",
-            "it fails there: no kernel image is available for execution on the device",
+            WITHOUT_CODE,
             [
                 facts.share(f"GPU of compute capability {capability}", there, jobs),
                 facts.share(f"{name} without code for it", builds, jobs),
             ],
             [f"Install a build of {name} for all of these GPUs, or keep the job on one kind."],
         )
+    if found[FINDINGS_KEPT:]:
+        count = len(found) - FINDINGS_KEPT
+        yield Finding("FL103", ERROR, f"{count:,} more builds without code for GPUs", WITHOUT_CODE)
+    elif most > CAPABILITIES_COMPARED:
+        yield Finding(
+            "FL103",
+            WARNING,
+            f"GPUs of {most:,} compute capabilities in a job",
+            f"builds were compared with the first {CAPABILITIES_COMPARED} of them",
+        )
+
+
+def _known(stack: Stack) -> list[str]:
+    """The compute capabilities of its GPUs that are two numbers. Of others nothing is known."""
+    return [each for each in (_capabilities(stack) or "").split() if minor(each)]
 
 
 def _capabilities(stack: Stack) -> str | None:
@@ -89,8 +107,6 @@ def _capabilities(stack: Stack) -> str | None:
 
 def covered(stack: Stack, name: str, archs: str, capability: str) -> bool:
     """Whether a framework has code for a GPU, or PTX that its driver compiles."""
-    if not capability.replace(".", "", 1).isdigit():
-        return True  # it cannot be told
     build = Framework(
         name,
         stack.first(FRAMEWORK, name) or "",

@@ -9,21 +9,19 @@ from cudriver.fleet.result import Finding, Share
 from cudriver.fleet.stacks import FINDING, VERDICT, Stack
 from cudriver.stack.model import ERROR, NOTE, WARNING
 
-SHOWN = 20  # lines of evidence
-
 
 def fl601(facts: Comparison) -> Iterator[Finding]:
     """Nodes whose own check found a mismatch."""
     bad = [stack for stack in facts.stacks if stack.first(VERDICT) == "mismatch"]
     if not bad:
         return
-    told: dict[str, list[Stack]] = {}
+    told: dict[str, dict[Stack, None]] = {}  # each stack once, in order
     for stack in bad:
         errors = [(name, value) for name, value in stack.of_kind(FINDING) if value[1] == "error"]
         for name, value in errors:
-            told.setdefault(f"{name.split()[0]} {value[0]}", []).append(stack)
+            told.setdefault(f"{name.partition(' ')[0]} {value[0]}", {})[stack] = None
         if not errors:
-            told.setdefault("a mismatch by the options of its check", []).append(stack)
+            told.setdefault("a mismatch by the options of its check", {})[stack] = None
     shares = [facts.share(text, stacks) for text, stacks in told.items()]
     count = sum(len(facts.stacks[stack]) for stack in bad)
     of = len(facts.nodes)
@@ -34,7 +32,7 @@ def fl601(facts: Comparison) -> Iterator[Finding]:
         if of > 1
         else "the report tells of errors",
         "there an import, or the first use of CUDA, fails",
-        sorted(shares, key=Share.order)[:SHOWN],
+        sorted(shares, key=Share.order),
         ["Run `cudriver check` on one of these nodes: it says how to mend it."],
     )
 
@@ -77,7 +75,7 @@ def fl604(facts: Comparison) -> Iterator[Finding]:
             WARNING,
             f"{count:,} process{'es' if count > 1 else ''} without a usable report",
             "the comparison leaves out what they would have told",
-            [Share(broken.why, 1, broken.place) for broken in facts.broken[:SHOWN]],
+            [Share(broken.why, 1, broken.place) for broken in facts.broken],
             [
                 "Gather damaged reports again: srun --label, or a file for each process. Where a "
                 "process was killed or did not answer, run `cudriver check` on its node."
@@ -106,9 +104,7 @@ def fl606(facts: Comparison) -> Iterator[Finding]:
         return
     other = [stack for stack in facts.stacks if stack is not facts.baseline]
     if other:
-        parts = facts.baseline.parts
-        names = [title(key) for key in facts.differing if any(
-            stack.parts.get(key) != parts.get(key) for stack in other)]  # fmt: skip
+        names = [title(key) for key in facts.differing]
         share = facts.share(f"not as {BASELINE}", other)
         yield Finding(
             "FL606",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from cudriver.fleet.comparison import Comparison, Split
+from cudriver.fleet.comparison import FINDINGS_KEPT, Comparison, Split, listed
 from cudriver.fleet.result import Finding
 from cudriver.fleet.stacks import (
     CUDA,
@@ -27,7 +27,7 @@ RUNTIME = "libcudart.so."
 
 # Frameworks whose processes talk to each other; their versions must be equal.
 DISTRIBUTED = ("torch", "jax", "tensorflow", "vllm", "paddle")
-SHOWN = 20  # lines of evidence
+SETS_SHOWN = 20  # sets of libraries that the same nodes lack
 WITH_RULES = ("libnccl.so", "libcudnn")  # libraries that another rule tells of
 
 
@@ -51,9 +51,11 @@ def built_for(name: str, numbers: int) -> Key:
     return lambda stack: cut(stack.says(FRAMEWORK, name, CUDA), numbers)
 
 
-def within_job(facts: Comparison, key: Key, severity: str = ERROR) -> tuple[Split, str, str] | None:
+def within_job(
+    facts: Comparison, key: Key, severity: str = ERROR, among: Iterable[Stack] | None = None
+) -> tuple[Split, str, str] | None:
     """What is apart, its severity, and where: in a job it matters, between jobs it is a warning."""
-    split = facts.split(key, by_job=True)
+    split = facts.split(key, among, by_job=True)
     if split is None:
         return None
     if not split.jobs:
@@ -64,18 +66,27 @@ def within_job(facts: Comparison, key: Key, severity: str = ERROR) -> tuple[Spli
     return split, severity, f"in job{several} {shown}" if named else "in one job"
 
 
-def frameworks(facts: Comparison) -> list[str]:
-    """The names of all frameworks."""
-    return sorted({name for stack in facts.all_stacks for name, _ in stack.of_kind(FRAMEWORK)})
+def differing(facts: Comparison, kind: str) -> list[tuple[str, list[Stack]]]:
+    """The frameworks or libraries that are not the same everywhere, and who has them."""
+    return [(key[1], facts.having(key)) for key in facts.differing if key[0] == kind]
+
+
+def lacked(facts: Comparison, kind: str) -> list[tuple[str, list[Stack]]]:
+    """Those of them that some nodes do not have."""
+    return [
+        (name, having)
+        for name, having in differing(facts, kind)
+        if sum(stack in facts.stacks for stack in having) < len(facts.stacks)
+    ]
 
 
 def fl201(facts: Comparison) -> Iterator[Finding]:
     """A framework for several CUDA majors."""
-    for name in frameworks(facts):
-        apart = within_job(facts, built_for(name, 1))
+    for name, having in differing(facts, FRAMEWORK):
+        apart = within_job(facts, built_for(name, 1), among=having)
         if apart is not None:
             split, severity, where = apart
-            majors = " and ".join(share.value for share in split.shares)
+            majors = listed([share.value for share in split.shares])
             yield Finding(
                 "FL201",
                 severity,
@@ -88,13 +99,13 @@ def fl201(facts: Comparison) -> Iterator[Finding]:
 
 def fl202(facts: Comparison) -> Iterator[Finding]:
     """A framework for several CUDA releases of one major."""
-    for name in frameworks(facts):
-        split = facts.split(built_for(name, 2))
+    for name, having in differing(facts, FRAMEWORK):
+        split = facts.split(built_for(name, 2), having)
         if split is not None and len({cut(share.value, 1) for share in split.shares}) == 1:
             yield Finding(
                 "FL202",
                 WARNING,
-                f"{name} for CUDA {' and '.join(share.value for share in split.shares)}",
+                f"{name} for CUDA {listed([share.value for share in split.shares])}",
                 "builds for other CUDA releases bring other libraries and other kernels: results "
                 "and speed may differ",
                 split.shares,
@@ -142,7 +153,7 @@ def fl204(facts: Comparison) -> Iterator[Finding]:
             yield Finding(
                 "FL204",
                 severity,
-                f"{what} of CUDA {' and '.join(sorted(set.union(*majors)))} {where}",
+                f"{what} of CUDA {listed(sorted(set.union(*majors)))} {where}",
                 "what is built for one major does not load with the libraries of another",
                 split.shares,
                 ["Make the environments from one lock file, with one CUDA major."],
@@ -193,17 +204,12 @@ def fl302(facts: Comparison) -> Iterator[Finding]:
         )
 
 
-def _libraries(facts: Comparison) -> list[str]:
-    names = [name for kind, name in facts.differing if kind == LIBRARY]
-    return [name for name in names if not name.startswith(WITH_RULES)]
-
-
 def fl303(facts: Comparison) -> Iterator[Finding]:
     """Libraries of several versions."""
     found = []
-    for name in _libraries(facts):
-        split = facts.split(version(LIBRARY, name))
-        if split is not None:
+    for name, having in differing(facts, LIBRARY):
+        split = facts.split(version(LIBRARY, name), having)
+        if split is not None and not name.startswith(WITH_RULES):
             found += [(name, share) for share in split.shares]
     if found:
         names = list(dict.fromkeys(name for name, _ in found))
@@ -231,8 +237,8 @@ def brought_by(name: str) -> Key:
 
 def fl304(facts: Comparison) -> Iterator[Finding]:
     """A library that comes from somewhere else on some nodes."""
-    for name in (name for kind, name in facts.differing if kind == LIBRARY):
-        split = facts.split(brought_by(name))
+    for name, having in differing(facts, LIBRARY):
+        split = facts.split(brought_by(name), having)
         if split is not None:
             yield Finding(
                 "FL304",
@@ -246,35 +252,38 @@ def fl304(facts: Comparison) -> Iterator[Finding]:
 
 def fl305(facts: Comparison) -> Iterator[Finding]:
     """CUDA libraries that only some nodes have."""
-    lacking: dict[tuple[Stack, ...], list[str]] = {}  # by who lacks them
-    for kind, name in facts.differing:
-        without = tuple(stack for stack in facts.stacks if (kind, name) not in stack.parts)
-        if kind == LIBRARY and without:
-            lacking.setdefault(without, []).append(name)
+    sets: dict[frozenset[Stack], list[str]] = {}  # by who has them
+    for name, having in lacked(facts, LIBRARY):
+        sets.setdefault(frozenset(having), []).append(name)
     evidence = []
-    for without, names in lacking.items():
-        having = (stack for stack in facts.all_stacks if (LIBRARY, names[0]) in stack.parts)
+    for who, names in [*sets.items()][:SETS_SHOWN]:
         evidence += [
-            facts.share(", ".join(names), having),
-            facts.share(f"no {names[0]}" if len(names) == 1 else "none of these", without),
+            facts.share(", ".join(names), [stack for stack in facts.all_stacks if stack in who]),
+            facts.share(
+                f"no {names[0]}" if len(names) == 1 else "none of these",
+                facts.without((LIBRARY, names[0])),
+            ),
         ]
     if evidence:
-        names = sorted(name for each in lacking.values() for name in each)
+        names = sorted(name for each in sets.values() for name in each)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        rest = f"; {len(sets) - SETS_SHOWN:,} more sets of nodes and libraries are not listed"
         yield Finding(
             "FL305",
             NOTE,
             f"CUDA libraries that only some nodes have: {', '.join(names[:3])}{more}",
-            "what needs them fails on the other nodes, or works in another way there",
-            evidence[:SHOWN],
+            "what needs them fails on the other nodes, or works in another way there"
+            + rest * (len(sets) > SETS_SHOWN),
+            evidence,
         )
 
 
 def fl401(facts: Comparison) -> Iterator[Finding]:
     """A framework of several versions."""
-    for name in frameworks(facts):
+    for name, having in differing(facts, FRAMEWORK):
         talks = name in DISTRIBUTED
-        apart = within_job(facts, version(FRAMEWORK, name), ERROR if talks else WARNING)
+        worst = ERROR if talks else WARNING
+        apart = within_job(facts, version(FRAMEWORK, name), worst, having)
         if apart is not None:
             split, severity, where = apart
             yield Finding(
@@ -291,17 +300,20 @@ def fl401(facts: Comparison) -> Iterator[Finding]:
 
 def fl402(facts: Comparison) -> Iterator[Finding]:
     """A framework that some nodes do not have."""
-    for name in frameworks(facts):
-        without = [stack for stack in facts.stacks if stack.first(FRAMEWORK, name) is None]
-        if without:
-            yield Finding(
-                "FL402",
-                WARNING,
-                f"{name} is not installed on some nodes",
-                "a program that imports it ends there",
-                [facts.share(f"no {name}", without)],
-                [f"Install {name} there, or leave these nodes out."],
-            )
+    names = [name for name, _ in lacked(facts, FRAMEWORK)]
+    why = "a program that imports it ends there"
+    for name in names[:FINDINGS_KEPT]:
+        yield Finding(
+            "FL402",
+            WARNING,
+            f"{name} is not installed on some nodes",
+            why,
+            [facts.share(f"no {name}", facts.without((FRAMEWORK, name)))],
+            [f"Install {name} there, or leave these nodes out."],
+        )
+    if names[FINDINGS_KEPT:]:
+        more = f"{len(names) - FINDINGS_KEPT:,} more frameworks"
+        yield Finding("FL402", WARNING, f"{more} are not installed on some nodes", why)
 
 
 def fl403(facts: Comparison) -> Iterator[Finding]:
@@ -333,7 +345,7 @@ def fl404(facts: Comparison) -> Iterator[Finding]:
             NOTE,
             f"the environments lie in {len(folders)} folders",
             "folders are not compared, what is in them is",
-            [facts.named(folder, names) for folder, names in list(folders.items())[:SHOWN]],
+            [facts.named(folder, names) for folder, names in folders.items()],
         )
 
 

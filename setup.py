@@ -146,10 +146,13 @@ class Build(build_ext):
             ext.include_dirs.append(numpy.get_include())
         stub = Path("python", *ext.name.split(".")).with_suffix(".pyi")
         if stub.exists():
-            folder = Path(self.build_temp, "docstrings", stub.stem)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "docstrings.h").write_text("".join(docstrings(stub)), encoding="utf-8")
-            ext.include_dirs.append(str(folder))
+            # Always in the same place, and written only where it differs: ccache knows it again.
+            header = Path("build", "docstrings", stub.stem, "docstrings.h")
+            header.parent.mkdir(parents=True, exist_ok=True)
+            text = "".join(docstrings(stub))
+            if not header.exists() or header.read_text(encoding="utf-8") != text:
+                header.write_text(text, encoding="utf-8")
+            ext.include_dirs.append(str(header.parent))
         super().build_extension(ext)
 
     def get_ext_filename(self, fullname: str) -> str:

@@ -2,7 +2,7 @@
 #include "contexts/context.h"
 #include "arrays/copy.h"
 #include "python/copy_settings.h"
-#include "contexts/device.h"
+#include "contexts/query.h"
 #include "arrays/device_array.h"
 #include "arrays/dlpack.h"
 #include "driver/driver.h"
@@ -234,8 +234,7 @@ static int module_exec(PyObject *module)
 {
     static int (*const setups[])(PyObject *) = {
         version_setup,
-        cudriver_error_setup,
-        cudriver_device_setup,
+        cudriver_query_setup,
         cudriver_thread_setup,
         cudriver_context_setup,
         cudriver_context_stack_setup,

@@ -29,7 +29,6 @@ struct cudriver_live {
 
 typedef struct {
     /* First the owned references, which module.c visits and clears: see CUDRIVER_STATE_OWNED. */
-    PyTypeObject *device_type;
     PyTypeObject *context_type;
     PyTypeObject *thread_type;
     PyTypeObject *stream_type;

@@ -86,7 +86,7 @@ static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_device_new(cudriver_state_of(object), array_of(object)->context->ordinal);
+    return cudriver_device_new(array_of(object)->context->ordinal);
 }
 
 static PyObject *get_interface(PyObject *object, void *closure)

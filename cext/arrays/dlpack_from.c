@@ -10,7 +10,7 @@
 #define HOST (-1)
 
 /* Reads a device argument. 0 or -1. */
-static int parse_place(CoreState *state, PyObject *argument, int here, int *place)
+static int parse_place(PyObject *argument, int here, int *place)
 {
     *place = here;
     if (argument == NULL || argument == Py_None) {
@@ -20,7 +20,7 @@ static int parse_place(CoreState *state, PyObject *argument, int here, int *plac
         *place = HOST;
         return 0;
     }
-    *place = cudriver_device_parse(state, argument);
+    *place = cudriver_device_parse(argument);
     return *place < 0 ? -1 : 0;
 }
 
@@ -130,7 +130,7 @@ static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_
     here = Py_IS_TYPE(array, state->device_array_type)
                ? ((DeviceArrayObject *)array)->context->ordinal
                : HOST;
-    if (parse_place(state, values[1], here, &place) < 0) {
+    if (parse_place(values[1], here, &place) < 0) {
         Py_CLEAR(array);
     } else if (place != here && copy == 0) {
         PyErr_Format(PyExc_ValueError,

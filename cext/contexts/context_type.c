@@ -27,7 +27,7 @@ static PyObject *context_create(PyTypeObject *type, PyObject *args, PyObject *ke
         (flags != NULL && cudriver_context_parse_flags(flags, &value) < 0)) {
         return NULL;
     }
-    ordinal = cudriver_device_parse(state, device);
+    ordinal = cudriver_device_parse(device);
     return ordinal < 0 ? NULL : (PyObject *)cudriver_context_create(state, ordinal, value);
 }
 
@@ -126,7 +126,7 @@ static PyObject *method_memory_info(PyObject *object, PyObject *Py_UNUSED(ignore
 
 static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_device_new(cudriver_state_of(object), context_of(object)->ordinal);
+    return cudriver_device_new(context_of(object)->ordinal);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -317,7 +317,34 @@ static PyObject *module_memory_info(PyObject *module, PyObject *Py_UNUSED(ignore
     return info;
 }
 
+/* _primary_context(ordinal, flags or None) */
+static PyObject *module_primary_context(PyObject *module, PyObject *args)
+{
+    unsigned long flags = 0;
+    PyObject *given;
+    int ordinal;
+
+    if (!PyArg_ParseTuple(args, "iO", &ordinal, &given) ||
+        (given != Py_None && cudriver_context_parse_flags(given, &flags) < 0)) {
+        return NULL;
+    }
+    return (PyObject *)cudriver_context_primary(cudriver_state_of_module(module), ordinal,
+                                                given == Py_None ? NULL : &flags);
+}
+
+/* _reset_primary_context(ordinal) */
+static PyObject *module_reset_primary(PyObject *module, PyObject *ordinal)
+{
+    if (cudriver_context_reset_primary(cudriver_state_of_module(module),
+                                       (int)PyLong_AsLong(ordinal)) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_primary_context", module_primary_context, METH_VARARGS, NULL},
+    {"_reset_primary_context", module_reset_primary, METH_O, NULL},
     {"memory_info", module_memory_info, METH_NOARGS, DOC_memory_info},
     {NULL},
 };

@@ -164,7 +164,7 @@ static ContextObject *context_implicit(CoreState *state)
     ContextObject *self;
     CUresult result;
 
-    if (cudriver_device_parse(state, NULL) < 0) { /* raises if there is no device */
+    if (cudriver_device_parse(NULL) < 0) { /* raises if there is no device */
         return NULL;
     }
     self = context_kept(state, 0);
@@ -225,16 +225,19 @@ void cudriver_context_end_use(ContextObject *self, bool pushed)
 
 ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
 {
-    ContextObject *current;
     int ordinal;
 
     if (device == NULL || device == Py_None) {
         return cudriver_context_for_use(state);
     }
-    ordinal = cudriver_device_parse(state, device);
-    if (ordinal < 0) {
-        return NULL;
-    }
+    ordinal = cudriver_device_parse(device);
+    return ordinal < 0 ? NULL : cudriver_context_for_ordinal(state, ordinal);
+}
+
+ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal)
+{
+    ContextObject *current;
+
     if (cudriver_context_find_current(state, &current) == CUDA_SUCCESS && current != NULL) {
         if (current->ordinal == ordinal) {
             return current;
@@ -242,13 +245,4 @@ ContextObject *cudriver_context_for_device(CoreState *state, PyObject *device)
         Py_DECREF(current);
     }
     return PyErr_Occurred() ? NULL : context_kept(state, ordinal);
-}
-
-ContextObject *cudriver_context_for_ordinal(CoreState *state, int ordinal)
-{
-    PyObject *device = PyLong_FromLong(ordinal);
-    ContextObject *self = device != NULL ? cudriver_context_for_device(state, device) : NULL;
-
-    Py_XDECREF(device);
-    return self;
 }

@@ -313,7 +313,7 @@ static PyObject *stream_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
 
 static PyObject *stream_get_device(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_device_new(cudriver_state_of(object), stream_of(object)->context->ordinal);
+    return cudriver_device_new(stream_of(object)->context->ordinal);
 }
 
 static PyObject *stream_protocol(PyObject *object, PyObject *Py_UNUSED(ignored))

@@ -36,7 +36,7 @@ typedef struct CUuuid_st {
     char bytes[16];
 } CUuuid;
 
-/* An enumeration in cuda.h; the codes and their texts are in cuda_errors.h. */
+/* An enumeration in cuda.h; cudriver/memory/failures.py has all codes, and their texts. */
 typedef enum cudaError_enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_INVALID_VALUE = 1,
@@ -87,7 +87,7 @@ typedef enum cudaError_enum {
     CUDA_ERROR_UNKNOWN = 999
 } CUresult;
 
-/* The attributes themselves are listed in cuda_attributes.h. */
+/* The attributes are listed in cudriver/memory/attributes.py. */
 typedef enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,

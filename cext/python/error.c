@@ -3,109 +3,29 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "driver/cuda_errors.h"
+#include "call.h"
 #include "driver/driver.h"
-#include "docstrings.h"
-
-static const struct error {
-    int code;
-    const char *name;
-    const char *meaning;
-} errors[] = {
-#define X(code, name, meaning) {code, #name, meaning},
-    CUDRIVER_ERRORS(X)
-#undef X
-};
-
-#define ERROR_COUNT (sizeof errors / sizeof errors[0])
-
-/* The codes that a caller may want to catch, or can do something about. */
-static const struct special {
-    CUresult code;
-    const char *class_name;
-    const char *hint; /* or NULL */
-} specials[] = {
-    {CUDA_ERROR_OUT_OF_MEMORY, "OutOfMemoryError", NULL},
-    {CUDA_ERROR_NOT_INITIALIZED, "NotInitializedError", NULL},
-    {CUDA_ERROR_DEINITIALIZED, "NotInitializedError", NULL},
-    {CUDA_ERROR_INVALID_CONTEXT, "InvalidContextError", NULL},
-    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "InvalidContextError",
-     "somebody else destroyed or reset the context; pop it where it is on this thread's stack "
-     "(context_stack()), and where it was a device's primary one, Device.reset_primary_context() "
-     "begins anew"},
-    {CUDA_ERROR_STUB_LIBRARY, "UnsupportedDriverError",
-     "take the toolkit's stubs folder off LD_LIBRARY_PATH; the driver's libcuda.so.1 comes with "
-     "the NVIDIA driver"},
-    {CUDA_ERROR_NO_DEVICE, "CudaError", "see `cudriver check` and CUDA_VISIBLE_DEVICES"},
-    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CudaError",
-     "this range overlaps one that is page-locked already, perhaps by another library"},
-    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "CudaError",
-     "the loaded libcuda does not belong to the kernel's driver; see `cudriver check`"},
-    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "CudaError",
-     "a cuda-compat libcuda is loaded, which this GPU does not support; see `cudriver check`"},
-    {CUDA_ERROR_UNKNOWN, "CudaError",
-     "after a suspend the nvidia_uvm module often needs to be loaded anew"},
-    {CUDA_ERROR_ILLEGAL_ADDRESS, "CudaError",
-     "an earlier asynchronous operation failed; the context can only be destroyed now"},
-};
-
-static const struct error *error_find(CUresult code)
-{
-    for (size_t i = 0; i < ERROR_COUNT; i++) {
-        if (errors[i].code == (int)code) {
-            return &errors[i];
-        }
-    }
-    return NULL;
-}
 
 const char *cudriver_error_name(CUresult code)
 {
-    const struct error *error = error_find(code);
     const char *text = NULL;
 
-    if (error != NULL) {
-        return error->name;
-    }
-    if (cuda.cuGetErrorName != NULL && cuda.cuGetErrorName(code, &text) == CUDA_SUCCESS && text) {
-        return text;
-    }
-    return "CUDA_ERROR_UNKNOWN_CODE";
+    return cuda.cuGetErrorName != NULL && cuda.cuGetErrorName(code, &text) == CUDA_SUCCESS && text
+               ? text
+               : "";
 }
 
-/* The driver's own description if it has one, else ours. */
+/* The driver's description, or "". */
 static const char *error_meaning(CUresult code)
 {
-    const struct error *error = error_find(code);
     const char *text = NULL;
 
-    if (code != CUDA_ERROR_STUB_LIBRARY && cuda.cuGetErrorString != NULL &&
-        cuda.cuGetErrorString(code, &text) == CUDA_SUCCESS && text != NULL && text[0]) {
-        return text;
-    }
-    return error != NULL ? error->meaning : "a code that this version of cudriver does not know";
-}
-
-static const struct special *special_find(CUresult code)
-{
-    static const struct special ordinary = {CUDA_SUCCESS, "CudaError", NULL};
-    static const struct special forked = {
-        CUDA_ERROR_NOT_INITIALIZED, "ForkedProcessError",
-        "this process was forked from one in which CUDA was initialised; start it with the 'spawn' "
-        "method instead"};
-
-    if (code == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked()) {
-        return &forked;
-    }
-    for (size_t i = 0; i < sizeof specials / sizeof specials[0]; i++) {
-        if (specials[i].code == code) {
-            return &specials[i];
-        }
-    }
-    return &ordinary;
+    return cuda.cuGetErrorString != NULL && cuda.cuGetErrorString(code, &text) == CUDA_SUCCESS &&
+                   text
+               ? text
+               : "";
 }
 
 /* New reference: the class cudriver.errors.<name>. */
@@ -123,28 +43,20 @@ static PyObject *class_get(CoreState *state, const char *name)
 int cudriver_check_va(CoreState *state, CUresult code, const char *function, const char *format,
                       va_list args)
 {
-    const struct special *special;
-    PyObject *class, *exception;
     char arguments[768] = "";
-    char message[2048];
+    PyObject *exception;
 
+    (void)state;
     if (code == CUDA_SUCCESS) {
         return 0;
     }
-    special = special_find(code);
     vsnprintf(arguments, sizeof arguments, format, args);
-    snprintf(message, sizeof message, "%s(%s): %s (%d): %s%s%s", function, arguments,
-             cudriver_error_name(code), (int)code, error_meaning(code),
-             special->hint ? ". Hint: " : "", special->hint ? special->hint : "");
-    class = class_get(state, special->class_name);
-    if (class != NULL) {
-        exception = PyObject_CallFunction(class, "sisss", message, (int)code,
-                                          cudriver_error_name(code), error_meaning(code), function);
-        if (exception != NULL) {
-            PyErr_SetObject(class, exception);
-            Py_DECREF(exception);
-        }
-        Py_DECREF(class);
+    exception = cudriver_call("failures", "failure", "(issssO)", (int)code, function, arguments,
+                              cudriver_error_name(code), error_meaning(code),
+                              cudriver_driver_is_forked() ? Py_True : Py_False);
+    if (exception != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+        Py_DECREF(exception);
     }
     return -1;
 }
@@ -284,31 +196,4 @@ int cudriver_require(CoreState *state)
     result = cudriver_driver_init();
     Py_END_ALLOW_THREADS
     return cudriver_check(state, result, "cuInit", "0");
-}
-
-static PyObject *error_names(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    PyObject *names = PyDict_New();
-
-    (void)module;
-    for (size_t i = 0; names != NULL && i < ERROR_COUNT; i++) {
-        PyObject *code = PyLong_FromLong(errors[i].code);
-        PyObject *name = PyUnicode_FromString(errors[i].name);
-        if (code == NULL || name == NULL || PyDict_SetItem(names, code, name) < 0) {
-            Py_CLEAR(names);
-        }
-        Py_XDECREF(code);
-        Py_XDECREF(name);
-    }
-    return names;
-}
-
-static PyMethodDef methods[] = {
-    {"error_names", error_names, METH_NOARGS, DOC_error_names},
-    {NULL},
-};
-
-int cudriver_error_setup(PyObject *module)
-{
-    return PyModule_AddFunctions(module, methods);
 }

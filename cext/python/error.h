@@ -37,10 +37,7 @@ int cudriver_require_loaded(CoreState *state);
 /* Loads and initialises. 0, or -1 with an exception set (ForkedProcessError in a forked child). */
 int cudriver_require(CoreState *state);
 
-/* The name of a code, for every code of the newest known driver. Never NULL. */
+/* The driver's name for a code, or "" if it knows none. */
 const char *cudriver_error_name(CUresult code);
-
-/* Adds the module function error_names. 0 or -1. */
-int cudriver_error_setup(PyObject *module);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/cuda_errors.h"
+#include "cuda_errors.h"
 
 static const struct error_text {
     int code;
@@ -17,7 +17,7 @@ static const struct error_text {
 #undef X
 };
 
-/* The attributes of cuda_attributes.h, as on a data-centre GPU of compute capability 9.0. */
+/* The attributes of cuda.h by number, as on a data-centre GPU of compute capability 9.0. */
 static const struct attribute_value {
     int attribute;
     int value;

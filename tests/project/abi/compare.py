@@ -93,7 +93,7 @@ def source(ours: Declarations, official: Official) -> str:
     renamed = sorted({*ours.typedefs(), *ours.enumerators(), *tags})
     lines = ["#include <stddef.h>", "#include <stdint.h>"]
     lines += [f"#define {name} ours_{name}" for name in renamed]
-    lines += ['#include "cuda_abi.h"', '#include "cuda_attributes.h"', '#include "cuda_errors.h"']
+    lines += ['#include "cuda_abi.h"', '#include "cuda_errors.h"']
     lines += [f"#undef {name}" for name in renamed]
     for name in ours.macros:
         lines += [f"enum {{ ours_{name} = {name} }};", f"#undef {name}"]
@@ -147,7 +147,6 @@ def source(ours: Declarations, official: Official) -> str:
             lines.append(f'TRUE("error {name}: value", {name} == {value})')
     for macro, entries in (
         ("CUDRIVER_FUNCTIONS", ours.functions),
-        ("CUDRIVER_DEVICE_ATTRIBUTES", ours.attributes),
         ("CUDRIVER_ERRORS", ours.errors),
     ):
         lines.append(f'TRUE("{macro}: not all of it was read", {macro}(ONE) == {len(entries)})')

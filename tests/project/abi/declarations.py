@@ -1,4 +1,4 @@
-"""Reads cext/driver/cuda_abi.h, cuda_attributes.h and cuda_errors.h as lists of declarations.
+"""Reads cuda_abi.h, cuda_errors.h and attributes.py as lists of declarations.
 
 The reader knows just the forms that those files use and refuses every other one, so that nothing
 which is declared there goes uncompared.
@@ -69,18 +69,18 @@ def read(folder: Path) -> Declarations:
             code.append(line)
     for declaration in statements("\n".join(code)):
         add(found, declaration)
-    attributes = entries(folder / "cuda_attributes.h", r"X\((\w+), (\d+)\)")
+    attributes = entries(folder / "attributes.py", r'"(\w+)": (\d+),', r":")
     errors = entries(folder / "cuda_errors.h", r'X\((\d+), (\w+), "[^"]*"\)')
-    found.attributes = {name: int(value) for name, value in attributes}
+    found.attributes = {name.upper(): int(value) for name, value in attributes}
     found.errors = {name: int(code) for code, name in errors}
     return found
 
 
-def entries(path: Path, pattern: str) -> list[tuple[str, str]]:
-    """The entries of an X-list: every X( of the file."""
+def entries(path: Path, pattern: str, mark: str = r"\bX\(") -> list[tuple[str, str]]:
+    """The entries of a list: every mark of the file is one."""
     text = without_comments(path.read_text())
     found = re.findall(pattern, text)
-    count = len(re.findall(r"\bX\(", text))
+    count = len(re.findall(mark, text))
     if not found or len(found) != count:
         raise ValueError(f"{path.name}: {count} entries, of which {len(found)} were understood")
     return found

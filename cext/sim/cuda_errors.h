@@ -1,7 +1,4 @@
-/*
- * Every CUresult as X(code, name, meaning), so that an error has a name even if the driver is too
- * old to know it. The driver's own text is preferred.
- */
+/* Every CUresult as X(code, name, meaning): what the simulated driver calls it. */
 #ifndef CUDRIVER_CUDA_ERRORS_H
 #define CUDRIVER_CUDA_ERRORS_H
 
@@ -18,7 +15,7 @@
     X(8, CUDA_ERROR_PROFILER_ALREADY_STOPPED, "profiler already stopped (deprecated)") \
     X(34, CUDA_ERROR_STUB_LIBRARY, "the loaded libcuda is the toolkit's link-time stub, not the driver") \
     X(36, CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, "the call needs a driver newer than the one installed") \
-    X(46, CUDA_ERROR_DEVICE_UNAVAILABLE, "the device is unavailable now (busy, exclusive-process/prohibited compute mode, or permission)") \
+    X(46, CUDA_ERROR_DEVICE_UNAVAILABLE, "the device is unavailable now (busy, its compute mode, or permission)") \
     X(47, CUDA_ERROR_MULTICAST_RESOURCE_FULL, "the hardware resource for binding memory to a multicast object is exhausted") \
     X(100, CUDA_ERROR_NO_DEVICE, "no CUDA-capable device was detected") \
     X(101, CUDA_ERROR_INVALID_DEVICE, "the device ordinal is not valid, or the action is not valid for the device") \

@@ -1,0 +1,373 @@
+"""Device, and the ways to name one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from cudriver import _core
+from cudriver.errors import CudaError
+from cudriver.memory.attributes import NUMBERS
+from cudriver.memory.failures import INVALID_VALUE, NO_DEVICE, failure
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from cudriver._core import Context, _DeviceLike
+
+
+@final
+class Device:
+    """One GPU that this process sees.
+
+    Parameters
+    ----------
+    device : int, str or Device, optional
+        An ordinal, a uuid (``"GPU-..."``; its beginning is enough), a PCI bus id
+        (``"0000:41:00.0"``), ``"cuda:1"`` or ``"cuda"`` (that of the current
+        context), a ``torch.device`` or a ``cuda.core.Device``. The default is
+        device 0.
+
+    Raises
+    ------
+    ValueError
+        There is no such device, or the beginning of a uuid fits several.
+
+    Notes
+    -----
+    Uses ``cuDeviceGet``, ``cuDeviceGetByPCIBusId`` and ``cuDeviceGetUuid``, and
+    creates no context. Devices with the same ordinal are equal.
+
+    Examples
+    --------
+    >>> device = cu.Device(0)
+    >>> device == cu.Device(device.uuid) == cu.Device(device.pci_bus_id)
+    True
+    """
+
+    __slots__ = ("_handle", "_ordinal")
+
+    _handle: int
+    _ordinal: int
+
+    def __new__(cls, device: _DeviceLike | None = 0) -> Self:
+        return cls._of(ordinal_of(device))
+
+    @classmethod
+    def _of(cls, ordinal: int) -> Self:
+        self = object.__new__(cls)
+        self._ordinal, self._handle = ordinal, _handle(ordinal)
+        return self
+
+    def _text(self, function: str) -> str:
+        text: str = _core._query(function, f"device {self._ordinal}", self._handle)
+        return text
+
+    def _attribute(self, name: str) -> int:
+        arguments = f"{name}, device {self._ordinal}"
+        value: int = _core._query("cuDeviceGetAttribute", arguments, self._handle, NUMBERS[name])
+        return value
+
+    @property
+    def ordinal(self) -> int:
+        """Number in this process's list, from 0."""
+        return self._ordinal
+
+    @property
+    def name(self) -> str:
+        """Name, such as 'NVIDIA H200' (cuDeviceGetName)."""
+        return self._text("cuDeviceGetName")
+
+    @property
+    def uuid(self) -> str:
+        """Uuid as nvidia-smi prints it: 'GPU-' and 36 characters (cuDeviceGetUuid)."""
+        return "GPU-" + self._text("cuDeviceGetUuid")
+
+    @property
+    def pci_bus_id(self) -> str:
+        """PCI bus id, such as '0000:41:00.0' (cuDeviceGetPCIBusId)."""
+        return self._text("cuDeviceGetPCIBusId")
+
+    @property
+    def total_memory(self) -> int:
+        """Memory in bytes (cuDeviceTotalMem)."""
+        arguments = f"device {self._ordinal}"
+        size: int = _core._query("cuDeviceTotalMem_v2", arguments, self._handle)
+        return size
+
+    @property
+    def multiprocessor_count(self) -> int:
+        """Number of streaming multiprocessors (cuDeviceGetAttribute)."""
+        return self._attribute("multiprocessor_count")
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Compute capability (major, minor), such as (9, 0) (cuDeviceGetAttribute)."""
+        major = self._attribute("compute_capability_major")
+        return major, self._attribute("compute_capability_minor")
+
+    @property
+    def attributes(self) -> Mapping[str, int | None]:
+        """Read-only mapping of every attribute of cuda.h: the name behind ``CU_DEVICE_ATTRIBUTE_``
+        in lower case, to an int, or None if this driver is too old to know it
+        (cuDeviceGetAttribute).
+        """
+        values: dict[str, int | None] = {}
+        for name in NUMBERS:
+            try:
+                values[name] = self._attribute(name)
+            except CudaError as error:
+                if error.code != INVALID_VALUE:
+                    raise
+                values[name] = None
+        return MappingProxyType(values)
+
+    def can_access_peer(self, other: _DeviceLike, /) -> bool:
+        """Return whether this device reaches another one's memory without the host.
+
+        Parameters
+        ----------
+        other : int, str or Device
+            The device that owns the memory.
+
+        Returns
+        -------
+        bool
+            False for the device itself.
+
+        Notes
+        -----
+        Uses ``cuDeviceCanAccessPeer``.
+        """
+        peer = _handle(ordinal_of(other))
+        if peer == self._handle:
+            return False
+        arguments = f"devices {self._handle}, {peer}"
+        return bool(_core._query("cuDeviceCanAccessPeer", arguments, self._handle, peer))
+
+    def primary_context(self, flags: int | None = None) -> Context:
+        """Return the primary context, which the runtime API and PyTorch use.
+
+        Parameters
+        ----------
+        flags : int or ContextFlags, optional
+            Flags to set first. By default they stay as they are.
+
+        Returns
+        -------
+        Context
+            It stays alive while this object or another owner in the process holds it.
+
+        Raises
+        ------
+        CudaError
+            The driver refuses the flags, or has no memory for the context.
+
+        Notes
+        -----
+        Uses ``cuDevicePrimaryCtxRetain`` and ``cuDevicePrimaryCtxSetFlags``. The
+        context is created if nobody holds it yet. Once a memory call has used it, by
+        default or by its `device`, cudriver itself holds it until `Context.close`,
+        `reset_primary_context` or exit.
+
+        Examples
+        --------
+        >>> cu.Device(0).primary_context().is_primary
+        True
+        """
+        return _core._primary_context(self._ordinal, flags)
+
+    def reset_primary_context(self) -> None:
+        """Destroy everything in the primary context, for all libraries of the process.
+
+        Raises
+        ------
+        InvalidContextError
+            Write-combined arrays live in it, or a call or copy in another context may
+            be using page-locked memory that is registered in it. Freeing an array
+            counts as a call, and the end of a copy may do that in another thread; it
+            takes a moment, so try again.
+
+        Notes
+        -----
+        Uses ``cuDevicePrimaryCtxReset``. Objects of cudriver that lived in the context
+        raise InvalidContextError from then on. Page-locked arrays keep their bytes.
+        """
+        _core._reset_primary_context(self._ordinal)
+
+    def __eq__(self, other: object) -> bool:
+        return self._ordinal == other._ordinal if isinstance(other, Device) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self._ordinal
+
+    def __repr__(self) -> str:
+        try:
+            return f"<Device {self._ordinal}: {self.name}>"
+        except CudaError:
+            return f"<Device {self._ordinal}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'cudriver.Device' object")
+
+
+Device.__module__ = "cudriver"
+
+
+def device_count() -> int:
+    """Return the number of devices that this process sees.
+
+    Returns
+    -------
+    int
+        May be 0.
+
+    Notes
+    -----
+    Uses ``cuDeviceGetCount``, and creates no context.
+
+    Examples
+    --------
+    >>> cu.device_count() == len(cu.devices())
+    True
+    """
+    count: int = _core._query("cuDeviceGetCount", "")
+    return count
+
+
+def devices() -> list[Device]:
+    """Return all devices that this process sees.
+
+    Returns
+    -------
+    list of Device
+        In the order of their ordinals.
+
+    Notes
+    -----
+    Uses ``cuDeviceGetCount`` and ``cuDeviceGet``, and creates no context.
+
+    Examples
+    --------
+    >>> [device.ordinal for device in cu.devices()][0]
+    0
+    """
+    return [Device._of(ordinal) for ordinal in range(device_count())]
+
+
+def device_at(ordinal: int) -> Device:
+    """A device that exists, for the core."""
+    return Device._of(ordinal)
+
+
+def _handle(ordinal: int) -> int:
+    """The driver's handle of a device."""
+    handle: int = _core._query("cuDeviceGet", str(ordinal), ordinal)
+    return handle
+
+
+# ---- naming one ----------------------------------------------------------------------------------
+
+
+def ordinal_of(device: Any) -> int:
+    """The ordinal of a device that exists, from a `device` argument. Initialises the driver."""
+    if device is None:
+        return _existing(0)
+    if isinstance(device, Device):
+        _core.init()
+        return device._ordinal
+    if isinstance(device, str):
+        _core.init()
+        return _by_text(device)
+    if not isinstance(device, bool):
+        try:
+            ordinal = operator.index(device)
+        except TypeError:  # an array has an index only if it holds one item
+            pass
+        else:
+            return _existing(ordinal, device)
+    return _by_object(device)
+
+
+def _existing(ordinal: int, given: object = None) -> int:
+    """The ordinal, if there is such a device. given: what the message calls it."""
+    count = device_count()
+    if count == 0:
+        raise failure(NO_DEVICE, "cuDeviceGet", str(ordinal))
+    if not 0 <= ordinal < count:
+        there = f"there {'is' if count == 1 else 'are'} {count}, numbered from 0"
+        raise ValueError(f"device {given} does not exist: {there}")
+    return ordinal
+
+
+def _by_text(text: str) -> int:
+    if text == "cuda":
+        return _current()
+    if text.startswith("cuda:"):
+        digits = text.removeprefix("cuda:")
+        if not (digits.isascii() and digits.isdigit()):
+            raise ValueError(f"{text!r} names no device: expected cuda or cuda:ORDINAL")
+        return _existing(int(digits) if len(digits) < 20 else -1, text)
+    if "\0" in text:
+        raise ValueError(f"{text!r} names no device")
+    if ":" in text:
+        return _by_bus(text)
+    if len(text) >= 8 if text[:4].upper() == "GPU-" else len(text) == 36:
+        return _by_uuid(text)
+    raise ValueError(
+        f"{text!r} names no device: expected an ordinal, cuda:ORDINAL, a uuid (GPU-xxxxxxxx-...) "
+        "or a PCI bus id (0000:41:00.0)"
+    )
+
+
+def _current() -> int:
+    """The device of this thread's current context; without one, the first."""
+    first = _existing(0)
+    try:
+        current = _core._query("cuCtxGetDevice", "")
+    except CudaError:
+        return first
+    return next((i for i in range(device_count()) if _handle(i) == current), first)
+
+
+def _by_uuid(text: str) -> int:
+    start = text.lower() if text[:4].upper() == "GPU-" else f"gpu-{text.lower()}"
+    fitting = [d._ordinal for d in devices() if d.uuid.lower().startswith(start)]
+    if not fitting:
+        count = device_count()
+        raise ValueError(f"no device has the uuid {text}; there are {count} (see devices())")
+    if len(fitting) > 1:
+        raise ValueError(f"the uuid {text} fits devices {fitting[0]} and {fitting[1]}")
+    return fitting[0]
+
+
+def _by_bus(text: str) -> int:
+    try:
+        handle = _core._query("cuDeviceGetByPCIBusId", text)
+    except CudaError as error:
+        raise ValueError(
+            f"no device has the PCI bus id {text} (cuDeviceGetByPCIBusId: {error.name})"
+        ) from None
+    for device in devices():
+        if device._handle == handle:
+            return device._ordinal
+    raise ValueError(f"the device at PCI bus id {text} is not in this process's list")
+
+
+def _by_object(device: object) -> int:
+    """Of another library: torch.device has `type` and `index`, cuda.core.Device `device_id`."""
+    missing = object()
+    ordinal = getattr(device, "device_id", missing)
+    if isinstance(ordinal, int):
+        return ordinal_of(ordinal)
+    kind = getattr(device, "type", None) if ordinal is missing else None
+    if isinstance(kind, str) and hasattr(device, "index"):
+        if kind != "cuda":
+            raise ValueError(f"{device!r} is no CUDA device")
+        return ordinal_of("cuda" if device.index is None else f"cuda:{device.index}")
+    raise TypeError(
+        'a device is an ordinal, a Device, a uuid or a PCI bus id, "cuda:0", a torch.device or a '
+        f"cuda.core.Device, not {type(device).__name__}"
+    )

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,25 +67,95 @@ static bool same_file(const struct elf_file *file, const struct stat *now)
            file->modified_ns == now->st_mtim.tv_nsec;
 }
 
+/* Opens the next step of a path, `length` bytes of `name`. No link is followed. */
+static int open_step(int folder, const char *name, size_t length)
+{
+    char step[NAME_MAX + 1];
+    if (length >= sizeof(step)) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(step, name, length);
+    step[length] = '\0';
+    if (strcmp(step, "..") == 0) { /* the caller has taken those out; this one leads outside */
+        errno = ELOOP;
+        return -1;
+    }
+    return openat(folder, step, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/*
+ * Opens `path` as O_PATH: what it is, is looked at before it is read, for to open a device is to
+ * use it. Below a root each step is opened from the one before it, as a folder may become a link
+ * to a place outside at any time. A descriptor, or -1 and errno.
+ */
+static int open_path(const char *path, int root)
+{
+    int folder = root;
+    if (root < 0) {
+        return open(path, O_PATH | O_CLOEXEC);
+    }
+    for (;;) {
+        size_t length;
+        int next, error;
+        path += strspn(path, "/");
+        length = strcspn(path, "/");
+        next = open_step(folder, path, length);
+        error = errno;
+        if (folder != root) {
+            close(folder);
+        }
+        errno = error;
+        path += length;
+        if (next < 0 || *path == '\0') {
+            return next;
+        }
+        folder = next;
+    }
+}
+
+/* Opens for reading what `found` (O_PATH) stands for. A descriptor, or -1 and errno. */
+static int open_found(int found, const struct elf_file *file, const struct stat *about)
+{
+    char name[64];
+    struct stat now;
+    int fd;
+    snprintf(name, sizeof(name), "/proc/self/fd/%d", found);
+    fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 || errno != ENOENT || file->root >= 0) {
+        return fd;
+    }
+    /* There is no /proc. */
+    fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0 &&
+        (fstat(fd, &now) != 0 || now.st_dev != about->st_dev || now.st_ino != about->st_ino)) {
+        close(fd);
+        errno = ESTALE;
+        return -1;
+    }
+    return fd;
+}
+
 int elf_open_descriptor(struct elf_file *file, bool first)
 {
-    struct stat status;
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) {
-        int error = errno;
-        return elf_failed(file, error, "%s", strerror(error));
+    struct stat status = {0};
+    int found = open_path(file->path, file->root);
+    int error, fd = -1;
+    if (found >= 0 && fstat(found, &status) == 0 && S_ISREG(status.st_mode)) {
+        fd = open_found(found, file, &status);
     }
-    if (fstat(fd, &status) != 0) {
-        int error = errno;
-        close(fd);
-        return elf_failed(file, error, "%s", strerror(error));
+    error = errno;
+    if (found >= 0) {
+        close(found);
     }
-    if (!S_ISREG(status.st_mode)) {
-        close(fd);
-        if (S_ISDIR(status.st_mode)) {
-            return elf_refused(file, "cannot read file data: Is a directory");
-        }
+    if (S_ISDIR(status.st_mode)) {
+        return elf_refused(file, "cannot read file data: Is a directory");
+    }
+    if (status.st_mode != 0 && !S_ISREG(status.st_mode)) {
         return elf_damaged(file, "not a regular file");
+    }
+    if (fd < 0) {
+        return elf_failed(file, error, "%s", strerror(error));
     }
     if (first) {
         file->device = (uint64_t)status.st_dev;

@@ -81,6 +81,7 @@ struct elf_references {
 
 struct elf_file {
     char *path; /* owned */
+    int root;   /* the folder that `path`, then without links, is below; -1: the process's own */
     int fd;     /* -1 while closed; opened again on demand */
     uint64_t device, inode, size;
     int64_t modified_s, modified_ns;
@@ -143,11 +144,13 @@ struct elf_exports {
 /* headers.c */
 
 /*
- * Reads the headers, the dynamic section and the versions of `path`.
+ * Reads the headers, the dynamic section and the versions of `path`. root: a descriptor of the
+ * folder that stands for "/", which stays open as long as the result lives, or -1. No link below
+ * such a folder is followed.
  * The caller frees the result with elf_free, even if it has a fault (see ->fault.text). NULL if
  * memory ran out.
  */
-struct elf_file *elf_open(const char *path);
+struct elf_file *elf_open(const char *path, int root);
 void elf_free(struct elf_file *file);
 
 /* bytes.c */

@@ -103,15 +103,24 @@ static int fill_fields(const struct elf_state *state, const struct elf_file *fil
 
 static PyObject *file_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"", "shown", NULL};
+    static char *names[] = {"", "shown", "root", NULL};
     struct elf_state *state = state_of_type(type);
-    PyObject *path, *shown = Py_None;
+    PyObject *path, *shown = Py_None, *root = Py_None;
+    int folder = -1;
     struct elf_object *self = NULL;
     const char *bytes;
     struct elf_file *file;
-    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O&|O:ElfFile", names,
-                                                      PyUnicode_FSConverter, &path, &shown)) {
+    if (state == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "O&|OO:ElfFile", names, PyUnicode_FSConverter,
+                                     &path, &shown, &root)) {
         return NULL;
+    }
+    if (root != Py_None) {
+        folder = PyObject_AsFileDescriptor(root);
+        if (folder < 0) {
+            Py_DECREF(path);
+            return NULL;
+        }
     }
     if (shown != Py_None && !PyUnicode_Check(shown)) {
         Py_DECREF(path);
@@ -119,7 +128,7 @@ static PyObject *file_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     bytes = PyBytes_AS_STRING(path);
     Py_BEGIN_ALLOW_THREADS
-    file = elf_open(bytes);
+    file = elf_open(bytes, folder);
     Py_END_ALLOW_THREADS
     shown =
         shown != Py_None ? Py_NewRef(shown) : PyUnicode_DecodeFSDefault(PyBytes_AS_STRING(path));
@@ -138,6 +147,7 @@ static PyObject *file_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     self->file = file;
     self->shown = shown;
+    self->root = Py_NewRef(root);
     self->fields = PyDict_New();
     if (self->fields == NULL || fill_fields(state, file, self->fields) < 0 ||
         PyDict_SetItemString(self->fields, "shown", shown) < 0) {
@@ -152,6 +162,7 @@ static void file_dealloc(struct elf_object *self)
     PyTypeObject *type = Py_TYPE(self);
     elf_free(self->file);
     Py_XDECREF(self->shown);
+    Py_XDECREF(self->root);
     Py_XDECREF(self->fields);
     type->tp_free(self);
     Py_DECREF(type);

@@ -510,13 +510,14 @@ static int read_all(struct elf_file *file)
     return status;
 }
 
-struct elf_file *elf_open(const char *path)
+struct elf_file *elf_open(const char *path, int root)
 {
     struct elf_file *file = calloc(1, sizeof(*file));
     if (file == NULL) {
         return NULL;
     }
     file->fd = -1;
+    file->root = root;
     file->path = strdup(path);
     if (file->path == NULL) {
         free(file);

@@ -31,6 +31,7 @@ struct elf_object {
     PyObject_HEAD
     struct elf_file *file; /* owned */
     PyObject *shown;       /* owned: the name in error messages */
+    PyObject *root;        /* owned: keeps the file's root open */
     PyObject *fields;      /* owned: dictionary of the attributes */
 };
 

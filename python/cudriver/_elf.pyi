@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Literal, final
 
-from _typeshed import structseq
+from _typeshed import FileDescriptorLike, structseq
 
 class ElfError(Exception):
     """A file that cannot be read as ELF: missing, damaged, hostile.
@@ -83,10 +83,13 @@ class Export(structseq[str | None | bool], tuple[str, str | None, bool, bool]):
 class ElfFile:
     """The dynamic section of a 64-bit little-endian file. Raises ElfError.
 
-    shown: the name to put in errors (a path inside another root).
+    shown: the name to put in errors (a path inside another root). root: what has the descriptor of
+    the folder that stands for "/"; `path` must then be one without links.
     """
 
-    def __new__(cls, path: str, /, shown: str | None = None) -> ElfFile: ...
+    def __new__(
+        cls, path: str, /, shown: str | None = None, root: FileDescriptorLike | None = None
+    ) -> ElfFile: ...
     path: str  # as given
     shown: str  # what errors call it
     device: int

@@ -56,13 +56,14 @@ PARTS = {
     "errors": set(),
     "_core": {"errors", "memory"},  # its stub names types of Python
     "_limits": {"_core", "errors"},
-    "stack": {"_elf"},
+    "_regular": set(),
+    "stack": {"_elf", "_regular"},
     "ladder": {"__init__", "_core", "errors"},
     "fleet": {"_version", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack"},
     "memory": {"_core", "errors"},
-    "weights": {"_core"},
+    "weights": {"_core", "_regular"},
     "pytest_plugin": {"testing"},
 }
 

@@ -83,19 +83,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("path", ["a/b/..", "a/up", "a/up/..", "a/./b/", "a//b/.", "a", "../a/b"])
-@pytest.mark.parametrize("last", [True, False])
-def test_a_path_of_a_root_as_the_kernel_takes_it(tmp_path: Path, path: str, last: bool) -> None:
-    (tmp_path / "a/b").mkdir(parents=True)
-    (tmp_path / "a/up").symlink_to("/a/b")
-    inside = Root(str(tmp_path)).real(f"/{path}", last)
-    if path == "a/up":
-        assert inside == str(tmp_path / ("a/b" if last else "a/up"))
-    else:
-        wanted = tmp_path / "a/b/.." if path == "a/up/.." else tmp_path / path.removeprefix("../")
-        assert inside == os.path.realpath(wanted)
-
-
 def run_inside(root: Path, dlopens: list[str], **variables: str) -> list[Step]:
     """The program run in the root for real. Skips where this user may not chroot."""
     command = [shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin:/bin") or "chroot", str(root)]
@@ -145,6 +132,7 @@ def test_a_root_as_a_chroot_shows_it(
     else:
         shutil.rmtree(root / "etc")  # else the model would look at ld.so.conf, which ld.so does not
     hwcaps = glibc.cpu_folders(Root("/"), Loader().machine)
+    inside = {path.stat().st_ino for path in root.rglob("*") if not path.is_symlink()}
     for name in NAMES:
         steps = run_inside(root, [f"NL:{name}"], **variables)
         process = Process(Loader(str(root), variables, hwcaps=hwcaps), "/program")
@@ -157,7 +145,7 @@ def test_a_root_as_a_chroot_shows_it(
         mapped = [o.path if o is not process.main else "" for o in process.objects]
         assert mapped == steps[1].mapped, name
         for obj in process.objects:
-            assert obj.elf.path.startswith(str(root)), "nothing outside the root is read"
+            assert obj.elf.inode in inside, "nothing outside the root is read"
 
 
 def test_what_ld_so_preload_names_comes_first(image: Path, tmp_path: Path) -> None:

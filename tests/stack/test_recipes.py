@@ -19,7 +19,7 @@ from cudriver.stack import recipes
 from cudriver.stack.collect import catalogue, collect, frameworks, imports
 from cudriver.stack.collect.imports import applies
 from cudriver.stack.collect.records import Owners
-from cudriver.stack.loader import Search
+from cudriver.stack.loader import Loader, Search
 from cudriver.stack.model import Framework
 from cudriver.stack.recipes import parse
 from cudriver.stack.rootfs import Root
@@ -334,7 +334,7 @@ class TestSteps:
     )
     def test_the_majors_in_a_name(self, cuda, cudnn, named):
         of = Framework("net", "1.0", cuda, cudnn_built=cudnn)
-        importer = imports.Importer(Root("/"), environment(), None)
+        importer = imports.Importer(Loader(), environment(), None)
         assert importer.named(["a{major}", "b{cudnn}", "c"], of) == named
 
     @pytest.mark.parametrize(

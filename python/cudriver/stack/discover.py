@@ -231,17 +231,12 @@ class _Search:
             return
         self.folders_left -= 1
         try:
-            with os.scandir(self.files.real(folder)) as entries:
-                inside = sorted(
-                    entry.name
-                    for entry in entries
-                    if entry.is_dir(follow_symlinks=False)
-                    and entry.name not in NEVER
-                    and (not entry.name.startswith(".") or entry.name in (".venv", ".env"))
-                )
+            inside = self.files.folders(folder)
         except (OSError, ValueError):
             return
         for name in inside:
+            if name in NEVER or (name.startswith(".") and name not in (".venv", ".env")):
+                continue
             path = f"{folder.rstrip('/')}/{name}"
             if self._is_environment(path):
                 yield path, source

@@ -299,11 +299,12 @@ class Loader(LoaderFiles):
                     yield None, Place(rule, folder_name, entry, owner, what)
                     continue
                 found = False
-                for prefix, host, names in folder.parts:
-                    if name in names if names is not None else os.path.exists(f"{host}/{name}"):
+                for prefix, names in folder.parts:
+                    path = prefix + name
+                    whole = self.absolute(path)
+                    if name in names if names is not None else self.root.exists(whole):
                         found = True
-                        path = prefix + name
-                        real = self.real_path(self.absolute(path))
+                        real = self.real_path(whole)
                         place = Place(rule, prefix, entry, owner)
                         place.whole = prefix == folder_name
                         yield Hit(path, real, rule, entry, owner), place
@@ -332,7 +333,7 @@ class Loader(LoaderFiles):
         if not paths:
             yield None, Place(CACHE, source, source)
         # The loader tries the first entry only; the others are shadowed, or never found.
-        if paths and self.host_path(paths[0]) is not None:
+        if paths:
             real = self.real_path(paths[0])
             yield Hit(paths[0], real, CACHE, source), Place(CACHE, source, source)
 

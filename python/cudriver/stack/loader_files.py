@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Sequence
 
 from cudriver import _elf
@@ -29,8 +28,8 @@ class Folder:
     __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        # (name with a slash at the end, real path, names in it or None where it cannot be listed)
-        self.parts: list[tuple[str, str, set[str] | None]] = []
+        # (name with a slash at the end, names in it or None where it cannot be listed)
+        self.parts: list[tuple[str, set[str] | None]] = []
 
 
 class LoaderFiles:
@@ -49,7 +48,7 @@ class LoaderFiles:
         self._elves: dict[str, ElfFile | ElfError] = {}
         self._files: dict[tuple[int, ...], ElfFile] = {}  # the same by `_identity`
         self._real: dict[str, str] = {}
-        self._unreachable: dict[str, int] = {}  # errno, where links run in a circle
+        self._unreachable: dict[str, int] = {}  # errno of a path that leads nowhere
 
     # ---- the machine ----
 
@@ -102,22 +101,6 @@ class LoaderFiles:
             self._real[path] = known
         return known
 
-    def host_path(self, path: str) -> str | None:
-        """The path by which to open `path`; None where a folder on its way is missing."""
-        path = self.absolute(path)
-        if self.root.host:
-            return path
-        # The kernel wants every folder before a ".." to exist; resolving text does not.
-        parts = path.split("/")
-        for i, part in enumerate(parts):
-            if part == ".." and not self.root.is_dir("/".join(parts[:i]) or "/"):
-                return None
-        try:
-            return self.root.real(path)
-        except OSError as error:
-            self._unreachable[path] = error.errno or errno.ENOENT
-            return None
-
     def open(self, path: str) -> ElfFile:
         """The file at `path` (inside the root), read once. Raises ElfError."""
         path = self.absolute(path)
@@ -133,18 +116,33 @@ class LoaderFiles:
         one folder in the RPATHs of many, and uv and conda make hard links of what several
         environments have.
         """
-        host = self.host_path(path) or ""
-        identity = _identity(host)
+        identity = self._identity(path)
         known = self._files.get(identity) if identity is not None else None
         if known is not None:
             return known
         try:
-            known = _elf.ElfFile(host, shown=path)
+            where = path
+            if not self.root.host:  # no link is followed below another root; "" is not there
+                where = self.real_path(path) if identity is not None else ""
+            known = _elf.ElfFile(where, path, self.root.below)
         except _elf.ElfError as error:
             return error
         if identity is not None:
             self._files[identity] = known
         return known
+
+    def _identity(self, path: str) -> tuple[int, ...] | None:
+        """A file and its content; None where nothing is there. A file that replaces a removed one
+        may get its inode.
+        """
+        try:
+            about = self.root.stat(path)
+        except OSError as error:
+            self._unreachable[path] = error.errno or errno.ENOENT
+            return None
+        except ValueError:
+            return None
+        return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
     def folder(self, name: str) -> Folder | None:
         """The folder (its name ends in a slash; "" is the working directory), or None."""
@@ -161,7 +159,7 @@ class LoaderFiles:
         if listed is None:
             return None
         folder = Folder()
-        names = listed[2]
+        names = listed[1]
         if self.settings.hwcaps_folders and (names is None or "glibc-hwcaps" in names):
             for level in self.hwcaps:
                 part = self._list(f"{name}glibc-hwcaps/{level}/")
@@ -174,7 +172,7 @@ class LoaderFiles:
 
     def _legacy_parts(
         self, name: str, names: set[str] | None
-    ) -> Iterator[tuple[str, str, set[str] | None]]:
+    ) -> Iterator[tuple[str, set[str] | None]]:
         """The subfolders that loaders before glibc 2.37 tried: tls, the platform, x86_64."""
         if names is not None and names.isdisjoint(("tls", "haswell", "x86_64")):
             return
@@ -187,32 +185,21 @@ class LoaderFiles:
             if part is not None:
                 yield part
 
-    def _list(self, name: str) -> tuple[str, str, set[str] | None] | None:
-        host = self.host_path(name or ".")
-        if host is None:
-            return None
+    def _list(self, name: str) -> tuple[str, set[str] | None] | None:
+        path = self.absolute(name or ".")
         try:
-            return name, host, set(os.listdir(host))
+            return name, set(self.root.listing(path))
         except PermissionError:
-            return (name, host, None) if os.path.isdir(host) else None
+            return (name, None) if self.root.is_dir(path) else None
         except (OSError, ValueError):
             return None
 
     def would_pass(self, path: str) -> bool:
         """Whether the loader would map the file, by its header alone."""
-        host = self.host_path(path)
-        if host is None:
-            return False
         try:
-            descriptor = os.open(host, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            head = self.root.read(self.absolute(path), 20)
         except (OSError, ValueError):
             return False
-        try:
-            head = os.read(descriptor, 20)
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
         return head[:6] == b"\x7fELF\x02\x01" and int.from_bytes(head[18:20], "little") == (
             self.machine
         )
@@ -265,22 +252,7 @@ class LoaderFiles:
 
     def is_file(self, path: str) -> bool:
         """Whether a regular file is there, links followed inside the root."""
-        host = self.host_path(path)
-        try:
-            return host is not None and stat.S_ISREG(os.stat(host).st_mode)
-        except (OSError, ValueError):
-            return False
-
-
-def _identity(host: str) -> tuple[int, ...] | None:
-    """A file and its content; None where nothing is there. A file that replaces a removed one may
-    get its inode.
-    """
-    try:
-        about = os.stat(host)
-    except (OSError, ValueError):
-        return None
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+        return self.root.is_file(self.absolute(path))
 
 
 def machine_of(root: Root) -> int:

@@ -1,7 +1,7 @@
 """Paths inside a root: a machine's own "/", a mounted image, a container's /proc/PID/root.
 
-Everything that reads files goes through here. Links are followed inside the root, never out of it,
-and only regular files are read (a FIFO or a device in an image would hang or harm the reader).
+Everything that reads files goes through here. Links are followed inside the root, never out of it
+(below.py), and only regular files are opened.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ import errno
 import os
 import stat
 
-MAX_LINKS = 40  # as the kernel's own limit
+from cudriver._regular import open_regular
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cudriver.stack.below import Below
+
 TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the errors of a path that leads nowhere
 
@@ -19,11 +24,16 @@ class Root:
     """A file system's root, read only. Paths given and returned are absolute paths inside it."""
 
     def __init__(self, path: str = "/") -> None:
+        """Raises OSError where `path` is no folder."""
         # Not realpath: /proc/PID/root is a link that reads as "/" and leads elsewhere.
         self.path = os.path.abspath(path)
         self.host = self.path == "/"
-        self._prefix = "" if self.host else self.path
-        self._folders: dict[str, str] = {"/": "/"}
+        self.below: Below | None = None  # None: this process's own "/"
+        if not self.host:
+            from cudriver.stack.below import Below
+
+            self.below = Below(self.path)
+        self._folders: dict[str, str] = {}  # where folders are, for `resolve` alone
         self._listings: dict[str, list[str]] = {}
         self.unlisted: dict[str, str] = {}  # folders in which something may not be seen, and why
 
@@ -33,73 +43,34 @@ class Root:
     def resolve(self, path: str) -> str:
         """`path` with every link followed, inside the root. What is absent stays as it is.
 
-        Raises OSError (ELOOP) where links run in a circle.
+        Raises OSError (ELOOP) where links run in a circle in another root.
         """
-        return self._walk(path, follow_last=True)
+        follow = os.path.realpath if self.below is None else self.below.resolve
+        head, tail = os.path.split(path)
+        if tail in ("", ".", ".."):
+            return follow(path)
+        folder = self._folders.get(head)
+        if folder is None:
+            folder = self._folders[head] = follow(head)
+        whole = f"{folder.rstrip('/')}/{tail}"
+        linked = os.path.islink(whole) if self.below is None else self.readlink(whole) is not None
+        return follow(whole) if linked else whole
 
-    def real(self, path: str, follow_last: bool = True) -> str:
-        """The path by which this process reaches `path`."""
-        if self.host:
-            return path
-        return self._prefix + self._walk(path, follow_last)
-
-    def inside(self, real: str) -> str:
-        """The path inside the root of a path that `real` gave."""
-        return real[len(self._prefix) :] or "/"
-
-    def _walk(self, path: str, follow_last: bool) -> str:
-        if self.host:
-            # strict=False hides loops; a loop then fails at the open, which is soon enough.
-            head, tail = os.path.split(path)
-            if tail in ("", ".", ".."):
-                return os.path.realpath(path) if follow_last else path
-            folder = self._folders.get(head)
-            if folder is None:
-                folder = self._folders[head] = os.path.realpath(head)
-            whole = f"{folder.rstrip('/')}/{tail}"
-            return os.path.realpath(whole) if follow_last and os.path.islink(whole) else whole
-        left = [part for part in path.split("/") if part and part != "."]
-        if not follow_last and left:
-            last = left.pop()
-            if last == "..":
-                left.append(last)
-                last = ""
-        else:
-            last = ""
-        done = self._folder(left, path)
-        return (done.rstrip("/") + "/" + last) if last else done
-
-    def _folder(self, parts: list[str], whole: str) -> str:
-        key = "/" + "/".join(parts)
-        known = self._folders.get(key)
-        if known is not None:
-            return known
-        todo = parts[::-1]
-        done = ""
-        links = 0
-        while todo:
-            part = todo.pop()
-            if part == "..":
-                done = done.rpartition("/")[0]
-                continue
-            step = f"{done}/{part}"
-            try:
-                target = os.readlink(self._prefix + step)
-            except OSError:
-                done = step
-                continue
-            links += 1
-            if links > MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), whole)
-            if target.startswith("/"):
-                done = ""
-            todo.extend(p for p in reversed(target.split("/")) if p and p != ".")
-        self._folders[key] = done or "/"
-        return done or "/"
+    def _found(self, path: str, flags: int) -> int:
+        """A descriptor on what `path` leads to. Raises OSError."""
+        if self.below is None:
+            return os.open(path, flags | os.O_CLOEXEC)
+        return self.below.open(path, flags)
 
     def stat(self, path: str) -> os.stat_result:
         """Links followed. Raises OSError."""
-        return os.stat(self.real(path))
+        if self.below is None:
+            return os.stat(path)
+        found = self.below.open(path, os.O_PATH)
+        try:
+            return os.fstat(found)
+        finally:
+            os.close(found)
 
     def size(self, path: str) -> int | None:
         """A file's size in bytes; None where it is not there, or where that cannot be told: its
@@ -138,38 +109,60 @@ class Root:
     def readlink(self, path: str) -> str | None:
         """The target as written, or None where `path` is no link."""
         try:
-            return os.readlink(self.real(path, follow_last=False))
+            if self.below is None:
+                return os.readlink(path)
+            found = self.below.open(path, os.O_PATH | os.O_NOFOLLOW)
         except (OSError, ValueError):
             return None
+        try:
+            return os.readlink("", dir_fd=found)
+        except OSError:
+            return None
+        finally:
+            os.close(found)
 
     def names(self, path: str) -> list[str]:
         """The sorted names in a folder, read once; [] where it cannot be read."""
         known = self._listings.get(path)
         if known is None:
             try:
-                known = sorted(os.listdir(self.real(path)))
+                known = sorted(self.listing(path))
             except (OSError, ValueError) as error:
                 known = []
                 self._refused(path, error)
             self._listings[path] = known
         return known
 
+    def listing(self, path: str) -> list[str]:
+        """The names in a folder as they come. Raises OSError."""
+        found = self._found(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return os.listdir(found)
+        finally:
+            os.close(found)
+
+    def folders(self, path: str) -> list[str]:
+        """The sorted names of the folders in a folder, links left out. Raises OSError."""
+        found = self._found(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(found) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        finally:
+            os.close(found)
+
     def open(self, path: str) -> int:
         """A descriptor on a regular file, for the caller to close. Raises OSError."""
         return self._open(path)[0]
 
-    def _open(self, path: str) -> tuple[int, int]:
-        """The same, and the file's size."""
-        descriptor = os.open(self.real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        return descriptor, about.st_size
+    def _open(self, path: str) -> tuple[int, os.stat_result]:
+        if self.below is None:
+            return open_regular(path)
+        return open_regular(path, lambda flags: self._found(path, flags))
 
     def read(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """At most `limit` bytes from the start of a regular file. Raises OSError."""
-        descriptor, size = self._open(path)
+        descriptor, about = self._open(path)
+        size = about.st_size
         try:
             # One read does, of a byte more than there is. Files in /proc and /sys have no size, or
             # a wrong one, and come in pieces.

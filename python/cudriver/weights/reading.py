@@ -7,8 +7,8 @@ kills the process.
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -28,6 +28,7 @@ from cudriver._core import (
     device_empty,
     pinned_empty,
 )
+from cudriver._regular import open_regular
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,11 +48,12 @@ class Source:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        self.state = os.fstat(self.fd)
-        if not stat.S_ISREG(self.state.st_mode):
-            os.close(self.fd)
-            raise ValueError(f"{self.path} is not a regular file")
+        try:
+            self.fd, self.state = open_regular(self.path)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise ValueError(f"{self.path} is not a regular file") from None
 
     @property
     def nbytes(self) -> int:

@@ -8,14 +8,13 @@ import re
 from cudriver.stack.model import FEATURE, IMPORT, NOTHING, Environment, Framework
 from cudriver.stack.names import describe, fits, is_cuda_library, split
 from cudriver.stack.recipes import FIRST, LOADS, NEAREST, Step
-from cudriver.stack.rootfs import Root
 from cudriver.stack.versions import cut, minor, satisfies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cudriver.stack.loader import LoadedObject
+    from cudriver.stack.loader import LoadedObject, Loader
     from cudriver.stack.process import Load, Process
 
 _PATHFINDER = "cuda/pathfinder/_dynamic_libs/load_dl_linux.py"
@@ -42,8 +41,9 @@ class Event:
 class Importer:
     """Follows recipes in one environment."""
 
-    def __init__(self, root: Root, env: Environment, torch_cuda: str | None) -> None:
-        self.root = root
+    def __init__(self, loader: Loader, env: Environment, torch_cuda: str | None) -> None:
+        self.loader = loader
+        self.root = loader.root
         self.env = env
         self.torch_cuda = torch_cuda
 
@@ -268,8 +268,8 @@ class Importer:
         from cudriver import _elf
 
         try:
-            return _elf.ElfFile(self.root.real(path), path).needed
-        except (_elf.ElfError, OSError):
+            return self.loader.open(path).needed
+        except _elf.ElfError:
             return ()
 
 

@@ -84,7 +84,7 @@ class Resolver:
         self.frameworks = {framework.name: framework for framework in frameworks}
         self.recipes = recipes
         torch = self.frameworks.get("torch")
-        self.importer = Importer(self.root, self.env, torch.cuda if torch else None)
+        self.importer = Importer(self.loader, self.env, torch.cuda if torch else None)
         kept: list[Framework] = []
         for framework in frameworks:
             recipe = recipes.get(framework.name)

@@ -1,11 +1,16 @@
 """Environments of absurd sizes: the work grows with the size, and what was left out is said."""
 
+import itertools
+import json
+import os
+
 import pytest
 from facts import facts, wheel
 from synth import Prefix
 
-from cudriver.stack import inspect
-from cudriver.stack.collect import records
+from cudriver.stack import inspect, rootfs
+from cudriver.stack.collect import distributions, environment, records
+from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import cu4_pins, judge, verdict
 
 
@@ -72,3 +77,154 @@ def test_a_record_of_a_million_lines_is_read_up_to_its_limit(tmp_path, monkeypat
         "lists more than 10000 shared libraries; the rest was not read"
     ] * 2
     assert report.facts.unsure
+
+
+@pytest.fixture
+def contents(monkeypatch):
+    """The sizes of the files whose contents were read."""
+    sizes = []
+    usual = rootfs._content
+    monkeypatch.setattr(
+        rootfs, "_content", lambda fd, size, limit: sizes.append(size) or usual(fd, size, limit)
+    )
+    return sizes
+
+
+def checked(tmp_path):
+    return inspect("/env", root=str(tmp_path)).facts
+
+
+def test_one_record_by_many_names_is_read_once(tmp_path, contents):
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    info = prefix.dist("torch", "2.4.0")
+    size = (info / "RECORD").write_text("torch/a.py,,\n" * 1000)
+    for number in range(8):
+        (info.parent / f"torch-2.4.{number + 1}.dist-info").symlink_to(info.name)
+    found = checked(tmp_path)
+    assert [d.name for d in found.distributions] == ["torch"]
+    assert contents.count(size) == 1
+
+
+def test_only_so_many_records_of_one_package_are_compared(tmp_path, contents):
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    for number in range(distributions.COMPARED_RECORDS + 1):
+        record = prefix.dist("torch", f"2.4.{number}") / "RECORD"
+        size = record.write_text(f"torch/{number}.py,,\n")
+    found = checked(tmp_path)
+    assert contents.count(size) == distributions.COMPARED_RECORDS + 1  # the last: whose files
+    (why,) = [p.text for p in found.problems if "compared" in p.text]
+    assert why == "is one of 9 records of its package; 8 were compared"
+    assert any(why in text for text in found.unsure)
+
+
+def test_one_conda_record_by_many_names_is_read_once(tmp_path, contents):
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    meta = tmp_path / "env/conda-meta"
+    meta.mkdir()
+    text = json.dumps({"name": "cuda-cudart", "version": "12.0", "depends": [], "files": []})
+    (meta / "x").write_text(text + " " * 1000)
+    for number in range(8):
+        (meta / f"cuda-cudart-12.{number}-0.json").symlink_to("x")
+    os.link(meta / "x", meta / "cuda-cudart-12.9-0.json")
+    found = checked(tmp_path)
+    assert [d.version for d in found.distributions if d.kind == "conda"] == ["12.0"]
+    assert contents.count(len(text) + 1000) == 2  # and once for the files in it
+    assert prefix.path
+
+
+def test_a_conda_record_of_absurd_size_is_not_read(tmp_path, monkeypatch, contents):
+    Prefix(tmp_path / "env", root=tmp_path).venv()
+    (tmp_path / "env/conda-meta").mkdir()
+    with (tmp_path / "env/conda-meta/cuda-cudart-12.0-0.json").open("wb") as file:
+        file.truncate((32 << 20) + 1)
+    found = checked(tmp_path)
+    assert [p.text for p in found.problems][-1:] == ["cannot be read: it is larger than 32 MiB"]
+
+
+def test_a_folder_on_the_path_by_many_names_counts_once(tmp_path):
+    """.pth files name one folder by links to it, in all their combinations."""
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    packages = prefix.dist("torch", "2.4.0").parent
+    (packages / "more").mkdir()
+    for name in "0123":
+        (packages / name).symlink_to(".")
+    paths = ["/".join(way) for way in itertools.product("0123", repeat=4)]
+    (packages / "a.pth").write_text("\n".join([*paths, "more", *(f"{p}/more" for p in paths)]))
+    found = checked(tmp_path)
+    own = "/" + str(packages.relative_to(tmp_path))
+    assert found.environment.site_packages == [own, f"{own}/more"]
+
+
+def test_a_path_of_more_folders_than_anybody_has_is_said(tmp_path, monkeypatch):
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    packages = prefix.dist("torch", "2.4.0").parent
+    for number in range(5):
+        (packages / f"f{number}").mkdir()
+    (packages / "a.pth").write_text("".join(f"f{number}\n" for number in range(5)))
+    monkeypatch.setattr(environment, "PATH_MOST", 6)
+    assert len(checked(tmp_path).environment.site_packages) == 6
+    monkeypatch.setattr(environment, "PATH_MOST", 5)
+    report = inspect("/env", root=str(tmp_path))
+    why = "its .pth files name more than 5 folders; the check was stopped"
+    assert (report.verdict, report.facts.unsure) == ("unknown", [f"/env: {why}"])
+    assert why in str(report)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "why"),
+    [
+        ("MOST_BYTES", 2 << 20, "more than 2 MiB would be read; the check was stopped"),
+        ("MOST_FILES", 300, "more than 300 files would be read; the check was stopped"),
+    ],
+)
+@pytest.mark.parametrize("what", ["text", "names", "modules", "paths"])
+def test_an_environment_of_too_much_is_left_and_said(
+    tmp_path, monkeypatch, limit, value, why, what
+):
+    """Small parts that refer to each other: whatever is asked for counts each time."""
+    prefix = Prefix(tmp_path / "env", root=tmp_path).venv()
+    info = prefix.dist("nvidia-a", "1.0")
+    packages = info.parent
+    inspected = checked(tmp_path)
+    assert not inspected.unsure
+    if what == "text":
+        (info / "METADATA").write_text("Name: nvidia-a\nVersion: 1.0\n\n" + "x" * 20_000)
+        for number in range(400):
+            (packages / f"nvidia_a{number}-1.0.dist-info").symlink_to(info.name)
+    elif what == "names":
+        for number in range(100):
+            (packages / f"{number}.txt").write_text("")
+            (tmp_path / f"usr/local/cuda-{number}").mkdir(parents=True)
+            (tmp_path / f"usr/local/cuda-{number}/lib64").symlink_to(
+                f"/{packages.relative_to(tmp_path)}"
+            )
+            (tmp_path / f"usr/local/cuda-{number}/bin").symlink_to(
+                f"/{packages.relative_to(tmp_path)}"
+            )
+            (tmp_path / f"usr/local/cuda-{number}/version.json").write_text("{}" + " " * 20_000)
+    elif what == "modules":
+        torch = prefix.dist("torch", "2.4.0")
+        (torch / "RECORD").write_text("torch/a.py,sha256=x,1\n" * 100_000)
+    else:
+        (packages / "a.pth").write_text(f"{'x' * 100}\n" * 600)
+        for number in range(50):
+            (packages / f"{number}.pth").symlink_to("a.pth")
+    monkeypatch.setattr(rootfs, limit, value)
+    report = inspect("/env", root=str(tmp_path))
+    assert (report.verdict, report.facts.unsure) == ("unknown", [f"/env: {why}"])
+    assert [(p.file, p.text) for p in report.facts.problems] == [("/env", why)]
+    assert why in str(report)
+    assert {finding.rule for finding in report.findings} <= {"CU101"}  # the driver is told
+
+
+def test_a_large_file_is_kept_and_read_again_when_it_changed(tmp_path, contents):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_bytes(b"x" * rootfs.LARGE)
+    os.link(file, link)
+    root = Root(str(tmp_path))
+    assert root.read("/file") is root.read("/link")
+    assert len(contents) == 1
+    assert root.read("/file", 5) == b"xxxxx"
+    os.utime(file, (1, 1))
+    file.write_bytes(b"y" * rootfs.LARGE)
+    assert root.read("/link")[:1] == b"y"

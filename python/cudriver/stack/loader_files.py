@@ -29,7 +29,7 @@ class Folder:
 
     def __init__(self) -> None:
         # (name with a slash at the end, names in it or None where it cannot be listed)
-        self.parts: list[tuple[str, set[str] | None]] = []
+        self.parts: list[tuple[str, frozenset[str] | None]] = []
 
 
 class LoaderFiles:
@@ -171,8 +171,8 @@ class LoaderFiles:
         return folder
 
     def _legacy_parts(
-        self, name: str, names: set[str] | None
-    ) -> Iterator[tuple[str, set[str] | None]]:
+        self, name: str, names: frozenset[str] | None
+    ) -> Iterator[tuple[str, frozenset[str] | None]]:
         """The subfolders that loaders before glibc 2.37 tried: tls, the platform, x86_64."""
         if names is not None and names.isdisjoint(("tls", "haswell", "x86_64")):
             return
@@ -185,10 +185,10 @@ class LoaderFiles:
             if part is not None:
                 yield part
 
-    def _list(self, name: str) -> tuple[str, set[str] | None] | None:
+    def _list(self, name: str) -> tuple[str, frozenset[str] | None] | None:
         path = self.absolute(name or ".")
         try:
-            return name, set(self.root.listing(path))
+            return name, self.root.listing(path)
         except PermissionError:
             return (name, None) if self.root.is_dir(path) else None
         except (OSError, ValueError):

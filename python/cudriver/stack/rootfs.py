@@ -17,7 +17,32 @@ if TYPE_CHECKING:
     from cudriver.stack.below import Below
 
 TEXT_LIMIT = 8 << 20  # bytes; no text file that matters is near it
+LARGE = 1 << 20  # bytes, from which on a file's content is kept
+MOST_BYTES = 1 << 30  # that the check of one environment reads; a large one has 50 MB
+MOST_FILES = 1_000_000  # that it looks at; a large one has 20,000
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the errors of a path that leads nowhere
+
+
+class TooMuch(Exception):
+    """More would have to be read for one environment than a check may read."""
+
+
+class Budget:
+    """What the check of one environment may still read: small files that refer to each other in
+    many ways can ask for any amount of work.
+    """
+
+    def __init__(self) -> None:
+        self.bytes, self.files = MOST_BYTES, MOST_FILES
+
+    def take(self, nbytes: int, files: int) -> None:
+        """Raises TooMuch once it is spent."""
+        self.bytes -= nbytes
+        self.files -= files
+        if self.bytes < 0:
+            raise TooMuch(f"more than {MOST_BYTES >> 20} MiB would be read; the check was stopped")
+        if self.files < 0:
+            raise TooMuch(f"more than {MOST_FILES} files would be read; the check was stopped")
 
 
 class Root:
@@ -35,6 +60,9 @@ class Root:
             self.below = Below(self.path)
         self._folders: dict[str, str] = {}  # where folders are, for `resolve` alone
         self._listings: dict[str, list[str]] = {}
+        self._listed: dict[tuple[int, int], frozenset[str]] = {}  # by device and inode
+        self._contents: dict[tuple[int, ...], bytes] = {}  # of large files, by what they are
+        self.budget: Budget | None = None  # None: no limit
         self.unlisted: dict[str, str] = {}  # folders in which something may not be seen, and why
 
     def __repr__(self) -> str:
@@ -62,8 +90,14 @@ class Root:
             return os.open(path, flags | os.O_CLOEXEC)
         return self.below.open(path, flags)
 
+    def take(self, nbytes: int = 0, files: int = 1) -> None:
+        """Counts what is read or looked at. Raises TooMuch."""
+        if self.budget is not None:
+            self.budget.take(nbytes, files)
+
     def stat(self, path: str) -> os.stat_result:
         """Links followed. Raises OSError."""
+        self.take()
         if self.below is None:
             return os.stat(path)
         found = self.below.open(path, os.O_PATH)
@@ -133,11 +167,16 @@ class Root:
             self._listings[path] = known
         return known
 
-    def listing(self, path: str) -> list[str]:
-        """The names in a folder as they come. Raises OSError."""
+    def listing(self, path: str) -> frozenset[str]:
+        """The names in a folder, read once by whatever path. Raises OSError."""
         found = self._found(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return os.listdir(found)
+            about = os.fstat(found)
+            known = self._listed.get((about.st_dev, about.st_ino))
+            if known is None:
+                known = self._listed[about.st_dev, about.st_ino] = frozenset(os.listdir(found))
+            self.take(64 * len(known))
+            return known
         finally:
             os.close(found)
 
@@ -162,21 +201,19 @@ class Root:
     def read(self, path: str, limit: int = TEXT_LIMIT) -> bytes:
         """At most `limit` bytes from the start of a regular file. Raises OSError."""
         descriptor, about = self._open(path)
-        size = about.st_size
         try:
-            # One read does, of a byte more than there is. Files in /proc and /sys have no size, or
-            # a wrong one, and come in pieces.
-            whole = os.read(descriptor, min(limit, size + 1, 1 << 30))
-            if len(whole) == size > 0 or len(whole) >= limit:
-                return whole
-            pieces = [whole]
-            limit -= len(whole)
-            while limit > 0 and (piece := os.read(descriptor, min(limit, 1 << 20))):
-                pieces.append(piece)
-                limit -= len(piece)
-            return b"".join(pieces)
+            size = about.st_size
+            if size < LARGE:
+                data = _content(descriptor, size, limit)
+            else:  # a RECORD, which may have many names
+                key = (about.st_dev, about.st_ino, size, about.st_mtime_ns, limit)
+                known = self._contents.get(key)
+                data = _content(descriptor, size, limit) if known is None else known
+                self._contents[key] = data
         finally:
             os.close(descriptor)
+        self.take(len(data))
+        return data
 
     def text(self, path: str, limit: int = TEXT_LIMIT) -> str | None:
         """The file as text, what is not UTF-8 replaced; None where it cannot be read."""
@@ -184,3 +221,18 @@ class Root:
             return self.read(path, limit).decode("utf-8", "replace")
         except (OSError, ValueError):
             return None
+
+
+def _content(descriptor: int, size: int, limit: int) -> bytes:
+    """At most `limit` bytes of a file of that size."""
+    # One read does, of a byte more than there is. Files in /proc and /sys have no size, or a wrong
+    # one, and come in pieces.
+    whole = os.read(descriptor, min(limit, size + 1, 1 << 30))
+    if len(whole) == size > 0 or len(whole) >= limit:
+        return whole
+    pieces = [whole]
+    limit -= len(whole)
+    while limit > 0 and (piece := os.read(descriptor, min(limit, 1 << 20))):
+        pieces.append(piece)
+        limit -= len(piece)
+    return b"".join(pieces)

@@ -7,9 +7,17 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cudriver.stack.model import Driver, Facts, FileFault, Problem, Shadowed, Toolkit
+from cudriver.stack.model import (
+    Driver,
+    Environment,
+    Facts,
+    FileFault,
+    Problem,
+    Shadowed,
+    Toolkit,
+)
 from cudriver.stack.names import is_cuda_library
-from cudriver.stack.rootfs import Root
+from cudriver.stack.rootfs import Budget, Root, TooMuch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +43,7 @@ class Machine:
         self._loader: Loader | None = None
         self._debian: DebianOwners | None = None
         self._driver: Driver | None = None
+        self.too_much: TooMuch | None = None  # what it needs was more than a check may read
 
     @property
     def loader(self) -> Loader:
@@ -118,6 +127,20 @@ def collect_machine(
         machine.assumed = driver.assumed(assume_driver, assume_gpus)
     elif assume_gpus:
         machine.gpus = driver.assumed(None, assume_gpus)
+    tree.budget = Budget()
+    try:
+        _look_around(machine, probe_driver, prefixes)
+    except TooMuch as error:
+        machine.too_much = error
+    tree.budget = None
+    return machine
+
+
+def _look_around(machine: Machine, probe_driver: bool, prefixes: Sequence[str]) -> None:
+    """Starts the child that asks the driver, and looks for toolkits."""
+    from cudriver.stack.collect import driver
+
+    tree = machine.root
     if machine.assumed is None and probe_driver and driver.worth_asking(tree, machine.variables):
         from cudriver.stack.collect import probe
 
@@ -131,7 +154,6 @@ def collect_machine(
     from cudriver.stack.collect import toolkits  # once the child is under way
 
     machine.toolkits = toolkits.system(tree, machine.variables, machine.problems)
-    return machine
 
 
 def collect(
@@ -149,8 +171,26 @@ def collect(
         check_arguments(root, assume_driver, assume_gpus)
         prefix = place(Root(root), prefix)
         machine = collect_machine(root, environ, probe_driver, assume_driver, assume_gpus, [prefix])
+    where = place(machine.root, prefix)
+    machine.root.budget = Budget()
+    try:
+        if machine.too_much is not None:
+            raise machine.too_much
+        return _collect(machine, where)
+    except TooMuch as error:
+        machine.root.budget = None
+        facts = Facts(Environment(where, "unknown"), root=machine.root.path)
+        facts.problems.append(Problem(where, str(error)))
+        facts.unsure.append(f"{where}: {error}")
+        facts.driver = machine.driver()
+        return facts
+    finally:
+        machine.root.budget = None
+
+
+def _collect(machine: Machine, where: str) -> Facts:
+    """The facts of the environment at a folder. Raises TooMuch."""
     tree = machine.root
-    where = place(tree, prefix)
     known = len(machine.problems)
     problems: list[Problem] = list(machine.problems)
 

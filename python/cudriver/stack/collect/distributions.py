@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 HEAD = 512 << 10  # bytes of METADATA that are read; headers are at its start
 COMPARED = 200  # lines of a RECORD that are held against the disk where one package has two
-CONDA_LIMIT = 64 << 20
+COMPARED_RECORDS = 8  # of one package
+COMPARED_BYTES = 2 << 20  # of a RECORD; that of a large framework has 1.5 MB
+CONDA_LIMIT = 32 << 20  # bytes; a record of 15,000 files has 5 MB
 CONDA_HEAD = 64 << 10
 
 _INFO = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*?)-(?P<version>[^-]+)(?:-py[\d.]+)?\Z")
@@ -72,29 +74,50 @@ def collect(root: Root, env: Environment, problems: list[Problem]) -> list[Distr
                 if dist is not None:
                     here.setdefault(dist.name, []).append(dist)
         for name, several in here.items():
-            found.setdefault(name, several[0] if len(several) == 1 else _present(root, several))
+            found.setdefault(
+                name, several[0] if len(several) == 1 else _present(root, several, problems)
+            )
     if env.kind == "conda":
         for dist in _conda(root, env.prefix, problems):
             _merge(found, dist)
     return list(found.values())
 
 
-def _present(root: Root, several: list[Distribution]) -> Distribution:
+def _present(root: Root, several: list[Distribution], problems: list[Problem]) -> Distribution:
     """Of several records of one package in a folder the one whose files are there: an update that
     was broken off, or done by another tool, leaves the old record behind. Else the first.
     """
+    apart = _different(root, several)
+    if len(apart) == 1:
+        return apart[0]
     lists = []
-    for dist in several:
+    for dist in apart[:COMPARED_RECORDS]:
         try:
-            lines = root.read(f"{dist.path}/RECORD", 32 << 20).splitlines()
+            lines = root.read(f"{dist.path}/RECORD", COMPARED_BYTES).splitlines()
         except (OSError, ValueError):
             lines = []
         lists.append({line for line in lines if b".dist-info/" not in line})
     shared = set.intersection(*lists)
-    return max(
-        zip(several, lists, strict=True),
+    best = max(
+        zip(apart, lists, strict=False),
         key=lambda pair: _share(root, pair[0].location, sorted(pair[1] - shared)),
     )[0]
+    if len(apart) > COMPARED_RECORDS:
+        why = f"is one of {len(apart)} records of its package; {COMPARED_RECORDS} were compared"
+        problems.append(Problem(best.path, why))
+    return best
+
+
+def _different(root: Root, several: list[Distribution]) -> list[Distribution]:
+    """Those whose folders are not one and the same by different names."""
+    found: dict[tuple[int, int], Distribution] = {}
+    for dist in several:
+        try:
+            about = root.stat(dist.path)
+        except OSError:  # it was removed meanwhile
+            continue
+        found.setdefault((about.st_dev, about.st_ino), dist)
+    return list(found.values()) or several[:1]
 
 
 def _share(root: Root, folder: str, lines: list[bytes]) -> float:
@@ -267,6 +290,7 @@ def _require(
 
 def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distribution]:
     found = []
+    taken: set[tuple[int, int]] = set()
     folder = f"{prefix}/conda-meta"
     for entry in root.names(folder):
         parts = entry.removesuffix(".json").rsplit("-", 2)
@@ -275,22 +299,30 @@ def _conda(root: Root, prefix: str, problems: list[Problem]) -> list[Distributio
         name = normal(parts[0])
         dist = Distribution(name, parts[1], "conda", f"{folder}/{entry}", prefix)
         dist.build, dist.installer = parts[2], "conda"
-        if conda_matters(name):
-            _conda_record(root, dist, problems)
+        if conda_matters(name) and not _conda_record(root, dist, taken, problems):
+            continue
         found.append(dist)
     return found
 
 
-def _conda_record(root: Root, dist: Distribution, problems: list[Problem]) -> None:
-    """Channel and dependencies. The file list, which can be megabytes, comes after what we want."""
+def _conda_record(
+    root: Root, dist: Distribution, taken: set[tuple[int, int]], problems: list[Problem]
+) -> bool:
+    """Channel and dependencies. False where the file was read already, by another name."""
     try:
+        about = root.stat(dist.path)
+        if (about.st_dev, about.st_ino) in taken:
+            return False
+        taken.add((about.st_dev, about.st_ino))
+        if about.st_size > CONDA_LIMIT:
+            raise ValueError(f"it is larger than {CONDA_LIMIT >> 20} MiB")
         raw = root.read(dist.path, CONDA_LIMIT)
     except (OSError, ValueError) as error:
         problems.append(Problem(dist.path, f"cannot be read: {_reason(error)}"))
-        return
+        return True
     record = conda_json(raw, dist.path, problems)
     if record is None:
-        return
+        return True
     channel = record.get("channel")
     if isinstance(channel, str):
         dist.channel = channel.rstrip("/").removesuffix("/linux-64").rpartition("/")[2] or channel
@@ -309,6 +341,7 @@ def _conda_record(root: Root, dist: Distribution, problems: list[Problem]) -> No
                     build=words[2] if len(words) > 2 else None,
                 )
             )
+    return True
 
 
 def conda_json(raw: bytes, path: str, problems: list[Problem]) -> dict[str, object] | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 
 from cudriver.stack.model import Environment, Evidence, Problem
-from cudriver.stack.rootfs import Root
+from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.versions import cut
 
 VARIABLES = (
@@ -36,6 +37,7 @@ VARIABLES = (
 )
 _LIB_PYTHON = re.compile(r"python(\d+)\.(\d+)(t?)\Z")
 _PTH_LIMIT = 64 << 10
+PATH_MOST = 1000  # folders on a Python's path
 
 
 def pyvenv(root: Root, prefix: str) -> dict[str, str]:
@@ -220,15 +222,16 @@ def _of_prefix(root: Root, prefix: str, name: str) -> list[str]:
 def _with_pth(
     root: Root, env: Environment, folders: list[str], problems: list[Problem]
 ) -> list[str]:
-    """The folders, each followed by those that its .pth files add. Lines that run code are not run,
-    and Python reads no such file of a folder that is there by PYTHONPATH alone.
+    """The folders, each followed by those that its .pth files add, each once by whatever path.
+    Lines that run code are not run, and Python reads no such file of a folder that is there by
+    PYTHONPATH alone.
     """
     every: list[str] = []
+    taken: set[tuple[int, int]] = set()
     stated = env.variables.get("PYTHONPATH", "").split(":")
     own = (env.prefix.rstrip("/") + "/", f"{env.base_prefix}/")
     for folder in folders:
-        if folder not in every:
-            every.append(folder)
+        _add(root, folder, every, taken)
         if folder in stated and not folder.startswith(own):
             continue
         for name in root.names(folder):
@@ -242,7 +245,20 @@ def _with_pth(
                 entry = line.strip()
                 if not entry or entry.startswith(("#", "import ", "import\t")) or "\0" in entry:
                     continue
-                added = os.path.normpath(os.path.join(folder, entry))
-                if added not in every and root.is_dir(added):
-                    every.append(added)
+                _add(root, os.path.normpath(os.path.join(folder, entry)), every, taken)
     return every
+
+
+def _add(root: Root, folder: str, every: list[str], taken: set[tuple[int, int]]) -> None:
+    """Adds a folder that is there to those on the path."""
+    try:
+        about = root.stat(folder)
+    except (OSError, ValueError):
+        return
+    if stat.S_ISDIR(about.st_mode) and (about.st_dev, about.st_ino) not in taken:
+        if len(every) == PATH_MOST:
+            raise TooMuch(
+                f"its .pth files name more than {PATH_MOST} folders; the check was stopped"
+            )
+        taken.add((about.st_dev, about.st_ino))
+        every.append(folder)

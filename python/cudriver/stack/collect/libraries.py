@@ -30,7 +30,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.names import is_cuda_library
 from cudriver.stack.recipes import Recipe, Rescue, Step
-from cudriver.stack.rootfs import Root
+from cudriver.stack.rootfs import Root, TooMuch
 from cudriver.stack.tables import table
 from cudriver.stack.versions import cut, satisfies
 
@@ -190,6 +190,8 @@ class Resolver:
         """A step that fails on something unforeseen is a problem, not the report's end."""
         try:
             return step()
+        except TooMuch:
+            raise
         except Exception as error:
             why = f"its libraries could not be resolved: {type(error).__name__}: {error}"
             self.problems.append(Problem(framework.path, why))

@@ -142,6 +142,7 @@ class LostModules:
         """wheels: each with its RECORD."""
         self.root = root
         self.wheels = [(dist, raw) for dist, raw in wheels if dist.installer != "conda"]
+        root.take(files=sum(len(raw) for _, raw in self.wheels) // 64)  # a line has about as many
         # In another root links have to be followed inside it, so there all are looked at here.
         asked = [(raw, dist.location if root.host else None) for dist, raw in self.wheels]
         self._absent = start(lambda: _elf.absent(asked))
@@ -288,5 +289,6 @@ class Owners:
             return False
         with os.fdopen(descriptor, "rb") as file:
             while piece := file.read(1 << 20):
+                self.root.take(len(piece), 0)
                 digest.update(piece)
         return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != wanted.rstrip("=")

@@ -4,7 +4,6 @@
 
 #include "compat.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -62,7 +61,7 @@ typedef struct {
 
     struct ContextObject *contexts; /* borrowed: every live Context, newest first */
     unsigned long long serial;      /* the last number given to a context */
-    atomic_int resetting; /* 1 + the device whose primary context is reset without the GIL; or 0 */
+    int resetting; /* 1 + the device whose primary context is reset without the GIL; or 0 */
 
     struct cudriver_live *live; /* borrowed: all that is alive, newest first */
     bool tracing;

@@ -113,9 +113,9 @@ def a_primary_context(cu: Any) -> None:
         array, stream, event = cu.device_zeros(10), cu.Stream(), cu.Event()
         event.record(stream)
     context.active, context.flags
+    del array, stream, event
     if device.ordinal > 0:
         device.reset_primary_context()
-    del array, stream, event
     context.close()
 
 

@@ -53,6 +53,9 @@ ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordi
     self->number = ++state->serial;
     self->next = state->contexts;
     state->contexts = self;
+    if (cuda.cuCtxGetId != NULL) {
+        cuda.cuCtxGetId(handle, &self->id);
+    }
     if (kind != CUDRIVER_CONTEXT_FOREIGN) {
         cudriver_live_add(state, &self->live, kinds[kind], 0, (uintptr_t)handle, ordinal);
     }
@@ -83,7 +86,7 @@ ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal)
 {
     for (ContextObject *item = state->contexts; item != NULL; item = item->next) {
         if (item->ordinal == ordinal && item->kind == CUDRIVER_CONTEXT_PRIMARY &&
-            item->state == CUDRIVER_CONTEXT_OPEN) {
+            item->state != CUDRIVER_CONTEXT_CLOSED) {
             return item;
         }
     }
@@ -120,12 +123,32 @@ ContextObject *cudriver_context_create(CoreState *state, int ordinal, unsigned l
                : (ContextObject *)cudriver_raise(state, result, "cuCtxPopCurrent_v2", "%s", "");
     if (self == NULL) {
         cuda.cuCtxDestroy_v2(handle);
-        return NULL;
-    }
-    if (cuda.cuCtxGetId != NULL) {
-        cuda.cuCtxGetId(handle, &self->id);
     }
     return self;
+}
+
+void cudriver_context_raise_resetting(CoreState *state)
+{
+    cudriver_raise_plain(state, "InvalidContextError",
+                         "a thread is resetting the primary context of device %d: no call may use "
+                         "the device meanwhile",
+                         state->resetting - 1);
+}
+
+/* *found: the primary context's object, if there is one, as a new reference. 0, or -1 if the
+ * context may not be used. */
+static int primary_find(CoreState *state, int ordinal, ContextObject **found)
+{
+    *found = cudriver_context_find_primary(state, ordinal);
+    if (state->resetting == 1 + ordinal) {
+        cudriver_context_raise_resetting(state);
+        return -1;
+    }
+    if (*found == NULL) {
+        return 0;
+    }
+    Py_INCREF(*found);
+    return cudriver_context_check(state, *found);
 }
 
 ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const unsigned long *flags)
@@ -143,9 +166,12 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
                        "cuDevicePrimaryCtxSetFlags_v2", "device %d, 0x%lx", ordinal, *flags) < 0) {
         return NULL;
     }
-    self = cudriver_context_find_primary(state, ordinal);
+    if (primary_find(state, ordinal, &self) < 0) {
+        Py_CLEAR(self);
+        return NULL;
+    }
     if (self != NULL) {
-        return (ContextObject *)Py_NewRef((PyObject *)self);
+        return self;
     }
     Py_BEGIN_ALLOW_THREADS
     result = cuda.cuDevicePrimaryCtxRetain(&handle, device);
@@ -154,10 +180,13 @@ ContextObject *cudriver_context_primary(CoreState *state, int ordinal, const uns
         return (ContextObject *)cudriver_raise(state, result, "cuDevicePrimaryCtxRetain",
                                                "device %d", ordinal);
     }
-    self = cudriver_context_find_primary(state, ordinal); /* another thread may have been first */
-    if (self != NULL) {
+    /* Another thread may have been first. */
+    if (primary_find(state, ordinal, &self) < 0 || self != NULL) {
         cuda.cuDevicePrimaryCtxRelease_v2(device);
-        return (ContextObject *)Py_NewRef((PyObject *)self);
+        if (PyErr_Occurred()) {
+            Py_CLEAR(self);
+        }
+        return self;
     }
     self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
     if (self == NULL) {
@@ -210,6 +239,23 @@ CUresult cudriver_context_current_check(void)
     return cuda.cuCtxGetApiVersion(NULL, &version);
 }
 
+/* Whether the context is current, and not ended by other code: the driver leaves a destroyed
+ * context current, and gives its handle out again, but not its id. To read a destroyed one's id may
+ * crash. */
+static bool context_is_here(const ContextObject *self)
+{
+    unsigned long long id = 0;
+    CUcontext current = NULL;
+
+    if (cudriver_context_current_check() == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+        return false;
+    }
+    if (self->id != 0 && cuda.cuCtxGetId(NULL, &id) == CUDA_SUCCESS) {
+        return id == self->id;
+    }
+    return cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == self->handle;
+}
+
 bool cudriver_context_is_stale(ContextObject *self)
 {
     unsigned long long id = 0;
@@ -218,27 +264,29 @@ bool cudriver_context_is_stale(ContextObject *self)
            cuda.cuCtxGetId(self->handle, &id) == CUDA_SUCCESS && id != self->id;
 }
 
-/* A destroyed foreign context can still be made current, because its keeper has it current, but its
- * streams and events must not be queried. So check it. */
+/* A manual context is ours to end, so it is not asked after. */
 CUresult cudriver_context_make_current(ContextObject *self, bool *pushed)
 {
+    bool ours = self->kind == CUDRIVER_CONTEXT_MANUAL;
     CUcontext current = NULL;
-    CUresult result = cuda.cuCtxGetCurrent(&current);
+    CUresult result;
 
     *pushed = false;
+    if (!ours && context_is_here(self)) {
+        return CUDA_SUCCESS;
+    }
+    result = cuda.cuCtxGetCurrent(&current);
     if (result == CUDA_SUCCESS && current != self->handle) {
         result = cuda.cuCtxPushCurrent_v2(self->handle);
         *pushed = result == CUDA_SUCCESS;
     }
-    if (result == CUDA_SUCCESS && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
-        result = cudriver_context_current_check();
-        if (result == CUDA_SUCCESS && cudriver_context_is_stale(self)) {
-            result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (result == CUDA_SUCCESS && !ours && !context_is_here(self)) {
+        cudriver_context_unmake_current(*pushed);
+        *pushed = false;
+        if (self->kind == CUDRIVER_CONTEXT_PRIMARY && self->state == CUDRIVER_CONTEXT_OPEN) {
+            self->state = CUDRIVER_CONTEXT_RESET;
         }
-        if (result != CUDA_SUCCESS) {
-            cudriver_context_unmake_current(*pushed);
-            *pushed = false;
-        }
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     return result;
 }
@@ -250,19 +298,11 @@ int cudriver_context_check(CoreState *state, ContextObject *self)
     }
     cudriver_raise_plain(state, "InvalidContextError", "%R %s", self,
                          self->state == CUDRIVER_CONTEXT_RESET
-                             ? "was reset: everything in it is gone (reset_primary_context)"
+                             ? "was reset by other code in this process: everything in it is gone; "
+                               "close what you made in it, then Device.reset_primary_context() "
+                               "begins anew"
                              : "is closed");
     return -1;
-}
-
-static CUresult reset_query(void *resetting)
-{
-    return *(atomic_int *)resetting != 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-
-int cudriver_context_await_reset(CoreState *state)
-{
-    return cudriver_wait(state, reset_query, &state->resetting, "cuDevicePrimaryCtxReset_v2");
 }
 
 static bool calls_run(const CoreState *state)
@@ -298,13 +338,20 @@ static void exit_hold(void)
     Py_END_ALLOW_THREADS
 }
 
-/* Holds a call while it must not reach the driver. 0, or -1 with an exception. */
-static int turn_await(CoreState *state, const ContextObject *self)
+/* Whether a call in the context may reach the driver now. 0, or -1 with an exception. Lets other
+ * threads run only where it raises: what the caller has checked holds. */
+static int turn_check(CoreState *state, const ContextObject *self)
 {
     if (state->exit_thread != 0 && state->exit_thread != platform_thread_id()) {
         exit_hold();
+        cudriver_raise_plain(state, "InvalidContextError", "%R: the interpreter is ending", self);
+        return -1;
     }
-    return state->resetting == 1 + self->ordinal ? cudriver_context_await_reset(state) : 0;
+    if (state->resetting == 1 + self->ordinal) {
+        cudriver_context_raise_resetting(state);
+        return -1;
+    }
+    return 0;
 }
 
 static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
@@ -312,7 +359,7 @@ static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
     CUresult result;
 
     if (cudriver_require(state) < 0 ||
-        ((state->resetting != 0 || state->exit_thread != 0) && turn_await(state, self) < 0) ||
+        ((state->resetting != 0 || state->exit_thread != 0) && turn_check(state, self) < 0) ||
         cudriver_context_check(state, self) < 0) {
         return -1;
     }
@@ -320,9 +367,11 @@ static int context_enter(CoreState *state, ContextObject *self, bool *pushed)
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN) {
         cudriver_context_unkeep(self);
     }
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS && cudriver_context_check(state, self) == 0) {
         cudriver_raise(state, result, "cuCtxPushCurrent_v2", "context %llu of device %d",
                        self->number, self->ordinal);
+    }
+    if (result != CUDA_SUCCESS) {
         return -1;
     }
     self->in_use++;
@@ -392,7 +441,7 @@ bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
     *pushed = false;
     if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
         (cudriver_context_make_current(self, pushed) == CUDA_ERROR_CONTEXT_IS_DESTROYED &&
-         self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
+         self->kind != CUDRIVER_CONTEXT_MANUAL)) {
         return false;
     }
     self->in_use++;

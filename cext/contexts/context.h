@@ -14,7 +14,7 @@ enum cudriver_context_kind {
 enum cudriver_context_state {
     CUDRIVER_CONTEXT_OPEN,
     CUDRIVER_CONTEXT_CLOSED,
-    CUDRIVER_CONTEXT_RESET, /* the primary context was reset: everything in it is gone */
+    CUDRIVER_CONTEXT_RESET, /* a primary one that others reset: everything in it is gone */
 };
 
 typedef struct ContextObject {
@@ -22,7 +22,7 @@ typedef struct ContextObject {
     struct cudriver_live live;
     struct ContextObject *next; /* borrowed: next in state->contexts */
     CUcontext handle;
-    unsigned long long id; /* cuCtxGetId's; 0 for a primary context, or if the driver lacks it */
+    unsigned long long id;     /* cuCtxGetId's; 0 if the driver lacks it */
     unsigned long long number; /* our number, for messages: never reused */
     int ordinal;
     CUdevice device;
@@ -31,7 +31,6 @@ typedef struct ContextObject {
     Py_ssize_t pushes;       /* how often we pushed it on threads' stacks */
     unsigned long pushed_by; /* the last thread that pushed it */
     Py_ssize_t children;     /* live arrays, streams and events in it */
-    Py_ssize_t pinning;      /* children that forbid a reset (write-combined memory) */
     Py_ssize_t in_use;       /* calls that use it now, perhaps without the GIL */
     struct cudriver_keeper
         *keeper;           /* owned: protects a foreign handle; NULL: not foreign, or no thread */
@@ -66,9 +65,6 @@ int cudriver_context_reset_primary(CoreState *state, int ordinal);
 /* The calling thread ends the interpreter: calls of other threads are held from now on, and this
  * waits a moment for those that run. The driver may crash in a thread when the process ends. */
 void cudriver_context_stop_others(CoreState *state);
-
-/* Waits, without the GIL, until no primary context is being reset. 0, or -1 with an exception. */
-int cudriver_context_await_reset(CoreState *state);
 
 /* Reads a flags argument. 0 or -1. */
 int cudriver_context_parse_flags(PyObject *object, unsigned long *flags);

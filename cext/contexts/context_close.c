@@ -7,7 +7,6 @@
 #include "hostmem/hostmem.h"
 #include "python/devices.h"
 #include "python/error.h"
-#include "thread.h"
 
 /* Releases what the copy engine keeps in a foreign context, while the keeper still protects the
  * handle. Without the GIL. */
@@ -78,7 +77,8 @@ static CUresult context_end(CoreState *state, ContextObject *self, const char **
     return result;
 }
 
-int cudriver_context_close(CoreState *state, ContextObject *self)
+/* Closes the context, for a call of this name. 0 or -1. */
+static int context_close(CoreState *state, ContextObject *self, const char *call)
 {
     const char *function;
     CUresult result;
@@ -96,26 +96,38 @@ int cudriver_context_close(CoreState *state, ContextObject *self)
     if (self->pushes > 0) {
         ContextObject *current = NULL;
         cudriver_context_find_current(state, &current);
-        cudriver_raise_plain(
-            state, "InvalidContextError",
-            "cannot close %R: it is on the stack of thread %lu (here %S is current); "
-            "pop it there first",
-            self, self->pushed_by, current != NULL ? (PyObject *)current : Py_None);
+        PyErr_Clear();
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot %s %R: it is on the stack of thread %lu (here %S is current); "
+                             "pop it there first",
+                             call, self, self->pushed_by,
+                             current != NULL ? (PyObject *)current : Py_None);
         Py_XDECREF(current);
         return -1;
     }
-    if (self->children > 0 || self->in_use > 0) {
+    if (self->children > 0) {
         cudriver_raise_plain(state, "InvalidContextError",
-                             "cannot close %R: %zd %s in it%s (see live_allocations())", self,
+                             "cannot %s %R: %zd %s in it%s (see live_allocations())", call, self,
                              self->children,
                              self->children == 1 ? "array, stream or event still lives"
                                                  : "arrays, streams or events still live",
                              self->in_use > 0 ? ", and a call is running" : "");
         return -1;
     }
+    if (self->in_use > 0) {
+        cudriver_raise_plain(state, "InvalidContextError",
+                             "cannot %s %R: a call is running in it; wait for that first", call,
+                             self);
+        return -1;
+    }
     result = context_end(state, self, &function);
     return cudriver_check(state, result, function, "context %llu of device %d", self->number,
                           self->ordinal);
+}
+
+int cudriver_context_close(CoreState *state, ContextObject *self)
+{
+    return context_close(state, self, "close");
 }
 
 void cudriver_context_dealloc(PyObject *object)
@@ -137,116 +149,94 @@ void cudriver_context_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* A primary context in which a call runs, or in which write-combined arrays live, is not reset. 0,
- * or -1 with InvalidContextError. */
-static int reset_check_own(CoreState *state, ContextObject *self)
+/* Free memory of the engine and the pool, which is registered in primary contexts, goes back. */
+static void memory_return(CoreState *state)
 {
-    if (self == NULL || (self->pinning == 0 && self->in_use == 0)) {
-        return 0;
-    }
-    cudriver_raise_plain(state, "InvalidContextError", "cannot reset %R: %s", self,
-                         self->in_use > 0 ? "a call is running in it"
-                                          : "write-combined arrays live in it, and their memory "
-                                            "would vanish");
-    return -1;
+    size_t released;
+    bool idle;
+
+    cudriver_batches_reap(state, true);
+    idle = state->in_flight == 0;
+    Py_BEGIN_ALLOW_THREADS
+    cudriver_driver_relax();
+    cudriver_staging_trim(idle);
+    cudriver_driver_restore();
+    (void)cudriver_hostmem_trim(0, &released);
+    Py_END_ALLOW_THREADS
 }
 
-/* Page-locked memory that the reset would unregister may be in use in another context of ours, and
- * the reset does not wait for that: refuses. 0, or -1 with InvalidContextError. */
-static int reset_check(CoreState *state, int ordinal, CUdevice device, const ContextObject *self)
+/* 0 if no call runs on the device, and no other thread resets; else -1 with InvalidContextError. */
+static int reset_check_calls(CoreState *state, int ordinal)
 {
-    if (!cudriver_hostmem_is_home(device)) {
-        return 0;
-    }
-    cudriver_batches_reap(state, true);
-    for (ContextObject *other = state->contexts; other != NULL; other = other->next) {
-        if (other == self || other->state != CUDRIVER_CONTEXT_OPEN ||
-            (other->in_use == 0 && !cudriver_batches_use(state, other))) {
-            continue;
-        }
-        cudriver_raise_plain(
-            state, "InvalidContextError",
-            "cannot reset the primary context of device %d: %s in %R, which may "
-            "use page-locked memory that is registered there; wait for it first",
-            ordinal, other->in_use > 0 ? "a call is running" : "a copy is under way", other);
+    if (state->resetting != 0) {
+        cudriver_context_raise_resetting(state);
         return -1;
+    }
+    for (ContextObject *context = state->contexts; context != NULL; context = context->next) {
+        if (context->ordinal == ordinal && context->in_use > 0) {
+            cudriver_raise_plain(state, "InvalidContextError",
+                                 "cannot reset the primary context of device %d: a call is running "
+                                 "in %R; wait for it first",
+                                 ordinal, context);
+            return -1;
+        }
     }
     return 0;
 }
 
-/*
- * The driver waits for work in the context, and that may wait for Python code: a host function. So
- * this lets the GIL go, and meanwhile calls in the device's other contexts wait. Not where
- * page-locked memory is registered in the context: no call in any context may start to use that
- * before its loss is noted.
- */
-static CUresult primary_reset(CoreState *state, int ordinal, CUdevice device)
+/* The same if no page-locked memory in use is registered in the device's primary context. */
+static int reset_check_memory(CoreState *state, int ordinal, CUdevice device)
 {
-    CUresult result;
-
-    if (cudriver_hostmem_is_home(device)) {
-        result = cuda.cuDevicePrimaryCtxReset_v2(device);
-    } else {
-        state->resetting = 1 + ordinal;
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuDevicePrimaryCtxReset_v2(device);
-        Py_END_ALLOW_THREADS
-        state->resetting = 0;
+    if (!cudriver_hostmem_is_home(device)) {
+        return 0;
     }
-    if (result == CUDA_SUCCESS) {
-        cudriver_hostmem_forget_home(device);
-        cudriver_staging_renew_slots();
-    }
-    return result;
+    cudriver_raise_plain(state, "InvalidContextError",
+                         "cannot reset the primary context of device %d: page-locked memory of "
+                         "arrays, pins or copies is registered in it; let that go first (see "
+                         "live_allocations())",
+                         ordinal);
+    return -1;
 }
 
 int cudriver_context_reset_primary(CoreState *state, int ordinal)
 {
-    ContextObject *self = cudriver_context_find_primary(state, ordinal);
     CUcontext handle = NULL, current = NULL;
+    CUresult result = CUDA_SUCCESS;
+    ContextObject *self;
     CUdevice device;
-    CUresult result;
+    int failed = 0;
 
     if (cudriver_device_handle(state, ordinal, &device) < 0) {
         return -1;
     }
-    /* Checked before any copy is cancelled. The check may let other threads run, so look at the
-     * context again after it. */
-    Py_XINCREF(self);
-    if (reset_check_own(state, self) < 0 || reset_check(state, ordinal, device, self) < 0 ||
-        reset_check_own(state, self) < 0) {
-        Py_XDECREF(self);
+    if (reset_check_calls(state, ordinal) < 0) {
+        return -1; /* else the return of memory would wait for them */
+    }
+    memory_return(state);
+    if (reset_check_calls(state, ordinal) < 0 || reset_check_memory(state, ordinal, device) < 0) {
         return -1;
     }
-    if (self != NULL && self->state != CUDRIVER_CONTEXT_OPEN) {
-        Py_DECREF(self); /* closed meanwhile: nothing of ours is left in it */
-        self = NULL;
-    }
+    /* The driver waits for other libraries' work, and that may wait for Python code: a host
+     * function. So the GIL goes, and calls on the device are refused meanwhile. */
+    state->resetting = 1 + ordinal;
+    self = cudriver_context_find_primary(state, ordinal);
     if (self != NULL) {
         handle = self->handle;
-        self->state = CUDRIVER_CONTEXT_RESET; /* no other thread starts to use it */
+        Py_INCREF(self);
+        failed = context_close(state, self, "reset");
+        Py_DECREF(self);
+    }
+    if (failed == 0) {
         Py_BEGIN_ALLOW_THREADS
-        cudriver_staging_forget_context(handle);
+        result = cuda.cuDevicePrimaryCtxReset_v2(device);
         Py_END_ALLOW_THREADS
     }
-    if (cudriver_context_await_reset(state) < 0 || reset_check(state, ordinal, device, self) < 0) {
-        if (self != NULL) {
-            self->state = CUDRIVER_CONTEXT_OPEN;
-        }
-        Py_XDECREF(self);
+    state->resetting = 0;
+    if (failed < 0) {
         return -1;
     }
-    result = primary_reset(state, ordinal, device);
-    if (result != CUDA_SUCCESS && self != NULL) {
-        self->state = CUDRIVER_CONTEXT_OPEN; /* nothing has changed */
-    } else if (self != NULL) {
-        self->alloc_stream = NULL;
-        cudriver_context_unkeep(self);
-        if (cudriver_thread_pushed(state, handle) == NULL &&
-            cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
-            cuda.cuCtxSetCurrent(NULL); /* it was made current implicitly */
-        }
+    if (handle != NULL && cuda.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == handle) {
+        cuda.cuCtxSetCurrent(NULL); /* nobody pushed it: a call made it current */
     }
-    Py_XDECREF(self);
     return cudriver_check(state, result, "cuDevicePrimaryCtxReset_v2", "device %d", ordinal);
 }

@@ -10,9 +10,14 @@
 ContextObject *cudriver_context_new(CoreState *state, CUcontext handle, int ordinal,
                                     CUdevice device, enum cudriver_context_kind kind);
 
-/* The open object for a handle, or of a device's primary context. Borrowed, or NULL. */
+/* The open object for a handle. Borrowed, or NULL. */
 ContextObject *cudriver_context_registered(CoreState *state, CUcontext handle);
+
+/* The object of a device's primary context, unless it is closed. Borrowed, or NULL. */
 ContextObject *cudriver_context_find_primary(CoreState *state, int ordinal);
+
+/* Raises InvalidContextError: a thread is resetting a primary context. */
+void cudriver_context_raise_resetting(CoreState *state);
 
 /* Takes an object that is being freed out of the registry. */
 void cudriver_context_unregister(CoreState *state, ContextObject *self);

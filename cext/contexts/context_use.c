@@ -61,9 +61,6 @@ static ContextObject *context_adopt_foreign(CoreState *state, CUcontext handle, 
         return NULL;
     }
     self->keeper = keeper;
-    if (cuda.cuCtxGetId != NULL) {
-        cuda.cuCtxGetId(handle, &self->id);
-    }
     return cudriver_context_keep(self);
 }
 
@@ -84,6 +81,11 @@ static ContextObject *context_adopt(CoreState *state, CUcontext handle, CUdevice
     if (cuda.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active &&
         cuda.cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
         if (primary == handle) {
+            self = cudriver_context_find_primary(state, ordinal); /* one that others reset */
+            if (self != NULL && cudriver_context_check(state, self) < 0) {
+                cuda.cuDevicePrimaryCtxRelease_v2(device);
+                return NULL;
+            }
             self = cudriver_context_new(state, handle, ordinal, device, CUDRIVER_CONTEXT_PRIMARY);
             if (self == NULL) {
                 cuda.cuDevicePrimaryCtxRelease_v2(device);

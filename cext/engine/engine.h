@@ -235,10 +235,6 @@ void cudriver_staging_trim(bool idle);
  * freed. May block. */
 void cudriver_staging_forget_context(CUcontext context);
 
-/* Call when a reset has taken registrations away (cudriver_hostmem_forget_home) and no copy is
- * under way: existing slots, in all contexts, are not used again. */
-void cudriver_staging_renew_slots(void);
-
 /*
  * At exit: stops the copies under way, lets their streams go on, ends the threads, frees streams
  * and slots. Kernels and scratch memory go with the process (there are none after

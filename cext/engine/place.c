@@ -328,13 +328,6 @@ void cudriver_staging_forget_context(CUcontext context)
     staging_unlock();
 }
 
-void cudriver_staging_renew_slots(void)
-{
-    staging_lock();
-    staging.generation++;
-    staging_unlock();
-}
-
 bool cudriver_staging_shutdown(unsigned milliseconds)
 {
     unsigned long long until = platform_nanoseconds() + 1000000ull * milliseconds, now;

@@ -121,7 +121,6 @@ struct staging_ring {
     bool orphan;               /* the place is gone: the last user frees it */
     char *block;               /* owned, from the page-locked pool */
     size_t slot_bytes;
-    unsigned generation;      /* the engine's at creation; no copy takes an older ring */
     _Atomic uint32_t *ready;  /* written by the threads, in the block */
     _Atomic uint32_t *passed; /* written by the stream, in the block */
     CUdeviceptr ready_address, passed_address;
@@ -162,7 +161,6 @@ struct staging_engine {
     int ring_users;        /* copies that use a ring, without those LOST */
     int ring_unwatched;    /* listed copies whose caller does not poll the counters */
     bool watched;          /* an idle thread polls the counters */
-    unsigned generation;   /* older rings are freed */
 };
 
 extern struct staging_engine staging;

@@ -40,9 +40,6 @@ static CUresult ring_make(size_t slot_bytes, struct staging_ring **made)
     if (ring == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    staging_lock();
-    ring->generation = staging.generation;
-    staging_unlock();
     result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, &block,
                                     &zeroed);
     if (result != CUDA_SUCCESS) {
@@ -127,8 +124,8 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
         bool same =
             ring->users > 0 && !ring->filling && ring->stream == stream && stream != STAGING_NO_ID;
         if ((same || (ring->users == 0 && found == NULL)) && !ring->lost &&
-            ring->generation == staging.generation && ring->slot_bytes >= slot_bytes &&
-            (!scratch || ring->scratch != 0) && (!transfer->own || ring->own != NULL)) {
+            ring->slot_bytes >= slot_bytes && (!scratch || ring->scratch != 0) &&
+            (!transfer->own || ring->own != NULL)) {
             found = ring;
             if (same) {
                 break;
@@ -136,24 +133,6 @@ static struct staging_ring *ring_find(const struct cudriver_staging_transfer *tr
         }
     }
     return found;
-}
-
-/* Locked. Takes out free rings of an older generation. */
-static struct staging_ring *rings_take_old(struct staging_place *place)
-{
-    struct staging_ring **link = &place->rings, *old = NULL;
-
-    while (*link != NULL) {
-        struct staging_ring *ring = *link;
-        if (ring->users == 0 && ring->generation != staging.generation) {
-            *link = ring->next;
-            ring->next = old;
-            old = ring;
-        } else {
-            link = &ring->next;
-        }
-    }
-    return old;
 }
 
 /*
@@ -176,9 +155,7 @@ CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slo
     }
     found = ring_find(transfer, stream, wanted, scratch);
     while (found == NULL) {
-        struct staging_ring *old = rings_take_old(place);
         staging_unlock();
-        staging_rings_free(old, true, true);
         result = ring_add(wanted, scratch, transfer->own, &found);
         staging_lock();
         if (result == CUDA_SUCCESS) {

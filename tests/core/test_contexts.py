@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -307,7 +308,7 @@ def test_closing_while_another_thread_calls_in_it(cu, sim, driver: Driver, conte
         pass
     late = threading.Timer(30, sim.release)  # a close that waits for the work is let go on
     late.start()
-    with pytest.raises(cu.InvalidContextError, match=r"cannot close .*, and a call is running"):
+    with pytest.raises(cu.InvalidContextError, match=r"cannot close .*>: a call is running in it"):
         context.close()
     late.cancel()
     assert not context.closed
@@ -586,58 +587,51 @@ def test_primary_and_manual_contexts_of_one_device(cu, context) -> None:
     assert primary.handle != context.handle
 
 
-def test_reset_while_it_is_used(cu, two_devices) -> None:
-    device = two_devices[1]
-    context = device.primary_context()
-    array, stream, event = (
-        cu.device_zeros(8, device=device),
-        cu.Stream(device=device),
-        cu.Event(device=device),
-    )
-    with context:
-        pinned = cu.pinned_full(1000, 7.0)
+#: What may live in a primary context, made there; and what a reset says of it.
+LIVING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an array": (lambda cu: cu.device_zeros(8), "1 array, stream or event still lives in it"),
+    "a view": (lambda cu: cu.device_zeros(8)[2:], "1 array, stream or event still lives in it"),
+    "streams": (lambda cu: [cu.Stream(), cu.Stream()], "2 arrays, streams or events still live"),
+    "an event": (lambda cu: cu.Event(), "1 array, stream or event still lives in it"),
+    "pinned": (lambda cu: cu.pinned_full(1000, 7.0), "page-locked memory of arrays, pins or cop"),
+    "a pin": (lambda cu: cu.pin(np.zeros(9000)), "page-locked memory of arrays, pins or copies"),
+}
+
+
+@pytest.mark.parametrize("what", LIVING)
+def test_a_reset_is_refused_while_anything_lives_there(cu, two_devices, what: str) -> None:
+    cu.trim_host_memory()
+    device, (make, told) = two_devices[1], LIVING[what]
+    with device.primary_context() as context:
+        living = make(cu)
+    with pytest.raises(cu.InvalidContextError, match=f"cannot reset .*{told}"):
+        device.reset_primary_context()
+    assert not context.closed
+    assert cu.device_zeros(3, device=device).to_numpy().tolist() == [0, 0, 0]
+    del living
     device.reset_primary_context()
-    assert pinned.sum() == 7000, "the bytes are the process's own"
-    calls: list[Callable[[], Any]] = [
-        context.push,
-        context.synchronize,
-        array.to_numpy,
-        lambda: array.fill(1),
-        lambda: array.pointer,
-        stream.synchronize,
-        lambda: stream.done,
-        event.record,
-        event.synchronize,
-        lambda: event.done,
-        lambda: cu.copy(array, np.zeros(8)),
-        lambda: cu.copy_async(array, np.zeros(8), stream),
-        lambda: cu.copy_async(np.zeros(0), np.zeros(0), stream),
-    ]
-    for call in calls:
-        with pytest.raises(cu.InvalidContextError, match="was reset"):
-            call()
     assert context.closed
-    array.close()
-    stream.close()
-    event.close()
-    context.close()
     again = device.primary_context()
     assert again is not context
-    assert cu.to_device(np.arange(3)).to_numpy().tolist() == [0, 1, 2]
+    assert cu.device_zeros(3, device=device).to_numpy().tolist() == [0, 0, 0]
     again.close()
 
 
-def test_an_event_of_what_was_reset_is_no_streams_to_wait_for(cu, two_devices) -> None:
-    """Not even one of another context: its handle may be another event's by now."""
-    stream, event = cu.Stream(device=two_devices[0]), cu.Event(device=two_devices[1])
-    event.record()
-    two_devices[1].reset_primary_context()
-    for call in (lambda: event.wait(stream), lambda: stream.wait(event), event.record):
-        with pytest.raises(cu.InvalidContextError, match="was reset"):
-            call()
-    stream.synchronize()
-    stream.close()
-    event.close()
+def test_a_reset_returns_free_memory_first(cu, driver: Driver, two_devices) -> None:
+    """What the pool and the copy engine keep for later is registered in primary contexts."""
+    cu.trim_host_memory()
+    device = two_devices[1]
+    with device.primary_context() as context:
+        keep = [cu.pinned_empty(n) for n in (100, 9 << 20)]
+        there, plain = cu.to_device(np.ones(4 << 20, np.uint8)), np.zeros(4 << 20, np.uint8)
+        cu.copy(plain, there)
+        assert plain.all()
+    del keep, there
+    assert cu.host_memory_stats().pooled_bytes > 0
+    device.reset_primary_context()
+    assert cu.host_memory_stats().pooled_bytes == 0
+    assert not driver.primary_state(1)[1]
+    assert context.closed
 
 
 def test_popping_what_was_reset_leaves_its_successor(cu, two_devices) -> None:
@@ -659,26 +653,23 @@ def test_reset_of_the_context_that_is_used_by_default() -> None:
         import numpy as np, cudriver as cu
         array, pinned = cu.to_device(np.arange(4)), cu.pinned_full(100, 3)
         old = cu.current_context()
+        del array, pinned
         cu.Device(0).reset_primary_context()
-        print(cu.current_context(), old.closed, pinned.sum())
+        print(cu.current_context(), old.closed)
         print(cu.to_device(np.arange(4)).to_numpy(), cu.current_context() is old)
-        cu.copy(cu.device_empty(100, pinned.dtype), pinned)
+        cu.copy(cu.device_empty(100), cu.pinned_full(100, 3.0))
     """
-    assert output(program).splitlines() == ["None True 300", "[0 1 2 3] False"]
+    assert output(program).splitlines() == ["None True", "[0 1 2 3] False"]
 
 
-def test_reset_while_it_is_on_a_stack() -> None:
-    program = """
-        import cudriver as cu
-        with cu.Device(0).primary_context():
-            cu.Device(0).reset_primary_context()
-            try:
-                cu.memory_info()
-            except cu.InvalidContextError as error:
-                print("refused")
-        print(cu.context_stack(), cu.memory_info().free > 0)
-    """
-    assert output(program).splitlines() == ["refused", "[] True"]
+def test_reset_while_it_is_on_a_stack(cu, two_devices) -> None:
+    device = two_devices[1]
+    with device.primary_context() as context:
+        with pytest.raises(cu.InvalidContextError, match=r"cannot reset .*: it is on the stack of"):
+            device.reset_primary_context()
+        assert cu.current_context() is context
+        assert cu.memory_info().free > 0
+    device.reset_primary_context()
 
 
 def test_what_is_listed_can_be_popped_whatever_was_reset(cu, two_devices) -> None:
@@ -708,44 +699,6 @@ def test_what_is_listed_can_be_popped_whatever_was_reset(cu, two_devices) -> Non
     device.reset_primary_context()
 
 
-def test_a_reset_does_not_take_what_was_pushed(cu, two_devices) -> None:
-    device = two_devices[1]
-
-    def body() -> None:
-        first = device.primary_context()
-        first.push()
-        device.reset_primary_context()
-        second = device.primary_context()
-        assert second is not first
-        device.reset_primary_context()
-        assert cu.context_stack() == [first]
-        first.pop()
-        with pytest.raises(cu.InvalidContextError, match="nothing is current in this thread"):
-            first.pop()
-        assert cu.context_stack() == []
-
-    in_thread(body)
-
-
-def test_what_was_reset_is_listed_and_named(cu, two_devices) -> None:
-    device = two_devices[1]
-
-    def body() -> None:
-        with cu.Context(1) as below:
-            device.primary_context().push()
-            device.reset_primary_context()
-            with pytest.raises(cu.InvalidContextError, match=r"is <primary .*, reset>; pop that"):
-                below.pop()
-            with pytest.raises(cu.InvalidContextError, match=r"pop it .* \(context_stack\(\)\)"):
-                cu.device_zeros(3)
-            listed = cu.context_stack()
-            assert listed[0] is below
-            listed[1].pop()
-            assert cu.current_context() is below
-
-    in_thread(body)
-
-
 def test_what_another_library_destroyed_is_not_in_the_way(cu, driver: Driver) -> None:
     def body() -> None:
         with cu.Context() as ours:
@@ -763,130 +716,117 @@ def test_what_another_library_destroyed_is_not_in_the_way(cu, driver: Driver) ->
     unpushed.close()
 
 
-@pytest.mark.usefixtures("two_devices")
-def test_a_reset_lets_python_code_run_that_it_waits_for() -> None:
-    program = """
-        import ctypes, threading
-        import cudriver as cu
-        driver, over = ctypes.CDLL(cu.driver_path()), threading.Event()
-        array, event = cu.device_zeros(8, device=1), cu.Event()
-        first, second = cu.Stream(), cu.Stream(device=1)
-        @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-        def wait(_):
-            over.wait(60)
-        assert driver.cuLaunchHostFunc(ctypes.c_void_p(first.handle), wait, None) == 0
-        first.record(event)
-        second.wait(event)
-        array.fill(1, second)
-        threading.Timer(0.2, over.set).start()
-        cu.Device(1).reset_primary_context()
-        print(over.is_set())
-    """
-    assert output(program) == "True\n"
+#: Calls in contexts of the device, which another thread makes during a reset.
+DURING: dict[str, Callable[[Any], Any]] = {
+    "synchronize": lambda w: w.stream.synchronize(),
+    "done": lambda w: w.stream.done,
+    "event.done": lambda w: w.start.done,
+    "elapsed": lambda w: w.start.elapsed_time(w.end),
+    "record": lambda w: w.start.record(w.stream),
+    "wait": lambda w: w.stream.wait(w.start),
+    "copy": lambda w: w.cu.copy(w.array, np.zeros(16)),
+    "copy_async": lambda w: w.cu.copy_async(w.array, np.zeros(16), w.stream),
+    "fill": lambda w: w.array.fill(1),
+    "memory_info": lambda w: w.context.memory_info(),
+    "primary": lambda w: w.cu.Device(1).primary_context(),
+    "allocate": lambda w: w.cu.device_empty(5, device=1),
+    "reset": lambda w: w.cu.Device(1).reset_primary_context(),
+}
 
 
 @pytest.mark.threads
-def test_calls_in_other_contexts_of_the_device_wait_for_a_reset(cu, sim, two_devices) -> None:
-    """Page-locked memory could else be registered in the context that goes."""
-    other, made = cu.Context(1), []
-    array, stream = cu.device_zeros(8, device=two_devices[1]), cu.Stream(device=1)
+def test_calls_during_a_reset_are_refused(cu, sim, driver: Driver, two_devices) -> None:
+    """What a call has checked holds: no other thread closes its handles while it waits. The reset
+    waits for another library's Python code."""
+    over, begun, failures = threading.Event(), threading.Event(), []
+    world, theirs = SimpleNamespace(cu=cu), ctypes.c_void_p()
+    with cu.Context(1) as world.context:
+        world.start, world.end = cu.Event(timing=True), cu.Event(timing=True)
+        world.stream, world.array = cu.Stream(), cu.device_zeros(16)
+        for event in (world.start, world.end):
+            event.record(world.stream)
+        world.stream.synchronize()
 
-    def call() -> None:
-        while sim.call_count("cuDevicePrimaryCtxReset_v2") == 0:
-            time.sleep(0.001)
-        threading.Timer(0.2, lambda: (made.append("released"), sim.release())).start()
-        with other:
-            cu.device_empty(5)
-            made.append("allocated")
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def wait(_: object) -> None:
+        begun.set()
+        over.wait(60)
 
-    sim.reset_counts()
-    sim.hold()
-    array.fill(1, stream)
-    thread = threading.Thread(target=call)
+    assert driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(theirs), 1) == 0
+    with two_devices[1].primary_context():
+        assert driver.call("cuStreamCreateWithPriority", ctypes.byref(theirs), 1, 0) == 0
+        assert driver.call("cuLaunchHostFunc", theirs, wait, None) == 0
+
+    def reset() -> None:
+        try:
+            two_devices[1].reset_primary_context()
+        except BaseException as error:
+            failures.append(error)
+
+    resets = sim.call_count("cuDevicePrimaryCtxReset_v2")
+    thread = threading.Thread(target=reset)
     thread.start()
-    two_devices[1].reset_primary_context()
+    begun.wait(60)
+    while thread.is_alive() and sim.call_count("cuDevicePrimaryCtxReset_v2") == resets:
+        time.sleep(0.001)
+    for name, call in DURING.items():
+        told = "a thread is resetting the primary context of device 1"
+        with pytest.raises(cu.InvalidContextError, match=told):
+            print(name, call(world))
+    assert cu.device_zeros(3, device=0).to_numpy().tolist() == [0, 0, 0]
+    assert thread.is_alive()
+    over.set()
     thread.join()
-    assert made == ["released", "allocated"]
-    other.close()
+    assert failures == []
+    assert driver.call("cuDevicePrimaryCtxRelease_v2", 1) == 0
+    for name in ("start", "end", "stream", "array", "context"):
+        getattr(world, name).close()
 
 
-def test_reset_that_fails_changes_nothing(cu, sim, two_devices) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_reset_by_others_is_told_by_every_call(again: bool, two_devices) -> None:
+    """The driver gives the handle out again, for another context: the old one's handles in it are
+    nobody's, or others'."""
+    program = f"""
+        import ctypes, numpy as np, cudriver as cu
+        driver, handle = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
+        array, stream, event = cu.device_zeros(8), cu.Stream(), cu.Event(timing=True)
+        cu.copy(array, cu.pinned_zeros(8)), event.record(stream)
+        other = cu.device_zeros(3, device=1)
+        context = array.context
+        assert driver.cuDevicePrimaryCtxReset_v2(0) == 0
+        if {again}:
+            assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(handle), 0) == 0
+            assert handle.value == context.handle
+        calls = [
+            array.to_numpy, lambda: array.fill(1), lambda: cu.copy(array, np.zeros(8)),
+            lambda: cu.copy_async(array, np.zeros(8), stream), stream.synchronize,
+            lambda: stream.done, lambda: event.done, lambda: event.record(stream),
+            lambda: stream.wait(event), context.synchronize, context.memory_info, context.push,
+            cu.Device(0).primary_context, lambda: cu.device_empty(3), cu.memory_info,
+            cu.Stream, lambda: cu.pinned_empty(9 << 20), lambda: cu.Event(device=0),
+        ]
+        for i, call in enumerate(calls * 2):
+            try:
+                print(i, call())
+            except cu.InvalidContextError as error:
+                assert "was reset by other code in this process" in str(error), (i, error)
+        assert context.closed
+        print(other.to_numpy())
+        array.close(), stream.close(), event.close()
+    """
+    assert output(program) == "[0. 0. 0.]\n"
+
+
+def test_a_reset_that_fails_says_so(cu, sim, two_devices) -> None:
     device = two_devices[1]
     context = device.primary_context()
-    array = cu.device_zeros(3, device=device)
     sim.fail_next("cuDevicePrimaryCtxReset_v2", 999)
     with pytest.raises(cu.CudaError, match="cuDevicePrimaryCtxReset_v2"):
         device.reset_primary_context()
-    assert not context.closed
-    assert array.to_numpy().tolist() == [0, 0, 0]
-    array.close()
-    context.close()
-
-
-@pytest.mark.parametrize("work", ["a call is running", "a copy is under way"])
-def test_reset_is_refused_while_another_context_may_use_memory_registered_there(
-    cu, sim, two_devices, work: str
-) -> None:
-    """Page-locked memory is registered in one context and used by all. Copies that wait for their
-    stream are not lost."""
-    device = two_devices[1]
-    with device.primary_context() as primary:
-        array = cu.pinned_full(100, 7, np.uint8)
-        plain = [np.full(1 << 14, 3, np.uint8), np.full(1 << 20, 4, np.uint8)]
-        mine, behind = [cu.device_zeros(p.shape, np.uint8) for p in plain], cu.Stream()
-    with cu.Context(0) as other:
-        there, stream = cu.device_zeros(100, np.uint8), cu.Stream()
-    sim.hold()
-    mine[0].fill(1, behind)
-    waiting = [cu.copy_async(*pair, behind) for pair in zip(mine, plain, strict=True)]
-    uploads = sim.call_count("cuMemcpyHtoDAsync_v2")
-    if work == "a call is running":
-        running = threading.Thread(target=lambda: cu.copy(there, array))
-        running.start()
-        while sim.call_count("cuMemcpyHtoDAsync_v2") == uploads:
-            time.sleep(0.001)
-    else:
-        transfer = cu.copy_async(there, array, stream)
-    with pytest.raises(cu.InvalidContextError, match=f"{work} in <Context") as caught:
-        device.reset_primary_context()
-    assert "registered there" in str(caught.value)
-    assert not primary.closed
-    sim.release()
-    if work == "a call is running":
-        running.join()
-    else:
-        transfer.wait()
-    assert (there.to_numpy() == 7).all()
-    for transfer in waiting:
-        transfer.wait()
-    assert [there.to_numpy().tobytes() for there in mine] == [p.tobytes() for p in plain]
+    assert context.closed
+    assert cu.device_zeros(3, device=device).to_numpy().tolist() == [0, 0, 0]
     device.reset_primary_context()
-    assert (array == 7).all()
-    for item in (there, stream, *mine, behind, other, primary):
-        item.close()
-
-
-@pytest.mark.parametrize("shape", [3 << 20, (1 << 10, 1 << 12)])
-def test_staged_copies_of_other_contexts_go_on_after_a_reset(cu, two_devices, shape) -> None:
-    """Their slots lay in page-locked memory that was registered in the context that was reset."""
-    cu.trim_host_memory()
-    device, source = two_devices[1], np.random.default_rng(1).integers(0, 9, shape, np.uint8)
-    source = source if source.ndim == 1 else source.T
-    with device.primary_context():
-        # The arena that small requests are served from, and rings of all sizes below 64 MiB.
-        keep = [cu.pinned_empty(n) for n in (100, 1 << 23, 1 << 23)]
-        del keep
-    with cu.Context(0) as other:
-        there = cu.device_empty(source.shape, np.uint8)
-        for _ in range(2):
-            cu.copy(there, source)
-            assert (there.to_numpy() == source).all()
-            device.reset_primary_context()
-            there.fill(0)
-        cu.copy_async(there, source, cu.Stream()).wait()
-        assert (there.to_numpy() == source).all()
-        there.close()
-    other.close()
 
 
 def test_threads_that_used_it_by_default_go_on_after_a_reset() -> None:
@@ -1298,19 +1238,17 @@ def test_walking_the_stack_fails_half_way(cu, sim, context) -> None:
 
 
 def test_pool_memory_is_freed_where_no_context_is_left() -> None:
+    """It survives the context."""
     program = """
         import ctypes, cudriver as cu
         array = cu.device_empty(100)
-        cu.Device(0).reset_primary_context()
-        print(cu.context_stack())
+        driver = ctypes.CDLL(cu.driver_path())
+        driver.cuDevicePrimaryCtxReset_v2(0)
         del array
-        print(cu.live_allocations())
-        flags, active = ctypes.c_uint(), ctypes.c_int(-1)
-        libcuda = ctypes.CDLL(cu.driver_path())
-        libcuda.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
-        print(active.value)
+        print([row.kind for row in cu.live_allocations()])
+        print(getattr(driver, "cudriver_sim_live", lambda _: 0)(b"allocations"))
     """
-    assert output(program).splitlines() == ["[]", "[]", "0"], "nothing is left, nor retained"
+    assert output(program).splitlines() == ["['primary context']", "0"]
 
 
 def test_popping_what_was_not_pushed_here_says_so(cu) -> None:

@@ -905,7 +905,7 @@ def test_a_context_in_whose_memory_a_call_is_running_is_not_reset(sim: Any) -> N
     running.start()
     while sim.live("pending") == 0:
         time.sleep(0.001)
-    with pytest.raises(cu.InvalidContextError, match="a call is running in it"):
+    with pytest.raises(cu.InvalidContextError, match="a call is running in <"):
         cu.Device(0).reset_primary_context()
     sim.release()
     running.join()
@@ -1371,39 +1371,6 @@ def test_a_blocking_copy_of_plain_memory_is_over_for_every_stream(held: Any, nby
     copying.join()
     assert not returned_early
     assert np.array_equal(there.to_numpy(), plain)
-
-
-def test_an_upload_that_a_reset_has_ended_reads_nothing_more(sim: Any) -> None:
-    """Its source is let go while the stream has not come to it, and may be gone when it does."""
-    program = """
-        import ctypes, gc, mmap, threading, time, weakref, numpy as np, cudriver as cu
-        sim, libc = ctypes.CDLL(cu.driver_path()), ctypes.CDLL(None)
-        libc.mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        there, stream, size = cu.device_zeros(1 << 14, "u1"), cu.Stream(), 1 << 14
-        memory = mmap.mmap(-1, size)
-        memory[:] = bytes([7]) * size
-        source = np.frombuffer(memory, "u1")
-        address, gone = source.ctypes.data, weakref.ref(source)
-        sim.cudriver_sim_hold()
-        there.fill(1, stream)
-        transfer = cu.copy_async(there, source, stream)
-        del source
-        resetting = threading.Thread(target=cu.Device(0).reset_primary_context)
-        resetting.start()
-        while True:
-            try:
-                assert not transfer.done
-            except cu.CudaError:
-                break
-            time.sleep(0.001)
-        assert gone() is None
-        assert libc.mprotect(address, size, 0) == 0  # nothing may touch it
-        sim.cudriver_sim_release()
-        resetting.join()
-        assert libc.mprotect(address, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
-        print(memory[:3] == b"\\7" * 3)
-    """
-    assert output(program) == "True\n"
 
 
 def test_little_page_locked_memory_makes_a_copy_slower_and_does_not_end_it() -> None:

@@ -342,18 +342,3 @@ def test_nothing_waits_for_a_captured_stream_of_ours(driver: Any, work: str) -> 
     graph.close()
     if work == "copy":
         transfer.wait()
-
-
-def test_work_that_a_reset_has_ended_is_not_waited_for(driver: Any, two_devices: Any) -> None:
-    source = cu.pinned_zeros(SIZE, "f4")  # registered on device 0, which is not reset
-    other, ours, stream = cu.device_zeros(SIZE, "f4"), cu.Stream(), cu.Stream(device=1)
-    with busy(driver, ours):
-        first = cu.copy_async(other, source, ours)
-        # Each allocation looks what is over. With work in flight, the next copy does not.
-        array, there = (cu.device_empty(1 << 16, "u1", device=device) for device in two_devices)
-        transfer = cu.copy_async(there, array, stream)
-        two_devices[1].reset_primary_context()
-        lend(array, cu.Stream(device=0))
-        with pytest.raises(cu.InvalidContextError):
-            transfer.wait()
-    first.wait()

@@ -211,21 +211,6 @@ def test_a_context_that_is_refused_names_the_function_called(cu, sim) -> None:
         assert done.stdout == f"{function} {function} 2\n", done.stderr
 
 
-def test_what_another_library_reset_says_how_to_begin_anew(cu, sim) -> None:
-    device = cu.Device(0)
-    device.reset_primary_context()
-    try:
-        with device.primary_context():
-            cu.device_zeros(4).close()
-            assert ctypes.CDLL(cu.driver_path()).cuDevicePrimaryCtxReset_v2(0) == 0
-            with pytest.raises(cu.InvalidContextError, match=r"Device\.reset_primary") as caught:
-                cu.device_zeros(4)
-        assert "; device 0): CUDA_ERROR_CONTEXT_IS_DESTROYED (709)" in str(caught.value)
-    finally:
-        device.reset_primary_context()
-    assert not cu.device_zeros(4).to_numpy().any()
-
-
 def test_failed_free_in_a_destructor_is_reported_not_raised(cu, sim, monkeypatch) -> None:
     import sys
 

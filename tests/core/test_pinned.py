@@ -350,27 +350,6 @@ def test_memory_stays_page_locked_when_the_context_that_was_current_is_closed(by
     del array
 
 
-def test_the_bytes_outlive_the_context_that_registers_them() -> None:
-    """In a process of its own: a reset takes what other tests hold."""
-    program = """
-        import numpy as np, cudriver as cu
-        array = cu.pinned_full(3 << 20, 77, np.uint8)
-        plain = np.full(3 << 20, 78, np.uint8)
-        pin = cu.pin(plain)
-        print(cu.is_pinned(array), cu.is_pinned(plain))
-        cu.Device(0).reset_primary_context()
-        print(cu.is_pinned(array), cu.is_pinned(plain), (array == 77).all(), (plain == 78).all())
-        print((cu.to_device(array).to_numpy() == 77).all(), cu.is_pinned(cu.pinned_empty(100)))
-        with cu.pin(plain):
-            print(cu.is_pinned(plain))
-        pin.close()
-        print(cu.is_pinned(plain), cu.host_memory_stats().pins)
-    """
-    assert output(program).splitlines() == [
-        "True True", "False False True True", "True True", "True", "False 0",
-    ]  # fmt: skip
-
-
 def test_the_pool_keeps_the_primary_context_until_it_is_trimmed() -> None:
     program = """
         import ctypes, cudriver as cu
@@ -472,27 +451,3 @@ def test_the_peak_stays_when_memory_goes() -> None:
     assert cu.host_memory_stats().registered_bytes < peak
     assert cu.host_memory_stats().peak_bytes == peak
     del small
-
-
-def test_memory_that_a_reset_took_counts_once_when_it_is_registered_again(two_devices: Any) -> None:
-    size = 9 << 20
-    cu.trim_host_memory()
-    with two_devices[1].primary_context():
-        lost = cu.pinned_empty(size, np.uint8)
-    before = cu.host_memory_stats().registered_bytes
-    address = lost.ctypes.data
-    del lost
-    two_devices[1].reset_primary_context()
-    assert cu.host_memory_stats().registered_bytes == before - size
-    cu.set_host_memory_limit(before + size)
-    try:
-        arrays = [cu.pinned_full(size, 7, np.uint8) for _ in range(2)]
-        assert arrays[0].ctypes.data == address
-        assert cu.host_memory_stats().registered_bytes == before + size
-        with pytest.raises(MemoryError):
-            cu.pinned_empty(size, np.uint8)
-        assert all((array == 7).all() for array in arrays)
-    finally:
-        cu.set_host_memory_limit(None)
-    del arrays
-    cu.trim_host_memory()

@@ -126,8 +126,8 @@ class Model:
             return ("ok",) if top and self.contexts[name].home == top else ("InvalidContextError",)
         if step.kind in LOOKS:
             return ("ok", *closed)
-        if step.kind == "reset":  # refused while another thread copies
-            return ("ok",) if self.world.threads == 1 else ("ok", "InvalidContextError")
+        if step.kind == "reset":  # refused while page-locked memory in use is registered there
+            return ("ok", "InvalidContextError")
         if closed:
             return tuple(closed)
         if step.kind == "record" and name in self.things and step.makes == "":

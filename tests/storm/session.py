@@ -121,6 +121,7 @@ class Session(Model):
     def before(self, step: Step) -> None:
         if step.kind == "reset":
             self.settle_all()
+            self.clear(self.primary(step.device or 0))
         elif step.kind == "drop" and step.uses[0] in self.contexts:
             self.settle_home(self.contexts[step.uses[0]].home)
         elif step.kind == "end context":

@@ -185,15 +185,15 @@ class Device:
         Raises
         ------
         InvalidContextError
-            Write-combined arrays live in it, or a call or copy in another context may
-            be using page-locked memory that is registered in it. Freeing an array
-            counts as a call, and the end of a copy may do that in another thread; it
-            takes a moment, so try again.
+            Something of cudriver's needs the context: an array, stream or event lives
+            in it, page-locked memory in use is registered in it, it is on a thread's
+            stack, or a call runs on the device.
 
         Notes
         -----
-        Uses ``cuDevicePrimaryCtxReset``. Objects of cudriver that lived in the context
-        raise InvalidContextError from then on. Page-locked arrays keep their bytes.
+        Uses ``cuDevicePrimaryCtxReset``. Free memory of cudriver's pools is returned
+        first. Until the reset is over, other threads' calls on the device raise
+        InvalidContextError.
         """
         _core._reset_primary_context(self._ordinal)
 

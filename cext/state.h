@@ -39,9 +39,7 @@ typedef struct {
     PyTypeObject *pin_type;
     PyTypeObject *numpy_block_type;
     PyTypeObject *driver_version_type;
-    PyTypeObject *memory_info_type;
     PyTypeObject *allocation_type;
-    PyTypeObject *priority_range_type;
     PyTypeObject *copy_plan_type;
     PyTypeObject *host_stats_type;
 

@@ -63,14 +63,11 @@ CUresult cudriver_context_find_current(CoreState *state, ContextObject **found);
  * each entry to `list`, bottom first, unless `list` is NULL. 0 or -1. */
 int cudriver_context_walk_stack(CoreState *state, PyObject *list);
 
-/* Methods of Context, and their docstrings. */
+/* Methods of Context. */
 PyObject *cudriver_context_push(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_pop(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_enter(PyObject *object, PyObject *ignored);
 PyObject *cudriver_context_exit(PyObject *object, PyObject *const *args, Py_ssize_t count);
-PyObject *cudriver_context_get_limit(PyObject *object, PyObject *args);
-PyObject *cudriver_context_set_limit(PyObject *object, PyObject *args);
-PyObject *cudriver_context_limits(PyObject *object, void *closure);
 
 /* Closes the context; refuses if it is on a stack or has children. 0 or -1. */
 int cudriver_context_close(CoreState *state, ContextObject *self);

@@ -2,6 +2,7 @@
 #include "transfer.h"
 
 #include "driver/driver.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/types.h"
 #include "docstrings.h"
@@ -192,15 +193,7 @@ static PyObject *transfer_repr(PyObject *object)
 /* `await transfer`: a coroutine in Python does the polling. */
 static PyObject *transfer_await(PyObject *object)
 {
-    PyObject *module = PyImport_ImportModule("cudriver._waiting");
-    PyObject *iterator;
-
-    if (module == NULL) {
-        return NULL;
-    }
-    iterator = PyObject_CallMethod(module, "wait", "O", object);
-    Py_DECREF(module);
-    return iterator;
+    return cudriver_call("waiting", "wait", "(O)", object);
 }
 
 static PyGetSetDef transfer_getset[] = {

@@ -15,8 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from typing import Any
 
-    from cudriver import _limits as _limits  # by the core: for tools that follow imports
-    from cudriver import _waiting as _waiting
     from cudriver import errors, fleet, stack
     from cudriver._core import (
         Allocation,
@@ -27,9 +25,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         DriverVersion,
         Event,
         HostMemoryStats,
-        MemoryInfo,
         Stream,
-        StreamPriorityRange,
         Transfer,
         context_stack,
         copy,
@@ -49,7 +45,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         is_pinned,
         live_allocations,
         mapped_pointer,
-        memory_info,
         pin,
         pinned_empty,
         pinned_numpy,
@@ -71,6 +66,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
+    from cudriver.memory.contexts import MemoryInfo, StreamPriorityRange, memory_info
     from cudriver.memory.devices import Device, device_count, devices
     from cudriver.memory.failures import error_names
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
@@ -147,6 +143,7 @@ _ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
 _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
+    "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info"),
     "memory.devices": ("Device", "device_count", "devices"),
     "memory.failures": ("error_names",),
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),

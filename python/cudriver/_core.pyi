@@ -1,7 +1,7 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from types import EllipsisType, TracebackType
 from typing import (
     Any,
@@ -23,6 +23,7 @@ from _typeshed import structseq
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from typing_extensions import Buffer, Self
 
+from cudriver.memory.contexts import ContextLimits, MemoryInfo, StreamPriorityRange
 from cudriver.memory.devices import Device
 
 _Shape = SupportsIndex | Sequence[SupportsIndex]
@@ -110,30 +111,6 @@ class DriverVersion(structseq[int], tuple[int, int]):
     @property
     def minor(self) -> int:
         """As the 0 of CUDA 13.0."""
-
-@final
-class MemoryInfo(structseq[int], tuple[int, int]):
-    """Free and total bytes of a device's memory."""
-
-    __match_args__: Final = ("free", "total")
-    @property
-    def free(self) -> int:
-        """Bytes."""
-    @property
-    def total(self) -> int:
-        """Bytes."""
-
-@final
-class StreamPriorityRange(structseq[int], tuple[int, int]):
-    """The range of stream priorities of a context."""
-
-    __match_args__: Final = ("least", "greatest")
-    @property
-    def least(self) -> int:
-        """The number of the lowest priority."""
-    @property
-    def greatest(self) -> int:
-        """The number of the highest priority, not above least."""
 
 @final
 class Allocation(structseq[Any], tuple[str, int, int, int | None, str | None]):
@@ -259,17 +236,6 @@ class CopyPlan(
     @property
     def crossover(self) -> int:
         """Bytes from which on a dense pageable copy is staged; 0 where not staged."""
-
-@final
-@type_check_only
-class ContextLimits:
-    def keys(self) -> list[str]: ...
-    def items(self) -> list[tuple[str, int]]: ...
-    def __getitem__(self, name: str, /) -> int: ...
-    def __setitem__(self, name: str, value: int, /) -> None: ...
-    def __delitem__(self, name: str, /) -> None: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[str]: ...
 
 @final
 class Context:
@@ -406,10 +372,6 @@ class Context:
         -----
         Uses ``cuMemGetInfo``.
         """
-    def _limit(self, name: str, number: int, /) -> int:
-        """Return a limit: see `limits`."""
-    def _set_limit(self, name: str, number: int, value: int, /) -> None:
-        """Set a limit: see `limits`."""
     def __enter__(self) -> Self:
         """Put the context on this thread's stack, as push() does."""
     def __exit__(
@@ -1404,26 +1366,6 @@ def context_stack() -> list[Context]:
     True
     """
 
-def memory_info() -> MemoryInfo:
-    """Return the free and total memory of the current context's device.
-
-    Returns
-    -------
-    MemoryInfo
-        A named tuple ``(free, total)`` in bytes.
-
-    Notes
-    -----
-    Uses ``cuMemGetInfo``. Where no context is current, device 0's primary context
-    becomes it.
-
-    Examples
-    --------
-    >>> free, total = cu.memory_info()
-    >>> 0 < free <= total
-    True
-    """
-
 def pinned_empty(
     shape: _Shape,
     dtype: DTypeLike = "float64",
@@ -2029,8 +1971,11 @@ def _ladder_kernel(
 
 def _primary_context(ordinal: int, flags: int | None, /) -> Context: ...
 def _reset_primary_context(ordinal: int, /) -> None: ...
-def _query(function: str, arguments: str, first: int = 0, second: int = 0, /) -> Any:
+def _context_for_use() -> Context: ...
+def _query(
+    context: Context | None, function: str, arguments: str, first: int = 0, second: int = 0, /
+) -> Any:
     """Ask the driver, by the name of its function: contexts/query.c lists them.
 
-    arguments: those that an error's message names.
+    context: the one that is asked, if it is one. arguments: those that an error's message names.
     """

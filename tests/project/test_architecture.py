@@ -55,7 +55,6 @@ MODULES_MOST = 20  # in a folder; a .c and its .h are one
 PARTS = {
     "errors": set(),
     "_core": {"errors", "memory"},  # its stub names types of Python
-    "_limits": {"_core", "errors"},
     "_regular": set(),
     "stack": {"_elf", "_regular"},
     "ladder": {"__init__", "_core", "errors"},

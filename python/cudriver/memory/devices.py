@@ -62,12 +62,14 @@ class Device:
         return self
 
     def _text(self, function: str) -> str:
-        text: str = _core._query(function, f"device {self._ordinal}", self._handle)
+        text: str = _core._query(None, function, f"device {self._ordinal}", self._handle)
         return text
 
     def _attribute(self, name: str) -> int:
         arguments = f"{name}, device {self._ordinal}"
-        value: int = _core._query("cuDeviceGetAttribute", arguments, self._handle, NUMBERS[name])
+        value: int = _core._query(
+            None, "cuDeviceGetAttribute", arguments, self._handle, NUMBERS[name]
+        )
         return value
 
     @property
@@ -94,7 +96,7 @@ class Device:
     def total_memory(self) -> int:
         """Memory in bytes (cuDeviceTotalMem)."""
         arguments = f"device {self._ordinal}"
-        size: int = _core._query("cuDeviceTotalMem_v2", arguments, self._handle)
+        size: int = _core._query(None, "cuDeviceTotalMem_v2", arguments, self._handle)
         return size
 
     @property
@@ -145,7 +147,7 @@ class Device:
         if peer == self._handle:
             return False
         arguments = f"devices {self._handle}, {peer}"
-        return bool(_core._query("cuDeviceCanAccessPeer", arguments, self._handle, peer))
+        return bool(_core._query(None, "cuDeviceCanAccessPeer", arguments, self._handle, peer))
 
     def primary_context(self, flags: int | None = None) -> Context:
         """Return the primary context, which the runtime API and PyTorch use.
@@ -233,7 +235,7 @@ def device_count() -> int:
     >>> cu.device_count() == len(cu.devices())
     True
     """
-    count: int = _core._query("cuDeviceGetCount", "")
+    count: int = _core._query(None, "cuDeviceGetCount", "")
     return count
 
 
@@ -264,7 +266,7 @@ def device_at(ordinal: int) -> Device:
 
 def _handle(ordinal: int) -> int:
     """The driver's handle of a device."""
-    handle: int = _core._query("cuDeviceGet", str(ordinal), ordinal)
+    handle: int = _core._query(None, "cuDeviceGet", str(ordinal), ordinal)
     return handle
 
 
@@ -326,7 +328,7 @@ def _current() -> int:
     """The device of this thread's current context; without one, the first."""
     first = _existing(0)
     try:
-        current = _core._query("cuCtxGetDevice", "")
+        current = _core._query(None, "cuCtxGetDevice", "")
     except CudaError:
         return first
     return next((i for i in range(device_count()) if _handle(i) == current), first)
@@ -345,7 +347,7 @@ def _by_uuid(text: str) -> int:
 
 def _by_bus(text: str) -> int:
     try:
-        handle = _core._query("cuDeviceGetByPCIBusId", text)
+        handle = _core._query(None, "cuDeviceGetByPCIBusId", text)
     except CudaError as error:
         raise ValueError(
             f"no device has the PCI bus id {text} (cuDeviceGetByPCIBusId: {error.name})"

@@ -1,0 +1,15 @@
+"""Named tuples that users see."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def public(kind: type[_T]) -> type[_T]:
+    """Show a type as one of ``cudriver``."""
+    plain: Any = kind.__repr__
+    kind.__module__ = "cudriver"
+    setattr(kind, "__repr__", lambda self: f"cudriver.{plain(self)}")  # noqa: B010
+    return kind

@@ -117,7 +117,8 @@ def test_rates_are_those_of_the_timings(report: dict[str, Any]) -> None:
         )
         assert row["lowest"] == pytest.approx(min(rates))
         assert row["highest"] == pytest.approx(max(rates))
-        assert row["spread"] >= 0
+        low, high = np.quantile(rates, [0.25, 0.75])
+        assert row["spread"] == pytest.approx((high - low) / 2 / row["gb_per_s"])
         assert row["clock"] in ("host", "events")
 
 
@@ -209,8 +210,6 @@ def test_too_little_memory_on_the_host_is_seen_before_it_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Linux grants more than there is, and kills who uses it."""
-    room = ladder.host_room()
-    assert room is None or 0 < room < 1 << 50
     monkeypatch.setattr(ladder, "host_room", lambda: MIB)
     report = ladder.measure(cudriver.Device(0), [MIB], 1)
     assert {row["bytes"] for row in report["rungs"] if row["rung"] == "staged"} == {MIB // 4}

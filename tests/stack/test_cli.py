@@ -272,6 +272,7 @@ def test_colour_only_on_a_terminal(cpu_torch):
     assert "\x1b" not in run(*words).stdout
     assert "\x1b[" in on_terminal(*words)
     assert "\x1b" not in on_terminal(*words, NO_COLOR="1")
+    assert "\x1b[" in on_terminal(*words, NO_COLOR="")  # https://no-color.org: when not empty
     assert "\x1b" not in on_terminal(*words, TERM="dumb")
 
 

@@ -73,6 +73,9 @@ MARKED = """
     @pytest.mark.cuda(devices=3)
     def test_three(): pass
 
+    @pytest.mark.cuda(memory="16 GiB")
+    def test_all_of_the_memory(): pass
+
     @pytest.mark.cuda(memory="20 GB")
     def test_large(): pass
 
@@ -89,7 +92,7 @@ MARKED = """
 def test_a_marked_test_needs_the_devices(session: Session) -> None:
     simulated = {"CUDRIVER_SIM_DEVICES": "2", "CUDRIVER_SIM_MEMORY": str(16 << 30)}
     result = session(MARKED, "--strict-markers", **simulated)
-    result.assert_outcomes(passed=3, skipped=3)
+    result.assert_outcomes(passed=4, skipped=3)
     text = result.stdout.str().replace("\n", "")
     for needed in ("3 CUDA devices", "a CUDA device with 20 GiB of memory", "9 CUDA devices"):
         assert f"needs {needed}; " in text
@@ -111,7 +114,7 @@ def test_the_devices_are_asked_without_imports_from_the_working_folder(
 def test_a_marked_test_says_why_there_is_no_driver(session: Session, tmp_path: Path) -> None:
     missing = str(tmp_path / "libnothing.so")
     result = session(MARKED, CUDRIVER_LIBRARY=missing)
-    result.assert_outcomes(passed=1, skipped=5)
+    result.assert_outcomes(passed=1, skipped=6)
     assert missing in result.stdout.str().replace("\n", "")
 
 
@@ -144,11 +147,21 @@ def test_a_marker_that_cannot_be_right_is_an_error(session: Session) -> None:
 # ---- no_cuda_leaks -------------------------------------------------------------------------------
 
 LEAKS = """
+    import ctypes
+
     import cudriver as cu
     import pytest
+    from cudriver.testing import leaks
 
     pytestmark = pytest.mark.usefixtures("no_cuda_leaks")
     kept = []
+    simulator = ctypes.CDLL(cu.driver_path())
+    finish_work = leaks._finish_work
+
+    @pytest.fixture(autouse=True)
+    def release():
+        yield
+        simulator.cudriver_sim_release()
 
     @pytest.fixture
     def array():
@@ -162,7 +175,16 @@ LEAKS = """
         array.fill(1)
 
     def test_copy_in_flight():
-        cu.copy_async(cu.device_empty(1 << 20, "u1"), cu.pinned_zeros(1 << 20, "u1"), cu.Stream())
+        def finish(left):
+            simulator.cudriver_sim_release()
+            finish_work(left)
+
+        leaks._finish_work = finish  # until then the copy is under way
+        array, memory = cu.device_empty(1 << 20, "u1"), cu.pinned_zeros(1 << 20, "u1")
+        stream = cu.Stream()
+        array.device.primary_context().synchronize()  # the array can be used
+        simulator.cudriver_sim_hold()
+        cu.copy_async(array, memory, stream)
 
     def test_leak():
         kept.append(cu.device_empty(1000, "u1"))  # line 24
@@ -182,7 +204,7 @@ LEAKS = """
 
 
 def test_leaks_are_named_with_their_lines(session: Session) -> None:
-    result = session(LEAKS, CUDRIVER_SIM_LATENCY_US="20000")
+    result = session(LEAKS)
     result.assert_outcomes(passed=6, failed=1, errors=2)
     source = inspect.cleandoc(LEAKS).splitlines()
     first = next(n for n, line in enumerate(source, 1) if "# line" in line)
@@ -217,6 +239,9 @@ def test_a_program_runs_on_the_simulated_driver(monkeypatch: pytest.MonkeyPatch)
     first = SimulatedCuda().run("import cudriver as cu; print(cu.device_count())")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"3 {1 << 30} a b\n", "")
     assert first.stdout == "1\n"
+    script = "import os; print(os.environ['CUDRIVER_LIBRARY'], os.environ['CUDRIVER_SIM_DEVICES'])"
+    done = SimulatedCuda().run(script, environ={"CUDRIVER_LIBRARY": "/x"}, devices=5)
+    assert done.stdout == "/x 5\n"
     with pytest.raises(TypeError, match="no setting 'gpus'; it has bandwidth, devices"):
         SimulatedCuda().run("", gpus=3)
 
@@ -299,6 +324,31 @@ def checked(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Sessi
         return result
 
     return run
+
+
+def test_workers_leave_the_check_to_the_session_that_started_them(
+    session: Session, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest(
+        """
+        import cudriver.stack
+
+        inspect = cudriver.stack.inspect
+
+        def counted():
+            with open("checks", "a") as file:
+                file.write("once\\n")
+            return inspect()
+
+        cudriver.stack.inspect = counted
+        """
+    )
+    source = """
+        def test_one(): pass
+        def test_two(): pass
+    """
+    session(source, "-n", "2", "--cuda-stack=warn").assert_outcomes(passed=2)
+    assert (pytester.path / "checks").read_text() == "once\n"
 
 
 def test_an_error_ends_the_session(checked: Session) -> None:

@@ -1,0 +1,210 @@
+"""What the bench makes of its timings, and how much memory it takes."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudriver as cu
+from cudriver.ladder import bench, room
+from cudriver.ladder.result import Measured, add_ratios, number, show_size
+from cudriver.ladder.room import SMALLEST, host_room, shrinking
+from cudriver.ladder.rungs import BY_NAME
+
+MIB = 1 << 20
+
+
+def row(rung: str, way: str, rate: float, **more: Any) -> dict[str, Any]:
+    """A row of one size with a rate in GB/s."""
+    measured = Measured(BY_NAME[rung], way, MIB, seconds=[MIB / rate / 1e9], asked=MIB, **more)
+    return measured.to_dict()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 10])
+def test_the_spread_is_half_of_what_lies_between_the_quartiles(count: int) -> None:
+    seconds = np.random.default_rng(count).uniform(1e-3, 2e-3, count).tolist()
+    measured = Measured(BY_NAME["staged"], "to_device", MIB, seconds=seconds)
+    rates = [MIB / each / 1e9 for each in seconds]
+    low, high = np.quantile(rates, [0.25, 0.75])
+    rate = MIB / statistics.median(seconds) / 1e9
+    assert measured.rate == pytest.approx(rate)
+    assert measured.spread == pytest.approx((high - low) / 2 / rate)
+    found = measured.to_dict()
+    assert (found["lowest"], found["highest"]) == pytest.approx((min(rates), max(rates)))
+
+
+def test_one_timing_has_no_spread_and_none_no_rate() -> None:
+    one = Measured(BY_NAME["staged"], "to_device", MIB, seconds=[1.0])
+    none = Measured(BY_NAME["peer"], "copy", MIB, skipped="there is one device")
+    assert (one.spread, none.rate, none.spread) == (0.0, None, None)
+    assert none.to_dict()["lowest"] is None
+
+
+def test_of_several_pairs_of_peers_the_first_stands_for_all() -> None:
+    rows = [
+        row("page_locked", "to_device", 10.0),
+        row("page_locked", "from_device", 20.0),
+        row("peer", "copy", 40.0, devices=(0, 1)),
+        row("peer", "copy", 80.0, devices=(1, 0)),
+        row("device", "copy", 200.0),
+        row("global", "write", 100.0),
+        {**row("global", "read", 1.0), "gb_per_s": None},
+    ]
+    add_ratios(rows)
+    above = [each["ratio_to_above"] for each in rows]
+    locked = [each["ratio_to_page_locked"] for each in rows]
+    # A copy counts as the way to the device, and stands above both ways of the next rung.
+    assert [above[0], above[1], above[6], locked[6]] == [None] * 4
+    assert above[2:6] == pytest.approx([4.0, 8.0, 5.0, 0.5])
+    assert locked[:6] == pytest.approx([1.0, 1.0, 4.0, 8.0, 20.0, 5.0])
+
+
+def test_ratios_are_of_rows_of_one_size() -> None:
+    rows = [row("page_locked", "to_device", 10.0), row("device", "copy", 30.0)]
+    rows[1]["size"] = 2 * MIB
+    add_ratios(rows)
+    assert [rows[1][f"ratio_to_{name}"] for name in ("above", "page_locked")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0.125, "0.12"), (9.994, "9.99"), (9.995, "10.0"), (99.94, "99.9"), (99.95, "100"),
+        (1234.5, "1,234"),
+    ],
+)  # fmt: skip
+def test_rates_have_three_figures(rate: float, text: str) -> None:
+    assert number(rate) == text
+
+
+def test_sizes_at_the_edge_of_a_unit() -> None:
+    assert [show_size(n) for n in (1023, 1024, MIB, MIB - 1024)] == [
+        "1023 bytes",
+        "1 KiB",
+        "1 MiB",
+        "1023 KiB",
+    ]
+
+
+# --- memory ---
+
+
+def test_there_is_as_much_room_as_the_machine_has_at_most() -> None:
+    found = host_room()
+    assert found is not None
+    assert 0 < found <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """/proc and /sys of a machine with 8 GiB available, in a folder."""
+    monkeypatch.setattr(room, "Path", lambda path: tmp_path / path.lstrip("/"))
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    available = (8 << 30) // 1024
+    (tmp_path / "proc/meminfo").write_text(
+        f"MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat", "left"),
+    [
+        (None, "", 8 << 30),
+        ("max\n", "anon 5\nshmem 7\n", 8 << 30),
+        (f"{4 << 30}\n", "anon 1000\nfile 900000\nshmem 500\n", (4 << 30) - 1500),
+        (f"{4 << 30}\n", "", 4 << 30),
+        ("1000\n", "anon 900\nshmem 200\n", 0),
+        (f"{16 << 30}\n", "anon 0\nshmem 0\n", 8 << 30),
+    ],
+)
+def test_a_containers_limit_less_what_cannot_be_dropped(
+    machine: Path, limit: str | None, stat: str, left: int
+) -> None:
+    """The page cache (file) can; anonymous and shared memory cannot."""
+    if limit is not None:
+        (machine / "sys/fs/cgroup/memory.max").write_text(limit)
+        (machine / "sys/fs/cgroup/memory.stat").write_text(stat)
+    assert host_room() == left
+
+
+def test_without_proc_the_room_is_unknown(machine: Path) -> None:
+    (machine / "proc/meminfo").unlink()
+    assert host_room() is None
+
+
+def test_half_after_half_is_tried_down_to_the_smallest() -> None:
+    asked: list[int] = []
+
+    def make(size: int) -> int:
+        asked.append(size)
+        if size > SMALLEST:
+            raise MemoryError(f"not {size}")
+        return size
+
+    made, note = shrinking(4 * SMALLEST, make)
+    assert (made, asked) == (SMALLEST, [4 * SMALLEST, 2 * SMALLEST, SMALLEST])
+    assert note == f"No memory for 16 KiB (not {4 * SMALLEST}): measured with 4 KiB."
+    assert shrinking(SMALLEST, make) == (SMALLEST, None)
+    asked.clear()
+    with pytest.raises(MemoryError, match=f"not {SMALLEST + 16}"):
+        shrinking(SMALLEST + 16, make)
+    assert asked == [SMALLEST + 16]
+
+
+def test_a_half_is_a_multiple_of_16() -> None:
+    sizes: list[int] = []
+
+    def make(size: int) -> int:
+        sizes.append(size)
+        if len(sizes) == 1:
+            raise MemoryError
+        return size
+
+    assert shrinking(2 * SMALLEST + 16 + 32, make)[0] == SMALLEST + 16
+
+
+def test_three_arrays_must_find_room_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "host_room", lambda: 3 * MIB)
+    assert bench.Arrays(MIB, cu.Device(0)).size == MIB
+    monkeypatch.setattr(bench, "host_room", lambda: 3 * MIB - 1)
+    with pytest.raises(MemoryError, match="three such arrays"):
+        bench.Arrays(MIB, cu.Device(0))
+
+
+def test_what_fits_the_cache_is_said_to_its_last_byte() -> None:
+    device = cu.Device(0)
+    cache = device.attributes["l2_cache_size"]
+    assert cache
+    notes = []
+    for touched in (cache, cache + 1):
+        measured = Measured(BY_NAME["device"], "copy", MIB)
+        bench.Bench(device, 1, False).mark_cached(measured, touched)
+        notes.append(len(measured.notes))
+    assert notes == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("size", "enough", "count"),
+    [(1, 16, 16), (16, 16, 1), (17, 16, 1), (1, 257, 256), (1, 255, 255)],
+)
+def test_small_pieces_are_timed_several_at_once(size: int, enough: int, count: int) -> None:
+    assert bench.Bench(cu.Device(0), 1, False).at_once(size, enough) == count
+    assert bench.Bench(cu.Device(0), 1, True).at_once(size, enough) == 1
+
+
+def test_a_sequence_is_looked_at_to_its_end() -> None:
+    length = (1 << 18) + 5  # more than the piece that is compared at once
+    words = (np.arange(length, dtype=np.uint64) * 0x9E3779B1 + 20).astype(np.uint32)
+    assert bench.is_sequence(words, 20)
+    assert not bench.is_sequence(words, 21)
+    for at in (0, (1 << 18) - 1, 1 << 18, length - 1):
+        wrong = words.copy()
+        wrong[at] ^= 1
+        assert not bench.is_sequence(wrong, 20)

@@ -102,6 +102,20 @@ class TestFiles:
             ("/usr/local/cuda-13.0/compat/libcuda.so.580.95.05", "580.95.05")
         ]
 
+    def test_compat_that_a_link_leads_to_is_compat(self, tmp_path):
+        library(tmp_path, "/opt/forward", "580.95.05")
+        folder = tmp_path / "usr/local/cuda-13.0/compat"
+        folder.mkdir(parents=True)
+        (folder / "libcuda.so.1").symlink_to("/opt/forward/libcuda.so.580.95.05")
+        found = collect(tmp_path, "/usr/local/cuda-13.0/compat/libcuda.so.1")
+        assert (found.path, found.kind) == ("/opt/forward/libcuda.so.580.95.05", "compat")
+
+    def test_the_drivers_own_half_in_an_unusual_folder(self, tmp_path):
+        own = library(tmp_path, "/opt/driver", "535.104.05")
+        compat = library(tmp_path, "/usr/local/cuda-13.0/compat", "580.95.05")
+        assert collect(tmp_path, compat).paired_release is None
+        assert collect(tmp_path, compat, shadowed=[own]).paired_release == "535.104.05"
+
     def test_wsl(self, tmp_path):
         put(tmp_path, "/proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
         put(tmp_path, driver.WSL_LIBRARY)
@@ -256,6 +270,17 @@ def probed(environ, monkeypatch, limit=20.0):
 
 
 class TestNvml:
+    @pytest.mark.parametrize(
+        ("kind", "release", "cuda"),
+        [("native", "575.57.08", "13.0"), ("compat", "575.57.08", "12.9"), ("stub", None, None)],
+    )
+    def test_the_kernels_cuda_is_not_that_of_another_library(self, nvml, kind, release, cuda):
+        """NVML tells the kernel driver's."""
+        environ = nvml()
+        found = driver.Driver(kind=kind, release=release)
+        probe.complete(found, probe.Probe(environ), environ, probe.Inspected(()))
+        assert (found.kernel_release, found.cuda) == ("580.95.05", cuda)
+
     def test_devices(self, nvml, monkeypatch):
         found = probed(nvml(), monkeypatch)
         assert (found.kernel_release, found.cuda, found.probe_error) == ("580.95.05", "13.0", None)
@@ -509,6 +534,13 @@ class TestInspected:
         report = inspect(str(tmp_path / "empty"), environ=environ)
         assert [device.name for device in report.driver.devices] == ["NVIDIA H200"] * 2
         assert not any("did not ask" in p.text for p in report.facts.problems)
+
+    def test_what_only_the_child_would_expand_is_left_out(self):
+        """$ORIGIN is the asking program's folder: that may lead into the environment."""
+        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
+            given = {name: "$ORIGIN/../x/lib:/usr/lib:/opt/x/lib:/opt/${LIB}", "A": "$B"}
+            kept = probe.Inspected(["/opt/x"]).without(given)
+            assert kept == {name: "/usr/lib", "A": "$B"}
 
     def test_the_systems_own_folders_count_as_outside(self):
         assert not probe.Inspected(["/usr"]).holds("/usr/lib/libcuda.so.1")

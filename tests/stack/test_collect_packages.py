@@ -480,6 +480,16 @@ class TestRecords:
             os.path.normpath(venv.site / line) for line in lines
         ]
 
+    def test_a_path_with_a_comma_stands_in_quotes(self, venv):
+        info = venv.dist("nvidia-x", "1.0", files={"a,b/libx.so": b"x", "a/liby.so.1": b"y"})
+        record = (info / "RECORD").read_text()
+        (info / "RECORD").write_text(record.replace("a,b/libx.so", '"a,b/libx.so"'))
+        entries = libraries(installed(venv)[0]["nvidia-x"])
+        assert {entry.path for entry in entries} == {
+            f"{venv.site}/a,b/libx.so",
+            f"{venv.site}/a/liby.so.1",
+        }
+
     def test_missing(self, venv):
         info = venv.dist(
             "nvidia-nccl-cu12", "2.27.3", files={"nvidia/nccl/lib/libnccl.so.2": b"nccl"}

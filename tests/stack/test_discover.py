@@ -181,8 +181,10 @@ def test_variables_count_only_when_given(machine):
 
 
 def test_working_folder(machine):
-    venv(machine, "/code/.venv")
-    assert set(found(machine, cwd="/code")) == {"/code/.venv"}
+    for name in (".venv", ".env", ".hidden", "plain"):
+        venv(machine, f"/code/{name}")
+    names = {".venv", ".env", "plain"}
+    assert set(found(machine, cwd="/code")) == {f"/code/{name}" for name in names}
 
 
 @pytest.mark.parametrize(("start", "levels"), [("/code", 1), ("/srv", 2), ("/home/ana", 3)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,35 @@ def test_a_folder_that_may_not_be_listed(tmp_path: Path, monkeypatch: pytest.Mon
     for folder, found in ((str(tmp_path), f"{tmp_path}/libx.so.1"), (f"{tmp_path}/absent", None)):
         loader = Loader(environ={"LD_LIBRARY_PATH": folder})
         assert loader.search("libx.so.1").path == found
+
+
+def test_a_library_that_may_not_be_read_is_passed_over(host: Path) -> None:
+    """The same path goes on behind it. Root may read any file, so nobody looks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        program = Path(shutil.copy(host, folder / "host"))
+        for part in "ab":
+            library(folder / part / "libx.so.1")
+            (folder / part).chmod(0o755)
+        (folder / "a/libx.so.1").chmod(0)
+        environ = {"LD_LIBRARY_PATH": f"{folder}/a:{folder}/b"}
+        loader = Loader(environ=environ)
+        loader.search("libc.so.6")  # imports what it needs
+        root = os.geteuid() == 0
+        said = subprocess.run(
+            [str(program), "NL:libx.so.1"], capture_output=True, text=True, check=True,
+            env=clean_environment(**environ), user=65534 if root else None,
+        ).stdout  # fmt: skip
+        try:
+            if root:
+                os.seteuid(65534)
+            found = loader.search("libx.so.1")
+        finally:
+            if root:
+                os.seteuid(0)
+        assert f"{folder}/b/libx.so.1" in said.split()
+        assert found.path == f"{folder}/b/libx.so.1"
 
 
 def test_an_entry_below_an_unknown_program_is_passed_over(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def _get_cuda_dep_paths(path, lib_folder, lib_name):
     found = glob.glob(os.path.join(path, "nvidia", lib_folder, "lib", lib_name))
     major = cuda_version.split(".")[0]
     found += glob.glob(os.path.join(path, "nvidia", f"cu{major}", "lib", lib_name))
+    found += glob.glob(os.path.join(path, lib_folder, "lib", lib_name))
     return found
 
 
@@ -252,8 +253,8 @@ for line in open("/proc/self/maps"):
 """
 
 
-def imported_as_predicted(site: Path) -> set[str]:
-    """What `import torch` says and maps is what the model says."""
+def imported_as_predicted(site: Path, sys_path: list[str] | None = None) -> set[str]:
+    """What `import torch` says and maps is what the model says, which knows of `sys_path`."""
     real = subprocess.run(
         [sys.executable, "-c", REPORT, str(site)],
         capture_output=True,
@@ -262,7 +263,8 @@ def imported_as_predicted(site: Path) -> set[str]:
         env=clean_environment(PYTHONPATH=str(site)),
     ).stdout.splitlines()
     process = Process(Loader(environ={}), sys.executable)
-    loads = import_torch(process, str(site / "torch"), [str(site)])
+    known = [str(site)] if sys_path is None else sys_path
+    loads = import_torch(process, str(site / "torch"), known)
     failures = [load.error for load in loads if load.error is not None]
     if failures and failures[-1].endswith("not found in the system path"):
         assert real[0].startswith(failures[-1] + " [")
@@ -295,6 +297,30 @@ def test_the_first_preload_that_fails_is_the_last(
     (file,) = (tmp_path / "nvidia").glob(damaged)
     file.write_bytes(b"no library")
     imported_as_predicted(tmp_path)
+
+
+@pytest.mark.parametrize("places", [["cublas"], ["nvidia/cublas"], ["cublas", "nvidia/cublas"]])
+def test_nvidias_folder_comes_before_a_package_of_its_own(
+    tmp_path: Path, parts: Path, places: list[str]
+) -> None:
+    import shutil
+
+    lay_out(tmp_path, parts, "unified", "hard", "")
+    shutil.move(tmp_path / "nvidia/cublas", tmp_path / "made")
+    for place in places:
+        shutil.copytree(tmp_path / "made", tmp_path / place)
+    mapped = imported_as_predicted(tmp_path)
+    assert f"{tmp_path}/{places[-1]}/lib/libcublas.so.12" in mapped
+
+
+@pytest.mark.parametrize("style", list(STYLES))
+def test_a_torch_beside_the_known_folders_finds_what_lies_beside_it(
+    tmp_path: Path, parts: Path, style: str
+) -> None:
+    """Where it was imported from is on sys.path."""
+    lay_out(tmp_path, parts, style, "hard", "")
+    mapped = imported_as_predicted(tmp_path, ["/absent"])
+    assert any("libcublas" in path for path in mapped)
 
 
 @pytest.mark.parametrize("style", list(STYLES))

@@ -203,6 +203,17 @@ def test_folders_as_ldconfig_names_them(tmp_path: Path) -> None:
     assert told == configured_by_ldconfig(tmp_path) == ["/a"]
 
 
+def test_a_star_takes_no_hidden_file(tmp_path: Path) -> None:
+    (tmp_path / "etc/d").mkdir(parents=True)
+    (tmp_path / "etc/.d").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text("include d/*\ninclude */x\ninclude d/.[b-h]*\n")
+    for name, folder in (("d/x", "a"), ("d/.a", "b"), ("d/.hid", "c"), (".d/x", "d")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / "etc" / name).write_text(f"/{folder}\n")
+    told = [folder for folder, _ in glibc.configured_folders(Root(str(tmp_path)))]
+    assert told == configured_by_ldconfig(tmp_path) == ["/a", "/c"]
+
+
 def test_includes_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.conf").write_text("/a\ninclude *.conf\n/b\n")
@@ -233,6 +244,7 @@ def test_includes_are_read_as_ldconfig_reads_them(tmp_path: Path, seed: int) -> 
         "su*/../sib/*",
         "s?b/z",
         "s[iu]b/*",
+        "sub/*",
         "/etc/s*/.3*",
         "link/1.conf",
         "nowhere",

@@ -259,6 +259,11 @@ class TestVisible:
         chosen = select(value, self.DEVICES)
         assert (chosen.ordinals, chosen.stopped_at) == (ordinals, stopped)
 
+    def test_the_beginning_of_a_mig_uuid_that_two_gpus_share_is_the_firsts(self):
+        devices = [gpu(i, mig=True, instances=[f"MIG-11-{i}"]) for i in range(2)]
+        assert select("MIG-11", devices).ordinals == [0]
+        assert select("MIG-11-1", devices).ordinals == [1]
+
     def finding(self, value):
         made = facts(
             environment=environment(CUDA_VISIBLE_DEVICES=value), driver=driver(devices=self.DEVICES)

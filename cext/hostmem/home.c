@@ -15,7 +15,7 @@ CUresult hostmem_home_enter(CUdevice *home)
     }
     result = cuda.cuCtxPushCurrent_v2(context);
     if (result != CUDA_SUCCESS) {
-        hostmem_home_release(*home, 1);
+        hostmem_home_release(*home);
     }
     return result;
 }
@@ -27,16 +27,9 @@ void hostmem_home_leave(void)
     cuda.cuCtxPopCurrent_v2(&popped);
 }
 
-CUresult hostmem_home_retain(CUdevice home)
+void hostmem_home_release(CUdevice home)
 {
-    CUcontext context;
-
-    return cuda.cuDevicePrimaryCtxRetain(&context, home);
-}
-
-void hostmem_home_release(CUdevice home, size_t count)
-{
-    for (; count > 0 && !cudriver_driver_is_forked(); count--) {
+    if (!cudriver_driver_is_forked()) {
         cuda.cuDevicePrimaryCtxRelease_v2(home);
     }
 }

@@ -8,7 +8,7 @@
  *
  * Two halves:
  *   the pool   blocks that we own: map, touch, register, hand out, take back, trim
- *   pins       ranges that somebody else owns; overlapping pins share registrations
+ *   pins       ranges that somebody else owns
  *
  * Every function is thread-safe; none needs the GIL. A function that registers memory needs a
  * current context and blocks until it is registered: call it without the GIL. Neither taking a free
@@ -18,6 +18,7 @@
 #define CUDRIVER_HOSTMEM_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "driver/cuda_abi.h"
 
@@ -36,9 +37,10 @@ struct cudriver_hostmem_stats {
 
 /*
  * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too,
- * aligned to 64 bytes, or to 4096 from 4096 bytes on. Large sizes are rounded up to whole pages, no
- * further. The contents are undefined unless *zeroed is set (fresh from the system). Returns the
- * driver's code; OUT_OF_MEMORY also for the pool's limit and if the system has no memory.
+ * aligned to 64 bytes, or to 4096 from 1 MiB on. Smaller sizes are rounded up by an eighth at most,
+ * larger ones to whole pages; a larger block may come from one that was freed and is an eighth
+ * larger at most. The contents are undefined unless *zeroed is set (fresh from the system). Returns
+ * the driver's code; OUT_OF_MEMORY also for the pool's limit and if the system has no memory.
  */
 CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed);
 
@@ -82,34 +84,34 @@ size_t cudriver_hostmem_left(void);
  */
 size_t cudriver_hostmem_run(const void *address, size_t bytes);
 
-/*
- * Whether [address, address + bytes) lies in one of our registrations, as far as is known: another
- * library may have reset the context. False: only the driver can tell. Calls no driver function.
- */
+/* Whether [address, address + bytes) lies in one of our registrations. False: only the driver can
+ * tell. Calls no driver function. */
 bool cudriver_hostmem_is_registered(const void *address, size_t bytes);
 
-/* Whether memory is, or is just being, registered in the primary context of `device`. May be true
- * for another device while a region is being registered or released. */
+/* Whether memory is registered in the primary context of `device`. May be true for another device
+ * while memory is being registered or released. */
 bool cudriver_hostmem_is_home(CUdevice device);
 
-/* The primary context of `device` was reset, and its registrations are gone: updates pool and pins.
- * Free memory is registered again when it is next handed out. Meanwhile nobody may make a pin or
- * use the memory. */
-void cudriver_hostmem_forget_home(CUdevice device);
-
-/* One user's page-lock on a range; opaque. */
+/* A user's page-lock on a range; opaque. */
 struct cudriver_pin;
 
-/*
- * Page-locks [address, address + bytes) in place. Parts that other pins cover are shared, not
- * registered twice. Memory that is page-locked already (by our pool, cuMemHostAlloc, another
- * library) is accepted as it is. `read_only`: the mapping may lack write permission. The caller
- * keeps the memory alive until cudriver_pin_destroy.
- */
-CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only,
-                             struct cudriver_pin **pin);
+struct cudriver_pin_range {
+    uintptr_t begin;
+    size_t bytes;
+};
 
-/* Ends a pin, unregisters what no other pin holds, and frees `pin`. NULL is fine. Needs no
+/*
+ * Page-locks [address, address + bytes), at least a byte, in place. A pin of memory that another
+ * pin holds as a whole shares its registration. One that shares a part with another, or contains
+ * it, is HOST_MEMORY_ALREADY_REGISTERED, and *other tells the other's range (else 0 bytes). Memory
+ * that is page-locked already (by our pool, cuMemHostAlloc, another library) is accepted as it is.
+ * `read_only`: the mapping may lack write permission. The caller keeps the memory alive until
+ * cudriver_pin_destroy.
+ */
+CUresult cudriver_pin_create(void *address, size_t bytes, bool read_only, struct cudriver_pin **pin,
+                             struct cudriver_pin_range *other);
+
+/* Ends a pin, and unregisters its memory with the last pin that shares it. NULL is fine. Needs no
  * context. */
 CUresult cudriver_pin_destroy(struct cudriver_pin *pin);
 

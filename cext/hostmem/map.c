@@ -32,7 +32,7 @@ static size_t system_page(void)
 
     if (size == 0) {
         long answer = sysconf(_SC_PAGESIZE);
-        size = answer > 0 ? (size_t)answer : HOSTMEM_PAGE;
+        size = answer > 0 ? (size_t)answer : 4096;
         atomic_store_explicit(&known, size, memory_order_relaxed);
     }
     return size;
@@ -40,7 +40,7 @@ static size_t system_page(void)
 
 size_t hostmem_round(size_t bytes)
 {
-    size_t page = system_page() > HOSTMEM_PAGE ? system_page() : HOSTMEM_PAGE;
+    size_t page = system_page();
 
     return (bytes + page - 1) / page * page;
 }

@@ -6,36 +6,39 @@
 #include "driver/driver.h"
 #include "private.h"
 
-static size_t free_bytes(enum hostmem_region_state state)
+/* The region that contains `address`, or NULL. Under the lock. */
+static struct hostmem_region *region_with(const void *address)
+{
+    struct hostmem_region *region = hostmem_region_of(address);
+
+    if (region == NULL || (size_t)((const char *)address - region->base) >= region->bytes) {
+        return NULL;
+    }
+    return region;
+}
+
+static size_t free_bytes(void)
 {
     size_t bytes = 0;
 
     for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
          region = region->next) {
-        if (region->state == state) {
-            bytes += region->bytes - region->taken;
-        }
+        bytes += region->bytes - region->taken;
     }
     return bytes;
 }
 
-/* The free region to release next: a LOST one, else the smallest of at least `excess` bytes, else
- * the largest. */
+/* The free region to release next: the smallest of at least `excess` bytes, else the largest. */
 static struct hostmem_region *region_to_release(size_t excess)
 {
     struct hostmem_region *best = NULL;
 
     for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
          region = region->next) {
-        if (region->state == HOSTMEM_BUSY || region->taken > 0) {
-            continue;
-        }
-        if (region->state == HOSTMEM_LOST) {
-            return region;
-        }
-        if (best == NULL ||
-            (region->bytes >= excess ? best->bytes < excess || region->bytes < best->bytes
-                                     : region->bytes > best->bytes)) {
+        if (region->taken == 0 &&
+            (best == NULL ||
+             (region->bytes >= excess ? best->bytes < excess || region->bytes < best->bytes
+                                      : region->bytes > best->bytes))) {
             best = region;
         }
     }
@@ -47,8 +50,8 @@ static CUresult trim(size_t keep, size_t *released)
 {
     *released = 0;
     for (;;) {
-        hostmem_slabs_sweep();
-        size_t left = free_bytes(HOSTMEM_REGISTERED) + free_bytes(HOSTMEM_LOST);
+        hostmem_chunks_sweep();
+        size_t left = free_bytes();
         struct hostmem_region *region = left > keep ? region_to_release(left - keep) : NULL;
         if (region == NULL) {
             return CUDA_SUCCESS;
@@ -62,52 +65,21 @@ static CUresult trim(size_t keep, size_t *released)
     }
 }
 
-static struct hostmem_region *lost_region_for(size_t bytes, enum hostmem_fit fit)
-{
-    for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
-         region = region->next) {
-        if (region->state == HOSTMEM_LOST && !region->refused &&
-            hostmem_pool_allows(region->bytes) && hostmem_region_can_serve(region, bytes, fit)) {
-            return region;
-        }
-    }
-    return NULL;
-}
-
-/*
- * Serves a request that the lists cannot: revives a LOST region or adds one. If memory is short,
- * takes any free memory that fits; then releases all free memory and tries once more with the
- * least.
- */
+/* Serves a request that no free memory serves. If memory is short, releases what is free and tries
+ * once more with the least. */
 static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
 {
     bool trimmed = false;
 
     for (;;) {
-        enum hostmem_fit fit = trimmed ? HOSTMEM_ANY : HOSTMEM_STRICT;
-        struct hostmem_region *lost = lost_region_for(bytes, fit);
-        CUresult result = lost != NULL ? hostmem_region_revive(lost)
-                                       : hostmem_region_add(bytes, trimmed, block, zeroed);
-
+        CUresult result = hostmem_region_add(bytes, trimmed, block, zeroed);
         if (result == CUDA_SUCCESS) {
-            /* The block may be taken by another thread, or the region lost again. */
-            if (*block == NULL) {
-                *block = hostmem_block_take(bytes, fit, zeroed);
-            }
-            if (*block != NULL) {
-                hostmem_pool.misses++;
-                return CUDA_SUCCESS;
-            }
-            continue;
-        }
-        if (lost != NULL && result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
-            continue; /* without that region */
+            hostmem_pool.misses++;
         }
         if (result != CUDA_ERROR_OUT_OF_MEMORY) {
             return result;
         }
-        hostmem_slabs_sweep();
-        *block = hostmem_block_take(bytes, HOSTMEM_ANY, zeroed);
+        *block = hostmem_block_take(bytes, zeroed); /* freed meanwhile */
         if (*block != NULL) {
             hostmem_pool.hits++;
             return CUDA_SUCCESS;
@@ -117,14 +89,13 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
             while (hostmem_pool.releasing > 0 && hostmem_pool.releases == seen) {
                 hostmem_wait(); /* pins announce too */
             }
-            continue;
-        }
-        if (trimmed) {
+        } else if (trimmed) {
             return CUDA_ERROR_OUT_OF_MEMORY;
+        } else {
+            size_t released;
+            (void)trim(0, &released);
+            trimmed = true;
         }
-        size_t released;
-        (void)trim(0, &released);
-        trimmed = true;
     }
 }
 
@@ -152,9 +123,9 @@ CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
     bytes = bytes > 0 ? bytes : 1;
 
     hostmem_lock();
-    block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
-    if (block == NULL && hostmem_slabs_sweep()) {
-        block = hostmem_block_take(bytes, HOSTMEM_STRICT, zeroed);
+    block = hostmem_block_take(bytes, zeroed);
+    if (block == NULL && hostmem_chunks_sweep()) {
+        block = hostmem_block_take(bytes, zeroed);
     }
     if (block != NULL) {
         hostmem_pool.hits++;
@@ -177,7 +148,7 @@ void *cudriver_hostmem_try_alloc(size_t bytes)
     }
     bytes = bytes > 0 ? bytes : 1;
     hostmem_lock();
-    block = hostmem_block_take(bytes, HOSTMEM_STRICT, &zeroed);
+    block = hostmem_block_take(bytes, &zeroed);
     hostmem_pool.hits += block != NULL;
     count_use(block, bytes);
     hostmem_unlock();
@@ -193,7 +164,7 @@ size_t cudriver_hostmem_free_if_owned(void *address)
         return 0; /* most addresses that are not ours, without the lock */
     }
     hostmem_lock();
-    region = hostmem_region_with(address);
+    region = region_with(address);
     bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     if (bytes > 0) {
         hostmem_pool.used_bytes -= bytes;
@@ -216,12 +187,12 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes)
 {
     struct hostmem_region *region;
 
+    *bytes = 0;
     if (hostmem_region_of(address) == NULL) {
-        *bytes = 0;
         return false;
     }
     hostmem_lock();
-    region = hostmem_region_with(address);
+    region = region_with(address);
     *bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     hostmem_unlock();
     return *bytes > 0;
@@ -244,13 +215,18 @@ void cudriver_hostmem_set_limit(size_t bytes)
     hostmem_unlock();
 }
 
+size_t cudriver_hostmem_least(size_t bytes)
+{
+    return hostmem_round(hostmem_block_size(bytes));
+}
+
 void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
 {
     hostmem_lock();
     *stats = (struct cudriver_hostmem_stats){
         .used_bytes = hostmem_pool.used_bytes,
         .used_blocks = hostmem_pool.used_blocks,
-        .pooled_bytes = free_bytes(HOSTMEM_REGISTERED),
+        .pooled_bytes = free_bytes(),
         .registered_bytes = hostmem_pool.registered,
         .peak_bytes = hostmem_pool.peak,
         .limit_bytes = hostmem_pool.limit,
@@ -260,33 +236,36 @@ void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
     hostmem_unlock();
 }
 
-bool hostmem_pool_holds(const void *address, size_t bytes, CUresult *result)
+bool hostmem_pool_has_home(CUdevice home)
 {
-    struct hostmem_region *region;
-    bool inside = false;
+    bool found;
 
-    *result = CUDA_SUCCESS;
     hostmem_lock();
-    /* Looked up again after each wait, though the caller's live block keeps the region. */
-    while ((region = hostmem_region_with(address)) != NULL &&
-           bytes <= region->bytes - (size_t)((const char *)address - region->base)) {
-        inside = true;
-        if (region->state == HOSTMEM_REGISTERED) {
-            break;
-        }
-        if (region->state == HOSTMEM_BUSY) {
-            hostmem_wait();
-            continue;
-        }
-        if (!hostmem_pool_allows(region->bytes)) {
-            *result = CUDA_ERROR_OUT_OF_MEMORY;
-            break;
-        }
-        *result = hostmem_region_revive(region);
-        if (*result != CUDA_SUCCESS) {
-            break;
-        }
+    found = hostmem_pool.adding + hostmem_pool.releasing > 0; /* perhaps there */
+    for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
+         region = region->next) {
+        found |= region->home == home;
     }
     hostmem_unlock();
-    return inside;
+    return found;
+}
+
+size_t hostmem_pool_run(const void *address, size_t bytes)
+{
+    struct hostmem_region *region;
+    size_t run = 0;
+
+    if (hostmem_region_of(address) == NULL) {
+        return 0;
+    }
+    hostmem_lock();
+    region = region_with(address);
+    if (region != NULL) {
+        size_t offset = (size_t)((const char *)address - region->base);
+        run = HOSTMEM_PIECE - offset % HOSTMEM_PIECE;
+        run = run < region->bytes - offset ? run : region->bytes - offset;
+        run = run < bytes ? run : bytes;
+    }
+    hostmem_unlock();
+    return run;
 }

@@ -86,11 +86,38 @@ static int pin_check(PinObject *self)
     return 0;
 }
 
+/* Raises what became of a refused pin. `other`: the range of a pin that holds a part of the memory,
+ * if there is one. */
+static void raise_refusal(CoreState *state, const PinObject *self, CUresult result,
+                          struct cudriver_pin_range other)
+{
+    char *low = self->range.low, limit[160] = "";
+
+    if (other.bytes > 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "cannot page-lock %zu bytes from %p on: another pin holds %zu bytes from %p "
+                     "on, which share a part with them. Close that pin first, or pin the whole "
+                     "memory before its parts",
+                     self->range.bytes, (void *)low, other.bytes, (void *)other.begin);
+        return;
+    }
+    if (result != CUDA_ERROR_INVALID_VALUE) {
+        platform_describe_lock_limit(limit, sizeof limit, self->range.bytes);
+    }
+    cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
+                   self->range.bytes,
+                   !self->range.writable                ? ", read-only"
+                   : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
+                                                          "page-locks a copy-on-write mapping, "
+                                                          "as np.memmap(mode='c') makes it"
+                                                        : "",
+                   limit);
+}
+
 /* Page-locks the memory. 0 or -1. */
 static int pin_lock(CoreState *state, PinObject *self)
 {
-    char *low = self->range.low;
-    bool writable = self->range.writable;
+    struct cudriver_pin_range other = {0, 0};
     CUresult result = CUDA_SUCCESS;
     bool pushed;
     ContextObject *context = cudriver_context_begin_use(state, &pushed);
@@ -100,24 +127,13 @@ static int pin_lock(CoreState *state, PinObject *self)
     }
     if (self->range.bytes > 0) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_pin_create(low, self->range.bytes, !writable, &self->pin);
+        result = cudriver_pin_create(self->range.low, self->range.bytes, !self->range.writable,
+                                     &self->pin, &other);
         Py_END_ALLOW_THREADS
     }
     cudriver_context_end_use(context, pushed);
     if (result != CUDA_SUCCESS) {
-        char limit[160] = "";
-        if (result != CUDA_ERROR_INVALID_VALUE) {
-            platform_describe_lock_limit(limit, sizeof limit, self->range.bytes);
-        }
-        self->pin = NULL;
-        cudriver_raise(state, result, "cuMemHostRegister_v2", "%p, %zu bytes%s%s", (void *)low,
-                       self->range.bytes,
-                       !writable                            ? ", read-only"
-                       : result == CUDA_ERROR_INVALID_VALUE ? "; a file mapped for writing? Linux "
-                                                              "page-locks a copy-on-write mapping, "
-                                                              "as np.memmap(mode='c') makes it"
-                                                            : "",
-                       limit);
+        raise_refusal(state, self, result, other);
         return -1;
     }
     return 0;

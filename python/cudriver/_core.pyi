@@ -1091,15 +1091,16 @@ class pin:
     Raises
     ------
     ValueError
-        The array reaches beyond the process's memory.
+        The array reaches beyond the process's memory, or shares a part of its memory
+        with a pin that does not hold all of it.
     CudaError
         The driver refuses to page-lock the memory.
 
     Notes
     -----
     Uses ``cuMemHostRegister``. The pin ends with its ``with`` block, with `close`,
-    or with its last reference. Pins of overlapping memory share it, and memory that
-    is page-locked already is taken as it is.
+    or with its last reference. Pins of the same memory, or of a part of another
+    pin's, share it. Memory that is page-locked already is taken as it is.
 
     Do not truncate a mapped file meanwhile: touching bytes that are gone ends the
     process with SIGBUS, in a copy too, as it does without a pin.

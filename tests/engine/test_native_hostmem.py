@@ -26,16 +26,15 @@ SMALLER = {"asan": ["-DHOSTMEM_PIECE=((size_t)8<<20)"], "tsan": ["-DROUNDS=400"]
 # As `hostmem_test` prints them (a test holds the two together): on any driver, on the fake one.
 ANY = [
     *("sizes", "owns", "exact", "reuse", "try_alloc", "too_large", "limit", "trim", "zeroed"),
-    *("context_loss", "run", "is_registered", "fork", "pins", "pins_without_context"),
-    *("foreign_pins", "read_only_pins", "pooled_pins", "lost_pins", "model", "pin_model"),
-    *("threads", "settings", "old_kernel", "refused_region"),
+    *("run", "is_registered", "fork", "pins", "pins_without_context"),
+    *("foreign_pins", "read_only_pins", "pooled_pins", "model", "pin_model"),
+    *("threads", "settings", "old_kernel"),
 ]
 FAKE = [
-    *("spoilt_address", "trim_refused", "no_waiting", "loss_in_between", "driver_faults"),
-    *("system_faults", "losses_by_threads", "stall", "pin_makes_room", "wait_for_release"),
+    *("spoilt_address", "trim_refused", "no_waiting", "driver_faults"),
+    *("system_faults", "stall", "pin_makes_room", "wait_for_release"),
 ]
-THREADED = ["fork", "no_waiting", "wait_for_release", "loss_in_between", "threads"]
-THREADED += ["losses_by_threads", "settings"]
+THREADED = ["fork", "no_waiting", "wait_for_release", "threads", "settings"]
 
 CASES = [("plain", name) for name in ANY + FAKE]
 CASES += [("asan", name) for name in ANY + FAKE]

@@ -8,7 +8,7 @@ from typing import Any
 
 import cudriver as cu
 
-from .steps import Step
+from .steps import SHARED, Step
 
 #: Kinds of steps that a closed object may refuse, or not.
 LOOKS = ("look", "look event", "wait", "drop", "view", "explain", "is_pinned", "write")
@@ -72,7 +72,7 @@ class Model:
         self.records: dict[str, list[Flight]] = {}  # by event: what its record comes after
         self.flights: list[Flight] = []
         self.stack: list[str] = []
-        self.pins: dict[str, str] = {}
+        self.pins: dict[str, Root] = {}
         self.dead: set[str] = set()  # homes that were reset
         self.ended: dict[int, int] = {}  # primary contexts, by device
         self.done = 0
@@ -134,8 +134,10 @@ class Model:
             event = next(n for n in step.uses if n != step.stream)
             if self.things[event].home != self.things[step.stream].home:
                 return ("ValueError",)
-        if step.kind in ("pinned", "pin") and self.world.limited:
-            return ("ok", "OutOfMemoryError")
+        if step.kind in ("pinned", "pin"):
+            short = ("OutOfMemoryError",) if self.world.limited else ()
+            met = ("ValueError",) if step.kind == "pin" and self.may_meet_a_pin(name) else ()
+            return ("ok", *short, *met)
         if step.kind in ("work", "device") and step.stream:
             on = self.device_of(self.things[step.stream].home)
             ends = {
@@ -146,6 +148,11 @@ class Model:
             if ends and on not in ends and step.kind == "work":
                 return ("ValueError",)
         return ("ok",)
+
+    def may_meet_a_pin(self, name: str) -> bool:
+        """Whether another pin may share a part with one of this array, and not hold all of it."""
+        root = self.roots[name]
+        return root.owner in SHARED or any(root is other for other in self.pins.values())
 
     def rule_close(self, name: str) -> tuple[str, ...]:
         root, context = self.roots.get(name), self.contexts.get(name)
@@ -218,7 +225,7 @@ class Model:
         elif kind in ("pop", "pop top"):
             self.stack.pop()
         elif kind == "pin":
-            self.pins[step.makes] = name
+            self.pins[step.makes] = self.roots[name]
         elif kind == "reset":
             self.dead.add(self.primary(step.device or 0))
             self.count_primary(self.primary(step.device or 0))

@@ -5,8 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_cli import SOURCES, run
 
 from cudriver.cli.explain import fold, folder, render_page, rule_names
@@ -254,6 +257,65 @@ def test_a_huge_paste_ends():
     done = run("explain", "--json", text=text)
     assert done.returncode == 0
     assert [(m["rule"], m["line"]) for m in json.loads(done.stdout)["matches"]] == [("CU306", 2501)]
+    assert "only the last 4 MiB" in done.stderr
+    assert run("explain", text=text[-(4 << 20) :]).stderr == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x",
+        "undefined symbol: ",
+        "Found unsuitable version  required is at least " * 85,
+        "failed call to cuInit: " * 170,
+        "Unable to initialize backend 'cuda'" * 110,
+        "libnvidialib" * 340,
+        "libculibcu-" * 370,
+        "version `" * 450,
+        "requires nvidia-" * 250,
+        "libbitsandbytes_" * 250,
+        "symbol version " * 270,
+    ],
+    ids=lambda line: line[:20],
+)
+def test_a_text_that_no_pattern_is_made_for_ends(line):
+    """Those with `.*` took minutes, and a million lines half a minute: each is a hang."""
+    text = (line[:4095] + "\n") * ((1 << 20) // len(line))
+    done = run("explain", "--json", text=text + MESSAGES["CU306"][0] + "\n")
+    assert json.loads(done.stdout)["matches"][0]["rule"] == "CU306"
+
+
+PATTERNS = json.loads(Path(explain.FOLDER, explain.PATTERNS).read_text())
+WORDS = sorted({word for group in PATTERNS.values() for pattern in group
+                for part in pattern.split(".*")
+                for word in (re.sub(r"\\(.)|[][(){}|?*+^!]", r"\1", part), part)})  # fmt: skip
+WORDS += [message for group in MESSAGES.values() for message in group]
+WORDS += [
+    "CUDA",
+    "NO_DEVICE",
+    "'",
+    ",",
+    "lib",
+    ".so",
+    ".so.1",
+    "1",
+    "12",
+    " not found (required by",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(WORDS), max_size=5).map("".join), max_size=6))
+def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
+    """Put together from their own words. Line by line, with Python's own `.*` and IGNORECASE."""
+    last = {
+        rule: max((n for n, line in enumerate(lines, 1)
+                   if any(re.search(pattern, line, re.IGNORECASE) for pattern in group)), default=0)
+        for rule, group in PATTERNS.items()
+    }  # fmt: skip
+    wanted = sorted(((n, rule) for rule, n in last.items() if n), key=lambda each: -each[0])
+    found = explain.match("\n".join(lines))
+    assert [(match.line, match.rule) for match in found] == wanted
+    assert [match.text for match in found] == [lines[n - 1].strip() for n, _ in wanted]
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "latin-1", "utf-16"])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cudriver.stack.report_text import Style
 
 COULD_NOT_TELL = 3
-TEXT_LIMIT = 4 << 20  # bytes of pasted text
+TEXT_LIMIT = 4 << 20  # bytes of pasted text that are looked at, the last ones
 LANGUAGES = ("en", "zh")  # those of the pages; English has them all
 # What stays in one line: a word or a Chinese character, and the marks that belong to it.
 HAN = "\u4e00-\u9fff"
@@ -170,12 +170,15 @@ def _standard_input() -> tuple[int, str]:
     """The end of what is pasted, and how many lines came before it. A log may be in any encoding;
     what errors are known by is ASCII.
     """
-    tail, dropped = b"", 0
+    tail, lines, whole = b"", 0, True
     while piece := sys.stdin.buffer.read(1 << 20):
         tail += piece
-        dropped += tail[:-TEXT_LIMIT].count(b"\n")
+        whole = whole and len(tail) <= TEXT_LIMIT
+        lines += tail[:-TEXT_LIMIT].count(b"\n")
         tail = tail[-TEXT_LIMIT:]
-    return dropped, tail.decode("utf-8", "replace")
+    if not whole:
+        terminal.complain(f"only the last {TEXT_LIMIT >> 20} MiB of the text were looked at")
+    return lines, tail.decode("utf-8", "replace")
 
 
 def _looks_like_rule(word: str) -> bool:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+from bisect import bisect_right
+from itertools import accumulate
 
 from cudriver.stack.record import Record
 
 FOLDER = os.path.join(os.path.dirname(__file__), "data", "rules")
 PATTERNS = "patterns.json"  # {"CU303": ["regular expression", ...]}
+LINE_LIMIT = 4096  # characters of a line that are looked at
+ANYTHING = re.compile(r"(?<!\(\?!)\.\*")  # between the parts of a pattern
 
 
 class Match(Record):
@@ -40,23 +45,42 @@ def title(rule: str, folder: str = FOLDER) -> str:
 def match(text: str) -> list[Match]:
     """The rules that know a line of `text`, each once with its last line.
 
-    The end of a traceback is what the user saw, so the last line comes first.
+    The end of a traceback is what the user saw, so the last line comes first. Of a line the first
+    4,096 characters count. The time is that of the text's length, whatever is in it.
     """
     import json
-    import re
 
     with open(os.path.join(FOLDER, PATTERNS), encoding="utf-8") as file:
         table: dict[str, list[str]] = json.load(file)
-    patterns = [
-        (rule, re.compile(pattern, re.IGNORECASE))
-        for rule, group in table.items()
-        for pattern in group
-    ]
-    found: dict[str, Match] = {}
-    lines = text.splitlines()
-    for number in range(len(lines), 0, -1):
-        line = lines[number - 1][:4096]
-        for rule, pattern in patterns:
-            if rule not in found and pattern.search(line):
-                found[rule] = Match(rule, number, line.strip())
-    return list(found.values())
+    lines = [line[:LINE_LIMIT] for line in text.splitlines()]
+    found: list[tuple[int, str]] = []
+    if lines:
+        lowered = "\n".join(lines).lower()
+        ends = [*accumulate(len(line) + 1 for line in lowered.split("\n"))]
+        for rule, group in table.items():
+            last = max(_last_line(pattern, lowered, ends) for pattern in group)
+            if last >= 0:
+                found.append((last, rule))
+    found.sort(key=lambda each: -each[0])
+    return [Match(rule, number + 1, lines[number].strip()) for number, rule in found]
+
+
+def _last_line(pattern: str, text: str, ends: list[int]) -> int:
+    """The last line in which the pattern's parts stand one after the other; -1 if there is none.
+
+    Where a part is not found, it is not looked for again behind a later place of those before it:
+    an expression with `.*` would be.
+    """
+    first, *others = (re.compile(part) for part in ANYTHING.split(pattern.lower()))
+    last = -1
+    found = first.search(text)
+    while found:
+        line = bisect_right(ends, found.start())
+        for part in others:
+            found = part.search(text, found.end(), ends[line] - 1)
+            if not found:
+                break
+        else:
+            last = line
+        found = first.search(text, ends[line])
+    return last

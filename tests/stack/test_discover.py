@@ -2,10 +2,13 @@
 
 import json
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_cli import SOURCES
 
 from cudriver.stack.discover import MAX_FOLDERS, Found, find_environments, prefix_of_python
 from cudriver.stack.rootfs import Root
@@ -180,18 +183,59 @@ def test_variables_count_only_when_given(machine):
     assert set(found(machine, environ=environ)) == {"/odd/active", "/odd/shelf/one"}
 
 
-def test_working_folder(machine):
+def test_hidden_folders_are_passed_over_but_for_two_names(machine):
     for name in (".venv", ".env", ".hidden", "plain"):
-        venv(machine, f"/code/{name}")
-    names = {".venv", ".env", "plain"}
-    assert set(found(machine, cwd="/code")) == {f"/code/{name}" for name in names}
+        venv(machine, f"/app/{name}")
+    assert set(found(machine)) == {f"/app/{name}" for name in (".venv", ".env", "plain")}
 
 
-@pytest.mark.parametrize(("start", "levels"), [("/code", 1), ("/srv", 2), ("/home/ana", 3)])
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_working_folder_changes_nothing_and_may_be_gone(tmp_path, gone):
+    """The command, so that the folder is its own. It lists the environment that runs it, too."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    venv(tmp_path, "/home/near")
+    venv(tmp_path, "/work/.venv")
+    code = "import os, sys; os.chdir('work'); " + gone * "import shutil; shutil.rmtree('../work'); "
+    code += (
+        "from cudriver.cli import main; sys.exit(main(['check', '--all', '--json', '--no-probe']))"
+    )
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**clean, "HOME": str(tmp_path / "home"), "PYTHONPATH": SOURCES},
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    prefixes = [each["environment"]["prefix"] for each in json.loads(done.stdout)["reports"]]
+    assert os.path.realpath(sys.prefix) in map(os.path.realpath, prefixes)
+    assert str(tmp_path / "home/near") in prefixes
+    assert str(tmp_path / "work/.venv") not in prefixes
+
+
+def test_the_running_environment_is_listed_wherever_it_is(monkeypatch, tmp_path):
+    """Even if nothing there tells which Python it is."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (first, *_) = find_environments(environ={}, home=str(tmp_path / "home"))
+    assert (first.prefix, first.python) == (str(tmp_path), platform.python_version())
+    venv(tmp_path, "/active")
+    active = {"VIRTUAL_ENV": f"{tmp_path}/active"}
+    listed = find_environments(environ=active, home=str(tmp_path / "home"))
+    assert [each.prefix for each in listed[:2]] == [f"{tmp_path}/active", str(tmp_path)]
+
+
+@pytest.mark.parametrize(("start", "levels"), [("/app", 1), ("/srv", 2), ("/home/ana", 3)])
 def test_how_deep_projects_are_looked_for(machine, start, levels):
     for depth in range(1, 6):
         venv(machine, f"{start}/{depth}{'/below' * (depth - 1)}")
-    near = {path for path in found(machine, cwd="/code") if path.startswith(f"{start}/")}
+    near = {path for path in found(machine) if path.startswith(f"{start}/")}
     assert near == {f"{start}/{n}{'/below' * (n - 1)}" for n in range(1, levels + 1)}
 
 

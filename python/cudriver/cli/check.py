@@ -26,7 +26,7 @@ exit status: 0 consistent, 1 mismatch, 2 usage, 3 could not tell
 
   cudriver check                           the environment cudriver runs in
   cudriver check ~/envs/train /opt/conda   others, from outside
-  cudriver check --all                     every environment on this machine
+  cudriver check --all                     the environments of this machine
   cudriver check --match system            is its toolkit the system's
   cudriver check --assume-driver 535.104.05 --assume-gpu 9.0
                                            would it run over there
@@ -46,7 +46,12 @@ def parser() -> ArgumentParser:
     )
     add = result.add_argument
     add("prefix", metavar="PREFIX", nargs="*", help="a conda env, venv or Python's folder")
-    add("--all", action="store_true", help="every environment on this machine, a line each")
+    add(
+        "--all",
+        action="store_true",
+        help="this environment, those that conda, Jupyter and variables name, and where tools "
+        "and people put theirs: a line each",
+    )
     add("--json", action="store_true", help="the report as JSON, schema version 1")
     add("--compact", action="store_true", help="--json as one line, with host, time, job and rank")
     add("--html", metavar="FILE", help="write the report as one HTML file too ('-': to stdout)")

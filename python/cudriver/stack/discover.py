@@ -6,6 +6,7 @@ Only folder listings and small text files are read; nothing is run.
 from __future__ import annotations
 
 import os
+import sys
 
 from cudriver.stack.record import Record
 from cudriver.stack.rootfs import Root
@@ -54,7 +55,6 @@ SHELVES = (
 )
 # Trees that people keep projects in, with how many levels below to look.
 PROJECTS = (
-    (".", 1),
     ("~", 3),
     ("/opt", 2),
     ("/srv", 2),
@@ -70,6 +70,7 @@ KERNELS = (
     "/usr/share/jupyter/kernels",
 )
 SYSTEM = ("/usr/local", "/usr")
+RUNNING = "the running interpreter"
 MAX_FOLDERS = 20_000  # listed below PROJECTS, so that a home on a slow network ends
 NEVER = frozenset({"node_modules", "site-packages", "__pycache__", "proc", "sys", "dev"})
 
@@ -88,22 +89,19 @@ def find_environments(
     *,
     environ: Mapping[str, str] | None = None,
     home: str | None = None,
-    cwd: str | None = None,
 ) -> list[Found]:
-    """Return every environment in sight, each once, the active ones first.
+    """Return the environments of a machine, each once, the active ones first.
 
     Parameters
     ----------
     root : str, optional
-        Another file system's root. Variables, home and working folder of this process then count
-        for nothing unless they are given.
+        Another file system's root. Variables and home of this process then count for nothing
+        unless they are given, and neither does its interpreter.
     environ : mapping of str to str, optional
         Stands in for the process's environment variables.
     home : str, optional
         The home folder to search. The default is this user's; for another root, those of all users
         as far as they can be read.
-    cwd : str, optional
-        The working folder to search. The default is the process's.
 
     Returns
     -------
@@ -112,7 +110,9 @@ def find_environments(
 
     Notes
     -----
-    Reads folders and files only.
+    Reads folders and files only: those that variables, conda's lists and Jupyter's kernels name,
+    the shelves of tools such as uv, pipx and pyenv, and, a few levels down, the home folder, /opt,
+    /srv, /app, /workspace, /workspaces and /content. The working folder does not count.
 
     Examples
     --------
@@ -123,9 +123,7 @@ def find_environments(
     if environ is None:
         environ = os.environ if files.host else {}
     homes = [home] if home else _homes(files, environ)
-    if cwd is None and files.host:
-        cwd = os.getcwd()
-    return list(_Search(files, environ, homes, cwd).run())
+    return list(_Search(files, environ, homes).run())
 
 
 def prefix_of_python(files: Root, executable: str) -> str | None:
@@ -146,13 +144,10 @@ def _homes(files: Root, environ: Mapping[str, str]) -> list[str]:
 class _Search:
     """One search: what was seen already, and the rules in order."""
 
-    def __init__(
-        self, files: Root, environ: Mapping[str, str], homes: list[str], cwd: str | None
-    ) -> None:
+    def __init__(self, files: Root, environ: Mapping[str, str], homes: list[str]) -> None:
         self.files = files
         self.environ = environ
         self.homes = homes
-        self.cwd = cwd
         self.seen: set[str] = set()
         self.folders_left = MAX_FOLDERS
 
@@ -170,6 +165,8 @@ class _Search:
         for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
             if self.environ.get(variable):
                 yield self.environ[variable], variable
+        if self.files.host:
+            yield sys.prefix, RUNNING
         yield from self._conda()
         for pattern in SHELVES:
             for folder in self._expand(pattern):
@@ -182,9 +179,7 @@ class _Search:
             yield prefix, "system"
 
     def _expand(self, pattern: str) -> list[str]:
-        """Folders for a pattern: `.` the working folder, `~` each home, `$NAME/...` a variable."""
-        if pattern == ".":
-            return [self.cwd] if self.cwd else []
+        """Folders for a pattern: `~` is each home, `$NAME/...` a variable."""
         if pattern.startswith("~"):
             return [home + pattern[1:] for home in self.homes]
         if pattern.startswith("$"):
@@ -282,7 +277,8 @@ class _Search:
         conda = self.files.is_dir(f"{prefix}/conda-meta")
         python = settings.get("version_info") or settings.get("version")
         if python is None:
-            python = self._library_version(prefix)
+            running = ".".join(map(str, sys.version_info[:3])) if source == RUNNING else None
+            python = self._library_version(prefix) or running
             if python is None and not conda:
                 return None
         return Found(prefix, kind or _kind(prefix, source, conda, settings), source, python)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from enginekit import run
 
 from native_build import ROOT
@@ -77,7 +78,6 @@ def test_a_preflight_under_torchrun(tmp_path):
 
 def test_the_pod_prints_the_report_and_stays(tmp_path):
     """The manifest is well formed, and what its container runs prints a line and goes on."""
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     manifest = yaml.safe_load(KUBERNETES.read_text())
     pod = manifest["spec"]["template"]
     assert manifest["kind"] == "DaemonSet"

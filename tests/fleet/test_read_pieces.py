@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 from typing import Any
 
 import made
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cudriver.fleet import compare, read
-from cudriver.fleet.read import Broken, Told, lines
+from cudriver.fleet.read import BEGINNING, Broken, Told, lines
 
 
 def report(task: int) -> str:
@@ -52,13 +55,22 @@ def test_a_report_without_its_end_is_told_beside_the_others():
     assert len([item for item in found if isinstance(item, Broken)]) == 1
 
 
-@pytest.mark.parametrize("width", [9, 10, 11, 64, 1024])
-def test_a_line_may_be_cut_anywhere(width):
+TEXT = st.text('{}"\\\u00e9 a', max_size=6)
+VALUE = st.recursive(TEXT, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner))
+
+
+@settings(max_examples=300)
+@given(st.lists(VALUE, max_size=3), st.data())
+def test_a_line_may_be_cut_anywhere(values, data):
     """In an escape, in a character of several bytes, beside a brace that is no brace."""
-    value = {"schema": 1, 'a"{': ["}", "\\", '\\"{', "\u00e9{" * 9, {"b}": [{}, {"c": '"'}]}] * 3}
+    value = {"schema": 1, "a": ["}", "\\", '\\"{', values], "z": '"}}}}'}
     raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    cut = [raw[start : start + width] for start in range(0, len(raw), width)]
-    said = b"".join(b"7: " + piece + b"\n" for piece in cut)
+    cuts = data.draw(st.sets(st.integers(len(BEGINNING), len(raw) - 1), max_size=20))
+    cuts |= data.draw(st.sampled_from([set(), {*range(len(BEGINNING), len(raw))}]))
+    said = b"".join(
+        b"7: " + raw[start:end] + b"\n"
+        for start, end in itertools.pairwise([0, *sorted(cuts), len(raw)])
+    )
     (told,) = lines(io.BytesIO(said), "-")
     assert isinstance(told, Told)
     assert (told.name, told.value) == ("7", value)

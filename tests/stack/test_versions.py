@@ -1,7 +1,7 @@
 """Versions, specifiers and markers: the quick answers are those of packaging."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.markers import (
     InvalidMarker,
@@ -18,20 +18,24 @@ from cudriver.stack.markers import Markers, environment, normal
 numbers = st.lists(st.integers(0, 130), min_size=1, max_size=5).map(lambda n: ".".join(map(str, n)))
 locals_ = st.sampled_from(["", "", "+cu128", "+cpu", "+cu12.8", ".post1", "rc1", ".dev3", "a0"])
 any_version = st.tuples(numbers, locals_).map("".join)
-clause = st.tuples(
-    st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="]),
-    numbers,
-    st.sampled_from(["", "", ".*", ".dev0", ".dev1"]),
+signs = st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "~="])
+clause = st.tuples(signs, numbers, st.sampled_from(["", "", ".*", ".dev0", ".dev1"])).map("".join)
+# Near each other, so that each sign's edge is met: 2.9 beside 2.9.dev0, 2.9.0.0 and 2.9.1.
+near = st.lists(st.integers(0, 1), max_size=2).map(lambda n: ".".join(map(str, [2, 9, *n])))
+near_version = st.tuples(near, locals_).map("".join)
+near_clause = st.tuples(
+    signs, near, st.sampled_from(["", "", ".*", ".dev0", ".dev1", "rc1", ".post1", "+cu128"])
 ).map("".join)
 
 
-@given(any_version, any_version)
+@given(any_version | near_version, any_version | near_version)
 def test_compare_is_packagings(a, b):
     first, second = Version(a), Version(b)
     assert versions.compare(a, b) == (first > second) - (first < second)
 
 
-@given(any_version, st.lists(clause, min_size=1, max_size=3))
+@settings(max_examples=300)
+@given(any_version | near_version, st.lists(clause | near_clause, min_size=1, max_size=3))
 def test_satisfies_is_packagings(version, clauses):
     text = ",".join(clauses)
     try:

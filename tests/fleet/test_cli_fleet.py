@@ -85,6 +85,26 @@ def test_files_folders_and_standard_input_are_read_together(tmp_path):
     assert found["counts"]["other"] == 1
 
 
+def test_a_list_of_reports_may_fill_many_lines():
+    """As `jq -s . *.json` prints it."""
+    found = told(text=json.dumps([{"reports": SAME[:2]}, *SAME[2:]], indent=2))
+    assert found["counts"]["reports"] == 4
+    assert told(text=json.dumps({"reports": SAME}, indent=2))["counts"]["reports"] == 4
+
+
+@pytest.mark.parametrize("words", [["--html", "-"], ["--json"], []])
+def test_a_pipe_that_is_closed_ends_it_quietly(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([sys.executable, "-m", "cudriver", "fleet", *words],
+                              input=lines(SAME).encode(), stdout=writer, stderr=subprocess.PIPE,
+                              check=False)  # fmt: skip
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_what_cannot_be_read_in_a_folder_is_named_and_the_rest_is_compared(tmp_path):
     (tmp_path / "all.jsonl").write_text(lines(SAME))
     (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")

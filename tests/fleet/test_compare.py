@@ -454,6 +454,50 @@ def test_a_rank_that_was_killed_is_missed():
     assert found.exit_code == 3
 
 
+def test_of_steps_of_two_sizes_the_larger_one_counts():
+    reports = [report(f"d{rank}", rank=rank, ranks=ranks) for rank, ranks in ((0, 2), (1, 4))]
+    for each in (reports, reports[::-1]):
+        assert compare(each).missing == "rank 2-3 of job 71"
+    assert compare([report("d0", rank=5, ranks=2)]).missing == "rank 0-1 of job 71"
+
+
+def test_of_reports_within_a_second_the_later_one_counts():
+    first, last = report("d1"), report("d1")
+    nccl(last)
+    reports = [report("d0"), report("d2"), first, last]
+    assert [group.count for group in compare(reports).groups] == [2, 1]
+    reports[2:] = [last, first]
+    assert [group.count for group in compare(reports).groups] == [3]
+
+
+@pytest.mark.parametrize("capability", ["x", "9", "\u00b2.0", "", None])
+def test_a_capability_that_is_none_is_no_finding(capability):
+    found = compare(fleet_of(3, gpus(capability), at=1))
+    assert "FL103" not in [finding.rule for finding in found.findings]
+
+
+def test_a_device_counts_as_visible_unless_it_is_hidden():
+    """What an older report does not tell; one that is hidden from the process is a difference."""
+    untold, hidden = report("d1"), report("d2")
+    for device in untold["driver"]["devices"]:
+        del device["visible"]
+    hidden["driver"]["devices"][0]["visible"] = False
+    found = compare([report("d0"), untold, hidden])
+    assert [group.nodes for group in found.groups] == ["d[0-1]", "d2"]
+    assert found.groups[1].differs[0].value == "8 x NVIDIA H200 (7 visible)"
+
+
+def test_a_node_with_two_errors_of_one_kind_counts_once():
+    told = report("d0")
+    failing(told)
+    told["findings"].append({**told["findings"][0], "subject": "jax"})
+    assert [share.count for share in compare([told]).findings[0].evidence] == [1]
+    nameless = report("d0")
+    failing(nameless)
+    nameless["findings"][0].update(rule="", subject=None)
+    assert compare([nameless]).status == "mismatch"
+
+
 def test_a_baseline_tells_what_has_changed(tmp_path):
     golden = compare([report("d0")]).golden
     assert golden is not None

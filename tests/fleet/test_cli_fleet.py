@@ -59,11 +59,11 @@ MIXED = fleet_of(4, nccl, at=2)
         ("no report\n", (), 3),
         (lines(SAME), ("--nodes", "d[0-"), 2),
         (lines(SAME), ("--expect", "x"), 2),
-        ("", ("/nowhere/reports",), 2),
+        ("", (f"{__file__}/reports",), 2),
         ("", ("--roots", "/", "x.jsonl", "--", "y"), 2),
         (lines(SAME), ("--prefix", "/opt"), 2),
         (lines(SAME), ("--baseline", __file__), 2),
-        (lines(SAME), ("--html", "/nowhere/x.html"), 2),
+        (lines(SAME), ("--html", f"{__file__}/x.html"), 2),
     ],
 )
 def test_exit_status(text, words, status):

@@ -104,6 +104,7 @@ static void ends_plan(const struct ends *ends, bool blocking, bool ask,
     end_describe(src, &plan->src);
     plan->pool_of = cudriver_device_pool;
     plan->blocking = blocking;
+    plan->fixed = src->fixed;
     plan->ask = ask;
     layout->ndim = dst->ndim;
     layout->itemsize = dst->itemsize;

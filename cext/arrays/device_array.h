@@ -97,8 +97,8 @@ int cudriver_device_array_views_setup(PyObject *module);
 int cudriver_device_make_setup(PyObject *module);
 PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, PyObject *stream);
 
-/* device_fill.c: sets every item to `value` (NULL: zero bytes), cast to the array's dtype. `stream`
- * as in cudriver_stream_parse; if there is none, waits. 0 or -1. */
+/* device_assign.c: sets every item to `value` (NULL: zero bytes), cast to the array's dtype.
+ * `stream` as in cudriver_stream_parse; if there is none, waits. 0 or -1. */
 int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
                                PyObject *stream);
 

@@ -1,5 +1,6 @@
-/* DeviceArray: array[key] = value. A scalar is a fill, an array is a copy; see device_array.h. */
+/* DeviceArray: fill(), and array[key] = value. A fill is a copy of one item. See device_array.h. */
 #include "device_array.h"
+#include "dlpack.h"
 
 #include <string.h>
 
@@ -45,6 +46,41 @@ static int broadcast(struct cudriver_endpoint *src, const DeviceArrayObject *reg
     memcpy(src->shape, region->shape, (size_t)region->ndim * sizeof *region->shape);
     memcpy(src->strides, strides, (size_t)region->ndim * sizeof *strides);
     return 0;
+}
+
+int cudriver_device_array_fill(CoreState *state, DeviceArrayObject *self, PyObject *value,
+                               PyObject *stream)
+{
+    static const Py_ssize_t one = 1;
+    struct cudriver_endpoint src;
+    PyObject *item;
+    char *data;
+
+    if (cudriver_device_array_check(state, self) < 0) {
+        return -1;
+    }
+    if (self->read_only) {
+        PyErr_Format(PyExc_ValueError, "%R is read-only", self);
+        return -1;
+    }
+    item = cudriver_numpy_empty(self->dtype, 1, &one, false);
+    if (item == NULL) {
+        return -1;
+    }
+    data = cudriver_numpy_data(item);
+    memset(data, 0, (size_t)self->itemsize);
+    if ((value != NULL && cudriver_numpy_pattern(value, self->dtype, data) < 0) ||
+        cudriver_numpy_endpoint(item, false, &src) < 0) {
+        Py_DECREF(item);
+        return -1;
+    }
+    Py_DECREF(item);                           /* the endpoint keeps it alive */
+    if (stream == NULL || stream == Py_None) { /* unlike a copy, a fill does not wait for it */
+        stream = (PyObject *)cudriver_dlpack_stream(state, self->context->ordinal);
+    }
+    broadcast(&src, self);
+    src.fixed = true;
+    return cudriver_copy_from(state, (PyObject *)self, &src, stream);
 }
 
 /* Reads what is no array, such as a list, as one of the region's dtype. 1 read; 0 it is one item,

@@ -36,6 +36,7 @@ enum cudriver_copy_kind {
     CUDRIVER_COPY_EMPTY,
     CUDRIVER_COPY_SAME,      /* both ends are the same memory */
     CUDRIVER_COPY_HOST,      /* host to host: not done here */
+    CUDRIVER_COPY_FILL,      /* driver calls that set device memory to one item */
     CUDRIVER_COPY_DIRECT,    /* one driver copy of dense memory */
     CUDRIVER_COPY_2D,        /* driver copies of rows */
     CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
@@ -97,7 +98,8 @@ struct cudriver_copy_plan {
     CUmemoryPool (*pool_of)(int ordinal);
     struct cudriver_layout layout; /* of any form; the planner simplifies it */
     bool blocking;
-    bool ask; /* ask the driver whether host memory is page-locked, however small the copy */
+    bool fixed; /* the source, one item of the host, does not change: it may be read at once */
+    bool ask;   /* ask the driver whether host memory is page-locked, however small the copy */
     /* Set by the planner. */
     enum cudriver_copy_kind kind;
     const char *why; /* a sentence (string literal) */

@@ -116,6 +116,8 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
                                     : issue_direct(plan, call->stream, &call->function);
     case CUDRIVER_COPY_DIRECT:
         return issue_direct(plan, call->stream, &call->function);
+    case CUDRIVER_COPY_FILL:
+        return staging_fill(plan, call->stream, &call->function);
     default:
         return issue_outer(plan, 0, plan->layout.dst_offset, plan->layout.src_offset, call->stream,
                            &call->function);

@@ -20,7 +20,7 @@ const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind)
         [CUDRIVER_COPY_2D] = "2D",           [CUDRIVER_COPY_3D] = "3D",
         [CUDRIVER_COPY_STAGED] = "staged",   [CUDRIVER_COPY_KERNEL] = "kernel",
         [CUDRIVER_COPY_PEER] = "peer",       [CUDRIVER_COPY_TEMPORARY] = "temporary",
-        [CUDRIVER_COPY_BOUNCED] = "bounced",
+        [CUDRIVER_COPY_BOUNCED] = "bounced", [CUDRIVER_COPY_FILL] = "fill",
     };
 
     return names[kind];
@@ -192,6 +192,11 @@ static void plan_host(struct cudriver_copy_plan *plan)
     enum cudriver_copy_kind kind = shape_kind(&plan->layout, &calls);
     size_t span;
 
+    if (plan->fixed && staging_fill_fits(plan)) {
+        plan->kind = CUDRIVER_COPY_FILL;
+        plan->why = "one item again and again: the driver sets the memory";
+        return;
+    }
     cudriver_layout_extent(&plan->layout, !plan->to_device, &low, &high);
     span = (size_t)(high - low);
     plan->one_run = cudriver_hostmem_is_registered(host + low, span);
@@ -378,6 +383,7 @@ const char *cudriver_copy_plan_refusal(const struct cudriver_copy_plan *plan)
     switch (plan->kind) {
     case CUDRIVER_COPY_EMPTY:
     case CUDRIVER_COPY_SAME:
+    case CUDRIVER_COPY_FILL:
         return NULL;
     case CUDRIVER_COPY_DIRECT:
     case CUDRIVER_COPY_2D:
@@ -387,6 +393,9 @@ const char *cudriver_copy_plan_refusal(const struct cudriver_copy_plan *plan)
         }
         return "the host's memory is pageable: use pinned_empty() or pin()";
     case CUDRIVER_COPY_STAGED:
+        if (plan->fixed) {
+            return "the driver fills only dense memory and rows";
+        }
         return plan->page_locked
                    ? "the items are strided in a way that the driver does not copy: copy dense "
                      "memory"

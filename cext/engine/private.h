@@ -6,6 +6,7 @@
  *   plan.c        how a copy is done; what explain_copy tells
  *   walk.c        how a staged copy travels                      no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below
+ *   fill.c        the driver's fills
  *   staged.c      copies that are staged, blocking or in stream order; undoes one that failed
  *   small.c       copies too small for threads
  *   transfer.c    the life of a transfer, from its creation until it is over
@@ -197,6 +198,13 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
  * there is no kernel or no temporary, and the caller may try another path. May block: loading the
  * kernel takes a while at the first use in a context.
  */
+/* Whether the driver's fills do a copy whose source does not change. */
+bool staging_fill_fits(const struct cudriver_copy_plan *plan);
+
+/* Queues them on the stream. The first failed call ends it. */
+CUresult staging_fill(const struct cudriver_copy_plan *plan, CUstream stream,
+                      const char **function);
+
 CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
                               struct cudriver_copy_call *call);
 

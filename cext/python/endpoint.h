@@ -13,7 +13,8 @@ struct cudriver_endpoint {
     char *host;                    /* of a host end: its first item */
     CUdeviceptr device;            /* of a device end: its first item */
     Py_ssize_t *busy; /* a device end's count of running calls, which includes this one; or NULL */
-    bool on_default;  /* of a device end: ready for its context's default stream, maybe not yet */
+    bool fixed;      /* of a host end: one item, which nobody changes, as often as the shape says */
+    bool on_default; /* of a device end: ready for its context's default stream, maybe not yet */
     size_t itemsize;
     int ndim;
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
@@ -33,7 +34,7 @@ static inline void cudriver_endpoint_clear(struct cudriver_endpoint *end)
     end->host = NULL;
     end->device = 0;
     end->busy = NULL;
-    end->on_default = false;
+    end->fixed = end->on_default = false;
 }
 
 static inline void cudriver_endpoint_done(struct cudriver_endpoint *end)

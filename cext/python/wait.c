@@ -44,15 +44,6 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
     return waited(state, result, function);
 }
 
-int cudriver_settle_stream(CoreState *state, CUstream stream)
-{
-    PyThreadState *saved = PyEval_SaveThread();
-    CUresult result = cudriver_staging_stream_settle(stream, cudriver_signal_arrived, &saved);
-
-    PyEval_RestoreThread(saved);
-    return waited(state, result, "cuStreamQuery");
-}
-
 int cudriver_wait_stream(CoreState *state, CUstream stream)
 {
     PyThreadState *saved = PyEval_SaveThread();

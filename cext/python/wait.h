@@ -20,7 +20,4 @@ int cudriver_wait(CoreState *state, CUresult (*query)(void *handle), void *handl
 /* The same for the work that is queued on a stream by now, in its context. */
 int cudriver_wait_stream(CoreState *state, CUstream stream);
 
-/* The same before a blocking call: see cudriver_staging_stream_settle. */
-int cudriver_settle_stream(CoreState *state, CUstream stream);
-
 #endif

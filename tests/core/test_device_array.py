@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import cudriver as cu
+import dlpackkit as kit
 from conftest import named
 from program import output
 
@@ -442,6 +443,47 @@ def test_large_fills_of_views(dtype: Any, key: Any) -> None:
     assert raw(array.to_numpy()) == raw(model)
 
 
+class Aliased(kit.Lender):
+    """Items that lie on each other, which no slice gives."""
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "wanted"),
+    [
+        ((5,), (0,), [7, 0, 0, 0, 0, 0]),
+        ((3, 2), (0, 1), [7, 7, 0, 0, 0, 0]),
+        ((2, 3), (1, 1), [7, 7, 7, 7, 0, 0]),
+        ((2, 3), (1, 2), [7, 7, 7, 7, 7, 7]),
+        ((2, 0), (0, 1), [0, 0, 0, 0, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+@pytest.mark.parametrize("value", [7, np.array(7), [7]])
+def test_fill_of_items_that_lie_on_each_other(
+    shape: Any, strides: Any, wanted: Any, dtype: Any, value: Any
+) -> None:
+    base = cu.device_zeros(6, dtype)
+    kind = (kit.COMPLEX if dtype == "c16" else kit.FLOAT, base.itemsize * 8, 1)
+    lender = Aliased(base.pointer, shape, strides, dtype=kind, owner=base)
+    lent = cu.from_dlpack(lender)
+    lent.fill(value)
+    assert base.to_numpy().tolist() == wanted
+    base.fill(0)
+    lent[...] = value
+    assert base.to_numpy().tolist() == wanted
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("key", [np.s_[:], np.s_[::2]])
+def test_fill_at_any_address(at: int, key: Any) -> None:
+    """An item of 8 bytes may lie anywhere: the driver's words may not."""
+    whole = cu.device_zeros(8 * 9, "u1")
+    whole[at : at + 64].view("f8")[key].fill(-1.5)
+    model = np.zeros(8 * 9, "u1")
+    model[at : at + 64].view("f8")[key] = -1.5
+    assert whole.to_numpy().tobytes() == model.tobytes()
+
+
 def test_fill_of_rows_further_apart_than_the_driver_takes() -> None:
     if cu.memory_info().free < 5 << 30:
         pytest.skip("needs 5 GiB of device memory")
@@ -457,7 +499,9 @@ def test_fill_of_rows_further_apart_than_the_driver_takes() -> None:
     ("dtype", "key"),
     [("u1", np.s_[::2, ::2, ::2]), ("c16", np.s_[:, ::3, 1:-1]), ("V12", np.s_[::-1, :, ::-3])],
 )
-def test_fills_of_many_planes_are_one_launch(sim: Any, dtype: str, key: Any, refused: bool) -> None:
+def test_fills_of_many_planes_are_copies_of_an_item(
+    sim: Any, dtype: str, key: Any, refused: bool
+) -> None:
     model = random_array((150, 30, 20), np.dtype(dtype))
     value = random_array((), np.dtype(dtype), 9)
     with cu.Context():  # where the kernel is refused it is refused for good
@@ -469,8 +513,7 @@ def test_fills_of_many_planes_are_one_launch(sim: Any, dtype: str, key: Any, ref
         array[key].fill(value, stream)
         stream.synchronize()
         sets = sum(sim.call_count(f"cuMemset{kind}Async") for kind in SETS)
-        assert sim.call_count("cuLaunchKernel") == (0 if refused else 1)
-        assert sets > 64 if refused else sets <= 4
+        assert sets == 0
         model.view(f"V{model.itemsize}")[key] = value.view(f"V{model.itemsize}")
         assert raw(array.to_numpy()) == raw(model)
         del array, stream
@@ -572,8 +615,8 @@ def test_fill_takes_what_numpys_assignment_takes(dtype: Any) -> None:
         assert mine == told(assign, np.zeros(1, dtype)), value
 
 
-@pytest.mark.parametrize(("key", "launches"), [(np.s_[:], 0), (np.s_[::2, ::2, ::2], 1)])
-def test_fill_on_a_stream_of_another_context(sim: Any, key: Any, launches: int) -> None:
+@pytest.mark.parametrize("key", [np.s_[:], np.s_[::2, ::2, ::2]])
+def test_fill_on_a_stream_of_another_context(sim: Any, key: Any) -> None:
     model = random_array((150, 30, 20), np.dtype("V12"))
     value = random_array((), np.dtype("V12"), 9)
     array, context = cu.to_device(model), cu.Context()
@@ -582,7 +625,6 @@ def test_fill_on_a_stream_of_another_context(sim: Any, key: Any, launches: int) 
     for _ in range(2):
         sim.reset_counts()
         array[key].fill(value, stream)
-        assert sim.call_count("cuLaunchKernel") == launches
         assert sum(sim.call_count(f"cuMemset{kind}Async") for kind in SETS) <= 4
     stream.synchronize()
     model[key] = value
@@ -696,10 +738,11 @@ def test_a_value_that_closes_the_array_while_it_is_read() -> None:
     class Hostile:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             array.close()
+            return np.zeros(())
 
-    with pytest.raises(ValueError, match="running call"):
+    with pytest.raises(ValueError, match="is closed"):
         array.fill(Hostile())
-    assert not array.closed
+    array = cu.device_zeros(1000)
 
     class Index:
         def __index__(self) -> int:

@@ -370,7 +370,7 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "device_empty": (lambda x: cu.device_empty(3, stream=x.s), "an allocation cannot"),
     "device_zeros": (lambda x: cu.device_zeros(3, stream=x.s), "an allocation cannot"),
-    "fill": (lambda x: x.boxes.fill(1, x.s), "takes too many nodes"),
+    "fill": (lambda x: x.boxes.fill(1, x.s), "fills only dense memory and rows"),
     "copy": (lambda x: x.in_stream(lambda: cu.copy(x.d, x.p)), "a blocking copy cannot"),
     "copy small": (lambda x: x.in_stream(lambda: cu.copy(x.d[:3], x.a[:3])), "a blocking copy"),
     "strided host": (lambda x: cu.copy_async(x.d[: SIZE // 2], x.p[::2], x.s), "strided"),

@@ -453,17 +453,12 @@ static int ends_copy_on(CoreState *state, struct ends *ends, PyObject *argument)
     return transfer != NULL ? 0 : -1;
 }
 
-int cudriver_copy_from(CoreState *state, PyObject *dst, struct cudriver_endpoint *src,
-                       PyObject *stream)
+int cudriver_copy_ends(CoreState *state, const struct cudriver_endpoint *dst,
+                       const struct cudriver_endpoint *src, PyObject *stream)
 {
-    struct ends ends;
+    struct ends ends = {*dst, *src};
     int failed;
 
-    ends.src = *src;
-    if (cudriver_endpoint_parse(state, dst, true, "dst", NULL, &ends.dst) < 0) {
-        cudriver_endpoint_done(src);
-        return -1;
-    }
     if (ends_match(&ends.dst, &ends.src) < 0) {
         failed = -1;
     } else if (stream != NULL && stream != Py_None) {

@@ -1,8 +1,6 @@
 /* DeviceArray: creation, views, checks, lifetime, and its end of a copy. See device_array.h. */
 #include "device_array.h"
 
-#include <string.h>
-
 #include "contexts/batch.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -13,27 +11,72 @@ static DeviceArrayObject *array_of(PyObject *object)
     return (DeviceArrayObject *)object;
 }
 
-/* A zeroed object with room for its shape and strides. */
-static DeviceArrayObject *array_alloc(CoreState *state, int ndim)
-{
-    PyTypeObject *type = state->device_array_type;
-    DeviceArrayObject *self = (DeviceArrayObject *)type->tp_alloc(type, 0);
+/* ---- the memory ---- */
 
-    if (self == NULL) {
+/* New: memory in `context`, of no array yet and with nothing in it. NULL with MemoryError. */
+static struct cudriver_device_memory *memory_new(ContextObject *context)
+{
+    struct cudriver_device_memory *memory = PyMem_Calloc(1, sizeof *memory);
+
+    if (memory == NULL) {
+        PyErr_NoMemory();
         return NULL;
     }
-    self->ndim = ndim;
-    self->shape = self->inlined;
-    if (2 * (size_t)ndim > sizeof self->inlined / sizeof self->inlined[0]) {
-        self->shape = PyMem_Calloc(2 * (size_t)ndim, sizeof *self->shape);
-        if (self->shape == NULL) {
-            self->shape = self->inlined;
-            Py_DECREF(self);
-            return (DeviceArrayObject *)PyErr_NoMemory();
-        }
+    memory->context = (ContextObject *)Py_NewRef((PyObject *)context);
+    context->children++;
+    return memory;
+}
+
+/* Gives the memory back to the driver or to its lender, once. */
+static CUresult memory_release(CoreState *state, struct cudriver_device_memory *memory,
+                               const char **function)
+{
+    CUresult result;
+
+    *function = "";
+    if (memory->closed) {
+        return CUDA_SUCCESS;
     }
-    self->strides = self->shape + ndim;
-    return self;
+    memory->closed = true;
+    cudriver_live_remove(state, &memory->live);
+    result = cudriver_device_free(memory->context, &memory->block, function);
+    memory->context->children--;
+    Py_CLEAR(memory->lender); /* runs another library's code */
+    return result;
+}
+
+/* The end of memory that no array has. */
+static void memory_end(CoreState *state, struct cudriver_device_memory *memory)
+{
+    const char *function;
+    CUresult result = memory_release(state, memory, &function);
+
+    cudriver_report(state, result, function, NULL);
+    Py_DECREF(memory->context);
+    PyMem_Free(memory);
+}
+
+/* ---- arrays ---- */
+
+/* New reference: an array in `memory`, which ends if this fails and no other array has it. Takes
+ * the ndarray over; NULL fails. */
+static PyObject *array_wrap(CoreState *state, struct cudriver_device_memory *memory,
+                            PyObject *array)
+{
+    PyTypeObject *type = state->device_array_type;
+    DeviceArrayObject *self = array != NULL ? (DeviceArrayObject *)type->tp_alloc(type, 0) : NULL;
+
+    if (self == NULL) {
+        Py_XDECREF(array);
+        if (memory->arrays == 0) {
+            memory_end(state, memory);
+        }
+        return NULL;
+    }
+    self->memory = memory;
+    memory->arrays++;
+    self->array = array;
+    return (PyObject *)self;
 }
 
 PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, StreamObject *stream,
@@ -41,352 +84,236 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
                                     const Py_ssize_t *shape)
 {
     Py_ssize_t bytes = cudriver_shape_bytes(ndim, shape, itemsize);
-    DeviceArrayObject *self;
+    struct cudriver_device_memory *memory;
     bool pushed;
     int failed;
 
-    if (bytes < 0) {
+    if (bytes < 0 || cudriver_context_begin(state, context, &pushed) < 0) {
         return NULL;
     }
-    self = array_alloc(state, ndim);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->dtype = Py_NewRef(dtype);
-    self->itemsize = itemsize;
-    memcpy(self->shape, shape, (size_t)ndim * sizeof *shape);
-    cudriver_shape_strides(ndim, shape, itemsize, false, self->strides);
-    if (cudriver_context_begin(state, context, &pushed) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    failed = cudriver_device_alloc(state, context, stream, (size_t)bytes, &self->block);
+    memory = memory_new(context);
+    failed = memory == NULL
+                 ? -1
+                 : cudriver_device_alloc(state, context, stream, (size_t)bytes, &memory->block);
     cudriver_context_end(context, pushed);
     if (failed < 0) {
-        Py_DECREF(self);
+        if (memory != NULL) {
+            memory_end(state, memory);
+        }
         return NULL;
     }
-    self->address = self->block.address;
-    self->context = (ContextObject *)Py_NewRef((PyObject *)context);
-    context->children++;
-    cudriver_live_add(state, &self->live, "device array", (size_t)bytes, self->address,
+    cudriver_live_add(state, &memory->live, "device array", (size_t)bytes, memory->block.address,
                       context->ordinal);
-    return (PyObject *)self;
+    return array_wrap(state, memory,
+                      cudriver_numpy_over(NULL, (void *)(uintptr_t)memory->block.address, dtype,
+                                          ndim, shape, NULL, false, true));
 }
 
 PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_endpoint *end,
                                      PyObject *lender, bool read_only)
 {
-    DeviceArrayObject *self = array_alloc(state, end->ndim);
+    struct cudriver_device_memory *memory = memory_new(end->context);
 
-    if (self == NULL) {
+    if (memory == NULL) {
         return NULL;
     }
-    self->dtype = Py_NewRef(end->dtype);
-    self->itemsize = (Py_ssize_t)end->itemsize;
-    self->address = end->device;
-    self->read_only = read_only;
-    self->lender = Py_NewRef(lender);
-    memcpy(self->shape, end->shape, (size_t)end->ndim * sizeof *end->shape);
-    memcpy(self->strides, end->strides, (size_t)end->ndim * sizeof *end->strides);
-    self->context = (ContextObject *)Py_NewRef((PyObject *)end->context);
-    self->context->children++;
-    return (PyObject *)self;
+    memory->lender = Py_NewRef(lender);
+    return array_wrap(state, memory,
+                      cudriver_numpy_over(NULL, (void *)(uintptr_t)end->device, end->dtype,
+                                          end->ndim, end->shape, end->strides, false, !read_only));
 }
 
-/* ---- basic indexing: integers, slices, ... and None, as NumPy defines them ---- */
-
-/* Adds a dimension to the result. 0 or -1. */
-static int view_append(struct cudriver_device_view *view, Py_ssize_t length, Py_ssize_t stride)
+PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array)
 {
-    if (view->ndim == CUDRIVER_MAX_DIMS) {
-        PyErr_Format(PyExc_IndexError, "more than %d dimensions", CUDRIVER_MAX_DIMS);
-        return -1;
+    PyObject *view = array_wrap(cudriver_state_of((PyObject *)of), of->memory, array);
+
+    if (view != NULL) {
+        array_of(view)->is_view = true;
     }
-    view->shape[view->ndim] = length;
-    view->strides[view->ndim] = stride;
-    view->ndim++;
-    return 0;
+    return view;
 }
 
-static int apply_slice(DeviceArrayObject *of, int axis, PyObject *item,
-                       struct cudriver_device_view *view)
+/* ---- basic indexing: integers, slices, ... and None ---- */
+
+/* New reference: an item of a key that makes a view, with integers as int; else IndexError: NumPy
+ * would read items for arrays, lists and booleans. */
+static PyObject *item_checked(PyObject *item)
 {
-    Py_ssize_t start, stop, step, length, stride;
+    PyObject *index = NULL;
 
-    if (PySlice_Unpack(item, &start, &stop, &step) < 0) {
-        return -1;
+    if (PySlice_Check(item) || PyLong_CheckExact(item) || item == Py_None || item == Py_Ellipsis) {
+        return Py_NewRef(item);
     }
-    length = PySlice_AdjustIndices(of->shape[axis], &start, &stop, step);
-    if (length > 0) {
-        view->address += (CUdeviceptr)(start * of->strides[axis]);
-    }
-    /* As in NumPy, the stride is multiplied by the step for one item too, but not for none. If the
-     * product overflows, there is only one item and the stride does not matter. */
-    if (length == 0 || __builtin_mul_overflow(of->strides[axis], step, &stride)) {
-        stride = of->strides[axis];
-    }
-    return view_append(view, length, stride);
-}
-
-static void index_refuse(PyObject *item)
-{
-    PyErr_Format(PyExc_IndexError,
-                 "a DeviceArray takes integers, slices, ... and None as indices, not %.100s",
-                 Py_TYPE(item)->tp_name);
-}
-
-static int apply_integer(DeviceArrayObject *of, int axis, PyObject *item,
-                         struct cudriver_device_view *view)
-{
-    Py_ssize_t index = PyNumber_AsSsize_t(item, PyExc_IndexError);
-
-    if (index == -1 && PyErr_Occurred()) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) { /* an array of indices, or of booleans */
-            index_refuse(item);
+    if (PyIndex_Check(item) && !PyBool_Check(item) && !cudriver_numpy_is_bool(item)) {
+        index = PyNumber_Index(item);
+        if (index != NULL || !PyErr_ExceptionMatches(PyExc_TypeError)) {
+            return index;
         }
-        return -1;
     }
-    if (index < -of->shape[axis] || index >= of->shape[axis]) {
-        PyErr_Format(PyExc_IndexError, "index %zd is out of bounds for axis %d with size %zd",
-                     index, axis, of->shape[axis]);
-        return -1;
-    }
-    view->address +=
-        (CUdeviceptr)((index < 0 ? index + of->shape[axis] : index) * of->strides[axis]);
-    return 0;
+    return PyErr_Format(PyExc_IndexError,
+                        "a DeviceArray takes integers, slices, ... and None as indices, not %.100s",
+                        Py_TYPE(item)->tp_name);
 }
 
-/* How many axes the key's items consume, or -1. *ellipsis: the index of `...`, or -1. */
-static int key_count(PyObject *const *items, Py_ssize_t count, Py_ssize_t *ellipsis)
+/* New reference: the key as a tuple with an ellipsis, for which NumPy always makes a view. */
+static PyObject *key_checked(PyObject *key)
 {
-    int axes = 0;
+    PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
+    Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, length = count + 1;
+    PyObject *checked;
 
-    *ellipsis = -1;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (items[i] == Py_Ellipsis) {
-            if (*ellipsis >= 0) {
-                PyErr_SetString(PyExc_IndexError,
-                                "an index can only have a single ellipsis ('...')");
-                return -1;
-            }
-            *ellipsis = i;
-        } else if (PySlice_Check(items[i]) || (PyIndex_Check(items[i]) && !PyBool_Check(items[i]) &&
-                                               !cudriver_numpy_is_bool(items[i]))) {
-            axes++;
-        } else if (items[i] != Py_None) {
-            index_refuse(items[i]);
-            return -1;
+        length = items[i] == Py_Ellipsis ? count : length;
+    }
+    checked = PyTuple_New(length);
+    for (Py_ssize_t i = 0; checked != NULL && i < length; i++) {
+        PyObject *item = i < count ? item_checked(items[i]) : Py_NewRef(Py_Ellipsis);
+        if (item == NULL) {
+            Py_CLEAR(checked);
+        } else {
+            PyTuple_SET_ITEM(checked, i, item);
         }
     }
-    return axes;
-}
-
-PyObject *cudriver_device_array_view(CoreState *state, DeviceArrayObject *of,
-                                     const struct cudriver_device_view *view)
-{
-    DeviceArrayObject *self = array_alloc(state, view->ndim);
-
-    if (self == NULL) {
-        return NULL;
-    }
-    self->dtype = Py_NewRef(of->dtype);
-    self->itemsize = of->itemsize;
-    self->address = view->address;
-    self->read_only = of->read_only;
-    self->root = (DeviceArrayObject *)Py_NewRef((PyObject *)cudriver_device_array_root(of));
-    self->root->views++;
-    self->context = (ContextObject *)Py_NewRef((PyObject *)of->context);
-    memcpy(self->shape, view->shape, (size_t)view->ndim * sizeof *view->shape);
-    memcpy(self->strides, view->strides, (size_t)view->ndim * sizeof *view->strides);
-    return (PyObject *)self;
+    return checked;
 }
 
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key)
 {
-    DeviceArrayObject *self = array_of(object);
-    PyObject *const *items = PyTuple_Check(key) ? ((PyTupleObject *)key)->ob_item : &key;
-    Py_ssize_t count = PyTuple_Check(key) ? PyTuple_GET_SIZE(key) : 1, ellipsis;
-    int axes = key_count(items, count, &ellipsis), axis = 0, failed = 0;
-    struct cudriver_device_view view = {.address = self->address};
+    PyObject *checked = key_checked(key), *array;
 
-    if (axes < 0) {
+    if (checked == NULL) {
         return NULL;
     }
-    if (axes > self->ndim) {
-        PyErr_Format(PyExc_IndexError,
-                     "too many indices: the array is %d-dimensional, but %d were indexed",
-                     self->ndim, axes);
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count && failed == 0; i++) {
-        if (i == ellipsis) {
-            for (int left = self->ndim - axes; left > 0 && failed == 0; left--, axis++) {
-                failed = view_append(&view, self->shape[axis], self->strides[axis]);
-            }
-        } else if (items[i] == Py_None) {
-            failed = view_append(&view, 1, 0);
-        } else if (PySlice_Check(items[i])) {
-            failed = apply_slice(self, axis++, items[i], &view);
-        } else {
-            failed = apply_integer(self, axis++, items[i], &view);
-        }
-    }
-    for (; axis < self->ndim && failed == 0; axis++) {
-        failed = view_append(&view, self->shape[axis], self->strides[axis]);
-    }
-    if (failed != 0) {
-        return NULL;
-    }
-    return cudriver_device_array_view(cudriver_state_of(object), self, &view);
+    array = PyObject_GetItem(array_of(object)->array, checked);
+    Py_DECREF(checked);
+    return cudriver_device_array_view(array_of(object), array);
 }
 
 /* ---- the end ---- */
 
-/* Shared by close() and dealloc. */
-static CUresult array_release(CoreState *state, DeviceArrayObject *self, const char **function)
-{
-    CUresult result;
-
-    *function = "";
-    if (self->closed || self->root != NULL) {
-        return CUDA_SUCCESS;
-    }
-    self->closed = true;
-    if (self->context == NULL) {
-        return CUDA_SUCCESS;
-    }
-    cudriver_live_remove(state, &self->live);
-    result = cudriver_device_free(self->context, &self->block, function);
-    self->context->children--;
-    Py_CLEAR(self->lender); /* runs another library's code */
-    return result;
-}
-
 void cudriver_device_array_dealloc(PyObject *object)
 {
     DeviceArrayObject *self = array_of(object);
-    CoreState *state = cudriver_state_of(object);
     PyTypeObject *type = Py_TYPE(object);
-    const char *function;
-    CUresult result;
 
     if (self->weak != NULL) {
         PyObject_ClearWeakRefs(object);
     }
-    result = array_release(state, self, &function);
-    cudriver_report(state, result, function, NULL);
-    if (self->shape != self->inlined) {
-        PyMem_Free(self->shape);
-    }
-    Py_XDECREF(self->dtype);
-    Py_XDECREF(self->context);
-    if (self->root != NULL) {
-        self->root->views--;
-        Py_DECREF(self->root);
+    Py_DECREF(self->array);
+    if (--self->memory->arrays == 0) {
+        memory_end(cudriver_state_of(object), self->memory);
     }
     type->tp_free(object);
     Py_DECREF(type);
 }
 
-PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+/* Sets ValueError: what uses the memory, so that it cannot be freed. -1. */
+static int close_refuse(PyObject *object, Py_ssize_t views, bool busy)
 {
-    DeviceArrayObject *self = array_of(object);
-    CoreState *state = cudriver_state_of(object);
-    const char *function;
-    CUresult result;
+    if (views == 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "cannot close %R: a running call, or a graph that copies it, uses its memory",
+                     object);
+    } else {
+        PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object, views,
+                     views == 1 ? "" : "s",
+                     busy         ? " and a running call use"
+                     : views == 1 ? " uses"
+                                  : " use");
+    }
+    return -1;
+}
 
-    if (self->root != NULL) {
+/* 0 if nothing but the array uses its memory, else -1 with ValueError. */
+static int close_check(CoreState *state, PyObject *object)
+{
+    const struct cudriver_device_memory *memory = array_of(object)->memory;
+
+    if (array_of(object)->is_view) {
         PyErr_Format(PyExc_ValueError, "%R is a view: close the array that owns the memory",
                      object);
-        return NULL;
+        return -1;
     }
     cudriver_batches_reap(state, true); /* a completed copy may hold the last view */
-    if (self->views > 0 || self->busy > 0) {
-        bool busy = self->busy > 0;
-        if (self->views == 0) {
-            PyErr_Format(PyExc_ValueError,
-                         "cannot close %R: a running call, or a graph that copies it, uses its "
-                         "memory",
-                         object);
-        } else {
-            PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object,
-                         self->views, self->views == 1 ? "" : "s",
-                         busy               ? " and a running call use"
-                         : self->views == 1 ? " uses"
-                                            : " use");
-        }
-        return NULL;
+    if (memory->arrays > 1 || memory->busy > 0) {
+        return close_refuse(object, memory->arrays - 1, memory->busy > 0);
     }
-    if (self->exports > 0) {
+    if (memory->exports > 0) {
         PyErr_Format(PyExc_ValueError,
                      "cannot close %R: another library's array uses its memory (exported %zd "
                      "time%s by DLPack)",
-                     object, self->exports, self->exports == 1 ? "" : "s");
-        return NULL;
+                     object, memory->exports, memory->exports == 1 ? "" : "s");
+        return -1;
     }
     if (Py_REFCNT(object) > 1 && cudriver_batches_hold(state, object)) {
         PyErr_Format(PyExc_ValueError,
                      "cannot close %R: an asynchronous copy uses it; wait() for that first",
                      object);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *cudriver_device_array_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    CoreState *state = cudriver_state_of(object);
+    unsigned long long address = array_of(object)->memory->block.address;
+    const char *function;
+    CUresult result;
+
+    if (close_check(state, object) < 0) {
         return NULL;
     }
-    result = array_release(state, self, &function);
+    result = memory_release(state, array_of(object)->memory, &function);
     if (result != CUDA_SUCCESS) {
-        return cudriver_raise(state, result, function, "0x%llx", (unsigned long long)self->address);
+        return cudriver_raise(state, result, function, "0x%llx", address);
     }
     Py_RETURN_NONE;
 }
 
 int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self)
 {
-    if (cudriver_device_array_root(self)->closed) {
+    if (self->memory->closed) {
         PyErr_Format(PyExc_ValueError, "%R is closed", self);
         return -1;
     }
-    return cudriver_context_check(state, self->context);
+    return cudriver_context_check(state, self->memory->context);
 }
 
-int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
+int cudriver_device_array_endpoint(CoreState *state, PyObject *object, bool write,
                                    struct cudriver_endpoint *end)
 {
-    DeviceArrayObject *self = array_of(object);
+    struct cudriver_device_memory *memory = array_of(object)->memory;
 
-    if (cudriver_device_array_check(state, self) < 0) {
+    if (cudriver_device_array_check(state, array_of(object)) < 0 ||
+        cudriver_numpy_endpoint(array_of(object)->array, write, end) < 0) {
         return -1;
     }
-    cudriver_endpoint_clear(end);
-    end->owner = Py_NewRef(object);
-    end->dtype = Py_NewRef(self->dtype);
-    end->context = (ContextObject *)Py_NewRef((PyObject *)self->context);
-    end->device = self->address;
-    end->busy = &cudriver_device_array_root(self)->busy; /* forbids close() until released */
-    ++*end->busy;
-    cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
-    end->itemsize = (size_t)self->itemsize;
-    end->ndim = self->ndim;
-    for (int i = 0; i < self->ndim; i++) { /* few: faster than two calls of memcpy */
-        end->shape[i] = self->shape[i];
-        end->strides[i] = self->strides[i];
-    }
+    Py_SETREF(end->owner, Py_NewRef(object));
+    end->context = (ContextObject *)Py_NewRef((PyObject *)memory->context);
+    end->device = (CUdeviceptr)(uintptr_t)end->host;
+    end->host = NULL;
+    end->busy = &memory->busy; /* forbids close() until released */
+    ++memory->busy;
+    cudriver_device_settle(memory->context, &memory->block);
     return 0;
 }
 
-bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *root)
+bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *memory)
 {
-    return Py_IS_TYPE(owner, state->device_array_type) &&
-           cudriver_device_array_root(array_of(owner)) == root;
+    return Py_IS_TYPE(owner, state->device_array_type) && array_of(owner)->memory == memory;
 }
 
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
 {
-    DeviceArrayObject *root;
+    struct cudriver_device_memory *memory;
 
     if (busy == NULL) {
         return 0;
     }
-    root = (DeviceArrayObject *)((char *)(uintptr_t)busy - offsetof(DeviceArrayObject, busy));
-    return cudriver_device_reach(state, root->context, &root->block) < 0
+    memory = (struct cudriver_device_memory *)((char *)(uintptr_t)busy -
+                                               offsetof(struct cudriver_device_memory, busy));
+    return cudriver_device_reach(state, memory->context, &memory->block) < 0
                ? -1
-               : cudriver_batches_await(state, cudriver_device_array_uses, root);
+               : cudriver_batches_await(state, cudriver_device_array_uses, memory);
 }

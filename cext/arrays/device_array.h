@@ -5,25 +5,25 @@
 #include "copy.h"
 #include "device_memory.h"
 
-typedef struct DeviceArrayObject {
-    PyObject_HEAD
-    struct cudriver_live live;          /* listed if this array owns memory */
+/* The memory that a DeviceArray and its views share. */
+struct cudriver_device_memory {
+    struct cudriver_live live;          /* listed if the memory is ours */
     ContextObject *context;             /* owned */
-    struct DeviceArrayObject *root;     /* owned: the root of a view; NULL for a root */
-    struct cudriver_device_block block; /* of a root: its memory */
-    PyObject *lender;    /* owned: keeps a root's memory alive if it is another library's */
-    CUdeviceptr address; /* of the first item */
-    PyObject *dtype;     /* owned: a numpy.dtype */
-    Py_ssize_t itemsize;
-    Py_ssize_t busy;    /* of a root: calls that use the memory, perhaps without the GIL */
-    Py_ssize_t views;   /* of a root: live views */
-    Py_ssize_t exports; /* of a root: DLPack tensors that other libraries hold */
-    bool closed;        /* of a root */
-    bool read_only;
-    int ndim;
-    Py_ssize_t *shape;   /* `ndim` lengths, then `ndim` strides in bytes */
-    Py_ssize_t *strides; /* within `shape`'s block */
-    Py_ssize_t inlined[8];
+    struct cudriver_device_block block; /* of memory that is ours */
+    PyObject *lender;   /* owned: keeps another library's memory alive; NULL: ours */
+    Py_ssize_t arrays;  /* DeviceArrays that share it: the last one frees it */
+    Py_ssize_t busy;    /* calls that use it, perhaps without the GIL */
+    Py_ssize_t exports; /* DLPack tensors that other libraries hold */
+    bool closed;
+};
+
+/* `array` is an ndarray whose data pointer is the device's address: NumPy does the geometry. Its
+ * items must never be read, so no Python code must see it, nor a debugger that prints it. */
+typedef struct {
+    PyObject_HEAD
+    struct cudriver_device_memory *memory; /* counts in its `arrays` */
+    PyObject *array;                       /* owned */
+    bool is_view;                          /* of another DeviceArray */
     PyObject *weak;
 } DeviceArrayObject;
 
@@ -37,38 +37,25 @@ PyObject *cudriver_device_array_new(CoreState *state, ContextObject *context, St
 PyObject *cudriver_device_array_over(CoreState *state, const struct cudriver_endpoint *end,
                                      PyObject *lender, bool read_only);
 
-/* The array that owns the memory. Borrowed. */
-static inline DeviceArrayObject *cudriver_device_array_root(DeviceArrayObject *self)
-{
-    return self->root != NULL ? self->root : self;
-}
+/* New reference: a view of `of` with the geometry of `array`, a view of its ndarray, which this
+ * takes over. NULL if `array` is NULL. */
+PyObject *cudriver_device_array_view(DeviceArrayObject *of, PyObject *array);
 
 /* 0 if the memory may be used; else -1 with ValueError or InvalidContextError. */
 int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self);
 
-/* Fills an endpoint. 0, or -1 with ValueError (closed) or InvalidContextError (context gone). */
-int cudriver_device_array_endpoint(CoreState *state, PyObject *object,
+/* Fills an endpoint. 0, or -1 with ValueError (closed, or read-only and to be written) or
+ * InvalidContextError (context gone). */
+int cudriver_device_array_endpoint(CoreState *state, PyObject *object, bool write,
                                    struct cudriver_endpoint *end);
 
-/* Whether the object that a batch owns is the array `root`, or a view of it. */
-bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *root);
+/* Whether the object that a batch owns is an array in `memory`. */
+bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *memory);
 
 /* Waits for all work in flight on an array's memory, on every stream. `busy` is the endpoint's;
  * NULL means that there is nothing to wait for. A call without a stream starts with this, so that
  * it follows what calls with a stream started. 0, or -1 with an exception set. */
 int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy);
-
-/* The geometry of a view. */
-struct cudriver_device_view {
-    CUdeviceptr address;
-    int ndim;
-    Py_ssize_t shape[CUDRIVER_MAX_DIMS];
-    Py_ssize_t strides[CUDRIVER_MAX_DIMS];
-};
-
-/* New reference: a view of `of` (or, if that is a view, of its root), with its dtype. */
-PyObject *cudriver_device_array_view(CoreState *state, DeviceArrayObject *of,
-                                     const struct cudriver_device_view *view);
 
 /* array[key]: a view, by basic indexing. New reference. */
 PyObject *cudriver_device_array_subscript(PyObject *object, PyObject *key);
@@ -82,15 +69,6 @@ PyObject *cudriver_device_array_close(PyObject *object, PyObject *ignored);
 
 /* device_array_methods.c: the type. */
 int cudriver_device_array_setup(PyObject *module);
-
-/* device_array_views.c, device_array_reshape.c: T, transpose(), reshape(), view() and flags. */
-PyObject *cudriver_device_array_reversed(PyObject *object, void *closure);
-PyObject *cudriver_device_array_transpose(PyObject *object, PyObject *args);
-PyObject *cudriver_device_array_reshape(PyObject *object, PyObject *args, PyObject *keywords);
-PyObject *cudriver_device_array_view_as(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                        PyObject *keywords);
-PyObject *cudriver_device_array_flags(PyObject *object, void *closure);
-int cudriver_device_array_views_setup(PyObject *module);
 
 /* device_make.c: the module's functions; a new array on the same device, in C order. `stream` as
  * in cudriver_stream_parse; if there is none, waits. New reference. */

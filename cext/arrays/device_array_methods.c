@@ -1,6 +1,8 @@
 /* DeviceArray: the type. See device_array.h. */
 #include "device_array.h"
 
+#include <string.h>
+
 #include "dlpack.h"
 
 #include "python/arguments.h"
@@ -16,97 +18,193 @@ static DeviceArrayObject *array_of(PyObject *object)
     return (DeviceArrayObject *)object;
 }
 
-static Py_ssize_t array_bytes(DeviceArrayObject *self)
-{
-    return cudriver_shape_bytes(self->ndim, self->shape, self->itemsize); /* fits: it was made */
-}
-
 static PyObject *array_repr(PyObject *object)
 {
     DeviceArrayObject *self = array_of(object);
-    PyObject *shape = cudriver_shape_tuple(self->ndim, self->shape);
+    PyObject *shape = PyObject_GetAttrString(self->array, "shape");
+    PyObject *dtype = PyObject_GetAttrString(self->array, "dtype");
     PyObject *text = NULL;
 
-    if (shape != NULL) {
-        text = PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape,
-                                    self->dtype, self->context->ordinal,
-                                    cudriver_device_array_root(self)->closed ? ", closed" : "");
-        Py_DECREF(shape);
+    if (shape != NULL && dtype != NULL) {
+        text = PyUnicode_FromFormat("<DeviceArray shape=%R dtype=%S on device %d%s>", shape, dtype,
+                                    self->memory->context->ordinal,
+                                    self->memory->closed ? ", closed" : "");
     }
+    Py_XDECREF(shape);
+    Py_XDECREF(dtype);
     return text;
 }
 
 static Py_ssize_t array_length(PyObject *object)
 {
-    if (array_of(object)->ndim == 0) {
-        PyErr_SetString(PyExc_TypeError, "len() of an array without dimensions");
-        return -1;
-    }
-    return array_of(object)->shape[0];
+    return PyObject_Size(array_of(object)->array);
 }
 
-static PyObject *get_shape(PyObject *object, void *Py_UNUSED(closure))
+/* What the ndarray has by the same name. */
+static PyObject *get_geometry(PyObject *object, void *name)
 {
-    return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->shape);
+    return PyObject_GetAttrString(array_of(object)->array, name);
 }
 
-static PyObject *get_strides(PyObject *object, void *Py_UNUSED(closure))
+static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
 {
-    return cudriver_shape_tuple(array_of(object)->ndim, array_of(object)->strides);
-}
+    DeviceArrayObject *self = array_of(object);
+    bool c_contiguous, f_contiguous, writable;
 
-static PyObject *get_size(PyObject *object, void *Py_UNUSED(closure))
-{
-    Py_ssize_t size = cudriver_shape_bytes(array_of(object)->ndim, array_of(object)->shape, 1);
-
-    return size < 0 ? NULL : PyLong_FromSsize_t(size);
-}
-
-static PyObject *get_nbytes(PyObject *object, void *Py_UNUSED(closure))
-{
-    return PyLong_FromSsize_t(array_bytes(array_of(object)));
+    cudriver_numpy_flags(self->array, &c_contiguous, &f_contiguous, &writable);
+    return cudriver_tuple_new(cudriver_state_of(object)->array_flags_type, 4,
+                              PyBool_FromLong(c_contiguous), PyBool_FromLong(f_contiguous),
+                              PyBool_FromLong(!self->is_view && self->memory->lender == NULL),
+                              PyBool_FromLong(writable));
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(cudriver_device_array_root(array_of(object))->closed);
+    return PyBool_FromLong(array_of(object)->memory->closed);
+}
+
+static PyObject *get_context(PyObject *object, void *Py_UNUSED(closure))
+{
+    return Py_NewRef((PyObject *)array_of(object)->memory->context);
+}
+
+static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_device_new(array_of(object)->memory->context->ordinal);
 }
 
 static PyObject *get_pointer(PyObject *object, void *Py_UNUSED(closure))
 {
     DeviceArrayObject *self = array_of(object);
+    struct cudriver_endpoint end;
+    size_t items = 1;
 
-    if (cudriver_device_array_check(cudriver_state_of(object), self) < 0) {
+    if (cudriver_device_array_endpoint(cudriver_state_of(object), object, false, &end) < 0) {
         return NULL;
     }
-    cudriver_device_array_root(self)->block.shared = true;
-    cudriver_device_settle(self->context, &cudriver_device_array_root(self)->block);
-    return PyLong_FromUnsignedLongLong(self->address);
-}
-
-static PyObject *get_device(PyObject *object, void *Py_UNUSED(closure))
-{
-    return cudriver_device_new(array_of(object)->context->ordinal);
+    self->memory->block.shared = true;
+    for (int i = 0; i < end.ndim; i++) {
+        items = end.shape[i] == 0 ? 0 : items;
+    }
+    cudriver_endpoint_done(&end);
+    return PyLong_FromUnsignedLongLong(items > 0 && end.itemsize > 0 ? end.device : 0);
 }
 
 static PyObject *get_interface(PyObject *object, void *closure)
 {
-    DeviceArrayObject *self = array_of(object);
-    PyObject *pointer = get_pointer(object, closure), *descr;
+    PyObject *interface = PyObject_GetAttrString(array_of(object)->array, "__array_interface__");
+    PyObject *pointer = get_pointer(object, closure), *strides = get_geometry(object, "strides");
+    bool c_contiguous, f_contiguous, writable;
+    PyObject *data = NULL;
 
-    if (pointer != NULL && array_bytes(self) == 0) { /* the protocol demands 0 for an empty array */
-        Py_SETREF(pointer, PyLong_FromLong(0));
+    cudriver_numpy_flags(array_of(object)->array, &c_contiguous, &f_contiguous, &writable);
+    if (pointer != NULL) {
+        data = Py_BuildValue("(OO)", pointer, writable ? Py_False : Py_True);
     }
-    descr = pointer != NULL ? cudriver_numpy_descr(self->dtype) : NULL;
-    if (descr == NULL) {
-        Py_XDECREF(pointer);
+    if (interface == NULL || strides == NULL || data == NULL ||
+        PyDict_SetItemString(interface, "data", data) < 0 ||
+        PyDict_SetItemString(interface, "strides", strides) < 0 ||
+        PyDict_SetItemString(interface, "stream", Py_None) < 0) {
+        Py_CLEAR(interface);
+    }
+    Py_XDECREF(pointer);
+    Py_XDECREF(strides);
+    Py_XDECREF(data);
+    return interface;
+}
+
+/* ---- views ---- */
+
+static PyObject *get_reversed(PyObject *object, void *Py_UNUSED(closure))
+{
+    return cudriver_device_array_view(array_of(object), get_geometry(object, "T"));
+}
+
+static PyObject *method_transpose(PyObject *object, PyObject *axes)
+{
+    PyObject *transpose = get_geometry(object, "transpose"), *view = NULL;
+
+    if (transpose != NULL) {
+        view = PyObject_Call(transpose, axes, NULL);
+        Py_DECREF(transpose);
+    }
+    return cudriver_device_array_view(array_of(object), view);
+}
+
+static PyObject *method_view(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *keywords)
+{
+    static const char *const names[] = {"dtype", NULL};
+    static const struct cudriver_signature signature = {"view", 1, 1, names};
+    PyObject *argument, *dtype, *view;
+    Py_ssize_t itemsize;
+
+    if (cudriver_arguments(&signature, args, count, keywords, &argument) < 0 ||
+        cudriver_numpy_dtype(argument, &dtype, &itemsize) < 0) {
         return NULL;
     }
-    return Py_BuildValue("{s:i,s:N,s:N,s:N,s:N,s:(NO),s:O}", "version", 3, "typestr",
-                         cudriver_numpy_typestr(self->dtype), "descr", descr, "shape",
-                         get_shape(object, NULL), "strides", get_strides(object, NULL), "data",
-                         pointer, self->read_only ? Py_True : Py_False, "stream", Py_None);
+    view = PyObject_CallMethod(array_of(object)->array, "view", "O", dtype);
+    Py_DECREF(dtype);
+    return cudriver_device_array_view(array_of(object), view);
 }
+
+/* Reads `order`, the only keyword. 0 or -1. */
+static int order_read(PyObject *keywords, bool *fortran)
+{
+    static char *names[] = {"order", NULL};
+    PyObject *order = NULL, *none = PyTuple_New(0);
+    int failed =
+        none == NULL || !PyArg_ParseTupleAndKeywords(none, keywords, "|$O:reshape", names, &order)
+            ? -1
+            : cudriver_order_parse(order, fortran);
+
+    Py_XDECREF(none);
+    return failed;
+}
+
+/* After a ValueError of NumPy's: says what to do where the shape needs a copy. NULL. */
+static PyObject *reshape_refuse(PyObject *object, PyObject *to)
+{
+    PyObject *shape, *strides, *type, *value, *traceback, *text;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    text = value != NULL ? PyObject_Str(value) : NULL;
+    shape = get_geometry(object, "shape");
+    strides = get_geometry(object, "strides");
+    if (text != NULL && shape != NULL && strides != NULL &&
+        strstr(PyUnicode_AsUTF8(text), "copy") != NULL) {
+        PyErr_Format(PyExc_ValueError,
+                     "an array of shape %R with strides %R has no view of shape %R (%U): call "
+                     "copy() first, then reshape()",
+                     shape, strides, to, text);
+        Py_CLEAR(type);
+        Py_CLEAR(value);
+        Py_CLEAR(traceback);
+    } else {
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(text);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return NULL;
+}
+
+static PyObject *method_reshape(PyObject *object, PyObject *args, PyObject *keywords)
+{
+    PyObject *shape = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0) : args, *view;
+    bool fortran = false;
+
+    if (keywords != NULL && order_read(keywords, &fortran) < 0) {
+        return NULL;
+    }
+    view = cudriver_numpy_reshape(array_of(object)->array, shape, fortran);
+    if (view == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
+        return reshape_refuse(object, shape);
+    }
+    return cudriver_device_array_view(array_of(object), view);
+}
+
+/* ---- filling and copying ---- */
 
 static PyObject *method_fill(PyObject *object, PyObject *const *args, Py_ssize_t count,
                              PyObject *keywords)
@@ -165,23 +263,24 @@ static PyObject *method_to_numpy(PyObject *object, PyObject *const *args, Py_ssi
 {
     static const char *const names[] = {"out", NULL};
     static const struct cudriver_signature signature = {"to_numpy", 1, 0, names};
-    DeviceArrayObject *self = array_of(object);
     CoreState *state = cudriver_state_of(object);
     PyObject *out, *array = NULL;
+    struct cudriver_endpoint end;
 
     if (cudriver_arguments(&signature, args, count, keywords, &out) < 0 ||
-        cudriver_device_array_check(state, self) < 0) {
+        cudriver_device_array_endpoint(state, object, false, &end) < 0) {
         return NULL;
     }
     out = out != Py_None ? out : NULL;
     if (out == NULL) {
-        array = cudriver_numpy_empty(self->dtype, self->ndim, self->shape, false);
+        array = cudriver_numpy_empty(end.dtype, end.ndim, end.shape, false);
     } else if (cudriver_numpy_is_array(out)) {
         array = Py_NewRef(out);
     } else if (cudriver_host_view(state, out, &array) == 0) {
         PyErr_Format(PyExc_TypeError, "out is not an array in host memory, but a %.100s",
                      Py_TYPE(out)->tp_name);
     }
+    cudriver_endpoint_done(&end);
     if (array == NULL || cudriver_copy_blocking(state, array, object) < 0) {
         Py_XDECREF(array);
         return NULL;
@@ -271,14 +370,18 @@ static Py_hash_t array_hash(PyObject *object)
 }
 
 static PyGetSetDef array_getset[] = {
-    {"shape", get_shape, NULL, DOC_DeviceArray_shape, NULL},
-    {"strides", get_strides, NULL, DOC_DeviceArray_strides, NULL},
-    {"size", get_size, NULL, DOC_DeviceArray_size, NULL},
-    {"T", cudriver_device_array_reversed, NULL, DOC_DeviceArray_T, NULL},
-    {"flags", cudriver_device_array_flags, NULL, DOC_DeviceArray_flags, NULL},
-    {"nbytes", get_nbytes, NULL, DOC_DeviceArray_nbytes, NULL},
+    {"shape", get_geometry, NULL, DOC_DeviceArray_shape, "shape"},
+    {"strides", get_geometry, NULL, DOC_DeviceArray_strides, "strides"},
+    {"dtype", get_geometry, NULL, DOC_DeviceArray_dtype, "dtype"},
+    {"ndim", get_geometry, NULL, DOC_DeviceArray_ndim, "ndim"},
+    {"size", get_geometry, NULL, DOC_DeviceArray_size, "size"},
+    {"itemsize", get_geometry, NULL, DOC_DeviceArray_itemsize, "itemsize"},
+    {"nbytes", get_geometry, NULL, DOC_DeviceArray_nbytes, "nbytes"},
+    {"T", get_reversed, NULL, DOC_DeviceArray_T, NULL},
+    {"flags", get_flags, NULL, DOC_DeviceArray_flags, NULL},
     {"pointer", get_pointer, NULL, DOC_DeviceArray_pointer, NULL},
     {"device", get_device, NULL, DOC_DeviceArray_device, NULL},
+    {"context", get_context, NULL, DOC_DeviceArray_context, NULL},
     {"closed", get_closed, NULL, DOC_DeviceArray_closed, NULL},
     {"__cuda_array_interface__", get_interface, NULL, DOC_DeviceArray___cuda_array_interface__,
      NULL},
@@ -295,10 +398,10 @@ static PyMethodDef array_methods[] = {
     {"__deepcopy__", method_copy_plain, METH_O, DOC_DeviceArray___deepcopy__},
     {"__reduce__", method_reduce, METH_NOARGS, DOC_DeviceArray___reduce__},
     {"close", cudriver_device_array_close, METH_NOARGS, DOC_DeviceArray_close},
-    {"transpose", cudriver_device_array_transpose, METH_VARARGS, DOC_DeviceArray_transpose},
-    {"reshape", (PyCFunction)(void (*)(void))cudriver_device_array_reshape,
-     METH_VARARGS | METH_KEYWORDS, DOC_DeviceArray_reshape},
-    {"view", CUDRIVER_FAST(cudriver_device_array_view_as), DOC_DeviceArray_view},
+    {"transpose", method_transpose, METH_VARARGS, DOC_DeviceArray_transpose},
+    {"reshape", (PyCFunction)(void (*)(void))method_reshape, METH_VARARGS | METH_KEYWORDS,
+     DOC_DeviceArray_reshape},
+    {"view", CUDRIVER_FAST(method_view), DOC_DeviceArray_view},
     {"__dlpack__", CUDRIVER_FAST(cudriver_device_array_dlpack), DOC_DeviceArray___dlpack__},
     {"__dlpack_device__", cudriver_device_array_dlpack_device, METH_NOARGS,
      DOC_DeviceArray___dlpack_device__},
@@ -308,11 +411,6 @@ static PyMethodDef array_methods[] = {
 };
 
 static PyMemberDef array_members[] = {
-    {"dtype", T_OBJECT, offsetof(DeviceArrayObject, dtype), READONLY, DOC_DeviceArray_dtype},
-    {"ndim", T_INT, offsetof(DeviceArrayObject, ndim), READONLY, DOC_DeviceArray_ndim},
-    {"itemsize", T_PYSSIZET, offsetof(DeviceArrayObject, itemsize), READONLY,
-     DOC_DeviceArray_itemsize},
-    {"context", T_OBJECT, offsetof(DeviceArrayObject, context), READONLY, DOC_DeviceArray_context},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(DeviceArrayObject, weak), READONLY, NULL},
     {NULL},
 };
@@ -343,11 +441,27 @@ static PyType_Spec array_spec = {
     .slots = array_slots,
 };
 
+static PyStructSequence_Field flags_fields[] = {
+    {"c_contiguous", DOC_ArrayFlags_c_contiguous},
+    {"f_contiguous", DOC_ArrayFlags_f_contiguous},
+    {"owndata", DOC_ArrayFlags_owndata},
+    {"writeable", DOC_ArrayFlags_writeable},
+    {NULL, NULL},
+};
+
+static PyStructSequence_Desc flags_desc = {
+    .name = "cudriver.ArrayFlags",
+    .doc = DOC_ArrayFlags,
+    .fields = flags_fields,
+    .n_in_sequence = 4,
+};
+
 int cudriver_device_array_setup(PyObject *module)
 {
-    if (cudriver_type_add(module, &cudriver_state_of_module(module)->device_array_type,
-                          &array_spec) < 0) {
-        return -1;
-    }
-    return cudriver_device_array_views_setup(module);
+    CoreState *state = cudriver_state_of_module(module);
+
+    return cudriver_type_add(module, &state->device_array_type, &array_spec) < 0 ||
+                   cudriver_tuple_add(module, &state->array_flags_type, &flags_desc) < 0
+               ? -1
+               : 0;
 }

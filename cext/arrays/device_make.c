@@ -20,16 +20,12 @@ static PyObject *array_make(CoreState *state, const char *function, PyObject *co
     bool given;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_shape_parse(values[0], 0, &ndim, shape) < 0 ||
+        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;
     }
     device = values[2];
     *stream_argument = values[3];
-    if (cudriver_numpy_unfold(&dtype, &itemsize, &ndim, shape) < 0) {
-        Py_DECREF(dtype);
-        return NULL;
-    }
     context =
         device != NULL && device != Py_None ? cudriver_context_for_device(state, device) : NULL;
     if (context == NULL && PyErr_Occurred()) {
@@ -114,6 +110,7 @@ static int source_read(CoreState *state, PyObject *object, const struct cudriver
 static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, ContextObject *home,
                           PyObject *argument)
 {
+    struct cudriver_endpoint dst;
     struct cudriver_stream stream;
     PyObject *array = NULL;
     bool given, elsewhere;
@@ -132,9 +129,10 @@ static PyObject *end_copy(CoreState *state, struct cudriver_endpoint *end, Conte
                                           given && !elsewhere ? stream.object : NULL, end->dtype,
                                           (Py_ssize_t)end->itemsize, end->ndim, end->shape);
     }
-    if (array == NULL) {
+    if (array == NULL || cudriver_device_array_endpoint(state, array, true, &dst) < 0) {
         cudriver_endpoint_done(end);
-    } else if (cudriver_copy_from(state, array, end, argument) < 0) {
+        Py_CLEAR(array);
+    } else if (cudriver_copy_ends(state, &dst, end, argument) < 0) {
         Py_CLEAR(array);
     }
     cudriver_stream_done(&stream);
@@ -145,10 +143,10 @@ PyObject *cudriver_device_array_copy(CoreState *state, DeviceArrayObject *self, 
 {
     struct cudriver_endpoint end;
 
-    if (cudriver_device_array_endpoint(state, (PyObject *)self, &end) < 0) {
+    if (cudriver_device_array_endpoint(state, (PyObject *)self, false, &end) < 0) {
         return NULL;
     }
-    return end_copy(state, &end, self->context, stream);
+    return end_copy(state, &end, self->memory->context, stream);
 }
 
 static PyObject *module_to_device(PyObject *module, PyObject *const *args, Py_ssize_t count,

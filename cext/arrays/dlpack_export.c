@@ -17,16 +17,6 @@ struct export {
     int64_t extents[]; /* shape, then strides */
 };
 
-static CUdeviceptr export_address(const DeviceArrayObject *array)
-{
-    for (int i = 0; i < array->ndim; i++) {
-        if (array->shape[i] == 0) {
-            return 0;
-        }
-    }
-    return array->address;
-}
-
 /* Drops a tensor's array, in any thread, with or without the GIL. When the interpreter is ending,
  * only a thread that holds the GIL can have it: else the array is left to the end of the process.
  */
@@ -38,7 +28,7 @@ static void manager_release(DeviceArrayObject *array)
         return;
     }
     gil = PyGILState_Ensure();
-    cudriver_device_array_root(array)->exports--;
+    array->memory->exports--;
     Py_DECREF(array);
     PyGILState_Release(gil);
 }
@@ -55,79 +45,97 @@ static void delete_old(struct cudriver_dl_old *self)
     PyMem_RawFree(self);
 }
 
-static void tensor_fill(DeviceArrayObject *array, struct cudriver_dl_type type, int64_t *extents,
-                        struct cudriver_dl_tensor *tensor)
+static void tensor_fill(const struct cudriver_endpoint *end, struct cudriver_dl_type type,
+                        int64_t *extents, struct cudriver_dl_tensor *tensor)
 {
+    bool empty = false;
+
     *tensor = (struct cudriver_dl_tensor){
-        .data = (void *)(uintptr_t)export_address(array),
-        .device = {CUDRIVER_DL_CUDA, array->context->ordinal},
-        .ndim = array->ndim,
+        .device = {CUDRIVER_DL_CUDA, end->context->ordinal},
+        .ndim = end->ndim,
         .dtype = type,
         .shape = extents,
-        .strides = extents + array->ndim,
+        .strides = extents + end->ndim,
     };
-    for (int i = 0; i < array->ndim; i++) {
-        tensor->shape[i] = array->shape[i];
-        tensor->strides[i] = array->strides[i] / array->itemsize;
+    for (int i = 0; i < end->ndim; i++) {
+        tensor->shape[i] = end->shape[i];
+        tensor->strides[i] = end->strides[i] / (Py_ssize_t)end->itemsize;
+        empty |= end->shape[i] == 0;
     }
+    tensor->data = empty ? NULL : (void *)(uintptr_t)end->device;
 }
 
 /* Whether the strides are whole items; if not, BufferError. */
-static bool strides_fit(const DeviceArrayObject *array)
+static bool strides_fit(const struct cudriver_endpoint *end)
 {
-    for (int i = 0; i < array->ndim; i++) {
-        if (array->strides[i] % array->itemsize != 0) {
+    for (int i = 0; i < end->ndim; i++) {
+        if (end->strides[i] % (Py_ssize_t)end->itemsize != 0) {
             PyErr_Format(PyExc_BufferError,
                          "DLPack has strides of whole items: that of axis %d is %zd bytes, and an "
-                         "item has %zd",
-                         i, array->strides[i], array->itemsize);
+                         "item has %zu",
+                         i, end->strides[i], end->itemsize);
             return false;
         }
     }
     return true;
 }
 
-/* New: a tensor in one of both kinds, which owns the array. NULL with an exception set. */
-static struct export *export_new(CoreState *state, DeviceArrayObject *array, bool old,
-                                 uint64_t flags)
+/* New: a tensor in one of both kinds, which owns the array that `end` is. NULL with an exception
+ * set. */
+static struct export *export_of(CoreState *state, const struct cudriver_endpoint *end, bool old,
+                                uint64_t flags)
 {
+    DeviceArrayObject *array = (DeviceArrayObject *)end->owner;
+    bool c_contiguous, f_contiguous, writable, padded;
     struct cudriver_dl_type type;
     struct export *self;
-    bool padded;
 
-    /* The check comes last: looking for a data type may run code that closes the array. */
-    if (cudriver_dlpack_type(state, array->dtype, &type, &padded) < 0 || !strides_fit(array) ||
-        cudriver_device_array_check(state, array) < 0) {
+    cudriver_numpy_flags(array->array, &c_contiguous, &f_contiguous, &writable);
+    if (cudriver_dlpack_type(state, end->dtype, &type, &padded) < 0 || !strides_fit(end)) {
         return NULL;
     }
-    if (old && (array->read_only || padded)) {
+    if (old && (!writable || padded)) {
         PyErr_Format(PyExc_BufferError,
                      "%R is %s, which only DLPack 1.0 can say: the other library asked for an "
                      "older kind of tensor",
-                     array, array->read_only ? "read-only" : "of items of less than a byte");
+                     array, writable ? "of items of less than a byte" : "read-only");
         return NULL;
     }
-    self = PyMem_RawCalloc(1, sizeof *self + 2 * (size_t)array->ndim * sizeof self->extents[0]);
+    self = PyMem_RawCalloc(1, sizeof *self + 2 * (size_t)end->ndim * sizeof self->extents[0]);
     if (self == NULL) {
         return (struct export *)PyErr_NoMemory();
     }
-    flags |= (array->read_only ? CUDRIVER_DL_READ_ONLY : 0) | (padded ? CUDRIVER_DL_PADDED : 0);
+    flags |= (writable ? 0 : CUDRIVER_DL_READ_ONLY) | (padded ? CUDRIVER_DL_PADDED : 0);
     if (old) {
         self->head.old.manager = Py_NewRef((PyObject *)array);
         self->head.old.deleter = delete_old;
-        tensor_fill(array, type, self->extents, &self->head.old.tensor);
+        tensor_fill(end, type, self->extents, &self->head.old.tensor);
     } else {
         self->head.versioned.version.major = CUDRIVER_DL_MAJOR;
         self->head.versioned.version.minor = CUDRIVER_DL_MINOR;
         self->head.versioned.manager = Py_NewRef((PyObject *)array);
         self->head.versioned.deleter = delete_versioned;
         self->head.versioned.flags = flags;
-        tensor_fill(array, type, self->extents, &self->head.versioned.tensor);
+        tensor_fill(end, type, self->extents, &self->head.versioned.tensor);
     }
-    cudriver_device_array_root(array)->exports++;
+    array->memory->exports++;
     /* The other library's work is not ours to wait for: free the memory behind all work. */
-    cudriver_device_array_root(array)->block.shared = true;
-    cudriver_device_settle(array->context, &cudriver_device_array_root(array)->block);
+    array->memory->block.shared = true;
+    return self;
+}
+
+/* The same of an array. */
+static struct export *export_new(CoreState *state, DeviceArrayObject *array, bool old,
+                                 uint64_t flags)
+{
+    struct cudriver_endpoint end;
+    struct export *self;
+
+    if (cudriver_device_array_endpoint(state, (PyObject *)array, false, &end) < 0) {
+        return NULL;
+    }
+    self = export_of(state, &end, old, flags);
+    cudriver_endpoint_done(&end);
     return self;
 }
 
@@ -198,11 +206,11 @@ static int parse_device(DeviceArrayObject *array, PyObject *argument, bool *host
         return -1;
     }
     *host = type == CUDRIVER_DL_CPU;
-    if (!*host && (type != CUDRIVER_DL_CUDA || id != array->context->ordinal)) {
+    if (!*host && (type != CUDRIVER_DL_CUDA || id != array->memory->context->ordinal)) {
         PyErr_Format(PyExc_BufferError,
                      "%R cannot be exported to dl_device (%ld, %ld): only to its own device, "
                      "(2, %d), or copied to the CPU, (1, 0)",
-                     array, type, id, array->context->ordinal);
+                     array, type, id, array->memory->context->ordinal);
         return -1;
     }
     return 0;
@@ -239,38 +247,38 @@ static int parse_stream(PyObject *argument, bool *sync, uintptr_t *number)
  * handle, as the standard has it. 0 or -1. */
 static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t number)
 {
-    DeviceArrayObject *root = cudriver_device_array_root(array);
+    struct cudriver_device_memory *memory = array->memory;
     CUstream stream = (CUstream)number;
     ContextObject *context;
     int failed;
 
-    if (state->batches == NULL && root->block.home == NULL) {
+    if (state->batches == NULL && memory->block.home == NULL) {
         return 0;
     }
     if (number > 2) {
-        context = (ContextObject *)Py_NewRef((PyObject *)array->context);
+        context = (ContextObject *)Py_NewRef((PyObject *)memory->context);
     } else { /* a default stream is that of the consumer's context */
-        context = cudriver_context_for_ordinal(state, array->context->ordinal);
+        context = cudriver_context_for_ordinal(state, array->memory->context->ordinal);
         if (context == NULL) {
             return -1;
         }
     }
-    failed = cudriver_device_follow(state, array->context, &root->block, context, stream);
+    failed = cudriver_device_follow(state, memory->context, &memory->block, context, stream);
     if (failed == 0) {
-        failed = cudriver_batches_follow(state, cudriver_device_array_uses, root, context, stream);
+        failed =
+            cudriver_batches_follow(state, cudriver_device_array_uses, memory, context, stream);
     }
     Py_DECREF(context);
     return failed;
 }
 
 /* New reference: what a copy in host memory exports itself. */
-static PyObject *host_capsule(CoreState *state, DeviceArrayObject *array, bool old)
+static PyObject *host_capsule(DeviceArrayObject *array, bool old)
 {
-    PyObject *copy = cudriver_numpy_empty(array->dtype, array->ndim, array->shape, false);
+    PyObject *copy = PyObject_CallMethod((PyObject *)array, "to_numpy", NULL);
     PyObject *capsule = NULL, *method, *names, *none;
 
-    if (copy == NULL || cudriver_copy_blocking(state, copy, (PyObject *)array) < 0) {
-        Py_XDECREF(copy);
+    if (copy == NULL) {
         return NULL;
     }
     method = PyObject_GetAttrString(copy, "__dlpack__");
@@ -318,7 +326,7 @@ PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, 
                                 "%R is in device memory: the CPU gets it by a copy, and copy=False",
                                 object);
         }
-        return host_capsule(state, self, old);
+        return host_capsule(self, old);
     }
     if (copied > 0) { /* waits, so no stream has to */
         copy = cudriver_device_array_copy(state, self, NULL);
@@ -336,5 +344,6 @@ PyObject *cudriver_device_array_dlpack(PyObject *object, PyObject *const *args, 
 
 PyObject *cudriver_device_array_dlpack_device(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
-    return Py_BuildValue("(ii)", CUDRIVER_DL_CUDA, ((DeviceArrayObject *)object)->context->ordinal);
+    return Py_BuildValue("(ii)", CUDRIVER_DL_CUDA,
+                         ((DeviceArrayObject *)object)->memory->context->ordinal);
 }

@@ -128,7 +128,7 @@ static PyObject *module_from_dlpack(PyObject *module, PyObject *const *args, Py_
         return NULL;
     }
     here = Py_IS_TYPE(array, state->device_array_type)
-               ? ((DeviceArrayObject *)array)->context->ordinal
+               ? ((DeviceArrayObject *)array)->memory->context->ordinal
                : HOST;
     if (parse_place(values[1], here, &place) < 0) {
         Py_CLEAR(array);

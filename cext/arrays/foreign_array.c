@@ -52,7 +52,7 @@ static int read_geometry(PyObject *interface, struct cudriver_endpoint *end)
                         "__cuda_array_interface__: 'shape' and 'strides' are tuples of one length");
         return -1;
     }
-    if (cudriver_shape_parse(shape, 0, &end->ndim, end->shape) < 0) {
+    if (cudriver_shape_parse(shape, &end->ndim, end->shape) < 0) {
         return -1;
     }
     for (int i = end->ndim - 1; i >= 0; i--) {

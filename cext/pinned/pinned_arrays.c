@@ -37,7 +37,7 @@ static PyObject *make(PyObject *module, const char *function, bool zero, PyObjec
     int ndim;
 
     if (cudriver_arguments(&signature, args, count, keywords, values) < 0 ||
-        cudriver_shape_parse(values[0], 0, &ndim, shape) < 0 ||
+        cudriver_shape_parse(values[0], &ndim, shape) < 0 ||
         cudriver_order_parse(values[2], &fortran) < 0 ||
         cudriver_numpy_dtype(values[1], &dtype, &itemsize) < 0) {
         return NULL;

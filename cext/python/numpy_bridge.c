@@ -103,27 +103,6 @@ int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *items
     return 0;
 }
 
-int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_ssize_t *shape)
-{
-    while (PyDataType_SUBARRAY((PyArray_Descr *)*dtype) != NULL) {
-        PyArray_ArrayDescr *inner = PyDataType_SUBARRAY((PyArray_Descr *)*dtype);
-        PyObject *base = Py_NewRef((PyObject *)inner->base);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inner->shape); i++) {
-            if (*ndim == CUDRIVER_MAX_DIMS) {
-                PyErr_Format(PyExc_ValueError,
-                             "more than %d dimensions, those of the dtype's items included",
-                             CUDRIVER_MAX_DIMS);
-                Py_DECREF(base);
-                return -1;
-            }
-            shape[(*ndim)++] = PyLong_AsSsize_t(PyTuple_GET_ITEM(inner->shape, i));
-        }
-        Py_SETREF(*dtype, base);
-    }
-    *itemsize = (Py_ssize_t)PyDataType_ELSIZE((PyArray_Descr *)*dtype);
-    return 0;
-}
-
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second)
 {
     return PyArray_EquivTypes((PyArray_Descr *)first, (PyArray_Descr *)second);
@@ -167,14 +146,16 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
                               const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
                               bool writable)
 {
+    static char nothing; /* for an empty array at NULL, NumPy would allocate */
     int flags = (writable ? NPY_ARRAY_WRITEABLE : 0) | (fortran ? NPY_ARRAY_F_CONTIGUOUS : 0);
     PyObject *array;
 
     Py_INCREF(dtype); /* PyArray_NewFromDescr takes a reference */
     array = PyArray_NewFromDescr(&PyArray_Type, (PyArray_Descr *)dtype, ndim, (npy_intp *)shape,
-                                 (npy_intp *)strides, address, flags, NULL);
-    if (array == NULL) {
-        return NULL;
+                                 (npy_intp *)strides, address != NULL ? address : &nothing, flags,
+                                 NULL);
+    if (array == NULL || owner == NULL) {
+        return array;
     }
     Py_INCREF(owner);
     if (PyArray_SetBaseObject((PyArrayObject *)array, owner) < 0) { /* takes it even on failure */
@@ -182,6 +163,42 @@ PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, i
         return NULL;
     }
     return array;
+}
+
+/* The version of NumPy's C API that has `copy` in reshape(); the headers of NumPy 2.0 lack it. */
+#define NUMPY_2_1 0x13
+
+PyObject *cudriver_numpy_reshape(PyObject *array, PyObject *shape, bool fortran)
+{
+    bool plain = fortran ? PyArray_IS_F_CONTIGUOUS((PyArrayObject *)array)
+                         : PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array);
+    PyObject *reshape, *arguments, *names, *view = NULL;
+
+    if (plain && !fortran) { /* faster */
+        return PyArray_Reshape((PyArrayObject *)array, shape);
+    }
+    if (!plain && PyArray_RUNTIME_VERSION < NUMPY_2_1) {
+        PyErr_SetString(PyExc_ValueError, "NumPy before 2.1 cannot tell whether this is a copy");
+        return NULL;
+    }
+    reshape = PyObject_GetAttrString(array, "reshape");
+    arguments = PyTuple_Pack(1, shape);
+    names = Py_BuildValue("{s:s}", "order", fortran ? "F" : "C");
+    if (reshape != NULL && arguments != NULL && names != NULL &&
+        (plain || PyDict_SetItemString(names, "copy", Py_False) == 0)) {
+        view = PyObject_Call(reshape, arguments, names);
+    }
+    Py_XDECREF(reshape);
+    Py_XDECREF(arguments);
+    Py_XDECREF(names);
+    return view;
+}
+
+void cudriver_numpy_flags(PyObject *array, bool *c_contiguous, bool *f_contiguous, bool *writable)
+{
+    *c_contiguous = PyArray_IS_C_CONTIGUOUS((PyArrayObject *)array);
+    *f_contiguous = PyArray_IS_F_CONTIGUOUS((PyArrayObject *)array);
+    *writable = PyArray_ISWRITEABLE((PyArrayObject *)array);
 }
 
 /* New reference: an ndarray over a buffer. NumPy would copy the items of a buffer whose format it
@@ -301,22 +318,6 @@ int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern)
     failed = PyArray_CopyObject((PyArrayObject *)item, value);
     Py_DECREF(item);
     return failed;
-}
-
-PyObject *cudriver_numpy_typestr(PyObject *dtype)
-{
-    return PyObject_GetAttrString(dtype, "str");
-}
-
-PyObject *cudriver_numpy_descr(PyObject *dtype)
-{
-    PyObject *descr = PyObject_GetAttrString(dtype, "descr");
-
-    if (descr == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) { /* fields out of order */
-        PyErr_Clear();
-        return Py_BuildValue("[(sN)]", "", cudriver_numpy_typestr(dtype));
-    }
-    return descr;
 }
 
 char *cudriver_numpy_data(PyObject *array)

@@ -16,10 +16,6 @@ bool cudriver_numpy_is_array(PyObject *object);
  * TypeError for types that hold Python objects. 0 or -1. */
 int cudriver_numpy_dtype(PyObject *argument, PyObject **dtype, Py_ssize_t *itemsize);
 
-/* Unfolds a subarray dtype as np.empty does: *dtype becomes its base, and its dimensions are
- * appended to the shape. *dtype is an owned reference and is replaced. 0, or -1 with ValueError. */
-int cudriver_numpy_unfold(PyObject **dtype, Py_ssize_t *itemsize, int *ndim, Py_ssize_t *shape);
-
 /* Whether two dtypes describe the same bytes. */
 bool cudriver_numpy_same_dtype(PyObject *first, PyObject *second);
 
@@ -30,10 +26,17 @@ int cudriver_numpy_endpoint(PyObject *array, bool write, struct cudriver_endpoin
 PyObject *cudriver_numpy_empty(PyObject *dtype, int ndim, const Py_ssize_t *shape, bool fortran);
 
 /* New reference: an array at `address` whose base is `owner` (borrowed; the array takes a new
- * reference). `strides` in bytes; NULL for C order, or with `fortran` for column-major. */
+ * reference; NULL: none). `strides` in bytes; NULL for C order, or with `fortran` for column-major.
+ */
 PyObject *cudriver_numpy_over(PyObject *owner, void *address, PyObject *dtype, int ndim,
                               const Py_ssize_t *shape, const Py_ssize_t *strides, bool fortran,
                               bool writable);
+
+/* New reference: a view of another shape. Raises where NumPy would have to copy. */
+PyObject *cudriver_numpy_reshape(PyObject *array, PyObject *shape, bool fortran);
+
+/* How an ndarray lies in memory. */
+void cudriver_numpy_flags(PyObject *array, bool *c_contiguous, bool *f_contiguous, bool *writable);
 
 /* Makes an ndarray over the memory of a buffer, or of what has __array_interface__ or
  * __array_struct__; the array keeps the object alive, and a buffer exported. 1 and a new reference;
@@ -53,12 +56,6 @@ int cudriver_numpy_copy(PyObject *dst, PyObject *src);
 /* Writes the bytes of `value` as one item of `dtype` to `pattern`, as `array[...] = value` would.
  * `pattern` has room for one item and suits any alignment. 0 or -1. */
 int cudriver_numpy_pattern(PyObject *value, PyObject *dtype, char *pattern);
-
-/* New reference: the dtype's array-interface string, such as '<f4'. */
-PyObject *cudriver_numpy_typestr(PyObject *dtype);
-
-/* New reference: the dtype's array-interface description; [('', typestr)] if it has none. */
-PyObject *cudriver_numpy_descr(PyObject *dtype);
 
 /* Whether the object is a number, a string, or a scalar of NumPy's. NumPy is imported. */
 bool cudriver_numpy_is_scalar(PyObject *object);

@@ -1,7 +1,7 @@
 /* See shape.h. */
 #include "shape.h"
 
-static int length_read(PyObject *item, Py_ssize_t least, Py_ssize_t *length)
+static int length_read(PyObject *item, Py_ssize_t *length)
 {
     if (!PyIndex_Check(item)) {
         PyErr_Format(PyExc_TypeError, "a shape's lengths are ints, not %R (%.100s)", item,
@@ -16,14 +16,14 @@ static int length_read(PyObject *item, Py_ssize_t least, Py_ssize_t *length)
         }
         return -1;
     }
-    if (*length < least) {
+    if (*length < 0) {
         PyErr_Format(PyExc_ValueError, "a shape has no negative lengths: %zd", *length);
         return -1;
     }
     return 0;
 }
 
-int cudriver_shape_parse(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssize_t *shape)
+int cudriver_shape_parse(PyObject *argument, int *ndim, Py_ssize_t *shape)
 {
     PyObject *items;
 
@@ -31,7 +31,7 @@ int cudriver_shape_parse(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssi
     if (PyIndex_Check(argument) && (!PySequence_Check(argument) || PyObject_Size(argument) < 0)) {
         PyErr_Clear();
         *ndim = 1;
-        return length_read(argument, least, &shape[0]);
+        return length_read(argument, &shape[0]);
     }
     if (!PySequence_Check(argument) || PyUnicode_Check(argument) || PyBytes_Check(argument)) {
         PyErr_Format(PyExc_TypeError, "a shape is an int or a sequence of ints, not %R (%.100s)",
@@ -51,7 +51,7 @@ int cudriver_shape_parse(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssi
     }
     *ndim = (int)PyTuple_GET_SIZE(items);
     for (int i = 0; i < *ndim; i++) {
-        if (length_read(PyTuple_GET_ITEM(items, i), least, &shape[i]) < 0) {
+        if (length_read(PyTuple_GET_ITEM(items, i), &shape[i]) < 0) {
             Py_DECREF(items);
             return -1;
         }
@@ -60,39 +60,7 @@ int cudriver_shape_parse(PyObject *argument, Py_ssize_t least, int *ndim, Py_ssi
     return 0;
 }
 
-void cudriver_shape_strides(int ndim, const Py_ssize_t *shape, Py_ssize_t itemsize, bool fortran,
-                            Py_ssize_t *strides)
-{
-    Py_ssize_t stride = itemsize;
-
-    for (int i = 0; i < ndim; i++) {
-        int axis = fortran ? i : ndim - 1 - i;
-        strides[axis] = stride;
-        if (shape[axis] > 0 && __builtin_mul_overflow(stride, shape[axis], &stride)) {
-            stride = 0; /* there are no items */
-        }
-    }
-}
-
-bool cudriver_shape_is_dense(int ndim, const Py_ssize_t *shape, const Py_ssize_t *strides,
-                             Py_ssize_t itemsize, bool fortran)
-{
-    Py_ssize_t next = itemsize;
-
-    if (cudriver_shape_is_empty(ndim, shape)) {
-        return true;
-    }
-    for (int i = 0; i < ndim; i++) {
-        int axis = fortran ? i : ndim - 1 - i;
-        if (shape[axis] != 1 && strides[axis] != next) {
-            return false;
-        }
-        next *= shape[axis];
-    }
-    return true;
-}
-
-bool cudriver_shape_is_empty(int ndim, const Py_ssize_t *shape)
+static bool is_empty(int ndim, const Py_ssize_t *shape)
 {
     for (int i = 0; i < ndim; i++) {
         if (shape[i] == 0) {
@@ -106,7 +74,7 @@ Py_ssize_t cudriver_shape_bytes(int ndim, const Py_ssize_t *shape, Py_ssize_t it
 {
     Py_ssize_t bytes = itemsize;
 
-    if (cudriver_shape_is_empty(ndim, shape)) {
+    if (is_empty(ndim, shape)) {
         return 0;
     }
     for (int i = 0; i < ndim; i++) {

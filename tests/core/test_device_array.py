@@ -7,7 +7,6 @@ import datetime
 import gc
 import operator
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -218,10 +217,13 @@ def test_too_much_memory_says_what_there_is() -> None:
     assert cu.device_zeros(1000).to_numpy().any() == np.False_
 
 
-def test_a_huge_empty_shape_is_fine() -> None:
-    shape = (1 << 40, 0, 1 << 40)
-    array = cu.device_zeros(shape)
-    assert (array.shape, array.size, array.nbytes) == (shape, 0, 0)
+def test_a_huge_empty_shape_is_refused_as_numpy_refuses_it() -> None:
+    for shape in [(1 << 40, 0, 1 << 40), (0, 1 << 62, 2)]:
+        for make in (np.empty, cu.device_zeros):
+            with pytest.raises(ValueError, match="too big"):
+                make(shape)
+    array = cu.device_zeros((1 << 40, 0, 1 << 10))
+    assert (array.size, array.nbytes, array.pointer) == (0, 0, 0)
     assert array[5:7, :, 1].shape == (2, 0)
     array.fill(1)
 
@@ -718,18 +720,15 @@ def test_closing_gives_the_memory_back() -> None:
 
 
 def test_views_keep_the_memory() -> None:
+    before = alive()
     array = cu.to_device(np.arange(100000))
-    gone = weakref.ref(array)
     view = array[50000:][::2]
     del array
-    gc.collect()
-    assert gone() is not None
+    assert alive() == before + 1
     churn = [cu.device_zeros(100000, int) for _ in range(4)]
     assert np.array_equal(view.to_numpy(), np.arange(50000, 100000, 2))
-    del view
-    gc.collect()
-    assert gone() is None
-    del churn
+    del view, churn
+    assert alive() == before
 
 
 def test_a_value_that_closes_the_array_while_it_is_read() -> None:
@@ -738,11 +737,10 @@ def test_a_value_that_closes_the_array_while_it_is_read() -> None:
     class Hostile:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             array.close()
-            return np.zeros(())
 
-    with pytest.raises(ValueError, match="is closed"):
+    with pytest.raises(ValueError, match="running call"):
         array.fill(Hostile())
-    array = cu.device_zeros(1000)
+    assert not array.closed
 
     class Index:
         def __index__(self) -> int:

@@ -82,23 +82,10 @@ def test_what_is_no_order_of_the_axes_is_refused(axes: Any) -> None:
         array.transpose(*axes)
 
 
-def test_a_refused_order_is_named() -> None:
-    array, _ = pair((2, 3, 4))
-    for axes, text in [
-        ((0, 1), r"each of 3 axes once, not \(0, 1\)"),
-        ((0, 1, 1), r"\(0, 1, 1\) has axis 1 twice"),
-        ((0, 1, 5), "axis 5 is out of bounds for an array of 3 dimensions"),
-    ]:
-        with pytest.raises(ValueError, match=text):
-            array.transpose(axes)
-    with pytest.raises(TypeError, match="float"):
-        array.transpose(0, 1, 2.5)  # type: ignore[arg-type]
-
-
 def without_copy(model: NDArray[Any], shape: Any, order: Any) -> NDArray[Any] | None:
     """NumPy's view of that shape; None where it would have to copy."""
     made = model.reshape(shape, order=order)
-    return made if model.size == 0 or np.shares_memory(made, model) else None
+    return made if made.size == 0 or np.shares_memory(made, model) else None
 
 
 @st.composite
@@ -126,7 +113,7 @@ def test_any_reshape_is_numpys_view_or_is_refused(
     try:
         wanted = without_copy(model, shape, order)
     except ValueError:  # a length of -1 beside one of 0
-        with pytest.raises(ValueError, match="the number of items differs"):
+        with pytest.raises(ValueError, match="cannot reshape"):
             array.reshape(shape, order=order)
         return
     if wanted is None:
@@ -168,42 +155,10 @@ def test_reshapes_of_what_is_partly_dense(
         assert_same(array.reshape(shape, order=order), wanted)
 
 
-@pytest.mark.parametrize(
-    ("shape", "to"),
-    [
-        ((6,), (4,)),
-        ((6,), (-1, 4)),
-        ((6,), (-1, -1)),
-        ((6,), (0, -1)),
-        ((0,), (0, -1)),
-        ((0, 3), (-1, 0)),
-        ((6,), ()),
-        ((6,), (2**40, 2**40)),
-        ((0,), (2**40, 2**40)),
-        ((6,), "6"),
-        ((6,), (2.0, 3)),
-        ((6,), (1,) * 65),
-    ],
-)
-def test_a_shape_that_does_not_fit_is_refused(shape: Any, to: Any) -> None:
-    array, model = pair(shape)
-    with pytest.raises((ValueError, TypeError)):
-        model.reshape(to)
-    with pytest.raises((ValueError, TypeError)):
-        array.reshape(to)
-
-
-def test_a_refused_shape_is_named() -> None:
+def test_a_shape_that_needs_a_copy_says_so() -> None:
     array, _ = pair((2, 3))
-    for to, text in [
-        ((4, 2), r"shape \(2, 3\) into shape \(4, 2\): the number of items differs"),
-        ((-1, -1), r"only one length of a shape can be -1: \(-1, -1\)"),
-        ((-2, 3), "no negative lengths: -2"),
-    ]:
-        with pytest.raises(ValueError, match=text):
-            array.reshape(to)
     with pytest.raises(
-        ValueError, match=r"\(3, 2\) with strides \(4, 12\) has no view of .*\(6,\)"
+        ValueError, match=r"\(3, 2\) with strides \(4, 12\) has no view of .*6 .*: call copy\(\)"
     ):
         array.T.reshape(6)
     with pytest.raises(ValueError, match="order is 'C' or 'F', not 'A'"):
@@ -224,24 +179,64 @@ def test_any_view_is_numpys(data: st.DataObject, before: Any, after: Any) -> Non
     try:
         wanted = model.view(after)
     except ValueError:
-        with pytest.raises(ValueError, match="view"):
+        with pytest.raises(ValueError, match=r"last axis|0d array|itemsize|dtype"):
             array.view(after)
         return
     assert_same(array.view(after), wanted)
 
 
-def test_a_refused_dtype_is_named() -> None:
-    array, _ = pair((2, 3))
-    with pytest.raises(ValueError, match=r"view\(float64\): 3 items of 4 bytes .* items of 8"):
-        array.view("f8")
-    with pytest.raises(ValueError, match=r"last axis is not contiguous \(its stride is 8"):
-        array[:, ::2].view("i2")
-    with pytest.raises(ValueError, match="without dimensions"):
-        array[0, 0].view("i2")
-    with pytest.raises(TypeError, match="Python objects"):
-        array.view(object)
-    with pytest.raises(TypeError, match="nonsense"):
-        array.view("nonsense")
+def numpys(step: Any, model: NDArray[Any]) -> Any:
+    """NumPy's view, or the type of its error; ValueError where it has to copy."""
+    try:
+        made = step(model)
+    except (ValueError, IndexError, TypeError) as error:
+        return type(error)
+    return made if made.size == 0 or np.may_share_memory(made, model) else ValueError
+
+
+@st.composite
+def steps(draw: st.DrawFn, model: NDArray[Any]) -> Any:
+    """What makes a view of an array, right or wrong."""
+    what = draw(st.sampled_from(["index", "axes", "reshape", "dtype", "T"]))
+    if what == "index":
+        loose = tuple(draw(st.lists(st.integers(0, 4), min_size=model.ndim, max_size=model.ndim)))
+        key = draw(
+            hnp.basic_indices(draw(st.sampled_from([model.shape, loose])), allow_newaxis=True)
+        )
+        key = key if isinstance(key, tuple) else (key,)
+        return lambda array: array[key if ... in key else (*key, ...)]
+    if what == "axes":
+        axes = draw(st.permutations(range(model.ndim)) | st.lists(st.integers(-3, 3), max_size=4))
+        return lambda array: array.transpose(*axes) if axes else array.transpose()
+    if what == "reshape":
+        shape = draw(shape_of(model.size) | st.lists(st.integers(-1, 6), max_size=4))
+        order = draw(st.sampled_from("CF"))
+        return lambda array: array.reshape(shape, order=order)
+    dtype = np.dtype(draw(st.sampled_from(WANTED)))
+    return (lambda array: array.view(dtype)) if what == "dtype" else (lambda array: array.T)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), shape=SHAPES, dtype=st.sampled_from(VIEWED))
+def test_any_sequence_of_views_is_numpys(data: st.DataObject, shape: Any, dtype: Any) -> None:
+    array, model = pair(shape, np.dtype(dtype))
+    base, start = array.pointer, model.ctypes.data
+    for _ in range(data.draw(st.integers(1, 8), "steps")):
+        step = data.draw(steps(model), "step")
+        wanted = numpys(step, model)
+        if isinstance(wanted, type):
+            with pytest.raises(wanted):
+                step(array)
+            continue
+        array, model = step(array), wanted
+        assert (array.shape, array.strides, array.dtype) == (
+            model.shape, model.strides, model.dtype
+        )  # fmt: skip
+        assert array.flags.c_contiguous == model.flags.c_contiguous
+        assert array.flags.f_contiguous == model.flags.f_contiguous
+        assert (array.ndim, array.size, array.nbytes) == (model.ndim, model.size, model.nbytes)
+        assert model.nbytes == 0 or array.pointer - base == model.ctypes.data - start
+    assert array.to_numpy().tobytes() == model.tobytes()
 
 
 def test_views_share_the_memory_and_keep_it() -> None:
@@ -270,19 +265,6 @@ def test_flags_are_numpys() -> None:
     assert all(hasattr(model.flags, name) for name in names)
     for shape in [(), (1,), (1, 5), (5, 1), (0, 3), (3, 0), (2, 1, 3)]:
         assert_same(*pair(shape))
-
-
-def test_huge_empty_arrays() -> None:
-    long = 1 << 62
-    array = cu.device_empty((long, long, 0))
-    assert array.size == array.nbytes == 0
-    assert array.T.shape == (0, long, long)
-    assert array.reshape(0, long, long, long).shape == (0, long, long, long)
-    assert array.flags.c_contiguous
-    with pytest.raises(ValueError, match="view"):
-        cu.device_empty((0, long), "i4").view("u1")
-    with pytest.raises(ValueError, match="number of items"):
-        cu.device_empty(6).reshape(long, long)
 
 
 def test_references_stay_as_they_are() -> None:

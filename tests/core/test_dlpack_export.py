@@ -124,11 +124,12 @@ def test_what_dlpack_has_no_data_type_for(dtype: Any) -> None:
 
 def test_the_tensor_keeps_the_array() -> None:
     array = placed()
-    taken, seen = kit.Taken(array[1:].__dlpack__(**NEW)), weakref.ref(array)
+    view = array[1:]
+    taken, seen = kit.Taken(view.__dlpack__(**NEW)), weakref.ref(view)
     address = array.pointer
     with pytest.raises(ValueError, match=r"cannot close .*: 1 view uses its memory"):
         array.close()
-    del array
+    del array, view
     gc.collect()
     assert seen() is not None
     back = np.empty(24, "f4")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cudriver as cu
-from cudriver.ladder import bench, room
+from cudriver.ladder import bench, measure, plot, report, room
 from cudriver.ladder.result import Measured, add_ratios, number, show_size
 from cudriver.ladder.room import SMALLEST, host_room, shrinking
 from cudriver.ladder.rungs import BY_NAME
@@ -197,6 +198,95 @@ def test_what_fits_the_cache_is_said_to_its_last_byte() -> None:
 def test_small_pieces_are_timed_several_at_once(size: int, enough: int, count: int) -> None:
     assert bench.Bench(cu.Device(0), 1, False).at_once(size, enough) == count
     assert bench.Bench(cu.Device(0), 1, True).at_once(size, enough) == 1
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_timing_is_of_one_copy(monkeypatch: pytest.MonkeyPatch, simulated: bool) -> None:
+    """A copy takes 2 s by this clock, however many are timed at once."""
+    now = [0.0]
+
+    class Event:
+        def __init__(self, **_: Any) -> None:
+            self.at = 0.0
+
+        def record(self, stream: Any) -> None:
+            self.at = now[0]
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.at - self.at) * 1e3
+
+    def copy() -> None:
+        now[0] += 2.0
+
+    monkeypatch.setattr(bench, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(cu, "Event", Event)
+    timed = bench.Bench(cu.Device(0), 3, simulated)
+    stream: Any = SimpleNamespace(device=timed.device)
+    array: Any = SimpleNamespace(nbytes=MIB)
+    assert timed.blocking(copy, MIB) == [2.0] * 3
+    assert timed.issued(copy, stream, array) == [2.0] * 3
+    at_once = 1 if simulated else 256
+    # A time that the events do not resolve is not taken for nothing.
+    assert timed.issued(lambda: None, stream, array) == [bench.RESOLUTION / at_once] * 3
+
+
+@pytest.mark.parametrize("size", [0, SMALLEST - 16, SMALLEST + 4, SMALLEST + 8, MIB + 1])
+def test_sizes_that_no_kernel_takes_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"not {size}"):
+        measure(cu.Device(0), [MIB, size], 1)
+
+
+def test_no_round_is_too_few() -> None:
+    with pytest.raises(ValueError, match="from 1 on, not 0"):
+        measure(cu.Device(0), [MIB], 0)
+
+
+# --- what is shown ---
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_up_to_three_pairs_of_peers_have_a_bar_each(count: int) -> None:
+    rows = [
+        row("peer", "copy", 10.0 + target, devices=ends)
+        for target in range(1, count + 1)
+        for ends in ((0, target), (target, 0))
+    ]
+    names = [name for name, *_ in plot.bar_pairs({"rungs": rows}, "peer")]
+    if count > 3:
+        wanted = ["fastest peer, GPU 0 and 4", "slowest peer, GPU 0 and 1"]
+    else:
+        wanted = [f"peer, GPU 0 and {target}" for target in range(1, count + 1)]
+    assert names == wanted
+
+
+def shown(sizes: list[int], rows: list[dict[str, Any]], width: int) -> list[str]:
+    whole = {
+        "simulated": False, "device": {"ordinal": 0, "name": "x"}, "rounds": 1, "sizes": sizes,
+        "driver": {"cuda": "13.0", "path": "/x"}, "notes": [], "verified": True, "rungs": rows,
+    }  # fmt: skip
+    add_ratios(rows)
+    return list(report.lines(whole, None, report.Style(width)))
+
+
+def test_eighty_columns_have_the_ratio_to_the_rung_above() -> None:
+    heads = {width: "\n".join(shown([MIB], [], width)) for width in (79, 80, 81)}
+    assert {width: "one above" in head for width, head in heads.items()} == {
+        79: False,
+        80: True,
+        81: True,
+    }
+
+
+def test_a_sweep_says_once_why_a_rung_was_skipped() -> None:
+    rows = [
+        Measured(BY_NAME["peer"], "copy", size, skipped="there is one device", asked=size).to_dict()
+        for size in (MIB, 2 * MIB)
+    ]
+    lines = shown([MIB, 2 * MIB], rows, 80)
+    assert [line for line in lines if "one device" in line] == ["peer: there is one device"]
 
 
 def test_a_sequence_is_looked_at_to_its_end() -> None:

@@ -158,6 +158,7 @@ WRONG = {
     "a name twice": raw(b'{"x":1,"x":1}'),
     "cut off": raw(GOOD, b"0123456789"),
     "something appended": raw(GOOD, b"0123456789ab"),
+    "metadata that is a list": raw({"__metadata__": []}),
     "metadata of numbers": raw({"__metadata__": {"a": 1}}),
     "no object": raw({"x": 3}),
     "no offsets": raw({"x": {"dtype": "U8", "shape": [1]}}, b"0"),

@@ -357,6 +357,77 @@ def test_a_shard_that_begins_where_the_last_one_ends(tmp_path: Path) -> None:
     }
 
 
+def test_the_header_begins_with_a_brace(tmp_path: Path) -> None:
+    """The format says so, though its own library lets blanks pass."""
+    text = json.dumps({"x": entry("U8", [1], 0, 1)}).encode()
+    said = refused(cu.load_safetensors, tmp_path / "x", raw(b" " + text, b"a"))
+    assert "no JSON object" in said
+
+
+def test_a_length_that_no_array_has(tmp_path: Path) -> None:
+    for length in ((1 << 63) - 1, 1 << 63):
+        data = raw({"x": entry("U8", [length, 0], 0, 0)})
+        if length < 1 << 63:
+            (tmp_path / "x").write_bytes(data)
+            assert cu.load_safetensors(tmp_path / "x")["x"].shape == (length, 0)
+        else:
+            assert "at most 64 lengths" in refused(cu.load_safetensors, tmp_path / "x", data)
+
+
+def test_a_whole_file_goes_before_an_index(tmp_path: Path) -> None:
+    """As transformers has it."""
+    (tmp_path / "model.safetensors").write_bytes(raw({"x": entry("U8", [1], 0, 1)}, b"a"))
+    (tmp_path / "old.safetensors").write_bytes(raw({"x": entry("U8", [1], 0, 1)}, b"b"))
+    index = {"weight_map": {"x": "old.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert cu.load_safetensors(tmp_path)["x"].to_numpy().tobytes() == b"a"
+
+
+def test_a_file_name_may_be_as_long_as_linux_has_it(tmp_path: Path) -> None:
+    name = "权" * 85  # 255 bytes
+    (tmp_path / name).write_bytes(raw({"x": entry("U8", [1], 0, 1)}, b"a"))
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"x": name}}))
+    assert cu.load_safetensors(path)["x"].to_numpy().tobytes() == b"a"
+    said = refused(
+        cu.load_safetensors, path, json.dumps({"weight_map": {"x": name + "a"}}).encode()
+    )
+    assert "no file beside the index" in said
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def test_a_read_may_give_less_than_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 3), at))
+    monkeypatch.setattr(os, "preadv", lambda fd, parts, at: preadv(fd, [parts[0][:2]], at))
+    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [5], 0, 5)}, b"abcde"))
+    assert cu.load_safetensors(tmp_path / "x")["x"].to_numpy().tobytes() == b"abcde"
+
+
+def test_without_a_stream_the_arrays_are_filled_on_return(
+    tmp_path: Path, sim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", np.arange(200, dtype="u1"))
+    streams: list[cu.Stream] = []
+
+    def made(**more: Any) -> cu.Stream:
+        streams.append(cu.Stream(**more))
+        return streams[-1]
+
+    monkeypatch.setattr(reading, "Stream", made)
+    sim.set_latency(300_000)  # microseconds before each operation
+    try:
+        there = cu.load_npy(tmp_path / "x.npy")
+        assert [stream.done for stream in streams] == [True]
+    finally:
+        sim.set_latency(0)
+    assert there.to_numpy().tolist() == [*range(200)]
+
+
 # ---- a change meanwhile --------------------------------------------------------------------------
 
 

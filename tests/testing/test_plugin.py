@@ -76,6 +76,15 @@ MARKED = """
     @pytest.mark.cuda(memory="16 GiB")
     def test_all_of_the_memory(): pass
 
+    @pytest.mark.cuda(devices=4, memory="1024 MiB")
+    def test_four(): pass
+
+    @pytest.mark.cuda(memory="16385 MiB")
+    def test_a_little_more(): pass
+
+    @pytest.mark.cuda(memory="16777217k")
+    def test_still_less(): pass
+
     @pytest.mark.cuda(memory="20 GB")
     def test_large(): pass
 
@@ -92,9 +101,14 @@ MARKED = """
 def test_a_marked_test_needs_the_devices(session: Session) -> None:
     simulated = {"CUDRIVER_SIM_DEVICES": "2", "CUDRIVER_SIM_MEMORY": str(16 << 30)}
     result = session(MARKED, "--strict-markers", **simulated)
-    result.assert_outcomes(passed=4, skipped=3)
+    result.assert_outcomes(passed=4, skipped=6)
     text = result.stdout.str().replace("\n", "")
-    for needed in ("3 CUDA devices", "a CUDA device with 20 GiB of memory", "9 CUDA devices"):
+    for needed in (
+        "3 CUDA devices",
+        "4 CUDA devices with 1 GiB of memory",
+        "a CUDA device with 20 GiB of memory",
+        "9 CUDA devices",
+    ):
         assert f"needs {needed}; " in text
     assert "libcudriver_sim.so shows 2 (16 GiB, 16 GiB)" in text
 
@@ -114,7 +128,7 @@ def test_the_devices_are_asked_without_imports_from_the_working_folder(
 def test_a_marked_test_says_why_there_is_no_driver(session: Session, tmp_path: Path) -> None:
     missing = str(tmp_path / "libnothing.so")
     result = session(MARKED, CUDRIVER_LIBRARY=missing)
-    result.assert_outcomes(passed=1, skipped=6)
+    result.assert_outcomes(passed=1, skipped=9)
     assert missing in result.stdout.str().replace("\n", "")
 
 
@@ -174,17 +188,24 @@ LEAKS = """
     def test_fixture_values_are_over(array):
         array.fill(1)
 
-    def test_copy_in_flight():
-        def finish(left):
-            simulator.cudriver_sim_release()
-            finish_work(left)
+    def finish(left):
+        simulator.cudriver_sim_release()
+        finish_work(left)
 
-        leaks._finish_work = finish  # until then the copy is under way
-        array, memory = cu.device_empty(1 << 20, "u1"), cu.pinned_zeros(1 << 20, "u1")
-        stream = cu.Stream()
+    leaks._finish_work = finish  # until then a copy is under way
+    there = cu.device_empty(1 << 20, "u1")
+
+    def start(array):
+        memory, stream = cu.pinned_zeros(1 << 20, "u1"), cu.Stream()
         array.device.primary_context().synchronize()  # the array can be used
         simulator.cudriver_sim_hold()
         cu.copy_async(array, memory, stream)
+
+    def test_copy_in_flight():
+        start(cu.device_empty(1 << 20, "u1"))
+
+    def test_copy_in_flight_of_host_memory_alone():
+        start(there)
 
     def test_leak():
         kept.append(cu.device_empty(1000, "u1"))  # line 24
@@ -205,7 +226,7 @@ LEAKS = """
 
 def test_leaks_are_named_with_their_lines(session: Session) -> None:
     result = session(LEAKS)
-    result.assert_outcomes(passed=6, failed=1, errors=2)
+    result.assert_outcomes(passed=7, failed=1, errors=2)
     source = inspect.cleandoc(LEAKS).splitlines()
     first = next(n for n, line in enumerate(source, 1) if "# line" in line)
     again = next(n for n, line in enumerate(source, 1) if "kept.pop" in line) + 1

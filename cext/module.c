@@ -11,7 +11,7 @@
 #include "pinned/host_memory.h"
 #include "ladder/ladder.h"
 #include "python/live.h"
-#include "python/types.h"
+#include "python/call.h"
 #include "engine/engine.h"
 #include "state.h"
 #include "contexts/stream.h"
@@ -21,22 +21,6 @@
 
 #include <string.h>
 
-static PyStructSequence_Field version_fields[] = {
-    {"major", DOC_DriverVersion_major}, {"minor", DOC_DriverVersion_minor}, {NULL, NULL}};
-
-static PyStructSequence_Desc version_desc = {
-    .name = "cudriver.DriverVersion",
-    .doc = DOC_DriverVersion,
-    .fields = version_fields,
-    .n_in_sequence = 2,
-};
-
-static PyObject *version_str(PyObject *self)
-{
-    return PyUnicode_FromFormat("%S.%S", PyStructSequence_GetItem(self, 0),
-                                PyStructSequence_GetItem(self, 1));
-}
-
 static PyObject *module_init(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_require(cudriver_state_of_module(module)) < 0) {
@@ -45,51 +29,13 @@ static PyObject *module_init(PyObject *module, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-static PyObject *module_is_available(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    CoreState *state = cudriver_state_of_module(module);
-    int count = 0;
-
-    if (cudriver_require(state) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            return NULL; /* KeyboardInterrupt and the like are not the driver's */
-        }
-        PyErr_Clear();
-        Py_RETURN_FALSE;
-    }
-    return PyBool_FromLong(cuda.cuDeviceGetCount(&count) == CUDA_SUCCESS && count > 0);
-}
-
-static PyObject *module_driver_version(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    CoreState *state = cudriver_state_of_module(module);
-
-    if (cudriver_require_loaded(state) < 0) {
-        return NULL;
-    }
-    if (cudriver_driver.version == 0) {
-        return cudriver_raise(state, CUDA_ERROR_STUB_LIBRARY, "cuDriverGetVersion", "%s",
-                              cudriver_driver.path);
-    }
-    return cudriver_tuple_new(state->driver_version_type, 2,
-                              PyLong_FromLong(cudriver_driver.version / 1000),
-                              PyLong_FromLong(cudriver_driver.version % 1000 / 10));
-}
-
-static PyObject *module_driver_path(PyObject *module, PyObject *Py_UNUSED(ignored))
+static PyObject *module_driver(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     if (cudriver_require_loaded(cudriver_state_of_module(module)) < 0) {
         return NULL;
     }
-    return PyUnicode_DecodeFSDefault(cudriver_driver.path);
-}
-
-static PyObject *module_is_simulated(PyObject *module, PyObject *Py_UNUSED(ignored))
-{
-    if (cudriver_require_loaded(cudriver_state_of_module(module)) < 0) {
-        return NULL;
-    }
-    return PyBool_FromLong(cudriver_driver.simulated);
+    return Py_BuildValue("(NiN)", PyUnicode_DecodeFSDefault(cudriver_driver.path),
+                         cudriver_driver.version, PyBool_FromLong(cudriver_driver.simulated));
 }
 
 static PyObject *module_use_driver(PyObject *module, PyObject *choice)
@@ -114,12 +60,23 @@ static PyObject *module_use_driver(PyObject *module, PyObject *choice)
     Py_RETURN_NONE;
 }
 
-static PyObject *module_live_allocations(PyObject *module, PyObject *Py_UNUSED(ignored))
+static PyObject *module_live(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
 
     cudriver_batches_reap(state, true);
     return cudriver_live_list(state);
+}
+
+/* Writes what is alive to sys.stderr. Never raises. */
+static void report_live(void)
+{
+    PyObject *done = cudriver_call("live", "report", "()");
+
+    if (done == NULL) {
+        PyErr_WriteUnraisable(NULL);
+    }
+    Py_XDECREF(done);
 }
 
 /* Called by atexit: ends calls of other threads, and waits for work in flight before its memory
@@ -133,8 +90,7 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
         cudriver_batches_drain(state);
         if (state->reporting) {
             PyGC_Collect(); /* what only a cycle keeps alive is not a leak */
-            cudriver_batches_reap(state, true);
-            cudriver_live_report(state);
+            report_live();
         }
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_shutdown(2000);
@@ -146,28 +102,12 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef methods[] = {
     {"init", module_init, METH_NOARGS, DOC_init},
-    {"is_available", module_is_available, METH_NOARGS, DOC_is_available},
-    {"driver_version", module_driver_version, METH_NOARGS, DOC_driver_version},
-    {"driver_path", module_driver_path, METH_NOARGS, DOC_driver_path},
-    {"driver_is_simulated", module_is_simulated, METH_NOARGS, DOC_driver_is_simulated},
+    {"_driver", module_driver, METH_NOARGS, DOC__driver},
     {"use_driver", module_use_driver, METH_O, DOC_use_driver},
-    {"live_allocations", module_live_allocations, METH_NOARGS, DOC_live_allocations},
+    {"_live", module_live, METH_NOARGS, DOC__live},
     {"_shutdown", module_shutdown, METH_NOARGS, NULL},
     {NULL},
 };
-
-/* Makes DriverVersion print as '13.0'. 0 or -1. */
-static int version_setup(PyObject *module)
-{
-    CoreState *state = cudriver_state_of_module(module);
-
-    if (cudriver_tuple_add(module, &state->driver_version_type, &version_desc) < 0) {
-        return -1;
-    }
-    state->driver_version_type->tp_str = version_str;
-    PyType_Modified(state->driver_version_type);
-    return 0;
-}
 
 static bool environment_asks(const char *name)
 {
@@ -233,28 +173,16 @@ static int gil_check(void)
 static int module_exec(PyObject *module)
 {
     static int (*const setups[])(PyObject *) = {
-        version_setup,
-        cudriver_query_setup,
-        cudriver_thread_setup,
-        cudriver_context_setup,
-        cudriver_context_stack_setup,
-        cudriver_stream_setup,
-        cudriver_event_setup,
-        cudriver_transfer_setup,
-        cudriver_copy_setup,
-        cudriver_explain_setup,
-        cudriver_copy_settings_setup,
-        cudriver_ladder_setup,
-        cudriver_device_array_setup,
-        cudriver_device_make_setup,
-        cudriver_dlpack_from_setup,
-        cudriver_host_memory_setup,
-        cudriver_pinned_arrays_setup,
-        cudriver_host_functions_setup,
-        cudriver_pin_setup,
-        cudriver_pinned_numpy_setup,
-        cudriver_live_setup,
-        exit_setup,
+        cudriver_query_setup,         cudriver_thread_setup,
+        cudriver_context_setup,       cudriver_context_stack_setup,
+        cudriver_stream_setup,        cudriver_event_setup,
+        cudriver_transfer_setup,      cudriver_copy_setup,
+        cudriver_copy_settings_setup, cudriver_ladder_setup,
+        cudriver_device_array_setup,  cudriver_device_make_setup,
+        cudriver_dlpack_from_setup,   cudriver_host_memory_setup,
+        cudriver_pinned_arrays_setup, cudriver_host_functions_setup,
+        cudriver_pin_setup,           cudriver_pinned_numpy_setup,
+        cudriver_live_setup,          exit_setup,
     };
 
     if (interpreter_check() < 0 || gil_check() < 0) {

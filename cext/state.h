@@ -38,10 +38,6 @@ typedef struct {
     PyTypeObject *host_memory_type;
     PyTypeObject *pin_type;
     PyTypeObject *numpy_block_type;
-    PyTypeObject *driver_version_type;
-    PyTypeObject *allocation_type;
-    PyTypeObject *copy_plan_type;
-    PyTypeObject *host_stats_type;
 
     PyObject *errors;        /* cudriver.errors, imported at the first raise */
     PyObject *choice;        /* the argument of use_driver, or NULL */

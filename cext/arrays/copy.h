@@ -37,6 +37,5 @@ int cudriver_copy_explain(CoreState *state, PyObject *dst, PyObject *src,
                           struct cudriver_copy_plan *plan);
 
 int cudriver_copy_setup(PyObject *module);
-int cudriver_explain_setup(PyObject *module); /* explain.c */
 
 #endif

@@ -1,6 +1,7 @@
-/* copy() and copy_async(). See copy.h. */
+/* copy(), copy_async() and what is behind explain_copy(). See copy.h. */
 #include "copy.h"
 
+#include "engine/engine.h"
 #include "python/arguments.h"
 #include "docstrings.h"
 
@@ -36,9 +37,31 @@ static PyObject *module_copy_async(PyObject *module, PyObject *const *args, Py_s
     return cudriver_copy_async(state, args[0], args[1], args[2]);
 }
 
+/* New reference: the fields of a CopyPlan. */
+static PyObject *module_explain_copy(PyObject *module, PyObject *args)
+{
+    struct cudriver_copy_plan plan;
+    struct staging_plan staged = {0};
+    const char *path = NULL;
+    PyObject *dst, *src;
+
+    if (!PyArg_ParseTuple(args, "OO", &dst, &src) ||
+        cudriver_copy_explain(cudriver_state_of_module(module), dst, src, &plan) < 0) {
+        return NULL;
+    }
+    if (plan.kind == CUDRIVER_COPY_STAGED) {
+        staged = plan.staged;
+        path = cudriver_staging_path_name(staged.path);
+    }
+    return Py_BuildValue("(ssnNznin)", cudriver_copy_kind_name(plan.kind), plan.why,
+                         (Py_ssize_t)plan.bytes, PyBool_FromLong(plan.page_locked), path,
+                         (Py_ssize_t)staged.chunk, staged.threads, (Py_ssize_t)staged.crossover);
+}
+
 static PyMethodDef functions[] = {
     {"copy", CUDRIVER_FAST(module_copy), DOC_copy},
     {"copy_async", CUDRIVER_FAST(module_copy_async), DOC_copy_async},
+    {"_explain_copy", module_explain_copy, METH_VARARGS, NULL},
     {NULL},
 };
 

@@ -7,7 +7,6 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
-#include "python/types.h"
 #include "contexts/batch.h"
 #include "engine/engine.h"
 #include "docstrings.h"
@@ -69,40 +68,19 @@ static PyObject *module_mapped_pointer(PyObject *module, PyObject *object)
     return PyLong_FromUnsignedLongLong(address + (CUdeviceptr)(range.first - range.low));
 }
 
-static PyStructSequence_Field stats_fields[] = {
-    {"used_bytes", DOC_HostMemoryStats_used_bytes},
-    {"used_blocks", DOC_HostMemoryStats_used_blocks},
-    {"pooled_bytes", DOC_HostMemoryStats_pooled_bytes},
-    {"registered_bytes", DOC_HostMemoryStats_registered_bytes},
-    {"peak_bytes", DOC_HostMemoryStats_peak_bytes},
-    {"limit_bytes", DOC_HostMemoryStats_limit_bytes},
-    {"pins", DOC_HostMemoryStats_pins},
-    {"pinned_bytes", DOC_HostMemoryStats_pinned_bytes},
-    {"hits", DOC_HostMemoryStats_hits},
-    {"misses", DOC_HostMemoryStats_misses},
-    {NULL, NULL},
-};
-
-static PyStructSequence_Desc stats_desc = {
-    .name = "cudriver.HostMemoryStats",
-    .doc = DOC_HostMemoryStats,
-    .fields = stats_fields,
-    .n_in_sequence = 10,
-};
-
-static PyObject *module_stats(PyObject *module, PyObject *Py_UNUSED(ignored))
+/* New reference: the fields of HostMemoryStats. */
+static PyObject *module_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    CoreState *state = cudriver_state_of_module(module);
     struct cudriver_hostmem_stats stats;
 
     cudriver_hostmem_get_stats(&stats);
-    return cudriver_tuple_new(
-        state->host_stats_type, 10, PyLong_FromSize_t(stats.used_bytes),
-        PyLong_FromSize_t(stats.used_blocks), PyLong_FromSize_t(stats.pooled_bytes),
-        PyLong_FromSize_t(stats.registered_bytes), PyLong_FromSize_t(stats.peak_bytes),
-        stats.limit_bytes == SIZE_MAX ? Py_NewRef(Py_None) : PyLong_FromSize_t(stats.limit_bytes),
-        PyLong_FromSize_t(stats.pins), PyLong_FromSize_t(stats.pinned_bytes),
-        PyLong_FromUnsignedLongLong(stats.hits), PyLong_FromUnsignedLongLong(stats.misses));
+    return Py_BuildValue("(nnnnnNnnKK)", (Py_ssize_t)stats.used_bytes,
+                         (Py_ssize_t)stats.used_blocks, (Py_ssize_t)stats.pooled_bytes,
+                         (Py_ssize_t)stats.registered_bytes, (Py_ssize_t)stats.peak_bytes,
+                         stats.limit_bytes == SIZE_MAX ? Py_NewRef(Py_None)
+                                                       : PyLong_FromSize_t(stats.limit_bytes),
+                         (Py_ssize_t)stats.pins, (Py_ssize_t)stats.pinned_bytes,
+                         (unsigned long long)stats.hits, (unsigned long long)stats.misses);
 }
 
 static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keywords)
@@ -150,7 +128,7 @@ static PyObject *module_set_limit(PyObject *module, PyObject *argument)
 static PyMethodDef functions[] = {
     {"is_pinned", module_is_pinned, METH_O, DOC_is_pinned},
     {"mapped_pointer", module_mapped_pointer, METH_O, DOC_mapped_pointer},
-    {"host_memory_stats", module_stats, METH_NOARGS, DOC_host_memory_stats},
+    {"_host_memory_stats", module_stats, METH_NOARGS, NULL},
     {"trim_host_memory", (PyCFunction)(void (*)(void))module_trim, METH_VARARGS | METH_KEYWORDS,
      DOC_trim_host_memory},
     {"set_host_memory_limit", module_set_limit, METH_O, DOC_set_host_memory_limit},
@@ -159,9 +137,5 @@ static PyMethodDef functions[] = {
 
 int cudriver_host_functions_setup(PyObject *module)
 {
-    if (cudriver_tuple_add(module, &cudriver_state_of_module(module)->host_stats_type,
-                           &stats_desc) < 0) {
-        return -1;
-    }
     return PyModule_AddFunctions(module, functions);
 }

@@ -1,44 +1,23 @@
-/* Python functions for the copy engine's thread count. See copy_settings.h. */
+/* The copy engine's thread count, for memory/copies.py. See copy_settings.h. */
 #include "copy_settings.h"
 
 #include "engine/engine.h"
 #include "docstrings.h"
 
-static PyObject *module_copy_threads(PyObject *module, PyObject *unused)
+static PyObject *module_copy_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    (void)module;
-    (void)unused;
-    return PyLong_FromLong(cudriver_staging_get_threads());
+    return Py_BuildValue("(ii)", cudriver_staging_get_threads(), CUDRIVER_STAGING_THREADS_MOST);
 }
 
-static PyObject *module_set_copy_threads(PyObject *module, PyObject *argument)
+static PyObject *module_set_copy_threads(PyObject *Py_UNUSED(module), PyObject *count)
 {
-    long count = 0;
-
-    (void)module;
-    if (argument != Py_None) {
-        PyObject *index = PyNumber_Index(argument);
-        if (index == NULL) {
-            return NULL;
-        }
-        count = PyLong_AsLong(index);
-        Py_DECREF(index);
-        if (count < 1 || count > CUDRIVER_STAGING_THREADS_MOST) { /* also -1 after an overflow */
-            PyErr_Clear();
-            PyErr_Format(PyExc_ValueError,
-                         "the number of threads is 1 to %d, or None for as many as the process's "
-                         "processors suggest; not %R",
-                         CUDRIVER_STAGING_THREADS_MOST, argument);
-            return NULL;
-        }
-    }
-    cudriver_staging_set_threads((int)count);
+    cudriver_staging_set_threads((int)PyLong_AsLong(count));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
-    {"copy_threads", module_copy_threads, METH_NOARGS, DOC_copy_threads},
-    {"set_copy_threads", module_set_copy_threads, METH_O, DOC_set_copy_threads},
+    {"_copy_threads", module_copy_threads, METH_NOARGS, DOC__copy_threads},
+    {"_set_copy_threads", module_set_copy_threads, METH_O, DOC__set_copy_threads},
     {NULL},
 };
 

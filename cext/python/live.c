@@ -1,24 +1,9 @@
 /* The list of what is alive. See live.h. */
 #include "live.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "types.h"
 #include "docstrings.h"
-
-static PyStructSequence_Field allocation_fields[] = {
-    {"kind", DOC_Allocation_kind},       {"nbytes", DOC_Allocation_nbytes},
-    {"address", DOC_Allocation_address}, {"device", DOC_Allocation_device},
-    {"where", DOC_Allocation_where},     {NULL, NULL},
-};
-
-static PyStructSequence_Desc allocation_desc = {
-    .name = "cudriver.Allocation",
-    .doc = DOC_Allocation,
-    .fields = allocation_fields,
-    .n_in_sequence = 5,
-};
 
 /* Whether a frame runs code of this package. */
 static bool is_ours(PyFrameObject *frame)
@@ -87,13 +72,13 @@ void cudriver_live_remove(CoreState *state, struct cudriver_live *entry)
     Py_CLEAR(entry->where);
 }
 
-static PyObject *allocation_new(CoreState *state, const struct cudriver_live *entry)
+/* New reference: ((kind, nbytes, address, device or None, where or None), kept). */
+static PyObject *entry_row(const struct cudriver_live *entry)
 {
-    return cudriver_tuple_new(
-        state->allocation_type, 5, PyUnicode_FromString(entry->kind),
-        PyLong_FromSize_t(entry->bytes), PyLong_FromUnsignedLongLong(entry->address),
-        entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device),
-        Py_NewRef(entry->where != NULL ? entry->where : Py_None));
+    return Py_BuildValue("((snKNO)O)", entry->kind, (Py_ssize_t)entry->bytes, entry->address,
+                         entry->device < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(entry->device),
+                         entry->where != NULL ? entry->where : Py_None,
+                         entry->kept ? Py_True : Py_False);
 }
 
 PyObject *cudriver_live_list(CoreState *state)
@@ -120,7 +105,7 @@ PyObject *cudriver_live_list(CoreState *state)
         i++;
     }
     while (i-- > 0) {
-        PyObject *row = list != NULL ? allocation_new(state, &rows[i]) : NULL;
+        PyObject *row = list != NULL ? entry_row(&rows[i]) : NULL;
         Py_XDECREF(rows[i].where);
         if (list != NULL && (row == NULL || PyList_Append(list, row) < 0)) {
             Py_CLEAR(list);
@@ -129,42 +114,6 @@ PyObject *cudriver_live_list(CoreState *state)
     }
     PyMem_Free(rows);
     return list;
-}
-
-static void report_line(const struct cudriver_live *entry)
-{
-    char device[32] = "";
-
-    if (entry->device >= 0) {
-        snprintf(device, sizeof device, ", device %d", entry->device);
-    }
-    if (entry->where != NULL) {
-        PySys_FormatStderr("  %s, %zu bytes%s, made at %U\n", entry->kind, entry->bytes, device,
-                           entry->where);
-    } else {
-        PySys_FormatStderr("  %s, %zu bytes%s\n", entry->kind, entry->bytes, device);
-    }
-}
-
-void cudriver_live_report(CoreState *state)
-{
-    const struct cudriver_live *oldest = NULL;
-    size_t count = 0, bytes = 0;
-
-    for (struct cudriver_live *entry = state->live; entry != NULL; entry = entry->next) {
-        count += !entry->kept;
-        bytes += entry->bytes;
-        oldest = entry;
-    }
-    if (count == 0) {
-        return;
-    }
-    PySys_FormatStderr("cudriver: alive at exit: %zu, %zu bytes in all\n", count, bytes);
-    for (const struct cudriver_live *entry = oldest; entry != NULL; entry = entry->prev) {
-        if (!entry->kept) {
-            report_line(entry);
-        }
-    }
 }
 
 static PyObject *trace_allocations(PyObject *module, PyObject *args, PyObject *keywords)
@@ -188,10 +137,5 @@ static PyMethodDef methods[] = {
 
 int cudriver_live_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    if (cudriver_tuple_add(module, &state->allocation_type, &allocation_desc) < 0) {
-        return -1;
-    }
     return PyModule_AddFunctions(module, methods);
 }

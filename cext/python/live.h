@@ -1,5 +1,5 @@
 /* The list of what is alive: every object that holds a driver object or a page lock. Guarded by the
- * GIL. live_allocations() reads it. */
+ * GIL. live_allocations(), in Python, reads it. */
 #ifndef CUDRIVER_LIVE_H
 #define CUDRIVER_LIVE_H
 
@@ -12,14 +12,10 @@ void cudriver_live_add(CoreState *state, struct cudriver_live *entry, const char
 /* Removes `entry`; harmless if it is not listed. */
 void cudriver_live_remove(CoreState *state, struct cudriver_live *entry);
 
-/* New reference: the list as live_allocations() returns it. */
+/* New reference: the entries, oldest first, for cudriver/memory/live.py. */
 PyObject *cudriver_live_list(CoreState *state);
 
-/* Writes one line for each thing alive and a total to sys.stderr; nothing if there is none. Leaves
- * out contexts that the package itself keeps. For the interpreter's exit. Never raises. */
-void cudriver_live_report(CoreState *state);
-
-/* Adds the type Allocation and the module function trace_allocations. 0 or -1. */
+/* Adds the module function trace_allocations. 0 or -1. */
 int cudriver_live_setup(PyObject *module);
 
 #endif

@@ -17,39 +17,26 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
 
     from cudriver import errors, fleet, stack
     from cudriver._core import (
-        Allocation,
         ArrayFlags,
         Context,
-        CopyPlan,
         DeviceArray,
-        DriverVersion,
         Event,
-        HostMemoryStats,
         Stream,
         Transfer,
         context_stack,
         copy,
         copy_async,
-        copy_threads,
         current_context,
         device_empty,
         device_zeros,
-        driver_is_simulated,
-        driver_path,
-        driver_version,
-        explain_copy,
         from_dlpack,
-        host_memory_stats,
         init,
-        is_available,
         is_pinned,
-        live_allocations,
         mapped_pointer,
         pin,
         pinned_empty,
         pinned_numpy,
         pinned_zeros,
-        set_copy_threads,
         set_host_memory_limit,
         to_device,
         trace_allocations,
@@ -67,9 +54,19 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     )
     from cudriver.flags import ContextFlags
     from cudriver.memory.contexts import MemoryInfo, StreamPriorityRange, memory_info
+    from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
     from cudriver.memory.devices import Device, device_count, devices
+    from cudriver.memory.driver import (
+        DriverVersion,
+        driver_is_simulated,
+        driver_path,
+        driver_version,
+        is_available,
+    )
     from cudriver.memory.failures import error_names
+    from cudriver.memory.live import Allocation, live_allocations
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
+    from cudriver.memory.pool import HostMemoryStats, host_memory_stats
     from cudriver.weights import load_npy, load_npz, load_safetensors
 
 __all__ = [
@@ -144,9 +141,19 @@ _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
     "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info"),
+    "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),
+    "memory.driver": (
+        "DriverVersion",
+        "driver_is_simulated",
+        "driver_path",
+        "driver_version",
+        "is_available",
+    ),
     "memory.failures": ("error_names",),
+    "memory.live": ("Allocation", "live_allocations"),
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
+    "memory.pool": ("HostMemoryStats", "host_memory_stats"),
     "weights": ("load_npy", "load_npz", "load_safetensors"),
 }  # of what is not in the core
 

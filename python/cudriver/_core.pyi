@@ -31,10 +31,6 @@ _Order = Literal["C", "F"]
 _OrderLike = Literal["C", "F", "K", "A"]
 _Index = SupportsIndex | slice | EllipsisType | None
 _CacheConfig = Literal["none", "shared", "l1", "equal"]
-_CopyPath = Literal[
-    "empty", "same", "host", "direct", "2D", "3D", "staged", "kernel", "temporary",
-    "peer", "bounced",
-]  # fmt: skip
 _LadderKernel = Literal["read", "write", "shared_read", "shared_write"]
 
 @type_check_only
@@ -99,143 +95,6 @@ _DeviceLike: TypeAlias = SupportsIndex | str | Device | _TorchDevice | _CoreDevi
 _HostArray: TypeAlias = NDArray[Any] | Buffer | _ArrayInterface | _ArrayStruct
 _HostArrayT = TypeVar("_HostArrayT", bound=_HostArray)
 _Array: TypeAlias = _HostArray | DeviceArray | _DeviceArrayLike | _Lender
-
-@final
-class DriverVersion(structseq[int], tuple[int, int]):
-    """The newest CUDA version that the driver offers, as (major, minor)."""
-
-    __match_args__: Final = ("major", "minor")
-    @property
-    def major(self) -> int:
-        """As the 13 of CUDA 13.0."""
-    @property
-    def minor(self) -> int:
-        """As the 0 of CUDA 13.0."""
-
-@final
-class Allocation(structseq[Any], tuple[str, int, int, int | None, str | None]):
-    """One thing that is alive, as live_allocations() lists it."""
-
-    __match_args__: Final = ("kind", "nbytes", "address", "device", "where")
-    @property
-    def kind(self) -> str:
-        """What it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ..."""
-    @property
-    def nbytes(self) -> int:
-        """Its size in bytes; 0 where that means nothing."""
-    @property
-    def address(self) -> int:
-        """Where it lies, or the driver's handle."""
-    @property
-    def device(self) -> int | None:
-        """The ordinal of its device, or None."""
-    @property
-    def where(self) -> str | None:
-        """'file:line' that made it, when trace_allocations() was on; else None."""
-
-@final
-class HostMemoryStats(
-    structseq[Any], tuple[int, int, int, int, int, int | None, int, int, int, int]
-):
-    """The pool of page-locked memory; see host_memory_stats()."""
-
-    __match_args__: Final = (
-        "used_bytes",
-        "used_blocks",
-        "pooled_bytes",
-        "registered_bytes",
-        "peak_bytes",
-        "limit_bytes",
-        "pins",
-        "pinned_bytes",
-        "hits",
-        "misses",
-    )
-    @property
-    def used_bytes(self) -> int:
-        """Page-locked bytes in arrays that are alive."""
-    @property
-    def used_blocks(self) -> int:
-        """Number of these."""
-    @property
-    def pooled_bytes(self) -> int:
-        """Page-locked bytes that are free, for the next array."""
-    @property
-    def registered_bytes(self) -> int:
-        """Page-locked bytes in all."""
-    @property
-    def peak_bytes(self) -> int:
-        """The most that were page-locked at once."""
-    @property
-    def limit_bytes(self) -> int | None:
-        """The limit that was set, or None."""
-    @property
-    def pins(self) -> int:
-        """Live pins (pin())."""
-    @property
-    def pinned_bytes(self) -> int:
-        """Bytes that pins have page-locked."""
-    @property
-    def hits(self) -> int:
-        """Arrays that were served from free memory."""
-    @property
-    def misses(self) -> int:
-        """Arrays for which memory had to be page-locked."""
-
-@final
-class CopyPlan(
-    structseq[Any],
-    tuple[
-        _CopyPath,
-        str,
-        int,
-        bool,
-        str | None,
-        int,
-        int,
-        int,
-    ],
-):
-    """Which path a copy takes, and why; see explain_copy()."""
-
-    __match_args__: Final = (
-        "path",
-        "why",
-        "nbytes",
-        "page_locked",
-        "staging",
-        "chunk",
-        "threads",
-        "crossover",
-    )
-    @property
-    def path(self) -> _CopyPath:
-        """'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same'
-        or 'empty'.
-        """
-    @property
-    def why(self) -> str:
-        """The reason, in a sentence."""
-    @property
-    def nbytes(self) -> int:
-        """Bytes to be moved."""
-    @property
-    def page_locked(self) -> bool:
-        """Whether the host side is page-locked."""
-    @property
-    def staging(self) -> str | None:
-        """How a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged,
-        permuted', 'one slot' or 'driver'; else None.
-        """
-    @property
-    def chunk(self) -> int:
-        """Bytes of one page-locked slot of a staged copy; else 0."""
-    @property
-    def threads(self) -> int:
-        """Threads that may work on a staged copy; else 0."""
-    @property
-    def crossover(self) -> int:
-        """Bytes from which on a dense pageable copy is staged; 0 where not staged."""
 
 @final
 class Context:
@@ -1206,95 +1065,6 @@ def init() -> None:
     >>> cu.init()
     """
 
-def is_available() -> bool:
-    """Return whether a driver loads, initialises and shows a device.
-
-    Returns
-    -------
-    bool
-        False if anything fails: this never raises.
-
-    Notes
-    -----
-    Uses ``cuInit`` and ``cuDeviceGetCount``, and creates no context.
-
-    Examples
-    --------
-    >>> cu.is_available()
-    True
-    """
-
-def driver_version() -> DriverVersion:
-    """Return the newest CUDA version that the driver offers.
-
-    Returns
-    -------
-    DriverVersion
-        A named tuple ``(major, minor)`` that prints as ``13.0``.
-
-    Raises
-    ------
-    DriverNotFoundError
-        No driver library could be opened.
-    UnsupportedDriverError
-        The driver is too old, or is the toolkit's stub library.
-
-    Notes
-    -----
-    Uses ``cuDriverGetVersion``. The driver is not initialised.
-
-    Examples
-    --------
-    >>> cu.driver_version() >= (11, 0)
-    True
-    """
-
-def driver_path() -> str:
-    """Return the path of the driver library in use.
-
-    Returns
-    -------
-    str
-        The file that was opened.
-
-    Raises
-    ------
-    DriverNotFoundError
-        No driver library could be opened.
-
-    Notes
-    -----
-    Calls no CUDA function: the library is opened, and not initialised.
-
-    Examples
-    --------
-    >>> "libcud" in cu.driver_path()
-    True
-    """
-
-def driver_is_simulated() -> bool:
-    """Return whether the driver in use is the simulated one.
-
-    Returns
-    -------
-    bool
-        True if device memory is only host memory.
-
-    Raises
-    ------
-    DriverNotFoundError
-        No driver library could be opened.
-
-    Notes
-    -----
-    Calls no CUDA function: the library is opened, and not initialised.
-
-    Examples
-    --------
-    >>> cu.driver_is_simulated() == ("libcudriver_sim" in cu.driver_path())
-    True
-    """
-
 def use_driver(choice: str | os.PathLike[str], /) -> None:
     """Choose the driver library, before one has been initialised.
 
@@ -1495,25 +1265,6 @@ def mapped_pointer(array: _HostArray, /) -> int:
     8
     """
 
-def host_memory_stats() -> HostMemoryStats:
-    """Return the state of the pool of page-locked memory.
-
-    Returns
-    -------
-    HostMemoryStats
-        A named tuple of counts and sizes in bytes.
-
-    Notes
-    -----
-    Calls no CUDA function.
-
-    Examples
-    --------
-    >>> array = cu.pinned_empty(1000, np.uint8)
-    >>> cu.host_memory_stats().used_bytes >= 1000
-    True
-    """
-
 def trim_host_memory(keep: int = 0) -> int:
     """Return free page-locked memory of the pool to the system.
 
@@ -1545,53 +1296,6 @@ def trim_host_memory(keep: int = 0) -> int:
     True
     >>> cu.host_memory_stats().pooled_bytes
     0
-    """
-
-def copy_threads() -> int:
-    """Return how many threads may pack and unpack copies of pageable memory.
-
-    Returns
-    -------
-    int
-        The most that run at a time, for all copies together.
-
-    Notes
-    -----
-    By default a few less than the CPUs that the process may use, by affinity and
-    cgroup. ``CUDRIVER_COPY_THREADS`` or `set_copy_threads` change it. The variable
-    is read when cudriver's core is loaded; anything but a number from 1 to 1024 is
-    ignored with a RuntimeWarning.
-
-    Examples
-    --------
-    >>> 1 <= cu.copy_threads() <= 1024
-    True
-    """
-
-def set_copy_threads(count: int | None, /) -> None:
-    """Set how many threads may pack and unpack copies of pageable memory.
-
-    Parameters
-    ----------
-    count : int or None
-        From 1 to 1024; None for the default (see `copy_threads`).
-
-    Raises
-    ------
-    ValueError
-        The count is out of range.
-
-    Notes
-    -----
-    Copies that have begun keep their threads. Copies of page-locked memory need
-    none.
-
-    Examples
-    --------
-    >>> cu.set_copy_threads(2)
-    >>> cu.copy_threads()
-    2
-    >>> cu.set_copy_threads(None)
     """
 
 def set_host_memory_limit(bytes: int | None, /) -> None:
@@ -1814,38 +1518,6 @@ def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transf
     True
     """
 
-def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan:
-    """Return which path a copy would take, and why. Copies nothing.
-
-    Parameters
-    ----------
-    dst : array
-        As for `copy`.
-    src : array
-        As for `copy`.
-
-    Returns
-    -------
-    CopyPlan
-        A named tuple, with the path's name and the reason first.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An end is not an array, or the two do not fit.
-
-    Notes
-    -----
-    The paths ``'kernel'`` and ``'temporary'`` become ``'bounced'`` if the driver
-    refuses the kernel or has no memory left.
-
-    Examples
-    --------
-    >>> there = cu.device_empty(1000)
-    >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
-    'direct'
-    """
-
 @overload
 def from_dlpack(
     x: _Lender, /, *, device: Literal["cpu"], copy: bool | None = None
@@ -1905,29 +1577,6 @@ def from_dlpack(
     <DeviceArray shape=(3,) dtype=int64 on device 0>
     """
 
-def live_allocations() -> list[Allocation]:
-    """Return what cudriver keeps alive in this process.
-
-    Returns
-    -------
-    list of Allocation
-        Named tuples ``(kind, nbytes, address, device, where)``, the oldest first.
-        ``where`` is the line that made it, if `trace_allocations` was on then.
-
-    Notes
-    -----
-    An asynchronous copy holds both of its ends until it is over; those that are
-    over are let go first. Free memory of the pools is not in the list: see
-    `host_memory_stats`.
-
-    Examples
-    --------
-    >>> array = cu.device_empty(1000, np.uint8)
-    >>> last = cu.live_allocations()[-1]
-    >>> last.kind, last.nbytes
-    ('device array', 1000)
-    """
-
 def trace_allocations(enabled: bool = True) -> None:
     """Note which line of Python makes each object, from now on.
 
@@ -1969,6 +1618,20 @@ def _ladder_kernel(
     each thread, and sets how many there are: 256 a block. `number` is what a write starts from, or
     how often a kernel goes over its 16 KiB of shared memory.
     """
+
+def _driver() -> tuple[str, int, bool]:
+    """The path of the driver in use, its version (0: a stub), and whether it is simulated."""
+
+def _explain_copy(dst: _Array, src: _Array, /) -> tuple[Any, ...]: ...
+def _copy_threads() -> tuple[int, int]:
+    """Threads for copies of pageable memory, and the most that may be set."""
+
+def _set_copy_threads(count: int, /) -> None:
+    """Set how many; 0: as many as the process's processors suggest."""
+
+def _host_memory_stats() -> tuple[Any, ...]: ...
+def _live() -> list[tuple[tuple[Any, ...], bool]]:
+    """The fields of each Allocation, oldest first, and whether it is a context that is kept."""
 
 def _primary_context(ordinal: int, flags: int | None, /) -> Context: ...
 def _reset_primary_context(ordinal: int, /) -> None: ...

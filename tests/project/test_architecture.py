@@ -62,7 +62,7 @@ PARTS = {
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack"},
     "memory": {"_core", "errors"},
-    "weights": {"_core", "_regular"},
+    "weights": {"_core", "memory", "_regular"},
     "pytest_plugin": {"testing"},
 }
 

@@ -24,11 +24,11 @@ from cudriver._core import (
     Stream,
     Transfer,
     copy_async,
-    copy_threads,
     device_empty,
     pinned_empty,
 )
 from cudriver._regular import open_regular
+from cudriver.memory.copies import copy_threads
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,0 +1,145 @@
+"""What copies do: the plan of one, and the threads that work on them."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from cudriver import _core
+from cudriver.memory.named import public
+
+if TYPE_CHECKING:
+    from cudriver._core import _Array
+
+_CopyPath = Literal[
+    "empty", "same", "host", "direct", "2D", "3D", "staged", "kernel", "temporary",
+    "peer", "bounced",
+]  # fmt: skip
+
+
+@public
+class CopyPlan(NamedTuple):
+    """Which path a copy takes, and why; see explain_copy().
+
+    Attributes
+    ----------
+    path : str
+        'direct', '2D', '3D', 'staged', 'kernel', 'temporary', 'peer', 'bounced', 'host', 'same' or
+        'empty'.
+    why : str
+        The reason, in a sentence.
+    nbytes : int
+        Bytes to be moved.
+    page_locked : bool
+        Whether the host side is page-locked.
+    staging : str or None
+        How a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged, permuted',
+        'one slot' or 'driver'.
+    chunk : int
+        Bytes of one page-locked slot of a staged copy; else 0.
+    threads : int
+        Threads that may work on a staged copy; else 0.
+    crossover : int
+        Bytes from which on a dense pageable copy is staged; 0 where not staged.
+    """
+
+    path: _CopyPath
+    why: str
+    nbytes: int
+    page_locked: bool
+    staging: str | None
+    chunk: int
+    threads: int
+    crossover: int
+
+
+def explain_copy(dst: _Array, src: _Array, /) -> CopyPlan:
+    """Return which path a copy would take, and why. Copies nothing.
+
+    Parameters
+    ----------
+    dst : array
+        As for `copy`.
+    src : array
+        As for `copy`.
+
+    Returns
+    -------
+    CopyPlan
+        A named tuple, with the path's name and the reason first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An end is not an array, or the two do not fit.
+
+    Notes
+    -----
+    The paths ``'kernel'`` and ``'temporary'`` become ``'bounced'`` if the driver
+    refuses the kernel or has no memory left.
+
+    Examples
+    --------
+    >>> there = cu.device_empty(1000)
+    >>> cu.explain_copy(there, cu.pinned_zeros(1000)).path
+    'direct'
+    """
+    return CopyPlan(*_core._explain_copy(dst, src))
+
+
+def copy_threads() -> int:
+    """Return how many threads may pack and unpack copies of pageable memory.
+
+    Returns
+    -------
+    int
+        The most that run at a time, for all copies together.
+
+    Notes
+    -----
+    By default a few less than the CPUs that the process may use, by affinity and
+    cgroup. ``CUDRIVER_COPY_THREADS`` or `set_copy_threads` change it. The variable
+    is read when cudriver's core is loaded; anything but a number from 1 to 1024 is
+    ignored with a RuntimeWarning.
+
+    Examples
+    --------
+    >>> 1 <= cu.copy_threads() <= 1024
+    True
+    """
+    return _core._copy_threads()[0]
+
+
+def set_copy_threads(count: int | None, /) -> None:
+    """Set how many threads may pack and unpack copies of pageable memory.
+
+    Parameters
+    ----------
+    count : int or None
+        From 1 to 1024; None for the default (see `copy_threads`).
+
+    Raises
+    ------
+    ValueError
+        The count is out of range.
+
+    Notes
+    -----
+    Copies that have begun keep their threads. Copies of page-locked memory need
+    none.
+
+    Examples
+    --------
+    >>> cu.set_copy_threads(2)
+    >>> cu.copy_threads()
+    2
+    >>> cu.set_copy_threads(None)
+    """
+    most = _core._copy_threads()[1]
+    number = 0 if count is None else operator.index(count)
+    if count is not None and not 1 <= number <= most:
+        raise ValueError(
+            f"the number of threads is 1 to {most}, or None for as many as the process's "
+            f"processors suggest; not {count!r}"
+        )
+    _core._set_copy_threads(number)

@@ -1,0 +1,124 @@
+"""The driver library in use: which, how new, and whether it works."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cudriver import _core
+from cudriver.memory.devices import device_count
+from cudriver.memory.failures import STUB_LIBRARY, failure
+from cudriver.memory.named import public
+
+
+@public
+class DriverVersion(NamedTuple):
+    """The newest CUDA version that the driver offers, as (major, minor): (13, 0) of CUDA 13.0."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+def is_available() -> bool:
+    """Return whether a driver loads, initialises and shows a device.
+
+    Returns
+    -------
+    bool
+        False if anything fails: this never raises.
+
+    Notes
+    -----
+    Uses ``cuInit`` and ``cuDeviceGetCount``, and creates no context.
+
+    Examples
+    --------
+    >>> cu.is_available()
+    True
+    """
+    try:
+        return device_count() > 0
+    except Exception:  # KeyboardInterrupt and the like are not the driver's
+        return False
+
+
+def driver_version() -> DriverVersion:
+    """Return the newest CUDA version that the driver offers.
+
+    Returns
+    -------
+    DriverVersion
+        A named tuple ``(major, minor)`` that prints as ``13.0``.
+
+    Raises
+    ------
+    DriverNotFoundError
+        No driver library could be opened.
+    UnsupportedDriverError
+        The driver is too old, or is the toolkit's stub library.
+
+    Notes
+    -----
+    Uses ``cuDriverGetVersion``. The driver is not initialised.
+
+    Examples
+    --------
+    >>> cu.driver_version() >= (11, 0)
+    True
+    """
+    path, version, _ = _core._driver()
+    if version == 0:
+        raise failure(STUB_LIBRARY, "cuDriverGetVersion", path)
+    return DriverVersion(version // 1000, version % 1000 // 10)
+
+
+def driver_path() -> str:
+    """Return the path of the driver library in use.
+
+    Returns
+    -------
+    str
+        The file that was opened.
+
+    Raises
+    ------
+    DriverNotFoundError
+        No driver library could be opened.
+
+    Notes
+    -----
+    Calls no CUDA function: the library is opened, and not initialised.
+
+    Examples
+    --------
+    >>> "libcud" in cu.driver_path()
+    True
+    """
+    return _core._driver()[0]
+
+
+def driver_is_simulated() -> bool:
+    """Return whether the driver in use is the simulated one.
+
+    Returns
+    -------
+    bool
+        True if device memory is only host memory.
+
+    Raises
+    ------
+    DriverNotFoundError
+        No driver library could be opened.
+
+    Notes
+    -----
+    Calls no CUDA function: the library is opened, and not initialised.
+
+    Examples
+    --------
+    >>> cu.driver_is_simulated() == ("libcudriver_sim" in cu.driver_path())
+    True
+    """
+    return _core._driver()[2]

@@ -1,0 +1,76 @@
+"""What is alive: every object that holds a driver object or a page lock."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from cudriver import _core
+from cudriver.memory.named import public
+
+
+@public
+class Allocation(NamedTuple):
+    """One thing that is alive, as live_allocations() lists it.
+
+    Attributes
+    ----------
+    kind : str
+        What it is: 'device array', 'host memory', 'pin', 'stream', 'event', 'context', ...
+    nbytes : int
+        Its size in bytes; 0 where that means nothing.
+    address : int
+        Where it lies, or the driver's handle.
+    device : int or None
+        The ordinal of its device.
+    where : str or None
+        'file:line' that made it, when trace_allocations() was on.
+    """
+
+    kind: str
+    nbytes: int
+    address: int
+    device: int | None
+    where: str | None
+
+
+def live_allocations() -> list[Allocation]:
+    """Return what cudriver keeps alive in this process.
+
+    Returns
+    -------
+    list of Allocation
+        Named tuples ``(kind, nbytes, address, device, where)``, the oldest first.
+        ``where`` is the line that made it, if `trace_allocations` was on then.
+
+    Notes
+    -----
+    An asynchronous copy holds both of its ends until it is over; those that are
+    over are let go first. Free memory of the pools is not in the list: see
+    `host_memory_stats`.
+
+    Examples
+    --------
+    >>> array = cu.device_empty(1000, np.uint8)
+    >>> last = cu.live_allocations()[-1]
+    >>> last.kind, last.nbytes
+    ('device array', 1000)
+    """
+    return [Allocation(*entry) for entry, _ in _core._live()]
+
+
+def report() -> None:
+    """Write what is alive to sys.stderr, if anything is, but for contexts that the package keeps.
+
+    The core calls it at the interpreter's exit.
+    """
+    entries = [Allocation(*entry) for entry, kept in _core._live() if not kept]
+    if not entries or sys.stderr is None:
+        return
+    total = sum(entry.nbytes for entry in entries)
+    lines = [f"cudriver: alive at exit: {len(entries)}, {total} bytes in all"]
+    for kind, nbytes, _, device, where in entries:
+        of = "" if device is None else f", device {device}"
+        made = "" if where is None else f", made at {where}"
+        lines.append(f"  {kind}, {nbytes} bytes{of}{made}")
+    print("\n".join(lines), file=sys.stderr)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import ctypes
 import mmap
 import pickle
 import tempfile
@@ -419,30 +418,6 @@ def staged_asynchronous_copies(cu: Any) -> None:
         up.wait()
     finally:
         down.wait()
-
-
-@covers("copy_async", "Transfer.captured")
-def captured_copies(cu: Any) -> None:
-    library, graph = ctypes.CDLL(cu.driver_path()), ctypes.c_void_p()
-    stream, pinned, device = cu.Stream(), cu.pinned_zeros(MIDDLE), cu.device_zeros(MIDDLE)
-    handle = ctypes.c_void_p(stream.handle)
-    if library.cuStreamBeginCapture_v2(handle, 0) != 0:
-        raise cu.CudaError("no capture")
-    try:
-        transfer = cu.copy_async(device, pinned, stream)
-        assert transfer.captured
-        repr(transfer)
-        device.fill(3, stream)
-        with contextlib.suppress(cu.CudaError):
-            stream.synchronize()
-    finally:
-        ended = library.cuStreamEndCapture(handle, ctypes.byref(graph))
-        if graph.value is None:
-            library.cuStreamEndCapture(handle, ctypes.byref(graph))
-        if graph.value and library.cuGraphDestroy(graph) != 0:
-            library.cuGraphDestroy(graph)
-    if ended != 0:
-        raise cu.CudaError("no graph")
 
 
 @covers("Transfer.__await__")

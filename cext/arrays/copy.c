@@ -14,7 +14,6 @@
 #include "python/shape.h"
 #include "python/wait.h"
 #include "contexts/capture.h"
-#include "contexts/graph.h"
 #include "contexts/stream.h"
 #include "contexts/transfer.h"
 
@@ -144,14 +143,12 @@ static bool plan_is_plain(const struct cudriver_copy_plan *plan)
 /* Follows a plan between begin and end; waits if `transfer` is NULL. 0 or -1; 1 if the copy was
  * refused and may be bounced. */
 static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, CUstream stream,
-                       bool captured, struct cudriver_staging_transfer **transfer)
+                       struct cudriver_staging_transfer **transfer)
 {
     bool relax = transfer == NULL || !plan_is_plain(plan);
     PyThreadState *saved = PyEval_SaveThread();
-    struct cudriver_copy_call call = {.stream = stream,
-                                      .interrupted = cudriver_signal_arrived,
-                                      .data = &saved,
-                                      .captured = captured};
+    struct cudriver_copy_call call = {
+        .stream = stream, .interrupted = cudriver_signal_arrived, .data = &saved};
     CUresult result;
 
     if (relax) {
@@ -267,7 +264,7 @@ static int follow_blocking(CoreState *state, struct cudriver_copy_plan *plan, st
     }
     failed = cudriver_capture_refuse(state, given ? stream.handle : NULL, "a blocking copy");
     if (failed == 0) {
-        failed = plan_follow(state, plan, given ? stream.handle : NULL, false, NULL);
+        failed = plan_follow(state, plan, given ? stream.handle : NULL, NULL);
     }
     cudriver_context_end_both(home, context, pushed);
     cudriver_stream_done(&stream);
@@ -318,27 +315,6 @@ static PyObject *follow_in_order(CoreState *state, struct cudriver_copy_plan *pl
     return cudriver_transfer_done(state, plan->bytes);
 }
 
-/* Makes a copy a node of the graph that captures the stream. New reference: a Transfer. */
-static PyObject *follow_captured(CoreState *state, const struct cudriver_copy_plan *plan,
-                                 const struct ends *ends, const struct cudriver_stream *stream)
-{
-    const char *refusal = cudriver_copy_plan_refusal(plan);
-    struct cudriver_staging_transfer *staged = NULL; /* none: the copy is not staged */
-    PyObject *transfer;
-
-    if (refusal != NULL) {
-        cudriver_capture_raise(state, stream->handle, "the copy", refusal);
-        return NULL;
-    }
-    transfer = cudriver_transfer_captured(state, plan->bytes);
-    if (transfer != NULL &&
-        (cudriver_graph_keep(state, stream->handle, &ends->dst, &ends->src) < 0 ||
-         plan_follow(state, plan, stream->handle, true, &staged) != 0)) {
-        Py_CLEAR(transfer);
-    }
-    return transfer;
-}
-
 /* Issues a copy as planned, on a stream of one of its devices. New reference: a Transfer. */
 static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan, struct ends *ends,
                               const struct cudriver_stream *stream)
@@ -347,7 +323,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     struct cudriver_staging_transfer *staged = NULL;
     struct cudriver_batch *batch;
     bool pushed[2];
-    int failed, captured;
+    int failed;
 
     if (plan->kind == CUDRIVER_COPY_EMPTY || plan->kind == CUDRIVER_COPY_SAME ||
         plan->kind == CUDRIVER_COPY_HOST || plan->kind == CUDRIVER_COPY_BOUNCED ||
@@ -357,16 +333,14 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
     if (cudriver_context_begin_both(state, home, stream->context, pushed) < 0) {
         return NULL;
     }
-    captured = cudriver_capture_check(state, stream->handle);
-    if (captured != 0) {
-        PyObject *transfer = captured > 0 ? follow_captured(state, plan, ends, stream) : NULL;
+    if (cudriver_capture_refuse(state, stream->handle, "a copy") < 0) {
         cudriver_context_end_both(home, stream->context, pushed);
-        return transfer;
+        return NULL;
     }
     if (plan->bytes >= TUNING_BATCH_ALONE) {
         cudriver_batch_close_before(state, stream);
     }
-    failed = plan_follow(state, plan, stream->handle, false, &staged);
+    failed = plan_follow(state, plan, stream->handle, &staged);
     /* A batch recorded from now on completes after the copy. */
     batch = failed ? NULL
                    : cudriver_batch_add(state, stream, plan->bytes, ends->dst.owner,

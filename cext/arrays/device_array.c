@@ -211,9 +211,7 @@ void cudriver_device_array_dealloc(PyObject *object)
 static int close_refuse(PyObject *object, Py_ssize_t views, bool busy)
 {
     if (views == 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "cannot close %R: a running call, or a graph that copies it, uses its memory",
-                     object);
+        PyErr_Format(PyExc_ValueError, "cannot close %R: a running call uses its memory", object);
     } else {
         PyErr_Format(PyExc_ValueError, "cannot close %R: %zd view%s%s its memory", object, views,
                      views == 1 ? "" : "s",

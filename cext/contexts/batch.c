@@ -4,7 +4,6 @@
 
 #include "capture.h"
 #include "driver/driver.h"
-#include "graph.h"
 #include "python/error.h"
 #include "python/wait.h"
 
@@ -256,7 +255,6 @@ void cudriver_batches_reap(CoreState *state, bool all)
     unsigned long long pass = ++state->pass;
     struct cudriver_batch *batch;
 
-    cudriver_graphs_reap();
     batch = state->batches;
     while (batch != NULL) {
         if (batch->state == BATCH_DONE) {

@@ -32,7 +32,7 @@ void cudriver_batch_keep(struct cudriver_batch *batch);
 /* Drops one reference. The work continues, and what it needs stays alive. */
 void cudriver_batch_release(CoreState *state, struct cudriver_batch *batch);
 
-/* Releases what completed work and graphs that are gone kept alive. With `all`, open batches are
+/* Releases what completed work kept alive. With `all`, open batches are
  * checked too. Cheap if nothing is in flight. Never raises. */
 void cudriver_batches_reap(CoreState *state, bool all);
 

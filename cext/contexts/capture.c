@@ -34,7 +34,8 @@ int cudriver_capture_refuse(CoreState *state, CUstream stream, const char *call)
     if (captured > 0) {
         cudriver_capture_raise(state, stream, call,
                                "its work runs when the graph is launched: call it before or after "
-                               "the capture, or on another stream");
+                               "the capture, or on another stream, or queue the work with the "
+                               "library that captures, which takes a DeviceArray by DLPack");
     }
     return captured == 0 ? 0 : -1;
 }

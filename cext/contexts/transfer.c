@@ -11,7 +11,6 @@ typedef struct {
     PyObject_HEAD
     struct cudriver_batch *batch;             /* owned; NULL when complete */
     struct cudriver_staging_transfer *staged; /* borrowed: the engine's transfer, or NULL */
-    bool captured;                            /* it is a node of a graph */
     size_t bytes;
     CUresult result;
 } TransferObject;
@@ -27,7 +26,6 @@ static TransferObject *transfer_alloc(CoreState *state)
     self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
     self->batch = NULL;
     self->staged = NULL;
-    self->captured = false;
     self->bytes = 0;
     self->result = CUDA_SUCCESS;
     return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
@@ -53,16 +51,6 @@ PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
 PyObject *cudriver_transfer_done(CoreState *state, size_t bytes)
 {
     return cudriver_transfer_new(state, NULL, NULL, bytes);
-}
-
-PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes)
-{
-    PyObject *self = cudriver_transfer_done(state, bytes);
-
-    if (self != NULL) {
-        ((TransferObject *)self)->captured = true;
-    }
-    return self;
 }
 
 static void transfer_dealloc(PyObject *object)
@@ -119,19 +107,6 @@ static CUresult transfer_poll(TransferObject *self)
     return result;
 }
 
-/* 0, or -1 with CudaError: the copy is a node of a graph, and has no end of its own. */
-static int transfer_check(TransferObject *self)
-{
-    if (!self->captured) {
-        return 0;
-    }
-    cudriver_raise_plain(cudriver_state_of((PyObject *)self), "CudaError",
-                         "%R is a node of a graph: it runs whenever the graph is launched; wait "
-                         "for the stream of the launch",
-                         self);
-    return -1;
-}
-
 static PyObject *transfer_raise(TransferObject *self, CUresult result)
 {
     return cudriver_raise(cudriver_state_of((PyObject *)self), result, "cuEventQuery",
@@ -144,9 +119,6 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     CoreState *state = cudriver_state_of(object);
     CUresult result;
 
-    if (transfer_check(self) < 0) {
-        return NULL;
-    }
     result = transfer_poll(self);
     if (result == CUDA_ERROR_NOT_READY) {
         if (cudriver_batch_wait(state, self->batch) < 0) {
@@ -165,9 +137,6 @@ static PyObject *transfer_get_done(PyObject *object, void *Py_UNUSED(closure))
 {
     CUresult result;
 
-    if (transfer_check((TransferObject *)object) < 0) {
-        return NULL;
-    }
     result = transfer_poll((TransferObject *)object);
     if (result == CUDA_ERROR_NOT_READY) {
         Py_RETURN_FALSE;
@@ -184,8 +153,7 @@ static PyObject *transfer_repr(PyObject *object)
     CUresult result = transfer_poll(self);
 
     return PyUnicode_FromFormat("<Transfer of %zu bytes, %s>", self->bytes,
-                                self->captured                   ? "captured"
-                                : result == CUDA_SUCCESS         ? "done"
+                                result == CUDA_SUCCESS           ? "done"
                                 : result == CUDA_ERROR_NOT_READY ? "in flight"
                                                                  : cudriver_error_name(result));
 }
@@ -202,7 +170,6 @@ static PyGetSetDef transfer_getset[] = {
 };
 
 static PyMemberDef transfer_members[] = {
-    {"captured", T_BOOL, offsetof(TransferObject, captured), READONLY, DOC_Transfer_captured},
     {"nbytes", T_PYSSIZET, offsetof(TransferObject, bytes), READONLY, DOC_Transfer_nbytes},
     {NULL},
 };

@@ -12,9 +12,6 @@ PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
 /* New reference: a Transfer that is complete (an empty copy, or one that had to block). */
 PyObject *cudriver_transfer_done(CoreState *state, size_t bytes);
 
-/* New reference: a Transfer that is a node of a graph. */
-PyObject *cudriver_transfer_captured(CoreState *state, size_t bytes);
-
 int cudriver_transfer_setup(PyObject *module);
 
 /* Frees the Transfers kept for reuse. For the module's end. */

@@ -127,10 +127,6 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan);
  * between two). False: the copy's kernels could not use the memory there. Calls only queries. */
 bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context);
 
-/* Why the copy cannot be captured into a graph: a clause (string literal). NULL: it can, or there
- * is nothing to do. Only the driver's own copies are captured. */
-const char *cudriver_copy_plan_refusal(const struct cudriver_copy_plan *plan);
-
 const char *cudriver_copy_kind_name(enum cudriver_copy_kind kind);
 const char *cudriver_staging_path_name(enum cudriver_staging_path path);
 
@@ -153,7 +149,6 @@ struct cudriver_copy_call {
      * by the waiting thread, without locks; true stops the copy. NULL: it cannot be interrupted. */
     bool (*interrupted)(void *data);
     void *data;
-    bool captured; /* the stream is being captured: nothing runs, and nothing is waited for */
     /* Set by the call. */
     bool refused;         /* nothing was done, and the copy may be BOUNCED instead */
     const char *function; /* after an error: the driver call that failed; NULL: several calls */

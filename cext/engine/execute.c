@@ -209,7 +209,7 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
     }
     result = plan_issue(plan, call);
     if (transfer != NULL) {
-        if (result != CUDA_SUCCESS && !call->refused && !call->captured) {
+        if (result != CUDA_SUCCESS && !call->refused) {
             /* A part may be in flight, and nobody would keep its memory alive. */
             cuda.cuStreamSynchronize(call->stream);
         }

@@ -377,35 +377,3 @@ bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
     }
     return true;
 }
-
-const char *cudriver_copy_plan_refusal(const struct cudriver_copy_plan *plan)
-{
-    switch (plan->kind) {
-    case CUDRIVER_COPY_EMPTY:
-    case CUDRIVER_COPY_SAME:
-    case CUDRIVER_COPY_FILL:
-        return NULL;
-    case CUDRIVER_COPY_DIRECT:
-    case CUDRIVER_COPY_2D:
-    case CUDRIVER_COPY_3D:
-        if (plan->page_locked || (plan->to_device && plan->from_device)) {
-            return NULL;
-        }
-        return "the host's memory is pageable: use pinned_empty() or pin()";
-    case CUDRIVER_COPY_STAGED:
-        if (plan->fixed) {
-            return "the driver fills only dense memory and rows";
-        }
-        return plan->page_locked
-                   ? "the items are strided in a way that the driver does not copy: copy dense "
-                     "memory"
-                   : "the host's memory is pageable: use pinned_empty() or pin()";
-    case CUDRIVER_COPY_HOST:
-        return "both ends are in host memory";
-    case CUDRIVER_COPY_PEER:
-        return "the driver does not capture a copy between two devices";
-    default:
-        return "the copy needs a kernel or temporary memory: copy dense memory that does not "
-               "overlap";
-    }
-}

@@ -543,9 +543,6 @@ class Transfer:
     `wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until
     the copy is over, even if the Transfer itself is dropped. Copies of less than
     64 KiB that follow each other on a stream are over together, sixteen at most.
-    A copy on a stream that is being captured is a node of the graph (`captured`):
-    it runs at each launch, so `wait` and `done` raise CudaError, and the graph keeps
-    both ends alive.
 
     Examples
     --------
@@ -560,9 +557,6 @@ class Transfer:
     def done(self) -> bool:
         """Whether the copy is over. Does not wait. Raises where the copy failed."""
     @property
-    def captured(self) -> bool:
-        """Whether the copy is a node of a graph, because its stream was being captured."""
-    @property
     def nbytes(self) -> int:
         """Bytes that it moves."""
     def wait(self) -> None:
@@ -571,8 +565,7 @@ class Transfer:
         Raises
         ------
         CudaError
-            The copy failed, or it is a node of a graph, or its stream is being captured
-            into one now.
+            The copy failed, or its stream is being captured into a graph now.
 
         Notes
         -----
@@ -1485,19 +1478,15 @@ def copy_async(dst: _Array, src: _Array, /, stream: _AnyStream | None) -> Transf
     Returns
     -------
     Transfer
-        What to wait for. It keeps both ends alive until the copy is over. If the
-        stream is being captured into a graph, the copy becomes a node of that graph,
-        which keeps both ends alive.
+        What to wait for. It keeps both ends alive until the copy is over.
 
     Raises
     ------
     TypeError, ValueError
         An end is not an array, or the two do not fit. Nothing was copied.
     CudaError
-        The driver refuses the copy. Or the stream is being captured, and the copy
-        cannot be part of a graph: only copies of dense memory or of rows can,
-        between page-locked memory and a device or on one device. The capture goes
-        on.
+        The driver refuses the copy. Or the stream is being captured into a graph:
+        copy before or after the capture. The capture goes on.
 
     Notes
     -----

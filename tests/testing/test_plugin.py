@@ -189,8 +189,10 @@ LEAKS = """
         array.fill(1)
 
     def finish(left):
+        simulator.cudriver_sim_set_latency(ctypes.c_ulonglong(300_000))
         simulator.cudriver_sim_release()
         finish_work(left)
+        simulator.cudriver_sim_set_latency(ctypes.c_ulonglong(0))
 
     leaks._finish_work = finish  # until then a copy is under way
     there = cu.device_empty(1 << 20, "u1")

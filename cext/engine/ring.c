@@ -40,8 +40,8 @@ static CUresult ring_make(size_t slot_bytes, struct staging_ring **made)
     if (ring == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes, &block,
-                                    &zeroed);
+    result = cudriver_hostmem_alloc(STAGING_RING_COUNTERS + STAGING_RING_SLOTS * slot_bytes,
+                                    SIZE_MAX, &block, &zeroed);
     if (result != CUDA_SUCCESS) {
         free(ring);
         return result;

@@ -14,7 +14,7 @@ CUresult staging_slot_get(size_t bytes, void **slot)
     bool zeroed;
 
     *slot = cudriver_hostmem_try_alloc(bytes);
-    return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, slot, &zeroed);
+    return *slot != NULL ? CUDA_SUCCESS : cudriver_hostmem_alloc(bytes, SIZE_MAX, slot, &zeroed);
 }
 
 /* ---- blocking ---- */

@@ -39,10 +39,12 @@ struct cudriver_hostmem_stats {
  * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too,
  * aligned to 64 bytes, or to 4096 from 1 MiB on. Smaller sizes are rounded up by an eighth at most,
  * larger ones to whole pages; a larger block may come from one that was freed and is an eighth
- * larger at most. The contents are undefined unless *zeroed is set (fresh from the system). Returns
- * the driver's code; OUT_OF_MEMORY also for the pool's limit and if the system has no memory.
+ * larger at most. At most `room` bytes of new memory are touched, and as many as free memory that
+ * is returned for them had: a system that overcommits would grant more, and kill the process. The
+ * contents are undefined unless *zeroed is set (fresh from the system). Returns the driver's code;
+ * OUT_OF_MEMORY also for `room`, for the pool's limit and if the system has no memory.
  */
-CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed);
+CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, void **address, bool *zeroed);
 
 /* Takes a block from free memory, or returns NULL. Never calls the driver. */
 void *cudriver_hostmem_try_alloc(size_t bytes);
@@ -70,11 +72,6 @@ void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats);
 
 /* Bytes that a request maps and registers at least, if no free memory serves it. */
 size_t cudriver_hostmem_least(size_t bytes);
-
-/* The largest region that may still be mapped: what the machine and the memory limits of the
- * process's cgroups have left, less a reserve. Memory that could be swapped out counts as used.
- * Takes 0.3 ms. */
-size_t cudriver_hostmem_left(void);
 
 /*
  * How many of the `bytes` at `address` lie in one registration; `bytes` if `address` is not

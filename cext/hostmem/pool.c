@@ -67,12 +67,12 @@ static CUresult trim(size_t keep, size_t *released)
 
 /* Serves a request that no free memory serves. If memory is short, releases what is free and tries
  * once more with the least. */
-static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
+static CUresult alloc_slowly(size_t bytes, size_t room, void **block, bool *zeroed)
 {
     bool trimmed = false;
 
     for (;;) {
-        CUresult result = hostmem_region_add(bytes, trimmed, block, zeroed);
+        CUresult result = hostmem_region_add(bytes, room, trimmed, block, zeroed);
         if (result == CUDA_SUCCESS) {
             hostmem_pool.misses++;
         }
@@ -94,6 +94,7 @@ static CUresult alloc_slowly(size_t bytes, void **block, bool *zeroed)
         } else {
             size_t released;
             (void)trim(0, &released);
+            room += released < SIZE_MAX - room ? released : SIZE_MAX - room;
             trimmed = true;
         }
     }
@@ -107,7 +108,7 @@ static void count_use(const void *block, size_t bytes)
     }
 }
 
-CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
+CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, void **address, bool *zeroed)
 {
     CUresult result = CUDA_SUCCESS;
     void *block;
@@ -130,7 +131,7 @@ CUresult cudriver_hostmem_alloc(size_t bytes, void **address, bool *zeroed)
     if (block != NULL) {
         hostmem_pool.hits++;
     } else {
-        result = alloc_slowly(bytes, &block, zeroed);
+        result = alloc_slowly(bytes, room, &block, zeroed);
     }
     count_use(block, bytes);
     hostmem_unlock();

@@ -8,7 +8,6 @@
  *   block.c          free and live blocks in regions                           no CUDA
  *   table.c          finds the region of an address                            no CUDA
  *   map.c            mappings: reserve, huge pages, first touch by threads, register
- *   left.c           what the machine and the process's cgroups have left      no CUDA
  *   home.c           the primary contexts in which memory is registered
  *   lock.c           the lock of pool and pins
  *
@@ -119,13 +118,6 @@ CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
  * child. */
 CUresult hostmem_unregister(char *base, size_t bytes);
 
-/* --- left.c: no lock needed --- */
-
-/* The smaller of the machine's available memory and what the process's cgroups (version 1 or 2,
- * parents included) have left; SIZE_MAX if unknown. `root`: prefix of the system's files, "" except
- * in tests. */
-size_t hostmem_left(const char *root);
-
 /* --- home.c: no lock held --- */
 
 /*
@@ -163,8 +155,9 @@ struct hostmem_pool {
 
 extern struct hostmem_pool hostmem_pool;
 
-/* Adds a region for a request and takes the block from it; `lean`: a region of the least size. */
-CUresult hostmem_region_add(size_t bytes, bool lean, void **block, bool *zeroed);
+/* Adds a region of at most `room` bytes for a request and takes the block from it. `lean`: of the
+ * least size. */
+CUresult hostmem_region_add(size_t bytes, size_t room, bool lean, void **block, bool *zeroed);
 /* Releases a region without live blocks. */
 CUresult hostmem_region_release(struct hostmem_region *region);
 

@@ -95,17 +95,17 @@ static bool pool_allows(size_t bytes)
            bytes <= hostmem_pool.limit - hostmem_pool.registered;
 }
 
-CUresult hostmem_region_add(size_t bytes, bool lean, void **block, bool *zeroed)
+CUresult hostmem_region_add(size_t bytes, size_t room, bool lean, void **block, bool *zeroed)
 {
     const bool chunk = bytes < HOSTMEM_LARGE;
     size_t size = hostmem_round(hostmem_block_size(bytes));
     struct hostmem_region *region;
     CUresult result;
 
-    if (chunk && !lean && pool_allows(HOSTMEM_CHUNK)) {
+    if (chunk && !lean && HOSTMEM_CHUNK <= room && pool_allows(HOSTMEM_CHUNK)) {
         size = HOSTMEM_CHUNK;
     }
-    region = pool_allows(size) ? region_new(size, chunk) : NULL;
+    region = size <= room && pool_allows(size) ? region_new(size, chunk) : NULL;
     if (region == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

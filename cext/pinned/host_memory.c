@@ -11,37 +11,20 @@
 #include "contexts/batch.h"
 #include "docstrings.h"
 
-/* Takes memory from the pool. */
-static CUresult registered_alloc(CoreState *state, HostMemoryObject *self, size_t bytes,
-                                 bool *zeroed)
+int cudriver_host_room(size_t *room)
 {
-    ContextObject *context;
-    CUresult result;
-    bool pushed;
+    PyObject *module = PyImport_ImportModule("cudriver.memory.room");
+    PyObject *bytes = module != NULL ? PyObject_CallMethod(module, "host_room", NULL) : NULL;
 
-    *zeroed = false;
-    self->address = cudriver_hostmem_try_alloc(bytes);
-    if (self->address == NULL) {
-        /* Before page-locking more: completed copies may hold the last reference to arrays. */
-        cudriver_batches_reap(state, true);
-        self->address = cudriver_hostmem_try_alloc(bytes);
-    }
-    if (self->address != NULL) {
-        return CUDA_SUCCESS;
-    }
-    context = cudriver_context_begin_use(state, &pushed);
-    if (context == NULL) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    result = cudriver_hostmem_alloc(bytes, &self->address, zeroed);
-    Py_END_ALLOW_THREADS
-    cudriver_context_end_use(context, pushed);
-    return result;
+    *room = bytes != NULL ? PyLong_AsSize_t(bytes) : 0;
+    Py_XDECREF(module);
+    Py_XDECREF(bytes);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Raises, and says which limit was met if that is known. Returns NULL. */
-static void *raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes)
+/* Raises, and says which limit was met if that is known. */
+static void raise_alloc(CoreState *state, CUresult result, const char *called, size_t bytes,
+                        size_t room)
 {
     const char *function = "cuMemHostRegister_v2";
     size_t least = cudriver_hostmem_least(bytes);
@@ -51,18 +34,41 @@ static void *raise_alloc(CoreState *state, CUresult result, const char *called, 
     cudriver_hostmem_get_stats(&stats);
     platform_describe_lock_limit(limit, sizeof limit, stats.registered_bytes + bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        size_t left = cudriver_hostmem_left();
         snprintf(ours, sizeof ours, "cudriver.%s", called); /* the driver may not have been asked */
         function = ours;
         if (stats.registered_bytes + least > stats.limit_bytes) {
             snprintf(limit, sizeof limit, ", under set_host_memory_limit(%zu)", stats.limit_bytes);
-        } else if (left < least) {
+        } else if (room < least) {
             snprintf(limit, sizeof limit,
-                     "; the machine's memory and this process's cgroups leave %zu bytes", left);
+                     "; the machine's memory and this process's cgroups leave %zu bytes", room);
         }
     }
-    return cudriver_raise(state, result, function, "%zu bytes; %zu page-locked already%s", bytes,
-                          stats.registered_bytes, limit);
+    cudriver_raise(state, result, function, "%zu bytes; %zu page-locked already%s", bytes,
+                   stats.registered_bytes, limit);
+}
+
+/* Page-locks new memory, unless some was freed. 0, or -1 with an exception. */
+static int memory_lock(CoreState *state, HostMemoryObject *self, const char *function, size_t bytes,
+                       bool *zeroed)
+{
+    ContextObject *context;
+    CUresult result;
+    size_t room;
+    bool pushed;
+
+    if (cudriver_host_room(&room) < 0 ||
+        (context = cudriver_context_begin_use(state, &pushed)) == NULL) {
+        return -1;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    result = cudriver_hostmem_alloc(bytes, room, &self->address, zeroed);
+    Py_END_ALLOW_THREADS
+    cudriver_context_end_use(context, pushed);
+    if (result != CUDA_SUCCESS) {
+        raise_alloc(state, result, function, bytes, room);
+        return -1;
+    }
+    return 0;
 }
 
 HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
@@ -70,17 +76,22 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
 {
     HostMemoryObject *self =
         (HostMemoryObject *)state->host_memory_type->tp_alloc(state->host_memory_type, 0);
-    CUresult result;
 
     if (self == NULL) {
         return NULL;
     }
     self->bytes = bytes;
     bytes = bytes > 0 ? bytes : 1;
-    result = registered_alloc(state, self, bytes, zeroed);
-    if (result != CUDA_SUCCESS) {
+    *zeroed = false;
+    self->address = cudriver_hostmem_try_alloc(bytes);
+    if (self->address == NULL) {
+        /* Before page-locking more: completed copies may hold the last reference to arrays. */
+        cudriver_batches_reap(state, true);
+        self->address = cudriver_hostmem_try_alloc(bytes);
+    }
+    if (self->address == NULL && memory_lock(state, self, function, bytes, zeroed) < 0) {
         Py_DECREF(self);
-        return PyErr_Occurred() ? NULL : raise_alloc(state, result, function, bytes);
+        return NULL;
     }
     cudriver_live_add(state, &self->live, "host memory", self->bytes, (uintptr_t)self->address, -1);
     return self;

@@ -17,6 +17,9 @@ typedef struct {
 HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *function, size_t bytes,
                                            bool *zeroed);
 
+/* The bytes that may be page-locked at once, from cudriver.memory.room. 0 or -1. */
+int cudriver_host_room(size_t *room);
+
 /* Host memory of another owner, whatever kind of object that is. */
 struct cudriver_host_range {
     PyObject *owner;   /* owned: the ndarray, or the object that `view` is of */

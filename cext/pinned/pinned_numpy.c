@@ -63,6 +63,24 @@ static void handler_warn(struct handler *handler, size_t bytes)
     }
 }
 
+/* The room for new memory; 0 if a signal handler raises while that is found out, for np.empty must
+ * not fail. */
+static size_t handler_room(void)
+{
+    size_t room;
+
+    if (cudriver_host_room(&room) == 0) {
+        return room;
+    }
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        PyErr_Clear();
+        PyErr_SetInterrupt(); /* once more, when NumPy has returned */
+    } else {
+        PyErr_WriteUnraisable(NULL);
+    }
+    return 0;
+}
+
 /* Page-locked memory, or NULL. Keeps a pending exception. */
 static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
 {
@@ -71,6 +89,7 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     ContextObject *context;
     PyObject *type, *value, *traceback;
     PyGILState_STATE held;
+    size_t room;
     bool pushed;
 
     *zeroed = false;
@@ -84,10 +103,11 @@ static void *handler_lock(struct handler *handler, size_t bytes, bool *zeroed)
     }
     held = PyGILState_Ensure();
     PyErr_Fetch(&type, &value, &traceback);
+    room = handler_room();
     context = cudriver_context_begin_use(handler->state, &pushed);
     if (context != NULL) {
         Py_BEGIN_ALLOW_THREADS
-        result = cudriver_hostmem_alloc(bytes, &address, zeroed);
+        result = cudriver_hostmem_alloc(bytes, room, &address, zeroed);
         Py_END_ALLOW_THREADS
         cudriver_context_end_use(context, pushed);
     }

@@ -6,27 +6,18 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import native_build
 from conftest import DRIVER, SANITIZER
+from cudriver.memory.room import host_room, left
 
 MIB, NONE = 1 << 20, 0x7FFFFFFFFFFFF000  # what version 1 says where there is no limit
 MACHINE = 8000 * MIB
 
-# ---- the system's files, made up: cext/hostmem/left.c ----
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], int]:
-    """What the C code says of the files below a folder."""
-    output = tmp_path_factory.mktemp("left") / "left"
-    files = [native_build.TESTS / "native" / "left.c", *native_build.sources("hostmem/left.c")]
-    program = native_build.compile_c(output, files)
-    return lambda root: int(subprocess.check_output([program, root], env={}))
+# ---- the system's files, made up ----
 
 
 def put(path: Path, text: str) -> None:
@@ -67,83 +58,81 @@ V1 = "/ /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu\n/ /sys/fs/cgroup/memory cgroup
 V2 = "/ /sys/fs/cgroup cgroup2 rw,nsdelegate"
 
 
-def test_version_1(left: Callable[[Path], int], tmp_path: Path) -> None:
+def test_version_1(tmp_path: Path) -> None:
     system(tmp_path, "9:cpu,cpuacct:/other\n8:memory:/a/b\n0::/a/b\n", V1)
-    assert left(tmp_path) == MACHINE, "without a group's files"
+    assert left(str(tmp_path)) == MACHINE, "without a group's files"
     folder = tmp_path / "sys/fs/cgroup/memory"
     group_v1(folder, NONE, 3 * MACHINE)
     group_v1(folder / "a", NONE, 2 * MACHINE)
     group_v1(folder / "a/b", NONE, MACHINE)
-    assert left(tmp_path) == MACHINE, "without a limit"
+    assert left(str(tmp_path)) == MACHINE, "without a limit"
     group_v1(folder / "a/b", 1000 * MIB, 400 * MIB, cached=100 * MIB)
-    assert left(tmp_path) == 700 * MIB, "what is cached can be dropped"
+    assert left(str(tmp_path)) == 700 * MIB, "what is cached can be dropped"
     group_v1(folder / "a", 2000 * MIB, 1500 * MIB)
-    assert left(tmp_path) == 500 * MIB, "the parent's other groups use more"
+    assert left(str(tmp_path)) == 500 * MIB, "the parent's other groups use more"
     group_v1(folder / "a", 2000 * MIB, 2001 * MIB)
-    assert left(tmp_path) == 0
+    assert left(str(tmp_path)) == 0
     system(tmp_path, "9:cpu,cpuacct:/a/b\n8:memory:/\n0::/a/b\n", V1)
-    assert left(tmp_path) == MACHINE, "another group"
+    assert left(str(tmp_path)) == MACHINE, "another group"
 
 
-def test_version_2(left: Callable[[Path], int], tmp_path: Path) -> None:
+def test_version_2(tmp_path: Path) -> None:
     system(tmp_path, "0::/a/b\n", V2)
     folder = tmp_path / "sys/fs/cgroup"
     group_v2(folder / "a", None, 5000 * MIB)
     group_v2(folder / "a/b", None, 5000 * MIB)
-    assert left(tmp_path) == MACHINE, "without a limit"
+    assert left(str(tmp_path)) == MACHINE, "without a limit"
     group_v2(folder / "a/b", 1000 * MIB, 400 * MIB, cached=100 * MIB)
-    assert left(tmp_path) == 700 * MIB, "what is cached can be dropped"
+    assert left(str(tmp_path)) == 700 * MIB, "what is cached can be dropped"
     group_v2(folder / "a", 5300 * MIB, 5000 * MIB)
-    assert left(tmp_path) == 300 * MIB, "the parent has less"
+    assert left(str(tmp_path)) == 300 * MIB, "the parent has less"
     group_v2(folder, 200 * MIB, 0)
-    assert left(tmp_path) == 200 * MIB, "a namespace's root has a limit"
+    assert left(str(tmp_path)) == 200 * MIB, "a namespace's root has a limit"
 
 
 @pytest.mark.parametrize("name", ["/kube/pod", "/", "/../../other"])
-def test_a_container_sees_its_own_group_at_the_mount(
-    left: Callable[[Path], int], tmp_path: Path, name: str
-) -> None:
+def test_a_container_sees_its_own_group_at_the_mount(tmp_path: Path, name: str) -> None:
     mounts = "/kube/pod /sys/fs/cgroup/memory cgroup rw,memory\n/kube/pod /two cgroup2 rw"
     system(tmp_path, f"4:memory:{name}\n0::{name}\n", mounts)
     group_v1(tmp_path / "sys/fs/cgroup/memory", 900 * MIB, 100 * MIB)
-    assert left(tmp_path) == 800 * MIB
+    assert left(str(tmp_path)) == 800 * MIB
     group_v2(tmp_path / "two", 800 * MIB, 100 * MIB)
-    assert left(tmp_path) == 700 * MIB
+    assert left(str(tmp_path)) == 700 * MIB
 
 
 @pytest.mark.parametrize("name", ["/kube/podium", "/kube", "/user.slice/kube/pod"])
-def test_a_mount_of_another_groups_folder_says_nothing(
-    left: Callable[[Path], int], tmp_path: Path, name: str
-) -> None:
+def test_a_mount_of_another_groups_folder_says_nothing(tmp_path: Path, name: str) -> None:
     mounts = "/kube/pod /one cgroup rw,memory\n/kube/pod /two cgroup2 rw"
     system(tmp_path, f"4:memory:{name}\n0::{name}\n", mounts)
     group_v1(tmp_path / "one", 900 * MIB, 100 * MIB)
     group_v2(tmp_path / "two", 800 * MIB, 100 * MIB)
-    assert left(tmp_path) == MACHINE
+    assert left(str(tmp_path)) == MACHINE
 
 
-def test_a_group_is_found_behind_many_long_ones(
-    left: Callable[[Path], int], tmp_path: Path
-) -> None:
+def test_a_group_is_found_behind_many_long_ones(tmp_path: Path) -> None:
     others = "".join(f"{i}:other{i}:/{'x' * 600}\n" for i in range(13, 1, -1))
     system(tmp_path, f"{others}1:memory:/a\n0::/b\n", V1 + "\n" + V2)
     folder = tmp_path / "sys/fs/cgroup"
     group_v1(folder / "memory/a", 900 * MIB, 100 * MIB)
-    assert left(tmp_path) == 800 * MIB
+    assert left(str(tmp_path)) == 800 * MIB
     group_v2(folder / "b", 800 * MIB, 100 * MIB)
-    assert left(tmp_path) == 700 * MIB
+    assert left(str(tmp_path)) == 700 * MIB
 
 
-def test_a_group_below_a_container(left: Callable[[Path], int], tmp_path: Path) -> None:
+def test_a_group_below_a_container(tmp_path: Path) -> None:
     system(tmp_path, "0::/kube/pod/in\n", "/kube/pod /sys/fs/cgroup cgroup2 rw")
     group_v2(tmp_path / "sys/fs/cgroup/in", 900 * MIB, 100 * MIB)
-    assert left(tmp_path) == 800 * MIB
+    assert left(str(tmp_path)) == 800 * MIB
 
 
-def test_an_unknown_system_leaves_everything(left: Callable[[Path], int], tmp_path: Path) -> None:
-    assert left(tmp_path) >= sys.maxsize
+def test_an_unknown_system_leaves_everything(tmp_path: Path) -> None:
+    assert left(str(tmp_path)) >= sys.maxsize
     system(tmp_path, "rubbish\n::\n4\n\n", V1 + "\n" + V2)
-    assert left(tmp_path) == MACHINE
+    assert left(str(tmp_path)) == MACHINE
+
+
+def test_the_room_is_what_the_machine_has_at_most() -> None:
+    assert 0 < host_room() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 # ---- groups of the system's own ----

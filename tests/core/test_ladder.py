@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +10,9 @@ import numpy as np
 import pytest
 
 import cudriver as cu
-from cudriver.ladder import bench, measure, plot, report, room
+from cudriver.ladder import bench, measure, plot, report
 from cudriver.ladder.result import Measured, add_ratios, number, show_size
-from cudriver.ladder.room import SMALLEST, host_room, shrinking
+from cudriver.ladder.room import SMALLEST, shrinking
 from cudriver.ladder.rungs import BY_NAME
 
 MIB = 1 << 20
@@ -93,51 +91,6 @@ def test_sizes_at_the_edge_of_a_unit() -> None:
 
 
 # --- memory ---
-
-
-def test_there_is_as_much_room_as_the_machine_has_at_most() -> None:
-    found = host_room()
-    assert found is not None
-    assert 0 < found <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """/proc and /sys of a machine with 8 GiB available, in a folder."""
-    monkeypatch.setattr(room, "Path", lambda path: tmp_path / path.lstrip("/"))
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    available = (8 << 30) // 1024
-    (tmp_path / "proc/meminfo").write_text(
-        f"MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n"
-    )
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("limit", "stat", "left"),
-    [
-        (None, "", 8 << 30),
-        ("max\n", "anon 5\nshmem 7\n", 8 << 30),
-        (f"{4 << 30}\n", "anon 1000\nfile 900000\nshmem 500\n", (4 << 30) - 1500),
-        (f"{4 << 30}\n", "", 4 << 30),
-        ("1000\n", "anon 900\nshmem 200\n", 0),
-        (f"{16 << 30}\n", "anon 0\nshmem 0\n", 8 << 30),
-    ],
-)
-def test_a_containers_limit_less_what_cannot_be_dropped(
-    machine: Path, limit: str | None, stat: str, left: int
-) -> None:
-    """The page cache (file) can; anonymous and shared memory cannot."""
-    if limit is not None:
-        (machine / "sys/fs/cgroup/memory.max").write_text(limit)
-        (machine / "sys/fs/cgroup/memory.stat").write_text(stat)
-    assert host_room() == left
-
-
-def test_without_proc_the_room_is_unknown(machine: Path) -> None:
-    (machine / "proc/meminfo").unlink()
-    assert host_room() is None
 
 
 def test_half_after_half_is_tried_down_to_the_smallest() -> None:

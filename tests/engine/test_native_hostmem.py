@@ -25,7 +25,18 @@ SMALLER = {"asan": ["-DHOSTMEM_PIECE=((size_t)8<<20)"], "tsan": ["-DROUNDS=400"]
 
 # As `hostmem_test` prints them (a test holds the two together): on any driver, on the fake one.
 ANY = [
-    *("sizes", "owns", "exact", "reuse", "try_alloc", "too_large", "limit", "trim", "zeroed"),
+    *(
+        "sizes",
+        "owns",
+        "exact",
+        "reuse",
+        "try_alloc",
+        "too_large",
+        "limit",
+        "room",
+        "trim",
+        "zeroed",
+    ),
     *("run", "is_registered", "fork", "pins", "pins_without_context"),
     *("foreign_pins", "read_only_pins", "pooled_pins", "model", "pin_model"),
     *("threads", "settings", "old_kernel"),

@@ -163,7 +163,7 @@ static CUresult try_make(size_t bytes, char **block)
 {
     bool zeroed;
     void *address;
-    CUresult result = cudriver_hostmem_alloc(bytes, &address, &zeroed);
+    CUresult result = cudriver_hostmem_alloc(bytes, SIZE_MAX, &address, &zeroed);
 
     CHECK((address != NULL) == (result == CUDA_SUCCESS));
     if (address != NULL) {
@@ -450,6 +450,30 @@ static void test_limit(void)
     check_clean();
 }
 
+/* New memory beyond the room that there is; free memory makes room, and what is free needs none. */
+static void test_room(void)
+{
+    void *block, *small;
+    bool zeroed;
+
+    CHECK(cudriver_hostmem_alloc(6 * MIB, 6 * MIB - 1, &block, &zeroed) ==
+          CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, 6 * MIB, &block, &zeroed) == CUDA_SUCCESS);
+    cudriver_hostmem_free(block);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, 0, &block, &zeroed) == CUDA_SUCCESS);
+    cudriver_hostmem_free(block);
+    CHECK(cudriver_hostmem_alloc(10 * MIB, 4 * MIB - 1, &block, &zeroed) ==
+          CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(stats_now().registered_bytes == 0);
+    cudriver_hostmem_free(make(6 * MIB));
+    CHECK(cudriver_hostmem_alloc(10 * MIB, 4 * MIB, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(100, 1 * MIB, &small, &zeroed) == CUDA_SUCCESS);
+    CHECK(stats_now().registered_bytes - 10 * MIB < 1 * MIB);
+    cudriver_hostmem_free(small);
+    cudriver_hostmem_free(block);
+    check_clean();
+}
+
 static void test_trim(void)
 {
     char *blocks[4];
@@ -490,11 +514,11 @@ static void test_zeroed(void)
         cudriver_hostmem_free(made);
     }
     trim_all();
-    CHECK(cudriver_hostmem_alloc(6 * MIB, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, SIZE_MAX, &block, &zeroed) == CUDA_SUCCESS);
     CHECK(zeroed && is_zero(block, 6 * MIB));
     memset(block, 1, 6 * MIB);
     cudriver_hostmem_free(block);
-    CHECK(cudriver_hostmem_alloc(6 * MIB, &block, &zeroed) == CUDA_SUCCESS);
+    CHECK(cudriver_hostmem_alloc(6 * MIB, SIZE_MAX, &block, &zeroed) == CUDA_SUCCESS);
     CHECK(!zeroed);
     cudriver_hostmem_free(block);
     check_clean();
@@ -624,7 +648,7 @@ static void in_child(char *large, char *small, struct cudriver_pin *pin)
     char local[64];
 
     CHECK(is_filled(large, 10 * MIB, 5) && is_filled(small, 100, 6));
-    CHECK(cudriver_hostmem_alloc(10, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(cudriver_hostmem_alloc(10, SIZE_MAX, &block, &zeroed) == CUDA_ERROR_NOT_INITIALIZED);
     CHECK(cudriver_hostmem_try_alloc(10) == NULL);
     CHECK(try_pin(local, 64, &other) == CUDA_ERROR_NOT_INITIALIZED);
     CHECK(cudriver_hostmem_owns(large, &bytes) && bytes == 10 * MIB);
@@ -1357,6 +1381,7 @@ static const struct scenario {
     {"try_alloc", test_try_alloc, false},
     {"too_large", test_too_large, false},
     {"limit", test_limit, false},
+    {"room", test_room, false},
     {"trim", test_trim, false},
     {"zeroed", test_zeroed, false},
     {"spoilt_address", test_spoilt_address, true},

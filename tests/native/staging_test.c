@@ -1022,7 +1022,7 @@ static void check_slot_is_kept(CUstream stream, size_t bytes)
     sim.clear_faults();
     for (int i = 0; i < BLOCKS; i++) {
         bool zeroed;
-        CALL(cudriver_hostmem_alloc(bytes, (void **)&blocks[i], &zeroed));
+        CALL(cudriver_hostmem_alloc(bytes, SIZE_MAX, (void **)&blocks[i], &zeroed));
         memset(blocks[i], 0xa5, bytes);
     }
     sim.release();

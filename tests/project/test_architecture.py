@@ -57,7 +57,7 @@ PARTS = {
     "_core": {"errors", "memory"},  # its stub names types of Python
     "_regular": set(),
     "stack": {"_elf", "_regular"},
-    "ladder": {"__init__", "_core", "errors"},
+    "ladder": {"__init__", "_core", "memory", "errors"},
     "fleet": {"_version", "stack"},
     "cli": {"__init__", "fleet", "ladder", "stack", "_elf", "errors"},
     "testing": {"__init__", "stack"},

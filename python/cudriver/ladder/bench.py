@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 import cudriver as cu
 from cudriver import _core
 from cudriver.ladder.result import Measured, add_ratios, show_size
-from cudriver.ladder.room import SMALLEST, host_room, shrinking
+from cudriver.ladder.room import SMALLEST, shrinking
 from cudriver.ladder.rungs import BY_NAME, RUNGS, Rung
+from cudriver.memory.room import host_room
 
 SCHEMA = 1
 MEANINGLESS = "simulated driver: no GPU takes part, the figures mean nothing"
@@ -344,7 +345,7 @@ class Arrays:
 
     def __init__(self, size: int, device: cu.Device) -> None:
         words, room = size // 4, host_room()
-        if room is not None and 3 * size > room:
+        if 3 * size > room:
             raise MemoryError(f"the host has {show_size(room)} left for three such arrays")
         self.size = size
         self.here = cu.device_empty(words, np.uint32, device=device)

@@ -214,6 +214,18 @@ def outcome(root: Below, path: str, flags: int) -> int | tuple[int, int]:
     return about.st_dev, about.st_ino
 
 
+@pytest.mark.parametrize("count", [40, 41])
+def test_as_many_links_as_the_kernel_follows(tmp_path: Path, way: str, count: int) -> None:
+    (tmp_path / "0").write_text("text")
+    for number in range(count):
+        (tmp_path / str(number + 1)).symlink_to(str(number))
+    told = Root(str(tmp_path)).text(f"/{count}")
+    try:
+        assert told == (tmp_path / str(count)).read_text()
+    except OSError as error:
+        assert (told, error.errno) == (None, errno.ELOOP)
+
+
 def test_no_descriptor_stays_open(top: Path, way: str) -> None:
     (top / "root/circle").symlink_to("circle")
     root = Root(str(top / "root"))

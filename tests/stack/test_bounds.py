@@ -10,6 +10,7 @@ from synth import Prefix
 
 from cudriver.stack import inspect, rootfs
 from cudriver.stack.collect import distributions, environment, records
+from cudriver.stack.loader_files import LoaderFiles
 from cudriver.stack.rootfs import Root
 from cudriver.stack.rules import cu4_pins, judge, verdict
 
@@ -215,6 +216,16 @@ def test_an_environment_of_too_much_is_left_and_said(
     assert [(p.file, p.text) for p in report.facts.problems] == [("/env", why)]
     assert why in str(report)
     assert {finding.rule for finding in report.findings} <= {"CU101"}  # the driver is told
+
+
+def test_libraries_of_too_much_are_left_and_said(tmp_path, monkeypatch):
+    def spent(*_):
+        raise rootfs.TooMuch("no more")
+
+    Prefix(tmp_path / "env", root=tmp_path).venv().torch()
+    monkeypatch.setattr(LoaderFiles, "open", spent)
+    report = inspect("/env", root=str(tmp_path))
+    assert (report.verdict, report.facts.unsure) == ("unknown", ["/env: no more"])
 
 
 def test_a_large_file_is_kept_and_read_again_when_it_changed(tmp_path, contents):

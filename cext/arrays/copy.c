@@ -175,8 +175,53 @@ static int plan_follow(CoreState *state, const struct cudriver_copy_plan *plan, 
 
 static int ends_copy(CoreState *state, struct ends *ends);
 
+/* Copies into a DeviceArray, or out of it, that is the other end. 0 or -1. */
+static int array_copy(CoreState *state, PyObject *array, struct ends *ends, bool into)
+{
+    struct cudriver_endpoint *end = into ? &ends->dst : &ends->src;
+    int failed = cudriver_device_array_endpoint(state, array, into, end);
+
+    if (failed == 0) {
+        failed = ends_copy(state, ends);
+        cudriver_endpoint_done(end);
+    }
+    return failed;
+}
+
+/* Between two devices through dense arrays on both: three ordinary copies. 0 or -1; 1 if they
+ * cannot be had. */
+static int bounced_devices(CoreState *state, const struct ends *ends)
+{
+    const struct cudriver_endpoint *dst = &ends->dst, *src = &ends->src;
+    struct ends packing = {.src = *src}, moving = {.src = *src}, unpacking = {.dst = *dst};
+    PyObject *near, *far;
+    int failed = 1;
+
+    near = cudriver_device_array_new(state, src->context, NULL, src->dtype,
+                                     (Py_ssize_t)src->itemsize, src->ndim, src->shape);
+    far = near == NULL
+              ? NULL
+              : cudriver_device_array_new(state, dst->context, NULL, src->dtype,
+                                          (Py_ssize_t)src->itemsize, src->ndim, src->shape);
+    if (far == NULL) {
+        PyErr_Clear(); /* no memory: the host's serves */
+    } else if (cudriver_device_array_endpoint(state, near, false, &moving.src) < 0) {
+        failed = -1;
+    } else {
+        failed = array_copy(state, near, &packing, true) < 0 ||
+                         array_copy(state, far, &moving, true) < 0 ||
+                         array_copy(state, far, &unpacking, false) < 0
+                     ? -1
+                     : 0;
+        cudriver_endpoint_done(&moving.src);
+    }
+    Py_XDECREF(near);
+    Py_XDECREF(far);
+    return failed;
+}
+
 /* Device to device through a dense array in host memory, if no other path works. 0 or -1. */
-static int bounced_blocking(CoreState *state, const struct ends *ends)
+static int bounced_host(CoreState *state, const struct ends *ends)
 {
     Py_ssize_t shape[CUDRIVER_MAX_DIMS];
     struct ends down = {.src = ends->src}, up = {.dst = ends->dst};
@@ -197,6 +242,15 @@ static int bounced_blocking(CoreState *state, const struct ends *ends)
     }
     Py_DECREF(between);
     return failed;
+}
+
+/* Device to device by several copies. 0 or -1. */
+static int bounced_blocking(CoreState *state, const struct ends *ends)
+{
+    int failed =
+        ends->dst.context->ordinal != ends->src.context->ordinal ? bounced_devices(state, ends) : 1;
+
+    return failed > 0 ? bounced_host(state, ends) : failed;
 }
 
 /* Whether the stream is on one of the copy's devices. */

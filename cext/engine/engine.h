@@ -42,9 +42,9 @@ enum cudriver_copy_kind {
     CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
     CUDRIVER_COPY_STAGED,    /* packing threads and page-locked slots */
     CUDRIVER_COPY_KERNEL,    /* on one device, by a kernel */
-    CUDRIVER_COPY_TEMPORARY, /* device to device through dense temporaries on the devices */
+    CUDRIVER_COPY_TEMPORARY, /* on one device, through a dense temporary */
     CUDRIVER_COPY_PEER,      /* device to device across devices */
-    CUDRIVER_COPY_BOUNCED,   /* device to device through host memory: not done here */
+    CUDRIVER_COPY_BOUNCED,   /* device to device through other memory: not done here */
 };
 
 /* How a staged copy travels. */
@@ -93,8 +93,8 @@ struct cudriver_copy_end {
 struct cudriver_copy_plan {
     /* Set by the caller. */
     struct cudriver_copy_end dst, src; /* borrowed memory and handles */
-    /* The memory pool of a device, for temporaries, or NULL. Called only where the copy needs
-     * one. */
+    /* The memory pool of a device, for a temporary, or NULL. Called only where the copy needs one.
+     */
     CUmemoryPool (*pool_of)(int ordinal);
     struct cudriver_layout layout; /* of any form; the planner simplifies it */
     bool blocking;
@@ -109,13 +109,12 @@ struct cudriver_copy_plan {
     bool from_device;  /* src is in device memory */
     char *host;        /* between host and device: the host end, and the device end */
     CUdeviceptr device;
-    bool page_locked;      /* the host end; false if the driver was not asked */
-    bool one_run;          /* the host end is known to lie in one registration */
-    bool unlooked;         /* a small dense copy: the driver was not asked */
-    bool overlap;          /* the device ends share memory but are not the same */
-    bool two_devices;      /* device to device */
-    CUmemoryPool dst_pool; /* of the device, for temporaries; NULL: none is needed or had */
-    CUmemoryPool src_pool;
+    bool page_locked;           /* the host end; false if the driver was not asked */
+    bool one_run;               /* the host end is known to lie in one registration */
+    bool unlooked;              /* a small dense copy: the driver was not asked */
+    bool overlap;               /* the device ends share memory but are not the same */
+    bool two_devices;           /* device to device */
+    CUmemoryPool pool;          /* of the device, for a temporary; NULL: none is needed or had */
     struct staging_plan staged; /* STAGED */
 };
 

@@ -103,6 +103,27 @@ static CUresult issue_outer(const struct cudriver_copy_plan *plan, int axis, int
     return result;
 }
 
+/* A copy to another device. On a default stream it comes after the default work of both devices,
+ * and before what follows on either. */
+static CUresult issue_peer(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
+{
+    const struct staging_point near = {plan->context, call->stream};
+    const struct staging_point far = {
+        plan->context == plan->dst.context ? plan->src.context : plan->dst.context, NULL};
+    bool both = cudriver_stream_is_default(call->stream);
+    CUresult result = both ? staging_stream_follow(far, near) : CUDA_SUCCESS;
+
+    call->function = "cuStreamWaitEvent";
+    if (result == CUDA_SUCCESS) {
+        result = issue_direct(plan, call->stream, &call->function);
+    }
+    if (result == CUDA_SUCCESS && both) {
+        call->function = "cuStreamWaitEvent";
+        result = staging_stream_follow(near, far);
+    }
+    return result;
+}
+
 /* Queues a copy that is not staged on the stream, and does not wait. */
 static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudriver_copy_call *call)
 {
@@ -111,9 +132,7 @@ static CUresult plan_issue(const struct cudriver_copy_plan *plan, struct cudrive
     case CUDRIVER_COPY_TEMPORARY:
         return staging_copy_between(plan, call);
     case CUDRIVER_COPY_PEER:
-        /* A NULL stream's copy must follow the default-stream work of both devices. */
-        return call->stream == NULL ? staging_copy_between(plan, call)
-                                    : issue_direct(plan, call->stream, &call->function);
+        return issue_peer(plan, call);
     case CUDRIVER_COPY_DIRECT:
         return issue_direct(plan, call->stream, &call->function);
     case CUDRIVER_COPY_FILL:

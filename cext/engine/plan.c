@@ -230,34 +230,22 @@ bool cudriver_copy_is_usable(CUdeviceptr memory, CUcontext context)
     return result != CUDA_SUCCESS || owner == NULL || owner == context;
 }
 
-/* Finds the pools of the temporaries that the copy needs. False: one cannot be had. */
-static bool has_pools(struct cudriver_copy_plan *plan)
-{
-    if (!plan->two_devices && !plan->overlap) {
-        return true;
-    }
-    plan->dst_pool = plan->pool_of(plan->dst.ordinal);
-    plan->src_pool = plan->pool_of(plan->src.ordinal);
-    return plan->dst_pool != NULL && plan->src_pool != NULL;
-}
-
-/* Whether the copy engine can do the copy on the devices alone. */
+/* Whether the copy engine can do the copy on the device alone. */
 static bool can_stay(struct cudriver_copy_plan *plan)
 {
     const struct cudriver_layout *layout = &plan->layout;
     const struct cudriver_copy_end *dst = &plan->dst, *src = &plan->src;
 
     if (!cudriver_copy_is_usable(dst->device, dst->context) ||
-        !cudriver_copy_is_usable(src->device, plan->two_devices ? src->context : dst->context)) {
+        !cudriver_copy_is_usable(src->device, dst->context)) {
         return false;
     }
-    if (!has_pools(plan)) {
-        return false;
+    if (plan->overlap) {
+        plan->pool = plan->pool_of(dst->ordinal);
     }
-    return layout->ndim == 0 ||
-           (cudriver_staging_has_kernel(dst->context, layout, dst->device, src->device) &&
-            (!plan->two_devices ||
-             cudriver_staging_has_kernel(src->context, layout, dst->device, src->device)));
+    return (!plan->overlap || plan->pool != NULL) &&
+           (layout->ndim == 0 ||
+            cudriver_staging_has_kernel(dst->context, layout, dst->device, src->device));
 }
 
 /* Both ends are in device memory: not the same memory, and not dense on both sides. */
@@ -304,11 +292,8 @@ static void plan_device(struct cudriver_copy_plan *plan)
         plan->why = "dense, on two devices: a peer copy (the driver goes through the host where "
                     "the devices cannot reach each other)";
     } else if (plan->two_devices) {
-        bool stays = can_stay(plan);
-        plan->kind = stays ? CUDRIVER_COPY_TEMPORARY : CUDRIVER_COPY_BOUNCED;
-        plan->why = stays ? "strided, on two devices: packed on the one, copied, and unpacked on "
-                            "the other"
-                          : "strided, on two devices that cannot pack it: through host memory";
+        plan->kind = CUDRIVER_COPY_BOUNCED;
+        plan->why = "strided, on two devices: three copies, through dense memory on both";
     } else if (plan->layout.ndim == 0) {
         plan->kind = CUDRIVER_COPY_DIRECT;
         plan->why = "dense on both sides of one device";
@@ -328,7 +313,7 @@ void cudriver_copy_plan_make(struct cudriver_copy_plan *plan)
     plan->host = plan->to_device ? plan->src.host : plan->dst.host;
     plan->device = plan->to_device ? plan->dst.device : plan->src.device;
     plan->page_locked = plan->one_run = plan->unlooked = plan->overlap = plan->two_devices = false;
-    plan->dst_pool = plan->src_pool = NULL;
+    plan->pool = NULL;
     same = plan->to_device && plan->from_device && plan->dst.device == plan->src.device &&
            memcmp(layout->dst_strides, layout->src_strides,
                   (size_t)layout->ndim * sizeof layout->dst_strides[0]) == 0;
@@ -357,11 +342,8 @@ bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
         return true;
     }
     if (plan->kind == CUDRIVER_COPY_KERNEL || plan->kind == CUDRIVER_COPY_TEMPORARY) {
-        bool usable = plan->two_devices
-                          ? context == plan->dst.context || context == plan->src.context
-                          : cudriver_copy_is_usable(plan->dst.device, context) &&
-                                cudriver_copy_is_usable(plan->src.device, context);
-        if (!usable) {
+        if (!cudriver_copy_is_usable(plan->dst.device, context) ||
+            !cudriver_copy_is_usable(plan->src.device, context)) {
             return false;
         }
     }

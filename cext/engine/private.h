@@ -188,11 +188,8 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
 /* ---- between.c ---- */
 
 /*
- * Queues a copy between device memory on the stream and returns at once. On one device a kernel
- * moves the items, through a dense temporary if the ends overlap. Between two devices the source is
- * packed into a temporary, copied to the other device and unpacked there. The far device's part
- * runs on a stream of the engine's, ordered with the caller's by events. If the caller's is a
- * default stream, the far one is its context's default stream.
+ * Queues a copy between memory of one device on the stream and returns at once. A kernel moves the
+ * items, through a dense temporary if the ends overlap.
  *
  * On failure nothing is left under way, and call->function is the call that failed. call->refused:
  * there is no kernel or no temporary, and the caller may try another path. May block: loading the

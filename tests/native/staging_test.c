@@ -720,7 +720,6 @@ static void closing(struct random *random, int rounds)
 
 /* ---- between device memory ---- */
 
-static CUcontext second; /* of the same device */
 static CUmemoryPool pool;
 
 static void device_pool_make(void)
@@ -733,30 +732,25 @@ static void device_pool_make(void)
     CALL(cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &no));
 }
 
-/* The host's side of a copy, in device memory of `home`. */
-static void between_once(struct random *random, CUstream stream, CUcontext home, bool overlap)
+/* The host's side of a copy, in other device memory. */
+static void between_once(struct random *random, CUstream stream, bool overlap)
 {
     struct copy copy = copy_make(random, MOST / 4, stream);
     struct cudriver_copy_call call = {.stream = stream};
-    CUcontext popped;
     CUdeviceptr other;
 
-    CALL(cuda.cuCtxPushCurrent_v2(home));
     CALL(cuda.cuMemAlloc_v2(&other, copy.host_bytes));
     CALL(cuda.cuMemcpyHtoD_v2(other, copy.host, copy.host_bytes));
     CALL(cuda.cuStreamSynchronize(NULL));
-    CALL(cuda.cuCtxPopCurrent_v2(&popped));
     struct cudriver_copy_end here = {.on_device = true, .device = copy.device, .context = context};
-    struct cudriver_copy_end there = {.on_device = true, .device = other, .context = home};
+    struct cudriver_copy_end there = {.on_device = true, .device = other, .context = context};
     struct cudriver_copy_plan plan = {
         .context = context,
         .dst = copy.up ? here : there,
         .src = copy.up ? there : here,
-        .dst_pool = pool,
-        .src_pool = pool,
+        .pool = pool,
         .layout = copy.layout,
         .overlap = overlap,
-        .two_devices = home != context,
     };
     plan.bytes = cudriver_layout_simplify(&plan.layout, true);
     CUresult result = staging_copy_between(&plan, &call);
@@ -779,8 +773,7 @@ static void *between_main(void *data)
     CALL(cuda.cuCtxSetCurrent(context));
     for (int i = 0; i < task->rounds; i++) {
         CUstream stream = stream_make(i);
-        between_once(&task->random, stream, below(&task->random, 2) ? second : context,
-                     below(&task->random, 2));
+        between_once(&task->random, stream, below(&task->random, 2));
         stream_free(stream);
         if (below(&task->random, 50) == 0) {
             cudriver_staging_trim(false);
@@ -793,11 +786,8 @@ static void between(struct random *random, int rounds)
 {
     enum { THREADS = 4 };
     struct task tasks[THREADS];
-    CUcontext popped;
 
     device_pool_make();
-    CALL(cuda.cuCtxCreate_v2(&second, 0, 0));
-    CALL(cuda.cuCtxPopCurrent_v2(&popped));
     for (int i = 0; i < THREADS; i++) {
         tasks[i] = (struct task){.random = {next(random)}, .rounds = rounds};
         CHECK(pthread_create(&tasks[i].thread, NULL, between_main, &tasks[i]) == 0);
@@ -805,8 +795,6 @@ static void between(struct random *random, int rounds)
     for (int i = 0; i < THREADS; i++) {
         pthread_join(tasks[i].thread, NULL);
     }
-    cudriver_staging_forget_context(second);
-    CALL(cuda.cuCtxDestroy_v2(second));
     CALL(cuda.cuMemPoolDestroy(pool));
 }
 

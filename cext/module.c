@@ -38,26 +38,9 @@ static PyObject *module_driver(PyObject *module, PyObject *Py_UNUSED(ignored))
                          cudriver_driver.version, PyBool_FromLong(cudriver_driver.simulated));
 }
 
-static PyObject *module_use_driver(PyObject *module, PyObject *choice)
+static PyObject *module_drop_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
-    CoreState *state = cudriver_state_of_module(module);
-    PyObject *path;
-
-    path = PyOS_FSPath(choice);
-    if (path == NULL) {
-        return NULL;
-    }
-    if (!cudriver_driver_drop()) {
-        cudriver_raise_plain(
-            state, "CudaError",
-            "use_driver(%R): the driver %s is in use already, and a process has one; "
-            "choose before the first call, or with CUDRIVER_LIBRARY",
-            choice, cudriver_driver.path);
-        Py_DECREF(path);
-        return NULL;
-    }
-    Py_XSETREF(state->choice, path);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(cudriver_driver_drop());
 }
 
 static PyObject *module_live(PyObject *module, PyObject *Py_UNUSED(ignored))
@@ -103,7 +86,7 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 static PyMethodDef methods[] = {
     {"init", module_init, METH_NOARGS, DOC_init},
     {"_driver", module_driver, METH_NOARGS, DOC__driver},
-    {"use_driver", module_use_driver, METH_O, DOC_use_driver},
+    {"_drop_driver", module_drop_driver, METH_NOARGS, DOC__drop_driver},
     {"_live", module_live, METH_NOARGS, DOC__live},
     {"_shutdown", module_shutdown, METH_NOARGS, NULL},
     {NULL},

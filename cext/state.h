@@ -40,7 +40,6 @@ typedef struct {
     PyTypeObject *numpy_block_type;
 
     PyObject *errors;        /* cudriver.errors, imported at the first raise */
-    PyObject *choice;        /* the argument of use_driver, or NULL */
     PyObject *dlpack_words;  /* names of the protocol; see dlpack_lent.c */
     PyObject *dlpack_dtypes; /* a tuple, filled as they are met; see dlpack_types.c */
     PyObject *thread_key;    /* this module's key in thread state dictionaries */

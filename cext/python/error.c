@@ -114,49 +114,23 @@ void cudriver_report(CoreState *state, CUresult code, const char *function, PyOb
     PyErr_Restore(type, value, traceback);
 }
 
-/* New reference: the chosen library's path as bytes, or None for the system's own. */
-static PyObject *choice_resolve(CoreState *state)
-{
-    PyObject *choice = state->choice, *path = NULL, *encoded = NULL;
-    const char *environment = getenv("CUDRIVER_LIBRARY");
-
-    if (choice == NULL && (environment == NULL || environment[0] == '\0')) {
-        return Py_NewRef(Py_None);
-    }
-    choice = choice != NULL ? Py_NewRef(choice) : PyUnicode_DecodeFSDefault(environment);
-    if (choice == NULL) {
-        return NULL;
-    }
-    if (PyUnicode_Check(choice) && PyUnicode_CompareWithASCIIString(choice, "sim") == 0) {
-        PyObject *errors = class_get(state, "simulated_driver_path");
-        path = errors != NULL ? PyObject_CallNoArgs(errors) : NULL;
-        Py_XDECREF(errors);
-    } else {
-        path = Py_NewRef(choice);
-    }
-    Py_DECREF(choice);
-    if (path != NULL && !PyUnicode_FSConverter(path, &encoded)) {
-        encoded = NULL;
-    }
-    Py_XDECREF(path);
-    return encoded;
-}
-
 int cudriver_require_loaded(CoreState *state)
 {
     enum cudriver_load result;
     PyObject *path;
+    char *name = NULL;
     bool chosen;
 
     if (cudriver_driver.loaded) {
         return 0;
     }
-    path = choice_resolve(state);
-    if (path == NULL) {
+    path = cudriver_call("driver", "library", "()");
+    chosen = path != Py_None;
+    if (path == NULL || (chosen && PyBytes_AsStringAndSize(path, &name, NULL) < 0)) {
+        Py_XDECREF(path);
         return -1;
     }
-    chosen = path != Py_None;
-    result = cudriver_driver_load(chosen ? PyBytes_AS_STRING(path) : NULL);
+    result = cudriver_driver_load(name);
     Py_DECREF(path);
     if (result == CUDRIVER_LOADED) {
         return 0;

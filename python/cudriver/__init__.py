@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         to_device,
         trace_allocations,
         trim_host_memory,
-        use_driver,
     )
     from cudriver.errors import (
         CudaError,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         driver_path,
         driver_version,
         is_available,
+        use_driver,
     )
     from cudriver.memory.failures import error_names
     from cudriver.memory.live import Allocation, live_allocations
@@ -149,6 +149,7 @@ _HOMES = {
         "driver_path",
         "driver_version",
         "is_available",
+        "use_driver",
     ),
     "memory.failures": ("error_names",),
     "memory.live": ("Allocation", "live_allocations"),

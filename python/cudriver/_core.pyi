@@ -1,6 +1,5 @@
 """The C core. Every name that a user needs is re-exported by ``cudriver``."""
 
-import os
 from collections.abc import Generator, Sequence
 from types import EllipsisType, TracebackType
 from typing import (
@@ -1058,34 +1057,6 @@ def init() -> None:
     >>> cu.init()
     """
 
-def use_driver(choice: str | os.PathLike[str], /) -> None:
-    """Choose the driver library, before one has been initialised.
-
-    Parameters
-    ----------
-    choice : str or path-like
-        ``"sim"`` for the simulated driver, or the path of a library.
-
-    Raises
-    ------
-    CudaError
-        A driver has been initialised: a process has one.
-
-    Notes
-    -----
-    Calls no CUDA function. A driver that was loaded but finds no GPU can still be
-    replaced: ``cu.is_available() or cu.use_driver("sim")``. The environment variable
-    ``CUDRIVER_LIBRARY`` makes the same choice.
-
-    Examples
-    --------
-    >>> cu.init()
-    >>> cu.use_driver("sim")
-    Traceback (most recent call last):
-        ...
-    cudriver.errors.CudaError: use_driver('sim'): the driver ... is in use already...
-    """
-
 def current_context() -> Context | None:
     """Return the context that is current in this thread.
 
@@ -1607,6 +1578,9 @@ def _ladder_kernel(
     each thread, and sets how many there are: 256 a block. `number` is what a write starts from, or
     how often a kernel goes over its 16 KiB of shared memory.
     """
+
+def _drop_driver() -> bool:
+    """Let another library be loaded. False: the driver is initialised."""
 
 def _driver() -> tuple[str, int, bool]:
     """The path of the driver in use, its version (0: a stub), and whether it is simulated."""

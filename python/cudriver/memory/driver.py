@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from cudriver import _core
+from cudriver.errors import CudaError, simulated_driver_path
 from cudriver.memory.devices import device_count
 from cudriver.memory.failures import STUB_LIBRARY, failure
 from cudriver.memory.named import public
@@ -122,3 +124,51 @@ def driver_is_simulated() -> bool:
     True
     """
     return _core._driver()[2]
+
+
+_choice: str | bytes | None = None  # by use_driver()
+
+
+def use_driver(choice: str | os.PathLike[str], /) -> None:
+    """Choose the driver library, before one has been initialised.
+
+    Parameters
+    ----------
+    choice : str or path-like
+        ``"sim"`` for the simulated driver, or the path of a library.
+
+    Raises
+    ------
+    CudaError
+        A driver has been initialised: a process has one.
+
+    Notes
+    -----
+    Calls no CUDA function. A driver that was loaded but finds no GPU can still be
+    replaced: ``cu.is_available() or cu.use_driver("sim")``. The environment variable
+    ``CUDRIVER_LIBRARY`` makes the same choice.
+
+    Examples
+    --------
+    >>> cu.init()
+    >>> cu.use_driver("sim")
+    Traceback (most recent call last):
+        ...
+    cudriver.errors.CudaError: use_driver('sim'): the driver ... is in use already...
+    """
+    global _choice
+    path = os.fspath(choice)
+    if not _core._drop_driver():
+        raise CudaError(
+            f"use_driver({choice!r}): the driver {driver_path()} is in use already, and a process "
+            "has one; choose before the first call, or with CUDRIVER_LIBRARY"
+        )
+    _choice = path
+
+
+def library() -> bytes | None:
+    """The path of the library that was chosen; None: the system's own. For the core."""
+    choice = os.environ.get("CUDRIVER_LIBRARY") or None if _choice is None else _choice
+    if choice == "sim":
+        choice = simulated_driver_path()
+    return None if choice is None else os.fsencode(choice)

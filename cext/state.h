@@ -37,7 +37,6 @@ typedef struct {
     PyTypeObject *transfer_type;
     PyTypeObject *host_memory_type;
     PyTypeObject *pin_type;
-    PyTypeObject *numpy_block_type;
 
     PyObject *errors;        /* cudriver.errors, imported at the first raise */
     PyObject *dlpack_words;  /* names of the protocol; see dlpack_lent.c */

@@ -1,4 +1,4 @@
-/* pinned_numpy(): NumPy's memory handler (NEP 49) that allocates page-locked memory. */
+/* NumPy's memory handler (NEP 49) that allocates page-locked memory, behind pinned_numpy(). */
 #include "host_memory.h"
 
 #include "python/numpy_api.h"
@@ -12,7 +12,6 @@
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
 #include "python/types.h"
-#include "docstrings.h"
 
 /* The handler of one pinned_numpy() block. Each array that it allocated owns its capsule and so
  * keeps it alive. */
@@ -280,134 +279,58 @@ static PyObject *handler_new(CoreState *state, PyObject *module, size_t min_byte
     return capsule;
 }
 
-/* The `with pinned_numpy():` block. */
-typedef struct {
-    PyObject_HEAD
-    size_t min_bytes;
-    PyObject *outer; /* owned: the handler in force before; NULL outside the block */
-    PyObject *inner; /* owned: the block's own handler; NULL outside the block */
-} BlockObject;
-
-static PyObject *block_create(PyTypeObject *type, PyObject *args, PyObject *keywords)
+/* New reference: the capsule of a new handler, which is in force from here on. */
+static PyObject *module_numpy_enter(PyObject *module, PyObject *min_bytes)
 {
-    static char *names[] = {"min_bytes", NULL};
-    PyObject *argument = NULL;
-    size_t min_bytes = 65536;
-    BlockObject *self;
+    CoreState *state = cudriver_state_of_module(module);
+    PyObject *capsule, *before;
+    size_t least;
 
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O:pinned_numpy", names, &argument) ||
-        (argument != NULL &&
-         cudriver_size_parse(argument, "min_bytes is a number of bytes", &min_bytes) < 0) ||
-        cudriver_numpy_require() < 0) {
+    if (cudriver_numpy_require() < 0 || cudriver_require(state) < 0 ||
+        cudriver_size_parse(min_bytes, "min_bytes is a number of bytes", &least) < 0 ||
+        (capsule = handler_new(state, module, least)) == NULL) {
         return NULL;
     }
-    self = (BlockObject *)type->tp_alloc(type, 0);
-    if (self != NULL) {
-        self->min_bytes = min_bytes;
-    }
-    return (PyObject *)self;
-}
-
-static void block_dealloc(PyObject *object)
-{
-    BlockObject *self = (BlockObject *)object;
-    PyTypeObject *type = Py_TYPE(object);
-
-    if (self->inner != NULL) {
-        /* Never left, or not in the context that entered it: nobody can leave it any more. */
-        handler_of(self->inner)->over = true;
-    }
-    Py_XDECREF(self->outer);
-    Py_XDECREF(self->inner);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
-static PyObject *block_enter(PyObject *object, PyObject *Py_UNUSED(ignored))
-{
-    BlockObject *self = (BlockObject *)object;
-    CoreState *state = cudriver_state_of(object);
-    PyObject *capsule;
-
-    if (self->outer != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this pinned_numpy() is entered already: make another");
-        return NULL;
-    }
-    if (cudriver_require(state) < 0) {
-        return NULL;
-    }
-    capsule = handler_new(state, PyType_GetModule(Py_TYPE(object)), self->min_bytes);
-    if (capsule == NULL) {
-        return NULL;
-    }
-    self->outer = PyDataMem_SetHandler(capsule);
-    if (self->outer == NULL) {
+    before = PyDataMem_SetHandler(capsule);
+    if (before == NULL) {
         Py_DECREF(capsule);
         return NULL;
     }
-    handler_of(capsule)->outer = Py_NewRef(handler_in_force(self->outer));
-    self->inner = capsule;
-    return Py_NewRef(object);
+    handler_of(capsule)->outer = Py_NewRef(handler_in_force(before));
+    Py_DECREF(before);
+    return capsule;
 }
 
-static PyObject *block_exit(PyObject *object, PyObject *const *Py_UNUSED(args),
-                            Py_ssize_t Py_UNUSED(count))
+/* Puts the handler from before in force again. False: this one is not in force in this context. */
+static PyObject *module_numpy_leave(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
-    BlockObject *self = (BlockObject *)object;
-    PyObject *current, *left;
-    bool innermost;
+    PyObject *current = PyDataMem_GetHandler();
 
-    if (self->outer == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this pinned_numpy() is not entered");
-        return NULL;
+    if (current == capsule) {
+        Py_XSETREF(current, PyDataMem_SetHandler(handler_in_force(handler_of(capsule)->outer)));
     }
-    current = PyDataMem_GetHandler();
     if (current == NULL) {
         return NULL;
     }
-    innermost = current == self->inner;
     Py_DECREF(current);
-    if (!innermost) {
-        /* Restoring `outer` here would end another block, or begin one in another context. */
-        PyErr_SetString(PyExc_RuntimeError,
-                        "this pinned_numpy() is not the innermost of this context: blocks are left "
-                        "in the reverse order of their entering, in the thread or task that "
-                        "entered them");
-        return NULL;
-    }
-    left = PyDataMem_SetHandler(handler_in_force(self->outer));
-    if (left == NULL) {
-        return NULL;
-    }
-    Py_DECREF(left);
-    Py_CLEAR(self->outer);
-    Py_CLEAR(self->inner);
+    return PyBool_FromLong(current == capsule);
+}
+
+/* From here on the handler allocates ordinary memory. */
+static PyObject *module_numpy_forget(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    handler_of(capsule)->over = true;
     Py_RETURN_NONE;
 }
 
-static PyMethodDef block_methods[] = {
-    {"__enter__", block_enter, METH_NOARGS, DOC_pinned_numpy___enter__},
-    {"__exit__", (PyCFunction)(void (*)(void))block_exit, METH_FASTCALL, DOC_pinned_numpy___exit__},
+static PyMethodDef functions[] = {
+    {"_numpy_enter", module_numpy_enter, METH_O, NULL},
+    {"_numpy_leave", module_numpy_leave, METH_O, NULL},
+    {"_numpy_forget", module_numpy_forget, METH_O, NULL},
     {NULL},
-};
-
-static PyType_Slot block_slots[] = {
-    {Py_tp_doc, DOC_pinned_numpy},
-    {Py_tp_new, block_create},
-    {Py_tp_dealloc, block_dealloc},
-    {Py_tp_methods, block_methods},
-    {0, NULL},
-};
-
-static PyType_Spec block_spec = {
-    .name = "cudriver.pinned_numpy",
-    .basicsize = sizeof(BlockObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = block_slots,
 };
 
 int cudriver_pinned_numpy_setup(PyObject *module)
 {
-    return cudriver_type_add(module, &cudriver_state_of_module(module)->numpy_block_type,
-                             &block_spec);
+    return PyModule_AddFunctions(module, functions);
 }

@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         mapped_pointer,
         pin,
         pinned_empty,
-        pinned_numpy,
         pinned_zeros,
         set_host_memory_limit,
         to_device,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
     from cudriver.memory.failures import error_names
     from cudriver.memory.live import Allocation, live_allocations
     from cudriver.memory.pinned import pinned_array, pinned_empty_like, pinned_full
+    from cudriver.memory.pinned_numpy import pinned_numpy
     from cudriver.memory.pool import HostMemoryStats, host_memory_stats
     from cudriver.weights import load_npy, load_npz, load_safetensors
 
@@ -154,6 +154,7 @@ _HOMES = {
     "memory.failures": ("error_names",),
     "memory.live": ("Allocation", "live_allocations"),
     "memory.pinned": ("pinned_array", "pinned_empty_like", "pinned_full"),
+    "memory.pinned_numpy": ("pinned_numpy",),
     "memory.pool": ("HostMemoryStats", "host_memory_stats"),
     "weights": ("load_npy", "load_npz", "load_safetensors"),
 }  # of what is not in the core

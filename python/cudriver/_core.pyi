@@ -996,45 +996,6 @@ class pin:
     ) -> None:
         """Close the pin."""
 
-@final
-class pinned_numpy:
-    """Let NumPy allocate page-locked memory inside a ``with`` block.
-
-    Parameters
-    ----------
-    min_bytes : int, optional
-        Smaller arrays are allocated as usual.
-
-    Warns
-    -----
-    RuntimeWarning
-        The driver refuses, and the array is in ordinary memory. Once a block.
-
-    Notes
-    -----
-    Uses ``cuMemHostRegister`` for every array that NumPy allocates, for example in
-    ``np.empty``, ``np.load``, arithmetic and ``resize`` (NEP 49). Arrays may outlive
-    the block and be freed in any thread. As NumPy defines it, the block is in force
-    for the running context (``contextvars``): other threads and tasks are not
-    affected.
-
-    Examples
-    --------
-    >>> with cu.pinned_numpy():
-    ...     total = np.ones(100_000) + 1
-    >>> cu.is_pinned(total)
-    True
-    """
-
-    def __new__(cls, *, min_bytes: int = 65536) -> Self: ...
-    def __enter__(self) -> Self:
-        """Let NumPy allocate page-locked memory."""
-    def __exit__(
-        self,
-        *exception: type[BaseException] | BaseException | TracebackType | None,
-    ) -> None:
-        """Let NumPy allocate as it did before the block."""
-
 def init() -> None:
     """Initialise the driver.
 
@@ -1593,6 +1554,9 @@ def _set_copy_threads(count: int, /) -> None:
     """Set how many; 0: as many as the process's processors suggest."""
 
 def _host_memory_stats() -> tuple[Any, ...]: ...
+def _numpy_enter(min_bytes: int, /) -> object: ...
+def _numpy_leave(handler: object, /) -> bool: ...
+def _numpy_forget(handler: object, /) -> None: ...
 def _live() -> list[tuple[tuple[Any, ...], bool]]:
     """The fields of each Allocation, oldest first, and whether it is a context that is kept."""
 

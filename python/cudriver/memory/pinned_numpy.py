@@ -1,0 +1,91 @@
+"""``with pinned_numpy():`` lets NumPy allocate page-locked memory."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import TYPE_CHECKING, final
+
+from cudriver import _core
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+@final
+class pinned_numpy:
+    """Let NumPy allocate page-locked memory inside a ``with`` block.
+
+    Parameters
+    ----------
+    min_bytes : int, optional
+        Smaller arrays are allocated as usual.
+
+    Warns
+    -----
+    RuntimeWarning
+        The driver refuses, and the array is in ordinary memory. Once a block.
+
+    Notes
+    -----
+    Uses ``cuMemHostRegister`` for every array that NumPy allocates, for example in
+    ``np.empty``, ``np.load``, arithmetic and ``resize`` (NEP 49). Arrays may outlive
+    the block and be freed in any thread. As NumPy defines it, the block is in force
+    for the running context (``contextvars``): other threads and tasks are not
+    affected.
+
+    Examples
+    --------
+    >>> with cu.pinned_numpy():
+    ...     total = np.ones(100_000) + 1
+    >>> cu.is_pinned(total)
+    True
+    """
+
+    __slots__ = ("__weakref__", "_handler", "_min_bytes")
+
+    _handler: object  # a capsule, while the block is entered; else None
+    _min_bytes: int
+
+    def __new__(cls, *, min_bytes: int = 65536) -> Self:
+        try:
+            number = operator.index(min_bytes)
+        except TypeError:
+            kind = type(min_bytes).__name__
+            raise TypeError(f"min_bytes is a number of bytes, not {kind}") from None
+        if not 0 <= number <= sys.maxsize:
+            raise ValueError(f"min_bytes is a number of bytes, not {number}")
+        self = super().__new__(cls)
+        self._handler, self._min_bytes = None, number
+        return self
+
+    def __enter__(self) -> Self:
+        """Let NumPy allocate page-locked memory."""
+        if self._handler is not None:
+            raise RuntimeError("this pinned_numpy() is entered already: make another")
+        self._handler = _core._numpy_enter(self._min_bytes)
+        return self
+
+    def __exit__(
+        self, *exception: type[BaseException] | BaseException | TracebackType | None
+    ) -> None:
+        """Let NumPy allocate as it did before the block."""
+        if self._handler is None:
+            raise RuntimeError("this pinned_numpy() is not entered")
+        if not _core._numpy_leave(self._handler):
+            # Another block would end, or one would begin in another context.
+            raise RuntimeError(
+                "this pinned_numpy() is not the innermost of this context: blocks are left in the "
+                "reverse order of their entering, in the thread or task that entered them"
+            )
+        self._handler = None
+
+    def __del__(self) -> None:
+        # Never left, or not in the context that entered it: nobody can leave it any more.
+        if self._handler is not None:
+            _core._numpy_forget(self._handler)
+
+
+pinned_numpy.__module__ = "cudriver"

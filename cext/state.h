@@ -33,7 +33,6 @@ typedef struct {
     PyTypeObject *stream_type;
     PyTypeObject *event_type;
     PyTypeObject *device_array_type;
-    PyTypeObject *array_flags_type;
     PyTypeObject *transfer_type;
     PyTypeObject *host_memory_type;
     PyTypeObject *pin_type;

@@ -6,6 +6,7 @@
 #include "dlpack.h"
 
 #include "python/arguments.h"
+#include "python/call.h"
 #include "python/devices.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
@@ -49,13 +50,9 @@ static PyObject *get_geometry(PyObject *object, void *name)
 static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure))
 {
     DeviceArrayObject *self = array_of(object);
-    bool c_contiguous, f_contiguous, writable;
+    const bool owns = !self->is_view && self->memory->lender == NULL;
 
-    cudriver_numpy_flags(self->array, &c_contiguous, &f_contiguous, &writable);
-    return cudriver_tuple_new(cudriver_state_of(object)->array_flags_type, 4,
-                              PyBool_FromLong(c_contiguous), PyBool_FromLong(f_contiguous),
-                              PyBool_FromLong(!self->is_view && self->memory->lender == NULL),
-                              PyBool_FromLong(writable));
+    return cudriver_call("arrays", "array_flags", "(OO)", self->array, owns ? Py_True : Py_False);
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure))
@@ -441,27 +438,8 @@ static PyType_Spec array_spec = {
     .slots = array_slots,
 };
 
-static PyStructSequence_Field flags_fields[] = {
-    {"c_contiguous", DOC_ArrayFlags_c_contiguous},
-    {"f_contiguous", DOC_ArrayFlags_f_contiguous},
-    {"owndata", DOC_ArrayFlags_owndata},
-    {"writeable", DOC_ArrayFlags_writeable},
-    {NULL, NULL},
-};
-
-static PyStructSequence_Desc flags_desc = {
-    .name = "cudriver.ArrayFlags",
-    .doc = DOC_ArrayFlags,
-    .fields = flags_fields,
-    .n_in_sequence = 4,
-};
-
 int cudriver_device_array_setup(PyObject *module)
 {
-    CoreState *state = cudriver_state_of_module(module);
-
-    return cudriver_type_add(module, &state->device_array_type, &array_spec) < 0 ||
-                   cudriver_tuple_add(module, &state->array_flags_type, &flags_desc) < 0
-               ? -1
-               : 0;
+    return cudriver_type_add(module, &cudriver_state_of_module(module)->device_array_type,
+                             &array_spec);
 }

@@ -6,6 +6,7 @@
 #include "driver/driver.h"
 #include "driver/platform.h"
 #include "hostmem/hostmem.h"
+#include "python/call.h"
 #include "python/error.h"
 #include "python/types.h"
 #include "contexts/batch.h"
@@ -13,11 +14,9 @@
 
 int cudriver_host_room(size_t *room)
 {
-    PyObject *module = PyImport_ImportModule("cudriver.memory.room");
-    PyObject *bytes = module != NULL ? PyObject_CallMethod(module, "host_room", NULL) : NULL;
+    PyObject *bytes = cudriver_call("room", "host_room", "()");
 
     *room = bytes != NULL ? PyLong_AsSize_t(bytes) : 0;
-    Py_XDECREF(module);
     Py_XDECREF(bytes);
     return PyErr_Occurred() ? -1 : 0;
 }

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
 
     from cudriver import errors, fleet, stack
     from cudriver._core import (
-        ArrayFlags,
         Context,
         DeviceArray,
         Event,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:  # typing itself costs more than the rest of this file
         UnsupportedDriverError,
     )
     from cudriver.flags import ContextFlags
+    from cudriver.memory.arrays import ArrayFlags
     from cudriver.memory.contexts import MemoryInfo, StreamPriorityRange, memory_info
     from cudriver.memory.copies import CopyPlan, copy_threads, explain_copy, set_copy_threads
     from cudriver.memory.devices import Device, device_count, devices
@@ -140,6 +140,7 @@ _ERRORS = frozenset(name for name in __all__ if name.endswith("Error"))
 _MODULES = frozenset({"errors", "fleet", "stack"})
 _HOMES = {
     "flags": ("ContextFlags",),
+    "memory.arrays": ("ArrayFlags",),
     "memory.contexts": ("MemoryInfo", "StreamPriorityRange", "memory_info"),
     "memory.copies": ("CopyPlan", "copy_threads", "explain_copy", "set_copy_threads"),
     "memory.devices": ("Device", "device_count", "devices"),

@@ -4,7 +4,6 @@ from collections.abc import Generator, Sequence
 from types import EllipsisType, TracebackType
 from typing import (
     Any,
-    Final,
     Literal,
     NoReturn,
     Protocol,
@@ -18,10 +17,10 @@ from typing import (
 )
 
 import numpy as np
-from _typeshed import structseq
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from typing_extensions import Buffer, Self
 
+from cudriver.memory.arrays import ArrayFlags
 from cudriver.memory.contexts import ContextLimits, MemoryInfo, StreamPriorityRange
 from cudriver.memory.devices import Device
 
@@ -572,24 +571,6 @@ class Transfer:
         keeps its ends alive.
         """
     def __await__(self) -> Generator[Any]: ...
-
-@final
-class ArrayFlags(structseq[bool], tuple[bool, bool, bool, bool]):
-    """How a DeviceArray lies in memory; see DeviceArray.flags."""
-
-    __match_args__: Final = ("c_contiguous", "f_contiguous", "owndata", "writeable")
-    @property
-    def c_contiguous(self) -> bool:
-        """Whether the items are dense, the last index running fastest."""
-    @property
-    def f_contiguous(self) -> bool:
-        """Whether the items are dense, the first index running fastest."""
-    @property
-    def owndata(self) -> bool:
-        """Whether the array owns its memory; False for a view, or if another library lends it."""
-    @property
-    def writeable(self) -> bool:
-        """Whether the items can be changed; False if another library lends them so."""
 
 @final
 class DeviceArray:

@@ -15,6 +15,8 @@ from made import Report, fleet_of, library, report
 
 from cudriver.fleet import compare
 from cudriver.fleet.comparison import to_baseline
+from cudriver.fleet.engines.answers import Answers
+from cudriver.fleet.engines.preflight import judge
 from cudriver.fleet.hosts import parse
 from cudriver.fleet.result import Change, Share
 from cudriver.fleet.rules import PAGES, registry
@@ -100,7 +102,7 @@ def failing(told: Report) -> None:
     told.update(verdict="mismatch", findings=[made.finding("error")])
 
 
-def of(*path: str, **changes: object) -> Callable[[Report], None]:
+def of(*path: str | int, **changes: object) -> Callable[[Report], None]:
     """A change of the members of an object of a report."""
 
     def change(told: Report) -> None:
@@ -496,6 +498,69 @@ def test_a_node_with_two_errors_of_one_kind_counts_once():
     failing(nameless)
     nameless["findings"][0].update(rule="", subject=None)
     assert compare([nameless]).status == "mismatch"
+
+
+def test_the_rest_of_many_values_is_counted_by_nodes():
+    reports = [report(f"d{number}") for number in range(206)]
+    for number, told in enumerate(reports):
+        driver(f"580.{number // 2}")(told)
+    found = next(each for each in compare(reports).differences if each.component == "driver")
+    assert found.values[-1] == Share("and 3 more", 6, "")
+
+
+def test_the_baseline_alone_may_have_a_value():
+    baseline = report("golden")
+    baseline["driver"]["release"] = "580.1"
+    found = compare([report("d0"), report("d1")], baseline=baseline)
+    driver = next(each for each in found.differences if each.component == "driver")
+    assert [share.nodes for share in driver.values] == ["d[0-1]", "the baseline"]
+
+
+@pytest.mark.parametrize(("change", "raises"), [(cudnn, False), (nccl, True)])
+def test_a_preflight_raises_for_errors_alone(change, raises):
+    answers = Answers()
+    answers.reports = fleet_of(3, change, at=1)
+    assert bool(judge(answers)) is raises
+
+
+def test_of_groups_of_one_size_the_healthy_one_comes_first():
+    reports = [report("d0"), report("d1")]
+    failing(reports[0])
+    assert [group.nodes for group in compare(reports).groups] == ["d1", "d0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "rules"),
+    [
+        (of("environment", python="3.12.5"), {"FL403": "note"}),
+    ],
+)
+def test_what_differs_little_is_a_note(change, rules):
+    found = compare(fleet_of(4, change))
+    assert {f.rule: f.severity for f in found.findings} == rules
+
+
+def test_gpus_of_two_kinds_are_counted_together():
+    def mixed(told: Report) -> None:
+        for device in told["driver"]["devices"][:4]:
+            device["name"] = "NVIDIA L4"
+
+    assert [(f.rule, f.severity) for f in compare(fleet_of(4, mixed)).findings] == [
+        ("FL104", "note")
+    ]
+
+
+def test_an_error_beside_a_warning_of_its_rule_is_an_error():
+    told = report("d0")
+    failing(told)
+    told["findings"].append(made.finding("warning", title="another symbol"))
+    (found,) = compare([told]).findings
+    assert found.evidence[0].value == "CU303 undefined symbol; another symbol"
+
+
+def test_a_toolkit_of_the_system_in_another_folder_is_a_difference():
+    found = compare(fleet_of(3, of("toolkits", 0, path="/opt/cuda"), at=1))
+    assert [each.component for each in found.differences] == ["system toolkit"]
 
 
 def test_a_baseline_tells_what_has_changed(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cudriver.fleet import compare, read
-from cudriver.fleet.read import BEGINNING, Broken, Told, lines
+from cudriver.fleet.read import BEGINNING, Broken, Other, Told, lines
 
 
 def report(task: int) -> str:
@@ -134,3 +134,18 @@ def test_a_damaged_line_is_looked_at_a_few_times(line, monkeypatch):
     assert 1 < work.values <= read.DAMAGED_LIMIT + 1
     assert all(isinstance(item, Broken) for item in found[:-1])
     assert isinstance(found[-1], Told)
+
+
+@pytest.mark.parametrize(
+    ("length", "kind"), [(read.LABEL_LIMIT, Told), (read.LABEL_LIMIT + 1, Other)]
+)
+def test_a_label_may_be_so_long(length, kind):
+    (item,) = lines(io.BytesIO(b"x" * length + b'{"schema":1}'), "-")
+    assert type(item) is kind
+
+
+@pytest.mark.parametrize(("length", "kind"), [(64, Told), (65, Broken)])
+def test_a_line_may_be_so_long(length, kind, monkeypatch):
+    monkeypatch.setattr(read, "LINE_LIMIT", 64)
+    (item,) = lines(io.BytesIO(b'{"schema":"' + b"x" * (length - 14) + b'"}\n'), "-")
+    assert type(item) is kind

@@ -223,6 +223,18 @@ def test_the_last_line_of_a_traceback_wins():
     assert [found.rule for found in explain.match(text)] == ["CU306", "CU101"]
 
 
+def test_only_the_last_line_s_page_is_shown_and_all_that_are_asked_for():
+    text = "\n".join([MESSAGES["CU101"][0], MESSAGES["CU306"][0]])
+    assert "## " not in (shown := run("explain", text=text).stdout)
+    assert shown.count("How it is mended") == 1
+    assert run("explain", "CU101", "CU306").stdout.count("How it is mended") == 2
+
+
+def test_words_that_begin_like_a_rule_are_a_text():
+    assert run("explain", "CUDA", "driver", "is", "a", "stub").returncode == 3
+    assert run("explain", "CUDA_ERROR_STUB_LIBRARY").stdout.startswith("CU102")
+
+
 def test_the_line_that_was_found_fits_the_terminal():
     text = f"ImportError: {'/a/quite/long/folder' * 2} {MESSAGES['CU104'][0]}"
     for width in range(50, 60):

@@ -187,7 +187,7 @@ static int reset_check_calls(CoreState *state, int ordinal)
 /* The same if no page-locked memory in use is registered in the device's primary context. */
 static int reset_check_memory(CoreState *state, int ordinal, CUdevice device)
 {
-    if (!cudriver_hostmem_is_home(device)) {
+    if (!cudriver_hostmem_uses_device(device)) {
         return 0;
     }
     cudriver_raise_plain(state, "InvalidContextError",

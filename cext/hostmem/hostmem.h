@@ -87,7 +87,7 @@ bool cudriver_hostmem_is_registered(const void *address, size_t bytes);
 
 /* Whether memory is registered in the primary context of `device`. May be true for another device
  * while memory is being registered or released. */
-bool cudriver_hostmem_is_home(CUdevice device);
+bool cudriver_hostmem_uses_device(CUdevice device);
 
 /* A user's page-lock on a range; opaque. */
 struct cudriver_pin;

@@ -24,10 +24,10 @@
 
 struct cudriver_pin {
     uintptr_t begin, end;
-    size_t count;  /* how many times it was created */
-    bool listed;   /* else the memory is page-locked by the pool, or by others */
-    bool ready;    /* listed, and registered */
-    CUdevice home; /* while listed: where it is registered */
+    size_t count;    /* how many times it was created */
+    bool listed;     /* else the memory is page-locked by the pool, or by others */
+    bool ready;      /* listed, and registered */
+    CUdevice device; /* while listed: in whose primary context it is registered */
 };
 
 static struct {
@@ -141,7 +141,7 @@ static bool supports_read_only(void)
            supported != 0;
 }
 
-/* Registers a pin's memory, or finds it locked by others; *ours tells. Its home is current. */
+/* Registers a pin's memory, or finds it locked by others; *ours tells. In its primary context. */
 static CUresult range_register(const struct cudriver_pin *pin, bool read_only, bool *ours)
 {
     char *address = (char *)pin->begin;
@@ -175,13 +175,13 @@ static CUresult range_register(const struct cudriver_pin *pin, bool read_only, b
 static CUresult pin_register(struct cudriver_pin *pin, bool read_only)
 {
     bool ours = false;
-    CUresult result = hostmem_home_enter(&pin->home);
+    CUresult result = hostmem_primary_enter(&pin->device);
 
     if (result == CUDA_SUCCESS) {
         result = range_register(pin, read_only, &ours);
-        hostmem_home_leave();
+        hostmem_primary_leave();
         if (!ours) {
-            hostmem_home_release(pin->home);
+            hostmem_primary_release(pin->device);
         }
     }
     hostmem_lock();
@@ -274,7 +274,7 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
         pin->ready = false;
         hostmem_unlock();
         result = hostmem_unregister((char *)pin->begin, pin->end - pin->begin);
-        hostmem_home_release(pin->home);
+        hostmem_primary_release(pin->device);
         hostmem_lock();
         pins.bytes -= pin->end - pin->begin;
         pins_remove(pin);
@@ -286,13 +286,14 @@ CUresult cudriver_pin_destroy(struct cudriver_pin *pin)
 
 /* --- for registrations.c --- */
 
-bool hostmem_pins_have_home(CUdevice home)
+bool hostmem_pins_use_device(CUdevice device)
 {
     bool found = false;
 
     hostmem_lock();
     for (size_t i = 0; i < pins.listed; i++) {
-        found |= !pins.list[i]->ready || pins.list[i]->home == home; /* not ready: perhaps there */
+        found |=
+            !pins.list[i]->ready || pins.list[i]->device == device; /* not ready: perhaps there */
     }
     hostmem_unlock();
     return found;

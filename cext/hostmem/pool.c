@@ -237,7 +237,7 @@ void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
     hostmem_unlock();
 }
 
-bool hostmem_pool_has_home(CUdevice home)
+bool hostmem_pool_use_device(CUdevice device)
 {
     bool found;
 
@@ -245,7 +245,7 @@ bool hostmem_pool_has_home(CUdevice home)
     found = hostmem_pool.adding + hostmem_pool.releasing > 0; /* perhaps there */
     for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
          region = region->next) {
-        found |= region->home == home;
+        found |= region->device == device;
     }
     hostmem_unlock();
     return found;

@@ -8,7 +8,7 @@
  *   block.c          free and live blocks in regions                           no CUDA
  *   table.c          finds the region of an address                            no CUDA
  *   map.c            mappings: reserve, huge pages, first touch by threads, register
- *   home.c           the primary contexts in which memory is registered
+ *   primary.c        the primary contexts in which memory is registered
  *   lock.c           the lock of pool and pins
  *
  * The lock guards all regions and pins. It is held for bookkeeping only, never while the driver or
@@ -43,9 +43,9 @@
 struct hostmem_region {
     char *base; /* HOSTMEM_ALIGNMENT-aligned */
     size_t bytes;
-    CUdevice home; /* where it is registered; retained for that long */
-    size_t taken;  /* bytes of live blocks, rounded up */
-    size_t asked;  /* of a large block: bytes requested; 0: it is free */
+    CUdevice device; /* in whose primary context it is registered, and which that retains */
+    size_t taken;    /* bytes of live blocks, rounded up */
+    size_t asked;    /* of a large block: bytes requested; 0: it is free */
     /* Of a chunk, owned, an entry for each HOSTMEM_SLOT_LEAST bytes; NULL: a large block. Where a
      * live slot begins, 2 * bytes requested + 1; where a free one does, the address of the next
      * free slot of its class. The links are not in the slots: a device may still write there. */
@@ -118,19 +118,20 @@ CUresult hostmem_register(char *base, size_t bytes, unsigned flags);
  * child. */
 CUresult hostmem_unregister(char *base, size_t bytes);
 
-/* --- home.c: no lock held --- */
+/* --- primary.c: no lock held --- */
 
 /*
  * A registration ends with the context it was made in, yet every context may use the memory. So it
- * is made in the primary context of a device, its "home", and holds one reference to it. Only a
- * reset of that primary context can take the registration away.
+ * is made in the primary context of a device, and holds one reference to it. Only a reset of that
+ * primary context can take the registration away.
  *
  * enter retains the primary context of the current context's device and makes it current. Call
- * leave after registering. The reference stays with the registration, until hostmem_home_release.
+ * leave after registering. The reference stays with the registration, until
+ * hostmem_primary_release.
  */
-CUresult hostmem_home_enter(CUdevice *home);
-void hostmem_home_leave(void);
-void hostmem_home_release(CUdevice home);
+CUresult hostmem_primary_enter(CUdevice *device);
+void hostmem_primary_leave(void);
+void hostmem_primary_release(CUdevice device);
 
 /* --- table.c: no lock needed --- */
 
@@ -155,9 +156,9 @@ struct hostmem_pool {
 
 extern struct hostmem_pool hostmem_pool;
 
-/* Adds a region of at most `room` bytes for a request and takes the block from it. `lean`: of the
- * least size. */
-CUresult hostmem_region_add(size_t bytes, size_t room, bool lean, void **block, bool *zeroed);
+/* Adds a region of at most `room` bytes for a request and takes the block from it. `smallest`: a
+ * region no larger than the block needs. */
+CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **block, bool *zeroed);
 /* Releases a region without live blocks. */
 CUresult hostmem_region_release(struct hostmem_region *region);
 
@@ -165,8 +166,8 @@ CUresult hostmem_region_release(struct hostmem_region *region);
 
 void hostmem_pool_count(struct cudriver_hostmem_stats *stats);
 void hostmem_pins_count(size_t *pins, size_t *bytes);
-bool hostmem_pool_has_home(CUdevice home);
-bool hostmem_pins_have_home(CUdevice home);
+bool hostmem_pool_use_device(CUdevice device);
+bool hostmem_pins_use_device(CUdevice device);
 /* How many of the `bytes` at `address` lie in one registration of the pool, or of a pin; 0: in
  * none. */
 size_t hostmem_pool_run(const void *address, size_t bytes);

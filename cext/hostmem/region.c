@@ -38,20 +38,20 @@ static CUresult map_registered(size_t bytes, char **base)
 /* Gives a region its registered memory, without the lock. All or nothing. */
 static CUresult region_make(struct hostmem_region *region)
 {
-    CUresult result = hostmem_home_enter(&region->home);
+    CUresult result = hostmem_primary_enter(&region->device);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
     result = map_registered(region->bytes, &region->base);
-    hostmem_home_leave();
+    hostmem_primary_leave();
     if (result == CUDA_SUCCESS && !hostmem_region_enter(region, region)) {
         (void)hostmem_unregister(region->base, region->bytes);
         hostmem_unmap(region->base, region->bytes);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result != CUDA_SUCCESS) {
-        hostmem_home_release(region->home);
+        hostmem_primary_release(region->device);
     }
     return result;
 }
@@ -95,14 +95,14 @@ static bool pool_allows(size_t bytes)
            bytes <= hostmem_pool.limit - hostmem_pool.registered;
 }
 
-CUresult hostmem_region_add(size_t bytes, size_t room, bool lean, void **block, bool *zeroed)
+CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **block, bool *zeroed)
 {
     const bool chunk = bytes < HOSTMEM_LARGE;
     size_t size = hostmem_round(hostmem_block_size(bytes));
     struct hostmem_region *region;
     CUresult result;
 
-    if (chunk && !lean && HOSTMEM_CHUNK <= room && pool_allows(HOSTMEM_CHUNK)) {
+    if (chunk && !smallest && HOSTMEM_CHUNK <= room && pool_allows(HOSTMEM_CHUNK)) {
         size = HOSTMEM_CHUNK;
     }
     region = size <= room && pool_allows(size) ? region_new(size, chunk) : NULL;
@@ -151,7 +151,7 @@ CUresult hostmem_region_release(struct hostmem_region *region)
     }
     if (result == CUDA_SUCCESS) {
         hostmem_unmap(region->base, region->bytes);
-        hostmem_home_release(region->home);
+        hostmem_primary_release(region->device);
     }
 
     hostmem_lock();

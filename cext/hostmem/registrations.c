@@ -10,9 +10,9 @@ void cudriver_hostmem_get_stats(struct cudriver_hostmem_stats *stats)
     hostmem_pins_count(&stats->pins, &stats->pinned_bytes);
 }
 
-bool cudriver_hostmem_is_home(CUdevice device)
+bool cudriver_hostmem_uses_device(CUdevice device)
 {
-    return hostmem_pool_has_home(device) || hostmem_pins_have_home(device);
+    return hostmem_pool_use_device(device) || hostmem_pins_use_device(device);
 }
 
 /* How many of the bytes lie in one registration of ours; 0: in none. */

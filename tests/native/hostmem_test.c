@@ -529,7 +529,8 @@ static void test_spoilt_address(void)
 {
     char *block;
 
-    driver_fail(4, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED); /* after the calls for the home */
+    driver_fail(
+        4, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED); /* after the calls for the primary context */
     block = make(5 * MIB);
     CHECK(driver_has_failed());
     cudriver_hostmem_free(block);
@@ -765,12 +766,12 @@ static void test_pins(void)
     /* not with the context that was current */
     CUcontext other = new_context();
     a = pin_on(buffer, 100);
-    CHECK(cudriver_hostmem_is_home(0) && !cudriver_hostmem_is_home(1));
+    CHECK(cudriver_hostmem_uses_device(0) && !cudriver_hostmem_uses_device(1));
     CHECK(cuda.cuCtxDestroy_v2(other) == CUDA_SUCCESS);
     CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
     CHECK(stats_now().pinned_bytes == 100 && driver_is_registered(buffer, 100));
     unpin(a);
-    CHECK(!cudriver_hostmem_is_home(0));
+    CHECK(!cudriver_hostmem_uses_device(0));
 
     free(buffer);
     check_clean();
@@ -1360,7 +1361,7 @@ static void test_pin_makes_room(void)
     char buffer[100];
 
     cudriver_hostmem_free(make(6 * MIB));
-    driver_fail(4, CUDA_ERROR_OUT_OF_MEMORY); /* after the calls for the home */
+    driver_fail(4, CUDA_ERROR_OUT_OF_MEMORY); /* after the calls for the primary context */
     struct cudriver_pin *pin = pin_on(buffer, 100);
     CHECK(driver_has_failed() && stats_now().registered_bytes == 0);
     unpin(pin);

@@ -94,7 +94,8 @@ static CUresult thread_refuse(void)
     return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-CUresult sim_capture_permits(enum sim_call call)
+/* Whether the thread may make the call now: breaks the captures that it would spoil. */
+static CUresult capture_permits(enum sim_call call)
 {
     if (!capturing() || !call_is_unsafe(call)) {
         return CUDA_SUCCESS;
@@ -208,7 +209,6 @@ CUresult sim_capture_add(struct sim_stream *stream, struct sim_op *op)
 {
     struct sim_graph *graph = stream->capture->graph;
 
-    sim_waits_drop(&op->waits);
     if (graph->tail != NULL) {
         graph->tail->next = op;
     } else {
@@ -311,50 +311,27 @@ void sim_capture_lose(struct sim_stream *stream)
     sim_capture_drop(capture);
 }
 
-/* ---- calls ---- */
+/* ---- its begin and end ---- */
 
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+CUstreamCaptureMode sim_capture_exchange_mode(CUstreamCaptureMode mode)
 {
-    CUresult result = sim_enter(CALL_cuThreadExchangeStreamCaptureMode);
     CUstreamCaptureMode before = thread_mode;
 
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (mode == NULL || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    thread_mode = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
+    thread_mode = mode;
+    return before;
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
+CUresult sim_capture_begin(struct sim_stream *stream, CUstreamCaptureMode mode)
 {
-    struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamBeginCapture_v2, handle, &stream);
-    struct sim_capture *capture;
+    struct sim_capture *capture = calloc(1, sizeof *capture);
 
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-        return sim_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    if (stream == stream->context->legacy) {
-        return sim_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    }
-    if (stream->capture != NULL) {
-        return sim_leave(CUDA_ERROR_ILLEGAL_STATE);
-    }
-    capture = calloc(1, sizeof *capture);
     if (capture == NULL) {
-        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     capture->graph = sim_object_new(KIND_GRAPH, sizeof *capture->graph);
     if (capture->graph == NULL) {
         free(capture);
-        return sim_leave(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     capture->references = 1; /* the stream's */
     capture->id = ++last_id;
@@ -366,25 +343,16 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
     atomic_fetch_add(&capture_count, 1);
     stream->capture = capture;
     stream->captured = 0;
-    return sim_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
+CUresult sim_capture_end(struct sim_stream *stream, CUgraph *graph)
 {
-    struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamEndCapture, handle, &stream);
-    struct sim_capture *capture;
+    struct sim_capture *capture = stream->capture;
+    CUresult result = CUDA_SUCCESS;
 
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    capture = stream->capture;
-    if (graph == NULL || capture == NULL) {
-        return sim_leave(graph == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE);
-    }
-    *graph = NULL;
     if (capture->origin != stream) {
-        return sim_leave(sim_capture_refuse(capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
+        return sim_capture_refuse(capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     }
     sim_capture_hold(capture);
     if (capture_end(capture)) {
@@ -401,52 +369,28 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
         *graph = sim_object_handle(capture->graph);
     }
     sim_capture_drop(capture);
-    return sim_leave(result);
+    return result;
 }
 
-static CUstreamCaptureStatus stream_status(const struct sim_stream *stream)
+CUstreamCaptureStatus sim_capture_status(const struct sim_stream *stream, cuuint64_t *id,
+                                         CUgraph *graph)
 {
-    return stream->capture == NULL   ? CU_STREAM_CAPTURE_STATUS_NONE
-           : stream->capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    const struct sim_capture *capture = stream->capture;
+
+    if (capture == NULL || capture->broken) {
+        return capture == NULL ? CU_STREAM_CAPTURE_STATUS_NONE
+                               : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    }
+    if (id != NULL) {
+        *id = capture->id;
+    }
+    if (graph != NULL) {
+        *graph = sim_object_handle(capture->graph);
+    }
+    return CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+static __attribute__((constructor)) void join(void)
 {
-    struct sim_stream *stream;
-    CUresult result = sim_ask_stream(CALL_cuStreamIsCapturing, handle, status, &stream);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    *status = stream_status(stream);
-    return sim_leave(CUDA_SUCCESS);
-}
-
-/* The dependencies of what is captured next are not told. */
-CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
-                                   CUgraph *graph, const CUgraphNode **dependencies, size_t *count)
-{
-    struct sim_stream *stream;
-    CUresult result = sim_ask_stream(CALL_cuStreamGetCaptureInfo_v2, handle, status, &stream);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    *status = stream_status(stream);
-    if (*status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        if (id != NULL) {
-            *id = stream->capture->id;
-        }
-        if (graph != NULL) {
-            *graph = sim_object_handle(stream->capture->graph);
-        }
-        if (dependencies != NULL) {
-            *dependencies = NULL;
-        }
-        if (count != NULL) {
-            *count = 0;
-        }
-    }
-    return sim_leave(CUDA_SUCCESS);
+    sim_enter_through(capture_permits);
 }

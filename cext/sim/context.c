@@ -23,6 +23,23 @@ static pthread_key_t ends; /* set in threads that have pushed: pops the stack wh
 
 static unsigned long long last_id; /* in the monitor */
 
+static void (*forgets[FORGETS])(struct sim_context *context);
+
+void sim_context_on_end(enum sim_forget what, void (*forget)(struct sim_context *context))
+{
+    forgets[what] = forget;
+}
+
+static void context_end(void *object)
+{
+    pthread_cond_destroy(&((struct sim_context *)object)->done);
+}
+
+static __attribute__((constructor)) void join(void)
+{
+    sim_object_on_end(KIND_CONTEXT, context_end);
+}
+
 /* ---- for the other files ---- */
 
 CUresult sim_context_of(CUcontext handle, struct sim_context **context)
@@ -52,6 +69,21 @@ CUresult sim_context_current(struct sim_context **context)
         return result;
     }
     return sim_context_state(*context);
+}
+
+CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
+{
+    CUresult result = sim_enter(call);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    sim_lock();
+    result = sim_context_current(context);
+    if (result != CUDA_SUCCESS) {
+        sim_unlock();
+    }
+    return result;
 }
 
 CUresult sim_context_state(const struct sim_context *context)
@@ -93,21 +125,6 @@ void sim_context_work_end(struct sim_context *context)
     context->calls--;
     sim_context_wake(context);
     sim_object_drop(context);
-}
-
-CUresult sim_context_settle_device(struct sim_context *context)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    for (uint32_t i = 0; i < sim_object_slots(KIND_CONTEXT) && result == CUDA_SUCCESS; i++) {
-        struct sim_context *other = sim_object_at(KIND_CONTEXT, i);
-        if (other != NULL && other->device == context->device && other->pending > 0) {
-            sim_object_hold(other);
-            result = sim_stream_settle_all(other);
-            sim_object_drop(other);
-        }
-    }
-    return result;
 }
 
 void sim_context_drain(struct sim_context *context)
@@ -182,11 +199,9 @@ void sim_context_shut(struct sim_context *context)
     context->active = false;
     context->closing = true;
     sim_context_drain(context);
-    sim_stream_forget(context);
-    sim_event_forget(context);
-    sim_module_forget(context);
-    sim_memory_forget(context);
-    sim_host_forget(context);
+    for (int i = 0; i < FORGETS; i++) {
+        forgets[i](context);
+    }
     context->closing = false;
     sim_context_wake(context);
     sim_object_drop(context);
@@ -496,30 +511,6 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
     }
     *version = context->api_version;
     return sim_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxSynchronize(void)
-{
-    struct sim_context *context;
-    CUresult result = sim_enter_current(CALL_cuCtxSynchronize, &context);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = sim_capture_context(context);
-    if (result != CUDA_SUCCESS) {
-        return sim_leave(result);
-    }
-    sim_object_hold(context);
-    result = sim_stream_settle_all(context);
-    if (result == CUDA_SUCCESS && context->active) {
-        sim_pool_settle(context->device);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = sim_context_state(context);
-    }
-    sim_object_drop(context);
-    return sim_leave(result);
 }
 
 /* These devices have no synchronisation depth. */

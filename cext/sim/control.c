@@ -2,21 +2,9 @@
 #include "sim.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define DEFAULT_MEMORY (8ull << 30)
-#define DEFAULT_VERSION 13000
-#define DEFAULT_REGISTRATION_LIMIT (512ull << 30)
-
-struct sim_knobs sim_knobs = {
-    .devices = 1,
-    .memory = DEFAULT_MEMORY,
-    .version = DEFAULT_VERSION,
-    .registration_limit = DEFAULT_REGISTRATION_LIMIT,
-};
 
 /* Reads a whole number with an optional K, M or G (powers of 1024). */
 static bool number_parse(const char *text, unsigned long long *value)
@@ -81,7 +69,7 @@ static void text_from_environment(const char *name, int (*set)(const char *))
     }
 }
 
-__attribute__((constructor)) static void read_environment(void)
+static __attribute__((constructor)) void read_environment(void)
 {
     text_from_environment("CUDRIVER_SIM_PROFILE", cudriver_sim_set_profile);
     knob_from_environment("CUDRIVER_SIM_DEVICES", set_devices);
@@ -91,19 +79,6 @@ __attribute__((constructor)) static void read_environment(void)
     knob_from_environment("CUDRIVER_SIM_LATE_US", cudriver_sim_set_late);
     knob_from_environment("CUDRIVER_SIM_BANDWIDTH", cudriver_sim_set_bandwidth);
     text_from_environment("CUDRIVER_SIM_FAIL", cudriver_sim_fail);
-}
-
-void sim_say_once(atomic_bool *said, const char *format, ...)
-{
-    char line[400];
-    va_list arguments;
-
-    if (!atomic_exchange(said, true)) {
-        va_start(arguments, format);
-        vsnprintf(line, sizeof line, format, arguments);
-        va_end(arguments);
-        fprintf(stderr, "cudriver's simulated driver %s\n", line);
-    }
 }
 
 SIM_EXPORT int cudriver_sim_version(void)
@@ -124,11 +99,11 @@ static void mend_devices(void)
 SIM_EXPORT void cudriver_sim_reset(void)
 {
     atomic_store(&sim_knobs.devices, 1);
-    atomic_store(&sim_knobs.memory, DEFAULT_MEMORY);
+    atomic_store(&sim_knobs.memory, SIM_DEFAULT_MEMORY);
     atomic_store(&sim_knobs.latency, 0);
     atomic_store(&sim_knobs.late, 0);
     atomic_store(&sim_knobs.bandwidth, 0);
-    atomic_store(&sim_knobs.registration_limit, DEFAULT_REGISTRATION_LIMIT);
+    atomic_store(&sim_knobs.registration_limit, SIM_DEFAULT_REGISTRATION_LIMIT);
     cudriver_sim_set_profile("default");
     cudriver_sim_clear_faults();
     cudriver_sim_reset_counts();
@@ -190,7 +165,8 @@ SIM_EXPORT int cudriver_sim_set_bandwidth(unsigned long long bytes_per_second)
 
 SIM_EXPORT int cudriver_sim_set_registration_limit(unsigned long long bytes)
 {
-    atomic_store(&sim_knobs.registration_limit, bytes != 0 ? bytes : DEFAULT_REGISTRATION_LIMIT);
+    atomic_store(&sim_knobs.registration_limit,
+                 bytes != 0 ? bytes : SIM_DEFAULT_REGISTRATION_LIMIT);
     return 0;
 }
 
@@ -202,11 +178,11 @@ SIM_EXPORT int cudriver_sim_set_profile(const char *name)
         bool stub;
         bool no_device;
     } profiles[] = {
-        {"default", DEFAULT_VERSION, false, false},
-        {"stub", DEFAULT_VERSION, true, false},
+        {"default", SIM_DEFAULT_VERSION, false, false},
+        {"stub", SIM_DEFAULT_VERSION, true, false},
         {"old", 11000, false, false},
         {"too_old", 10020, false, false},
-        {"no_device", DEFAULT_VERSION, false, true},
+        {"no_device", SIM_DEFAULT_VERSION, false, true},
     };
 
     for (size_t i = 0; i < sizeof profiles / sizeof profiles[0]; i++) {

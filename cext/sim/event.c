@@ -63,7 +63,7 @@ static void event_close(struct event *event, bool orphaned)
     }
 }
 
-void sim_event_forget(struct sim_context *context)
+static void event_forget(struct sim_context *context)
 {
     for (uint32_t i = 0; i < sim_object_slots(KIND_EVENT); i++) {
         struct event *event = sim_object_at(KIND_EVENT, i);
@@ -71,6 +71,11 @@ void sim_event_forget(struct sim_context *context)
             event_close(event, true);
         }
     }
+}
+
+static __attribute__((constructor)) void join(void)
+{
+    sim_context_on_end(FORGET_EVENTS, event_forget);
 }
 
 /* Begins a call on an event; needs no current context. On success the monitor is held. */
@@ -291,4 +296,57 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
         return sim_leave(result);
     }
     return sim_leave(sim_stream_issue(stream, op));
+}
+
+/* ---- waiting for more than an event ---- */
+
+CUresult cuCtxSynchronize(void)
+{
+    struct sim_context *context;
+    CUresult result = sim_enter_current(CALL_cuCtxSynchronize, &context);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = sim_capture_context(context);
+    if (result != CUDA_SUCCESS) {
+        return sim_leave(result);
+    }
+    sim_object_hold(context);
+    result = sim_stream_settle_all(context);
+    if (result == CUDA_SUCCESS && context->active) {
+        sim_pool_settle(context->device);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = sim_context_state(context);
+    }
+    sim_object_drop(context);
+    return sim_leave(result);
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+    struct sim_context *context;
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamSynchronize, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    context = stream->context;
+    sim_object_hold(context);
+    if (stream == context->legacy) {
+        result = sim_stream_settle(context);
+    } else {
+        sim_stream_wait(stream, stream->issued);
+        result = sim_is_down() ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS && context->active) {
+        sim_pool_settle(context->device);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = sim_context_state(context);
+    }
+    sim_object_drop(context);
+    return sim_leave(result);
 }

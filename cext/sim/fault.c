@@ -1,6 +1,7 @@
-/* Counts calls, and injects faults. */
+/* The knobs as they are; counts calls, and injects faults. */
 #include "sim.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,26 @@
 #define ANY_CALL SIM_CALLS
 #define OPERATIONS (SIM_CALLS + 1)
 #define MAX_FAULTS 64
+
+struct sim_knobs sim_knobs = {
+    .devices = 1,
+    .memory = SIM_DEFAULT_MEMORY,
+    .version = SIM_DEFAULT_VERSION,
+    .registration_limit = SIM_DEFAULT_REGISTRATION_LIMIT,
+};
+
+void sim_say_once(atomic_bool *said, const char *format, ...)
+{
+    char line[400];
+    va_list arguments;
+
+    if (!atomic_exchange(said, true)) {
+        va_start(arguments, format);
+        vsnprintf(line, sizeof line, format, arguments);
+        va_end(arguments);
+        fprintf(stderr, "cudriver's simulated driver %s\n", line);
+    }
+}
 
 struct fault {
     int call;               /* an enum sim_call, ANY_CALL or OPERATIONS */

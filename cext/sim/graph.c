@@ -128,7 +128,7 @@ static void user_drop_all(struct user_hold **holds)
 
 /* ---- graphs ---- */
 
-void sim_graph_clear(void *object)
+static void graph_clear(void *object)
 {
     struct sim_graph *graph = object;
 
@@ -138,6 +138,11 @@ void sim_graph_clear(void *object)
         sim_op_drop(op);
     }
     user_drop_all(&graph->holds);
+}
+
+static __attribute__((constructor)) void join(void)
+{
+    sim_object_on_end(KIND_GRAPH, graph_clear);
 }
 
 CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)

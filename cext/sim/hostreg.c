@@ -55,7 +55,7 @@ static void host_remove(struct host *host)
 }
 
 /* Memory of cuMemHostAlloc is freed with the context; registered memory belongs to the program. */
-void sim_host_forget(struct sim_context *context)
+static void host_forget(struct sim_context *context)
 {
     struct sim_range *range = sim_range_next(sim.hosts, 0);
 
@@ -67,6 +67,11 @@ void sim_host_forget(struct sim_context *context)
         }
         range = sim_range_next(sim.hosts, end);
     }
+}
+
+static __attribute__((constructor)) void join(void)
+{
+    sim_context_on_end(FORGET_HOST, host_forget);
 }
 
 static long long host_live(bool allocated, bool bytes)
@@ -154,7 +159,7 @@ static CUresult host_end(struct host *host)
 
     host->leaving = true;
     sim_context_work_begin(context);
-    result = sim_context_settle_device(context);
+    result = sim_stream_settle_device(context);
     if (result == CUDA_SUCCESS) {
         result = sim_context_state(context);
     }

@@ -50,7 +50,7 @@ void sim_memory_unpin(struct sim_pin *pin)
     }
 }
 
-void sim_memory_forget(struct sim_context *context)
+static void memory_forget(struct sim_context *context)
 {
     struct sim_block *block = sim.devices[context->device].first;
 
@@ -62,6 +62,11 @@ void sim_memory_forget(struct sim_context *context)
             block = block->next;
         }
     }
+}
+
+static __attribute__((constructor)) void join(void)
+{
+    sim_context_on_end(FORGET_MEMORY, memory_forget);
 }
 
 long long sim_memory_live(bool bytes)
@@ -161,7 +166,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     asked = block->asked;
     block->asked = 0;
     sim_context_work_begin(context);
-    result = sim_context_settle_device(context);
+    result = sim_stream_settle_device(context);
     if (result == CUDA_SUCCESS) {
         result = sim_context_state(context);
     }

@@ -413,7 +413,7 @@ CUresult cuModuleUnload(CUmodule handle)
     return sim_leave(CUDA_SUCCESS);
 }
 
-void sim_module_forget(struct sim_context *context)
+static void module_forget(struct sim_context *context)
 {
     for (uint32_t i = 0; i < sim_object_slots(KIND_MODULE); i++) {
         struct module *module = sim_object_at(KIND_MODULE, i);
@@ -421,6 +421,11 @@ void sim_module_forget(struct sim_context *context)
             module_close(module);
         }
     }
+}
+
+static __attribute__((constructor)) void join(void)
+{
+    sim_context_on_end(FORGET_MODULES, module_forget);
 }
 
 /* ---- functions ---- */

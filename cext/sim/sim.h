@@ -1,16 +1,16 @@
 /*
  * The internals of the simulated driver.
  *
- *   state.c    the monitor, handles, entering a call   fault.c    counting and failing calls
- *   control.c  knobs, environment, test functions      range.c    sorted sets of address ranges
+ *   state.c    the monitor, handles, entering a call   fault.c    knobs, counting and failing calls
+ *   control.c  environment, test functions             range.c    sorted sets of address ranges
  *   device.c   the driver, devices, attributes         space.c    a device's addresses and bytes
  *   context.c  contexts, the threads' stacks           primary.c  primary contexts
  *   memory.c   allocations, pointer attributes         pool.c     stream-ordered memory
  *   hostreg.c  page-locked host memory                 copy.c     copies
  *   worker.c   queues of operations, their threads     fill.c     fills
- *   stream.c   streams                                 event.c    events
+ *   stream.c   streams, and calls that capture them    event.c    events, waiting for streams
  *   value.c    host functions, values in memory        module.c   kernels
- *   capture.c  captures of streams                 graph.c    graphs, user objects
+ *   capture.c  captures of streams                     graph.c    graphs, user objects
  *
  * others/ makes of these a libcuda for libraries that call more than cudriver does.
  *
@@ -43,6 +43,9 @@
 #define SIM_POISON 0xA5
 #define SIM_LEAST_PRIORITY 0
 #define SIM_GREATEST_PRIORITY (-5)
+#define SIM_DEFAULT_MEMORY (8ull << 30)
+#define SIM_DEFAULT_VERSION 13000
+#define SIM_DEFAULT_REGISTRATION_LIMIT (512ull << 30)
 
 #define X(name, args, since) SIM_EXPORT CUresult name args;
 SIM_FUNCTIONS(X)
@@ -201,6 +204,7 @@ struct sim_state {
     struct sim_device devices[SIM_MAX_DEVICES];
     struct sim_range *hosts; /* page-locked host memory: hostreg.c */
     unsigned workers;
+    void (*end_workers)(void); /* at exit; NULL: there never were any */
     pthread_cond_t worker_gone;
     pthread_cond_t unpinned; /* a block lost its last user */
     unsigned unpin_waiters;
@@ -236,9 +240,6 @@ CUresult sim_leave(CUresult result);
 /* Begins a call: counts it, checks that the driver may be called, and applies injected faults. */
 CUresult sim_enter(enum sim_call call);
 
-/* sim_enter. On success the monitor is held and *context is the thread's current one, usable. */
-CUresult sim_enter_current(enum sim_call call, struct sim_context **context);
-
 /* sim_enter for a call on an object, which is returned in the monitor. NULL with *result set,
  * outside of it: the call may not be made, or INVALID_VALUE. */
 void *sim_enter_object(enum sim_call call, enum sim_kind kind, const void *handle,
@@ -253,6 +254,9 @@ CUresult sim_enter_stream(enum sim_call call, CUstream handle, struct sim_stream
 CUresult sim_ask_stream(enum sim_call call, CUstream handle, const void *answer,
                         struct sim_stream **stream);
 
+/* Lets each call pass through `permits`, too. */
+void sim_enter_through(CUresult (*permits)(enum sim_call call));
+
 /* Whether the process is exiting; operations then end early. */
 bool sim_is_down(void);
 bool sim_is_initialised(void);
@@ -261,6 +265,8 @@ CUresult sim_initialise(void);
 /* Set while a worker runs the user's function, in which few calls are permitted. */
 void sim_mark_callback(bool inside);
 
+/* Each kind of object registers what is to be done when the last reference goes: in the monitor. */
+void sim_object_on_end(enum sim_kind kind, void (*end)(void *object));
 /* In the monitor. A new object, zeroed, alive, with one reference; NULL if memory ran out. */
 void *sim_object_new(enum sim_kind kind, size_t bytes);
 /* In the monitor. The live object of a handle, or NULL. Borrowed. */
@@ -284,12 +290,10 @@ void sim_object_close(void *object);
 /* The same for an object that is freed with its context. */
 void sim_object_orphan(void *object);
 
-/* ---- control.c ---- */
+/* ---- fault.c ---- */
 
 /* Prints a line on standard error that begins with the simulator's name, the first time only. */
 void sim_say_once(atomic_bool *said, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* ---- fault.c ---- */
 
 void sim_fault_count(enum sim_call call);
 /* CUDA_SUCCESS, or the error injected for this call. */
@@ -307,6 +311,8 @@ bool sim_device_is_valid(CUdevice device);
 
 /* ---- context.c ---- */
 
+/* sim_enter. On success the monitor is held and *context is the thread's current one, usable. */
+CUresult sim_enter_current(enum sim_call call, struct sim_context **context);
 /* In the monitor. The current context if it is usable; else the error to return. */
 CUresult sim_context_current(struct sim_context **context);
 /* In the monitor. The context of a handle; else INVALID_CONTEXT or CONTEXT_IS_DESTROYED. */
@@ -316,6 +322,17 @@ bool sim_context_flags_are_valid(unsigned flags);
 struct sim_context *sim_context_new(int device);
 /* In the monitor. Gives a context the state of a new one. */
 void sim_context_open(struct sim_context *context, unsigned flags, unsigned api_version);
+/* What a context frees when it ends, in this order; each registers its own function, which is
+ * called in the monitor (perhaps given up meanwhile), with a drained context. */
+enum sim_forget {
+    FORGET_STREAMS,
+    FORGET_EVENTS,
+    FORGET_MODULES,
+    FORGET_MEMORY,
+    FORGET_HOST,
+    FORGETS
+};
+void sim_context_on_end(enum sim_forget what, void (*forget)(struct sim_context *context));
 /* In the monitor, given up meanwhile. Frees everything in a context. As soon as it begins, calls in
  * the context return CONTEXT_IS_DESTROYED. */
 void sim_context_shut(struct sim_context *context);
@@ -331,9 +348,6 @@ void sim_context_work_end(struct sim_context *context);
 /* In the monitor, given up meanwhile: waits for the next change in `context`. */
 void sim_context_wait(struct sim_context *context);
 void sim_context_wake(struct sim_context *context);
-/* In the monitor, given up meanwhile. Waits for all work issued so far in all contexts of the
- * device, as calls that free memory do. */
-CUresult sim_context_settle_device(struct sim_context *context);
 long long sim_context_live(bool retains);
 
 /* ---- space.c ---- */
@@ -393,8 +407,6 @@ CUresult sim_memory_pin(CUdeviceptr address, size_t bytes, struct sim_pin *pin);
 void sim_memory_unpin(struct sim_pin *pin);
 /* In the monitor. The same check at the time of a call, by the program's view (`asked`). */
 CUresult sim_memory_check(CUdeviceptr address, size_t bytes);
-/* In the monitor, given up meanwhile. Frees the memory of a context that ends. */
-void sim_memory_forget(struct sim_context *context);
 long long sim_memory_live(bool bytes);
 long long sim_memory_taken(bool unused);
 
@@ -413,7 +425,6 @@ struct sim_host_info {
     bool mapped;
 };
 bool sim_host_info(uintptr_t address, struct sim_host_info *info);
-void sim_host_forget(struct sim_context *context);
 /* The number, or the sum of the bytes. */
 long long sim_host_registered(bool bytes);
 long long sim_host_allocated(bool bytes);
@@ -455,19 +466,16 @@ void sim_stream_wait(struct sim_stream *stream, unsigned long long sequence);
 CUresult sim_stream_settle(struct sim_context *context);
 /* The same for all streams of the context. */
 CUresult sim_stream_settle_all(struct sim_context *context);
+/* In the monitor, given up meanwhile. Waits for all work issued so far in all contexts of the
+ * device, as calls that free memory do. */
+CUresult sim_stream_settle_device(struct sim_context *context);
 /* Without the monitor. Sleeps for the time that the knobs give an operation of `bytes`. */
 void sim_stream_cost(size_t bytes, const struct sim_context *context);
-/* In the monitor. Ends the streams of a context, which must be drained. */
-void sim_stream_forget(struct sim_context *context);
 void sim_stream_wake_all(void);
-/* At exit: wakes all workers and waits a while for them to end. */
-void sim_stream_shut_down(void);
 long long sim_stream_live(bool pending);
 
 /* ---- capture.c ---- */
 
-/* Whether the thread may make the call now: breaks the captures that it would spoil. */
-CUresult sim_capture_permits(enum sim_call call);
 /* In the monitor. Whether the call may use the stream, as captures are now; if not, breaks those
  * that it would spoil. */
 CUresult sim_capture_stream(enum sim_call call, struct sim_stream *stream);
@@ -487,6 +495,15 @@ CUresult sim_capture_join(struct sim_stream *stream, struct sim_capture *capture
 CUresult sim_capture_refuse(struct sim_capture *capture, CUresult result);
 /* In the monitor. The stream's end: its capture is broken. */
 void sim_capture_lose(struct sim_stream *stream);
+/* In the monitor. Begins a capture in a stream. */
+CUresult sim_capture_begin(struct sim_stream *stream, CUstreamCaptureMode mode);
+/* In the monitor. Ends the capture that the stream is in; *graph: a new reference. */
+CUresult sim_capture_end(struct sim_stream *stream, CUgraph *graph);
+/* In the monitor. In an active capture, *id and *graph are its own; either may be NULL. */
+CUstreamCaptureStatus sim_capture_status(const struct sim_stream *stream, cuuint64_t *id,
+                                         CUgraph *graph);
+/* Sets the thread's mode and returns the one before. */
+CUstreamCaptureMode sim_capture_exchange_mode(CUstreamCaptureMode mode);
 /* In the monitor. NULL is fine. */
 void sim_capture_hold(struct sim_capture *capture);
 void sim_capture_drop(struct sim_capture *capture);
@@ -501,12 +518,8 @@ struct sim_graph {
     struct user_hold *holds; /* owned */
 };
 
-/* In the monitor. Frees what a graph that ends has. */
-void sim_graph_clear(void *graph);
+/* ---- pool.c ---- */
 
-/* ---- event.c, pool.c, module.c ---- */
-
-void sim_event_forget(struct sim_context *context);
 /* In the monitor, given up meanwhile. Pools return to the device what exceeds their thresholds. */
 void sim_pool_settle(int device);
 /* In the monitor, given up meanwhile. For an allocation that finds no memory: pools return all free
@@ -516,6 +529,5 @@ bool sim_pool_release_unused(int device);
  * the block's former value, which is 0 by now. */
 void sim_pool_free_now(struct sim_block *block, size_t asked);
 long long sim_pool_live(bool unused);
-void sim_module_forget(struct sim_context *context);
 
 #endif

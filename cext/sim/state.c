@@ -12,6 +12,8 @@ struct sim_state sim = {
     .unpinned = PTHREAD_COND_INITIALIZER,
 };
 
+static CUresult (*gate)(enum sim_call call); /* in sim_enter */
+static void (*ends[KINDS])(void *object);    /* when an object's last reference goes */
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER; /* taken alone */
 static atomic_bool initialised;
 static atomic_bool forked;
@@ -87,7 +89,7 @@ static void fork_child(void)
     fork_parent();
 }
 
-__attribute__((constructor)) static void watch_forks(void)
+static __attribute__((constructor)) void watch_forks(void)
 {
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
@@ -96,7 +98,12 @@ __attribute__((constructor)) static void watch_forks(void)
 static void shut_down(void)
 {
     if (!atomic_exchange(&down, true) && !atomic_load(&forked)) {
-        sim_stream_shut_down();
+        sim_lock();
+        void (*end_workers)(void) = sim.end_workers;
+        sim_unlock();
+        if (end_workers != NULL) {
+            end_workers();
+        }
     }
 }
 
@@ -143,6 +150,11 @@ static bool call_is_permitted_inside(enum sim_call call)
            call == CALL_cuGetProcAddress_v2 || call == CALL_cuStreamQuery;
 }
 
+void sim_enter_through(CUresult (*permits)(enum sim_call call))
+{
+    gate = permits;
+}
+
 CUresult sim_enter(enum sim_call call)
 {
     sim_fault_count(call);
@@ -169,22 +181,7 @@ CUresult sim_enter(enum sim_call call)
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     CUresult result = sim_fault_call(call);
-    return result != CUDA_SUCCESS ? result : sim_capture_permits(call);
-}
-
-CUresult sim_enter_current(enum sim_call call, struct sim_context **context)
-{
-    CUresult result = sim_enter(call);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    sim_lock();
-    result = sim_context_current(context);
-    if (result != CUDA_SUCCESS) {
-        sim_unlock();
-    }
-    return result;
+    return result != CUDA_SUCCESS ? result : gate(call);
 }
 
 /* ---- handles ---- */
@@ -241,6 +238,11 @@ static bool table_grow(struct table *table)
     table->slots = slots;
     table->room = room;
     return true;
+}
+
+void sim_object_on_end(enum sim_kind kind, void (*end)(void *object))
+{
+    ends[kind] = end;
 }
 
 void *sim_object_new(enum sim_kind kind, size_t bytes)
@@ -333,13 +335,9 @@ static void object_free(struct sim_object *object)
 {
     if (object->kind == KIND_CONTEXT) {
         slot_free(object);
-        pthread_cond_destroy(&((struct sim_context *)object)->done);
-    } else if (object->kind == KIND_STREAM) {
-        struct sim_stream *stream = (struct sim_stream *)object;
-        pthread_cond_destroy(&stream->work);
-        sim_object_drop(stream->context);
-    } else if (object->kind == KIND_GRAPH) {
-        sim_graph_clear(object);
+    }
+    if (ends[object->kind] != NULL) {
+        ends[object->kind](object);
     }
     free(object);
 }

@@ -33,7 +33,15 @@ static void stream_close(struct sim_stream *stream)
     sim_object_close(stream);
 }
 
-void sim_stream_forget(struct sim_context *context)
+static void stream_end(void *object)
+{
+    struct sim_stream *stream = object;
+
+    pthread_cond_destroy(&stream->work);
+    sim_object_drop(stream->context);
+}
+
+static void stream_forget(struct sim_context *context)
 {
     for (struct sim_stream *stream = context->streams; stream != NULL; stream = context->streams) {
         sim_object_hold(stream);
@@ -46,6 +54,12 @@ void sim_stream_forget(struct sim_context *context)
     }
     context->legacy = NULL;
     context->per_thread = NULL;
+}
+
+static __attribute__((constructor)) void join(void)
+{
+    sim_context_on_end(FORGET_STREAMS, stream_forget);
+    sim_object_on_end(KIND_STREAM, stream_end);
 }
 
 long long sim_stream_live(bool pending)
@@ -198,33 +212,6 @@ CUresult cuStreamQuery(CUstream handle)
     return sim_leave(CUDA_SUCCESS);
 }
 
-CUresult cuStreamSynchronize(CUstream handle)
-{
-    struct sim_context *context;
-    struct sim_stream *stream;
-    CUresult result = sim_enter_stream(CALL_cuStreamSynchronize, handle, &stream);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    context = stream->context;
-    sim_object_hold(context);
-    if (stream == context->legacy) {
-        result = sim_stream_settle(context);
-    } else {
-        sim_stream_wait(stream, stream->issued);
-        result = sim_is_down() ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
-    }
-    if (result == CUDA_SUCCESS && context->active) {
-        sim_pool_settle(context->device);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = sim_context_state(context);
-    }
-    sim_object_drop(context);
-    return sim_leave(result);
-}
-
 CUresult cuStreamGetPriority(CUstream handle, int *priority)
 {
     struct sim_stream *stream;
@@ -288,4 +275,89 @@ CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *gree
         *green = NULL;
     }
     return result;
+}
+
+/* ---- captures ---- */
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    CUresult result = sim_enter(CALL_cuThreadExchangeStreamCaptureMode);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (mode == NULL || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *mode = sim_capture_exchange_mode(*mode);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamBeginCapture_v2, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return sim_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (stream == stream->context->legacy) {
+        return sim_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if (stream->capture != NULL) {
+        return sim_leave(CUDA_ERROR_ILLEGAL_STATE);
+    }
+    return sim_leave(sim_capture_begin(stream, mode));
+}
+
+CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_enter_stream(CALL_cuStreamEndCapture, handle, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (graph == NULL || stream->capture == NULL) {
+        return sim_leave(graph == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE);
+    }
+    *graph = NULL;
+    return sim_leave(sim_capture_end(stream, graph));
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_ask_stream(CALL_cuStreamIsCapturing, handle, status, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    *status = sim_capture_status(stream, NULL, NULL);
+    return sim_leave(CUDA_SUCCESS);
+}
+
+/* The dependencies of what is captured next are not told. */
+CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                   CUgraph *graph, const CUgraphNode **dependencies, size_t *count)
+{
+    struct sim_stream *stream;
+    CUresult result = sim_ask_stream(CALL_cuStreamGetCaptureInfo_v2, handle, status, &stream);
+
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    *status = sim_capture_status(stream, id, graph);
+    if (*status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        if (dependencies != NULL) {
+            *dependencies = NULL;
+        }
+        if (count != NULL) {
+            *count = 0;
+        }
+    }
+    return sim_leave(CUDA_SUCCESS);
 }

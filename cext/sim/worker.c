@@ -151,6 +151,21 @@ CUresult sim_stream_settle_all(struct sim_context *context)
     return settle(context, true);
 }
 
+CUresult sim_stream_settle_device(struct sim_context *context)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (uint32_t i = 0; i < sim_object_slots(KIND_CONTEXT) && result == CUDA_SUCCESS; i++) {
+        struct sim_context *other = sim_object_at(KIND_CONTEXT, i);
+        if (other != NULL && other->device == context->device && other->pending > 0) {
+            sim_object_hold(other);
+            result = sim_stream_settle_all(other);
+            sim_object_drop(other);
+        }
+    }
+    return result;
+}
+
 void sim_stream_unlink(struct sim_stream *stream)
 {
     if (stream->unlinked) {
@@ -277,6 +292,38 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
+void sim_stream_wake_all(void)
+{
+    for (uint32_t i = 0; i < sim_object_slots(KIND_CONTEXT); i++) {
+        struct sim_context *context = sim_object_at(KIND_CONTEXT, i);
+        if (context == NULL) {
+            continue;
+        }
+        for (struct sim_stream *stream = context->streams; stream != NULL; stream = stream->next) {
+            pthread_cond_broadcast(&stream->work);
+        }
+        pthread_cond_broadcast(&context->done);
+    }
+}
+
+/* At exit: wakes all workers and waits a while for them to end. */
+static void workers_end(void)
+{
+    struct timespec limit;
+
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += LEAVE_SECONDS;
+    sim_lock();
+    sim_stream_wake_all();
+    while (sim.workers > 0) {
+        /* A worker may be stuck in the user's function, waiting for something that is gone. */
+        if (pthread_cond_timedwait(&sim.worker_gone, &sim.lock, &limit) == ETIMEDOUT) {
+            break;
+        }
+    }
+    sim_unlock();
+}
+
 /* In the monitor. Starts the stream's thread if it has none, with all signals blocked.
  * OPERATING_SYSTEM if the system refuses a thread, as at a limit of processes. (A real driver
  * starts its threads in cuInit and with a context; its streams need none.) */
@@ -304,38 +351,8 @@ static CUresult worker_start(struct sim_stream *stream)
     }
     stream->worker = true;
     sim.workers++;
+    sim.end_workers = workers_end;
     return CUDA_SUCCESS;
-}
-
-void sim_stream_wake_all(void)
-{
-    for (uint32_t i = 0; i < sim_object_slots(KIND_CONTEXT); i++) {
-        struct sim_context *context = sim_object_at(KIND_CONTEXT, i);
-        if (context == NULL) {
-            continue;
-        }
-        for (struct sim_stream *stream = context->streams; stream != NULL; stream = stream->next) {
-            pthread_cond_broadcast(&stream->work);
-        }
-        pthread_cond_broadcast(&context->done);
-    }
-}
-
-void sim_stream_shut_down(void)
-{
-    struct timespec limit;
-
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += LEAVE_SECONDS;
-    sim_lock();
-    sim_stream_wake_all();
-    while (sim.workers > 0) {
-        /* A worker may be stuck in the user's function, waiting for something that is gone. */
-        if (pthread_cond_timedwait(&sim.worker_gone, &sim.lock, &limit) == ETIMEDOUT) {
-            break;
-        }
-    }
-    sim_unlock();
 }
 
 /* ---- operations ---- */
@@ -361,6 +378,7 @@ CUresult sim_stream_issue(struct sim_stream *stream, struct sim_op *op)
     CUresult result = sim_context_state(stream->context);
 
     if (stream->capture != NULL) {
+        sim_waits_drop(&op->waits);
         return sim_capture_add(stream, op);
     }
 

@@ -300,9 +300,9 @@ class TestWhatCannotBeRead:
     def test_a_folder(self, sound, monkeypatch):
         listdir = os.listdir
 
-        def refuse(path="."):
-            if str(path).endswith("site-packages"):
-                raise PermissionError(13, "Permission denied", path)
+        def refuse(path):
+            if os.readlink(f"/proc/self/fd/{path}").endswith("site-packages"):
+                raise PermissionError(13, "Permission denied")
             return listdir(path)
 
         monkeypatch.setattr(os, "listdir", refuse)

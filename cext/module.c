@@ -47,7 +47,7 @@ static PyObject *module_live(PyObject *module, PyObject *Py_UNUSED(ignored))
 {
     CoreState *state = cudriver_state_of_module(module);
 
-    cudriver_batches_reap(state, true);
+    cudriver_works_reap(state);
     return cudriver_live_list(state);
 }
 
@@ -70,7 +70,7 @@ static PyObject *module_shutdown(PyObject *module, PyObject *Py_UNUSED(ignored))
 
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
         cudriver_context_stop_others(state);
-        cudriver_batches_drain(state);
+        cudriver_works_drain(state);
         if (state->reporting) {
             PyGC_Collect(); /* what only a cycle keeps alive is not a leak */
             report_live();
@@ -205,7 +205,6 @@ static void module_free(void *module)
 {
     module_clear((PyObject *)module);
     cudriver_transfer_free_spares(cudriver_state_of_module((PyObject *)module));
-    cudriver_batch_free_spares(cudriver_state_of_module((PyObject *)module));
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -11,7 +11,7 @@
 
 struct ContextObject;
 struct ThreadObject;
-struct cudriver_batch;
+struct cudriver_work;
 
 /* An entry in the list of what is alive, embedded in the object it describes. See live.h. */
 struct cudriver_live {
@@ -58,16 +58,14 @@ typedef struct {
     bool tracing;
     bool reporting; /* write what is alive to stderr at exit */
 
-    struct cudriver_batch *batches;  /* the oldest of each stream with work in flight */
-    unsigned long long issued, pass; /* how many batches there were, and passes over them */
-    Py_ssize_t in_flight;            /* batches now */
-    Py_ssize_t added, left;          /* batches closed since the last pass, and left by that */
+    struct cudriver_work *works, *works_last; /* in flight, in the order of issue */
+    unsigned long long issued, pass;          /* how much work there was, and passes over streams */
+    Py_ssize_t in_flight;                     /* pieces of work now */
+    Py_ssize_t added, left; /* pieces issued since the last pass, and in flight after it */
     /* Kept for reuse, so that issuing a copy of page-locked memory allocates nothing:
-     * tests/core/test_calls.py counts. Where batches come from malloc, an asynchronous copy of 64
-     * KiB takes 0.5 us longer. */
-    struct cudriver_batch *spare_batches;                /* owned */
+     * tests/core/test_calls.py counts. */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */
-    int spare_batch_count, spare_transfer_count;
+    int spare_transfer_count;
     unsigned long exit_thread; /* the one that ends the interpreter; 0: it goes on */
     bool exiting;              /* at interpreter exit: failed frees are silent */
 } CoreState;

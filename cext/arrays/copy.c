@@ -375,7 +375,7 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
 {
     ContextObject *home = ends_home(ends);
     struct cudriver_staging_transfer *staged = NULL;
-    struct cudriver_batch *batch;
+    struct cudriver_work *work;
     bool pushed[2];
     int failed;
 
@@ -391,23 +391,18 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         cudriver_context_end_both(home, stream->context, pushed);
         return NULL;
     }
-    if (plan->bytes >= TUNING_BATCH_ALONE) {
-        cudriver_batch_close_before(state, stream);
-    }
     failed = plan_follow(state, plan, stream->handle, &staged);
-    /* A batch recorded from now on completes after the copy. */
-    batch = failed ? NULL
-                   : cudriver_batch_add(state, stream, plan->bytes, ends->dst.owner,
-                                        ends->src.owner, staged);
+    work =
+        failed ? NULL : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner, staged);
     cudriver_context_end_both(home, stream->context, pushed);
     if (failed > 0) {
         plan->kind = CUDRIVER_COPY_BOUNCED;
         return follow_in_order(state, plan, ends, stream);
     }
-    if (batch == NULL) {
+    if (work == NULL) {
         return NULL;
     }
-    return cudriver_transfer_new(state, batch, staged, plan->bytes);
+    return cudriver_transfer_new(state, work, staged, plan->bytes);
 }
 
 /* Checks that the stream is on one of the copy's devices. 0, or -1 with ValueError. */

@@ -1,7 +1,7 @@
 /* DeviceArray: creation, views, checks, lifetime, and its end of a copy. See device_array.h. */
 #include "device_array.h"
 
-#include "contexts/batch.h"
+#include "contexts/work.h"
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
@@ -232,7 +232,7 @@ static int close_check(CoreState *state, PyObject *object)
                      object);
         return -1;
     }
-    cudriver_batches_reap(state, true); /* a completed copy may hold the last view */
+    cudriver_works_reap(state); /* a completed copy may hold the last view */
     if (memory->arrays > 1 || memory->busy > 0) {
         return close_refuse(object, memory->arrays - 1, memory->busy > 0);
     }
@@ -243,7 +243,7 @@ static int close_check(CoreState *state, PyObject *object)
                      object, memory->exports, memory->exports == 1 ? "" : "s");
         return -1;
     }
-    if (Py_REFCNT(object) > 1 && cudriver_batches_hold(state, object)) {
+    if (Py_REFCNT(object) > 1 && cudriver_works_hold(state, object)) {
         PyErr_Format(PyExc_ValueError,
                      "cannot close %R: an asynchronous copy uses it; wait() for that first",
                      object);
@@ -313,5 +313,5 @@ int cudriver_device_array_await(CoreState *state, const Py_ssize_t *busy)
                                                offsetof(struct cudriver_device_memory, busy));
     return cudriver_device_reach(state, memory->context, &memory->block) < 0
                ? -1
-               : cudriver_batches_await(state, cudriver_device_array_uses, memory);
+               : cudriver_works_await(state, cudriver_device_array_uses, memory);
 }

@@ -49,7 +49,7 @@ int cudriver_device_array_check(CoreState *state, DeviceArrayObject *self);
 int cudriver_device_array_endpoint(CoreState *state, PyObject *object, bool write,
                                    struct cudriver_endpoint *end);
 
-/* Whether the object that a batch owns is an array in `memory`. */
+/* Whether the object that work in flight owns is an array in `memory`. */
 bool cudriver_device_array_uses(CoreState *state, PyObject *owner, const void *memory);
 
 /* Waits for all work in flight on an array's memory, on every stream. `busy` is the endpoint's;

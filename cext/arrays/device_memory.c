@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "contexts/batch.h"
+#include "contexts/work.h"
 #include "contexts/capture.h"
 #include "contexts/stream_order.h"
 #include "driver/driver.h"
@@ -116,8 +116,8 @@ static CUresult alloc_once(CUmemoryPool pool, CUstream stream, size_t bytes, CUd
  * Between begin and end. */
 static int wait_for_memory(CoreState *state, ContextObject *context)
 {
-    cudriver_batches_reap(state, true);
-    if (cudriver_batches_wait(state, context) < 0) {
+    cudriver_works_reap(state);
+    if (cudriver_works_wait(state, context) < 0) {
         return -1;
     }
     cudriver_streams_wait(state, context);
@@ -144,7 +144,7 @@ int cudriver_device_alloc(CoreState *state, ContextObject *context, StreamObject
     if (stream != NULL && cudriver_capture_refuse(state, stream->handle, "an allocation") < 0) {
         return -1;
     }
-    cudriver_batches_reap(state, false);
+    cudriver_works_reap(state);
     if (pool != NULL) {
         order = stream != NULL ? stream->handle : cudriver_context_alloc_stream(state, context);
         if (order == NULL) {
@@ -235,7 +235,7 @@ static int home_wait(CoreState *state, ContextObject *context, StreamObject *hom
     result = cuda.cuStreamQuery(home->handle);
     if (result == CUDA_ERROR_NOT_READY) {
         cudriver_stream_hold(home);
-        failed = cudriver_batch_wait_all(state, &stream);
+        failed = cudriver_work_wait_stream(state, &stream);
         cudriver_stream_let_go(home);
         return failed;
     }

@@ -1,7 +1,7 @@
 /* DeviceArrays lent to other libraries. See dlpack.h. */
 #include "dlpack.h"
 
-#include "contexts/batch.h"
+#include "contexts/work.h"
 #include "driver/driver.h"
 #include "python/arguments.h"
 #include "python/dlpack_types.h"
@@ -252,7 +252,7 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     ContextObject *context;
     int failed;
 
-    if (state->batches == NULL && memory->block.home == NULL) {
+    if (state->works == NULL && memory->block.home == NULL) {
         return 0;
     }
     if (number > 2) {
@@ -265,8 +265,7 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     }
     failed = cudriver_device_follow(state, memory->context, &memory->block, context, stream);
     if (failed == 0) {
-        failed =
-            cudriver_batches_follow(state, cudriver_device_array_uses, memory, context, stream);
+        failed = cudriver_works_follow(state, cudriver_device_array_uses, memory, context, stream);
     }
     Py_DECREF(context);
     return failed;

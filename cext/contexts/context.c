@@ -438,10 +438,15 @@ void cudriver_context_end_both(ContextObject *context, ContextObject *where, con
 
 bool cudriver_context_begin_free(ContextObject *self, bool *pushed)
 {
+    CUresult result;
+
     *pushed = false;
-    if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked() ||
-        (cudriver_context_make_current(self, pushed) == CUDA_ERROR_CONTEXT_IS_DESTROYED &&
-         self->kind != CUDRIVER_CONTEXT_MANUAL)) {
+    if (self->state != CUDRIVER_CONTEXT_OPEN || cudriver_driver_is_forked()) {
+        return false;
+    }
+    result = cudriver_context_make_current(self, pushed);
+    if (self->state != CUDRIVER_CONTEXT_OPEN ||
+        (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && self->kind == CUDRIVER_CONTEXT_FOREIGN)) {
         return false;
     }
     self->in_use++;

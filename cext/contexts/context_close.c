@@ -1,5 +1,5 @@
 /* The end of a Context: close(), the last reference, and the reset of a primary context. */
-#include "batch.h"
+#include "work.h"
 #include "context_private.h"
 #include "driver/driver.h"
 #include "driver/keeper.h"
@@ -66,6 +66,7 @@ static CUresult context_end(CoreState *state, ContextObject *self, const char **
 {
     CUresult result;
 
+    cudriver_works_forget(self);
     if (self->state == CUDRIVER_CONTEXT_OPEN) {
         self->state = CUDRIVER_CONTEXT_CLOSED;
     }
@@ -84,7 +85,7 @@ static int context_close(CoreState *state, ContextObject *self, const char *call
     CUresult result;
 
     if (self->children > 0) {
-        cudriver_batches_reap(state, true); /* a completed copy may hold the last of them */
+        cudriver_works_reap(state); /* a completed copy may hold the last of them */
     }
     if (self->state == CUDRIVER_CONTEXT_CLOSED) {
         return 0;
@@ -155,7 +156,7 @@ static void memory_return(CoreState *state)
     size_t released;
     bool idle;
 
-    cudriver_batches_reap(state, true);
+    cudriver_works_trim(state);
     idle = state->in_flight == 0;
     Py_BEGIN_ALLOW_THREADS
     cudriver_driver_relax();

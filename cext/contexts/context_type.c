@@ -1,5 +1,5 @@
 /* Context as a Python type: its methods and properties. */
-#include "batch.h"
+#include "work.h"
 #include "capture.h"
 #include "context_private.h"
 #include "driver/driver.h"
@@ -55,13 +55,12 @@ static int wait_for_known(CoreState *state, ContextObject *self)
     const struct cudriver_stream stream = {.context = self};
 
     if (cudriver_streams_refuse(state, self, "Context.synchronize()") < 0 ||
-        cudriver_batches_refuse(state, self, "Context.synchronize()") < 0 ||
-        cudriver_batches_wait(state, self) < 0 ||
+        cudriver_works_wait(state, self) < 0 ||
         cudriver_capture_refuse(state, NULL, "Context.synchronize()") < 0) {
         return -1;
     }
     return cuda.cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY
-               ? cudriver_batch_wait_all(state, &stream)
+               ? cudriver_work_wait_stream(state, &stream)
                : 0;
 }
 
@@ -83,7 +82,7 @@ static PyObject *method_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     result = cuda.cuCtxSynchronize();
     Py_END_ALLOW_THREADS
     cudriver_context_end(self, pushed);
-    cudriver_batches_reap(state, false);
+    cudriver_works_reap(state);
     if (cudriver_check(state, result, "cuCtxSynchronize", "context %llu", self->number) < 0) {
         return NULL;
     }

@@ -1,7 +1,7 @@
 /* Event: the type. event_use.c records it and waits for it. See event.h. */
 #include "event.h"
 
-#include "batch.h"
+#include "work.h"
 #include "driver/driver.h"
 #include "python/error.h"
 #include "python/types.h"
@@ -188,7 +188,7 @@ static PyObject *event_synchronize(PyObject *object, PyObject *Py_UNUSED(ignored
     if (failed < 0) {
         return NULL;
     }
-    cudriver_batches_reap(state, false);
+    cudriver_works_reap(state);
     Py_RETURN_NONE;
 }
 

@@ -1,7 +1,6 @@
 /* What a stream does with an event: records it, or waits for it. See event.h. */
 #include "event.h"
 
-#include "batch.h"
 #include "capture.h"
 #include "driver/driver.h"
 
@@ -45,9 +44,6 @@ static int event_use(CoreState *state, EventObject *self, const struct cudriver_
         return -1;
     }
     self->users++;
-    if (record) {
-        cudriver_batch_close_before(state, stream); /* else our copies complete after it */
-    }
     Py_BEGIN_ALLOW_THREADS
     result = record ? cuda.cuEventRecord(self->handle, stream->handle)
                     : cuda.cuStreamWaitEvent(stream->handle, self->handle, 0);

@@ -1,7 +1,7 @@
 /* Stream. See stream.h. */
 #include "stream.h"
 
-#include "batch.h"
+#include "work.h"
 #include "capture.h"
 #include "driver/driver.h"
 #include "python/devices.h"
@@ -128,15 +128,10 @@ static CUresult stream_release(CoreState *state, StreamObject *self)
         return CUDA_SUCCESS;
     }
     cudriver_live_remove(state, &self->live);
-    cudriver_batch_close_open(self);
-    if (cudriver_batch_adopt(self, captured)) { /* the batch is now the context's child */
-        self->handle = NULL;
-        return CUDA_SUCCESS;
-    }
-    cudriver_batch_end_queue(state, self->context, self->handle);
-    /* Out of memory in a capture: the stream is left to the end of its context. */
+    cudriver_works_end_stream(state, self->context, self->handle);
+    /* To destroy it would break the capture: it is left to the end of its context. */
     if (!captured && cudriver_context_begin_free(self->context, &pushed)) {
-        if (self->allocated > self->settled && !cudriver_capture_forbids(self->handle)) {
+        if (self->allocated > self->settled) {
             stream_mark_end(self);
         }
         Py_BEGIN_ALLOW_THREADS
@@ -222,13 +217,12 @@ static PyObject *stream_repr(PyObject *object)
 }
 
 /* The stream's state: NOT_READY, or the result of its work. Between begin and end. */
-static CUresult stream_look(CoreState *state, StreamObject *self)
+static CUresult stream_look(StreamObject *self)
 {
     CUresult result = cuda.cuStreamQuery(self->handle);
 
     if (result == CUDA_SUCCESS) {
         self->settled = self->allocated;
-        cudriver_batch_end_open(state, self);
     }
     return result;
 }
@@ -250,8 +244,8 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     }
     self->users++;
     failed = cudriver_capture_refuse(state, self->handle, "synchronize()");
-    if (failed == 0 && stream_look(state, self) != CUDA_SUCCESS) {
-        failed = cudriver_batch_wait_all(state, &stream);
+    if (failed == 0 && stream_look(self) != CUDA_SUCCESS) {
+        failed = cudriver_work_wait_stream(state, &stream);
     }
     if (failed == 0 && allocated > self->settled) {
         self->settled = allocated;
@@ -261,7 +255,7 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *Py_UNUSED(ignore
     if (failed < 0) {
         return NULL;
     }
-    cudriver_batches_reap(state, false);
+    cudriver_works_reap(state);
     Py_RETURN_NONE;
 }
 
@@ -281,14 +275,14 @@ static PyObject *stream_get_done(PyObject *object, void *Py_UNUSED(closure))
         return NULL;
     }
     self->users++;
-    result = stream_look(state, self);
+    result = stream_look(self);
     self->users--;
     cudriver_context_end(self->context, pushed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
         return cudriver_raise(state, result, "cuStreamQuery", "%s", "");
     }
     if (result == CUDA_SUCCESS) {
-        cudriver_batches_reap(state, false);
+        cudriver_works_reap(state);
     }
     return PyBool_FromLong(result == CUDA_SUCCESS);
 }

@@ -17,7 +17,6 @@ typedef struct StreamObject {
     unsigned long long settled;   /* how many of these are known to be complete */
     CUevent last;                 /* owned: behind these, if the stream was closed before */
     unsigned long long asked;     /* the pass of cudriver_streams_wait that waited for it */
-    struct cudriver_batch *open;  /* borrowed: the open batch, which new work joins */
     PyObject *weak;
 } StreamObject;
 

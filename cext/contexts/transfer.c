@@ -9,7 +9,7 @@
 
 typedef struct {
     PyObject_HEAD
-    struct cudriver_batch *batch;             /* owned; NULL when complete */
+    struct cudriver_work *work;               /* owned; NULL when complete */
     struct cudriver_staging_transfer *staged; /* borrowed: the engine's transfer, or NULL */
     size_t bytes;
     CUresult result;
@@ -24,25 +24,25 @@ static TransferObject *transfer_alloc(CoreState *state)
         return (TransferObject *)state->transfer_type->tp_alloc(state->transfer_type, 0);
     }
     self = (TransferObject *)state->spare_transfers[--state->spare_transfer_count];
-    self->batch = NULL;
+    self->work = NULL;
     self->staged = NULL;
     self->bytes = 0;
     self->result = CUDA_SUCCESS;
     return (TransferObject *)PyObject_Init((PyObject *)self, state->transfer_type);
 }
 
-PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
+PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_work *work,
                                 struct cudriver_staging_transfer *staged, size_t bytes)
 {
     TransferObject *self = transfer_alloc(state);
 
     if (self == NULL) {
-        if (batch != NULL) {
-            cudriver_batch_release(state, batch);
+        if (work != NULL) {
+            cudriver_work_release(work);
         }
         return NULL;
     }
-    self->batch = batch;
+    self->work = work;
     self->staged = staged;
     self->bytes = bytes;
     return (PyObject *)self;
@@ -59,8 +59,8 @@ static void transfer_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     CoreState *state = cudriver_state_of(object);
 
-    if (self->batch != NULL) {
-        cudriver_batch_release(state, self->batch);
+    if (self->work != NULL) {
+        cudriver_work_release(self->work);
     }
     if (state->spare_transfer_count < CUDRIVER_SPARE_TRANSFERS) {
         state->spare_transfers[state->spare_transfer_count++] = object;
@@ -81,29 +81,29 @@ void cudriver_transfer_free_spares(CoreState *state)
 static CUresult transfer_poll(TransferObject *self)
 {
     CoreState *state = cudriver_state_of((PyObject *)self);
-    struct cudriver_batch *batch = self->batch;
+    struct cudriver_work *work = self->work;
     CUresult result;
 
-    if (batch == NULL) {
+    if (work == NULL) {
         return self->result;
     }
-    cudriver_batch_keep(batch);
-    result = cudriver_batch_poll(state, batch); /* other code may run and finish the transfer */
-    if (result == CUDA_SUCCESS && self->batch == batch && self->staged != NULL) {
+    cudriver_work_keep(work);
+    result = cudriver_work_poll(state, work); /* other code may run and finish the transfer */
+    if (result == CUDA_SUCCESS && self->work == work && self->staged != NULL) {
         /* After a fault the engine lets the stream continue and reports the fault here. */
         Py_BEGIN_ALLOW_THREADS
         result = cudriver_staging_wait(self->staged, NULL, NULL);
         Py_END_ALLOW_THREADS
     }
-    if (self->batch == NULL) {
+    if (self->work == NULL) {
         result = self->result;
     } else if (result != CUDA_ERROR_NOT_READY &&
                !(result == CUDA_ERROR_NOT_INITIALIZED && cudriver_driver_is_forked())) {
-        self->batch = NULL;
+        self->work = NULL;
         self->result = result;
-        cudriver_batch_release(state, batch);
+        cudriver_work_release(work);
     }
-    cudriver_batch_release(state, batch);
+    cudriver_work_release(work);
     return result;
 }
 
@@ -121,7 +121,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
 
     result = transfer_poll(self);
     if (result == CUDA_ERROR_NOT_READY) {
-        if (cudriver_batch_wait(state, self->batch) < 0) {
+        if (cudriver_work_wait(state, self->work) < 0) {
             return NULL;
         }
         result = transfer_poll(self);
@@ -129,7 +129,7 @@ static PyObject *transfer_wait(PyObject *object, PyObject *Py_UNUSED(ignored))
     if (result != CUDA_SUCCESS) {
         return transfer_raise(self, result);
     }
-    cudriver_batches_reap(state, false);
+    cudriver_works_reap(state);
     Py_RETURN_NONE;
 }
 

@@ -1,12 +1,12 @@
-/* Transfer: an asynchronous copy, as a view of the batch that it is in. */
+/* Transfer: an asynchronous copy, as a view of the work that it is. */
 #ifndef CUDRIVER_TRANSFER_H
 #define CUDRIVER_TRANSFER_H
 
-#include "batch.h"
+#include "work.h"
 
-/* New reference: a Transfer of `bytes` in `batch`, whose reference it takes even on failure.
- * `staged` is the engine's transfer, owned by the batch, or NULL. */
-PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_batch *batch,
+/* New reference: a Transfer of `bytes`, which is `work`, whose reference it takes even on failure.
+ * `staged` is the engine's transfer, owned by the work, or NULL. */
+PyObject *cudriver_transfer_new(CoreState *state, struct cudriver_work *work,
                                 struct cudriver_staging_transfer *staged, size_t bytes);
 
 /* New reference: a Transfer that is complete (an empty copy, or one that had to block). */

@@ -157,10 +157,6 @@
 #define TUNING_WAIT_SPIN_NS 50000ull
 #define TUNING_WAIT_NAP_NS 250000l
 
-/* Bytes from which on work gets its own event, so that waiting for other work never waits for it.
- * The event costs about as much as issuing a small copy. Not measured. */
-#define TUNING_BATCH_ALONE (64 * TUNING_KIB)
-
 /* ---- by the calling thread alone, and cut ---- */
 
 /* Bytes of the slot of a copy without packing threads. Not measured. */

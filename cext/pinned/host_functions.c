@@ -7,7 +7,7 @@
 #include "python/error.h"
 #include "python/numpy_bridge.h"
 #include "python/shape.h"
-#include "contexts/batch.h"
+#include "contexts/work.h"
 #include "engine/engine.h"
 #include "docstrings.h"
 
@@ -96,7 +96,7 @@ static PyObject *module_trim(PyObject *module, PyObject *args, PyObject *keyword
          cudriver_size_parse(argument, "keep is a number of bytes", &keep) < 0)) {
         return NULL;
     }
-    cudriver_batches_reap(state, true);
+    cudriver_works_trim(state);
     if (cudriver_driver_is_initialised() && !cudriver_driver_is_forked()) {
         bool idle = state->in_flight == 0;
         Py_BEGIN_ALLOW_THREADS

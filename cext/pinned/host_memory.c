@@ -9,7 +9,7 @@
 #include "python/call.h"
 #include "python/error.h"
 #include "python/types.h"
-#include "contexts/batch.h"
+#include "contexts/work.h"
 #include "docstrings.h"
 
 int cudriver_host_room(size_t *room)
@@ -85,7 +85,7 @@ HostMemoryObject *cudriver_host_memory_new(CoreState *state, const char *functio
     self->address = cudriver_hostmem_try_alloc(bytes);
     if (self->address == NULL) {
         /* Before page-locking more: completed copies may hold the last reference to arrays. */
-        cudriver_batches_reap(state, true);
+        cudriver_works_reap(state);
         self->address = cudriver_hostmem_try_alloc(bytes);
     }
     if (self->address == NULL && memory_lock(state, self, function, bytes, zeroed) < 0) {

@@ -539,8 +539,7 @@ class Transfer:
     Notes
     -----
     `wait` for it, look at `done`, or ``await`` it. It keeps both ends alive until
-    the copy is over, even if the Transfer itself is dropped. Copies of less than
-    64 KiB that follow each other on a stream are over together, sixteen at most.
+    the copy is over, even if the Transfer itself is dropped.
 
     Examples
     --------

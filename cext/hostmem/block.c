@@ -48,7 +48,7 @@ size_t hostmem_block_size(size_t bytes)
 
 static uint64_t *entry_of(const struct hostmem_region *chunk, const char *slot)
 {
-    return &chunk->slots[(size_t)(slot - chunk->base) / HOSTMEM_SLOT_LEAST];
+    return &chunk->slots[(size_t)(slot - chunk->range.base) / HOSTMEM_SLOT_LEAST];
 }
 
 /* Where a slot of `bytes` would begin in a chunk; SIZE_MAX: no room. */
@@ -58,7 +58,7 @@ static size_t place_in(const struct hostmem_region *chunk, size_t bytes)
 
     align = align < PAGE ? align : PAGE;
     size_t place = (chunk->cut + align - 1) & -align;
-    return place + bytes <= chunk->bytes ? place : SIZE_MAX;
+    return place + bytes <= chunk->range.bytes ? place : SIZE_MAX;
 }
 
 bool hostmem_chunks_sweep(void)
@@ -105,7 +105,7 @@ static char *slot_cut(size_t bytes, bool *zeroed)
         chunk->cut = place + bytes;
         *zeroed = place >= chunk->touched;
         chunk->touched = chunk->cut > chunk->touched ? chunk->cut : chunk->touched;
-        return chunk->base + place;
+        return chunk->range.base + place;
     }
     return NULL;
 }
@@ -139,11 +139,12 @@ static void *large_take(size_t bytes)
         struct hostmem_region **link = &free_regions[class];
         for (; *link != NULL; link = &(*link)->next_free) {
             struct hostmem_region *region = *link;
-            if (region->bytes >= needed && region->bytes - needed <= region->bytes / REUSE) {
+            if (region->range.bytes >= needed &&
+                region->range.bytes - needed <= region->range.bytes / REUSE) {
                 *link = region->next_free;
                 region->asked = bytes;
-                region->taken = region->bytes;
-                return region->base;
+                region->taken = region->range.bytes;
+                return region->range.base;
             }
         }
     }
@@ -158,7 +159,7 @@ void *hostmem_block_take(size_t bytes, bool *zeroed)
 
 size_t hostmem_block_bytes(const struct hostmem_region *region, const void *address)
 {
-    size_t offset = (size_t)((const char *)address - region->base);
+    size_t offset = (size_t)((const char *)address - region->range.base);
 
     if (region->slots == NULL) {
         return offset == 0 ? region->asked : 0;
@@ -187,7 +188,7 @@ void hostmem_block_give(struct hostmem_region *region, void *address)
 
 static struct hostmem_region **list_of(const struct hostmem_region *region)
 {
-    return region->slots != NULL ? &chunks : &free_regions[class_of(region->bytes)];
+    return region->slots != NULL ? &chunks : &free_regions[class_of(region->range.bytes)];
 }
 
 void hostmem_region_offer(struct hostmem_region *region)

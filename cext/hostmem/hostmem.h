@@ -53,8 +53,7 @@ void *cudriver_hostmem_try_alloc(size_t bytes);
 void cudriver_hostmem_free(void *address);
 
 /* Whether `address` is the start of a live block; *bytes gets the size that was requested. Any
- * address may be passed: it is not dereferenced. For most addresses that are not ours no lock is
- * taken. */
+ * address may be passed: it is not dereferenced. */
 bool cudriver_hostmem_owns(const void *address, size_t *bytes);
 
 /* Frees the live block that begins at `address` and returns the size that was requested. 0: there

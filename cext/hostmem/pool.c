@@ -6,24 +6,13 @@
 #include "driver/driver.h"
 #include "private.h"
 
-/* The region that contains `address`, or NULL. Under the lock. */
-static struct hostmem_region *region_with(const void *address)
-{
-    struct hostmem_region *region = hostmem_region_of(address);
-
-    if (region == NULL || (size_t)((const char *)address - region->base) >= region->bytes) {
-        return NULL;
-    }
-    return region;
-}
-
 static size_t free_bytes(void)
 {
     size_t bytes = 0;
 
     for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
          region = region->next) {
-        bytes += region->bytes - region->taken;
+        bytes += region->range.bytes - region->taken;
     }
     return bytes;
 }
@@ -37,8 +26,9 @@ static struct hostmem_region *region_to_release(size_t excess)
          region = region->next) {
         if (region->taken == 0 &&
             (best == NULL ||
-             (region->bytes >= excess ? best->bytes < excess || region->bytes < best->bytes
-                                      : region->bytes > best->bytes))) {
+             (region->range.bytes >= excess
+                  ? best->range.bytes < excess || region->range.bytes < best->range.bytes
+                  : region->range.bytes > best->range.bytes))) {
             best = region;
         }
     }
@@ -56,7 +46,7 @@ static CUresult trim(size_t keep, size_t *released)
         if (region == NULL) {
             return CUDA_SUCCESS;
         }
-        size_t bytes = region->bytes;
+        size_t bytes = region->range.bytes;
         CUresult result = hostmem_region_release(region);
         if (result != CUDA_SUCCESS) {
             return result;
@@ -161,11 +151,8 @@ size_t cudriver_hostmem_free_if_owned(void *address)
     struct hostmem_region *region;
     size_t bytes;
 
-    if (hostmem_region_of(address) == NULL) {
-        return 0; /* most addresses that are not ours, without the lock */
-    }
     hostmem_lock();
-    region = region_with(address);
+    region = hostmem_region_of(address);
     bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     if (bytes > 0) {
         hostmem_pool.used_bytes -= bytes;
@@ -188,12 +175,8 @@ bool cudriver_hostmem_owns(const void *address, size_t *bytes)
 {
     struct hostmem_region *region;
 
-    *bytes = 0;
-    if (hostmem_region_of(address) == NULL) {
-        return false;
-    }
     hostmem_lock();
-    region = region_with(address);
+    region = hostmem_region_of(address);
     *bytes = region != NULL ? hostmem_block_bytes(region, address) : 0;
     hostmem_unlock();
     return *bytes > 0;
@@ -237,36 +220,42 @@ void hostmem_pool_count(struct cudriver_hostmem_stats *stats)
     hostmem_unlock();
 }
 
-bool hostmem_pool_use_device(CUdevice device)
+bool cudriver_hostmem_uses_device(CUdevice device)
 {
-    bool found;
-
     hostmem_lock();
-    found = hostmem_pool.adding + hostmem_pool.releasing > 0; /* perhaps there */
-    for (struct hostmem_region *region = hostmem_pool.regions; region != NULL;
-         region = region->next) {
-        found |= region->device == device;
-    }
+    bool found = hostmem_pool.adding + hostmem_pool.releasing > 0 || /* perhaps there */
+                 hostmem_range_uses_device(device);
     hostmem_unlock();
     return found;
 }
 
-size_t hostmem_pool_run(const void *address, size_t bytes)
+static size_t known_run(const void *address, size_t bytes)
 {
-    struct hostmem_region *region;
-    size_t run = 0;
-
-    if (hostmem_region_of(address) == NULL) {
-        return 0;
-    }
     hostmem_lock();
-    region = region_with(address);
-    if (region != NULL) {
-        size_t offset = (size_t)((const char *)address - region->base);
-        run = HOSTMEM_PIECE - offset % HOSTMEM_PIECE;
-        run = run < region->bytes - offset ? run : region->bytes - offset;
-        run = run < bytes ? run : bytes;
-    }
+    size_t run = hostmem_range_run(address, bytes);
     hostmem_unlock();
     return run;
+}
+
+bool cudriver_hostmem_is_registered(const void *address, size_t bytes)
+{
+    return known_run(address, bytes) == bytes;
+}
+
+size_t cudriver_hostmem_run(const void *address, size_t bytes)
+{
+    size_t run = known_run(address, bytes), size = 0;
+    CUdeviceptr start = 0, here = (CUdeviceptr)(uintptr_t)address;
+
+    if (run > 0) {
+        return run;
+    }
+    if (cuda.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, here) !=
+            CUDA_SUCCESS ||
+        cuda.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, here) != CUDA_SUCCESS ||
+        here < start || here - start >= size) {
+        return bytes;
+    }
+    size -= (size_t)(here - start);
+    return size < bytes ? size : bytes;
 }

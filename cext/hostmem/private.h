@@ -1,19 +1,18 @@
 /*
  * What the files of this folder share. hostmem.h is the public interface.
  *
- *   registrations.c  what pool and pins answer together
  *   pins.c           pins on memory that somebody else owns
  *   pool.c           the pool: alloc, free, trim, limit
  *   region.c         its regions: mapped and registered, released
  *   block.c          free and live blocks in regions                           no CUDA
- *   table.c          finds the region of an address                            no CUDA
+ *   ranges.c         finds the registration of an address                      no CUDA
  *   map.c            mappings: reserve, huge pages, first touch by threads, register
  *   primary.c        the primary contexts in which memory is registered
  *   lock.c           the lock of pool and pins
  *
  * The lock guards all regions and pins. It is held for bookkeeping only, never while the driver or
- * the system is asked for memory. A region that is being registered or released is on no list and
- * not in the table: only the thread that does it knows it.
+ * the system is asked for memory. A range that is not `ready` belongs to the thread that registers
+ * or releases it; others wait if they need its bytes.
  */
 #ifndef CUDRIVER_HOSTMEM_PRIVATE_H
 #define CUDRIVER_HOSTMEM_PRIVATE_H
@@ -38,14 +37,21 @@
  * have, the driver maps it anyway and takes no longer when asked. */
 #define HOSTMEM_FLAGS (CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
 
-/* One mapping, registered and released as a whole: one large block, or a chunk that is cut into
- * slots of the size classes. */
-struct hostmem_region {
-    char *base; /* HOSTMEM_ALIGNMENT-aligned */
+/* What is registered, and released as a whole: the first member of a region or a pin. */
+struct hostmem_range {
+    char *base;
     size_t bytes;
-    CUdevice device; /* in whose primary context it is registered, and which that retains */
-    size_t taken;    /* bytes of live blocks, rounded up */
-    size_t asked;    /* of a large block: bytes requested; 0: it is free */
+    CUdevice device; /* in whose primary context it is registered, which is retained */
+    bool pooled;     /* of a region */
+    bool ready;      /* registered, and not being released */
+};
+
+/* One mapping, HOSTMEM_ALIGNMENT-aligned: one large block, or a chunk that is cut into slots of the
+ * size classes. */
+struct hostmem_region {
+    struct hostmem_range range;
+    size_t taken; /* bytes of live blocks, rounded up */
+    size_t asked; /* of a large block: bytes requested; 0: it is free */
     /* Of a chunk, owned, an entry for each HOSTMEM_SLOT_LEAST bytes; NULL: a large block. Where a
      * live slot begins, 2 * bytes requested + 1; where a free one does, the address of the next
      * free slot of its class. The links are not in the slots: a device may still write there. */
@@ -133,21 +139,33 @@ CUresult hostmem_primary_enter(CUdevice *device);
 void hostmem_primary_leave(void);
 void hostmem_primary_release(CUdevice device);
 
-/* --- table.c: no lock needed --- */
+/* --- ranges.c: under the lock --- */
 
-/* The region that covers some of the HOSTMEM_ALIGNMENT bytes around `address`, or NULL. It may be
- * freed at any time, unless the caller holds the lock or a live block at `address`. */
-struct hostmem_region *hostmem_region_of(const void *address);
-/* Maps the addresses of a region to `as`: the region, or NULL. False: out of memory, or the address
- * is too high. Never false for a region that was entered before. */
-bool hostmem_region_enter(const struct hostmem_region *region, struct hostmem_region *as);
+/* The first range that shares a byte with [address, address + bytes), or NULL. */
+struct hostmem_range *hostmem_range_meeting(const void *address, size_t bytes);
+bool hostmem_range_holds(const struct hostmem_range *range, const void *address, size_t bytes);
+/* How many of the `bytes` at `address` lie in one registration; 0: in none. */
+size_t hostmem_range_run(const void *address, size_t bytes);
+/* Whether a range is, or may be about to be, registered in the primary context of `device`. */
+bool hostmem_range_uses_device(CUdevice device);
+/* False: out of memory. */
+bool hostmem_range_insert(struct hostmem_range *range);
+void hostmem_range_remove(struct hostmem_range *range);
+
+/* The region that `address` is in, or NULL. */
+static inline struct hostmem_region *hostmem_region_of(const void *address)
+{
+    struct hostmem_range *range = hostmem_range_meeting(address, 1);
+
+    return range != NULL && range->pooled && range->ready ? (struct hostmem_region *)range : NULL;
+}
 
 /* --- region.c: under the lock, which add and release give up meanwhile --- */
 
 struct hostmem_pool {
     struct hostmem_region *regions; /* registered */
     size_t registered;              /* bytes; also those just being registered or released */
-    unsigned adding, releasing;     /* regions */
+    unsigned adding, releasing;     /* regions; those being added are no ranges yet */
     size_t releases;                /* how many ended */
     size_t peak, limit;
     size_t used_bytes, used_blocks;
@@ -162,15 +180,8 @@ CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **blo
 /* Releases a region without live blocks. */
 CUresult hostmem_region_release(struct hostmem_region *region);
 
-/* --- for registrations.c, of pool.c and pins.c: these take the lock --- */
+/* --- pool.c, for pins.c: takes the lock --- */
 
 void hostmem_pool_count(struct cudriver_hostmem_stats *stats);
-void hostmem_pins_count(size_t *pins, size_t *bytes);
-bool hostmem_pool_use_device(CUdevice device);
-bool hostmem_pins_use_device(CUdevice device);
-/* How many of the `bytes` at `address` lie in one registration of the pool, or of a pin; 0: in
- * none. */
-size_t hostmem_pool_run(const void *address, size_t bytes);
-size_t hostmem_pins_run(const void *address, size_t bytes);
 
 #endif

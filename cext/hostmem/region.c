@@ -38,22 +38,30 @@ static CUresult map_registered(size_t bytes, char **base)
 /* Gives a region its registered memory, without the lock. All or nothing. */
 static CUresult region_make(struct hostmem_region *region)
 {
-    CUresult result = hostmem_primary_enter(&region->device);
+    CUresult result = hostmem_primary_enter(&region->range.device);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = map_registered(region->bytes, &region->base);
+    result = map_registered(region->range.bytes, &region->range.base);
     hostmem_primary_leave();
-    if (result == CUDA_SUCCESS && !hostmem_region_enter(region, region)) {
-        (void)hostmem_unregister(region->base, region->bytes);
-        hostmem_unmap(region->base, region->bytes);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
     if (result != CUDA_SUCCESS) {
-        hostmem_primary_release(region->device);
+        hostmem_primary_release(region->range.device);
     }
     return result;
+}
+
+static CUresult region_unregister(struct hostmem_region *region)
+{
+    CUresult result = hostmem_unregister(region->range.base, region->range.bytes);
+
+    return result == CUDA_ERROR_DEINITIALIZED ? CUDA_SUCCESS : result;
+}
+
+static void region_unmap(struct hostmem_region *region)
+{
+    hostmem_unmap(region->range.base, region->range.bytes);
+    hostmem_primary_release(region->range.device);
 }
 
 static void region_free(struct hostmem_region *region)
@@ -77,13 +85,15 @@ static struct hostmem_region *region_new(size_t bytes, bool chunk)
         }
     }
     if (region != NULL) {
-        region->bytes = bytes;
+        region->range.bytes = bytes;
+        region->range.pooled = true;
     }
     return region;
 }
 
 static void region_join(struct hostmem_region *region)
 {
+    region->range.ready = true;
     region->next = hostmem_pool.regions;
     hostmem_pool.regions = region;
     hostmem_region_offer(region);
@@ -116,6 +126,13 @@ CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **blo
     result = region_make(region);
 
     hostmem_lock();
+    if (result == CUDA_SUCCESS && !hostmem_range_insert(&region->range)) {
+        hostmem_unlock();
+        (void)region_unregister(region);
+        region_unmap(region);
+        hostmem_lock();
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     hostmem_pool.adding--;
     if (result != CUDA_SUCCESS) {
         hostmem_pool.registered -= size;
@@ -127,7 +144,7 @@ CUresult hostmem_region_add(size_t bytes, size_t room, bool smallest, void **blo
     }
     region_join(region);
     *block = hostmem_block_take(bytes, zeroed);
-    *zeroed = *zeroed || *block == region->base; /* a large block of new memory */
+    *zeroed = *zeroed || *block == region->range.base; /* a large block of new memory */
     return CUDA_SUCCESS;
 }
 
@@ -141,29 +158,25 @@ CUresult hostmem_region_release(struct hostmem_region *region)
     }
     *link = region->next;
     hostmem_region_withdraw(region);
-    (void)hostmem_region_enter(region, NULL);
+    region->range.ready = false;
     hostmem_pool.releasing++;
     hostmem_unlock();
 
-    result = hostmem_unregister(region->base, region->bytes);
-    if (result == CUDA_ERROR_DEINITIALIZED) {
-        result = CUDA_SUCCESS;
-    }
-    if (result == CUDA_SUCCESS) {
-        hostmem_unmap(region->base, region->bytes);
-        hostmem_primary_release(region->device);
-    }
+    result = region_unregister(region);
 
     hostmem_lock();
-    hostmem_pool.releasing--;
-    hostmem_pool.releases++;
     if (result == CUDA_SUCCESS) {
-        hostmem_pool.registered -= region->bytes;
+        hostmem_range_remove(&region->range); /* before others may map something there */
+        hostmem_unlock();
+        region_unmap(region);
+        hostmem_lock();
+        hostmem_pool.registered -= region->range.bytes;
         region_free(region);
-    } else { /* still registered: unmapped, its address could never be used again */
-        (void)hostmem_region_enter(region, region);
+    } else { /* stays mapped: its address could never be used again */
         region_join(region);
     }
+    hostmem_pool.releasing--;
+    hostmem_pool.releases++;
     hostmem_announce();
     return result;
 }

@@ -1,4 +1,4 @@
-/* The Python files that a wheel's RECORD lists. See record.h. */
+/* The Python files and libraries that a wheel's RECORD lists. See record.h. */
 #define _GNU_SOURCE
 #include "record.h"
 
@@ -6,20 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum {
-    MAX_MODULES = 50000, /* of one RECORD; the largest framework has 12,000 */
+    MAX_FILES = 50000, /* of one RECORD; the largest framework has 12,000 */
     MAX_PATH = 4096,
 };
 
-/* Whether the file may be empty: its line ends in ",0", or states no size. */
-static bool may_be_empty(const char *line, size_t length)
+static const long long MAX_SIZE = 1LL << 50;
+
+/* The size that a line states after its last comma; -1 where it states none. */
+static long long stated_size(const struct elf_line *line)
 {
-    if (length > 0 && line[length - 1] == '\r') {
-        length--;
+    const char *comma = memrchr(line->text, ',', line->length);
+    const char *end = line->text + line->length;
+    long long size = -1;
+
+    for (const char *at = comma + 1; at < end && *at >= '0' && *at <= '9' && size < MAX_SIZE;
+         at++) {
+        size = (size < 0 ? 0 : size) * 10 + (*at - '0');
     }
-    return (length >= 1 && line[length - 1] == ',') ||
-           (length >= 2 && memcmp(line + length - 2, ",0", 2) == 0);
+    return size;
 }
 
 /* Tests are often left out of images. Badly packed wheels share one folder "tests" at the top. */
@@ -30,30 +37,49 @@ static bool is_of_tests(const char *path, size_t length)
            strncmp(path, "test/", 5) == 0;
 }
 
-static bool is_there(int folder, const struct elf_line *line, size_t path_length)
+static bool begins_as_elf(int folder, const char *path)
+{
+    char head[4];
+    int file = openat(folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool does = file < 0 || (read(file, head, 4) == 4 && memcmp(head, "\177ELF", 4) == 0);
+
+    if (file >= 0) {
+        close(file);
+    }
+    return does; /* what may not be read is not known to be otherwise */
+}
+
+static bool is_library(const struct elf_line *line, size_t path_length)
+{
+    return memcmp(line->text + path_length - 3, ".so", 3) == 0;
+}
+
+static bool is_as_listed(int folder, const struct elf_line *line, size_t path_length)
 {
     char path[MAX_PATH];
     struct stat about;
+    long long size = stated_size(line);
 
     if (folder < 0 || path_length >= sizeof(path)) {
         return false;
     }
     memcpy(path, line->text, path_length);
     path[path_length] = '\0';
-    return fstatat(folder, path, &about, 0) == 0 &&
-           (about.st_size > 0 || may_be_empty(line->text, line->length));
+    return fstatat(folder, path, &about, 0) == 0 && (size < 0 || about.st_size == size) &&
+           (!is_library(line, path_length) || begins_as_elf(folder, path));
 }
 
-/* The length of the path of a Python file that has a hash; 0 for any other line. */
-static size_t module_path(const struct elf_line *line)
+/* The length of the path of a Python file or a library that has a hash; 0 for any other line. */
+static size_t listed_path(const struct elf_line *line)
 {
-    static const char suffix[] = ".py", hash[] = ",sha256=";
-    size_t suffix_length = sizeof(suffix) - 1, hash_length = sizeof(hash) - 1;
+    static const char hash[] = ",sha256=";
+    size_t hash_length = sizeof(hash) - 1;
     const char *comma = memchr(line->text, ',', line->length);
     size_t length = comma != NULL ? (size_t)(comma - line->text) : 0;
 
-    if (length <= suffix_length || memcmp(comma - suffix_length, suffix, suffix_length) != 0 ||
-        line->length - length < hash_length || memcmp(comma, hash, hash_length) != 0) {
+    if (length <= 3 || line->length - length < hash_length ||
+        memcmp(comma, hash, hash_length) != 0 ||
+        (memcmp(comma - 3, ".py", 3) != 0 && !is_library(line, length))) {
         return 0;
     }
     return length;
@@ -76,18 +102,18 @@ static bool record_keep(struct elf_record *record, const struct elf_line *line)
 bool elf_record_read(struct elf_record *record, int folder)
 {
     struct elf_line line = {0};
-    size_t modules = 0;
+    size_t files = 0;
 
-    for (size_t at = 0; at < record->size && modules < MAX_MODULES; at += line.length + 1) {
+    for (size_t at = 0; at < record->size && files < MAX_FILES; at += line.length + 1) {
         size_t left = record->size - at, length;
         const char *newline = memchr(record->text + at, '\n', left);
 
         line.text = record->text + at;
         line.length = newline != NULL ? (size_t)(newline - line.text) : left;
         line.number++;
-        length = module_path(&line);
-        modules += length > 0;
-        if (length > 0 && !is_of_tests(line.text, length) && !is_there(folder, &line, length) &&
+        length = listed_path(&line);
+        files += length > 0;
+        if (length > 0 && !is_of_tests(line.text, length) && !is_as_listed(folder, &line, length) &&
             !record_keep(record, &line)) {
             return false;
         }

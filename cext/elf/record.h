@@ -1,6 +1,6 @@
 /*
- * The Python files that a wheel's RECORD lists, and whether they are there: a framework has
- * thousands of them, and the check's time is short. Plain C; the text is untrusted.
+ * The Python files and libraries that a wheel's RECORD lists, and whether they are as it says: a
+ * framework has thousands of them, and the check's time is short. Plain C; the text is untrusted.
  */
 #ifndef CUDRIVER_ELF_RECORD_H
 #define CUDRIVER_ELF_RECORD_H
@@ -23,9 +23,9 @@ struct elf_record {
 };
 
 /*
- * Finds the lines of the modules, tests aside, that are not there, or that are empty and that the
- * line gives bytes. folder: the descriptor of what the paths start from; -1: nothing is there.
- * False: no memory. Release with free(record->absent).
+ * Finds the lines of those, tests aside, that are not there, have another size than the line says,
+ * or are libraries that do not begin as ELF files do. folder: the descriptor of what the paths
+ * start from; -1: nothing is there. False: no memory. Release with free(record->absent).
  */
 bool elf_record_read(struct elf_record *record, int folder);
 

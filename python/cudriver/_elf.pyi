@@ -131,7 +131,7 @@ def missing(
     """
 
 def absent(wheels: Sequence[tuple[bytes, str | None]], /) -> list[list[tuple[int, str]]]:
-    """For each (RECORD, folder) the lines, by number and text, of the Python files that RECORD
-    lists, tests aside, and that `folder` lacks, or has empty where RECORD gives them bytes.
-    folder: None: all that it lists.
+    """For each (RECORD, folder) the lines, by number and text, of the Python files and libraries
+    (".so") that RECORD lists, tests aside, and that `folder` lacks or has otherwise: of another
+    size, or libraries that do not begin as ELF files do. folder: None: all that it lists.
     """

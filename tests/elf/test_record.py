@@ -1,4 +1,4 @@
-"""_elf.absent: which Python files of a wheel's RECORD are not there. The oracle is os.stat."""
+"""_elf.absent: which files of a wheel's RECORD are not as it says. The oracle is os.stat."""
 
 import csv
 import os
@@ -16,7 +16,7 @@ from program import output
 HASH = ",sha256=aBc_-d,"
 
 
-def listed(*names: str, size: str = "9") -> bytes:
+def listed(*names: str, size: str = "6") -> bytes:
     return "".join(f"{name}{HASH}{size}\n" for name in names).encode("utf-8", "surrogateescape")
 
 
@@ -79,7 +79,7 @@ def test_other_lines_are_passed_over(site: Path, line: bytes) -> None:
 
 def test_names_of_any_bytes_and_length(site: Path) -> None:
     odd = os.fsdecode(b"a/\xff\xc3\xa4.py")
-    Path(site, odd).write_text("x")
+    Path(site, odd).write_text("x = 1\n")
     long = "a/" * 3000 + "x.py"
     assert absent(listed(odd, long, "a/n\0.py"), str(site)) == [long, "a/n\0.py"]
 
@@ -96,11 +96,43 @@ def test_several_at_once(site: Path) -> None:
     assert _elf.absent(iter(wheels)) == _elf.absent(tuple(wheels))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("data", "size", "told"),
+    [
+        (b"x = 1\n", "6", False),
+        (b"x = 1\n", "06", False),
+        (b"x = 1\n", "5", True),
+        (b"x = 1\n", "60", True),
+        (b"x = 1\n", "9" * 4000, True),
+        (b"x = 1\n", "-6", False),
+        (b"x = 1\n", "x", False),
+    ],
+)
+def test_one_of_another_size(site: Path, data: bytes, size: str, told: bool) -> None:
+    """What is no number states no size."""
+    (site / "a/y.py").write_bytes(data)
+    assert absent(listed("a/y.py", size=size), str(site)) == ["a/y.py"] * told
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [(b"\x7fELF\x02", False), (b"\0\0\0\0\0", True), (b"\x7fELD\x02", True), (b"\x7fEL", True)],
+)
+def test_a_library_that_does_not_begin_as_one(site: Path, head: bytes, told: bool) -> None:
+    (site / "a/_c.so").write_bytes(head)
+    names = [f"a/_c.so{HASH}{len(head)}\n", f"a/_c.so{HASH}\n"]
+    for name in names:
+        assert absent(name.encode(), str(site)) == ["a/_c.so"] * told
+    (site / "a/_c.so").unlink()
+    os.mkfifo(site / "a/_c.so")
+    assert absent(f"a/_c.so{HASH}\n".encode(), str(site)) == ["a/_c.so"], "and does not wait"
+
+
 FOLDERS = st.sampled_from(["", "a/", "a/b/", "tests/", "a/test/", "testing/"])
 STEMS = st.sampled_from(["x", "y", "tests", "\u00e4", "x,y", 'x"y'])
 PATHS = st.builds("{}{}{}".format, FOLDERS, STEMS, st.sampled_from([".py", ".pyc", ".so"]))
 HASHES = st.sampled_from(["sha256=x", "md5=x", ""])
-ROWS = st.tuples(PATHS, HASHES, st.sampled_from(["", "0", "9", "10"]))
+ROWS = st.tuples(PATHS, HASHES, st.sampled_from(["", "0", "6", "10"]))
 
 
 @given(
@@ -121,14 +153,19 @@ def test_as_a_csv_reader_has_it(
             csv.writer(file, lineterminator=end).writerows(rows)
 
         def lost(path: str, digest: str, size: str) -> bool:
-            if not path.endswith(".py") or not digest.startswith("sha256=") or set(path) & {*',"'}:
+            if (
+                not path.endswith((".py", ".so"))
+                or not digest.startswith("sha256=")
+                or set(path) & {*',"'}
+            ):
                 return False
             if re.match("(.*/)?tests?/", path):
                 return False
             try:
-                return os.stat(site / path).st_size == 0 and size not in ("", "0")
+                on_disk = os.stat(site / path).st_size
             except OSError:
                 return True
+            return size not in ("", str(on_disk)) or path.endswith(".so")
 
         with open(site / "RECORD", newline="") as file:
             wanted = [row[0] for row in csv.reader(file) if lost(*row)]

@@ -88,9 +88,9 @@ def test_an_empty_file_whose_size_is_not_stated(venv, size, faults, end):
 
 
 def test_an_empty_file_that_not_every_import_reads(venv):
-    """Thousands are not asked for their size."""
+    """In another root thousands are not asked for their size."""
     (venv.site / "torch/nn/functional.py").write_bytes(b"")
-    assert told(venv) == []
+    assert told(venv) == ([] if venv.root else [("torch/nn/functional.py", "size")])
 
 
 def test_a_line_that_opens_a_quotation_and_does_not_end_it(venv):
@@ -149,7 +149,9 @@ def test_what_conda_brought_under_another_name(venv, installer):
 
 
 def test_installer_is_not_asked_where_nothing_is_told(venv, monkeypatch):
-    venv.dist("xgboost", "2.1.4", files={"xgboost/lib/libxgboost.so": b"x", "xgboost/a.py": b"x"})
+    venv.dist(
+        "xgboost", "2.1.4", files={"xgboost/lib/libxgboost.so": b"\x7fELF", "xgboost/a.py": b"x"}
+    )
     asked = []
     text = Root.text
 
@@ -236,7 +238,7 @@ def test_the_time_does_not_grow_with_the_faults(tmp_path, monkeypatch):
     monkeypatch.setattr(root, "names", lambda path: looked.append(path) or [])
     dist = Distribution("torch", "2.8.0", "wheel", str(info), str(tmp_path))
     lost = records.LostModules(root, [(dist, records.read(root, dist, []))])
-    assert len(lost.faults()) == len(looked) == records.LOST
+    assert len(lost.faults()[0]) == len(looked) == records.LOST
 
 
 def test_the_installer_of_a_distribution(tmp_path):

@@ -26,6 +26,7 @@ CONSISTENT, MISMATCH, UNKNOWN = "consistent", "mismatch", "unknown"
 IMPORT, USE, FEATURE, NOTHING = "import", "use", "feature", "nothing"
 SPARE, UNMODELLED = "spare", "unmodelled"
 
+LOST = 1000  # files of one distribution that are told; no more are looked for
 GONE = "gone"  # the rule of a Shadowed that a wheel brought and that is no longer there
 
 
@@ -318,9 +319,12 @@ class FileFault(Record):
 
     distribution: str
     file: str
-    what: str  # "missing", "hash", "size", "owners", "shared" (by two that agree about it)
+    what: str  # "missing", "hash", "size" (of a module: empty), "edited", "owners", "shared" (by
+    # two that agree about it)
     evidence: Evidence
     owners: list[str] = fresh(list)
+    framework: str | None = None  # whose import meets it
+    says: str = ""  # what that import says then
 
 
 class Facts(Record):

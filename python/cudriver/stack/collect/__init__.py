@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cudriver.stack.collect.debian import DebianOwners
     from cudriver.stack.collect.driver import Found
+    from cudriver.stack.collect.libraries import Resolver
     from cudriver.stack.collect.probe import Inspected, Probe
     from cudriver.stack.collect.records import LostModules, Owners
     from cudriver.stack.loader import Loader
@@ -218,7 +219,7 @@ def _collect(machine: Machine, where: str) -> Facts:
     facts.libraries = list(resolver.catalogue.libraries.values())
     facts.resolutions = list(resolver.catalogue.resolutions.values())
     facts.load_faults = resolver.faults
-    facts.file_faults += _lost_modules(tree, facts, lost)
+    facts.file_faults += _lost_modules(tree, facts, lost, resolver)
     facts.unsure = resolver.unsure + _unread(tree, facts, problems)
     facts.driver = machine.driver()
     problems += machine.problems[known:]
@@ -304,27 +305,45 @@ def _look_for_modules(tree: Root, facts: Facts, owners: Owners) -> LostModules:
     """Looks for the Python files of every wheel that may be a framework or imported by one: of all
     but NVIDIA's libraries and those that are known to have nothing to do with CUDA.
     """
-    from cudriver.stack.collect import records
-    from cudriver.stack.collect.frameworks import matters_here
+    from cudriver.stack.collect import distributions, records
+    from cudriver.stack.collect.frameworks import IMPORTED, matters_here
 
-    wheels = [
-        (dist, owners.records[dist.path])
-        for dist in facts.distributions
-        if dist.kind == "wheel" and not dist.name.startswith("nvidia-") and matters_here(dist)
-    ]
+    wheels = []
+    cuda = any(distributions.matters(dist.name) for dist in facts.distributions)
+    for dist in facts.distributions:
+        if dist.kind == "wheel" and not dist.name.startswith("nvidia-"):
+            if matters_here(dist):
+                wheels.append((dist, owners.records[dist.path]))
+            elif cuda and dist.name in IMPORTED:
+                wheels.append((dist, records.read(tree, dist, facts.problems)))
     return records.LostModules(tree, wheels)
 
 
-def _lost_modules(tree: Root, facts: Facts, lost: LostModules) -> list[FileFault]:
-    """The Python files that are gone."""
+def _lost_modules(
+    tree: Root, facts: Facts, lost: LostModules, resolver: Resolver
+) -> list[FileFault]:
+    """The Python files and extension modules that are not as they were, and what reaches them."""
     from cudriver.stack.collect import records
 
-    found = lost.faults()
+    found, suspects = lost.faults()
+    known = {fault.file: fault for fault in facts.file_faults}
+    found = [fault for fault in found if fault.file not in known]
+    suspects = [fault for fault in suspects if fault.file not in known]
     if found:
         # Several packages may bring one file (google/__init__.py), each with other contents.
         lists = (records.listed(tree, dist) for dist in facts.distributions)
         count = Counter(path for paths in lists for path in paths)
         found = [fault for fault in found if count[fault.file] < 2]
+    inner = [f for f in known.values() if not f.distribution.startswith("nvidia-")]
+    if found or suspects or inner:
+        from cudriver.stack.collect.reach import Reach
+
+        reach = Reach(tree, facts.environment, [*inner, *found, *suspects])
+        reach.run(facts.frameworks)
+        met = resolver.load_reached(reach.libraries, list(reach.faults))
+        found += [f for f in suspects if f.framework is not None or f.file in met]
+        found = reach.met + [fault for fault in found if fault.framework is None]
+        facts.file_faults = [fault for fault in facts.file_faults if fault.framework is None]
     return found
 
 

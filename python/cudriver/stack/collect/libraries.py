@@ -166,6 +166,23 @@ class Resolver:
             self._take(event, framework)
         self._dlopened(process, framework)
 
+    def load_reached(self, libraries: list[tuple[Framework, str]], suspect: list[str]) -> set[str]:
+        """Loads extension modules that imports reach, and tells what suspect files do to them.
+        Returns the files that the loader complained of.
+        """
+        met: set[str] = set()
+        for framework, path in libraries:
+            process = self._imported(framework.name)
+            if process is None:
+                continue
+            event = Event(process.copy().dlopen(path), "needed", IMPORT)
+            for fault in event.load.faults[:1]:
+                culprits = {p for p in suspect if os.path.basename(p) in fault.message}
+                if culprits - met:  # the first one tells
+                    self._fault(fault, framework, event)
+                    met |= culprits
+        return met
+
     def _rescue(
         self, rescue: Rescue, framework: Framework, recipe: Recipe
     ) -> tuple[Process, list[Event]] | None:

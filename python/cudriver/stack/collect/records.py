@@ -14,14 +14,13 @@ import re
 from cudriver import _elf
 from cudriver.stack.background import start
 from cudriver.stack.collect.distributions import installer
-from cudriver.stack.model import Distribution, Evidence, FileFault, Problem
+from cudriver.stack.model import LOST, Distribution, Evidence, FileFault, Problem
 from cudriver.stack.rootfs import Root
 
 RECORD_LIMIT = 32 << 20
 LIBRARIES = 10_000  # shared libraries of one RECORD; a whole environment has a few thousand
 HASH_LIMIT = 1 << 30  # bytes; a larger file is not hashed
 _LINE = re.compile(r'(?:"([^"]*)"|([^,"]*)),([^,]*),([0-9]*)\Z')
-LOST = 100  # of them that are told
 VITAL = frozenset(("__init__.py", "version.py"))
 
 
@@ -130,12 +129,14 @@ def libraries(dist: Distribution, raw: bytes, problems: list[Problem]) -> list[E
 
 
 class LostModules:
-    """The Python files that wheels' RECORDs list and that are gone, or empty where they were not:
-    of that only those are asked that every import reads.
+    """The Python files and extension modules that wheels' RECORDs list and that are gone, empty
+    where they were not, or no ELF files where they should be. (In another root only those that
+    every import reads are asked for their size.)
 
-    One that was edited is no fault. Images are often made smaller: tests are left out, and sources
-    whose compiled files stay. To ask for thousands of files takes a fifth of a check, so a thread
-    does it while the libraries are resolved.
+    One that was edited, or stripped, is no fault by itself: it is a suspect, of which the imports
+    that reach it tell. Images are often made smaller: tests are left out, and sources whose
+    compiled files stay. To ask for thousands of files takes a fifth of a check, so a thread does it
+    while the libraries are resolved.
     """
 
     def __init__(self, root: Root, wheels: list[tuple[Distribution, bytes]]) -> None:
@@ -147,17 +148,19 @@ class LostModules:
         asked = [(raw, dist.location if root.host else None) for dist, raw in self.wheels]
         self._absent = start(lambda: _elf.absent(asked))
 
-    def faults(self) -> list[FileFault]:
+    def faults(self) -> tuple[list[FileFault], list[FileFault]]:
+        """What is a fault, and what is suspect."""
         found: list[FileFault] = []
         for (dist, _), lines in zip(self.wheels, self._absent(), strict=True):
             lost = _lost(self.root, dist, lines)
             if lost and not by_conda(self.root, dist):
                 found += lost
-        return found
+        faults = [f for f in found if f.what != "edited"]
+        return faults, [f for f in found if f.what == "edited"]
 
 
 def _lost(root: Root, dist: Distribution, absent: list[tuple[int, str]]) -> list[FileFault]:
-    """Of the lines that C found those that are a fault."""
+    """Of the lines that C found those that are a fault, or suspect."""
     folders: dict[str, list[tuple[str, int, str]]] = {}
     for number, line in absent:
         folder, _, name = line.partition(",")[0].rpartition("/")
@@ -170,17 +173,21 @@ def _lost(root: Root, dist: Distribution, absent: list[tuple[int, str]]) -> list
         there = {*root.names(place)}
         compiled = {n.partition(".")[0] for n in there if n.endswith((".pyc", ".so"))}
         for name, number, said in lines:
-            gone, empty = name not in there, False
-            if name in VITAL:
+            gone, size, stated = name not in there, None, said.rpartition(",")[2]
+            if name in VITAL or (root.host and not gone):
                 size = root.size(f"{place}/{name}")
-                gone, empty = size is None, size == 0 and not said.endswith((",0", ","))
-            if not gone and not empty:
-                continue
-            if place in root.unlisted or name.partition(".")[0] in compiled:
+                gone = size is None
+            what = "missing" if gone else "edited"
+            if not gone and (size is None or str(size) == stated or not stated.isdecimal()):
+                if size is None or not root.host or not name.endswith(".so"):
+                    continue
+                what = "hash"
+            elif size == 0 and name.endswith(".py"):
+                what = "size"
+            if place in root.unlisted or (gone and name.partition(".")[0] in compiled):
                 continue
             evidence = Evidence(f"{dist.path}/RECORD", number, said[:200])
             owners = [f"{dist.name} {dist.version}"]
-            what = "missing" if gone else "size"
             found.append(FileFault(dist.name, f"{place}/{name}", what, evidence, owners))
             if len(found) == LOST:
                 return found

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from cudriver.stack.model import (
     ERROR,
+    LOST,
     NOTE,
     WARNING,
     Distribution,
@@ -18,7 +19,7 @@ from cudriver.stack.model import (
 )
 from cudriver.stack.rules import fix
 from cudriver.stack.rules.cu4_pins import SHOWN, pins
-from cudriver.stack.rules.faults import caused_by, proof
+from cudriver.stack.rules.faults import caused_by, ends, proof
 from cudriver.stack.rules.mends import leak_of
 from cudriver.stack.text import quote
 from cudriver.stack.versions import compare
@@ -54,21 +55,24 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         else:
             title = f"{_files(faults)} not as {name} {dist.version} brought {plural}"
         caused = _caused(facts, faults)
+        met = next((f for f in faults if f.framework), None)
+        subject = (caused and caused.framework) or (met and met.framework)
         yield Finding(
             "CU404",
-            caused.severity if caused else WARNING,
+            ERROR if met else caused.severity if caused else WARNING,
             title,
-            [f.evidence for f in faults[:SHOWN]] + (proof(facts, caused) if caused else []),
-            caused.text if caused else None,
+            [f.evidence for f in faults[:SHOWN]]
+            + (ends(facts, met) if met else proof(facts, caused) if caused else []),
+            met.says if met else caused.text if caused else None,
             [fix.reinstall(facts, dist)],
-            caused.framework if caused and caused.framework else faults[0].file,
-            faults[0].file,
+            subject or faults[0].file,
+            (met or faults[0]).file,
         )
 
 
 def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) -> Finding:
-    """Python files that are gone or empty. Without the first two of a package nothing works; what
-    others are for is not known here.
+    """Python files that are gone, empty or cut. Without the first two of a package nothing works;
+    of others the imports that reach them tell.
     """
     packages = {f.path: f.name for f in facts.frameworks if f.distribution == dist.name and f.path}
     packages.setdefault(f"{dist.location}/{dist.name}", dist.name)
@@ -78,25 +82,27 @@ def _without_modules(facts: Facts, dist: Distribution, faults: list[FileFault]) 
         if os.path.dirname(f.file) in packages
         and os.path.basename(f.file) in ("__init__.py", "version.py")
     ]
-    predicts = None
-    for fault in vital:
+    met = next((f for f in faults if f.framework), None)
+    predicts = met.says if met else None
+    for fault in vital if met is None else ():
         package = os.path.basename(os.path.dirname(fault.file))
         if fault.file.endswith("/version.py") and fault.what == "missing":
             predicts = f"No module named '{package}.version'"
         elif fault.file.endswith("/__init__.py"):
             predicts = f"module '{package}' has no attribute"
             break
-    what = "empty" if faults[0].what == "size" else "missing"
+    what = {"missing": "missing:", "size": "empty:"}.get(faults[0].what, "not as")
     plural = "them" if len(faults) > 1 else "it"
-    first = sorted(faults, key=lambda f: f not in vital)
+    first = sorted(faults, key=lambda f: (f is not met, f not in vital))
+    brought = f"{dist.name} {dist.version} brought {plural}"
     return Finding(
         "CU404",
-        ERROR if vital else WARNING,
-        f"{_files(first)} {what}: {dist.name} {dist.version} brought {plural}",
-        [f.evidence for f in first[:SHOWN]],
+        ERROR if vital or met else WARNING,
+        f"{_files(first)} {what} {brought}",
+        [f.evidence for f in first[:SHOWN]] + (ends(facts, met) if met else []),
         predicts,
         [fix.reinstall(facts, dist)],
-        packages.get(os.path.dirname(first[0].file), dist.name),
+        (met and met.framework) or packages.get(os.path.dirname(first[0].file), dist.name),
         first[0].file,
     )
 
@@ -186,4 +192,5 @@ def newer(one: Distribution, other: Distribution) -> bool:
 def _files(faults: list[FileFault]) -> str:
     first = os.path.basename(faults[0].file)
     more = len(faults) - 1
-    return f"{first} and {more} more file{'s' * (more > 1)} are" if more else f"{first} is"
+    least = "at least " * (len(faults) >= LOST)
+    return f"{first} and {least}{more} more file{'s' * (more > 1)} are" if more else f"{first} is"

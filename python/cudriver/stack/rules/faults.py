@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 
-from cudriver.stack.model import IMPORT, USE, Evidence, Facts, FileFault, LoadFault
+from cudriver.stack.model import (
+    IMPORT,
+    USE,
+    Evidence,
+    Facts,
+    FileFault,
+    Framework,
+    LoadFault,
+)
 from cudriver.stack.versions import cut
 
 KIN = ("torchvision", "torchaudio")  # they check that PyTorch is built for the same CUDA
@@ -65,14 +73,25 @@ def proof(facts: Facts, fault: LoadFault) -> list[Evidence]:
     if framework is None or not framework.modelled:
         return []
     doubt = [fault.doubt] if fault.doubt is not None else []
+    if fault.means == IMPORT:
+        return ended(facts, framework) + doubt
     name = framework.module or framework.name
     purpose = fault.purpose or ("use CUDA" if fault.means == USE else "")
-    end = f"import {name} ends here" if fault.means == IMPORT else f"{name} needs it to {purpose}"
-    where = framework.path or name
-    found = [Evidence(where, None, end)] if fault.means == IMPORT or purpose else []
-    if fault.means == IMPORT:
-        blocked = [f for f in facts.frameworks if f.blocked == framework.name]
-        found += [
-            Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in blocked
-        ]
-    return found + doubt
+    end = Evidence(framework.path or name, None, f"{name} needs it to {purpose}")
+    return [end] * bool(purpose) + doubt
+
+
+def ends(facts: Facts, file: FileFault) -> list[Evidence]:
+    """The imports that end at a file that is not as it was."""
+    framework = facts.framework(file.framework or "")
+    return ended(facts, framework) if framework else []
+
+
+def ended(facts: Facts, framework: Framework) -> list[Evidence]:
+    """The import of a framework, and those that end with it."""
+    name = framework.module or framework.name
+    found = [Evidence(framework.path or name, None, f"import {name} ends here")]
+    kin = [f for f in facts.frameworks if framework.name in (f.blocked, *f.after)]
+    return found + [
+        Evidence(f.path or f.name, None, f"import {f.module} ends with it") for f in kin
+    ]

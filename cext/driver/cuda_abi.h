@@ -23,10 +23,6 @@ typedef struct CUarray_st *CUarray;
 typedef struct CUevent_st *CUevent;
 typedef struct CUstream_st *CUstream;
 typedef struct CUgreenCtx_st *CUgreenCtx;
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphNode_st *CUgraphNode;
-typedef struct CUgraphExec_st *CUgraphExec;
-typedef struct CUuserObject_st *CUuserObject;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef void (*CUhostFn)(void *userData);
 typedef uint32_t cuuint32_t;
@@ -146,8 +142,6 @@ typedef enum CUstreamCaptureStatus_enum {
     CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
 } CUstreamCaptureStatus;
 
-enum { CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 0x1, CU_GRAPH_USER_OBJECT_MOVE = 0x1 };
-
 enum { CU_EVENT_DEFAULT = 0x0, CU_EVENT_BLOCKING_SYNC = 0x1, CU_EVENT_DISABLE_TIMING = 0x2 };
 
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0x0, CU_STREAM_WAIT_VALUE_EQ = 0x1 };
@@ -185,9 +179,6 @@ typedef union CUstreamBatchMemOpParams_union {
 #define CU_MEMHOSTREGISTER_PORTABLE 0x01
 #define CU_MEMHOSTREGISTER_DEVICEMAP 0x02
 #define CU_MEMHOSTREGISTER_READ_ONLY 0x08
-#define CU_MEMHOSTALLOC_PORTABLE 0x01
-#define CU_MEMHOSTALLOC_DEVICEMAP 0x02
-#define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
 
 typedef enum CUmemorytype_enum {
     CU_MEMORYTYPE_HOST = 1,
@@ -359,7 +350,6 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuCtxSetCacheConfig, (CUfunc_cache config), 3020) \
     X(cuCtxGetApiVersion, (CUcontext context, unsigned int *version), 3020) \
     X(cuCtxGetStreamPriorityRange, (int *least, int *greatest), 5050) \
-    X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags), 4000) \
     /* device memory */ \
     X(cuMemGetInfo_v2, (size_t *available, size_t *total), 3020) \
     X(cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes), 3020) \
@@ -369,12 +359,9 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), 11020) \
     X(cuMemPoolDestroy, (CUmemoryPool pool), 11020) \
     X(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
-    X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
     X(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), 11020) \
     X(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *map, size_t count), 11020) \
     /* host memory */ \
-    X(cuMemHostAlloc, (void **address, size_t bytes, unsigned int flags), 2020) \
-    X(cuMemFreeHost, (void *address), 2000) \
     X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned int flags), 6050) \
     X(cuMemHostUnregister, (void *address), 4000) \
     X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *device, void *address, unsigned int flags), 3020) \
@@ -384,15 +371,11 @@ typedef struct CUDA_MEMCPY3D_st {
     /* copies and fills */ \
     X(cuMemcpyHtoD_v2, (CUdeviceptr dst, const void *src, size_t bytes), 3020) \
     X(cuMemcpyDtoH_v2, (void *dst, CUdeviceptr src, size_t bytes), 3020) \
-    X(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), 3020) \
     X(cuMemcpyHtoDAsync_v2, (CUdeviceptr dst, const void *src, size_t bytes, CUstream stream), 3020) \
     X(cuMemcpyDtoHAsync_v2, (void *dst, CUdeviceptr src, size_t bytes, CUstream stream), 3020) \
     X(cuMemcpyDtoDAsync_v2, (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream), 3020) \
-    X(cuMemcpyPeer, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes), 4000) \
     X(cuMemcpyPeerAsync, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes, CUstream stream), 4000) \
-    X(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), 3020) \
     X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream), 3020) \
-    X(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), 3020) \
     X(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream), 3020) \
     X(cuMemsetD8Async, (CUdeviceptr dst, unsigned char value, size_t count, CUstream stream), 3020) \
     X(cuMemsetD16Async, (CUdeviceptr dst, unsigned short value, size_t count, CUstream stream), 3020) \
@@ -416,25 +399,13 @@ typedef struct CUDA_MEMCPY3D_st {
     X(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags), 11070) \
     X(cuStreamBatchMemOp_v2, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags), 11070) \
     /* graphs */ \
-    X(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), 10010) \
-    X(cuStreamEndCapture, (CUstream stream, CUgraph *graph), 10000) \
     X(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), 10000) \
-    X(cuStreamGetCaptureInfo_v2, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *count), 11030) \
     X(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), 10010) \
-    X(cuGraphInstantiateWithFlags, (CUgraphExec *executable, CUgraph graph, unsigned long long flags), 11040) \
-    X(cuGraphLaunch, (CUgraphExec executable, CUstream stream), 10000) \
-    X(cuGraphDestroy, (CUgraph graph), 10000) \
-    X(cuGraphExecDestroy, (CUgraphExec executable), 10000) \
-    X(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count), 10000) \
-    X(cuGraphRetainUserObject, (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags), 11030) \
-    X(cuUserObjectCreate, (CUuserObject *object, void *data, CUhostFn destroy, unsigned int count, unsigned int flags), 11030) \
-    X(cuUserObjectRelease, (CUuserObject object, unsigned int count), 11030) \
     /* events */ \
     X(cuEventCreate, (CUevent *event, unsigned int flags), 2000) \
     X(cuEventDestroy_v2, (CUevent event), 4000) \
     X(cuEventRecord, (CUevent event, CUstream stream), 2000) \
     X(cuEventQuery, (CUevent event), 2000) \
-    X(cuEventSynchronize, (CUevent event), 2000) \
     X(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end), 2000) \
     /* kernels, given as PTX */ \
     X(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values), 2010) \

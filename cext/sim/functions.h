@@ -1,12 +1,23 @@
 /*
- * What cudriver itself does not call, and other libraries do: cuda-bindings, cuda-core, numba-cuda,
- * PyCUDA. others/ has these functions. X(exported name, arguments, since), as in cuda_abi.h; a test
- * compares them with the official cuda.h.
+ * What cudriver itself does not call, and other libraries or our tests do: cuda-bindings,
+ * cuda-core, numba-cuda, PyCUDA. others/ has most of these functions. X(exported name, arguments,
+ * since), as in cuda_abi.h; a test compares them with the official cuda.h.
  */
 #ifndef CUDRIVER_SIM_FUNCTIONS_H
 #define CUDRIVER_SIM_FUNCTIONS_H
 
 #include "driver/cuda_abi.h"
+
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUuserObject_st *CUuserObject;
+
+enum { CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 0x1, CU_GRAPH_USER_OBJECT_MOVE = 0x1 };
+
+#define CU_MEMHOSTALLOC_PORTABLE 0x01
+#define CU_MEMHOSTALLOC_DEVICEMAP 0x02
+#define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
 
 typedef void (*CUstreamCallback)(CUstream hStream, CUresult status, void *userData);
 
@@ -61,6 +72,27 @@ typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 /* clang-format off */
 /* Most are made of a few calls of the others. A fault for `*` then counts these too. */
 #define SIM_OTHERS(X) \
+    X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags), 4000) \
+    X(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), 11020) \
+    X(cuMemHostAlloc, (void **address, size_t bytes, unsigned int flags), 2020) \
+    X(cuMemFreeHost, (void *address), 2000) \
+    X(cuMemcpyDtoD_v2, (CUdeviceptr dst, CUdeviceptr src, size_t bytes), 3020) \
+    X(cuMemcpyPeer, (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes), 4000) \
+    X(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), 3020) \
+    X(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), 3020) \
+    X(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), 10010) \
+    X(cuStreamEndCapture, (CUstream stream, CUgraph *graph), 10000) \
+    X(cuStreamGetCaptureInfo_v2, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **dependencies, size_t *count), 11030) \
+    X(cuGraphInstantiateWithFlags, (CUgraphExec *executable, CUgraph graph, unsigned long long flags), 11040) \
+    X(cuGraphLaunch, (CUgraphExec executable, CUstream stream), 10000) \
+    X(cuGraphDestroy, (CUgraph graph), 10000) \
+    X(cuGraphExecDestroy, (CUgraphExec executable), 10000) \
+    X(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count), 10000) \
+    X(cuGraphRetainUserObject, (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags), 11030) \
+    X(cuUserObjectCreate, (CUuserObject *object, void *data, CUhostFn destroy, unsigned int count, unsigned int flags), 11030) \
+    X(cuUserObjectRelease, (CUuserObject object, unsigned int count), 11030) \
+    X(cuEventSynchronize, (CUevent event), 2000) \
+    \
     X(cuGetProcAddress, (const char *symbol, void **function, int version, cuuint64_t flags), 11030) \
     X(cuGetProcAddress_v2, (const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status), 12000) \
     \

@@ -14,7 +14,7 @@
  * k_ pools, w_ streams, l_ modules, g_ graphs.
  */
 #define _GNU_SOURCE
-#include "driver/cuda_abi.h"
+#include "sim/functions.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -26,7 +26,7 @@
 
 static struct {
 #define X(name, args, since) CUresult(*name) args;
-    CUDRIVER_FUNCTIONS(X)
+    SIM_FUNCTIONS(X)
 #undef X
 } cu;
 
@@ -402,7 +402,7 @@ int main(int count, char **words)
         return 1;
     }
 #define X(name, args, since) *(void **)&cu.name = dlsym(library, #name);
-    CUDRIVER_FUNCTIONS(X)
+    SIM_FUNCTIONS(X)
 #undef X
     MUST(cu.cuInit(0));
     MUST(cu.cuDevicePrimaryCtxRetain(&ctx, 0));

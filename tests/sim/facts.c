@@ -11,7 +11,7 @@
  * be needed.
  */
 #define _GNU_SOURCE
-#include "driver/cuda_abi.h"
+#include "sim/functions.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@
 
 static struct {
 #define X(name, args, since) CUresult(*name) args;
-    CUDRIVER_FUNCTIONS(X)
+    SIM_FUNCTIONS(X)
 #undef X
 } cu;
 
@@ -1723,7 +1723,7 @@ int main(int argc, char **argv)
         return 2;
     }
 #define X(name, args, since) *(void **)&cu.name = dlsym(library, #name);
-    CUDRIVER_FUNCTIONS(X)
+    SIM_FUNCTIONS(X)
 #undef X
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         if (strcmp(groups[i].name, argv[2]) == 0) {

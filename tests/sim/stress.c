@@ -5,7 +5,7 @@
  *   stress ROUNDS
  */
 #define _GNU_SOURCE
-#include "driver/cuda_abi.h"
+#include "sim/functions.h"
 #include "sim/cudriver_sim.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 
 #define X(name, args, since) CUresult name args;
-CUDRIVER_FUNCTIONS(X)
+SIM_FUNCTIONS(X)
 #undef X
 
 #define THREADS 6

@@ -4,7 +4,7 @@
  * Linked with the simulator's sources, for the sanitizers.
  */
 #define _GNU_SOURCE
-#include "driver/cuda_abi.h"
+#include "sim/functions.h"
 #include "sim/cudriver_sim.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 #define X(name, args, since) CUresult name args;
-CUDRIVER_FUNCTIONS(X)
+SIM_FUNCTIONS(X)
 #undef X
 
 #define BYTES 4096

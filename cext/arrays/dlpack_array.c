@@ -28,8 +28,9 @@ int cudriver_dlpack_wait(CoreState *state, const struct cudriver_endpoint *end,
                          const struct cudriver_stream *on)
 {
     StreamObject *stream = on == NULL ? cudriver_dlpack_stream(state, end->context->ordinal) : NULL;
-    ContextObject *context = stream != NULL ? stream->context : end->context;
     CUstream handle = stream != NULL ? stream->handle : NULL;
+    /* The default stream that the lender was told of is that of the memory's context. */
+    ContextObject *context = cudriver_stream_is_default(handle) ? end->context : stream->context;
     bool pushed;
     int failed;
 

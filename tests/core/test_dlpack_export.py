@@ -338,6 +338,16 @@ def test_its_own_device_is_no_copy() -> None:
     taken.give_back()
 
 
+def test_an_array_of_another_device_than_the_first(two_devices: Any) -> None:
+    array = cu.device_zeros((4, 6), "f4", device=two_devices[1])
+    assert array.__dlpack_device__() == (kit.CUDA, 1)
+    taken = kit.Taken(array.__dlpack__(dl_device=(kit.CUDA, 1), **NEW))
+    assert (taken.tensor.device.type, taken.tensor.device.id) == (kit.CUDA, 1)
+    taken.give_back()
+    with pytest.raises(BufferError, match=r"dl_device \(2, 0\): only to its own device, \(2, 1\)"):
+        array.__dlpack__(dl_device=(kit.CUDA, 0))
+
+
 @pytest.mark.parametrize(
     ("asked", "error", "says"),
     [

@@ -295,7 +295,9 @@ def test_an_exception_survives_the_giving_back() -> None:
 def test_what_is_asked_of_the_lender() -> None:
     array, stream = placed(), cu.Stream()
     lender, host = lend(array), lend(MODEL.copy())
+    managed = lend(array, device=(kit.MANAGED, 0))
     cu.from_dlpack(lender)
+    cu.from_dlpack(managed)
     with stream:
         cu.from_dlpack(lender, copy=False)
     cu.from_dlpack(host)
@@ -304,6 +306,7 @@ def test_what_is_asked_of_the_lender() -> None:
         {"stream": 1, "max_version": (1, 3)},
         {"stream": stream.handle, "max_version": (1, 3), "copy": False},
     ]
+    assert managed.asked == lender.asked[:1]
     assert host.asked == [{"max_version": (1, 3)}, {"max_version": (1, 3), "copy": False}]
 
 
@@ -483,6 +486,7 @@ TABLE = kit.ExchangeTable(
     kit.CURRENT_STREAM(_current_stream),
 )  # fmt: skip
 NEWER = kit.ExchangeTable(2, 0, ctypes.addressof(TABLE))
+NEWEST = kit.ExchangeTable(3, 0, ctypes.addressof(NEWER))
 UNKNOWN = kit.ExchangeTable(2, 0)
 NAME = b"dlpack_exchange_api"
 
@@ -507,7 +511,7 @@ def tabled(array: Any, **how: Any) -> Tabled:
     return Tabled(address, array.shape, device=(kind, 0), owner=array, **how)
 
 
-@pytest.mark.parametrize("table", [TABLE, NEWER], indirect=True)
+@pytest.mark.parametrize("table", [TABLE, NEWER, NEWEST], indirect=True)
 def test_the_table_is_used(table: None) -> None:
     lenders = [tabled(placed()), tabled(MODEL.copy())]
     first, second = map(cu.from_dlpack, lenders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -103,8 +104,15 @@ class Late(Tensor):
     def __dlpack__(self, **asked: Any) -> Any:
         with self.array.context:  # a default stream is that of the memory's context
             capsule = super().__dlpack__(**asked)
-        threading.Timer(0.05, self.running.close).start()
+        self.timer = threading.Timer(0.05, self.running.close)
+        self.timer.start()
         return capsule
+
+    def is_over(self) -> bool:
+        """Whether its work is; the thread that has ended it lets go of the stream."""
+        done = self.work.done
+        self.timer.join()
+        return done
 
 
 def test_a_stream_of_another_device_has_to_wait_for_a_tensor(driver: Any, two_devices: Any) -> None:
@@ -114,7 +122,7 @@ def test_a_stream_of_another_device_has_to_wait_for_a_tensor(driver: Any, two_de
     with two_devices[0].primary_context():
         tensor = Late(cu.device_zeros(SIZE, "f4"), cu.Stream(), driver)
     transfer = cu.copy_async(there, tensor, stream)
-    assert tensor.work.done
+    assert tensor.is_over()
     assert tensor.asked[-1]["stream"] == 1
     transfer.wait()
     assert not there.to_numpy().any()
@@ -129,7 +137,7 @@ def test_the_default_stream_of_another_context_has_to_wait_for_a_tensor(driver: 
     tensor = Late(array, cu.Stream(), driver)
     with cu.Context(0):
         transfer = cu.copy_async(back, tensor, cu.Stream.from_handle(1))
-        assert tensor.work.done
+        assert tensor.is_over()
         transfer.wait()
     assert driver.cuMemFree_v2(address) == 0
 
@@ -179,6 +187,44 @@ def test_a_blocking_copy_waits_for_the_stream_of_a_tensor(driver: Any) -> None:
         cu.copy(back, tensor)
     assert (back == 7).all()
     assert [asked["stream"] for asked in tensor.asked] == [1, stream.handle]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_blocking_copy_waits_for_a_tensor_of_another_context(driver: Any, named: bool) -> None:
+    """The default stream that a lender is told of is that of the memory's context."""
+    address, back = ctypes.c_uint64(), np.zeros(SIZE, "f4")
+    primary = cu.current_context()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), SIZE * 4) == 0  # of no pool: of a context
+    array = SimpleNamespace(pointer=address.value, shape=(SIZE,), context=primary)
+    tensor = Late(array, cu.Stream(), driver)
+    with cu.Context(0) as context, cu.Stream() if named else cu.Stream.from_handle(1):
+        cu.copy(back, tensor)
+        assert tensor.is_over()
+    context.close()
+    assert driver.cuMemFree_v2(address) == 0
+
+
+def test_the_stream_that_a_copy_waits_for_cannot_be_closed(driver: Any, sim: Any) -> None:
+    """Before the copy, for the lender's work that was put before it."""
+    tensor, back = placed(), np.zeros(SIZE, "f4")
+    stream = cu.Stream()
+
+    def copies() -> None:
+        with stream:
+            cu.copy(back, tensor)
+
+    thread = threading.Thread(target=copies)
+    with busy(driver, tensor.work):
+        thread.start()
+        while not tensor.asked:
+            time.sleep(0.001)
+        asked = sim.call_count("cuEventQuery")
+        while sim.call_count("cuEventQuery") == asked:  # the lender has answered: it waits
+            time.sleep(0.001)
+        with pytest.raises(ValueError, match="a running call uses it"):
+            stream.close()
+    thread.join()
+    stream.close()
 
 
 def test_a_tensor_that_requires_grad_is_read() -> None:
@@ -277,6 +323,24 @@ def test_the_stream_of_a_with_block_cannot_be_closed_by_the_lender() -> None:
     stream.close()
 
 
+def test_a_closed_stream_of_a_with_block_is_not_asked_for() -> None:
+    """Another library's keeps its handle, which may be nobody's by now."""
+    tensor, theirs = placed(), cu.Stream()
+    stream = cu.Stream.from_handle(theirs.handle)
+    with stream:
+        stream.close()
+        cu.from_dlpack(tensor)
+    assert tensor.asked[-1]["stream"] == 1
+
+
+def test_a_stream_of_another_device_is_not_asked_for(two_devices: Any) -> None:
+    """By a `with` block, which holds for the calls of every device."""
+    tensor = placed()
+    with cu.Stream(device=two_devices[1]):
+        cu.from_dlpack(tensor)
+    assert tensor.asked[-1]["stream"] == 1
+
+
 # ---- our arrays, lent ---------------------------------------------------------------------------
 
 
@@ -289,10 +353,29 @@ def test_the_default_stream_of_the_consumer_is_that_of_its_context(driver: Any) 
     default = cu.Stream.from_handle(1)
     with busy(driver, ours):
         transfer = cu.copy_async(array, cu.pinned_zeros(SIZE, "f4"), ours)
-        with cu.Context(0):
+        with cu.Context(0) as context:  # whose end would wait
             array.__dlpack__(stream=1)
             assert not cu.Stream.from_handle(1).done
         assert default.done
+    transfer.wait()
+    context.close()
+
+
+def test_the_default_stream_of_a_consumer_is_on_the_device_of_the_array(
+    driver: Any, two_devices: Any
+) -> None:
+    """Whichever device is current."""
+    defaults = []
+    for device in two_devices:
+        with device.primary_context():
+            defaults.append(cu.Stream.from_handle(1))
+    ours = cu.Stream(device=two_devices[1])
+    array = cu.device_zeros(SIZE, "f4", device=two_devices[1])
+    with busy(driver, ours):
+        transfer = cu.copy_async(array, cu.pinned_zeros(SIZE, "f4"), ours)
+        with two_devices[0].primary_context():
+            array.__dlpack__(stream=1)
+        assert [stream.done for stream in defaults] == [True, False]
     transfer.wait()
 
 

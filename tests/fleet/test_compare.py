@@ -562,6 +562,11 @@ def test_a_toolkit_of_the_system_in_another_folder_is_a_difference():
     assert [each.component for each in found.differences] == ["system toolkit"]
 
 
+def test_a_toolkit_of_the_environment_in_another_folder_is_none():
+    fleet = compare(fleet_of(3, of("toolkits", 1, path="/home/b/env"), at=1))
+    assert fleet.differences == []
+
+
 def test_a_baseline_tells_what_has_changed(tmp_path):
     golden = compare([report("d0")]).golden
     assert golden is not None

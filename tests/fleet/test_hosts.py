@@ -62,6 +62,7 @@ def test_long_lists_stand_for_all_their_names(text, count):
     [
         (["d3", "d1", "d2", "d10", "d1"], ["d[1-3,10]"]),
         (["d008", "d009", "d010", "d8"], ["d8", "d[008-010]"]),
+        ([f"d{number}" for number in range(13)], ["d[0-12]"]),  # one "0" pads nothing
         (
             ["ip-10-0-0-1.ec2.internal", "ip-10-0-0-2.ec2.internal"],
             ["ip-10-0-0-[1-2].ec2.internal"],

@@ -357,6 +357,8 @@ def test_another_device(two_devices: Any) -> None:
     again = cu.from_dlpack(lend(there, device=(kit.CUDA, 1)))
     assert again.context is there.context
     assert there.__dlpack_device__() == (kit.CUDA, 1)
+    nothing = cu.from_dlpack(kit.Lender(None, (3, 0), device=(kit.CUDA, 1)))
+    assert nothing.device.ordinal == 1
 
 
 def test_a_copy_stays_in_the_context_of_its_source() -> None:

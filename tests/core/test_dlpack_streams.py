@@ -71,6 +71,7 @@ def test_a_copy_waits_for_the_stream_of_a_tensor(driver: Any, given: str) -> Non
     with busy(driver, tensor.work):
         first = cu.copy_async(cu.from_dlpack(tensor), source, tensor.work)
         second = cu.copy_async(back, tensor, stream)
+        assert not tensor.work.done
         assert not second.done
     second.wait()
     first.wait()
@@ -85,6 +86,7 @@ def test_a_copy_to_a_new_array_waits_for_the_stream_of_a_tensor(driver: Any) -> 
     with busy(driver, tensor.work):
         first = cu.copy_async(cu.from_dlpack(tensor), source, tensor.work)
         array = cu.to_device(tensor, stream)
+        assert not tensor.work.done
         assert not stream.done
     assert (array.to_numpy() == 7).all()
     first.wait()

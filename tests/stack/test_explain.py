@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_cli import SOURCES, run
 
@@ -316,6 +316,7 @@ WORDS += [
 ]
 
 
+@example(["/stubs/ before libcuda.so", "libcuda.so/stubs/", "/stubs/ and libcuda.so"])
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=5).map("".join), max_size=6))
 def test_what_is_found_is_what_the_expressions_say_of_each_line(lines):
     """Put together from their own words. Line by line, with Python's own `.*` and IGNORECASE."""

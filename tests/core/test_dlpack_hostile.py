@@ -175,6 +175,25 @@ def test_methods_that_go_wrong(capsule: Any, device: Any, error: Any, says: str)
         cu.from_dlpack(Odd(capsule, device))
 
 
+@pytest.mark.parametrize("error", [BufferError, ValueError, RuntimeError])
+def test_a_lender_that_refuses_is_not_asked_in_another_way(error: Any) -> None:
+    """Without copy=False it might lend a copy. TypeError alone says that it knows less."""
+
+    class Refusing(kit.Lender):
+        def __dlpack__(self, **asked: Any) -> Any:
+            if "copy" in asked:
+                self.asked.append(asked)
+                raise error("only a copy")
+            return super().__dlpack__(**asked)
+
+    model = np.arange(6, dtype="f4")
+    lender = Refusing(model.ctypes.data, model.shape, device=(kit.CPU, 0), owner=model)
+    with pytest.raises(error, match="only a copy"):
+        cu.from_dlpack(lender, copy=False)
+    assert len(lender.asked) == 1
+    assert (cu.from_dlpack(lender) == model).all()
+
+
 @pytest.mark.parametrize("thing", [None, 3, [1.0], "text", object(), np.float64(1)])
 def test_what_lends_nothing(thing: Any) -> None:
     with pytest.raises(TypeError, match="has no __dlpack__, so it lends no memory"):

@@ -6,14 +6,18 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const uint64_t MAX_HELD = 512u << 20; /* bytes of blocks and shelves a file may hold */
+/* Bytes that all files of the process may hold. libtensorflow_cc, the largest known, has 46 MiB. */
+static const uint64_t MAX_HELD = 512u << 20;
 static const uint64_t MAX_FILE = (uint64_t)1 << 40; /* bytes */
+
+static _Atomic uint64_t held_by_all;
 
 /* ---- faults ---- */
 
@@ -56,6 +60,30 @@ int elf_failed(struct elf_file *file, int error, const char *format, ...)
 int elf_no_memory(struct elf_file *file)
 {
     return elf_failed(file, ENOMEM, "out of memory");
+}
+
+/* ---- what all files hold ---- */
+
+int elf_hold(struct elf_file *file, uint64_t *held, uint64_t bytes)
+{
+    if (atomic_fetch_add(&held_by_all, bytes) + bytes > MAX_HELD) {
+        atomic_fetch_sub(&held_by_all, bytes);
+        return elf_failed(file, EFBIG, "the tables of all libraries take more than %llu MiB",
+                          (unsigned long long)(MAX_HELD >> 20));
+    }
+    *held += bytes;
+    return 0;
+}
+
+void elf_let_go(uint64_t *held)
+{
+    atomic_fetch_sub(&held_by_all, *held);
+    *held = 0;
+}
+
+bool elf_much_held(void)
+{
+    return atomic_load(&held_by_all) > MAX_HELD / 2;
 }
 
 /* ---- bytes ---- */
@@ -207,11 +235,16 @@ int elf_stream(struct elf_file *file, uint64_t offset, void *to, size_t length)
 /* Allocates the shelf of block `number`. A library of 1 GiB uses only a few. */
 static int make_shelf(struct elf_file *file, size_t number)
 {
+    int status = 0;
     if (file->shelves == NULL) {
         uint64_t count = (file->size >> (ELF_BLOCK_BITS + ELF_SHELF_BITS)) + 1;
         if (count > SIZE_MAX / sizeof(*file->shelves) || file->size > MAX_FILE) {
             return elf_damaged(file, "the file is too large (%llu bytes)",
                                (unsigned long long)file->size);
+        }
+        status = elf_hold(file, &file->blocks_held, count * sizeof(*file->shelves));
+        if (status < 0) {
+            return status;
         }
         file->shelves = calloc((size_t)count, sizeof(*file->shelves));
         if (file->shelves == NULL) {
@@ -223,11 +256,14 @@ static int make_shelf(struct elf_file *file, size_t number)
     if (*shelf != NULL) {
         return 0;
     }
+    status = elf_hold(file, &file->blocks_held, ELF_SHELF * sizeof(**shelf));
+    if (status < 0) {
+        return status;
+    }
     *shelf = calloc(ELF_SHELF, sizeof(**shelf));
     if (*shelf == NULL) {
         return elf_no_memory(file);
     }
-    file->held += ELF_SHELF * sizeof(**shelf);
     return 0;
 }
 
@@ -237,12 +273,10 @@ static int load_block(struct elf_file *file, size_t number)
     uint64_t start = (uint64_t)number << ELF_BLOCK_BITS;
     size_t length = file->size - start < ELF_BLOCK ? (size_t)(file->size - start) : ELF_BLOCK;
     uint8_t *block;
-    int status;
-    if (file->held + length > MAX_HELD) {
-        return elf_damaged(file, "its tables are spread over more than %llu MiB",
-                           (unsigned long long)(MAX_HELD >> 20));
+    int status = make_shelf(file, number);
+    if (status == 0) {
+        status = elf_hold(file, &file->blocks_held, length);
     }
-    status = make_shelf(file, number);
     if (status < 0) {
         return status;
     }
@@ -255,7 +289,6 @@ static int load_block(struct elf_file *file, size_t number)
         free(block);
         return status;
     }
-    file->held += length;
     file->shelves[number >> ELF_SHELF_BITS][number & (ELF_SHELF - 1)] = block;
     return 0;
 }
@@ -380,6 +413,7 @@ int elf_string(struct elf_file *file, uint64_t index, size_t limit, char **out, 
         free(text.bytes);
         return status;
     }
+    file->copied += *length;
     *out = text.bytes;
     return 0;
 }
@@ -436,5 +470,5 @@ void elf_rest(struct elf_file *file)
     free(file->shelves);
     file->shelves = NULL;
     file->shelf_count = 0;
-    file->held = 0;
+    elf_let_go(&file->blocks_held);
 }

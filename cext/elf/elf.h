@@ -125,7 +125,10 @@ struct elf_file {
     /* Cached blocks of the file, in shelves of many blocks; NULL: none. */
     uint8_t ***shelves; /* owned */
     size_t shelf_count;
-    uint64_t held; /* bytes of the cached blocks and shelves */
+
+    /* Bytes that count as held by the process: see elf_hold. */
+    uint64_t strings_held, references_held, blocks_held;
+    uint64_t copied; /* bytes of the strings that elf_string has copied */
 };
 
 /* A definition. The list that holds it owns `name`, the file owns `version`. */
@@ -161,11 +164,17 @@ void elf_close(struct elf_file *file);
 /* Closes the descriptor and drops the cached blocks. Both come back on demand. */
 void elf_rest(struct elf_file *file);
 
+/* Whether all files of the process hold so much that those not in use should be dropped. */
+bool elf_much_held(void);
+
 /* references.c */
 
 /* Lists the undefined symbols in the order in which the loader binds them, each once. */
 int elf_list_references(struct elf_file *file, struct elf_references *out);
 void elf_references_free(struct elf_references *list);
+
+/* elf_rest, and drops the references that elf_list_missing has listed. */
+void elf_drop(struct elf_file *file);
 
 /*
  * Lists the references of `file`, except weak ones, that no file of `scope` defines.

@@ -523,7 +523,10 @@ struct elf_file *elf_open(const char *path, int root)
         free(file);
         return NULL;
     }
-    read_all(file); /* file->fault has the failure */
+    /* file->fault has the failure */
+    if (read_all(file) == 0) {
+        elf_hold(file, &file->strings_held, 2 * file->copied); /* Python copies them once more */
+    }
     elf_rest(file);
     return file;
 }
@@ -533,8 +536,8 @@ void elf_free(struct elf_file *file)
     if (file == NULL) {
         return;
     }
-    elf_rest(file);
-    elf_references_free(&file->references);
+    elf_drop(file);
+    elf_let_go(&file->strings_held);
     for (size_t i = 0; i < file->needed_count; i++) {
         free(file->needed[i]);
     }

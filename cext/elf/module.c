@@ -78,14 +78,15 @@ static int job_take(const struct elf_state *state, struct job *job, PyObject *pa
 }
 
 /*
- * Closes a job's files. Their cached blocks stay: the next dlopen reads the same libraries.
- * The caller holds the module's lock; the GIL is not needed.
+ * Closes a job's files. What was read of them stays, unless that is much: the next dlopen reads the
+ * same libraries. The caller holds the module's lock; the GIL is not needed.
  */
 static void job_close(struct job *job)
 {
-    elf_close(job->file->file);
+    void (*finish)(struct elf_file *) = elf_much_held() ? elf_drop : elf_close;
+    finish(job->file->file);
     for (Py_ssize_t i = 0; i < job->scope_count; i++) {
-        elf_close(job->files[i]);
+        finish(job->files[i]);
     }
 }
 

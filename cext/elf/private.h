@@ -48,6 +48,13 @@ int elf_refused(struct elf_file *file, const char *loader_text);
 int elf_failed(struct elf_file *file, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/*
+ * Counts `bytes` more in *held and in the sum of the process; many small files can ask for any
+ * amount of memory. 0 or -EFBIG.
+ */
+int elf_hold(struct elf_file *file, uint64_t *held, uint64_t bytes);
+void elf_let_go(uint64_t *held);
+
 /* Opens the file. The first call records its size and identity; later ones compare them. */
 int elf_open_descriptor(struct elf_file *file, bool first);
 

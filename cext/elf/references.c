@@ -197,6 +197,14 @@ void elf_references_free(struct elf_references *list)
     *list = (struct elf_references){0};
 }
 
+void elf_drop(struct elf_file *file)
+{
+    elf_rest(file);
+    elf_references_free(&file->references);
+    elf_let_go(&file->references_held);
+    file->listed = false;
+}
+
 /* The order in which a scope is searched: only a matter of speed. */
 struct order {
     size_t *turns;    /* positions in the scope, the most recent match first */
@@ -267,6 +275,11 @@ static int hold_references(struct elf_file *file)
         return elf_prepare(file); /* a file with a fault stays faulty */
     }
     status = elf_list_references(file, &file->references);
+    if (status == 0) {
+        status = elf_hold(file, &file->references_held,
+                          file->references.room * sizeof(*file->references.items) +
+                              file->references.names.room);
+    }
     if (status < 0) {
         elf_references_free(&file->references);
     }

@@ -84,6 +84,7 @@ static int read_vernaux(struct elf_file *file, const struct elf_table *table, ui
         if (need->library == NULL) {
             return elf_no_memory(file);
         }
+        file->copied += strlen(library);
         status = elf_string(file, aux.name, ELF_MAX_NAME, &need->version, &length);
         if (status == 0 && aux.next == 0) {
             return 0;

@@ -213,6 +213,8 @@ class LoaderFiles:
         try:
             elf = self.open(path)
         except _elf.ElfError as error:
+            if error.errno == errno.EFBIG:  # our limit, not the loader's
+                raise
             if error.errno is not None:
                 return "unreadable", None
             machine = error.machine

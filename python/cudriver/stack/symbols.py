@@ -115,6 +115,8 @@ def check_symbols(
     damaged: set[str] = set()
     for obj, answer in zip(new, answers, strict=True):
         if isinstance(answer, _elf.ElfError):
+            if answer.errno is not None:  # it could not be read, which says nothing about it
+                raise answer
             # A file that several environments share was read under its name in the first of them.
             path = next(o.path for o in (obj, *scope) if o.elf.shown == answer.filename)
             if path not in damaged:

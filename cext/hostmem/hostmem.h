@@ -37,12 +37,13 @@ struct cudriver_hostmem_stats {
 
 /*
  * Hands out at least `bytes` (0 counts as 1) of page-locked memory that devices can use too,
- * aligned to 64 bytes, or to 4096 from 1 MiB on. Smaller sizes are rounded up by an eighth at most,
- * larger ones to whole pages; a larger block may come from one that was freed and is an eighth
- * larger at most. At most `room` bytes of new memory are touched, and as many as free memory that
- * is returned for them had: a system that overcommits would grant more, and kill the process. The
- * contents are undefined unless *zeroed is set (fresh from the system). Returns the driver's code;
- * OUT_OF_MEMORY also for `room`, for the pool's limit and if the system has no memory.
+ * aligned to 64 bytes; powers of two to themselves up to 4096, and all from 1 MiB on to 4096.
+ * Smaller sizes are rounded up by an eighth at most, larger ones to whole pages; a larger block may
+ * come from one that was freed and is an eighth larger at most. At most `room` bytes of new memory
+ * are touched, and as many as free memory that is returned for them had: a system that overcommits
+ * would grant more, and kill the process. The contents are undefined unless *zeroed is set (fresh
+ * from the system). Returns the driver's code; OUT_OF_MEMORY also for `room`, for the pool's limit
+ * and if the system has no memory.
  */
 CUresult cudriver_hostmem_alloc(size_t bytes, size_t room, void **address, bool *zeroed);
 

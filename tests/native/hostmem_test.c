@@ -169,7 +169,8 @@ static CUresult try_make(size_t bytes, char **block)
     if (address != NULL) {
         size_t size;
         CHECK(cudriver_hostmem_owns(address, &size) && size == (bytes > 0 ? bytes : 1));
-        CHECK((uintptr_t)address % (bytes >= MIB ? 4096 : 64) == 0);
+        size_t aligned = bytes >= 64 && (bytes & (bytes - 1)) == 0 ? bytes : 64;
+        CHECK((uintptr_t)address % (bytes >= MIB || aligned > 4096 ? 4096 : aligned) == 0);
         CHECK(!zeroed || is_zero(address, bytes));
         CHECK(driver_is_registered(address, bytes));
     }
@@ -340,13 +341,22 @@ static void test_reuse(void)
         CHECK(make(bytes) == first);
         CHECK(stats_now().registered_bytes == 32 * MIB && stats_now().pooled_bytes == 0);
     }
+    cudriver_hostmem_free(first);
+    CHECK(make(28 * MIB) == first); /* an eighth is lost */
     CHECK(driver_calls() == calls);
     cudriver_hostmem_free(first);
-    second = make(28 * MIB - 8192);
+    second = make(28 * MIB - 4096);
     third = make(33 * MIB);
     CHECK(second != first && third != first);
     cudriver_hostmem_free(second);
     cudriver_hostmem_free(third);
+    trim_all();
+
+    /* Two size classes above. */
+    first = make(20 * MIB + MIB / 2);
+    cudriver_hostmem_free(first);
+    CHECK(make(18 * MIB) == first);
+    cudriver_hostmem_free(first);
     trim_all();
 
     /* Of several free blocks one that fits. */
@@ -437,6 +447,15 @@ static void test_limit(void)
     CHECK(stats_now().registered_bytes == 20 * MIB);
     cudriver_hostmem_free(first);
 
+    first = make(12 * MIB);
+    cudriver_hostmem_set_limit(4 * MIB); /* less than there is */
+    CHECK(try_make(2 * MIB, &second) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(try_make(1, &small) == CUDA_ERROR_OUT_OF_MEMORY);
+    cudriver_hostmem_free(first);
+    second = make(2 * MIB);
+    CHECK(stats_now().registered_bytes == 2 * MIB);
+    cudriver_hostmem_free(second);
+
     trim_all();
     cudriver_hostmem_set_limit(100 * KIB);
     small = make(10);
@@ -467,10 +486,11 @@ static void test_room(void)
     CHECK(stats_now().registered_bytes == 0);
     cudriver_hostmem_free(make(6 * MIB));
     CHECK(cudriver_hostmem_alloc(10 * MIB, 4 * MIB, &block, &zeroed) == CUDA_SUCCESS);
-    CHECK(cudriver_hostmem_alloc(100, 1 * MIB, &small, &zeroed) == CUDA_SUCCESS);
-    CHECK(stats_now().registered_bytes - 10 * MIB < 1 * MIB);
-    cudriver_hostmem_free(small);
     cudriver_hostmem_free(block);
+    CHECK(cudriver_hostmem_alloc(100, 1 * MIB, &small, &zeroed) == CUDA_SUCCESS);
+    CHECK(stats_now().registered_bytes >= 10 * MIB); /* nothing had to go for it */
+    CHECK(stats_now().registered_bytes < 11 * MIB);
+    cudriver_hostmem_free(small);
     check_clean();
 }
 
@@ -497,6 +517,15 @@ static void test_trim(void)
     CHECK(trim_all() == 24 * MIB && stats_now().registered_bytes == 5 * MIB);
     CHECK(stats_now().peak_bytes >= 53 * MIB);
     cudriver_hostmem_free(blocks[3]);
+    trim_all();
+    for (int i = 2; i >= 0; i--) {
+        blocks[i] = make(sizes[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        cudriver_hostmem_free(blocks[i]);
+    }
+    CHECK(cudriver_hostmem_trim(38 * MIB, &released) == CUDA_SUCCESS);
+    CHECK(released == 16 * MIB && stats_now().pooled_bytes == 32 * MIB);
     check_clean();
 }
 
@@ -913,6 +942,12 @@ static void *pin_shared(void *argument)
     return NULL;
 }
 
+static void *unpin_in_thread(void *pin)
+{
+    unpin(pin);
+    return NULL;
+}
+
 static void test_no_waiting(void)
 {
     pthread_t threads[2];
@@ -930,6 +965,7 @@ static void test_no_waiting(void)
     }
     wait_for(&inside);
     wait_for(&inside);
+    CHECK(cudriver_hostmem_uses_device(1)); /* perhaps they are there */
     char *next = cudriver_hostmem_try_alloc(200);
     CHECK(next != NULL && cudriver_hostmem_owns(next, &bytes));
     cudriver_hostmem_free(next);
@@ -960,7 +996,20 @@ static void test_no_waiting(void)
     }
     CHECK(atomic_load(&hook_calls) == 1 && stats_now().pins == 2);
     driver_set_hook(NULL);
-    unpin(made[0]);
+    unpin(made[1]);
+
+    /* One unpins, another pins the same bytes: it waits, too. */
+    driver_set_unregister_hook(wait_in_driver);
+    CHECK(pthread_create(&threads[0], NULL, unpin_in_thread, made[0]) == 0);
+    wait_for(&inside);
+    driver_set_unregister_hook(NULL);
+    CHECK(pthread_create(&threads[1], NULL, pin_shared, &made[1]) == 0);
+    usleep(20000); /* time to do it wrong */
+    CHECK(stats_now().pins == 0);
+    sem_post(&leave);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+    }
     unpin(made[1]);
     free(shared_buffer);
     cudriver_hostmem_free(small);
@@ -1355,7 +1404,7 @@ static void test_old_kernel(void)
     check_clean();
 }
 
-/* Memory that the pool keeps though free makes room for a pin. */
+/* Where memory is short: what the pool keeps though free makes room for a pin. */
 static void test_pin_makes_room(void)
 {
     char buffer[100];
@@ -1365,6 +1414,12 @@ static void test_pin_makes_room(void)
     struct cudriver_pin *pin = pin_on(buffer, 100);
     CHECK(driver_has_failed() && stats_now().registered_bytes == 0);
     unpin(pin);
+
+    /* What cannot be had for a whole chunk is asked for the one block. */
+    driver_fail(4, CUDA_ERROR_OUT_OF_MEMORY);
+    char *block = make(100);
+    CHECK(driver_has_failed() && stats_now().registered_bytes < 2 * MIB);
+    cudriver_hostmem_free(block);
     check_clean();
 }
 

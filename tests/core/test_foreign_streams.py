@@ -10,11 +10,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 
+from graphkit import busy
 from program import output
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -118,6 +120,21 @@ def test_our_stream_waits_for_theirs(cu, sim, theirs, kind: str) -> None:
     transfer.wait()
     assert (seen == 5).all()
     ours.close()
+
+
+def test_their_default_stream_is_that_of_our_streams_context(cu) -> None:
+    """Whichever context is current."""
+    driver, work = ctypes.CDLL(cu.driver_path()), ExitStack()
+    with cu.Context(0) as context:
+        ours, default = cu.Stream(), cu.Stream.from_handle(1)
+        work.enter_context(busy(driver, default))
+    with work:
+        ours.wait(TorchStream(0))
+        assert not ours.done
+    for stream in (ours, default):
+        stream.synchronize()
+        stream.close()
+    context.close()
 
 
 @pytest.mark.parametrize("kind", EVENTS)

@@ -34,7 +34,7 @@ def libraries(dist, problems=None):
 
 
 def lost_modules(dist):
-    return records.LostModules(Root("/"), [(dist, records.read(Root("/"), dist, []))]).faults()
+    return records.LostModules(Root("/"), [(dist, records.read(Root("/"), dist, []))]).faults()[0]
 
 
 @pytest.fixture

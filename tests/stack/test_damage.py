@@ -125,6 +125,16 @@ def test_a_damaged_library_of_a_wheel(venv, damage, stated):
     assert seen.removeprefix("ImportError: ").removeprefix("OSError: ") == found.predicts
 
 
+def test_a_library_of_another_size_that_is_whole(venv):
+    """Stripped, or listed wrongly by the wheel itself: its sections end where the file does."""
+    file = venv.site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    before = file.stat().st_size
+    subprocess.run(["strip", str(file)], check=True)
+    assert file.stat().st_size != before
+    assert outcome(venv) == ""
+    assert told(venv) == []
+
+
 def test_what_pytorch_itself_says_of_a_library_that_is_gone(venv):
     """It looks for the library after the loader did, and raises an error of its own."""
     (venv.site / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12").unlink()

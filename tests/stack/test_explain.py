@@ -48,7 +48,8 @@ MESSAGES = {
     ],
     "CU204": [
         "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install "
-        "root."
+        "root.",
+        "RuntimeError: Couldn't find a suitable version of ptxas",
     ],
     "CU207": [
         "error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!"
@@ -61,12 +62,22 @@ MESSAGES = {
         "ImportError: /env/lib/libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, "
         "version libnvJitLink.so.12",
         "ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister",
+        "WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:",
     ],
     "CU304": ["CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"],
     "CU305": [
-        "ImportError: libcusparseLt.so.0: cannot open shared object file: No such file or directory"
+        "ImportError: libcusparseLt.so.0: cannot open shared object file: No such file or "
+        "directory",
+        "RuntimeError: Could not load libtorchcodec. Likely causes:",
     ],
     "CU306": ["nvrtc: error: failed to open libnvrtc-builtins.so.13.0."],
+    "CU404": [
+        "ModuleNotFoundError: No module named 'torch.nn'",
+        "ModuleNotFoundError: No module named 'numpy._core._multiarray_umath'",
+        "ImportError: cannot import name 'nn' from partially initialized module 'torch' (most "
+        "likely due to a circular import) (/env/torch/__init__.py)",
+        "ImportError: cannot import name 'einsum' from 'torch.functional' (/env/functional.py)",
+    ],
     "CU405": [
         "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA "
         "major versions."

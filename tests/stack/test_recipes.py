@@ -305,6 +305,37 @@ class TestSteps:
         told = [f.evidence[-1].value for f in findings(facts(venv)) if f.subject == "numba-cuda"]
         assert set(told[:2]) == {"numba.cuda needs it to compile a kernel"}
 
+    def test_numba_cuda_takes_the_place_of_numbas_own_target(self, venv):
+        """What numba itself would find outside is not asked for then."""
+        venv.dist("numba", "0.61.2")
+        folder = venv.root / "usr/local/cuda/lib64"
+        library(venv, "elsewhere/libcudart.so.12")
+        folder.mkdir(parents=True)
+        (venv.site / "elsewhere/libcudart.so.12").rename(folder / "libcudart.so.12")
+        found = facts(venv, LD_LIBRARY_PATH="/usr/local/cuda/lib64")
+        assert loads(found, "numba") == ["libcudart.so.12"]
+        venv.dist("numba-cuda", "0.30.4", files={"numba_cuda/__init__.py": b""})
+        found = facts(venv, LD_LIBRARY_PATH="/usr/local/cuda/lib64")
+        numba = found.framework("numba")
+        assert numba is None or numba.loads == []
+
+    def test_onnxruntime_opens_its_shared_part_for_all(self, venv):
+        """At import and globally: its CUDA part is linked to nothing that has the symbol."""
+        venv.dist("onnxruntime-gpu", "1.22.0")
+        info = venv.site / "onnxruntime/capi/build_and_package_info.py"
+        info.parent.mkdir(parents=True)
+        info.write_text("__version__ = '1.22.0'\ncuda_version = '12.8'\n")
+        library(venv, f"onnxruntime/capi/onnxruntime_pybind11_state{ABI}")
+        folder = "onnxruntime/capi/libonnxruntime_providers"
+        shared = library(venv, f"{folder}_shared.so", symbol="Provider_GetHost")
+        target = venv.site / f"{folder}_cuda.so"
+        source = "extern int Provider_GetHost; int *at = &Provider_GetHost;"
+        compile_c(target, source, "-nostdlib", "-Wl,-soname,libonnxruntime_providers_cuda.so")
+        assert [f.rule for f in findings(facts(venv)) if "Provider_GetHost" in f.title] == []
+        shared.unlink()
+        (fault,) = [f for f in facts(venv).load_faults if f.kind == "symbol"]
+        assert fault.name == "Provider_GetHost"
+
     def test_what_a_use_loads_is_not_there_when_another_imports_it(self, venv, monkeypatch):
         """A program that imports `late` has imported `net`, and need not have used it."""
         used = {"load": ["net/libcublas.so.12"], "when": "use"}

@@ -477,6 +477,20 @@ class TestTogether:
                 dist.requires += wheel("x", "1", f"nvidia-p{n}=={dist.version}").requires
         assert len(one(of, "CU407").evidence) == 11, "five pairs and what is installed"
 
+    @pytest.mark.parametrize("asked", [True, False])
+    def test_an_extra_that_nobody_asked_for(self, asked):
+        """flashinfer's b12x wants its own release of what another requires anyway."""
+        extra = ("[b12x]nvidia-libs-base==4.7.1", "[b12x]nvidia-libs-core==4.7.1")
+        of = facts(
+            distributions=[
+                wheel("flashinfer-python", "0.7.2", "nvidia-ml-py", *extra),
+                wheel("vllm", "0.32.0", "nvidia-libs-base==4.6.2"),
+                wheel("nvidia-libs-base", "4.6.2"),
+                wheel("nvidia-libs-core", "4.7.1" if asked else "4.6.2"),
+            ]
+        )
+        assert len(fired(of, "CU407")) == asked
+
     def test_pairs_that_agree_hide_no_clash(self):
         """A second of one framework and a range that fits come before the one that clashes."""
         of = facts(

@@ -40,6 +40,13 @@ class ElfBits:
         return len(self._head) == 64 and self._head[:6] == b"\x7fELF\x02\x01"
 
     @property
+    def whole(self) -> bool:
+        """Whether the file goes as far as the table of its sections, which linkers put last."""
+        (table,) = unpack_from("<Q", self._head, 40) if self.sound else (0,)
+        entry, count = unpack_from("<HH", self._head, 58) if self.sound else (0, 0)
+        return bool(0 < table <= os.fstat(self.descriptor).st_size - entry * count)
+
+    @property
     def machine(self) -> int:
         """EM_X86_64 is 62, EM_AARCH64 183."""
         return int(unpack_from("<H", self._head, 18)[0]) if self.sound else 0

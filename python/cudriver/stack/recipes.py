@@ -49,6 +49,7 @@ class Step(Record):
     says: str = ""  # what the framework says then; default: what the loader says
     purpose: str = ""  # what the framework needs it to do: "compile a kernel"; default: use CUDA
     within: str = ""  # the file of site-packages that does this; without it nobody does
+    without: str = ""  # a file of site-packages whose package does it in this one's place
     versions: str = ""  # of the framework that do this: ">=2.9"
     cuda: str = ""  # releases of CUDA that builds which do this are for: "<13"
 

@@ -56,6 +56,8 @@ class Importer:
                 continue
             if step.within and not self._first(step.within):
                 continue
+            if step.without and self._first(step.without):
+                continue
             for event in self._step(step, framework, process):
                 event.purpose = step.purpose
                 if step.alone and framework.required and event.fails:

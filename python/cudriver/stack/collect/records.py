@@ -271,7 +271,9 @@ class Owners:
                 elif claim.size is not None and claim.size != size:
                     said = f"{evidence.value} (on disk: {size} bytes)"
                     evidence = Evidence(evidence.file, evidence.line, said)
-                    what = "owners" if len(claims) > 1 else "size"
+                    what = (
+                        "owners" if len(claims) > 1 else "edited" if self._whole(path) else "size"
+                    )
                 elif in_doubt and self._wrong_hash(claim, size):
                     what = "owners"
                 else:
@@ -281,6 +283,18 @@ class Owners:
                 if kept or not by_conda(self.root, claim.distribution):
                     found.append(FileFault(name, path, what, evidence, owners))
         return found
+
+    def _whole(self, path: str) -> bool:
+        """Whether a file of another size is a library all the same: stripped, changed by patchelf,
+        or listed wrongly by whoever built the wheel.
+        """
+        from cudriver.stack.elfbits import ElfBits
+
+        try:
+            with ElfBits(self.root.open(path)) as file:
+                return file.whole
+        except (OSError, ValueError):
+            return False
 
     def _wrong_hash(self, claim: Entry, size: int) -> bool:
         kind, _, wanted = claim.digest.partition("=")

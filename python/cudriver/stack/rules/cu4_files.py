@@ -57,14 +57,16 @@ def cu404(facts: Facts) -> Iterator[Finding]:
         caused = _caused(facts, faults)
         met = next((f for f in faults if f.framework), None)
         subject = (caused and caused.framework) or (met and met.framework)
+        plain = NOTE if what == "edited" else WARNING
+        mend = [fix.reinstall(facts, dist)]
         yield Finding(
             "CU404",
-            ERROR if met else caused.severity if caused else WARNING,
+            ERROR if met else caused.severity if caused else plain,
             title,
             [f.evidence for f in faults[:SHOWN]]
             + (ends(facts, met) if met else proof(facts, caused) if caused else []),
             met.says if met else caused.text if caused else None,
-            [fix.reinstall(facts, dist)],
+            mend if met or caused or plain == WARNING else [],  # the wheel may bring it so
             subject or faults[0].file,
             (met or faults[0]).file,
         )

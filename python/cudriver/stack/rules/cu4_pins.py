@@ -163,6 +163,12 @@ class _Pins:
         stem = re.sub(r"^nvidia-|-cu\d+\Z", "", name)
         return not self.conda.isdisjoint((stem, f"lib{stem}", f"cuda-{stem}"))
 
+    def met(self, pin: Pin) -> bool:
+        """Whether what is installed is of a release that was asked for."""
+        here = self.installed.get(pin.requirement.name)
+        wanted = pin.requirement.specifier
+        return bool(here and wanted and satisfies(here.version, wanted))
+
     def contested(self, pin: Pin, installed: Distribution) -> bool:
         """Another framework's pin on the same package is the one that is met."""
         met = self._met.get(installed.name)
@@ -262,10 +268,18 @@ def _kin_for_torch(facts: Facts, dist: Distribution) -> str:
 def cu407(facts: Facts) -> Iterator[Finding]:
     """Frameworks whose pins cannot be met together."""
     every = _Pins(facts)
+    # Of an extra that seems to have been asked for pip would have met one requirement at least.
+    asked = {(p.by.name, p.requirement.extra) for p in every.pins if every.met(p)}
     clashes: dict[tuple[str, str], list[tuple[Pin, Pin]]] = {}
     left = 0
     for name, of in every.by_name.items():
-        stated = [p for p in of if p.requirement.specifier and p.by.kind != "conda"]
+        stated = [
+            p
+            for p in of
+            if p.requirement.specifier
+            and p.by.kind != "conda"
+            and (p.sure or (p.by.name, p.requirement.extra) in asked)
+        ]
         exact = [p for p in stated if _EXACT.fullmatch(p.requirement.specifier.strip())]
         if len(exact) > EXACT:
             title = f"CU407 could not be checked: {len(exact)} packages pin {name} exactly, and "

@@ -204,3 +204,23 @@ def test_interrupted_from_outside() -> None:
         process.wait()
     assert said.rstrip().endswith("KeyboardInterrupt")
     assert process.returncode == -signal.SIGINT
+
+
+def test_a_copy_that_the_exit_stopped_is_not_done() -> None:
+    """Its stream goes on, so the event behind it is reached; the bytes were never sent."""
+    program = """
+        import ctypes, numpy as np, cudriver as cu
+        sim = ctypes.CDLL(cu.driver_path())
+        there, plain, stream = cu.device_zeros(1 << 22, "u1"), np.ones(1 << 22, "u1"), cu.Stream()
+        sim.cudriver_sim_hold()
+        there.fill(2, stream)
+        transfer = cu.copy_async(there, plain, stream)
+        cu._core._shutdown()
+        sim.cudriver_sim_release()
+        try:
+            transfer.wait()
+            print("done")
+        except cu.CudaError as error:
+            print(error.name)
+    """
+    assert output(program, CUDRIVER_LIBRARY="sim") == "CUDA_ERROR_DEINITIALIZED\n"

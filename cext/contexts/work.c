@@ -249,22 +249,30 @@ int cudriver_work_wait(CoreState *state, struct cudriver_work *work)
 
 /* ---- issue ---- */
 
-/* Waits for work that no event could be recorded behind; its result. A capture that another thread
- * has begun since would be broken, and is waited for first. */
+static CUresult stream_query(void *handle)
+{
+    return cuda.cuStreamQuery(*(CUstream *)handle);
+}
+
+/* Waits for work that no event could be recorded behind; its result, or INTERRUPTED with a signal
+ * handler's exception. A capture that another thread has begun since would be broken, and is waited
+ * for first. */
 static CUresult wait_unmarked(CUstream stream, struct cudriver_staging_transfer *staged)
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 
-    while (cudriver_capture_forbids(stream)) {
-        cudriver_nap(1);
-    }
     while (cudriver_driver_is_capturing(result)) {
-        Py_BEGIN_ALLOW_THREADS
-        result = cuda.cuStreamSynchronize(stream);
-        Py_END_ALLOW_THREADS
-        cudriver_nap(1);
+        if (!cudriver_capture_forbids(stream)) {
+            PyThreadState *saved = PyEval_SaveThread();
+            result = cudriver_staging_poll(stream_query, &stream, cudriver_signal_arrived, &saved);
+            PyEval_RestoreThread(saved);
+        }
+        if (cudriver_driver_is_capturing(result)) {
+            cudriver_nap(1);
+            result = PyErr_CheckSignals() < 0 ? CUDRIVER_STAGING_INTERRUPTED : result;
+        }
     }
-    if (staged != NULL) {
+    if (staged != NULL && result != CUDRIVER_STAGING_INTERRUPTED) {
         Py_BEGIN_ALLOW_THREADS
         cudriver_staging_wait(staged, NULL, NULL);
         Py_END_ALLOW_THREADS
@@ -288,19 +296,30 @@ struct cudriver_work *cudriver_work_add(CoreState *state, const struct cudriver_
     CUresult result;
     struct cudriver_work *work = work_new(stream->context, &result);
 
-    if (work == NULL) {
-        wait_unmarked(stream->handle, staged);
-        cudriver_staging_release(staged);
-        PyErr_NoMemory();
-        return NULL;
-    }
-    work->staged = staged;
-    if (result == CUDA_SUCCESS) {
+    if (work != NULL && result == CUDA_SUCCESS) {
         result = cuda.cuEventRecord(work->event, stream->handle);
     }
-    if (result != CUDA_SUCCESS) {
-        work->result = wait_unmarked(stream->handle, staged);
+    if (work == NULL || result != CUDA_SUCCESS) {
+        result = wait_unmarked(stream->handle, staged);
+        if (result == CUDRIVER_STAGING_INTERRUPTED) {
+            /* The device may use them for as long as it likes: they are never let go. */
+            Py_XINCREF(first);
+            Py_XINCREF(second);
+            staged = NULL;
+        }
+        if (work == NULL) {
+            cudriver_staging_release(staged);
+            return PyErr_Occurred() ? NULL : (struct cudriver_work *)PyErr_NoMemory();
+        }
         work->over = true;
+        work->result = result;
+    }
+    work->staged = staged;
+    if (PyErr_Occurred()) {
+        cudriver_work_release(work);
+        return NULL;
+    }
+    if (work->over) {
         return work;
     }
     work->stream = stream->handle;

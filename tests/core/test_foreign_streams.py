@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphkit import busy
+from graphkit import ACTIVE, Capture, busy
 from program import output
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -336,6 +336,15 @@ def test_from_handle_cannot_be_closed_while_a_call_uses_it(cu, sim, theirs) -> N
     sim.release()
     thread.join()
     stream.close()
+
+
+def test_from_handle_may_be_closed_while_the_stream_is_captured(cu, theirs) -> None:
+    """Its owner's stream lives on."""
+    stream = cu.Stream.from_handle(theirs.handle)
+    with Capture(ctypes.CDLL(cu.driver_path()), theirs) as graph:
+        stream.close()
+        assert graph.status() == ACTIVE
+    graph.close()
 
 
 def test_from_handle_of_a_stream_on_another_device(cu, two_devices) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphkit import busy
 from program import output
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -182,6 +183,16 @@ def test_with_nests_and_is_the_threads_own(cu, stream) -> None:
         thread.join()
     assert seen == [True]
     other.close()
+
+
+def test_a_with_of_another_device_is_not_waited_for(cu, two_devices) -> None:
+    """By a blocking copy that has nothing to do with that device."""
+    array = cu.device_zeros(10, "u1", device=two_devices[0])
+    driver, stream = ctypes.CDLL(cu.driver_path()), cu.Stream(device=two_devices[1])
+    with stream, busy(driver, stream):
+        cu.copy(array, np.ones(10, "u1"))
+        assert not stream.done
+    assert (array.to_numpy() == 1).all()
 
 
 def test_with_left_in_the_wrong_order(cu) -> None:

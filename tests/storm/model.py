@@ -8,7 +8,7 @@ from typing import Any
 
 import cudriver as cu
 
-from .steps import SHARED, Step
+from .steps import Step
 
 #: Kinds of steps that a closed object may refuse, or not.
 LOOKS = ("look", "look event", "wait", "drop", "view", "explain", "is_pinned", "write")
@@ -152,7 +152,7 @@ class Model:
     def may_meet_a_pin(self, name: str) -> bool:
         """Whether another pin may share a part with one of this array, and not hold all of it."""
         root = self.roots[name]
-        return root.owner in SHARED or any(root is other for other in self.pins.values())
+        return root.owner == "shared" or any(root is other for other in self.pins.values())
 
     def rule_close(self, name: str) -> tuple[str, ...]:
         root, context = self.roots.get(name), self.contexts.get(name)

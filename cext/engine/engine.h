@@ -3,14 +3,14 @@
  * own copies, by a kernel, or staged. Plain C: no Python.
  *
  * A copy between host and device is staged where the host's memory is not page-locked or the bytes
- * are strided. Packing threads move the host's bytes into page-locked slots (or out of them). They
- * sleep when idle and never call the driver. One stream copies the slots to or from the device: the
- * caller's, or the engine's own for a blocking copy. Where host and device order their dimensions
- * differently, the bytes travel in the host's order and a kernel permutes them on the device.
+ * are strided. It goes part by part through page-locked blocks: packing threads move the host's
+ * bytes into blocks (or out of them), and one stream copies the blocks to or from the device: the
+ * caller's, or the engine's own for a blocking copy. The threads sleep when idle and never call the
+ * driver. Where host and device order their dimensions differently, the bytes travel in the host's
+ * order and a kernel permutes them on the device.
  *
- * A ring needs the driver's stream memory operations (cuStreamWaitValue32), which are missing
- * before CUDA 11.7 and on some WSL. Without them the calling thread copies alone: dense memory by
- * the driver's own pageable copy, the rest through one slot.
+ * An asynchronous copy needs the driver's stream memory operations (cuStreamWaitValue32), which are
+ * missing before CUDA 11.7 and on some WSL. Without them it blocks, unless it is small.
  *
  * Every function is thread-safe. None needs the GIL; call those marked "may block" without it. A
  * function leaves the calling thread's current context as it was, unless it says otherwise. In a
@@ -40,7 +40,7 @@ enum cudriver_copy_kind {
     CUDRIVER_COPY_DIRECT,    /* one driver copy of dense memory */
     CUDRIVER_COPY_2D,        /* driver copies of rows */
     CUDRIVER_COPY_3D,        /* driver copies of stacks of rows */
-    CUDRIVER_COPY_STAGED,    /* packing threads and page-locked slots */
+    CUDRIVER_COPY_STAGED,    /* packing threads and page-locked blocks */
     CUDRIVER_COPY_KERNEL,    /* on one device, by a kernel */
     CUDRIVER_COPY_TEMPORARY, /* on one device, through a dense temporary */
     CUDRIVER_COPY_PEER,      /* device to device across devices */
@@ -50,11 +50,7 @@ enum cudriver_copy_kind {
 /* How a staged copy travels. */
 enum cudriver_staging_path {
     CUDRIVER_STAGING_EMPTY = 0,
-    /* The driver's own copy of dense pageable memory: small, or no packing threads. */
-    CUDRIVER_STAGING_DRIVER,
-    /* One slot, packed by the calling thread: small and strided, or no packing threads. Small
-     * asynchronous copies too. */
-    CUDRIVER_STAGING_ONE_SLOT,
+    CUDRIVER_STAGING_SMALL,    /* one part, packed by one thread */
     CUDRIVER_STAGING_DENSE,    /* staged; dense on both sides */
     CUDRIVER_STAGING_PACKED,   /* staged; strided on the host, dense on the device */
     CUDRIVER_STAGING_ROWS,     /* staged; strided on the device: 2D copies */
@@ -64,16 +60,15 @@ enum cudriver_staging_path {
 struct staging_plan {
     enum cudriver_staging_path path;
     bool up;
-    size_t bytes;     /* of the whole copy */
-    size_t chunk;     /* bytes of one slot of a copy alone; 0: no slot, or a small copy */
-    size_t slot_most; /* bytes of a slot through a ring, however large the copy */
-    int threads;      /* at most, the caller's included */
-    size_t crossover; /* bytes; smaller copies are not staged, unless permuted */
-    bool alone;       /* would be staged if the driver had stream memory operations */
+    size_t bytes;                /* of the whole copy */
+    size_t chunk;                /* bytes of a part; 0: small */
+    int blocks;                  /* at most */
+    int threads;                 /* at most, the caller's included */
+    size_t crossover;            /* bytes; smaller copies are not staged, unless permuted */
     struct cudriver_layout walk; /* simplified; for PERMUTED in the host's order */
     bool host_dense;             /* the walk reads or writes the host's memory in one run */
     bool device_dense;           /* the same for the device; true for PERMUTED */
-    bool streaming;              /* slots are written past the CPU's caches */
+    bool streaming;              /* blocks are written past the CPU's caches */
     /* PERMUTED: the walk's device side is dense scratch memory, and the kernel copies between that
      * and the device by `spread`. The first `repeats` dimensions of `spread` are not in the walk
      * (the host's stride is 0); the others are the walk's. The scratch memory is the source if
@@ -173,8 +168,9 @@ CUresult cudriver_copy_follow(const struct cudriver_copy_plan *plan,
 
 /* ---- staged copies ---- */
 
-/* Waits until the copy is over and returns its result: the host's memory is no longer in use, the
- * device's bytes are in place. INTERRUPTED: the wait ended early, the copy goes on. May block. */
+/* Waits until the copy is over and returns its result: the host's memory is no longer in use, and
+ * the stream has passed the copy. INTERRUPTED: the wait ended early, the copy goes on. If the
+ * context is broken, the copy is given up, with that error. May block. */
 CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
                                bool (*interrupted)(void *data), void *data);
 
@@ -220,20 +216,19 @@ void cudriver_staging_set_threads(int threads);
 #define CUDRIVER_STAGING_VARIABLE "CUDRIVER_COPY_THREADS"
 int cudriver_staging_wish(void);
 
-/* Frees the streams and slots that no copy uses. If the caller knows that its work on the devices
+/* Frees the streams and blocks that no copy uses. If the caller knows that its work on the devices
  * is over (`idle`), kernels too: to wait for a context before would break a capture in it. May
  * block.
  */
 void cudriver_staging_trim(bool idle);
 
-/* Call before `context` is destroyed. Copies that have begun are finished. Those that still wait
- * for their stream fail with CONTEXT_IS_DESTROYED. Everything the engine holds in the context is
- * freed. May block. */
+/* Call before `context` is destroyed. Waits for its copies, and frees everything the engine holds
+ * in it. May block. */
 void cudriver_staging_forget_context(CUcontext context);
 
 /*
  * At exit: stops the copies under way, lets their streams go on, ends the threads, frees streams
- * and slots. Kernels and scratch memory go with the process (there are none after
+ * and blocks. Kernels and scratch memory go with the process (there are none after
  * cudriver_staging_trim). False: not done within `milliseconds`, and the rest is left as it is.
  * Later copies return DEINITIALIZED. May block.
  */

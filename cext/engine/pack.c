@@ -1,219 +1,255 @@
-/* The packing threads: they move bytes between host memory and the slots of rings, and never call
- * the driver. See private.h. */
+/* The packing threads, and whoever helps them: they move bytes between host memory and blocks, part
+ * by part. Nobody here calls the driver. See private.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
 #include "driver/platform.h"
 
-/* ---- pieces ---- */
+/* ---- the two words of a lane ---- */
+
+int32_t staging_words_passed(const struct cudriver_staging_transfer *transfer)
+{
+    return (int32_t)(atomic_load_explicit(transfer->lane->passed, memory_order_acquire) -
+                     transfer->base);
+}
+
+void staging_words_publish(struct cudriver_staging_transfer *transfer, size_t parts)
+{
+    atomic_store(transfer->lane->ready, transfer->base + (uint32_t)parts);
+}
+
+void staging_words_close(struct cudriver_staging_transfer *transfer)
+{
+    staging_words_publish(transfer, transfer->parts);
+    atomic_store(transfer->lane->passed, transfer->base + (uint32_t)transfer->steps);
+}
+
+/* ---- parts and pieces ---- */
 
 /* What a thread moves at a time. */
 struct piece {
     struct cudriver_staging_transfer *transfer;
-    size_t chunk, begin, end;
+    size_t part, begin, end;
 };
 
-/* Chunks that the stream has copied; negative while the ring still serves an earlier transfer. */
-static int32_t chunks_passed(const struct cudriver_staging_transfer *transfer)
+char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part)
 {
-    return (int32_t)(atomic_load_explicit(transfer->ring->passed, memory_order_acquire) -
-                     transfer->base);
+    return transfer->memory + part % transfer->blocks * transfer->part;
 }
 
-static void publish(struct cudriver_staging_transfer *transfer, size_t chunks)
+void staging_part_find(const struct cudriver_staging_transfer *transfer, size_t part, size_t *begin,
+                       size_t *end, struct cudriver_layout *spread)
 {
-    transfer->published = chunks;
-    atomic_store(transfer->ring->ready, transfer->base + (uint32_t)chunks);
-}
-
-/* Locked. Lets the stream pass a copy that was stopped. True: nothing is left to do. */
-static bool transfer_progress(struct cudriver_staging_transfer *transfer)
-{
-    int32_t passed = chunks_passed(transfer);
-
-    if (transfer->state != STAGING_MOVING && transfer->published < transfer->chunks &&
-        passed >= 0) {
-        publish(transfer, transfer->chunks);
+    if (transfer->plan.path == CUDRIVER_STAGING_PERMUTED) {
+        staging_box_find(&transfer->plan, &transfer->boxes, part, begin, end, spread);
+        return;
     }
-    return transfer->published == transfer->chunks &&
-           (transfer->state == STAGING_LOST || passed >= (int32_t)transfer->steps);
+    *begin = part * transfer->part;
+    *end = transfer->bytes - *begin > transfer->part ? *begin + transfer->part : transfer->bytes;
 }
 
-/* Locked. Ends a transfer that its stream has passed. Takes it from the list; false if it was not
- * there. Otherwise the caller drops the list's reference, without the lock. */
-static bool ring_unlist(struct cudriver_staging_transfer *transfer)
+/* Locked. Begins to give out the pieces of the next part. */
+static void part_begin(struct cudriver_staging_transfer *transfer)
+{
+    struct cudriver_layout spread;
+
+    if (transfer->taking < transfer->parts) {
+        staging_part_find(transfer, transfer->taking, &transfer->taken, &transfer->until, &spread);
+        transfer->share = ((transfer->until - transfer->taken) / 8 + 4095) / 4096 * 4096;
+        transfer->share = transfer->share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
+                          : transfer->share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
+                                                                : transfer->share;
+    }
+}
+
+/* Packing threads that a transfer wants: the caller of a blocking copy packs too. */
+static int threads_wanted(const struct cudriver_staging_transfer *transfer)
+{
+    return transfer->plan.threads - transfer->own;
+}
+
+/* Locked. Parts that may be moved. Through words the stream tells how far it is; none while the
+ * lane serves an earlier copy. */
+static size_t parts_released(const struct cudriver_staging_transfer *transfer)
+{
+    int32_t passed;
+
+    if (!transfer->words) {
+        return transfer->released;
+    }
+    passed = staging_words_passed(transfer);
+    return passed < 0 ? 0 : transfer->plan.up ? (size_t)passed + transfer->blocks : (size_t)passed;
+}
+
+/* Locked. */
+static void transfer_unlist(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
     while (*link != NULL && *link != transfer) {
-        link = &(*link)->packing;
+        link = &(*link)->next;
     }
-    bool listed = *link != NULL;
-    if (listed) {
-        *link = transfer->packing;
-        staging.ring_wanted -= transfer->threads;
-        staging.ring_unwatched -= !transfer->watched;
+    if (*link != NULL) {
+        *link = transfer->next;
+        staging.wanted -= threads_wanted(transfer);
+        staging.words -= transfer->words;
     }
-    if (transfer->state != STAGING_LOST) { /* else the device may still use the slots */
-        staging_transfer_move(transfer, STAGING_OVER);
-    }
-    return listed;
 }
 
-/* Locked. Takes the next piece of a transfer, if its place in the ring is ready for it. */
-static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
+void staging_transfer_hold(struct cudriver_staging_transfer *transfer)
 {
-    int32_t passed = chunks_passed(transfer);
-    size_t chunk = transfer->chunk;
+    atomic_fetch_add_explicit(&transfer->references, 1, memory_order_relaxed);
+}
 
-    if (chunk == transfer->chunks || passed < 0 ||
-        (size_t)passed < (transfer->up ? transfer->cuts[chunk].needs : chunk + 1)) {
+void staging_transfer_drop(struct cudriver_staging_transfer *transfer)
+{
+    if (atomic_fetch_sub_explicit(&transfer->references, 1, memory_order_acq_rel) == 1) {
+        free(transfer);
+    }
+}
+
+void staging_pack_stop(struct cudriver_staging_transfer *transfer)
+{
+    transfer->stopped = true;
+    if (!transfer->words) {
+        transfer_unlist(transfer);
+    }
+    pthread_cond_broadcast(&staging.changed);
+    while (transfer->moving > 0) {
+        staging_change_wait(STAGING_POLL_NS);
+    }
+}
+
+void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult result, bool lost)
+{
+    if (transfer->over) {
+        return;
+    }
+    if (transfer->moved < transfer->parts) {
+        staging_pack_stop(transfer);
+    }
+    transfer->over = true;
+    transfer->result = result;
+    if (lost) {
+        transfer->lane->lost = true;
+    } else {
+        transfer->lane->users--;
+    }
+    staging.users--;
+    if (staging.stopping) {
+        staging_threads_call(staging.idle); /* they end with the last copy */
+    }
+    pthread_cond_broadcast(&staging.changed);
+}
+
+/* Locked. Lets the stream pass a copy that was stopped. Ends one that it has passed, and takes it
+ * from the list. */
+static bool words_ended(struct cudriver_staging_transfer *transfer)
+{
+    int32_t passed = staging_words_passed(transfer);
+
+    transfer->stopped |= staging.stopping;
+    if (transfer->stopped && transfer->moving == 0 && passed >= 0) {
+        staging_words_publish(transfer, transfer->parts);
+        transfer->published = true;
+    }
+    if (!(transfer->lane->lost && transfer->published) && passed < (int32_t)transfer->steps) {
         return false;
     }
-    piece->transfer = transfer;
-    piece->chunk = chunk;
-    piece->begin = transfer->taken;
-    piece->end = transfer->starts[chunk + 1];
-    size_t share = ((piece->end - transfer->starts[chunk]) / 8 + 4095) / 4096 * 4096;
-    share = share < TUNING_SHARE_LEAST  ? TUNING_SHARE_LEAST
-            : share > TUNING_SHARE_MOST ? TUNING_SHARE_MOST
-                                        : share;
-    if (piece->end - piece->begin > share) {
-        piece->end = piece->begin + share;
-    }
-    transfer->taken = piece->end;
-    if (piece->end == transfer->starts[chunk + 1]) {
-        transfer->chunk++;
-    }
-    transfer->in_flight++;
-    atomic_fetch_add_explicit(&staging.news, 1, memory_order_release); /* there may be another */
+    transfer_unlist(transfer);
+    staging_transfer_end(transfer, transfer->stopped ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS,
+                         false);
+    staging_transfer_drop(transfer);
     return true;
 }
 
-#ifdef __x86_64__
-/* The stores write whole cache lines to memory. */
-__attribute__((target("avx2"))) static void stream_avx2(char *dst, const char *src, size_t bytes)
+/* Locked. Takes the next piece, if its part is released. */
+static bool piece_take(struct cudriver_staging_transfer *transfer, struct piece *piece)
 {
-    size_t lead = -(uintptr_t)dst & 31;
+    size_t part = transfer->taking;
 
-    lead = lead < bytes ? lead : bytes;
-    memcpy(dst, src, lead);
-    dst += lead;
-    src += lead;
-    bytes -= lead;
-    for (; bytes >= 128; bytes -= 128, dst += 128, src += 128) {
-        __m256i a = _mm256_loadu_si256((const __m256i *)src);
-        __m256i b = _mm256_loadu_si256((const __m256i *)(src + 32));
-        __m256i c = _mm256_loadu_si256((const __m256i *)(src + 64));
-        __m256i d = _mm256_loadu_si256((const __m256i *)(src + 96));
-        _mm256_stream_si256((__m256i *)dst, a);
-        _mm256_stream_si256((__m256i *)(dst + 32), b);
-        _mm256_stream_si256((__m256i *)(dst + 64), c);
-        _mm256_stream_si256((__m256i *)(dst + 96), d);
+    if (part == transfer->parts || transfer->stopped || staging.stopping ||
+        part >= parts_released(transfer)) {
+        return false;
     }
-    _mm_sfence(); /* before anybody is told that the bytes are there */
-    memcpy(dst, src, bytes);
-}
-#endif
-
-/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread afterwards.
- */
-static void memory_stream(void *dst, const void *src, size_t bytes)
-{
-#ifdef __x86_64__
-    if (bytes >= 4096 && __builtin_cpu_supports("avx2")) {
-        stream_avx2(dst, src, bytes);
-        return;
+    *piece = (struct piece){transfer, part, transfer->taken, transfer->until};
+    if (piece->begin == piece->end) { /* not begun */
+        part_begin(transfer);
+        piece->begin = transfer->taken;
+        piece->end = transfer->until;
+        transfer->left[part % transfer->blocks] = piece->end - piece->begin;
     }
-#endif
-    memcpy(dst, src, bytes);
+    if (piece->end - piece->begin > transfer->share) {
+        piece->end = piece->begin + transfer->share;
+    }
+    transfer->taken = piece->end;
+    if (piece->end == transfer->until) {
+        transfer->taking++;
+        if (transfer->taking == transfer->parts && !transfer->words) {
+            transfer_unlist(transfer);
+        }
+    }
+    transfer->moving++;
+    staging.moving++;
+    atomic_fetch_add_explicit(&staging.news, 1, memory_order_release); /* there may be another */
+    return true;
 }
 
 static void piece_move(const struct piece *piece)
 {
     const struct cudriver_staging_transfer *transfer = piece->transfer;
-    size_t bytes = piece->end - piece->begin;
-    char *slot = staging_ring_memory(transfer, piece->chunk) +
-                 (piece->begin - transfer->starts[piece->chunk]);
+    const struct staging_plan *plan = &transfer->plan;
+    size_t bytes = piece->end - piece->begin, begin, end;
+    struct cudriver_layout spread;
 
-    if (!transfer->host_dense) {
-        if (transfer->up) {
-            cudriver_layout_copy_part(&transfer->walk, slot, true, transfer->host, false,
-                                      piece->begin, piece->end);
-        } else {
-            cudriver_layout_copy_part(&transfer->walk, transfer->host, false, slot, true,
-                                      piece->begin, piece->end);
-        }
+    staging_part_find(transfer, piece->part, &begin, &end, &spread);
+    char *block = staging_block(transfer, piece->part) + (piece->begin - begin);
+    if (!plan->host_dense) {
+        cudriver_layout_copy_part(&plan->walk, plan->up ? block : transfer->host, plan->up,
+                                  plan->up ? transfer->host : block, !plan->up, piece->begin,
+                                  piece->end);
         return;
     }
-    char *host = transfer->host + piece->begin +
-                 (transfer->up ? transfer->walk.src_offset : transfer->walk.dst_offset);
-    char *to = transfer->up ? slot : host;
-    const char *from = transfer->up ? host : slot;
-    if (transfer->streaming) {
-        memory_stream(to, from, bytes);
+    char *host =
+        transfer->host + piece->begin + (plan->up ? plan->walk.src_offset : plan->walk.dst_offset);
+    char *to = plan->up ? block : host;
+    const char *from = plan->up ? host : block;
+    if (plan->streaming) {
+        staging_bytes_stream(to, from, bytes);
     } else {
         memcpy(to, from, bytes);
     }
 }
 
-/* Locked. */
-static void piece_end(const struct piece *piece)
+/* Locked; releases the lock meanwhile. */
+static void piece_do(const struct piece *piece)
 {
     struct cudriver_staging_transfer *transfer = piece->transfer;
-    size_t published = transfer->published;
+    size_t moved;
 
-    transfer->in_flight--;
-    transfer->cuts[piece->chunk].left -= piece->end - piece->begin;
-    while (published < transfer->chunks && transfer->cuts[published].left == 0) {
-        published++;
+    staging_unlock();
+    piece_move(piece);
+    staging_lock();
+    transfer->left[piece->part % transfer->blocks] -= piece->end - piece->begin;
+    moved = transfer->moved;
+    while (moved < transfer->taking && transfer->left[moved % transfer->blocks] == 0) {
+        moved++;
     }
-    if (published != transfer->published) {
-        publish(transfer, published);
+    transfer->moving--;
+    staging.moving--;
+    if (transfer->words && moved != transfer->moved) {
+        staging_words_publish(transfer, moved);
     }
-    if (transfer->in_flight == 0 && transfer->chunk == transfer->chunks) {
-        staging_transfer_move(transfer, STAGING_PASSING);
+    if (moved != transfer->moved || transfer->moving == 0) {
+        atomic_store_explicit(&transfer->moved, moved, memory_order_release);
+        pthread_cond_broadcast(&staging.changed);
     }
 }
 
-/* Locked. Takes the next piece, from each transfer in turn. If it finds one that is done instead,
- * it unlists that and sets *ended; the caller drops the reference. */
-static bool piece_find(struct piece *piece, struct cudriver_staging_transfer **ended)
-{
-    struct cudriver_staging_transfer **link = &staging.packing;
-
-    *ended = NULL;
-    while (*link != NULL) {
-        struct cudriver_staging_transfer *transfer = *link;
-        if (transfer_progress(transfer)) {
-            ring_unlist(transfer);
-            *ended = transfer;
-            return false;
-        }
-        if (piece_take(transfer, piece)) {
-            struct cudriver_staging_transfer **end = link;
-            while (*end != NULL) {
-                end = &(*end)->packing;
-            }
-            if (end != &transfer->packing) {
-                *link = transfer->packing;
-                *end = transfer;
-                transfer->packing = NULL;
-            }
-            return true;
-        }
-        link = &transfer->packing;
-    }
-    return false;
-}
-
-/* ---- the threads, and a caller that helps ---- */
+/* ---- the threads ---- */
 
 /* Waits about half a microsecond. */
 static void look_away(void)
@@ -228,260 +264,220 @@ static int threads_allowed(void)
 {
     int most = staging.settings.threads;
 
-    return staging.ring_wanted < 1 ? 1 : staging.ring_wanted > most ? most : staging.ring_wanted;
+    return staging.wanted < 1 ? 1 : staging.wanted > most ? most : staging.wanted;
 }
 
-/* Locked. Brings the awake threads towards `wanted`: wakes a few, and those wake others. */
-static void threads_wake(int wanted)
+/* Locked. Brings the awake threads towards what is wanted: wakes `most`, and those wake others. */
+static void threads_wake(int most)
 {
-    int lacking = wanted - (staging.ring_threads - staging.ring_idle);
+    int lacking = threads_allowed() - (staging.threads - staging.idle);
 
-    staging_threads_call(lacking < TUNING_CALLED ? lacking : TUNING_CALLED);
+    staging_threads_call(lacking < most ? lacking : most);
 }
 
-/* Polls until the stream has copied another chunk or `news` has changed, for a moment at most.
- * Without the lock, which the packing threads need. */
-static void ring_look(const struct staging_ring *ring, unsigned news)
+/* Locked. Takes the next piece, from each transfer in turn; ends those that are through. */
+static bool piece_find(struct piece *piece)
 {
-    uint32_t passed = atomic_load_explicit(ring->passed, memory_order_acquire);
+    struct cudriver_staging_transfer **link = &staging.packing;
 
-    for (int i = 0; i < TUNING_LOOKS; i++) {
-        look_away();
-        if (atomic_load_explicit(ring->passed, memory_order_acquire) != passed ||
-            atomic_load_explicit(&staging.news, memory_order_acquire) != news) {
-            break;
+    while (*link != NULL) {
+        struct cudriver_staging_transfer *transfer = *link;
+        if (transfer->words && words_ended(transfer)) {
+            continue; /* *link is the next one */
         }
-    }
-}
-
-/* Locked. Notes whether the caller of a blocking copy polls its counters. If not, a packing thread
- * must: all of them may be asleep. */
-static void transfer_watch(struct cudriver_staging_transfer *transfer, bool watched)
-{
-    if (staging_transfer_ended(transfer) || transfer->watched == watched) {
-        return;
-    }
-    transfer->watched = watched;
-    staging.ring_unwatched += watched ? -1 : 1;
-    if (!watched) {
-        threads_wake(1 + staging.watched);
-    }
-}
-
-CUresult staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
-                           void *data)
-{
-    unsigned long long asked = platform_nanoseconds(), idle = asked;
-    bool go_on = true;
-    CUresult result;
-
-    staging_lock();
-    /* Polled even when the copy may be over, hence the extra user. NULL: it is over already. */
-    struct staging_ring *ring = transfer->ring;
-    if (ring != NULL) {
-        ring->users++;
-    }
-    transfer_watch(transfer, true);
-    while (!staging_transfer_ended(transfer) && go_on) { /* so it is listed */
-        struct piece piece;
-        bool alone = staging.ring_users <= 2;
-        unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
-        if (transfer_progress(transfer)) {
-            ring_unlist(transfer);
-            staging_unlock();
-            staging_transfer_drop(transfer);
-        } else if (piece_take(transfer, &piece)) {
-            threads_wake(threads_allowed());
-            staging_unlock();
-            piece_move(&piece);
-            staging_lock();
-            piece_end(&piece);
-            staging_unlock();
-            idle = platform_nanoseconds();
-        } else {
-            staging_unlock();
-            if (alone && platform_nanoseconds() - idle < TUNING_SPIN_NS) {
-                ring_look(ring, news);
-            } else {
-                staging_nap(TUNING_NAP_LEAST_NS);
+        if (!piece_take(transfer, piece)) {
+            link = &transfer->next;
+            continue;
+        }
+        if (*link == transfer && transfer->next != NULL) { /* listed yet: to the end */
+            *link = transfer->next;
+            while (*link != NULL) {
+                link = &(*link)->next;
             }
+            *link = transfer;
+            transfer->next = NULL;
         }
-        if (platform_nanoseconds() - asked > STAGING_POLL_NS) {
-            /* The callback may take long, even wait for this very copy. */
-            staging_lock();
-            transfer_watch(transfer, false);
-            staging_unlock();
-            staging_transfer_check(transfer);
-            go_on = interrupted == NULL || !interrupted(data);
-            asked = platform_nanoseconds();
-            staging_lock();
-            transfer_watch(transfer, go_on);
-            staging_unlock();
+        return true;
+    }
+    return false;
+}
+
+/* What a packing thread without work waits by. */
+struct rest {
+    unsigned long long busy; /* ns; when it last had work */
+    long nap;                /* ns */
+};
+
+/* Locked. Waits for work. For a moment the thread polls, if there are CPUs to spare; then it
+ * sleeps, but while streams tell by words how far they are, one thread looks at these now and then.
+ */
+static void thread_rest(struct rest *rest)
+{
+    unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
+    unsigned long long until = rest->busy + (unsigned long long)staging.settings.linger;
+    bool watch = staging.words > 0 && !staging.watched, linger = platform_nanoseconds() < until;
+
+    if (!watch && !linger) {
+        staging.idle++;
+        staging_unlock();
+        while (sem_wait(&staging.sleep) != 0) { /* interrupted */
         }
         staging_lock();
+        *rest = (struct rest){platform_nanoseconds(), TUNING_NAP_NS};
+        return;
     }
-    transfer_watch(transfer, false);
-    if (ring != NULL) {
-        staging_ring_leave(ring);
-    }
-    result = go_on ? transfer->result : CUDRIVER_STAGING_INTERRUPTED;
+    staging.watched |= watch;
     staging_unlock();
-    return result;
-}
-
-/* Locked. Sleeps until the thread is woken. */
-static void thread_sleep(void)
-{
-    staging.ring_idle++;
-    staging_unlock();
-    while (sem_wait(&staging.ring_sleep) != 0) { /* interrupted */
+    if (!linger) {
+        staging_nap(rest->nap);
+        rest->nap = rest->nap * 3 / 2 < TUNING_NAP_MOST_NS ? rest->nap * 3 / 2 : TUNING_NAP_MOST_NS;
+    } else {
+        do {
+            look_away();
+        } while (!watch && atomic_load_explicit(&staging.news, memory_order_acquire) == news &&
+                 platform_nanoseconds() < until);
     }
     staging_lock();
+    if (watch) {
+        staging.watched = false;
+    }
 }
 
-/* Polls until `news` has changed, or until the time `until` (ns). */
-static void thread_linger(unsigned news, unsigned long long until)
+/* A packing thread. */
+static void *thread_main(void *unused)
 {
-    do {
-        look_away();
-    } while (atomic_load_explicit(&staging.news, memory_order_acquire) == news &&
-             platform_nanoseconds() < until);
-}
-
-/*
- * A packing thread. Never calls the driver, because streams wait for it. Without work it polls for
- * a moment, if there are CPUs to spare. Then it sleeps; but while copies are under way that no
- * caller polls, one thread polls their counters now and then.
- */
-static void *ring_main(void *unused)
-{
-    long pause = TUNING_NAP_LEAST_NS;
-    unsigned long long busy = platform_nanoseconds();
+    struct rest rest = {platform_nanoseconds(), TUNING_NAP_NS};
+    struct piece piece;
 
     (void)unused;
-    platform_thread_name("cudriver-ring");
+    platform_thread_name("cudriver-pack");
     platform_nap_precisely();
     staging_lock();
     for (;;) {
-        struct cudriver_staging_transfer *ended;
-        struct piece piece;
-        unsigned news = atomic_load_explicit(&staging.news, memory_order_acquire);
-        if (piece_find(&piece, &ended)) {
-            pause = TUNING_NAP_LEAST_NS;
-            threads_wake(threads_allowed()); /* perhaps there is another piece */
-            staging_unlock();
-            piece_move(&piece);
-            staging_lock();
-            piece_end(&piece);
-            busy = platform_nanoseconds();
-        } else if (ended != NULL) {
-            staging_unlock();
-            staging_transfer_drop(ended);
-            staging_lock();
-        } else if (staging.stopping && staging.ring_users == 0) {
+        if (piece_find(&piece)) {
+            threads_wake(TUNING_CALLED); /* perhaps there is another piece */
+            piece_do(&piece);
+            rest = (struct rest){platform_nanoseconds(), TUNING_NAP_NS};
+        } else if (staging.stopping && staging.users == 0) {
             break;
         } else {
-            bool watch = staging.ring_unwatched > 0 && !staging.watched;
-            unsigned long long until = busy + (unsigned long long)staging.settings.linger;
-            bool linger = platform_nanoseconds() < until;
-            if (!watch && !linger) {
-                thread_sleep();
-                busy = platform_nanoseconds();
-                continue;
-            }
-            staging.watched |= watch;
-            staging_unlock();
-            if (!linger) {
-                staging_nap(pause);
-                pause = pause * 3 / 2 < TUNING_NAP_MOST_NS ? pause * 3 / 2 : TUNING_NAP_MOST_NS;
-            } else if (watch) {
-                look_away(); /* this thread polls the counters */
-            } else {
-                thread_linger(news, until);
-            }
-            staging_lock();
-            if (watch) {
-                staging.watched = false;
-            }
+            thread_rest(&rest);
         }
     }
-    staging.ring_threads--;
-    staging_threads_call(staging.ring_idle);
-    pthread_cond_broadcast(&staging.quiet);
+    staging.threads--;
+    staging_threads_call(staging.idle);
+    pthread_cond_broadcast(&staging.changed);
     staging_unlock();
     return NULL;
+}
+
+/* ---- for those who give the threads work ---- */
+
+void staging_pack_expect(int threads)
+{
+    staging_lock();
+    staging.wanted += threads;
+    threads_wake(TUNING_CALLED);
+    staging.wanted -= threads;
+    staging_unlock();
 }
 
 /* Locked. Starts threads until there are as many as the transfers want. */
 static void threads_provide(void)
 {
-    int allowed = threads_allowed();
-
-    while (staging.ring_threads < allowed && platform_thread_start(ring_main, NULL)) {
-        staging.ring_threads++;
+    while (staging.threads < threads_allowed() && platform_thread_start(thread_main, NULL)) {
+        staging.threads++;
     }
 }
 
-void staging_ring_expect(int threads)
+bool staging_pack_ensure(void)
 {
+    bool one;
+
     staging_lock();
-    if (staging.settings.linger > 0) {
-        threads_wake(threads < staging.settings.threads ? threads : staging.settings.threads);
-    }
+    threads_provide();
+    one = staging.threads > 0;
     staging_unlock();
+    return one;
 }
 
-/*
- * At least one thread packs, even if the caller does too: a driver call may keep the caller
- * waiting, perhaps for the very stream that waits for these bytes.
- */
-void staging_ring_list(struct cudriver_staging_transfer *transfer)
+void staging_pack_list(struct cudriver_staging_transfer *transfer)
 {
     struct cudriver_staging_transfer **link = &staging.packing;
 
-    if (transfer->state == STAGING_QUEUED) {
-        staging_transfer_move(transfer, STAGING_MOVING);
-    } else { /* given up */
-        transfer->chunk = transfer->chunks;
+    if (transfer->listed) {
+        return;
     }
-    transfer->packing = NULL;
+    transfer->listed = true;
+    if (transfer->words) {
+        staging_transfer_hold(transfer);
+    } else if (transfer->plan.threads <= 1 || transfer->stopped) {
+        return; /* who waits for it does it alone */
+    }
     while (*link != NULL) {
-        link = &(*link)->packing;
+        link = &(*link)->next;
     }
+    transfer->next = NULL;
     *link = transfer;
-    staging.ring_wanted += transfer->threads;
-    staging.ring_unwatched++;
+    staging.wanted += threads_wanted(transfer);
+    staging.words += transfer->words;
     atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
     threads_provide();
-    /* Waking takes a while. For an asynchronous copy wake one thread and let it wake the rest, so
-     * that the caller can return at once; two if one polls the counters, since it may be
-     * napping. */
-    threads_wake(transfer->own ? threads_allowed() : 1 + staging.watched);
+    /* An asynchronous call returns at once: one thread, and one that may be napping, wake the rest.
+     */
+    threads_wake(transfer->words ? 2 : TUNING_CALLED);
 }
 
-void staging_ring_open(struct cudriver_staging_transfer *transfer)
+void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t parts)
 {
-    transfer_progress(transfer);
-}
-
-void staging_ring_close(struct cudriver_staging_transfer *transfer)
-{
-    if (transfer->ring != NULL) {
-        atomic_store(transfer->ring->passed, transfer->base + (uint32_t)transfer->steps);
+    staging_pack_list(transfer);
+    if (parts > transfer->released) {
+        transfer->released = parts < transfer->parts ? parts : transfer->parts;
+        if (transfer->plan.threads > 1) {
+            atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
+            threads_wake(TUNING_CALLED);
+        }
     }
-    if (ring_unlist(transfer)) {
+}
+
+bool staging_pack_help(struct cudriver_staging_transfer *transfer)
+{
+    struct piece piece;
+    bool took = piece_take(transfer, &piece);
+
+    if (took) {
+        piece_do(&piece);
+    }
+    return took;
+}
+
+void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts)
+{
+    unsigned long long until = platform_nanoseconds() + TUNING_SPIN_NS;
+
+    while (transfer->moved < parts && !transfer->stopped && !staging.stopping) {
+        if (staging_pack_help(transfer)) {
+            continue;
+        }
+        if (platform_nanoseconds() < until) {
+            staging_unlock();
+            look_away();
+            staging_lock();
+        } else {
+            staging_change_wait(STAGING_POLL_NS);
+        }
+    }
+}
+
+void staging_pack_close(struct cudriver_staging_transfer *transfer)
+{
+    struct cudriver_staging_transfer *listed = staging.packing;
+
+    while (listed != NULL && listed != transfer) {
+        listed = listed->next;
+    }
+    if (listed != NULL) {
+        transfer_unlist(transfer);
         staging_transfer_drop(transfer); /* not the last reference: the caller has one */
     }
-}
-
-CUresult staging_ring_ensure(void)
-{
-    CUresult result;
-
-    staging_lock();
-    threads_provide();
-    threads_wake(1);
-    result = staging.ring_threads > 0 ? CUDA_SUCCESS : STAGING_NO_THREADS;
-    staging_unlock();
-    return result;
 }

@@ -7,75 +7,51 @@
 #include "driver/driver.h"
 #include "driver/platform.h"
 
-/* ns to wait before a context is destroyed, if a copy that was given up is still in one of its
- * streams. After that it is LOST. */
-#define CANCELLED_NS 2000000000ull
+/* ns until a copy that its stream has passed is given up. */
+#define LATE_NS 2000000000ull
 
-/* Locked. The next transfer to wait for: one whose caller lacks its result comes before one that is
- * CANCELLED. NULL: none. */
-static struct cudriver_staging_transfer *place_transfer(const struct staging_place *place)
-{
-    struct cudriver_staging_transfer *transfer = place->transfers;
-
-    while (transfer != NULL && staging_transfer_ended(transfer)) {
-        transfer = transfer->next;
-    }
-    return transfer != NULL ? transfer : place->transfers;
-}
-
-/* Locked. Nothing uses the place but copies that are CANCELLED. */
-static bool place_is_quiet(const struct staging_place *place)
-{
-    const struct cudriver_staging_transfer *transfer = place_transfer(place);
-
-    return place->users == 0 && (transfer == NULL || staging_transfer_ended(transfer));
-}
-
-/* Locked; the place is quiet. */
+/* Locked. */
 static void place_unlink(struct staging_place *place)
 {
     struct staging_place **link = &staging.places;
 
-    while (place->transfers != NULL) {
-        staging_transfer_move(place->transfers, STAGING_LOST);
-    }
     while (*link != place) {
         link = &(*link)->next;
     }
     *link = place->next;
 }
 
-/* Frees a place, but no driver objects. */
-static void place_drop(struct staging_place *place)
+/* Locked. Whether copies are under way in the place; `calls`: or calls use it. */
+static bool place_is_used(const struct staging_place *place, bool calls)
+{
+    bool used = calls && place->users > 0;
+
+    for (const struct staging_lane *lane = place->lanes; lane != NULL; lane = lane->next) {
+        used |= staging_lane_is_used(lane) && !lane->lost;
+    }
+    return used;
+}
+
+/* Frees a place that is unlinked and unused, with what it owns; blocks in use are given up. `gone`:
+ * the context is, and the driver's objects with it. `all`: device memory and kernels too, which
+ * waits for the device. */
+static void place_free(struct staging_place *place, bool gone, bool all)
 {
     for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
-        free(place->kernels[i]);
+        if (all && !gone) {
+            staging_kernels_unload(place->kernels[i]);
+        } else {
+            free(place->kernels[i]);
+        }
     }
-    staging_rings_free(place->rings, false, false);
+    staging_lanes_free(place->lanes, !gone, all && !gone);
     free(place);
 }
 
-/* Locked. Drops places whose context was reset or destroyed without our knowledge: their streams
- * are gone, and the driver may crash when given them. */
-static void places_bury(CUcontext context, unsigned long long id)
-{
-    struct staging_place *place = staging.places, *next;
-
-    for (; place != NULL; place = next) {
-        next = place->next;
-        if (place->context == context && place->id != id && !place->closing &&
-            place_is_quiet(place)) {
-            place_unlink(place);
-            place_drop(place);
-        }
-    }
-}
-
-/* The id of the current context, if the driver has ids; else 0. cuCtxGetId may crash in a destroyed
- * context, so a call that checks the context's state comes first. */
-static CUresult context_number(CUcontext context, unsigned long long *id)
+CUresult staging_context_id(CUcontext context, unsigned long long *id)
 {
     unsigned flags;
+    /* cuCtxGetId may crash in a destroyed context: a call that checks the context comes first. */
     CUresult result = cuda.cuMemHostGetFlags(&flags, &flags);
 
     *id = 0;
@@ -85,10 +61,40 @@ static CUresult context_number(CUcontext context, unsigned long long *id)
     return cuda.cuCtxGetId == NULL ? CUDA_SUCCESS : cuda.cuCtxGetId(context, id);
 }
 
+/* Locked. The place of the current context, made if there is none. One of a context that had the
+ * same handle, and was destroyed without our knowledge, is dropped: the driver may crash when given
+ * its streams. */
+static CUresult place_find(CUcontext context, unsigned long long id, struct staging_place **found)
+{
+    struct staging_place *place = staging.places, *next;
+
+    for (; place != NULL; place = next) {
+        next = place->next;
+        if (place->context == context && place->id == id) {
+            *found = place;
+            return place->closing ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+        }
+        if (place->context == context && !place->closing && place->users == 0) {
+            place_unlink(place);
+            place_free(place, true, false);
+        }
+    }
+    place = calloc(1, sizeof *place);
+    if (place == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    place->context = context;
+    place->id = id;
+    place->next = staging.places;
+    staging.places = place;
+    *found = place;
+    return CUDA_SUCCESS;
+}
+
 CUresult staging_place_enter(CUcontext context, struct staging_place **found)
 {
-    struct staging_place *place;
     unsigned long long id = 0;
+    CUcontext popped;
     CUresult result;
 
     if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
@@ -98,42 +104,19 @@ CUresult staging_place_enter(CUcontext context, struct staging_place **found)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = context_number(context, &id); /* a handle may be reused for another context */
+    result = staging_context_id(context, &id);
     staging_lock();
-    for (place = staging.places; place != NULL; place = place->next) {
-        if (place->context == context && place->id == id) {
-            break;
-        }
-    }
-    if (result != CUDA_SUCCESS) {
-        place = NULL;
-    } else if (staging.stopping) {
-        result = CUDA_ERROR_DEINITIALIZED;
-    } else if (place == NULL) {
-        place = calloc(1, sizeof *place);
-        if (place == NULL) {
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        } else {
-            place->context = context;
-            place->id = id;
-            places_bury(context, id);
-            place->next = staging.places;
-            staging.places = place;
-        }
-    } else if (place->closing) {
-        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (result == CUDA_SUCCESS) {
+        result = staging.stopping ? CUDA_ERROR_DEINITIALIZED : place_find(context, id, found);
     }
     if (result == CUDA_SUCCESS) {
-        place->users++;
+        (*found)->users++;
     }
     staging_unlock();
     if (result != CUDA_SUCCESS) {
-        CUcontext popped;
         cuda.cuCtxPopCurrent_v2(&popped);
-        return result;
     }
-    *found = place;
-    return CUDA_SUCCESS;
+    return result;
 }
 
 void staging_place_leave(struct staging_place *place)
@@ -143,117 +126,96 @@ void staging_place_leave(struct staging_place *place)
     cuda.cuCtxPopCurrent_v2(&popped);
     staging_lock();
     place->users--;
-    pthread_cond_broadcast(&staging.quiet);
+    pthread_cond_broadcast(&staging.changed);
     staging_unlock();
 }
 
-bool staging_context_counts(CUcontext context, bool *kernels)
+bool staging_context_has_kernels(CUcontext context)
 {
-    bool counts = cuda.cuStreamWaitValue32_v2 != NULL && cuda.cuStreamWriteValue32_v2 != NULL;
+    bool has = true;
 
-    *kernels = true;
     staging_lock();
     for (struct staging_place *place = staging.places; place != NULL; place = place->next) {
-        counts &= place->context != context || !place->no_counters;
-        *kernels &= place->context != context || !place->no_kernels;
+        has &= place->context != context || !place->no_kernels;
     }
     staging_unlock();
-    *kernels &= counts;
-    return counts;
+    return has;
 }
 
-/* What a place can spare: taken out under the lock, freed without it. */
-struct spare {
-    struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
-    struct staging_ring *rings;
-    bool all;
-    bool idle; /* no kernel can be running */
-    CUstream sides[STAGING_SIDES];
-};
-
-/* Locked. `quiet`: nothing uses the place. `all`: also what is freed only by waiting for the
- * device. Rings in use stay, those of lost copies for good. */
-static struct spare spare_take(struct staging_place *place, bool quiet, bool all)
+bool staging_place_has_words(const struct staging_place *place)
 {
-    struct spare spare = {.all = all};
-    struct staging_ring **link = &place->rings;
-
-    place->tight = false;
-    if (all) {
-        for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
-            spare.kernels[i] = place->kernels[i];
-            place->kernels[i] = NULL;
-        }
-    }
-    if (quiet) {
-        memcpy(spare.sides, place->sides, sizeof spare.sides);
-        memset(place->sides, 0, sizeof place->sides);
-    }
-    while (*link != NULL) {
-        struct staging_ring *ring = *link;
-        if (ring->users > 0 || (ring->scratch != 0 && !all)) {
-            link = &ring->next;
-        } else {
-            *link = ring->next;
-            ring->next = spare.rings;
-            spare.rings = ring;
-        }
-    }
-    return spare;
-}
-
-/* The context is current. Results are ignored: nobody is left to tell. */
-static void spare_free(struct spare *spare)
-{
-    bool waited = spare->idle;
-
-    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
-        if (spare->kernels[i] != NULL && !waited) {
-            cuda.cuCtxSynchronize(); /* copies between device memory may yet run them */
-            waited = true;
-        }
-        staging_kernels_unload(spare->kernels[i]);
-    }
-    staging_rings_free(spare->rings, true, spare->all);
-    for (int i = 0; i < STAGING_SIDES; i++) {
-        if (spare->sides[i] != NULL) {
-            cuda.cuStreamDestroy_v2(spare->sides[i]);
-        }
-    }
-}
-
-/* The same if the context is gone: frees no driver objects. */
-static void spare_bury(struct spare *spare)
-{
-    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
-        free(spare->kernels[i]);
-    }
-    staging_rings_free(spare->rings, false, false);
-}
-
-/* Not locked; the place is unlinked and quiet. `all`: device memory and kernels too, which waits
- * for the device. */
-static void place_free(struct staging_place *place, bool all)
-{
-    CUcontext popped;
-    struct spare spare;
+    bool has = cuda.cuStreamWaitValue32_v2 != NULL && cuda.cuStreamWriteValue32_v2 != NULL;
 
     staging_lock();
-    spare = spare_take(place, true, all);
+    has &= !place->no_words;
     staging_unlock();
-    if (staging_place_open(place) == CUDA_SUCCESS) {
-        spare_free(&spare);
-        staging_rings_free(place->rings, true, false); /* those whose scratch memory stays */
-        place->rings = NULL;
-        cuda.cuCtxPopCurrent_v2(&popped);
-    } else {
-        spare_bury(&spare);
+    return has;
+}
+
+/* Locked. Takes out the lanes that nothing uses; those with device memory only if `all`. */
+static struct staging_lane *lanes_take(struct staging_place *place, bool all)
+{
+    struct staging_lane **link = &place->lanes, *taken = NULL;
+
+    while (*link != NULL) {
+        struct staging_lane *lane = *link;
+        if (staging_lane_is_used(lane) || (lane->scratch != 0 && !all)) {
+            link = &lane->next;
+        } else {
+            *link = lane->next;
+            lane->next = taken;
+            taken = lane;
+        }
     }
-    place_drop(place);
+    return taken;
+}
+
+/* Makes a place's context current. Fails if that was destroyed: the driver's push succeeds even
+ * then, but it may crash when given objects of that context. */
+static bool place_open(const struct staging_place *place)
+{
+    CUcontext popped;
+    unsigned version;
+    bool open = cuda.cuCtxPushCurrent_v2(place->context) == CUDA_SUCCESS;
+
+    if (open && cuda.cuCtxGetApiVersion(NULL, &version) != CUDA_SUCCESS) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+        open = false;
+    }
+    return open;
+}
+
+/* Ends a place that is unlinked and that no call uses. */
+static void place_end(struct staging_place *place, bool all)
+{
+    CUcontext popped;
+    bool open = place_open(place), used;
+    unsigned long long until = platform_nanoseconds() + LATE_NS;
+
+    staging_lock();
+    used = place_is_used(place, false);
+    for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+        used |= place->kernels[i] != NULL; /* copies between device memory may yet run them */
+    }
+    staging_unlock();
+    if (open && used && all && cuda.cuCtxSynchronize() == CUDA_SUCCESS) {
+        staging_lock(); /* the threads may yet have to see that it is over */
+        while (place_is_used(place, false) && platform_nanoseconds() < until) {
+            staging_change_wait(STAGING_POLL_NS);
+        }
+        staging_unlock();
+    }
+    place_free(place, !open, all);
+    if (open) {
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
 }
 
 void cudriver_staging_trim(bool idle)
 {
+    struct staging_kernels *kernels[STAGING_KERNEL_UNITS];
+    CUcontext popped;
+
     if (cudriver_driver_is_forked() || !cudriver_driver_is_initialised()) {
         return;
     }
@@ -262,42 +224,32 @@ void cudriver_staging_trim(bool idle)
         if (place->closing) {
             continue;
         }
-        bool quiet = place_is_quiet(place) && place->transfers == NULL;
-        struct spare spare = spare_take(place, quiet, quiet && idle);
-        CUcontext popped;
-        spare.idle = idle;
+        bool all = idle && !place_is_used(place, true), open;
+        struct staging_lane *lanes = lanes_take(place, all);
+        memset(kernels, 0, sizeof kernels);
+        if (all) {
+            memcpy(kernels, place->kernels, sizeof kernels);
+            memset(place->kernels, 0, sizeof place->kernels);
+        }
         place->users++; /* keeps the place */
         staging_unlock();
-        if (staging_place_open(place) == CUDA_SUCCESS) {
-            spare_free(&spare);
+        open = place_open(place);
+        staging_lanes_free(lanes, open, open && all);
+        for (int i = 0; i < STAGING_KERNEL_UNITS; i++) {
+            if (open) {
+                staging_kernels_unload(kernels[i]);
+            } else {
+                free(kernels[i]);
+            }
+        }
+        if (open) {
             cuda.cuCtxPopCurrent_v2(&popped);
-        } else {
-            spare_bury(&spare);
         }
         staging_lock();
         place->users--;
-        pthread_cond_broadcast(&staging.quiet);
+        pthread_cond_broadcast(&staging.changed);
     }
     staging_unlock();
-}
-
-/* Locked; releases the lock. Waits for the transfers and users of a place, for those that are
- * CANCELLED at most CANCELLED_NS. In a broken context a transfer never ends, hence the checks. */
-static void place_settle(struct staging_place *place)
-{
-    unsigned long long until = platform_nanoseconds() + CANCELLED_NS;
-
-    while (!place_is_quiet(place) || (place->transfers != NULL && platform_nanoseconds() < until)) {
-        staging_condition_wait(&staging.quiet, STAGING_POLL_NS);
-        struct cudriver_staging_transfer *transfer = place_transfer(place);
-        if (transfer != NULL) {
-            staging_transfer_hold(transfer);
-            staging_unlock();
-            staging_transfer_check(transfer);
-            staging_transfer_drop(transfer);
-            staging_lock();
-        }
-    }
 }
 
 void cudriver_staging_forget_context(CUcontext context)
@@ -318,11 +270,12 @@ void cudriver_staging_forget_context(CUcontext context)
             break;
         }
         place->closing = true;
-        staging_place_cancel(place, CUDA_ERROR_CONTEXT_IS_DESTROYED, false);
-        place_settle(place);
+        while (place->users > 0) {
+            staging_change_wait(STAGING_POLL_NS);
+        }
         place_unlink(place);
         staging_unlock();
-        place_free(place, true);
+        place_end(place, true);
         staging_lock();
     }
     staging_unlock();
@@ -339,26 +292,25 @@ bool cudriver_staging_shutdown(unsigned milliseconds)
     }
     staging_lock();
     staging.stopping = true;
-    staging_threads_call(staging.ring_idle);
-    for (place = staging.places; place != NULL; place = place->next) {
-        staging_place_cancel(place, CUDA_ERROR_DEINITIALIZED, true);
-    }
+    staging_threads_call(staging.idle);
+    atomic_fetch_add_explicit(&staging.news, 1, memory_order_release);
+    pthread_cond_broadcast(&staging.changed);
     for (;;) {
-        quiet = staging.ring_threads == 0;
+        quiet = staging.threads == 0 && staging.users == 0;
         for (place = staging.places; place != NULL && quiet; place = place->next) {
-            quiet = place_is_quiet(place) && place->transfers == NULL;
+            quiet = !place_is_used(place, true);
         }
         now = platform_nanoseconds();
         if (quiet || now >= until) {
             break;
         }
-        staging_condition_wait(&staging.quiet, until - now);
+        staging_change_wait(until - now);
     }
     while (quiet && staging.places != NULL) {
         place = staging.places;
         place_unlink(place);
         staging_unlock();
-        place_free(place, false); /* the rest goes with the process */
+        place_end(place, false); /* the rest goes with the process */
         staging_lock();
     }
     staging_unlock();

@@ -142,19 +142,6 @@ static bool host_repeats(const struct cudriver_copy_plan *plan)
     return repeats;
 }
 
-/* How a STAGED copy travels in plan->context. */
-static void plan_staged(struct cudriver_copy_plan *plan)
-{
-    staging_plan_make(plan, plan->blocking, true);
-    if (plan->staged.alone) {
-        plan->why = plan->staged.path == CUDRIVER_STAGING_DRIVER
-                        ? "dense but pageable: the driver's own copy, as this driver has no "
-                          "stream memory operations (CUDA 11.7), which staging needs"
-                        : "strided: packed or unpacked by the calling thread through one slot, "
-                          "as this driver has no stream memory operations (CUDA 11.7)";
-    }
-}
-
 /* Dense between host and device. Asking the driver about small memory costs as much as the copy
  * call. */
 static void plan_dense(struct cudriver_copy_plan *plan, const char *low, const char *high)
@@ -218,7 +205,7 @@ static void plan_host(struct cudriver_copy_plan *plan)
         }
     }
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        plan_staged(plan);
+        staging_plan_make(plan, plan->blocking, true);
     }
 }
 
@@ -349,11 +336,11 @@ bool cudriver_copy_plan_move(struct cudriver_copy_plan *plan, CUcontext context)
     }
     plan->context = context;
     if (plan->kind == CUDRIVER_COPY_STAGED) {
-        plan_staged(plan);
+        staging_plan_make(plan, plan->blocking, true);
         if (plan->staged.path == CUDRIVER_STAGING_PERMUTED &&
             !cudriver_copy_is_usable(plan->device, context)) {
             plan->context = home;
-            plan_staged(plan);
+            staging_plan_make(plan, plan->blocking, true);
             return false;
         }
     }

@@ -1,53 +1,57 @@
 /*
- * The insides of the copy engine. engine.h is the public interface. README.md draws the states of a
- * transfer.
+ * The insides of the copy engine. engine.h is the public interface.
  *
  *   state.c       the lock, the settings
  *   plan.c        how a copy is done; what explain_copy tells
  *   walk.c        how a staged copy travels                      no CUDA
  *   execute.c     follows a plan: the driver's own copies, or one of the files below
  *   fill.c        the driver's fills
- *   staged.c      copies that are staged, blocking or in stream order; undoes one that failed
- *   small.c       copies too small for threads
- *   transfer.c    the life of a transfer, from its creation until it is over
- *   commands.c    what a transfer's stream does: cuts chunks, queues commands
- *   ring.c        rings: which transfer gets which
- *   pack.c        the packing threads                            no CUDA
+ *   staged.c      copies that are staged, blocking or in stream order; waits for one
+ *   alone.c       staged copies by the calling thread alone
+ *   blocks.c      lanes: which transfer gets which
+ *   issue.c       what a stream does for a transfer
+ *   pack.c        the packing threads; how far a transfer is     no CUDA
+ *   bytes.c       memcpy past the CPU's caches                   no CUDA
+ *   small.c       dense copies too small for threads
  *   permute.c     permuted copies: boxes, the kernel of a place
  *   kernels.c     the permuting kernel: PTX, loading, launching
  *   between.c     copies between device memory
  *   place.c       places: creation, trim, closing, exit
- *   stream.c      waiting for a stream or an event; streams of the engine's own
- *   rows.c        copies between a slot and strided device memory
+ *   stream.c      waiting for a stream or an event; the order of streams
+ *   rows.c        copies between a block and strided device memory
  *   layout.c      strided memory on the host: see layout.h       no CUDA
  *
  * The terms:
  *
  *   up, down   to the device, from the device
  *   transfer   one staged copy under way, counted by references
- *   place      what the engine owns in one context: rings, streams, kernels
- *   ring       a page-locked block of four slots and two counters: the threads store in `ready`
- *              how many chunks are packed (or unpacked), the stream in `passed` how many are copied
- *   slot       a fourth of a ring; or, for a small copy, a page-locked block
- *   chunk      what the stream copies between two waits; it may be longer than a slot
+ *   place      what the engine owns in one context: lanes, kernels
+ *   lane       blocks; for blocking copies a stream and an event for each block, for asynchronous
+ *              ones two words: the threads store in `ready` how many parts they have moved, the
+ *              stream in `passed` how many it has copied
+ *   block      page-locked memory for a part
+ *   part       what the stream copies at a time; the blocks take turns
  *   piece      what one thread packs at a time
  *   walk       a layout, in the order in which its bytes travel
- *   box        the chunk of a permuted copy
+ *   box        the part of a permuted copy
  *   Locked.    the caller holds the lock
+ *
+ * Three numbers tell how far a transfer is. Threads may move the parts below `released`: up, those
+ * whose block the stream has copied; down, those that have arrived. They have moved all below
+ * `moved`: up, those may be copied. `over`: the stream has passed it too. A transfer that fails is
+ * stopped (no more pieces are taken) and over once its stream was waited for. If that fails too,
+ * its blocks are given up: nothing else ever uses them.
  *
  * One lock, `staging.lock`. While it is held, only the page-locked pool's lock may be taken. It is
  * held for moments, never while calling the driver, moving bytes or calling `interrupted`. So a
- * host function on a stream may take it.
+ * host function on a stream may take it. What ends a host function's wait never depends on another
+ * stream or on a thread that calls the driver: the packing threads only move bytes, and the host
+ * function packs too. Streams share hardware channels, and a stream that waits for a word blocks
+ * its whole channel: so all copies of a transfer are in one stream.
  *
- * Streams share hardware channels, and a stream that waits for a value blocks its whole channel. So
- * what ends the wait must not depend on another stream or on a thread that calls the driver. All
- * copies of a transfer are therefore in one stream: each after a wait for `ready`, each followed by
- * a write of `passed`. (Two streams in turn were 2 to 6 % faster, but would block twice as many
- * channels.) The packing threads only look at memory. At least one of them is always there, even if
- * a blocking caller packs too, because a driver call may keep the caller waiting.
- *
- * Ownership: a place owns its rings, streams and kernels. A transfer owns its chunk tables and its
- * small slot, and borrows place and ring until it is over.
+ * Ownership: a place owns its lanes and kernels. A transfer is counted by references: its caller's,
+ * the list of the packing threads, and each host function that is queued. It borrows its
+ * lane until it is over.
  */
 #ifndef CUDRIVER_ENGINE_PRIVATE_H
 #define CUDRIVER_ENGINE_PRIVATE_H
@@ -58,27 +62,22 @@
 
 #include "engine.h"
 
-#define STAGING_RING_SLOTS 4
-#define STAGING_RING_COUNTERS 4096 /* bytes of a ring before its first slot; holds the counters */
+#define STAGING_BLOCKS_MOST 16
+#define STAGING_WORDS 4096 /* bytes of a lane before its blocks; hold the words */
+#define STAGING_WORD 64    /* bytes from one word to the other: a cache line each */
 #define STAGING_KERNEL_DIMS 6
 #define STAGING_KERNEL_UNITS 5 /* item sizes: 1, 2, 4, 8, 16 bytes */
-#define STAGING_SIDES 4
 #define STAGING_POLL_NS 50000000ull
-
-/* No packing thread can be started. Not a driver code: the calling thread then copies alone. */
-#define STAGING_NO_THREADS ((CUresult)0x7fff0002)
 
 /* ---- settings ---- */
 
 struct staging_settings {
     int packers;           /* threads for one dense copy */
-    int medium;            /* the same up to TUNING_MEDIUM_BYTES */
     int threads;           /* for all copies together, or for one strided copy */
     int linger;            /* ns that an idle thread polls before it sleeps */
     size_t crossover_up;   /* bytes from which on a copy up is staged */
     size_t crossover_down; /* the same for a copy down */
-    size_t slot;           /* bytes of a slot, at most; half for a permuted copy up */
-    size_t slot_up;        /* the same for a blocking copy up that is not permuted */
+    size_t part;           /* bytes of a part, at most */
     size_t streaming; /* bytes of the largest blocking copy up that uses streaming stores; 0: none
                          does */
 };
@@ -91,44 +90,37 @@ void staging_settings_get(struct staging_settings *settings);
  * may be used. */
 void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels);
 
-/* Bytes of a slot for a copy of `bytes` that is the only one under way. */
-size_t staging_ring_slot(size_t bytes, size_t most);
-
-/* Bytes of the slot of a strided copy by the calling thread alone. */
-size_t staging_alone_chunk(size_t bytes);
-
-/* Whether a copy failed because no kernel, stream memory operations, page-locked memory or threads
- * could be had: another way may work. */
-bool staging_must_do_without(enum cudriver_staging_path path, CUresult result);
-
-/* Whether copies on this path use a ring and packing threads. */
-static inline bool staging_is_staged(enum cudriver_staging_path path)
-{
-    return path >= CUDRIVER_STAGING_DENSE;
-}
+/* Whether a copy failed because no kernel, page-locked or device memory or the like could be had:
+ * another way may work. */
+bool staging_must_do_without(CUresult result);
 
 /* ---- places ---- */
 
 struct staging_kernels; /* kernels.c */
 
-/* Slots that the copies of one stream use one after another: ring.c. */
-struct staging_ring {
-    struct staging_ring *next; /* in the place's list */
-    unsigned long long stream; /* the id of the stream of the copies under way */
-    CUstream own;              /* owned; NULL unless made for a blocking copy */
-    int users;                 /* copies under way, and callers that use its memory or stream */
-    bool filling;              /* a call queues commands, or failed to: no other copy joins */
-    bool lost;                 /* one of its copies is LOST: no other copy takes it, ever */
-    bool orphan;               /* the place is gone: the last user frees it */
-    char *block;               /* owned, from the page-locked pool */
-    size_t slot_bytes;
-    _Atomic uint32_t *ready;  /* written by the threads, in the block */
-    _Atomic uint32_t *passed; /* written by the stream, in the block */
-    CUdeviceptr ready_address, passed_address;
-    uint32_t issued;     /* the last counter value assigned to a copy */
-    size_t turn;         /* bytes; where the next copy down begins */
-    CUdeviceptr scratch; /* owned, one slot's bytes; 0: none */
+struct staging_lane {
+    struct staging_lane *next; /* in the place's list */
+    unsigned long long stream; /* the id of the stream of the asynchronous copies under way */
+    int users;                 /* copies that are not over, or were given up */
+    bool issuing;              /* a call queues its copies: no other copy joins */
+    bool lost;                 /* given up: no other copy takes it, ever */
+    char *block;               /* owned: the words, then the blocks */
+    size_t bytes;              /* of the blocks */
+    _Atomic uint32_t *ready;   /* written by the threads, in the block; NULL: blocking copies */
+    _Atomic uint32_t *passed;  /* written by the stream */
+    CUdeviceptr address;       /* of `ready` */
+    uint32_t issued;           /* the last value assigned to a copy */
+    size_t turn;               /* bytes; where the next copy down begins */
+    CUdeviceptr scratch;       /* owned, for permuted copies; 0: none */
+    size_t scratch_bytes;
+    CUstream own;                        /* owned; NULL unless made for blocking copies */
+    CUevent copied[STAGING_BLOCKS_MOST]; /* owned; the same */
 };
+
+static inline bool staging_lane_is_used(const struct staging_lane *lane)
+{
+    return lane->users > 0 || lane->issuing;
+}
 
 struct staging_place {
     struct staging_place *next;
@@ -136,32 +128,29 @@ struct staging_place {
     unsigned long long id; /* the context's, from cuCtxGetId; else 0 */
     int users;             /* calls that use it */
     bool closing;
-    struct cudriver_staging_transfer *transfers; /* neither LOST nor OVER; borrowed */
-    struct staging_ring *rings;                  /* owned */
-    bool tight;                                  /* no memory for rings larger than needed */
-    CUstream sides[STAGING_SIDES];               /* owned; for work beside the caller's stream */
-    int side;                                    /* the next to use if all are busy */
+    struct staging_lane *lanes;                            /* owned */
     struct staging_kernels *kernels[STAGING_KERNEL_UNITS]; /* owned */
     bool no_kernels;
-    bool no_counters; /* no stream memory operations */
+    bool no_words; /* no stream memory operations */
 };
 
 struct staging_engine {
     pthread_mutex_t lock;
-    pthread_cond_t quiet; /* signalled when something ended */
+    pthread_cond_t changed; /* signalled when a part was moved or something ended */
     struct staging_place *places;
     struct staging_settings settings;
     bool ready; /* the first staging_lock sets it */
     bool stopping;
-    struct cudriver_staging_transfer *packing; /* the packing threads' list */
-    sem_t ring_sleep;                          /* idle packing threads sleep here */
-    int ring_threads, ring_idle;
-    int ring_calls; /* wake-ups to post after unlocking; these threads no longer count as idle */
+    struct cudriver_staging_transfer *packing; /* transfers with pieces to take */
+    int wanted;                                /* sum of their threads */
+    int moving;                                /* pieces being moved */
+    int words;                                 /* listed copies of which words tell */
+    bool watched;                              /* an idle thread looks at the words */
+    int users;                                 /* copies that are not over */
+    int threads, idle;
+    sem_t sleep; /* idle threads sleep here */
+    int calls;   /* wake-ups to post after unlocking; these threads no longer count as idle */
     _Atomic unsigned news; /* changes when there may be a piece to take */
-    int ring_wanted;       /* sum of the listed transfers' `threads` */
-    int ring_users;        /* copies that use a ring, without those LOST */
-    int ring_unwatched;    /* listed copies whose caller does not poll the counters */
-    bool watched;          /* an idle thread polls the counters */
 };
 
 extern struct staging_engine staging;
@@ -173,17 +162,21 @@ void staging_unlock(void);
 /* Locked. Wakes up to `count` sleeping packing threads, after unlocking. */
 void staging_threads_call(int count);
 
-/* Initialises a condition that uses the monotonic clock. */
-void staging_condition_init(pthread_cond_t *condition);
-
-/* Locked. Waits for the condition, at most `nanoseconds`. */
-void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds);
+/* Locked. Waits for `changed`, at most `nanoseconds`. */
+void staging_change_wait(unsigned long long nanoseconds);
 
 /* ---- staged.c ---- */
 
 /* A STAGED copy, as by cudriver_copy_follow. */
 CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriver_copy_call *call,
                       struct cudriver_staging_transfer **transfer);
+
+/* ---- alone.c ---- */
+
+/* A small copy, or one for which no threads, lane or kernel can be had: through one slot, on the
+ * caller's stream, and waits. The slot is page-locked if possible. */
+CUresult staging_slot_copy(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_copy_call *call);
 
 /* ---- between.c ---- */
 
@@ -195,15 +188,17 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
  * there is no kernel or no temporary, and the caller may try another path. May block: loading the
  * kernel takes a while at the first use in a context.
  */
+CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
+                              struct cudriver_copy_call *call);
+
+/* ---- fill.c ---- */
+
 /* Whether the driver's fills do a copy whose source does not change. */
 bool staging_fill_fits(const struct cudriver_copy_plan *plan);
 
 /* Queues them on the stream. The first failed call ends it. */
 CUresult staging_fill(const struct cudriver_copy_plan *plan, CUstream stream,
                       const char **function);
-
-CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
-                              struct cudriver_copy_call *call);
 
 /* ---- place.c ---- */
 
@@ -213,10 +208,16 @@ CUresult staging_copy_between(const struct cudriver_copy_plan *plan,
 CUresult staging_place_enter(CUcontext context, struct staging_place **place);
 void staging_place_leave(struct staging_place *place);
 
-/* Whether rings can be used, which need stream memory operations: the driver has them and has not
- * refused them in this context. *kernels: whether the permuting kernel, which a ring feeds, may be
- * used too. */
-bool staging_context_counts(CUcontext context, bool *kernels);
+/* Whether the permuting kernel may be used in a context, as far as is known. */
+bool staging_context_has_kernels(CUcontext context);
+
+/* Whether asynchronous copies may go by words: the driver has stream memory operations and has not
+ * refused them in this place. */
+bool staging_place_has_words(const struct staging_place *place);
+
+/* What tells the current context from others that have had its handle; 0: the driver has no such
+ * ids. Fails in a context that is broken or gone. */
+CUresult staging_context_id(CUcontext context, unsigned long long *id);
 
 /* ---- stream.c ---- */
 
@@ -230,15 +231,6 @@ CUresult staging_stream_query(CUstream stream);
 #define STAGING_NO_ID (~0ull)
 unsigned long long staging_stream_id(CUstream stream);
 
-/* Pushes a place's context. Fails if that was destroyed: the driver's push succeeds even then, but
- * it may crash when given objects of that context. */
-CUresult staging_place_open(const struct staging_place *place);
-
-/* A stream of the place's, an idle one if there is one; staging_stream_follow orders it with
- * others. Borrowed for the call. (A stream that is destroyed still finishes its work.) The place's
- * context is current. */
-CUresult staging_side_get(struct staging_place *place, CUstream *side);
-
 /* One stream in its context. */
 struct staging_point {
     CUcontext context;
@@ -248,140 +240,7 @@ struct staging_point {
 /* Makes what is queued on `second` from now on wait for what is queued on `first`. */
 CUresult staging_stream_follow(struct staging_point first, struct staging_point second);
 
-/* ---- transfer.c ---- */
-
-/* Where a transfer stands; README.md draws it. The caller has its result from CANCELLED on. */
-enum staging_state {
-    STAGING_QUEUED,    /* its stream has not reached it; the host's memory is untouched */
-    STAGING_MOVING,    /* its stream has reached it; our threads may use the host's memory */
-    STAGING_PASSING,   /* the host's memory is no longer used; the stream has yet to pass */
-    STAGING_CANCELLED, /* the same, but it had not begun, and nobody waits for the stream */
-    STAGING_LOST,      /* nobody knows whether its stream still uses its slots: kept for good */
-    STAGING_OVER,      /* its stream has passed it; it holds nothing */
-};
-
-/* One chunk of a transfer through a ring. */
-struct staging_chunk {
-    size_t left;  /* bytes not yet packed or unpacked; under the lock */
-    size_t place; /* offset in the transfer's part of the ring */
-    size_t needs; /* how many of the first chunks must be done before this one may use its place */
-};
-
-struct cudriver_staging_transfer {
-    atomic_int references;
-    struct staging_place *place; /* borrowed: until it is LOST or OVER, and while it is made */
-    struct cudriver_staging_transfer *next; /* in the place's list of transfers */
-    CUstream stream;                        /* borrowed; while there is a ring or a slot */
-    bool own;                               /* blocking: on the ring's own stream */
-    bool up;
-    char *host;
-    struct cudriver_layout walk;
-    size_t bytes;
-    char *slot; /* small: one slot, packed by host functions; owned, from the page-locked pool */
-    /* Through a ring. */
-    bool host_dense, streaming;
-    struct staging_ring *ring; /* borrowed from the place; NULL once it is OVER */
-    size_t at;                 /* offset of its memory in the slots */
-    uint32_t base;             /* the counters' value before its first chunk */
-    size_t chunks;
-    size_t steps;               /* at base + steps of `passed` it is done with the ring */
-    size_t *starts;             /* owned: chunks + 1 offsets in the walk */
-    struct staging_chunk *cuts; /* owned */
-    /* The rest is guarded by the lock. */
-    enum staging_state state; /* written by staging_transfer_move alone */
-    CUresult result;
-    struct cudriver_staging_transfer *packing; /* the next in the packing threads' list */
-    size_t taken;                              /* bytes of the walk given out as pieces */
-    size_t chunk;     /* the chunk that contains `taken`; `chunks`: no more is given out */
-    size_t published; /* chunks counted in `ready` */
-    int in_flight;    /* pieces being moved */
-    int threads;      /* packing threads that it wants */
-    bool watched;     /* its caller polls the counters */
-    pthread_cond_t done;
-    unsigned long long checked; /* ns; when the context was last probed */
-    int doubts;                 /* failed probes in a row */
-};
-
-/* A new transfer, QUEUED, in the place's list; NULL: out of memory. */
-struct cudriver_staging_transfer *staging_transfer_new(struct staging_place *place,
-                                                       CUstream stream);
-
-void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
-void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
-
-/* Locked. Changes the state, and all that follows from it. States only go forward: does nothing if
- * the transfer has reached `state` or a later one. */
-void staging_transfer_move(struct cudriver_staging_transfer *transfer, enum staging_state state);
-
-/* Whether the caller has its result. */
-static inline bool staging_transfer_ended(const struct cudriver_staging_transfer *transfer)
-{
-    return transfer->state >= STAGING_CANCELLED;
-}
-
-/* Locked. Begins nothing more. What has begun finishes by itself: wait for it with
- * staging_transfer_quiet, which may release the lock. */
-void staging_transfer_stop(struct cudriver_staging_transfer *transfer, CUresult result);
-void staging_transfer_quiet(struct cudriver_staging_transfer *transfer);
-
-/* Locked; may release the lock. Ends a transfer whose stream may still use its slots, but cannot be
- * waited for. */
-void staging_transfer_lose(struct cudriver_staging_transfer *transfer, CUresult result);
-
-/* Locked. Stops the transfers of a place that are QUEUED; `all`: those that are MOVING, too. */
-void staging_place_cancel(struct staging_place *place, CUresult result, bool all);
-
-/* Probes the context, at most every 50 ms: in a broken one a copy would never end. */
-void staging_transfer_check(struct cudriver_staging_transfer *transfer);
-
-/* ---- ring.c ---- */
-
-/* Gives the transfer a ring with slots of at least slot_bytes, and device memory of a slot's size
- * if `scratch`. */
-CUresult staging_ring_get(struct cudriver_staging_transfer *transfer, size_t slot_bytes,
-                          bool scratch);
-
-/* The host address of one of its chunks. */
-char *staging_ring_memory(const struct cudriver_staging_transfer *transfer, size_t chunk);
-
-/* Locked. Drops a user of a ring; the last one frees an orphan. */
-void staging_ring_leave(struct staging_ring *ring);
-
-/* Frees a list of rings; those in use become orphans. `current`: their context is current, so their
- * streams are destroyed. `all`: frees device memory too, which waits for the device. */
-void staging_rings_free(struct staging_ring *rings, bool current, bool all);
-
-/* ---- pack.c ---- */
-
-/* Makes sure that a packing thread is alive, before a stream depends on one; else NO_THREADS. */
-CUresult staging_ring_ensure(void);
-
-/* Locked. The stream has reached a transfer: gives it, and a reference to it, to the packing
- * threads. */
-void staging_ring_list(struct cudriver_staging_transfer *transfer);
-
-/* Locked. For a transfer that is not MOVING. open lets its stream run to its end. close, after the
- * stream has ended, perhaps without some of its commands, ends the transfer. */
-void staging_ring_open(struct cudriver_staging_transfer *transfer);
-void staging_ring_close(struct cudriver_staging_transfer *transfer);
-
-/* Announces a copy for so many threads, which wake meanwhile. */
-void staging_ring_expect(int threads);
-
-/* The calling thread works on a transfer until it is over, and returns its result. INTERRUPTED: the
- * transfer goes on. */
-CUresult staging_ring_help(struct cudriver_staging_transfer *transfer, bool (*interrupted)(void *),
-                           void *data);
-
-/* ---- commands.c ---- */
-
-/* Queues a copy through a ring on the transfer's stream. NOT_SUPPORTED: the driver or the kernel
- * cannot do it. */
-CUresult staging_ring_start(struct cudriver_staging_transfer *transfer,
-                            const struct cudriver_copy_plan *copy,
-                            const struct cudriver_copy_call *call);
-
-/* ---- permute.c ---- */
+/* ---- transfers ---- */
 
 /* How a permuted walk is cut into boxes: each covers up to `rows` entries of dimension `split`, all
  * dimensions inside it, and one entry of each dimension outside it. */
@@ -393,6 +252,115 @@ struct staging_boxes {
     size_t largest;   /* bytes of the largest box */
     size_t count;
 };
+
+struct cudriver_staging_transfer {
+    atomic_int references;
+    struct staging_place *place; /* borrowed; while the call lasts */
+    CUcontext context;
+    CUstream stream; /* borrowed; while the call lasts */
+    bool own;        /* blocking: on the lane's own stream */
+    bool words;      /* asynchronous, through words; else small */
+    struct staging_plan plan;
+    char *host;
+    CUdeviceptr device;
+    size_t bytes; /* of the walk */
+    size_t part;  /* bytes of a part; of a box, at most */
+    size_t parts, blocks;
+    struct cudriver_layout rows;     /* between a block and the device */
+    struct staging_boxes boxes;      /* permuted */
+    struct staging_kernels *kernels; /* borrowed from the place; NULL: not permuted */
+    struct staging_lane *lane;       /* borrowed */
+    char *memory;                    /* of the lane, for the blocks */
+    uint32_t base;                   /* the words' value before its first part */
+    size_t steps;                    /* at base + steps of `passed` the stream has passed it */
+    /* The rest is guarded by the lock. */
+    struct cudriver_staging_transfer *next; /* in the packing threads' list */
+    bool listed;                            /* ever */
+    bool published;                         /* stopped, and its stream goes on */
+    bool stopped;                           /* no more pieces are taken */
+    bool over;
+    CUresult result;
+    size_t released;            /* parts that may be moved */
+    _Atomic size_t moved;       /* parts that are moved; written under the lock */
+    size_t taking;              /* the part whose pieces are given out */
+    size_t taken, until, share; /* bytes of the walk: given out, end of the part, of a piece */
+    size_t left[STAGING_BLOCKS_MOST]; /* bytes of the part in each block that are not moved */
+    int moving;                       /* pieces being moved */
+};
+
+/* ---- issue.c ---- */
+
+/* Queues the device's copy of a part. */
+CUresult staging_part_issue(struct cudriver_staging_transfer *transfer, size_t part);
+
+/* Queues a whole asynchronous copy on the transfer's stream. NOT_SUPPORTED: the driver cannot do
+ * it.
+ */
+CUresult staging_words_queue(struct cudriver_staging_transfer *transfer);
+
+/* ---- blocks.c ---- */
+
+/* Gives the transfer a lane with so many bytes of blocks and of device memory, and makes it its
+ * user. */
+CUresult staging_lane_get(struct cudriver_staging_transfer *transfer, size_t bytes, size_t scratch);
+
+/* Frees a list of lanes; those in use are given up. `current`: their context is current, so that
+ * their streams are destroyed. `all`: frees device memory too, which waits for the device. */
+void staging_lanes_free(struct staging_lane *lanes, bool current, bool all);
+
+/* ---- bytes.c ---- */
+
+/* memcpy that bypasses the caches if the CPU can. The bytes are visible to every thread afterwards.
+ */
+void staging_bytes_stream(void *dst, const void *src, size_t bytes);
+
+/* ---- pack.c ---- */
+
+void staging_transfer_hold(struct cudriver_staging_transfer *transfer);
+void staging_transfer_drop(struct cudriver_staging_transfer *transfer);
+
+/* Locked; may release the lock. Nothing uses the host's memory any more, and the stream has passed
+ * the blocks, unless they are `lost`: given up, because nobody knows. */
+void staging_transfer_end(struct cudriver_staging_transfer *transfer, CUresult result, bool lost);
+
+/* Steps that the stream has done; negative while the lane serves an earlier copy. */
+int32_t staging_words_passed(const struct cudriver_staging_transfer *transfer);
+
+/* Tells the stream that so many parts are moved. */
+void staging_words_publish(struct cudriver_staging_transfer *transfer, size_t parts);
+
+/* The stream was waited for, and may have lacked some of the commands. */
+void staging_words_close(struct cudriver_staging_transfer *transfer);
+
+/* The block of a part; the bytes [begin, end) of the walk that are a part, and if permuted the
+ * layout that the kernel copies. */
+char *staging_block(const struct cudriver_staging_transfer *transfer, size_t part);
+void staging_part_find(const struct cudriver_staging_transfer *transfer, size_t part, size_t *begin,
+                       size_t *end, struct cudriver_layout *spread);
+
+/* Announces a copy for so many threads, which wake meanwhile. */
+void staging_pack_expect(int threads);
+
+/* Makes sure that a packing thread is alive, before a stream depends on one. */
+bool staging_pack_ensure(void);
+
+/* Locked. Gives a transfer to the packing threads; only the first call does something. */
+void staging_pack_list(struct cudriver_staging_transfer *transfer);
+
+/* Locked. Takes it back if it is listed. */
+void staging_pack_close(struct cudriver_staging_transfer *transfer);
+
+/* Locked. The same as list, and lets threads move all parts below `parts`. */
+void staging_pack_release(struct cudriver_staging_transfer *transfer, size_t parts);
+
+/* Locked; releases the lock meanwhile. help moves a piece, false: there is none to take. wait helps
+ * until so many parts are moved, the transfer is stopped or the process ends. stop: afterwards
+ * nothing uses the host's memory. */
+bool staging_pack_help(struct cudriver_staging_transfer *transfer);
+void staging_pack_wait(struct cudriver_staging_transfer *transfer, size_t parts);
+void staging_pack_stop(struct cudriver_staging_transfer *transfer);
+
+/* ---- permute.c ---- */
 
 /* Boxes of at most `most` bytes, but of at least one row. */
 struct staging_boxes staging_boxes_make(const struct staging_plan *plan, size_t most);
@@ -455,11 +423,6 @@ bool staging_small_copy(const struct cudriver_copy_plan *plan, struct cudriver_c
  * cuStreamQuery: for small copies to the device. */
 CUresult cudriver_staging_wait_soon(CUcontext context, CUstream stream);
 CUresult cudriver_staging_ask_soon(CUstream stream);
-
-/* A copy through one slot, queued on the transfer's stream. */
-CUresult staging_small_start(struct cudriver_staging_transfer *transfer,
-                             const struct cudriver_copy_plan *copy,
-                             const struct cudriver_copy_call *call);
 
 /* A block of the page-locked pool, which may have to grow: owned by the caller until
  * cudriver_hostmem_free. NULL in *slot on failure. */

@@ -1,262 +1,234 @@
-/* Staged copies, blocking and in stream order: by a ring, in one slot, or by the calling thread
- * alone. See engine.h. */
+/*
+ * Staged copies. A transfer goes part by part through the blocks of its lane:
+ *
+ *   blocking      on the lane's own stream. The calling thread issues each part's copy, with an
+ *                 event behind it, and packs and unpacks too.
+ *   asynchronous  on the caller's stream. It waits for a word before a part and writes one behind
+ *                 it. Of a small copy, of one part, host functions pack and unpack.
+ *
+ * See private.h.
+ */
 #include "private.h"
 
 #include <stdlib.h>
 
 #include "driver/driver.h"
 #include "driver/platform.h"
-#include "hostmem/hostmem.h"
 
-/* ---- by the calling thread alone ---- */
+/* ---- transfers ---- */
 
-/* Called between two parts of a copy: SUCCESS, or why it ends here. *asked: ns, when `interrupted`
- * was last called or the copy began. */
-static CUresult may_go_on(const struct cudriver_copy_call *call, unsigned long long *asked)
+/* The bytes of a part, and how many parts there are. */
+static void transfer_cut(struct cudriver_staging_transfer *transfer)
 {
-    bool stopping;
+    const struct staging_plan *plan = &transfer->plan;
+    size_t part = plan->chunk > 0 ? plan->chunk : transfer->bytes;
+    int users;
 
     staging_lock();
-    stopping = staging.stopping;
+    users = staging.users;
     staging_unlock();
-    if (stopping) {
-        return CUDA_ERROR_DEINITIALIZED;
+    for (; users > 1 && part > TUNING_PART_LEAST; users /= 2) {
+        part /= 2; /* many copies at once: less memory for each */
     }
-    if (call->interrupted == NULL || platform_nanoseconds() - *asked < STAGING_POLL_NS) {
-        return CUDA_SUCCESS;
-    }
-    if (call->interrupted(call->data)) {
-        return CUDRIVER_STAGING_INTERRUPTED;
-    }
-    *asked = platform_nanoseconds();
-    return CUDA_SUCCESS;
-}
-
-/* The driver's own dense copy. Up, its call may return before the device's memory is written; the
- * wait makes the bytes visible to streams that are not ordered with this one. */
-static CUresult driver_copy(bool up, CUdeviceptr device, char *host, size_t bytes, CUstream stream)
-{
-    CUresult result;
-
-    if (stream == NULL) {
-        result = up ? cuda.cuMemcpyHtoD_v2(device, host, bytes)
-                    : cuda.cuMemcpyDtoH_v2(host, device, bytes);
-        return up && result == CUDA_SUCCESS ? cuda.cuStreamSynchronize(NULL) : result;
-    }
-    result = up ? cuda.cuMemcpyHtoDAsync_v2(device, host, bytes, stream)
-                : cuda.cuMemcpyDtoHAsync_v2(host, device, bytes, stream);
-    return result == CUDA_SUCCESS ? cuda.cuStreamSynchronize(stream) : result;
-}
-
-/* A dense copy in parts of TUNING_CUT bytes. A copy of one part takes neither lock nor clock. */
-static CUresult plain_copy(const struct cudriver_copy_plan *copy,
-                           const struct cudriver_copy_call *call)
-{
-    const struct staging_plan *plan = &copy->staged;
-    const struct cudriver_layout *walk = &plan->walk;
-    CUdeviceptr device =
-        copy->device + (CUdeviceptr)(plan->up ? walk->dst_offset : walk->src_offset);
-    char *host = copy->host + (plan->up ? walk->src_offset : walk->dst_offset);
-    unsigned long long asked = plan->bytes > TUNING_CUT ? platform_nanoseconds() : 0;
-    CUresult result = CUDA_SUCCESS;
-    bool cut = false;
-
-    for (size_t at = 0, bytes; at < plan->bytes && result == CUDA_SUCCESS; at += bytes) {
-        bytes = plan->bytes - at < TUNING_CUT ? plan->bytes - at : TUNING_CUT;
-        if (cut) {
-            bytes = cudriver_hostmem_run(host + at, bytes);
-        }
-        if (at > 0) {
-            result = may_go_on(call, &asked);
-        }
-        if (result == CUDA_SUCCESS) {
-            result = driver_copy(plan->up, device + at, host + at, bytes, call->stream);
-        }
-        if (result == CUDA_ERROR_INVALID_VALUE && !cut) {
-            cut = true; /* perhaps a registration ends within these bytes */
-            bytes = 0;
-            result = CUDA_SUCCESS;
-        }
-    }
-    return result;
-}
-
-/* Copies chunk by chunk through `slot`, pageable or page-locked. *idle: whether the device no
- * longer uses the slot. */
-static CUresult slot_copy(const struct cudriver_copy_plan *copy,
-                          const struct cudriver_copy_call *call, char *slot, size_t chunk,
-                          bool *idle)
-{
-    const struct staging_plan *plan = &copy->staged;
-    unsigned long long asked = plan->bytes > chunk ? platform_nanoseconds() : 0;
-    struct cudriver_layout rows;
-    CUresult result = CUDA_SUCCESS;
-
-    *idle = true;
-    staging_rows_make(&plan->walk, plan->up, &rows);
-    for (size_t begin = 0; begin < plan->bytes && result == CUDA_SUCCESS; begin += chunk) {
-        size_t end = plan->bytes - begin > chunk ? begin + chunk : plan->bytes;
-        if (plan->up) {
-            cudriver_layout_copy_part(&plan->walk, slot, true, copy->host, false, begin, end);
-        }
-        result = staging_device_copy(&rows, plan->up, copy->device, slot, begin, end, call->stream);
-        if (result != CUDA_SUCCESS) {
-            /* earlier rows may be under way */
-            *idle = cuda.cuStreamSynchronize(call->stream) == CUDA_SUCCESS;
-            return result;
-        }
-        result = cuda.cuStreamSynchronize(call->stream);
-        *idle = result == CUDA_SUCCESS;
-        if (!plan->up && result == CUDA_SUCCESS) {
-            cudriver_layout_copy_part(&plan->walk, copy->host, false, slot, true, begin, end);
-        }
-        if (result == CUDA_SUCCESS && end < plan->bytes) {
-            result = may_go_on(call, &asked);
-        }
-    }
-    return result;
-}
-
-/* Copies through one slot, page-locked if possible. */
-static CUresult one_slot_copy(const struct cudriver_copy_plan *copy,
-                              const struct cudriver_copy_call *call, size_t chunk)
-{
-    CUresult result;
-    void *locked, *slot;
-    bool idle;
-
-    slot = staging_slot_get(chunk, &locked) == CUDA_SUCCESS ? locked : malloc(chunk);
-    if (slot == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    result = slot_copy(copy, call, slot, chunk, &idle);
-    if (!idle) {
-        return result; /* leaked on purpose: the device may still use it */
-    }
-    if (locked != NULL) {
-        cudriver_hostmem_free(locked);
+    if (plan->path == CUDRIVER_STAGING_PERMUTED) {
+        transfer->boxes = staging_boxes_make(plan, part);
+        transfer->part = transfer->boxes.largest;
+        transfer->parts = transfer->boxes.count;
     } else {
-        free(slot);
+        part -= transfer->rows.itemsize < part ? part % transfer->rows.itemsize : 0; /* rows */
+        transfer->part = part < transfer->bytes ? part : transfer->bytes;
+        transfer->parts = (transfer->bytes + transfer->part - 1) / transfer->part;
     }
-    return result;
+    transfer->blocks =
+        (size_t)plan->blocks < transfer->parts ? (size_t)plan->blocks : transfer->parts;
 }
 
-/* The slower fallback without threads, page-locked memory or stream memory operations. */
-static CUresult copy_alone(const struct cudriver_copy_plan *copy,
-                           const struct cudriver_copy_call *call)
+/* A transfer with its lane; the caller owns *made. `stream`: NULL, `own`: blocking, on the lane's
+ * own stream. */
+static CUresult transfer_make(const struct cudriver_copy_plan *copy, CUstream stream,
+                              struct staging_place *place, bool own,
+                              struct cudriver_staging_transfer **made)
 {
-    const struct staging_plan *plan = &copy->staged;
-
-    return plan->host_dense && plan->device_dense
-               ? plain_copy(copy, call)
-               : one_slot_copy(copy, call, staging_alone_chunk(plan->bytes));
-}
-
-/* ---- by a transfer ---- */
-
-/*
- * Undoes a transfer that failed, and returns the copy's result. Afterwards nothing of it is in use,
- * unless its stream cannot be waited for. Then its slots are never used again, and the result is
- * one that forbids another attempt, which could race with this one.
- */
-static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
-{
-    CUresult waited = CUDA_SUCCESS;
-    struct staging_ring *ring;
-
-    staging_lock();
-    staging_transfer_stop(transfer, result);
-    staging_transfer_quiet(transfer);
-    ring = transfer->ring;
-    if (ring != NULL) {
-        ring->users++; /* its stream is used below */
-        staging_ring_open(transfer);
-    }
-    staging_unlock();
-    if (ring != NULL || transfer->slot != NULL) { /* else nothing is queued */
-        waited = cuda.cuStreamSynchronize(transfer->stream);
-    }
-    staging_lock();
-    if (waited != CUDA_SUCCESS) {
-        staging_transfer_lose(transfer, result);
-    } else {
-        staging_ring_close(transfer);
-    }
-    if (ring != NULL) {
-        staging_ring_leave(ring);
-    }
-    staging_unlock();
-    return waited != CUDA_SUCCESS && staging_must_do_without(CUDRIVER_STAGING_PERMUTED, result)
-               ? CUDA_ERROR_UNKNOWN
-               : result;
-}
-
-/* Makes a transfer and queues it. `own`: blocking, on the ring's own stream. The caller owns
- * *made. */
-static CUresult transfer_make(const struct cudriver_copy_plan *copy,
-                              const struct cudriver_copy_call *call, struct staging_place *place,
-                              bool own, struct cudriver_staging_transfer **made)
-{
-    struct cudriver_staging_transfer *transfer = staging_transfer_new(place, call->stream);
-    enum cudriver_staging_path path = copy->staged.path;
+    struct cudriver_staging_transfer *transfer = calloc(1, sizeof *transfer);
+    bool permuted = copy->staged.path == CUDRIVER_STAGING_PERMUTED;
     CUresult result = CUDA_SUCCESS;
 
     if (transfer == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    atomic_init(&transfer->references, 1);
+    transfer->place = place;
+    transfer->context = copy->context;
+    transfer->stream = stream;
     transfer->own = own;
-    if (path == CUDRIVER_STAGING_ONE_SLOT) {
-        result = staging_small_start(transfer, copy, call);
-    } else if (path != CUDRIVER_STAGING_EMPTY) {
-        result = staging_ring_start(transfer, copy, call);
+    transfer->words = !own && copy->staged.path != CUDRIVER_STAGING_SMALL;
+    transfer->plan = copy->staged;
+    transfer->host = copy->host;
+    transfer->device = copy->device;
+    transfer->bytes = cudriver_layout_bytes(&transfer->plan.walk);
+    staging_rows_make(&transfer->plan.walk, transfer->plan.up, &transfer->rows);
+    if (permuted) {
+        result = staging_place_kernels(place, &transfer->plan, copy->device, &transfer->kernels);
+    }
+    transfer_cut(transfer);
+    if (result == CUDA_SUCCESS) {
+        result = staging_lane_get(transfer, transfer->blocks * transfer->part,
+                                  permuted ? transfer->part : 0);
     }
     if (result != CUDA_SUCCESS) {
-        result = transfer_undo(transfer, result);
         staging_transfer_drop(transfer);
         return result;
     }
-    staging_lock();
-    if (transfer->ring != NULL) {
-        transfer->ring->filling = false;
-    } else if (path == CUDRIVER_STAGING_EMPTY) {
-        staging_transfer_move(transfer, STAGING_OVER);
-    }
-    staging_unlock();
     *made = transfer;
     return CUDA_SUCCESS;
 }
 
-/* ---- blocking ---- */
+/* Ends a transfer whose call failed or was interrupted, and returns the call's result. Afterwards
+ * nothing of it is in use, unless its stream cannot be waited for. Then its blocks are given up,
+ * and the result is one that forbids another attempt, which could race with this one. */
+static CUresult transfer_undo(struct cudriver_staging_transfer *transfer, CUresult result)
+{
+    CUresult waited;
 
-/* A blocking copy through a ring. NOT_SUPPORTED: no stream memory operations, or no kernel. */
-static CUresult ring_copy(const struct cudriver_copy_plan *copy,
-                          const struct cudriver_copy_call *call, struct staging_place *place)
+    staging_lock();
+    staging_pack_stop(transfer);
+    if (transfer->words) {
+        staging_pack_list(transfer); /* so that the threads let its stream go on */
+    }
+    staging_unlock();
+    waited = cuda.cuStreamSynchronize(transfer->stream);
+    staging_lock();
+    if (waited != CUDA_SUCCESS) {
+        staging_transfer_end(transfer, result, true);
+    } else if (transfer->words && !transfer->over) {
+        staging_words_close(transfer);
+        staging_pack_close(transfer);
+    }
+    staging_transfer_end(transfer, result, false);
+    transfer->lane->issuing = false;
+    staging_unlock();
+    return waited != CUDA_SUCCESS && staging_must_do_without(result) ? CUDA_ERROR_UNKNOWN : result;
+}
+
+/* ---- blocking, by parts ---- */
+
+/* How far a blocking transfer has come: parts whose copies are issued, and are over. */
+struct progress {
+    size_t issued, copied;
+    unsigned long long asked, idle; /* ns: the last question to the caller, the last step */
+};
+
+/* Issues the next copy, if its block is ready for it. NOT_READY: it is not. */
+static CUresult step_issue(struct cudriver_staging_transfer *transfer, struct progress *at)
+{
+    size_t moved = atomic_load_explicit(&transfer->moved, memory_order_acquire);
+    CUresult result;
+
+    if (at->issued == transfer->parts ||
+        (transfer->plan.up ? moved <= at->issued : at->issued >= moved + transfer->blocks)) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    result = staging_part_issue(transfer, at->issued);
+    if (result == CUDA_SUCCESS) {
+        result = cuda.cuEventRecord(transfer->lane->copied[at->issued % transfer->blocks],
+                                    transfer->stream);
+        at->issued++;
+    }
+    return result;
+}
+
+/* Looks whether the oldest copy is over, and releases its block. NOT_READY: it is not. */
+static CUresult step_copied(struct cudriver_staging_transfer *transfer, struct progress *at)
+{
+    CUresult result;
+
+    if (at->copied == at->issued) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    result = cuda.cuEventQuery(transfer->lane->copied[at->copied % transfer->blocks]);
+    if (result == CUDA_SUCCESS) {
+        at->copied++;
+        staging_lock();
+        staging_pack_release(transfer,
+                             transfer->plan.up ? at->copied + transfer->blocks : at->copied);
+        staging_unlock();
+    }
+    return result;
+}
+
+/* Packs or unpacks a piece, or waits a little. SUCCESS, or why the copy ends. */
+static CUresult step_help(struct cudriver_staging_transfer *transfer,
+                          const struct cudriver_copy_call *call, struct progress *at)
+{
+    unsigned long long now = platform_nanoseconds();
+    bool helped, stopping;
+
+    if (now - at->asked > STAGING_POLL_NS) {
+        if (call->interrupted != NULL && call->interrupted(call->data)) {
+            return CUDRIVER_STAGING_INTERRUPTED;
+        }
+        now = at->asked = platform_nanoseconds();
+    }
+    staging_lock();
+    stopping = staging.stopping;
+    helped = !stopping && staging_pack_help(transfer);
+    staging_unlock();
+    if (helped) {
+        at->idle = platform_nanoseconds();
+    } else if (now - at->idle > TUNING_SPIN_NS) {
+        staging_nap(TUNING_NAP_NS);
+    } else {
+        platform_relax();
+    }
+    return stopping ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
+}
+
+/* The calling thread works on a transfer until it is over. */
+static CUresult blocking_run(struct cudriver_staging_transfer *transfer,
+                             const struct cudriver_copy_call *call)
+{
+    struct progress at = {.asked = platform_nanoseconds(), .idle = platform_nanoseconds()};
+    CUresult result = CUDA_SUCCESS;
+
+    staging_lock();
+    staging_pack_release(transfer, transfer->plan.up ? transfer->blocks : 0);
+    staging_unlock();
+    while (result == CUDA_SUCCESS &&
+           (at.copied < transfer->parts ||
+            atomic_load_explicit(&transfer->moved, memory_order_acquire) < transfer->parts)) {
+        result = step_issue(transfer, &at);
+        if (result == CUDA_ERROR_NOT_READY) {
+            result = step_copied(transfer, &at);
+        }
+        if (result == CUDA_ERROR_NOT_READY) {
+            result = step_help(transfer, call, &at);
+        } else {
+            at.idle = platform_nanoseconds();
+        }
+    }
+    return result;
+}
+
+static CUresult blocking_copy(const struct cudriver_copy_plan *copy,
+                              const struct cudriver_copy_call *call, struct staging_place *place)
 {
     struct cudriver_staging_transfer *transfer;
-    CUresult result = transfer_make(copy, call, place, true, &transfer);
+    CUresult result = transfer_make(copy, NULL, place, true, &transfer);
 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = staging_ring_help(transfer, call->interrupted, call->data);
+    result = blocking_run(transfer, call);
     if (result != CUDA_SUCCESS) {
         result = transfer_undo(transfer, result);
+    } else {
+        staging_lock();
+        staging_transfer_end(transfer, CUDA_SUCCESS, false);
+        transfer->lane->issuing = false;
+        staging_unlock();
     }
     staging_transfer_drop(transfer);
     return result;
-}
-
-static CUresult planned_copy(const struct cudriver_copy_plan *copy,
-                             const struct cudriver_copy_call *call, struct staging_place *place)
-{
-    const struct staging_plan *plan = &copy->staged;
-
-    if (plan->path == CUDRIVER_STAGING_DRIVER) {
-        return plain_copy(copy, call);
-    }
-    return plan->path == CUDRIVER_STAGING_ONE_SLOT
-               ? one_slot_copy(copy, call, plan->chunk > 0 ? plan->chunk : plan->bytes)
-               : ring_copy(copy, call, place);
 }
 
 static CUresult copy_now(const struct cudriver_copy_plan *copy,
@@ -269,59 +241,175 @@ static CUresult copy_now(const struct cudriver_copy_plan *copy,
     if (plan->path == CUDRIVER_STAGING_EMPTY) {
         return CUDA_SUCCESS;
     }
-    if (staging_is_staged(plan->path)) {
-        staging_ring_expect(plan->threads - 1);
+    if (plan->path == CUDRIVER_STAGING_SMALL) {
+        result = cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
+        return result == CUDA_SUCCESS ? staging_slot_copy(copy, call) : result;
     }
-    /* A ring's stream is not the caller's, so that nothing may be missed. */
-    result = staging_is_staged(plan->path)
-                 ? cudriver_staging_stream_wait(call->stream, call->interrupted, call->data)
-                 : cudriver_staging_stream_settle(call->stream, call->interrupted, call->data);
+    staging_pack_expect(plan->threads - 1);
+    /* The lane's stream is not the caller's: nothing before may be missed. */
+    result = cudriver_staging_stream_wait(call->stream, call->interrupted, call->data);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = planned_copy(copy, call, place);
-    if (plan->path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(plan->path, result)) {
+    result = blocking_copy(copy, call, place);
+    if (staging_must_do_without(result) && plan->path == CUDRIVER_STAGING_PERMUTED) {
         again = *copy;
         staging_plan_make(&again, true, false);
         copy = &again;
-        plan = &again.staged;
-        result = planned_copy(copy, call, place);
+        if (again.staged.path != CUDRIVER_STAGING_SMALL) {
+            result = blocking_copy(copy, call, place);
+        }
     }
-    return staging_is_staged(plan->path) && staging_must_do_without(plan->path, result)
-               ? copy_alone(copy, call)
-               : result;
+    return staging_must_do_without(result) ? staging_slot_copy(copy, call) : result;
 }
 
-/* ---- in stream order ---- */
+/* ---- in the order of the caller's stream ---- */
+
+/* Host function: the stream has reached a copy. */
+static void words_arrive(void *data)
+{
+    staging_lock();
+    staging_pack_list(data);
+    staging_unlock();
+    staging_transfer_drop(data);
+}
+
+/* Host function, before a small copy up. */
+static void small_pack(void *data)
+{
+    struct cudriver_staging_transfer *transfer = data;
+
+    staging_lock();
+    staging_pack_release(transfer, 1);
+    staging_pack_wait(transfer, 1);
+    staging_unlock();
+    staging_transfer_drop(transfer);
+}
+
+/* Host function, behind a small copy. */
+static void small_done(void *data)
+{
+    struct cudriver_staging_transfer *transfer = data;
+
+    staging_lock();
+    if (!transfer->plan.up) {
+        staging_pack_release(transfer, 1);
+        staging_pack_wait(transfer, 1);
+    }
+    staging_transfer_end(transfer, transfer->moved == 1 ? CUDA_SUCCESS : CUDA_ERROR_DEINITIALIZED,
+                         false);
+    staging_unlock();
+    staging_transfer_drop(transfer);
+}
+
+/* Queues a host function, which drops a reference. */
+static CUresult function_queue(struct cudriver_staging_transfer *transfer, void (*run)(void *data))
+{
+    CUresult result;
+
+    staging_transfer_hold(transfer);
+    result = cuda.cuLaunchHostFunc(transfer->stream, run, transfer);
+    if (result != CUDA_SUCCESS) {
+        staging_transfer_drop(transfer);
+    }
+    return result;
+}
+
+/* Queues a transfer. On an idle stream packing begins at once: a small copy is packed here. */
+static CUresult transfer_queue(struct cudriver_staging_transfer *transfer, bool idle)
+{
+    bool up = transfer->plan.up;
+    CUresult result = CUDA_SUCCESS;
+
+    if (idle && (up || transfer->words)) {
+        staging_lock();
+        idle = transfer->lane->users == 1;
+        if (idle && transfer->words) {
+            staging_pack_list(transfer);
+        } else if (idle) {
+            staging_pack_release(transfer, 1);
+            staging_pack_wait(transfer, 1);
+        }
+        staging_unlock();
+    }
+    if (transfer->words) {
+        result = idle ? CUDA_SUCCESS : function_queue(transfer, words_arrive);
+        return result == CUDA_SUCCESS ? staging_words_queue(transfer) : result;
+    }
+    if (up && !idle) {
+        result = function_queue(transfer, small_pack);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = staging_part_issue(transfer, 0);
+    }
+    return result == CUDA_SUCCESS ? function_queue(transfer, small_done) : result;
+}
 
 static CUresult async_copy(const struct cudriver_copy_plan *copy,
                            const struct cudriver_copy_call *call, struct staging_place *place,
                            struct cudriver_staging_transfer **made)
 {
-    static const struct cudriver_copy_plan nothing = {.staged.path = CUDRIVER_STAGING_EMPTY};
-    struct cudriver_copy_plan again;
-    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    struct cudriver_staging_transfer *transfer;
+    /* Query before anything is queued: if the query fails, so would the wait that undoes it. */
+    CUresult result, state = staging_stream_query(call->stream);
 
-    if (!copy->staged.alone) {
-        result = transfer_make(copy, call, place, false, made);
+    if (state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY) {
+        return state;
     }
-    if (copy->staged.path == CUDRIVER_STAGING_PERMUTED &&
-        (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_OUT_OF_MEMORY)) {
-        again = *copy;
+    if (copy->staged.path != CUDRIVER_STAGING_SMALL &&
+        !(staging_place_has_words(place) && staging_pack_ensure())) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    result = transfer_make(copy, call->stream, place, false, &transfer);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = transfer_queue(transfer, state == CUDA_SUCCESS);
+    if (result != CUDA_SUCCESS) {
+        result = transfer_undo(transfer, result);
+        staging_transfer_drop(transfer);
+        return result;
+    }
+    staging_lock();
+    transfer->lane->issuing = false;
+    staging_unlock();
+    *made = transfer;
+    return CUDA_SUCCESS;
+}
+
+/* A transfer that is over. */
+static CUresult transfer_empty(struct cudriver_staging_transfer **made)
+{
+    struct cudriver_staging_transfer *transfer = calloc(1, sizeof *transfer);
+
+    if (transfer == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    atomic_init(&transfer->references, 1);
+    transfer->over = true;
+    *made = transfer;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_later(const struct cudriver_copy_plan *copy,
+                           const struct cudriver_copy_call *call, struct staging_place *place,
+                           struct cudriver_staging_transfer **made)
+{
+    struct cudriver_copy_plan again = *copy;
+    CUresult result;
+
+    if (copy->staged.path == CUDRIVER_STAGING_EMPTY) {
+        return transfer_empty(made);
+    }
+    result = async_copy(copy, call, place, made);
+    if (copy->staged.path == CUDRIVER_STAGING_PERMUTED && staging_must_do_without(result)) {
         staging_plan_make(&again, false, false);
-        copy = &again;
-        if (!copy->staged.alone) {
-            result = transfer_make(copy, call, place, false, made);
-        }
+        result = async_copy(&again, call, place, made);
     }
-    if (copy->staged.alone || staging_must_do_without(copy->staged.path, result)) {
-        /* Blocking, then an empty transfer. */
-        again = *copy;
+    if (staging_must_do_without(result)) { /* no page-locked memory, words or threads */
         staging_plan_make(&again, true, true);
         result = copy_now(&again, call, place);
-        if (result == CUDA_SUCCESS) {
-            result = transfer_make(&nothing, call, place, false, made);
-        }
+        return result == CUDA_SUCCESS ? transfer_empty(made) : result;
     }
     return result;
 }
@@ -334,8 +422,60 @@ CUresult staging_copy(const struct cudriver_copy_plan *copy, const struct cudriv
 
     if (result == CUDA_SUCCESS) {
         result = transfer == NULL ? copy_now(copy, call, place)
-                                  : async_copy(copy, call, place, transfer);
+                                  : copy_later(copy, call, place, transfer);
         staging_place_leave(place);
     }
     return result;
+}
+
+/* ---- waiting for a transfer ---- */
+
+/* Whether the transfer's context is broken or gone: then its host functions never run. */
+static CUresult context_probe(CUcontext context)
+{
+    unsigned long long id;
+    CUcontext popped;
+    CUresult result = cuda.cuCtxPushCurrent_v2(context);
+
+    if (result == CUDA_SUCCESS) {
+        result = staging_context_id(context, &id);
+        cuda.cuCtxPopCurrent_v2(&popped);
+    }
+    return cudriver_driver_is_capturing(result) ? CUDA_SUCCESS : result;
+}
+
+CUresult cudriver_staging_wait(struct cudriver_staging_transfer *transfer,
+                               bool (*interrupted)(void *data), void *data)
+{
+    CUresult result;
+
+    if (cudriver_driver_is_forked()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    staging_lock();
+    while (!transfer->over) {
+        staging_change_wait(STAGING_POLL_NS);
+        if (transfer->over) {
+            break;
+        }
+        staging_unlock();
+        result = context_probe(transfer->context);
+        if (result == CUDA_SUCCESS && interrupted != NULL && interrupted(data)) {
+            return CUDRIVER_STAGING_INTERRUPTED;
+        }
+        staging_lock();
+        if (result != CUDA_SUCCESS) {
+            staging_transfer_end(transfer, result, true);
+        }
+    }
+    result = transfer->result;
+    staging_unlock();
+    return result;
+}
+
+void cudriver_staging_release(struct cudriver_staging_transfer *transfer)
+{
+    if (transfer != NULL && !cudriver_driver_is_forked()) {
+        staging_transfer_drop(transfer);
+    }
 }

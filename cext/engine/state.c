@@ -19,37 +19,27 @@ struct staging_engine staging = {
     .lock = STAGING_MUTEX,
 };
 
-/* ---- the lock and its conditions ---- */
-
-void staging_condition_init(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
+/* ---- the lock and its condition ---- */
 
 void staging_threads_call(int count)
 {
-    count = count < staging.ring_idle ? count : staging.ring_idle;
+    count = count < staging.idle ? count : staging.idle;
     if (count > 0) {
-        staging.ring_idle -= count;
-        staging.ring_calls += count;
+        staging.idle -= count;
+        staging.calls += count;
     }
 }
 
-void staging_condition_wait(pthread_cond_t *condition, unsigned long long nanoseconds)
+void staging_change_wait(unsigned long long nanoseconds)
 {
     unsigned long long until = platform_nanoseconds() + nanoseconds;
     struct timespec time = {.tv_sec = (time_t)(until / 1000000000ull),
                             .tv_nsec = (long)(until % 1000000000ull)};
 
-    for (; staging.ring_calls > 0; staging.ring_calls--) {
-        sem_post(&staging.ring_sleep);
+    for (; staging.calls > 0; staging.calls--) {
+        sem_post(&staging.sleep);
     }
-    pthread_cond_timedwait(condition, &staging.lock, &time);
+    pthread_cond_timedwait(&staging.changed, &staging.lock, &time);
 }
 
 /* Threads for one dense copy: all CPUs up to four, and a third of the others. */
@@ -104,9 +94,7 @@ static void settings_default(struct staging_settings *settings)
         .crossover_up = TUNING_STAGED_UP,
         .crossover_down = TUNING_STAGED_DOWN,
         .streaming = TUNING_STREAMING,
-        .slot = TUNING_SLOT,
-        .slot_up = TUNING_SLOT_UP,
-        .medium = TUNING_MEDIUM_THREADS,
+        .part = TUNING_PART,
         .linger = few ? 0 : TUNING_LINGER_NS,
     };
     settings->threads = threads < TUNING_THREADS_MOST ? threads : TUNING_THREADS_MOST;
@@ -126,11 +114,16 @@ static void lock_renew(void)
 
 void staging_lock(void)
 {
+    pthread_condattr_t attributes;
+
     pthread_mutex_lock(&staging.lock);
     if (!staging.ready) {
         pthread_atfork(NULL, NULL, lock_renew);
-        sem_init(&staging.ring_sleep, 0, 0);
-        staging_condition_init(&staging.quiet);
+        sem_init(&staging.sleep, 0, 0);
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&staging.changed, &attributes);
+        pthread_condattr_destroy(&attributes);
         settings_default(&staging.settings);
         staging.ready = true;
     }
@@ -139,12 +132,12 @@ void staging_lock(void)
 /* Wakes threads after unlocking: that takes microseconds, and others may wait for the lock. */
 void staging_unlock(void)
 {
-    int calls = staging.ring_calls;
+    int calls = staging.calls;
 
-    staging.ring_calls = 0;
+    staging.calls = 0;
     pthread_mutex_unlock(&staging.lock);
     for (; calls > 0; calls--) {
-        sem_post(&staging.ring_sleep);
+        sem_post(&staging.sleep);
     }
 }
 

@@ -1,5 +1,4 @@
-/* Waiting for a stream or an event, and the engine's own streams beside the caller's. See
- * private.h. */
+/* Waiting for a stream or an event, and the order of streams. See private.h. */
 #define _GNU_SOURCE
 #include "private.h"
 
@@ -108,22 +107,7 @@ CUresult cudriver_staging_stream_settle(CUstream stream, bool (*interrupted)(voi
                : cudriver_staging_stream_wait(stream, interrupted, data);
 }
 
-/* ---- the engine's own streams ---- */
-
-CUresult staging_place_open(const struct staging_place *place)
-{
-    CUcontext popped;
-    unsigned version;
-    CUresult result = cuda.cuCtxPushCurrent_v2(place->context);
-
-    if (result == CUDA_SUCCESS) {
-        result = cuda.cuCtxGetApiVersion(NULL, &version);
-        if (result != CUDA_SUCCESS) {
-            cuda.cuCtxPopCurrent_v2(&popped);
-        }
-    }
-    return result;
-}
+/* ---- the order of streams ---- */
 
 unsigned long long staging_stream_id(CUstream stream)
 {
@@ -133,47 +117,6 @@ unsigned long long staging_stream_id(CUstream stream)
                    cuda.cuStreamGetId(stream, &id) == CUDA_SUCCESS
                ? id
                : STAGING_NO_ID;
-}
-
-/* Makes the place's stream number `index`, unless another thread was faster. */
-static CUresult side_make(struct staging_place *place, int index, CUstream *side)
-{
-    CUstream made;
-    CUresult result = cuda.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, 0);
-
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    staging_lock();
-    if (place->sides[index] == NULL) {
-        place->sides[index] = made;
-        made = NULL;
-    }
-    *side = place->sides[index];
-    staging_unlock();
-    if (made != NULL) {
-        cuda.cuStreamDestroy_v2(made);
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult staging_side_get(struct staging_place *place, CUstream *side)
-{
-    for (int i = 0; i < STAGING_SIDES; i++) {
-        staging_lock();
-        *side = place->sides[i];
-        staging_unlock();
-        if (*side == NULL) {
-            return side_make(place, i, side);
-        }
-        if (cuda.cuStreamQuery(*side) == CUDA_SUCCESS) {
-            return CUDA_SUCCESS;
-        }
-    }
-    staging_lock();
-    *side = place->sides[place->side++ % STAGING_SIDES];
-    staging_unlock();
-    return CUDA_SUCCESS;
 }
 
 CUresult staging_stream_follow(struct staging_point first, struct staging_point second)

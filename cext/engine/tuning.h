@@ -4,7 +4,7 @@
  *
  * "H200": one NVIDIA H200 on PCIe 5, driver 580, 16 CPUs, November 2026. "A, now B": before and
  * after the choice. "Not measured": reasoned, or chosen by eye. "Up": to the device; "down": from
- * it. private.h defines slot, chunk, piece and ring.
+ * it. private.h defines block, part, piece and lane.
  */
 #ifndef CUDRIVER_TUNING_H
 #define CUDRIVER_TUNING_H
@@ -57,14 +57,6 @@
 /* Threads for one dense copy, at most. H200: 6, 10 and 12 are no better. */
 #define TUNING_PACKERS_MOST 8
 
-/* Threads for a dense copy of up to MEDIUM_BYTES; half as many more up to LARGE_BYTES. H200: more
- * threads get in each other's way. 64 MiB in the CPU's caches takes 1.5 to 1.6 ms with six threads
- * and 6 to 8 % more with eight; uncached, 2.5 ms with four. 96 MiB takes 4.4 ms with six, 3.0 with
- * all. */
-#define TUNING_MEDIUM_THREADS 4
-#define TUNING_MEDIUM_BYTES (32 * TUNING_MIB)
-#define TUNING_LARGE_BYTES (64 * TUNING_MIB)
-
 /* Threads for all copies together, or for one strided copy, at most; and CPUs left to others if
  * there are more than TUNING_FEW_PROCESSORS. Not measured. */
 #define TUNING_THREADS_MOST 64
@@ -75,65 +67,62 @@
  * microseconds, tens of them on a virtual machine. */
 #define TUNING_LINGER_NS 200000
 
-/* ns between two polls of the counters by a thread that nobody waits for: from LEAST, half as long
- * again each time, to MOST. SPIN: ns that a waiting caller polls without sleeping. Not measured. */
-#define TUNING_NAP_LEAST_NS 20000l
-#define TUNING_NAP_MOST_NS 500000l
+/* ns that somebody who waits for a part polls without sleeping; and then sleeps, between two polls.
+ * Not measured. */
 #define TUNING_SPIN_NS 200000ull
+#define TUNING_NAP_NS 20000l
 
-/* CPU pauses between two polls (half a microsecond), and polls of a caller before it looks after
- * everything else. Not measured. */
+/* ns between two looks at the words by a thread that nobody waits for: from NAP, half as long again
+ * each time, to this. Not measured. */
+#define TUNING_NAP_MOST_NS 500000l
+
+/* CPU pauses between two polls (half a microsecond). Not measured. */
 #define TUNING_PAUSES 20
-#define TUNING_LOOKS 40
 
 /* Threads that one thread wakes; each of them wakes as many. Not measured. */
 #define TUNING_CALLED 8
 
-/* Bytes of a piece: an eighth of a chunk, within these bounds. Not measured. */
+/* Bytes of a piece: an eighth of a part, within these bounds. Not measured. */
 #define TUNING_SHARE_LEAST (64 * TUNING_KIB)
-#define TUNING_SHARE_MOST (2048 * TUNING_KIB)
+#define TUNING_SHARE_MOST (256 * TUNING_KIB)
 
-/* ---- slots and chunks ---- */
+/* ---- blocks and parts ---- */
 
-/* Bytes of a slot, at most. Half for a permuted copy up, where each chunk has a kernel launch
- * (H200: `a.T` after others' work 15.9 ms, now 14.0). Down, room for what arrives before the
- * threads are awake. */
-#define TUNING_SLOT (16 * TUNING_MIB)
+/* Bytes of a part, at least. Smaller ones cost more calls than they save. */
+#define TUNING_PART_LEAST (512 * TUNING_KIB)
 
-/* The same for a blocking copy up, so that the slots stay in the CPU's caches. H200: 256 MiB after
- * other work 8.1 ms, now 6.0; each thread packed 4.8 GB/s, and 7.7 through 4 MiB. 3, 4, 6 and 8 MiB
- * are no better. */
-#define TUNING_SLOT_UP (5 * TUNING_MIB)
+/* A part of a blocking copy up is doubled until it has as many steps of so many bytes as the copy
+ * has parts of one step. H200, other arrays each time, GB/s with 256 and 512: 64 MiB 40.5, 40.3;
+ * 256 MiB 46.2, 48.7; before, by one part size and more threads for larger copies, 38.4 and 46.7.
+ */
+#define TUNING_PART_STEP 512
 
-/* Bytes of a slot, at least. Not measured. */
-#define TUNING_SLOT_LEAST (256 * TUNING_KIB)
+/* Parts of another copy, at least: up, where nobody waits for the call, fewer. H200: 64 MiB down,
+ * asynchronously, 38 GB/s with 8, 46 with 16; up alike, but the calls take half as long. */
+#define TUNING_PARTS_UP 8
+#define TUNING_PARTS_DOWN 16
 
-/* Bytes of a slot, at least, while many copies share the memory. Not measured. */
-#define TUNING_SLOT_SHARED (1024 * TUNING_KIB)
+/* Bytes of a part, at most. H200: 8 and 16 MiB are alike. */
+#define TUNING_PART (8 * TUNING_MIB)
 
-/* Bytes of a ring for small copies down, which use it in turns. What a CPU has read is in its
- * cache, and the device's next write must evict it. H200: 4 MiB 198 us, now 136. */
+/* Bytes of the blocks of a copy that is not blocking and up. H200: with four blocks 16 MiB down 27
+ * GB/s, with room for all 41. */
+#define TUNING_ROOM (64 * TUNING_MIB)
+
+/* Bytes of a lane, at least. Not measured. */
+#define TUNING_LANE_LEAST (256 * TUNING_KIB)
+
+/* Bytes of a lane of copies down, which use it in turns. What a CPU has read is in its cache, and
+ * the device's next write must evict it. H200: 4 MiB 198 us, now 136. */
 #define TUNING_TURNED (16 * TUNING_MIB)
-
-/* Chunks of a medium copy. Not measured. */
-#define TUNING_CHUNKS 16
-
-/* Bytes of a chunk, at least: smaller ones cost more calls than they save. H200: up, 4 MiB with 512
- * KiB chunks 151 us, now 135. Down, smaller ones are no better. */
-#define TUNING_CHUNK_UP (1024 * TUNING_KIB)
-#define TUNING_CHUNK_DOWN (512 * TUNING_KIB)
-
-/* Bytes of the first chunk up, at least. It is small, so that the first copy begins soon. Not
- * measured. */
-#define TUNING_CHUNK_FIRST (128 * TUNING_KIB)
 
 /* Bytes of the largest blocking copy up that uses streaming stores. H200: using them for all sizes,
  * or for none, is no better. */
 #define TUNING_STREAMING (64 * TUNING_MIB)
 
-/* Laps through a ring of TUNING_SLOT up to which an asynchronous copy up uses streaming stores.
- * H200: 1 GiB 24.8 ms with them, 22.6 without; 256 MiB 6.7 with, 7.7 without. */
-#define TUNING_STREAMING_LAPS 8
+/* How many times as large an asynchronous one may be. H200: 1 GiB 24.8 ms with them, 22.6 without;
+ * 256 MiB 6.7 with, 7.7 without. */
+#define TUNING_STREAMING_ASYNC 8
 
 /* ---- small copies, and waiting ---- */
 
@@ -159,8 +148,8 @@
 
 /* ---- by the calling thread alone, and cut ---- */
 
-/* Bytes of the slot of a copy without packing threads. Not measured. */
-#define TUNING_ALONE_CHUNK TUNING_MIB
+/* Bytes of the slot of a copy that no lane can be had for. Not measured. */
+#define TUNING_ALONE TUNING_MIB
 
 /* Bytes of one call of the driver's own blocking copy: longer copies are cut, so that Ctrl-C need
  * not wait for the whole. 5 ms at 55 GB/s. */

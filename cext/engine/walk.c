@@ -7,13 +7,9 @@
 const char *cudriver_staging_path_name(enum cudriver_staging_path path)
 {
     static const char *const names[] = {
-        [CUDRIVER_STAGING_EMPTY] = "empty",
-        [CUDRIVER_STAGING_DRIVER] = "driver",
-        [CUDRIVER_STAGING_ONE_SLOT] = "one slot",
-        [CUDRIVER_STAGING_DENSE] = "staged",
-        [CUDRIVER_STAGING_PACKED] = "staged, packed",
-        [CUDRIVER_STAGING_ROWS] = "staged, rows",
-        [CUDRIVER_STAGING_PERMUTED] = "staged, permuted",
+        [CUDRIVER_STAGING_EMPTY] = "empty",       [CUDRIVER_STAGING_SMALL] = "small",
+        [CUDRIVER_STAGING_DENSE] = "staged",      [CUDRIVER_STAGING_PACKED] = "staged, packed",
+        [CUDRIVER_STAGING_ROWS] = "staged, rows", [CUDRIVER_STAGING_PERMUTED] = "staged, permuted",
     };
 
     return (size_t)path < sizeof names / sizeof names[0] ? names[path] : "unknown";
@@ -146,36 +142,32 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
     plan->device_dense = true;
 }
 
-size_t staging_ring_slot(size_t bytes, size_t most)
+/* Sets the bytes of a part, and the number of blocks. Blocking copies up have few, which stay in
+ * the CPU's caches; parts grow with the root of the size, as does their number. Others have room
+ * for what arrives, or is wanted, before the threads are awake. */
+static void parts_cut(struct staging_plan *plan, size_t bytes, bool blocking, size_t most)
 {
-    /* The slots together hold all of a copy that is not large: then neither the stream nor a thread
-     * waits for a slot. */
-    size_t room = bytes / STAGING_RING_SLOTS;
+    bool few = plan->up && blocking;
+    size_t part = TUNING_PART_LEAST, blocks;
+    size_t parts = plan->up ? TUNING_PARTS_UP : TUNING_PARTS_DOWN;
 
-    while (most > TUNING_SLOT_LEAST && most / 2 >= room) {
-        most /= 2;
+    while (part < most && (few ? part / TUNING_PART_STEP * (part / TUNING_PART_STEP) < bytes
+                               : part * parts < bytes)) {
+        part *= 2;
     }
-    return most;
+    plan->chunk = part < most ? part : most;
+    blocks = few ? 0 : TUNING_ROOM / plan->chunk;
+    plan->blocks = blocks < 4                     ? 4
+                   : blocks < STAGING_BLOCKS_MOST ? (int)blocks
+                                                  : STAGING_BLOCKS_MOST;
 }
 
-size_t staging_alone_chunk(size_t bytes)
-{
-    return bytes < TUNING_ALONE_CHUNK ? bytes : TUNING_ALONE_CHUNK;
-}
-
-/* How many threads should work on a copy of `bytes`, the caller's included. Long runs move like
- * dense memory. */
-static int threads_wanted(const struct staging_plan *plan, size_t bytes,
-                          const struct staging_settings *settings)
+/* How many threads should work on a copy, the caller's included. Long runs move like dense memory.
+ */
+static int threads_wanted(const struct staging_plan *plan, const struct staging_settings *settings)
 {
     if (!plan->host_dense && plan->walk.itemsize < TUNING_LONG_RUN) {
         return settings->threads > settings->packers ? settings->threads : settings->packers;
-    }
-    if (bytes <= TUNING_MEDIUM_BYTES && settings->packers > settings->medium) {
-        return settings->medium;
-    }
-    if (bytes <= TUNING_LARGE_BYTES && settings->packers > settings->medium * 3 / 2) {
-        return settings->medium * 3 / 2;
     }
     return settings->packers;
 }
@@ -205,7 +197,7 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
     cudriver_layout_simplify(&by_device, up);
     plan->host_dense = is_dense(&by_device, host_strides(&by_device, up));
     plan->device_dense = is_dense(&by_device, device_strides(&by_device, up));
-    if (kernels && by_host.itemsize <= settings->slot &&
+    if (kernels && by_host.itemsize <= settings->part &&
         staging_kernels_unit(&by_host, up ? copy->device : 0, up ? 0 : copy->device) >= 0 &&
         should_permute(plan, &by_host, &by_device, device_run(&by_device, up), small)) {
         plan_permute(plan, &by_host);
@@ -217,7 +209,7 @@ static bool plan_strided(struct staging_plan *plan, const struct cudriver_copy_p
 
 /* Chooses the path, and with it the walk. */
 static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan *copy,
-                      bool blocking, bool kernels, const struct staging_settings *settings)
+                      bool kernels, const struct staging_settings *settings)
 {
     bool small = plan->bytes < plan->crossover;
 
@@ -228,8 +220,7 @@ static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan
         return;
     }
     if (small) {
-        plan->path = plan->host_dense && plan->device_dense && blocking ? CUDRIVER_STAGING_DRIVER
-                                                                        : CUDRIVER_STAGING_ONE_SLOT;
+        plan->path = CUDRIVER_STAGING_SMALL;
     } else if (!plan->device_dense) {
         plan->path = CUDRIVER_STAGING_ROWS;
     } else {
@@ -237,38 +228,37 @@ static void plan_path(struct staging_plan *plan, const struct cudriver_copy_plan
     }
 }
 
-/* The slots and threads of a copy through a ring. */
-static void plan_ring(struct staging_plan *plan, bool blocking,
-                      const struct staging_settings *settings)
+/* The parts and threads of a copy. */
+static void plan_parts(struct staging_plan *plan, bool blocking,
+                       const struct staging_settings *settings)
 {
     size_t travels = cudriver_layout_bytes(&plan->walk); /* less if the host's side repeats */
 
-    plan->slot_most = plan->up && blocking ? settings->slot_up : settings->slot;
-    if (plan->up && plan->path == CUDRIVER_STAGING_PERMUTED) {
-        plan->slot_most = settings->slot / 2;
+    if (plan->path == CUDRIVER_STAGING_SMALL) {
+        plan->blocks = 1;
+        return;
     }
-    plan->chunk = staging_ring_slot(travels, plan->slot_most);
-    plan->threads = threads_wanted(plan, travels, settings);
-    plan->streaming = plan->up ? plan->bytes <= settings->streaming : settings->streaming > 0;
-    /* Asynchronous copies cycle through many slots, so a slot is rarely cached; bypass the cache.
+    parts_cut(plan, travels, blocking, settings->part);
+    plan->threads = threads_wanted(plan, settings);
+    /* Asynchronous copies cycle through many blocks, so a block is rarely cached; bypass the cache.
      */
-    plan->streaming |= !blocking && settings->streaming > 0 &&
-                       plan->bytes <= TUNING_STREAMING_LAPS * STAGING_RING_SLOTS * settings->slot;
+    plan->streaming =
+        settings->streaming > 0 &&
+        (!plan->up || plan->bytes <= settings->streaming * (blocking ? 1 : TUNING_STREAMING_ASYNC));
 }
 
 void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kernels)
 {
     struct staging_plan *plan = &copy->staged;
     struct staging_settings settings;
-    bool up = copy->to_device, usable;
-    bool counters = staging_context_counts(copy->context, &usable);
+    bool up = copy->to_device;
 
     staging_settings_get(&settings);
     plan->up = up;
     plan->repeats = 0;
     plan->chunk = 0;
     plan->threads = 1;
-    plan->streaming = plan->alone = false;
+    plan->streaming = false;
     plan->bytes = copy->bytes;
     plan->crossover = up ? settings.crossover_up : settings.crossover_down;
     if (!blocking) {
@@ -279,28 +269,12 @@ void staging_plan_make(struct cudriver_copy_plan *copy, bool blocking, bool kern
         plan->walk.ndim = 0;
         return;
     }
-    plan_path(plan, copy, blocking, kernels && usable, &settings);
-    if (!staging_is_staged(plan->path)) {
-        return;
-    }
-    if (plan->path == CUDRIVER_STAGING_DENSE && blocking && settings.packers == 1) {
-        plan->path = CUDRIVER_STAGING_DRIVER; /* no other thread can pack */
-    } else if (!counters && !blocking) {      /* the stream cannot wait for packing threads */
-        staging_plan_make(copy, true, kernels);
-        plan->alone = true;
-    } else if (!counters) {
-        bool dense = plan->path == CUDRIVER_STAGING_DENSE;
-        plan->alone = true;
-        plan->path = dense ? CUDRIVER_STAGING_DRIVER : CUDRIVER_STAGING_ONE_SLOT;
-        plan->chunk = dense ? 0 : staging_alone_chunk(plan->bytes);
-    } else {
-        plan_ring(plan, blocking, &settings);
-    }
+    plan_path(plan, copy, kernels && staging_context_has_kernels(copy->context), &settings);
+    plan_parts(plan, blocking, &settings);
 }
 
-bool staging_must_do_without(enum cudriver_staging_path path, CUresult result)
+bool staging_must_do_without(CUresult result)
 {
-    return result == CUDA_ERROR_OUT_OF_MEMORY || result == STAGING_NO_THREADS ||
-           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */ ||
-           (result == CUDA_ERROR_NOT_SUPPORTED && staging_is_staged(path));
+    return result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_NOT_SUPPORTED ||
+           result == CUDA_ERROR_OPERATING_SYSTEM /* the system refused the driver something */;
 }

@@ -1360,37 +1360,6 @@ def test_little_page_locked_memory_makes_a_copy_slower_and_does_not_end_it() -> 
     assert (plain == 6).all()
 
 
-def test_a_driver_that_hiccups_once_does_not_end_a_copy(sim: Any) -> None:
-    """While a copy gets on slowly the driver is asked whether the context is still whole."""
-    plain, there = np.full(LARGE, 7, np.uint8), cu.device_zeros(LARGE, np.uint8)
-    cu.copy(there, plain)
-    plain[:] = 8
-    stream, failures = cu.Stream(), []
-
-    def copy() -> None:
-        try:
-            with stream:  # an idle one: the copy begins, and its first piece is held
-                cu.copy(there, plain)
-        except BaseException as error:
-            failures.append(error)
-
-    def asked(times: int) -> Callable[[], bool]:
-        target = sim.call_count("cuStreamQuery") + times
-        return lambda: failures != [] or sim.call_count("cuStreamQuery") >= target
-
-    sim.hold()
-    copying = threading.Thread(target=copy)
-    copying.start()
-    wait_for(asked(3), "the driver is never asked")
-    for _ in range(2):
-        sim.fail_next("cuStreamQuery", 999)
-        wait_for(asked(2), "the driver is not asked again")
-    sim.release()
-    copying.join()
-    assert failures == []
-    assert (there.to_numpy() == 8).all()
-
-
 @pytest.mark.parametrize("size", [64, 1 << 14])
 @pytest.mark.parametrize("to_device", [False, True])
 def test_a_small_pageable_copy_does_not_wait(held: Any, to_device: bool, size: int) -> None:

@@ -42,12 +42,11 @@ SCENARIOS = {
     "unknown": (1, 1),
     "refused": (1, 1),
     "lost": (1, 1),
-    "scarce": (2, 2),
-    "rings": (2, 2),
+    "lanes": (2, 2),
 }
 # Of these a process has one round: as many processes, each with a seed of its own.
 ONCE = {"closing"}
-ON_THE_SIMULATOR = {"faults", "interrupted", "unknown", "refused", "lost", "scarce", "rings"}
+ON_THE_SIMULATOR = {"faults", "interrupted", "unknown", "refused", "lost", "lanes"}
 
 if REAL:
     CASES = [("plain", name) for name in SCENARIOS]

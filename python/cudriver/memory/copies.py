@@ -34,9 +34,9 @@ class CopyPlan(NamedTuple):
         Whether the host side is page-locked.
     staging : str or None
         How a staged copy travels: 'staged', 'staged, packed', 'staged, rows', 'staged, permuted',
-        'one slot' or 'driver'.
+        'small'.
     chunk : int
-        Bytes of one page-locked slot of a staged copy; else 0.
+        Bytes of a part of a staged copy; 0 if small or not staged.
     threads : int
         Threads that may work on a staged copy; else 0.
     crossover : int

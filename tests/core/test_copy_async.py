@@ -50,6 +50,7 @@ def held(sim: Any) -> Iterator[Any]:
     sim.hold()
     yield sim
     sim.release()
+    sim.settle()  # work in flight keeps its memory
 
 
 def ends(size: int = 1 << 16, seed: int = 1) -> tuple[Any, Any]:

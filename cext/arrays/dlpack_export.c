@@ -252,7 +252,7 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
     ContextObject *context;
     int failed;
 
-    if (state->works == NULL) {
+    if (state->works == NULL && memory->block.home == NULL) {
         return 0;
     }
     if (number > 2) {
@@ -263,7 +263,10 @@ static int consumer_follow(CoreState *state, DeviceArrayObject *array, uintptr_t
             return -1;
         }
     }
-    failed = cudriver_works_follow(state, cudriver_device_array_uses, memory, context, stream);
+    failed = cudriver_device_follow(state, memory->context, &memory->block, context, stream);
+    if (failed == 0) {
+        failed = cudriver_works_follow(state, cudriver_device_array_uses, memory, context, stream);
+    }
     Py_DECREF(context);
     return failed;
 }

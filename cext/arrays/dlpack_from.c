@@ -41,8 +41,8 @@ static PyObject *copy_to(CoreState *state, PyObject *array, PyObject *device, in
                       ? (ContextObject *)Py_NewRef((PyObject *)end.context)
                       : cudriver_context_for_device(state, device);
         if (context != NULL) {
-            copy = cudriver_device_array_new(state, context, end.dtype, (Py_ssize_t)end.itemsize,
-                                             end.ndim, end.shape);
+            copy = cudriver_device_array_new(state, context, NULL, end.dtype,
+                                             (Py_ssize_t)end.itemsize, end.ndim, end.shape);
         }
         Py_XDECREF(context);
     }

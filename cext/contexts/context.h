@@ -37,6 +37,8 @@ typedef struct ContextObject {
     CUstream alloc_stream; /* owned: orders allocations only; NULL until first used */
     struct cudriver_work *spare_works; /* owned: ended work, whose events are used again */
     int spare_count;
+    unsigned long long allocated; /* allocations so far on that stream */
+    unsigned long long settled;   /* how many of these are known to be complete */
     PyObject *weak;
 } ContextObject;
 

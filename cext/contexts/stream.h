@@ -13,6 +13,10 @@ typedef struct StreamObject {
     bool closed;
     Py_ssize_t users; /* calls that use the handle, perhaps without the GIL */
     int priority;
+    unsigned long long allocated; /* allocations made so far in its order */
+    unsigned long long settled;   /* how many of these are known to be complete */
+    CUevent last;                 /* owned: behind these, if the stream was closed before */
+    unsigned long long asked;     /* the pass of cudriver_streams_wait that waited for it */
     PyObject *weak;
 } StreamObject;
 
@@ -76,6 +80,10 @@ static inline void cudriver_stream_done(struct cudriver_stream *stream)
     stream->held = NULL;
     Py_CLEAR(stream->context);
 }
+
+/* Waits for our streams of a context in whose order memory is allocated and freed, except those
+ * that are being captured. Whoever uses their work gets its error. Between begin and end. */
+void cudriver_streams_wait(CoreState *state, const ContextObject *context);
 
 /* 0 if none of our streams of a context is being captured; else -1 with CudaError, whose message
  * says that `call` cannot be captured. Between begin and end. */

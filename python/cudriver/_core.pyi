@@ -760,7 +760,7 @@ class DeviceArray:
         Parameters
         ----------
         stream : Stream, optional
-            The stream in whose order to copy. Without one, the call waits.
+            The stream in whose order to allocate and copy. Without one, the call waits.
 
         Returns
         -------
@@ -1244,7 +1244,8 @@ def device_empty(
         the device's primary one, which cudriver holds from then on. The default is
         the context of `stream`, else the current one.
     stream : Stream, optional
-        Whose context to allocate in. Any stream may use the array at once.
+        The stream in whose order the memory is allocated and later freed. Without
+        one, any stream may use the array at once.
 
     Returns
     -------

@@ -163,13 +163,14 @@ def test_driver_calls_of_another_librarys_array(cu, sim) -> None:
 
 @pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
 def test_driver_calls_of_device_memory(cu, sim) -> None:
+    made = driver_calls(sim, lambda: cu.device_empty(BYTES, np.uint8))
+    assert [made.pop(name) for name in HERE.split()] == [2, 2]
+    assert made.pop("cuCtxGetCurrent") == 1
+    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1, RELAX: 4}
     stream = cu.Stream()
-    for how in ({}, {"stream": stream}):
-        made = driver_calls(sim, lambda: cu.device_empty(BYTES, np.uint8, **how))  # noqa: B023
-        assert [made.pop(name) for name in HERE.split()] == [2, 2]
-        assert made.pop("cuCtxGetCurrent", 1) == 1
-        assert made.pop("cuStreamQuery") >= 1  # as often as it takes
-        assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1, RELAX: 4}
+    made = driver_calls(sim, lambda: cu.device_empty(BYTES, np.uint8, stream=stream))
+    assert [made.pop(name) for name in HERE.split()] == [2, 2]
+    assert made == {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1, RELAX: 4, ASK: 2}
 
 
 @pytest.mark.parametrize("seen", ["pointer", "__dlpack__", "__cuda_array_interface__"])
@@ -186,15 +187,15 @@ def test_memory_that_others_know_is_freed_behind_all_work(cu, sim, seen: str) ->
 
 @pytest.mark.skipif(not HEADER.is_file(), reason="no C sources beside the tests")
 def test_driver_calls_of_a_new_array_with_the_hosts_numbers(cu, sim) -> None:
-    """Three steps in relaxed mode: the allocation, the copy, the free."""
+    """Four steps in relaxed mode, at most: the allocation, a look at it, the copy, the free."""
     host = np.zeros(1000, np.float32)
     made = driver_calls(sim, lambda: cu.to_device(host))
-    assert [made.pop(name) for name in HERE.split()] == [3, 3]
+    assert [made.pop(name) for name in HERE.split()] == [4, 4]
     assert made.pop("cuCtxGetCurrent") == 1
     assert made.pop("cuStreamQuery") >= 2  # the allocation and the copy, as often as it takes
     made.pop("cuStreamSynchronize", None)
     memory = {"cuMemAllocFromPoolAsync": 1, "cuMemFreeAsync": 1}
-    assert made.pop(RELAX) <= 6
+    assert made.pop(RELAX) <= 8
     assert made == memory | {"cuMemcpyHtoD_v2": 1, ASK: 1}
 
 
@@ -218,12 +219,25 @@ def test_a_primary_context_that_is_current_is_looked_for_once(cu, sim) -> None:
     )
 
 
-def test_device_memory_is_there_when_it_is_returned(cu, sim) -> None:
-    """Any stream may use it at once: no use asks again."""
-    array = cu.device_empty(16, np.uint8)
+@pytest.mark.parametrize("use", ["pointer", "fill", "copy"])
+def test_device_memory_is_looked_at_before_its_first_use(cu, sim, use: str) -> None:
+    """Made in no stream's order, it may be used in any: one look tells of all made so far."""
+    host = np.zeros(16, np.uint8)
+    works: dict[str, Callable[[Any], object]] = {
+        "pointer": lambda array: array.pointer,
+        "fill": lambda array: array.fill(1, cu.Stream()),
+        "copy": lambda array: cu.copy(host, array),
+    }
+    arrays = [cu.device_empty(16, np.uint8) for _ in range(3)]
+    own = use == "copy"  # a blocking copy looks whether its stream is idle, each time
     sim.reset_counts()
-    array.pointer, array.fill(1, cu.Stream()), array.__dlpack__(stream=-1)
-    assert sim.call_count("cuStreamQuery") == 0
+    for array in arrays:
+        works[use](array)
+    assert sim.call_count("cuStreamQuery") == 1 + own * 3
+    later = cu.device_empty(16, np.uint8)
+    works[use](later)
+    works[use](later)
+    assert sim.call_count("cuStreamQuery") == 2 + own * 5
 
 
 def test_memory_registered_while_another_context_was_current_is_not_asked_about(cu, sim) -> None:

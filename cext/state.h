@@ -61,7 +61,7 @@ typedef struct {
     struct cudriver_work *works, *works_last; /* in flight, in the order of issue */
     unsigned long long issued, pass;          /* how much work there was, and passes over streams */
     Py_ssize_t in_flight;                     /* pieces of work now */
-    Py_ssize_t added, left; /* pieces issued since the last pass, and in flight after it */
+    size_t added, left; /* weight of what was issued since the last pass; pieces left by it */
     /* Kept for reuse, so that issuing a copy of page-locked memory allocates nothing:
      * tests/core/test_calls.py counts. */
     PyObject *spare_transfers[CUDRIVER_SPARE_TRANSFERS]; /* memory of freed Transfers */

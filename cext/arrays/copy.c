@@ -392,8 +392,9 @@ static PyObject *follow_async(CoreState *state, struct cudriver_copy_plan *plan,
         return NULL;
     }
     failed = plan_follow(state, plan, stream->handle, &staged);
-    work =
-        failed ? NULL : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner, staged);
+    work = failed ? NULL
+                  : cudriver_work_add(state, stream, ends->dst.owner, ends->src.owner, plan->bytes,
+                                      staged);
     cudriver_context_end_both(home, stream->context, pushed);
     if (failed > 0) {
         plan->kind = CUDRIVER_COPY_BOUNCED;

@@ -14,13 +14,13 @@
 
 /*
  * Keeps `first` and `second` (either may be NULL) alive until the work that was just issued on
- * `stream` is over. `staged` is the engine's transfer (taken) or NULL. The stream's context is
- * current, and the stream is not being captured. Where no event can be recorded, waits for the
- * stream. New reference; NULL with an exception set: the work is over, or a signal's handler ended
- * the wait, and what the work uses is kept for ever.
+ * `stream` is over; about `bytes` of theirs. `staged` is the engine's transfer (taken) or NULL. The
+ * stream's context is current, and the stream is not being captured. Where no event can be
+ * recorded, waits for the stream. New reference; NULL with an exception set: the work is over, or a
+ * signal's handler ended the wait, and what the work uses is kept for ever.
  */
 struct cudriver_work *cudriver_work_add(CoreState *state, const struct cudriver_stream *stream,
-                                        PyObject *first, PyObject *second,
+                                        PyObject *first, PyObject *second, size_t bytes,
                                         struct cudriver_staging_transfer *staged);
 
 /* Takes one more reference. */

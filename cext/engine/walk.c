@@ -148,7 +148,7 @@ static void plan_permute(struct staging_plan *plan, const struct cudriver_layout
 static void parts_cut(struct staging_plan *plan, size_t bytes, bool blocking, size_t most)
 {
     bool few = plan->up && blocking;
-    size_t part = TUNING_PART_LEAST, blocks;
+    size_t part = bytes > TUNING_PART_LEAST ? TUNING_PART_LEAST : TUNING_PART_LEAST / 2, blocks;
     size_t parts = plan->up ? TUNING_PARTS_UP : TUNING_PARTS_DOWN;
 
     while (part < most && (few ? part / TUNING_PART_STEP * (part / TUNING_PART_STEP) < bytes

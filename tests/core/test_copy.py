@@ -388,9 +388,9 @@ def test_without_stream_memory_operations_asynchronous_copies_wait(how: str) -> 
                 cu.copy(there, host)
                 assert np.array_equal(there.to_numpy(), host)
                 host[...] += 1
-                done = cu.copy_async(there, host, stream)
-                assert done.done
                 wanted = host.copy()
+                done = cu.copy_async(there, host, stream)  # has read all when it returns
+                host[...] += 1
                 done.wait()
                 assert np.array_equal(there.to_numpy(), wanted)
                 print(cu.explain_copy(there, host).staging)

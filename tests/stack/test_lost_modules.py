@@ -205,7 +205,8 @@ class TestUnreadable:
         listdir = os.listdir
 
         def fail(path):
-            if os.readlink(f"/proc/self/fd/{path}").endswith("torch/nn"):
+            # A machine with a driver has /dev listed too, by its name.
+            if isinstance(path, int) and os.readlink(f"/proc/self/fd/{path}").endswith("torch/nn"):
                 raise OSError(116, "Stale file handle")
             return listdir(path)
 

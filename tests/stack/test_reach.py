@@ -71,7 +71,8 @@ def venv(tmp_path):
 
 def told(venv):
     report = real.check(venv.path, environ=real.clean_environ(), probe_driver=False)
-    return [f for f in report.findings if f.severity != "note" and not f.rule.startswith("CU1")]
+    machine = "CU1", "CU401"  # CU401 is an error where the machine has a GPU
+    return [f for f in report.findings if f.severity != "note" and not f.rule.startswith(machine)]
 
 
 def agrees(venv, file: str) -> None:

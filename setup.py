@@ -31,7 +31,7 @@ SIM = "cudriver.libcudriver_sim"
 def flags() -> tuple[list[str], list[str]]:
     # -iquote: our headers are found by quotes alone, so that none can stand in for a system's.
     compile_args = ["-std=c11", "-iquote", str(CEXT), "-fvisibility=hidden", "-pthread"]
-    compile_args += ["-Wall", "-Wextra"]
+    compile_args += ["-Wall", "-Wextra", "-Werror=implicit-function-declaration"]
     link_args = ["-pthread"]
     if os.environ.get("CUDRIVER_DEBUG"):
         compile_args += ["-O0", "-g", "-UNDEBUG"]

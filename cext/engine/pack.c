@@ -151,8 +151,9 @@ static bool words_ended(struct cudriver_staging_transfer *transfer)
 {
     int32_t passed = staging_words_passed(transfer);
 
-    transfer->stopped |= staging.stopping;
-    if (transfer->stopped && transfer->moving == 0 && passed >= 0) {
+    /* One that is over and still listed is lost: its stream will not pass anything any more. */
+    transfer->stopped |= staging.stopping || transfer->over;
+    if (transfer->stopped && transfer->moving == 0 && (passed >= 0 || transfer->over)) {
         staging_words_publish(transfer, transfer->parts);
         transfer->published = true;
     }

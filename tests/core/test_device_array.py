@@ -337,10 +337,11 @@ def test_bad_slices_are_as_lists_have_them() -> None:
         array[Angry()]
     with pytest.raises(IndexError):
         cu.device_zeros(())[0]
-    deep = cu.device_zeros((1,) * 60)
+    most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+    deep = cu.device_zeros((1,) * (most - 4))
     with pytest.raises(IndexError, match="dimensions"):
         deep[(None,) * 5]
-    assert deep[(None,) * 4].ndim == 64
+    assert deep[(None,) * 4].ndim == most
 
 
 def test_what_an_array_does_not_do() -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -55,6 +56,9 @@ def refused(load: Callable[[Any], Any], path: Path, data: bytes) -> str:
 # ---- shapes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy 1 has 32 dimensions at most"
+)
 def test_sixty_four_dimensions_and_no_more(tmp_path: Path) -> None:
     for count in (64, 65):
         data = raw({"x": entry("U8", [1] * count, 0, 1)}, b"a")
@@ -265,6 +269,13 @@ LIES = {
 }
 
 
+EDITED_BY_PLACE = pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="edits headers by their place; zipfile of Python 3.10 writes them otherwise",
+)
+
+
+@EDITED_BY_PLACE
 @pytest.mark.parametrize("change", LIES)
 def test_a_member_is_what_the_directory_says(
     tmp_path: Path, change: Callable[[bytearray, int, int], None]
@@ -277,6 +288,7 @@ def test_a_member_is_what_the_directory_says(
     assert same.tolist() == [0, 1, 2]
 
 
+@EDITED_BY_PLACE
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_member_ends_before_the_next_thing(tmp_path: Path, plain: bool) -> None:
     """Both headers of the first array are wrong in the same way."""

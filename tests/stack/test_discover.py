@@ -192,6 +192,8 @@ def test_hidden_folders_are_passed_over_but_for_two_names(machine):
 @pytest.mark.parametrize("gone", [False, True])
 def test_the_working_folder_changes_nothing_and_may_be_gone(tmp_path, gone):
     """The command, so that the folder is its own. It lists the environment that runs it, too."""
+    if gone and sys.version_info[:3] == (3, 13, 0):
+        pytest.skip("CPython 3.13.0 itself cannot import socket in a folder that is gone")
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
     venv(tmp_path, "/home/near")

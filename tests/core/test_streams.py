@@ -461,4 +461,5 @@ def test_memory_of_a_stream_whose_end_was_not_seen_is_not_ready(cu, sim) -> None
     for use in (array.to_numpy, lambda: array.fill(1)):
         with pytest.raises(cu.CudaError, match="could not be waited for"):
             use()
+    sim.settle()
     array.close()

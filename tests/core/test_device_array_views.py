@@ -16,6 +16,10 @@ import cudriver as cu
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)
 LENGTHS = [1, 1, 2, 3, 4, 6]
+RESHAPES = pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.1.0",
+    reason="before 2.1 NumPy cannot say that a reshape copies: only dense arrays are reshaped",
+)
 
 
 def pair(shape: Any, dtype: Any = "i4") -> tuple[cu.DeviceArray, NDArray[Any]]:
@@ -103,10 +107,7 @@ def shape_of(draw: st.DrawFn, size: int) -> list[int]:
     return list(shape)
 
 
-@pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) < "2.1.0",
-    reason="before 2.1 NumPy cannot say that a reshape copies: only dense arrays are reshaped",
-)
+@RESHAPES
 @settings(max_examples=120)
 @given(data=st.data(), both=strided(), order=st.sampled_from("CF"))
 def test_any_reshape_is_numpys_view_or_is_refused(
@@ -129,10 +130,7 @@ def test_any_reshape_is_numpys_view_or_is_refused(
         assert_same(array.reshape(tuple(shape), order=order), wanted)
 
 
-@pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) < "2.1.0",
-    reason="before 2.1 NumPy cannot say that a reshape copies: only dense arrays are reshaped",
-)
+@RESHAPES
 @settings(max_examples=120)
 @given(
     lengths=st.lists(st.sampled_from(LENGTHS), max_size=4),
@@ -224,10 +222,7 @@ def steps(draw: st.DrawFn, model: NDArray[Any]) -> Any:
     return (lambda array: array.view(dtype)) if what == "dtype" else (lambda array: array.T)
 
 
-@pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) < "2.1.0",
-    reason="before 2.1 NumPy cannot say that a reshape copies: only dense arrays are reshaped",
-)
+@RESHAPES
 @settings(max_examples=300)
 @given(data=st.data(), shape=SHAPES, dtype=st.sampled_from(VIEWED))
 def test_any_sequence_of_views_is_numpys(data: st.DataObject, shape: Any, dtype: Any) -> None:

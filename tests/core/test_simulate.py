@@ -111,6 +111,15 @@ def test_help_is_ours_before_the_command_and_its_own_after(cache: Path) -> None:
     assert run(PYTHON, "--help").stdout.startswith(f"usage: {PYTHON}")
 
 
+def temporary(folder: Path) -> Path:
+    """The user's among the temporary ones, which the next call takes again."""
+    place = Path(simulate.folder())
+    assert place.parent == folder / f"cudriver-{os.geteuid()}" / "cudriver" / "simulate"
+    assert place == Path(simulate.folder())
+    assert {link.name for link in place.iterdir()} == {*simulate.NAMES}
+    return place
+
+
 def test_without_a_cache_the_folder_is_temporary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,9 +128,19 @@ def test_without_a_cache_the_folder_is_temporary(
     tokens = [str(tmp_path / f"a{sign}b") for sign in (":", ";", "$", "$LIB")]
     for cache in str(tmp_path / "file"), *tokens, "relative":
         monkeypatch.setenv("XDG_CACHE_HOME", cache)
-        place = Path(simulate.folder())
-        assert place.parent == tmp_path
-        assert {link.name for link in place.iterdir()} == {*simulate.NAMES}
+        temporary(tmp_path)
+
+
+def test_where_another_has_taken_its_name_the_folder_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    temporary(tmp_path).parents[2].chmod(0o777)
+    first, second = Path(simulate.folder()), Path(simulate.folder())
+    assert first.parent == second.parent == tmp_path
+    assert first != second
+    assert {link.name for link in first.iterdir()} == {*simulate.NAMES}
 
 
 def test_a_link_that_leads_elsewhere_is_put_right(cache: Path) -> None:
@@ -146,6 +165,7 @@ def test_the_loaders_own_words_in_the_path(tmp_path: Path) -> None:
     done = run("--", "true", XDG_CACHE_HOME="relative", TMPDIR=str(tmp_path / "$LIB"))
     assert done.returncode == 125
     assert "cannot stand on LD_LIBRARY_PATH" in done.stderr
+    assert [*(tmp_path / "$LIB").iterdir()] == []
 
 
 def others_write(place: Path) -> None:
@@ -195,9 +215,7 @@ def test_a_folder_into_which_others_can_put_libraries_is_not_used(
     first = Path(simulate.folder())
     change(first)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    place = Path(simulate.folder())
-    assert place.parent == tmp_path
-    assert {link.name for link in place.iterdir()} == {*simulate.NAMES}
+    temporary(tmp_path)
 
 
 @pytest.mark.parametrize("made", ["cudriver", "cudriver/simulate", "cudriver/simulate/*", ""])
@@ -216,7 +234,7 @@ def test_nor_is_another_users(
     assert Path(simulate.folder()) == first
     monkeypatch.setattr(os, "lstat", owned)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert Path(simulate.folder()).parent == tmp_path
+    temporary(tmp_path)
 
 
 def test_a_folder_that_all_write_to_but_none_takes_away_may_be_above(

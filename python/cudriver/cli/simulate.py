@@ -71,21 +71,24 @@ def folder() -> str:
 
     The user's cache has it, once for each installation: the package's own folder may be read-only,
     and a wheel can carry no link. A copy would be a second driver in a process that also opens the
-    first. Where another user could put a library into it, it is a new temporary folder.
+    first. Where another user could put a library into it, the user's temporary folder has it
+    instead, and where that is not to be had, a new one. That one stays: the command takes this
+    process's place, and nobody is left to remove it.
     """
     from contextlib import suppress
-    from tempfile import mkdtemp
+    from tempfile import gettempdir, mkdtemp
 
     from cudriver.errors import simulated_driver_path
 
     library = os.path.realpath(simulated_driver_path())
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.path.isabs(cache):
-        with suppress(OSError):
-            return cached(os.path.realpath(cache), library)
-    place = mkdtemp(prefix="cudriver-simulate-")
-    check_characters(place)
-    return linked(place, library)
+    temporary = gettempdir()
+    check_characters(temporary)
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for cache in (user, os.path.join(temporary, f"cudriver-{os.geteuid()}")):
+        if os.path.isabs(cache):
+            with suppress(OSError):
+                return cached(os.path.realpath(cache), library)
+    return linked(mkdtemp(prefix="cudriver-simulate-"), library)
 
 
 def cached(cache: str, library: str) -> str:

@@ -122,7 +122,7 @@ def test_a_time_limit_that_is_none_is_refused(timeout):
     ("call", "package", "extra"),
     [("mpi()", "mpi4py", "mpi"), ("dask(None)", "distributed", "dask"), ("ray()", "ray", "ray")],
 )
-def test_a_missing_engine_is_named_with_its_extra(tmp_path, call, package, extra):
+def test_a_missing_engine_is_named_with_its_command(tmp_path, call, package, extra):
     program = f"""
 import sys
 
@@ -137,4 +137,4 @@ fleet.{call}
 """
     done = run([sys.executable, "-c", program])
     assert f"ImportError: cudriver.fleet.{extra}() needs the package {package}" in done.stderr
-    assert f"pip install 'cudriver[{extra}]'" in done.stderr
+    assert done.stderr.rstrip().endswith(f"pip install {package}")

@@ -16,8 +16,8 @@ TIMEOUT = (
 GRACE = 10.0  # seconds that the exchange itself may take
 
 
-def engine(module: str, extra: str) -> ModuleType:
-    """An engine's own package. Raises ImportError, which names the extra, where it is missing."""
+def engine(module: str, call: str) -> ModuleType:
+    """An engine's own package. Raises ImportError, which names it, where it is missing."""
     from importlib import import_module
 
     try:
@@ -26,8 +26,8 @@ def engine(module: str, extra: str) -> ModuleType:
         if error.name != module.partition(".")[0]:
             raise
         raise ImportError(
-            f"cudriver.fleet.{extra}() needs the package {error.name}, which is not installed: "
-            f"pip install 'cudriver[{extra}]'",
+            f"cudriver.fleet.{call}() needs the package {error.name}, which is not installed: "
+            f"pip install {error.name}",
             name=error.name,
         ) from None
 

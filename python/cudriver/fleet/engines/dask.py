@@ -40,7 +40,7 @@ def dask(client: Any = None, *, timeout: float = TIMEOUT) -> Fleet:
     Raises
     ------
     ImportError
-        Dask is not installed: ``pip install 'cudriver[dask]'``.
+        Dask is not installed: ``pip install distributed``.
     ValueError
         There is no client, the client is asynchronous, or no worker is connected.
 

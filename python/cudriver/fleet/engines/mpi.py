@@ -40,7 +40,7 @@ def mpi(comm: Any = None, *, timeout: float = TIMEOUT) -> Fleet | None:
     Raises
     ------
     ImportError
-        mpi4py is not installed: ``pip install 'cudriver[mpi]'``.
+        mpi4py is not installed: ``pip install mpi4py``.
     RuntimeError
         The comparison failed, on all ranks.
     TimeoutError

@@ -35,7 +35,7 @@ def ray(*, runtime_env: Mapping[str, Any] | None = None, timeout: float = TIMEOU
     Raises
     ------
     ImportError
-        Ray is not installed: ``pip install 'cudriver[ray]'``.
+        Ray is not installed: ``pip install ray``.
     ValueError
         The program is not connected to a cluster: call ``ray.init`` first.
 

@@ -19,7 +19,9 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MethodType
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -116,12 +118,39 @@ def text_signature(name: str, function: ast.FunctionDef, owner: str | None = Non
     return f"{name}({ast.unparse(args)})\n--\n\n"
 
 
+def as_new(made: str, command: str) -> bool:
+    """Whether this command made an object file, from files that are all older than it."""
+    try:
+        if Path(made).with_suffix(".command").read_text(encoding="utf-8") != command:
+            return False
+        listed = Path(made).with_suffix(".d").read_text(encoding="utf-8")  # by the compiler
+        names = listed.replace("\\\n", " ").partition(": ")[2].split()
+        return max(os.stat(name).st_mtime for name in names) < os.stat(made).st_mtime
+    except OSError:
+        return False  # not made yet, or a header is gone
+
+
+def compile_changed(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0,
+                    extra_preargs=None, extra_postargs=None, depends=None):  # fmt: skip
+    """CCompiler.compile(), but several files at once, and none whose object is as new."""
+    made = self._setup_compile(output_dir, macros, include_dirs, sources, depends, extra_postargs)
+    _, objects, after, defines, build = made
+    before = self._get_cc_args(defines, debug, extra_preargs)
+
+    def one(made: str) -> None:
+        source, suffix = build[made]
+        command = " ".join([*self.compiler_so, *before, *after, *defines])
+        if not as_new(made, command):
+            self._compile(made, source, suffix, before, ["-MMD", *after], defines)
+            Path(made).with_suffix(".command").write_text(command, encoding="utf-8")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(one, objects))  # raises what the first one raised
+    return objects
+
+
 class Build(build_ext):
     """Finds NumPy's headers late, writes docstrings.h, names the simulated driver as a library."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
 
     def build_extensions(self) -> None:
         command = self.compiler.compiler_so[0]
@@ -137,6 +166,9 @@ class Build(build_ext):
                 "cudriver's core needs Python's headers: no Python.h in "
                 f"{', '.join(self.compiler.include_dirs)}. On Debian: apt-get install python3-dev"
             )
+        if self.editable_mode:  # setuptools gives it a temporary folder, new each time
+            self.build_temp = os.path.join("build", kind(), "editable")
+        self.compiler.compile = MethodType(compile_changed, self.compiler)
         super().build_extensions()
 
     def build_extension(self, ext: Extension) -> None:

@@ -119,6 +119,24 @@ def test_the_archive_has_the_sources_and_no_more(sdist: Path) -> None:
     assert stray == []
 
 
+def test_an_editable_build_compiles_what_changed_and_no_more(tree: Path) -> None:
+    code = f"from setuptools import build_meta; build_meta.build_editable({str(tree.parent)!r})"
+
+    def build(**environ: str) -> set[str]:
+        start = tree / "start"
+        start.touch()
+        run(sys.executable, "-c", code, cwd=tree, CUDRIVER_DEBUG="1", **environ)
+        objects = (tree / "build" / "debug" / "editable").rglob("*.o")
+        return {o.stem for o in objects if o.stat().st_mtime > start.stat().st_mtime}
+
+    every = {source.stem for source in tree.glob("cext/**/*.c")}
+    assert build() == every
+    assert build() == set()
+    (tree / "cext/elf/record.h").touch()
+    assert build() == {"module", "record"}  # which include it
+    assert build(CFLAGS="-DOTHER_FLAGS") == every
+
+
 @pytest.mark.parametrize(
     ("compiler", "inc", "said"),
     [

@@ -251,3 +251,116 @@ def test_a_sequence_is_looked_at_to_its_end() -> None:
         wrong = words.copy()
         wrong[at] ^= 1
         assert not bench.is_sequence(wrong, 20)
+
+
+# --- what is verified ---
+
+
+def climbed(rungs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The report of one size of one round, of these rungs or of all."""
+
+    def some(steps: list[bench.Step]) -> list[bench.Step]:
+        return [step for step in steps if not rungs or step.name.endswith(rungs)]
+
+    return measure(cu.Device(0), [SMALLEST], 1, some)
+
+
+def wrong(told: dict[str, Any]) -> set[str]:
+    assert told["verified"] is all(row["verified"] for row in told["rungs"] if not row["skipped"])
+    return {f"{row['rung']} {row['direction']}" for row in told["rungs"] if not row["verified"]}
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_a_rung_whose_bytes_do_not_arrive_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrong(climbed()) == set()
+    copy, kernel = cu.copy, bench._core._ladder_kernel
+    with monkeypatch.context() as patch:
+        patch.setattr(bench._core, "_ladder_copy", lambda target, source: None)
+        assert wrong(climbed()) == {"pageable to_device", "pageable from_device"}
+    with monkeypatch.context() as patch:
+        patch.setattr(cu, "copy_async", lambda *_: None)
+        # The copies between devices are those of cu.copy, where they wait.
+        assert wrong(climbed()) == {"peer copy"}
+    for name, missed in (("read", 0), ("write", 1)):
+
+        def idle(kind: str, memory: Any, sums: Any, *rest: int, name: str = name) -> list[float]:
+            return [1.0] if kind.endswith(name) else kernel(kind, memory, sums, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench._core, "_ladder_kernel", idle)
+            way = ("read", "write")[missed]
+            assert wrong(climbed()) == {f"{rung} {way}" for rung in ("mapped", "global", "shared")}
+
+    def half(target: Any, source: Any) -> None:
+        """Copies all but the last word."""
+        copy(target, source)
+        if isinstance(target, np.ndarray):
+            target[-1] ^= 1
+        else:
+            target[-1:].fill(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cu, "copy", half)
+        found = wrong(climbed())
+    assert {"staged to_device", "staged from_device", "page_locked to_device"} <= found
+    assert {"page_locked from_device", "device copy"} <= found
+    with monkeypatch.context() as patch:
+        patch.setattr(bench._core, "_ladder_copy", half)
+        assert wrong(climbed()) == {"pageable to_device", "pageable from_device"}
+
+
+def test_the_steps_are_the_rungs_size_by_size_and_the_last_has_what_no_size_changes() -> None:
+    steps = bench.Bench(cu.Device(0), 1, True).steps([SMALLEST, MIB])
+    titles = [rung.title for rung in BY_NAME.values()]
+    assert titles[-1] == "shared, in a kernel"
+    assert [step.name for step in steps] == [
+        *(f"4 KiB: {title}" for title in titles[:-1]), *(f"1 MiB: {title}" for title in titles)
+    ]  # fmt: skip
+
+
+def test_the_report_tells_the_device_and_the_driver() -> None:
+    told, device = climbed(("to device", "page-locked")), cu.Device(0)
+    assert {row["rung"] for row in told["rungs"]} == {"device", "page_locked"}
+    major, minor = device.compute_capability
+    assert told["device"] == {
+        "ordinal": 0, "name": device.name, "compute_capability": f"{major}.{minor}",
+        "multiprocessor_count": device.multiprocessor_count,
+        "l2_cache_bytes": device.attributes["l2_cache_size"],
+    }  # fmt: skip
+    assert told["driver"] == {"cuda": str(cu.driver_version()), "path": cu.driver_path()}
+    assert (told["schema"], told["rounds"], told["sizes"]) == (1, 1, [SMALLEST])
+    assert (told["interrupted"], told["notes"]) == (False, [])
+    assert told["device_count"] == cu.device_count()
+    simulated = "simulated driver: no GPU takes part, the figures mean nothing"
+    assert told["meaningless"] == (simulated if cu.driver_is_simulated() else None)
+
+
+def test_the_cache_is_said_where_both_ends_of_a_copy_or_what_a_kernel_touches_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched = []
+    monkeypatch.setattr(
+        bench.Bench, "mark_cached", lambda _, result, size: touched.append((result.rung.name, size))
+    )
+    climbed()
+    assert touched == [("device", 2 * SMALLEST), ("global", SMALLEST), ("global", SMALLEST)]
+
+
+def test_the_bench_leaves_no_memory_behind(no_leaks: None) -> None:
+    before = cu.host_memory_stats().registered_bytes
+    climbed()
+    assert cu.host_memory_stats().registered_bytes <= before
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_two_devices_that_do_not_reach_each_other_are_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for reach, notes in (
+        (False, ["These two cannot reach each other: the driver goes by the host."]),
+        (True, []),
+    ):
+        monkeypatch.setattr(cu.Device, "can_access_peer", lambda _, other, reach=reach: reach)
+        rows = [row for row in climbed(("peer",))["rungs"] if row["devices"] in ([0, 1], [1, 0])]
+        assert [row["devices"] for row in rows] == [[0, 1], [1, 0]]
+        assert [row["notes"] for row in rows] == [notes, notes]

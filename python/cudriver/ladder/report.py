@@ -140,7 +140,8 @@ def sweep(report: dict[str, Any], style: Style) -> Iterator[str]:
         shown = [r for r in RUNGS if r.sized and any(measured(row, r) for row in rows)]
         width = min(COLUMN, (style.width - SIZE) // max(len(shown), 1))
         yield style.strong(f"GB/s {head}")
-        yield style.strong(f"{'size':<{SIZE}}" + "".join(f"{r.short:>{width}}" for r in shown))
+        heads = "".join(f"{r.short:>{width}}" for r in shown)  # the first may be wider
+        yield style.strong("size" + heads.rjust(SIZE - 4 + width * len(shown)))
         yield style.faint(sign(style, "─", "-") * (SIZE + width * len(shown)))
         for size in report["sizes"]:
             cells = []

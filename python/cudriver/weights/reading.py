@@ -123,10 +123,10 @@ def chosen(path: str, found: Iterable[str], names: Iterable[str] | None) -> set[
         raise TypeError(f"names is the str {shown(names)}; a list of names is needed")
     wanted = set(names)
     if missing := sorted(map(str, wanted - found)):
-        some = ", ".join(map(shown, sorted(found)[:5]))
+        some = ", ".join([*map(shown, sorted(found)[:5]), *["..."] * (len(found) > 5)])
         raise ValueError(
             f"{path} has no array {shown(missing[0])}; it has {len(found)}"
-            + (f": {some}, ..." if some else "")
+            + (f": {some}" if some else "")
         )
     return wanted
 

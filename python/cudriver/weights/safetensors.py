@@ -114,7 +114,7 @@ def header(source: Source) -> dict[str, Tensor]:
             for name, value in data.items()
             if name != "__metadata__"
         ]
-        check_metadata(data.get("__metadata__", {}))
+        check_metadata(data.get("__metadata__"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{source.path}: {error}") from None
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
@@ -154,6 +154,8 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def check_metadata(found: Any) -> None:
+    """The format's own library takes null for none, too."""
+    found = {} if found is None else found
     if type(found) is not dict or any(type(value) is not str for value in found.values()):
         raise ValueError("__metadata__ is no JSON object of strings")
 

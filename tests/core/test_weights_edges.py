@@ -1,0 +1,553 @@
+"""Weights at their edges: what is read by which call, into which memory, and the errors' values."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+import cudriver as cu
+from cudriver.weights import reading
+
+
+def raw(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def npy(descr: str, shape: str, data: bytes) -> bytes:
+    header = f"{{'descr':{descr},'fortran_order':False,'shape':{shape}}}\n".encode()
+    return b"\x93NUMPY\2\0" + struct.pack("<I", len(header)) + header + data
+
+
+def said(path: Path, data: bytes, **options: Any) -> str:
+    """What the error says of a file, without its name in front."""
+    path.write_bytes(data)
+    load = {".npy": cu.load_npy, ".npz": cu.load_npz}.get(path.suffix, cu.load_safetensors)
+    with pytest.raises(ValueError) as caught:
+        load(path, **options)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def device_arrays() -> list[int]:
+    return [row.nbytes for row in cu.live_allocations() if row.kind == "device array"]
+
+
+# ---- reads ---------------------------------------------------------------------------------------
+
+
+class Bytes:
+    """A target that remembers which bytes of it were asked for."""
+
+    def __init__(self, name: str, first: int, last: int) -> None:
+        self.name, self.first, self.nbytes = name, first, last - first
+
+    def __getitem__(self, key: slice) -> Bytes:
+        return Bytes(self.name, self.first + key.start, self.first + key.stop)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reads"),
+    [
+        ([], []),
+        (["a 0 0"], []),
+        (["a 5 10"], ["a5+10 a[0:10]@0"]),
+        (["a 0 11"], ["a0+10 a[0:10]@0", "a10+1 a[10:11]@0"]),
+        (["a 0 20"], ["a0+10 a[0:10]@0", "a10+10 a[10:20]@0"]),
+        (["a 3 4", "a 0 3"], ["a0+7 a[0:3]@0 a[0:4]@3"]),  # neighbours share one
+        (["a 0 3", "a 4 3"], ["a0+3 a[0:3]@0", "a4+3 a[0:3]@0"]),  # a byte lies between
+        (["a 0 3", "a 3 0", "a 3 2"], ["a0+5 a[0:3]@0 a[0:2]@3"]),
+        (["a 0 8", "a 8 13"], ["a0+10 a[0:8]@0 a[0:2]@8", "a10+10 a[2:12]@0", "a20+1 a[12:13]@0"]),
+        (["b 3 2", "a 0 3"], ["a0+3 a[0:3]@0", "b3+2 b[0:2]@0"]),
+        (["a 0 3", "a 2 3"], ["a0+3 a[0:3]@0", "a2+3 a[0:3]@0"]),  # they overlap
+    ],
+)
+def test_what_one_read_has(
+    monkeypatch: pytest.MonkeyPatch, pieces: list[str], reads: list[str]
+) -> None:
+    """Written "file offset length"; a read as its beginning, its length, and its parts' places."""
+    monkeypatch.setattr(reading, "SLOT", 10)
+    sources = {name: SimpleNamespace(path=name) for name in "ab"}
+    made: list[Any] = [
+        SimpleNamespace(
+            source=sources[name], offset=int(offset), target=Bytes(name, 0, int(length))
+        )
+        for name, offset, length in map(str.split, pieces)
+    ]
+    found = [
+        " ".join([
+            f"{job.source.path}{job.offset}+{job.nbytes}",
+            *(f"{to.name}[{to.first}:{to.first + to.nbytes}]@{at}" for at, to in job.parts),
+        ])
+        for job in reading.jobs(made)
+    ]  # fmt: skip
+    assert found == reads
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_slot_is_used_again_when_its_copies_are_over(
+    tmp_path: Path, sim: Any, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    monkeypatch.setattr(reading, "SLOT", 1000)
+    monkeypatch.setattr(reading, "copy_threads", lambda: 1)
+    wanted = np.random.default_rng(1).integers(0, 255, 9500, np.uint8)
+    np.save(tmp_path / "x.npy", wanted)
+    if late:
+        sim.set_latency(20_000)
+    found = cu.load_npy(tmp_path / "x.npy")
+    sim.set_latency(0)
+    assert (found.to_numpy() == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "copy_threads", "threads"),
+    [(0, 4, 1), (1, 4, 1), (2001, 4, 3), (4000, 4, 4), (9000, 4, 4), (9000, 1, 1)],
+)
+def test_as_many_threads_as_there_are_reads_and_no_more_than_copies_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, copy_threads: int, threads: int
+) -> None:
+    asked = []
+
+    class Pool(reading.ThreadPoolExecutor):
+        def __init__(self, count: int, **options: Any) -> None:
+            asked.append(count)
+            super().__init__(count, **options)
+
+    monkeypatch.setattr(reading, "SLOT", 1000)
+    monkeypatch.setattr(reading, "copy_threads", lambda: copy_threads)
+    monkeypatch.setattr(reading, "ThreadPoolExecutor", Pool)
+    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [nbytes], 0, nbytes)}, bytes(nbytes)))
+    cu.load_safetensors(tmp_path / "x")
+    assert asked == [threads]
+
+
+def test_after_an_error_the_other_threads_begin_no_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SLOT", 10)
+    monkeypatch.setattr(reading, "copy_threads", lambda: 1)
+    begun = []
+
+    def fails(source: reading.Source, slot: memoryview, offset: int) -> None:
+        begun.append(offset)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(reading.Source, "read_into", fails)
+    (tmp_path / "x").write_bytes(raw({"x": entry("U8", [990], 0, 990)}, bytes(990)))
+    with pytest.raises(OSError, match="Input/output error"):
+        cu.load_safetensors(tmp_path / "x")
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize("field", ["st_size", "st_mtime_ns", "st_ctime_ns"])
+def test_each_sign_of_a_change_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    with reading.Source(tmp_path / "x") as source:
+        source.check_unchanged()
+        fields = ("st_size", "st_mtime_ns", "st_ctime_ns")
+        now = SimpleNamespace(**{name: getattr(source.state, name) for name in fields})
+        setattr(now, field, getattr(now, field) + 1)
+        monkeypatch.setattr(os, "fstat", lambda fd: now)
+        with pytest.raises(ValueError, match="x was changed while it was read"):
+            source.check_unchanged()
+
+
+@pytest.mark.parametrize("at", [0, 5, 9])
+def test_a_file_that_ends_early_is_told_by_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A read that gives nothing before the slot is full."""
+    (tmp_path / "x").write_bytes(bytes(20 + at))
+    slot = memoryview(bytearray(10))
+    with reading.Source(tmp_path / "x") as source:
+        with pytest.raises(ValueError, match=f"x was truncated to {20 + at} bytes while it"):
+            source.read_into(slot, 20)
+        source.read_into(slot, 10 + at)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("total", "stream", "shows"),
+    [
+        (reading.SHOWN, Terminal(), True),
+        (reading.SHOWN - 1, Terminal(), False),
+        (reading.SHOWN, io.StringIO(), False),
+        (reading.SHOWN, None, False),
+    ],
+)
+def test_progress_is_for_large_files_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, total: int, stream: Any, shows: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr", stream)
+    with reading.progress(total) as show:
+        show(total // 2)
+    assert bool(stream and stream.getvalue()) is shows
+    if shows:
+        assert "0.5/1.0 GB" in stream.getvalue()
+
+
+# ---- messages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a" * 98, repr("a" * 98)),
+        ("a" * 99, f"'{'a' * 99}... (101 characters)"),
+        (ValueError("x" * 100), "x" * 100),
+        (ValueError("x" * 101), f"{'x' * 100}... (101 characters)"),
+    ],
+)
+def test_a_value_is_shown_up_to_a_hundred_characters(value: object, text: str) -> None:
+    assert reading.shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "has"),
+    [(0, "it has 0"), (1, "it has 1: 'a'"), (5, "it has 5: 'a', 'b', 'c', 'd', 'e'"),
+     (6, "it has 6: 'a', 'b', 'c', 'd', 'e', ...")],
+)  # fmt: skip
+def test_an_array_that_is_missing_is_told_beside_those_that_are_there(
+    tmp_path: Path, count: int, has: str
+) -> None:
+    data = raw({name: entry("U8", [0], 0, 0) for name in "fedcba"[6 - count :]})
+    assert said(tmp_path / "x", data, names=["z", "y"]) == f"FILE has no array 'y'; {has}"
+
+
+BASE = 8 + len(json.dumps({"x": entry("U8", [1], 0, 2), "y": entry("U8", [1], 2, 3)}))
+TOLD = {
+    "short": (
+        b"\1\2",
+        "FILE is no safetensors file, or is cut off: its first 8 bytes announce a header of 513 "
+        "bytes, and the file has 2",
+    ),
+    "header": (
+        (3).to_bytes(8, "little") + b"{}",
+        "FILE is no safetensors file, or is cut off: its first 8 bytes announce a header of 3 "
+        "bytes, and the file has 10",
+    ),
+    "gap": (
+        raw({"x": entry("U8", [2], 0, 2), "y": entry("U8", [1], 3, 4)}, b"abcd"),
+        f"FILE: tensor 'y' begins at byte {BASE + 3} of the file, and the one before it ends at "
+        f"{BASE + 2}",
+    ),
+    "first": (
+        raw({"x": entry("U8", [1], 1, 2), "y": entry("U8", [1], 2, 3)}, b"abc"),
+        f"FILE: tensor 'x' begins at byte {BASE + 1} of the file, and the one before it ends at "
+        f"{BASE}",
+    ),
+    "cut": (
+        raw({"x": entry("U8", [2], 0, 2), "y": entry("U8", [1], 2, 3)}, b"ab"),
+        f"FILE has {BASE + 2} bytes, and its header speaks of {BASE + 3}: it is cut off, or "
+        "something was appended",
+    ),
+    "size": (
+        raw({"x": entry("F32", [2, 3], 0, 23)}, bytes(23)),
+        "FILE: tensor 'x' has 23 bytes; F32 of shape (2, 3) has 24 bytes",
+    ),
+    "twice": (raw(b'{"x":1,"x":2}'), "FILE: the header has 'x' twice"),
+    "type": (raw({"x": entry("f32", [], 0, 4)}), "FILE: tensor 'x' has the unknown dtype 'f32'"),
+    "metadata": (
+        raw({"__metadata__": 3}), "FILE: __metadata__ is no JSON object of strings",
+    ),
+    **{
+        f"no {key}": (
+            raw({"x": {k: v for k, v in entry("U8", [1], 0, 1).items() if k != key}}, b"a"),
+            "FILE: tensor 'x' lacks a dtype, shape or data_offsets",
+        )
+        for key in entry("", [], 0, 0)
+    },
+    **{
+        f"offsets {offsets}": (
+            raw({"x": {**entry("U8", [1], 0, 1), "data_offsets": offsets}}, b"a"),
+            f"FILE: tensor 'x' has the data_offsets {offsets}",
+        )
+        for offsets in ([0], [0, 1, 1], [0, True], [1, 0], [0, 1.0])
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_error_has_the_files_own_numbers(tmp_path: Path, name: str) -> None:
+    data, text = TOLD[name]
+    with pytest.raises(safetensors.SafetensorError):
+        safetensors.numpy.load(data)
+    assert said(tmp_path / "x", data) == text
+
+
+# ---- types, memory, order ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "nbytes", "found"),
+    [
+        ("BOOL", [3], 3, np.empty(3, bool)),
+        ("U16", [3], 6, np.empty(3, "u2")),
+        ("I64", [3], 24, np.empty(3, "i8")),
+        ("C64", [3], 24, np.empty(3, "c8")),
+        ("BF16", [], 2, np.empty((), ml_dtypes.bfloat16)),
+        ("F8_E4M3", [3], 3, np.empty(3, ml_dtypes.float8_e4m3fn)),
+        ("F8_E5M2", [3], 3, np.empty(3, ml_dtypes.float8_e5m2)),
+        ("F8_E8M0", [3], 3, np.empty(3, ml_dtypes.float8_e8m0fnu)),
+        ("F8_E4M3FNUZ", [3], 3, np.empty(3, ml_dtypes.float8_e4m3fnuz)),
+        ("F8_E5M2FNUZ", [3], 3, np.empty(3, ml_dtypes.float8_e5m2fnuz)),
+        ("F6_E2M3", [2, 4], 6, np.empty((2, 3), "u1")),
+        ("F6_E3M2", [2, 2], 3, np.empty(3, "u1")),  # a row has no whole bytes
+        ("F4", [2, 2], 2, np.empty((2, 1), "u1")),
+        ("F4", [2, 3], 3, np.empty(3, "u1")),
+        ("F4", [4, 0], 0, np.empty((4, 0), "u1")),
+        ("F4", [0, 3], 0, np.empty(0, "u1")),
+    ],
+)
+def test_each_type_has_its_array(
+    tmp_path: Path, dtype: str, shape: list[int], nbytes: int, found: np.ndarray
+) -> None:
+    (tmp_path / "x").write_bytes(raw({"x": entry(dtype, shape, 0, nbytes)}, bytes(range(nbytes))))
+    array = cu.load_safetensors(tmp_path / "x")["x"].to_numpy()
+    assert (array.dtype, array.shape) == (found.dtype, found.shape)
+    assert array.tobytes() == bytes(range(nbytes))
+
+
+def test_null_is_no_metadata_as_for_the_formats_own_library(tmp_path: Path) -> None:
+    data = raw({"__metadata__": None, "x": entry("U8", [1], 0, 1)}, b"a")
+    (tmp_path / "x").write_bytes(data)
+    assert {*safetensors.numpy.load(data)} == {*cu.load_safetensors(tmp_path / "x")} == {"x"}
+
+
+def test_arrays_come_in_the_order_of_their_bytes(tmp_path: Path) -> None:
+    header = {"b": entry("U8", [1], 1, 2), "c": entry("U8", [1], 2, 3), "a": entry("U8", [1], 0, 1)}
+    (tmp_path / "x").write_bytes(raw(header, b"012"))
+    for names in (None, ["c", "b", "a"]):
+        found = cu.load_safetensors(tmp_path / "x", names=names)
+        assert {name: array.to_numpy().tobytes() for name, array in found.items()} == {
+            "a": b"0", "b": b"1", "c": b"2",
+        }  # fmt: skip
+        assert [*found] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("names", "made"),
+    [(None, [2 * 256 + 512 + 256]), (["a", "d"], [1, 256]), (iter("abc"), [1, 256, 257]), ([], [])],
+)
+def test_a_file_is_one_allocation_and_each_name_that_is_asked_for_its_own(
+    tmp_path: Path, names: Any, made: list[int]
+) -> None:
+    sizes = {"a": 1, "b": 256, "c": 257, "d": 256, "e": 0}
+    begin, header = 0, {}
+    for name, size in sizes.items():
+        header[name] = entry("U8", [size], begin, begin + size)
+        begin += size
+    (tmp_path / "x").write_bytes(raw(header, bytes(begin)))
+    before = device_arrays()
+    found = cu.load_safetensors(tmp_path / "x", names=names)
+    after = device_arrays()
+    for size in before:
+        after.remove(size)
+    assert sorted(after) == sorted(made)
+    if names is None:
+        first = found["a"].pointer
+        assert [found[name].pointer - first for name in "abcd"] == [0, 256, 512, 1024]
+
+
+@pytest.mark.parametrize("load", [cu.load_npy, cu.load_npz, cu.load_safetensors])
+def test_a_stream_has_the_order_and_the_device_the_memory(
+    tmp_path: Path, two_devices: Any, sim: Any, load: Any
+) -> None:
+    paths = {cu.load_npy: "x.npy", cu.load_npz: "x.npz", cu.load_safetensors: "x.safetensors"}
+    path, wanted = tmp_path / paths[load], np.arange(1000)
+    np.save(tmp_path / "x.npy", wanted)
+    np.savez(tmp_path / "x.npz", a=wanted)
+    safetensors.numpy.save_file({"a": wanted}, tmp_path / "x.safetensors")
+    for device in (0, 1):
+        stream = cu.Stream(device=device)
+        for options in ({"device": device}, {"device": device, "stream": stream}):
+            found = load(path, **options)
+            array = found if load is cu.load_npy else found["a"]
+            stream.synchronize()
+            assert array.device.ordinal == device
+            assert (array.to_numpy() == wanted).all()
+        sim.hold()
+        found = load(path, stream=stream)
+        assert not stream.done
+        sim.release()
+        stream.synchronize()
+
+
+# ---- which files ---------------------------------------------------------------------------------
+
+
+def index(path: Path, **weights: str) -> None:
+    path.write_text(json.dumps({"weight_map": weights}))
+
+
+def test_the_index_may_have_any_name_and_lie_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = {"x": entry("U8", [1], 0, 1), "y": entry("U8", [1], 1, 2)}
+    (tmp_path / "one").write_bytes(raw(both, b"ab"))
+    (tmp_path / "two").write_bytes(raw(both, b"cd"))
+    index(tmp_path / "other.index.json", x="two", y="one")
+    monkeypatch.chdir(tmp_path)
+    found = cu.load_safetensors("other.index.json")
+    assert {name: a.to_numpy().tobytes() for name, a in found.items()} == {"x": b"c", "y": b"b"}
+    index(tmp_path / "index.json", x="two")  # not the name of one
+    with pytest.raises(ValueError, match=r"index\.json is no safetensors file"):
+        cu.load_safetensors("index.json")
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors\.index\.json"):
+        cu.load_safetensors(tmp_path)
+    index(tmp_path / "other.index.json", x="three")
+    with pytest.raises(FileNotFoundError, match="three"):
+        cu.load_safetensors("other.index.json")
+    index(tmp_path / "other.index.json", z="two")
+    with pytest.raises(ValueError, match=r"^two has no array 'z'; it has 2: 'x', 'y'$"):
+        cu.load_safetensors("other.index.json")
+
+
+def test_names_of_a_checkpoint_are_those_of_all_its_files(tmp_path: Path) -> None:
+    for name in "xy":
+        (tmp_path / name).write_bytes(raw({name: entry("U8", [1], 0, 1)}, name.encode()))
+    index(tmp_path / "a.index.json", x="x", y="y")
+    for names in (["y"], ["x", "y"]):
+        found = cu.load_safetensors(tmp_path / "a.index.json", names=names)
+        assert {name: a.to_numpy().tobytes() for name, a in found.items()} == {
+            name: name.encode() for name in names
+        }
+    assert said(tmp_path / "x", raw({}), names=["x"]) == "FILE has no array 'x'; it has 0"
+
+
+def test_a_weight_map_that_is_none_is_named(tmp_path: Path) -> None:
+    for text, message in (
+        ('{"metadata": {}}', "FILE has no weight_map"),
+        ('{"weight_map": {"a": "x", "a": "y"}}', "FILE: the header has 'a' twice"),
+        ('{"weight_map": {"a": "b/c"}}',
+         "FILE: tensor 'a' lies in 'b/c', which is no file beside the index"),
+    ):  # fmt: skip
+        assert said(tmp_path / "a.index.json", text.encode()) == message
+
+
+# ---- NumPy's files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("descr", [">f4", "<U2", "|S3", "<M8[s]", "|V4", "<c16", "<f2"])
+def test_what_numpy_has_for_an_item_is_kept(tmp_path: Path, descr: str) -> None:
+    size = np.dtype(descr).itemsize
+    (tmp_path / "x.npy").write_bytes(npy(repr(descr), "(2,)", (b"a\0\0\0" * size)[: 2 * size]))
+    wanted, found = np.load(tmp_path / "x.npy"), cu.load_npy(tmp_path / "x.npy").to_numpy()
+    assert (found.dtype, found.tobytes()) == (wanted.dtype, wanted.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("descr", "shape", "data", "text"),
+    [
+        ("('<f4',(2,))", "(1,)", 8, "the dtype \"('<f4', (2,))\", which device arrays cannot have"),
+        ("'|O'", "(1,)", 8, "the dtype 'object', which device arrays cannot have"),
+        ("'<f4'", "(-1,)", 8, "the shape (-1,); a shape is at most 64 lengths"),
+        ("'<i8'", "(3,)", 23, "int64 of shape (3,) has 24 bytes, and 23 are there"),
+        ("'<i8'", "(2,2)", 0, "int64 of shape (2, 2) has 32 bytes, and 0 are there"),
+    ],
+)
+def test_an_npy_file_that_no_array_can_be_made_of(
+    tmp_path: Path, descr: str, shape: str, data: int, text: str
+) -> None:
+    told = said(tmp_path / "x.npy", npy(descr, shape, bytes(data)))
+    between = "is cut off: " if "are there" in text else "has "
+    assert told == f"FILE {between}{text}"
+
+
+def test_what_follows_the_array_is_nobodys(tmp_path: Path) -> None:
+    """As numpy.load has it."""
+    (tmp_path / "x.npy").write_bytes(npy("'<i2'", "(2,)", b"\1\0\2\0rest"))
+    assert cu.load_npy(tmp_path / "x.npy").to_numpy().tolist() == [1, 2]
+    (tmp_path / "x.npy").write_bytes(npy("'<i2'", "(0,)", b""))
+    assert cu.load_npy(tmp_path / "x.npy").shape == (0,)
+
+
+@pytest.mark.parametrize("version", [(0, 0), (1, 1), (2, 1), (3, 0)])
+def test_a_version_that_is_unknown_is_named(tmp_path: Path, version: tuple[int, int]) -> None:
+    data = bytearray(npy("'<i2'", "(1,)", b"\1\0"))
+    data[6:8] = version
+    text = f"version {version[0]}.{version[1]} of the format is unknown"
+    assert said(tmp_path / "x.npy", bytes(data)) == f"FILE is no .npy array: {text}"
+
+
+def archive(path: Path, *names: str) -> bytearray:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        for number, name in enumerate(names):
+            made.writestr(name, npy("'|u1'", "(1,)", bytes([number])))
+    path.write_bytes(file.getvalue())
+    return bytearray(file.getvalue())
+
+
+def test_an_archive_may_be_empty_and_names_may_lack_their_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path)
+    assert cu.load_npz(path) == {}
+    archive(path, "a", "b.npy", "c.npy.npy", "d/e.npy")
+    found, wanted = cu.load_npz(path), np.load(path)
+    assert [*found] == ["a", "b", "c.npy", "d/e"]
+    assert [array.to_numpy()[0] for array in found.values()] == [0, 1, 2, 3]
+    assert {name: a.to_numpy()[0] for name, a in found.items()} == {
+        name: wanted[name][0] for name in found
+    }
+    assert [*cu.load_npz(path, names=iter(["d/e", "b"]))] == ["b", "d/e"]
+
+
+@pytest.mark.parametrize("back", [0, 1, 29, 30])
+def test_a_member_that_begins_near_the_end(tmp_path: Path, back: int) -> None:
+    """Of its header less than all is there; with all of it, it is another thing."""
+    data = archive(tmp_path / "x.npz", "a.npy")
+    entry = data.find(b"PK\1\2")
+    data[entry + 42 : entry + 46] = struct.pack("<I", len(data) - back)
+    told = said(tmp_path / "x.npz", bytes(data))
+    assert told == "'a.npy' in FILE is not where the file's directory says"
+
+
+@pytest.mark.parametrize(("flag", "refused"), [(1, True), (2, False), (4, False)])
+def test_of_the_flags_one_means_encrypted(tmp_path: Path, flag: int, refused: bool) -> None:
+    data = archive(tmp_path / "x.npz", "a.npy")
+    for at in (data.find(b"PK\3\4") + 6, data.find(b"PK\1\2") + 8):
+        data[at] |= flag
+    if refused:
+        assert said(tmp_path / "x.npz", bytes(data)) == (
+            "'a.npy' in FILE is compressed or encrypted: load it with numpy.load, or save it with "
+            "numpy.savez"
+        )
+    else:
+        (tmp_path / "x.npz").write_bytes(data)
+        assert cu.load_npz(tmp_path / "x.npz")["a"].to_numpy().tolist() == [0]
+
+
+def test_a_member_may_end_where_the_next_one_begins_and_no_later(tmp_path: Path) -> None:
+    data = archive(tmp_path / "x.npz", "a.npy", "b.npy")
+    assert [*cu.load_npz(tmp_path / "x.npz")] == ["a", "b"]
+    second = data.rfind(b"PK\3\4")
+    sizes = struct.pack("<I", second - data.find(b"\x93NUMPY"))
+    longer = struct.pack("<I", second - data.find(b"\x93NUMPY") + 1)
+    for at in (18, 22, data.find(b"PK\1\2") + 20, data.find(b"PK\1\2") + 24):
+        assert data[at : at + 4] == sizes
+        data[at : at + 4] = longer
+    assert said(tmp_path / "x.npz", bytes(data)) == (
+        f"'a.npy' in FILE ends at byte {second + 1}, and at byte {second} something else begins"
+    )
